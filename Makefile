@@ -1,0 +1,55 @@
+# Every target sets up .venv by itself; the stamps make the second time free.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+LIGHT := $(VENV)/.light
+DEV := $(VENV)/.dev
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+# Debian packages, where this account can install them.
+apt = if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1); fi
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench docs clean system
+
+help:  ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+run: $(LIGHT)  ## Run melisma with what a device needs, no more
+	@$(BIN)/melisma run
+
+test: check system  ## Run the checks, then all tests; ARGS goes to pytest
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(DEV)  ## Formatting, lint and types
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+bench: $(DEV)  ## Measure; ARGS goes to the benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(DEV)  ## Build the HTML pages into build/docs
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs build/docs
+
+clean:  ## Remove all that make has made, .venv included
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests benchmarks docs -name __pycache__ -prune -exec rm -rf {} +
+
+# Tests lay network namespaces.
+system:
+	@command -v ip >/dev/null || { $(call apt,iproute2); }
+
+# Debian's Python comes without venv.
+$(LIGHT): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV) (only when pyproject.toml or constraints.txt changed)"
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { $(call apt,python3-venv); }
+	@$(PYTHON) -m venv $(VENV)
+	@$(INSTALL) --editable '.[tls]'
+	@touch $@
+
+$(DEV): $(LIGHT)
+	@echo "Adding PyTorch and the tools for tests and docs to $(VENV)"
+	@$(INSTALL) --editable '.[dev,torch]'
+	@touch $@

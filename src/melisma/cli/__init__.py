@@ -1,0 +1,51 @@
+"""The `melisma` command: which subcommands there are, and how errors end it.
+
+A subcommand is a module of this package with a click command named `command`;
+it is imported only when it is asked for, so that `melisma --version` stays quick.
+Exit codes: 0 done, 1 an error of Melisma (one line on stderr), 2 wrong usage.
+"""
+
+import sys
+from importlib import import_module
+
+import click
+
+from melisma import __version__
+from melisma.errors import MelismaError
+
+SUBCOMMANDS = ("run",)
+
+
+class LazyGroup(click.Group):
+    """A group that imports a subcommand when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(SUBCOMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in SUBCOMMANDS:
+            return None
+        command = import_module(f"{__name__}.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=LazyGroup)
+@click.version_option(__version__, prog_name="melisma")
+def melisma() -> None:
+    """Train one model on the devices you have, by the deadline you set."""
+
+
+def main() -> None:
+    """Run the command line; an error of Melisma becomes one line and exit code 1."""
+    try:
+        melisma.main(prog_name="melisma")
+    except MelismaError as error:
+        click.echo(f"melisma: {one_line(error)}", err=True)
+        sys.exit(1)
+
+
+def one_line(error: MelismaError) -> str:
+    """The first paragraph of the message; a remote traceback, where there is one, follows it."""
+    paragraph = str(error).partition("\n\n")[0]
+    return " ".join(paragraph.split()) or type(error).__name__

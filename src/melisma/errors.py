@@ -1,0 +1,158 @@
+"""Every error that Melisma raises on purpose, by cause.
+
+::
+
+    MelismaError
+    ├── SettingError            a setting or an argument that cannot work
+    └── AxonError               a remote call did not end as it should
+        ├── UnreachableError    nobody answers there, or the connection broke
+        ├── RefusedError        the worker declined the call
+        │   └── BusyError       it is at its limit of concurrent calls
+        ├── UnauthorizedError   the token is missing, wrong, expired or used up
+        ├── DeadlineError       the caller's deadline passed
+        ├── CallCancelledError  the call was cancelled
+        ├── EncodingError       a value that cannot travel
+        ├── MalformedError      bytes that are not a message
+        ├── TooLargeError       a message over the receiver's limit
+        ├── TooSlowError        a request that trickles in below the receiver's limit
+        ├── LostError           whether the call ran, or its result, is no longer known
+        ├── StorageError        the worker could not keep a result
+        └── RemoteError         the function raised something that has no twin here
+
+A function that raises a built-in exception raises the same type at the caller, with a
+``RemoteError`` that holds the remote traceback as its cause.
+"""
+
+from typing import ClassVar
+
+
+class MelismaError(Exception):
+    """The root: catch this to catch whatever Melisma raises on purpose."""
+
+
+class SettingError(MelismaError, ValueError):
+    """A setting or an argument that cannot work; the message says what would."""
+
+
+class AxonError(MelismaError):
+    """A remote call did not end as it should.
+
+    ``code`` names the cause on the wire, ``status`` is the HTTP status it travels with.
+    """
+
+    code: ClassVar[str] = "failed"
+    status: ClassVar[int] = 500
+
+
+class UnreachableError(AxonError):
+    """Nobody answers at the address, or the connection broke and could not be made again."""
+
+    code = "unreachable"
+    status = 502
+
+
+class RefusedError(AxonError):
+    """The worker declined the call: no such function, or one that cannot be called so."""
+
+    code = "refused"
+    status = 404
+
+
+class BusyError(RefusedError):
+    """The worker is at its limit of concurrent calls; the call did not run."""
+
+    code = "busy"
+    status = 503
+
+
+class UnauthorizedError(AxonError):
+    """The token is missing, wrong, expired or used up."""
+
+    code = "unauthorized"
+    status = 401
+
+
+class DeadlineError(AxonError):
+    """The caller's deadline passed before the result was there."""
+
+    code = "deadline"
+    status = 504
+
+
+class CallCancelledError(AxonError):
+    """The call was cancelled before it ended."""
+
+    code = "cancelled"
+    status = 409
+
+
+class EncodingError(AxonError, TypeError):
+    """A value that cannot travel; the message names its place in the arguments."""
+
+    code = "encoding"
+    status = 500
+
+
+class MalformedError(AxonError):
+    """Bytes that are not a message, or a message that contradicts itself."""
+
+    code = "malformed"
+    status = 400
+
+
+class TooLargeError(AxonError):
+    """A message over the receiver's limit."""
+
+    code = "too-large"
+    status = 413
+
+
+class TooSlowError(AxonError):
+    """A request that trickles in below the receiver's limit."""
+
+    code = "too-slow"
+    status = 408
+
+
+class LostError(AxonError):
+    """Whether the call ran, or what it returned, is no longer known; it was not run again."""
+
+    code = "lost"
+    status = 410
+
+
+class StorageError(AxonError):
+    """The worker ran the call but could not keep its result."""
+
+    code = "storage"
+    status = 507
+
+
+class RemoteError(AxonError):
+    """The remote function raised something that has no twin among the built-in exceptions.
+
+    ``type_name`` is the remote type, ``remote_traceback`` the traceback as text.
+    """
+
+    code = "raised"
+    status = 500
+
+    def __init__(self, message: str, type_name: str = "", remote_traceback: str = "") -> None:
+        super().__init__(message)
+        self.type_name = type_name
+        self.remote_traceback = remote_traceback
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{message}\n\n{self.remote_traceback}" if self.remote_traceback else message
+
+
+def axon_error(code: str, message: str) -> AxonError:
+    """The error that ``code`` names on the wire."""
+    pending: list[type[AxonError]] = [AxonError]
+    while pending:
+        kind = pending.pop()
+        if kind.code == code:
+            return kind(message)
+        pending += kind.__subclasses__()
+    return AxonError(f"{code}: {message}")

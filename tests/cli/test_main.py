@@ -1,0 +1,71 @@
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from melisma import __version__, cli
+from melisma.errors import MelismaError, RemoteError
+
+
+def failing_command(error: Exception) -> click.Command:
+    def fail() -> None:
+        raise error
+
+    return click.Command("run", callback=fail)
+
+
+def end_of_main(monkeypatch: pytest.MonkeyPatch, error: Exception) -> int:
+    monkeypatch.setattr(sys, "argv", ["melisma", "run"])
+    monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: failing_command(error))
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+def test_an_error_of_melisma_is_one_line_and_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert end_of_main(monkeypatch, MelismaError("no such worker;\n  start one first")) == 1
+    assert capsys.readouterr() == ("", "melisma: no such worker; start one first\n")
+
+
+def test_a_remote_traceback_is_left_out_of_the_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = RemoteError("it broke", "Broken", "Traceback (most recent call last): ...")
+    assert end_of_main(monkeypatch, error) == 1
+    assert capsys.readouterr().err == "melisma: it broke\n"
+
+
+def test_a_mistake_in_the_program_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["melisma", "run"])
+    monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: failing_command(KeyError("x")))
+    with pytest.raises(KeyError):
+        cli.main()
+
+
+@pytest.mark.parametrize("arguments", [["no-such-command"], ["--no-such-option"]])
+def test_wrong_usage_ends_with_exit_code_2(arguments: list[str]) -> None:
+    assert CliRunner().invoke(cli.melisma, arguments).exit_code == 2
+
+
+def test_the_version_is_the_package_version() -> None:
+    assert CliRunner().invoke(cli.melisma, ["--version"]).output.split()[-1] == __version__
+
+
+@pytest.mark.parametrize("name", cli.SUBCOMMANDS)
+def test_every_subcommand_can_be_loaded_and_explains_itself(name: str) -> None:
+    result = CliRunner().invoke(cli.melisma, [name, "--help"])
+    assert result.exit_code == 0
+    assert f"{name} [OPTIONS]" in result.output
+
+
+def test_subcommands_are_not_imported_until_asked_for() -> None:
+    code = "import sys, melisma.cli; print([m for m in sys.modules if 'melisma.cli.' in m])"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "[]\n"

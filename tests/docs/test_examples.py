@@ -1,0 +1,21 @@
+from pathlib import Path
+
+import pytest
+
+from tests.docs.page import BLOCK, run_page
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_the_examples_of_a_page_run_as_printed(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    run_page(page.read_text(encoding="utf-8"), tmp_path)

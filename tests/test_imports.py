@@ -1,0 +1,107 @@
+"""Imports point one way, and torch stays in learning/: held by reading every file."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src"
+
+# From the entrance down; a folder imports from lines below its own.
+LAYERS = (
+    ("cli",),
+    ("dashboard", "studies"),
+    ("live", "simulation"),
+    ("cycle", "peer"),
+    ("allocation", "learning"),
+    ("fleet",),
+    ("errors",),
+)
+# Remote calls stand alone, and only what talks to other processes uses them.
+USE_AXON = ("cli", "dashboard", "studies", "live")
+TORCH = {"torch", "torchvision"}
+
+
+def allowed_imports() -> dict[str, set[str]]:
+    allowed = {"axon": {"axon", "errors"}}
+    for depth, layer in enumerate(LAYERS):
+        below = {part for lower in LAYERS[depth + 1 :] for part in lower}
+        for part in layer:
+            allowed[part] = below | {part} | ({"axon"} if part in USE_AXON else set())
+    return allowed
+
+
+ALLOWED = allowed_imports()
+
+
+def imported_modules(tree: ast.AST) -> Iterator[str]:
+    """Yield every module named by an import, also inside functions and TYPE_CHECKING."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def violations(part: str, code: str) -> list[str]:
+    """Say what a file in one part of the package imports that it must not."""
+    found = []
+    for name in imported_modules(ast.parse(code)):
+        top, _, rest = name.partition(".")
+        target = rest.partition(".")[0]
+        if top == "":
+            found.append(f"{part} imports {name}: relative")
+        elif top in TORCH and part != "learning":
+            found.append(f"{part} imports {name}: only learning may")
+        elif top == "melisma" and target in ALLOWED and target not in ALLOWED[part]:
+            found.append(f"{part} imports {name}: {part} may use {sorted(ALLOWED[part])}")
+    return found
+
+
+def part_of(file: Path) -> str:
+    return file.relative_to(SOURCE / "melisma").parts[0].removesuffix(".py")
+
+
+# The package's own file only says what is where, and loads parts when they are named.
+FILES = sorted(set(SOURCE.rglob("*.py")) - {SOURCE / "melisma" / "__init__.py"})
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_a_file_imports_only_what_its_place_allows(file: Path) -> None:
+    assert part_of(file) in ALLOWED, f"{file} is in no layer"
+    assert violations(part_of(file), file.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "code"),
+    [
+        ("fleet", "from melisma.live import orchestrator"),
+        ("cycle", "import melisma.live.journal"),
+        ("cycle", "from melisma import axon"),
+        ("axon", "from melisma import fleet"),
+        ("axon", "import torch"),
+        ("live", "def train():\n    import torch.nn"),
+        ("simulation", "from melisma.live import journal"),
+        ("allocation", "if TYPE_CHECKING:\n    from melisma.learning.task import Task"),
+        ("fleet", "from ..live import journal"),
+    ],
+)
+def test_an_import_against_the_direction_is_caught(part: str, code: str) -> None:
+    assert len(violations(part, code)) == 1
+
+
+@pytest.mark.parametrize(
+    ("part", "code"),
+    [
+        ("cli", "from melisma import __version__, axon"),
+        ("cli", "from melisma.studies import table"),
+        ("studies", "from melisma.allocation import med"),
+        ("learning", "from torch import nn"),
+        ("axon", "from melisma.errors import MelismaError"),
+        ("cycle", "import numpy as np"),
+    ],
+)
+def test_an_import_along_the_direction_is_allowed(part: str, code: str) -> None:
+    assert violations(part, code) == []
