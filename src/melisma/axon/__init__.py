@@ -1,0 +1,72 @@
+"""Remote calls over HTTP, for whoever has never written a distributed program and whoever has.
+
+Serve a function in three lines, in ``worker.py``::
+
+    from melisma import axon
+
+    @axon.worker.rpc()
+    def simple_hello(name):
+        return f"Hello {name}!!"
+
+    axon.worker.init()
+
+and call it in two, anywhere::
+
+    from melisma import axon
+
+    print(axon.connect("http://127.0.0.1:8000").simple_hello("John"))
+
+A map of the layout, bottom to top:
+
+==========================================  ==================================================
+codec, message, arrays, tensors, records    values to bytes and back
+http, transport, wire                       bytes on a connection, blocking or on an event loop
+address, tls, tokens, limits                where, how safely, by whom, how much
+functions, outcome, context, threads,
+processes, streams, ledger, spool, calls    a call at the worker
+server, worker                              the worker
+network, requests, results, returns,
+caller, remote, client                      the caller
+board, discovery, relay, presence           how they find each other
+metrics                                     what is seen of it
+==========================================  ==================================================
+"""
+
+from melisma.axon import client, worker
+from melisma.axon.address import Address
+from melisma.axon.board import Notice, NoticeBoard, board_worker, workers
+from melisma.axon.caller import Options
+from melisma.axon.client import Handle
+from melisma.axon.context import CallContext, current_call
+from melisma.axon.discovery import Found, discover
+from melisma.axon.limits import Limits
+from melisma.axon.metrics import CallRecord
+from melisma.axon.relay import Relay
+from melisma.axon.remote import Remote, connect, describe, resume
+from melisma.axon.tokens import issue_token
+from melisma.axon.worker import Worker
+
+__all__ = [
+    "Address",
+    "CallContext",
+    "CallRecord",
+    "Found",
+    "Handle",
+    "Limits",
+    "Notice",
+    "NoticeBoard",
+    "Options",
+    "Relay",
+    "Remote",
+    "Worker",
+    "board_worker",
+    "client",
+    "connect",
+    "current_call",
+    "describe",
+    "discover",
+    "issue_token",
+    "resume",
+    "worker",
+    "workers",
+]

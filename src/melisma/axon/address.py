@@ -1,0 +1,77 @@
+"""Where a worker is: one string that can be handed out.
+
+``http[s]://[TOKEN@]HOST:PORT[/via/NAME][#sha256:FINGERPRINT]``
+
+- ``https`` with a fingerprint: TLS, and the certificate must be that one; without: the
+  certificate must be signed by an authority that this machine trusts.
+- ``/via/NAME``: through the relay at HOST:PORT to the worker NAME that dialled in there. With
+  ``http`` and a fingerprint the relay only carries bytes: TLS runs from caller to worker. With
+  ``https`` the connection to the relay is protected, and the relay can read what it carries.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from urllib.parse import quote, unquote, urlsplit
+
+from melisma.errors import SettingError
+
+DEFAULT_PORT = 8000
+_FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
+_GRAMMAR = "http[s]://[TOKEN@]HOST:PORT[/via/NAME][#sha256:FINGERPRINT]"
+
+
+@dataclass(frozen=True)
+class Address:
+    """An address, taken apart."""
+
+    host: str
+    port: int = DEFAULT_PORT
+    tls: bool = False
+    fingerprint: str | None = None
+    token: str | None = None
+    via: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        """Read an address; a bare ``HOST`` or ``HOST:PORT`` is plain HTTP."""
+        try:
+            parts = urlsplit(text if "://" in text else f"http://{text}")
+            port = parts.port or DEFAULT_PORT
+        except ValueError as error:
+            raise SettingError(f"{text!r} is not an address ({error}): {_GRAMMAR}") from error
+        via = re.fullmatch(r"/via/([\w.-]+)", parts.path)
+        fingerprint = parts.fragment or None
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or parts.query
+            or (parts.path not in ("", "/") and not via)
+            or (fingerprint and not _FINGERPRINT.fullmatch(fingerprint))
+        ):
+            raise SettingError(f"{text!r} is not an address: {_GRAMMAR}")
+        if fingerprint and parts.scheme == "http" and not via:
+            raise SettingError(f"{text!r} has a fingerprint but is not https")
+        return cls(
+            parts.hostname,
+            port,
+            parts.scheme == "https",
+            fingerprint,
+            unquote(parts.username) if parts.username else None,
+            via[1] if via else None,
+        )
+
+    def without_token(self) -> "Address":
+        """The same place, fit for a log or an error message."""
+        return replace(self, token=None)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return "".join(
+            (
+                "https://" if self.tls else "http://",
+                f"{quote(self.token, safe='')}@" if self.token else "",
+                f"{host}:{self.port}",
+                f"/via/{self.via}" if self.via else "",
+                f"#{self.fingerprint}" if self.fingerprint else "",
+            )
+        )

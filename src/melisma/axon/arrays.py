@@ -1,0 +1,86 @@
+"""NumPy arrays and scalars as raw memory: every dtype but those that hold Python objects."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+from melisma.errors import MalformedError
+
+AddFrame = Callable[[memoryview], int]
+GetFrame = Callable[[int], memoryview]
+
+
+def pack_array(array: "np.ndarray[Any, Any]", add_frame: AddFrame) -> list[Any]:
+    """[dtype, shape, order, frame]; memory is referenced unless it has gaps."""
+    dtype = _dtype_name(array.dtype)
+    order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+    flat = (array.T if order == "F" else array).reshape(-1)
+    return [dtype, list(array.shape), order, add_frame(_memory(flat))]
+
+
+def unpack_array(parts: Any, get_frame: GetFrame) -> "np.ndarray[Any, Any]":
+    """The array, on the memory of its frame."""
+    name, shape, order, number = parts
+    if order not in ("C", "F"):
+        raise MalformedError(f"array order {order!r} is neither 'C' nor 'F'")
+    dtype, frame = _dtype(name), get_frame(number)
+    check_size(shape, dtype.itemsize, frame.nbytes, f"array of {dtype}")
+    return np.ndarray(tuple(shape), dtype, frame if frame.nbytes else None, order=order)
+
+
+def pack_scalar(scalar: "np.generic[Any]", _add_frame: AddFrame) -> list[Any]:
+    """[dtype, bytes]."""
+    return [_dtype_name(scalar.dtype), scalar.tobytes()]
+
+
+def unpack_scalar(parts: Any, _get_frame: GetFrame) -> Any:
+    """The NumPy scalar."""
+    name, data = parts
+    dtype = _dtype(name)
+    check_size([], dtype.itemsize, len(data), f"scalar of {dtype}")
+    return np.frombuffer(data, dtype, 1)[0] if data else np.zeros((), dtype)[()]
+
+
+def check_size(shape: Any, item_bytes: int, frame_bytes: int, what: str) -> None:
+    """Refuse a shape that its frame cannot fill, before anything is built on it."""
+    count = 1
+    for extent in shape:
+        if type(extent) is not int or extent < 0:
+            raise MalformedError(f"{what}: {extent!r} is not the extent of a dimension")
+        count *= extent
+    if count * item_bytes != frame_bytes:
+        raise MalformedError(
+            f"{what} with shape {tuple(shape)} takes {count * item_bytes} bytes, "
+            f"its frame has {frame_bytes}"
+        )
+
+
+def empty(frame_bytes: int) -> memoryview:
+    """Memory for one frame: aligned, and not touched before bytes arrive."""
+    return np.empty(frame_bytes, np.uint8).data.cast("B")
+
+
+def _memory(flat: "np.ndarray[Any, Any]") -> memoryview:
+    if flat.nbytes == 0:
+        return memoryview(b"")
+    return flat.view(np.uint8).data.cast("B")
+
+
+def _dtype_name(dtype: "np.dtype[Any]") -> Any:
+    if dtype.hasobject:
+        raise TypeError(f"an array of dtype {dtype} holds Python objects; send it as a list")
+    if dtype.kind == "V" and dtype.type is not np.void:
+        raise TypeError(f"dtype {dtype} is not NumPy's own; send a view of it, such as uint16")
+    return npy.dtype_to_descr(dtype)
+
+
+def _dtype(name: Any) -> "np.dtype[Any]":
+    try:
+        dtype = npy.descr_to_dtype(name)
+    except (ValueError, TypeError, SyntaxError, KeyError) as error:
+        raise MalformedError(f"{name!r} is not a dtype of this machine ({error})") from error
+    if dtype.hasobject:
+        raise MalformedError(f"dtype {dtype} holds Python objects, which do not travel")
+    return dtype

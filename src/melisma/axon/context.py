@@ -1,0 +1,46 @@
+"""What a running function can learn about the call that it serves."""
+
+import threading
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class CallContext:
+    """The call that is being served."""
+
+    id: str
+    function: str
+    caller: str
+    deadline_at: float | None = None
+    _cancelled: threading.Event = field(default_factory=threading.Event, repr=False)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds to the caller's deadline; None without one."""
+        if self.deadline_at is None:
+            return None
+        return max(0.0, self.deadline_at - time.monotonic())
+
+    @property
+    def cancelled(self) -> bool:
+        """True once nobody waits for the result: a long loop does well to look now and then."""
+        return self._cancelled.is_set() or self.seconds_left == 0.0
+
+    def cancel(self) -> None:
+        """Tell the function that nobody waits any more."""
+        self._cancelled.set()
+
+
+_current: ContextVar[CallContext] = ContextVar("axon_call")
+
+
+def current_call() -> CallContext:
+    """The call that the running function serves; LookupError outside of one."""
+    return _current.get()
+
+
+def enter(context: CallContext) -> None:
+    """Make ``context`` the current call of this task or thread."""
+    _current.set(context)

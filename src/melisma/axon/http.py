@@ -1,0 +1,120 @@
+"""Heads of HTTP/1.1 messages, parsed by httptools (llhttp) and written by hand.
+
+Only heads: a body has a Content-Length, or ends with the connection and says itself where it
+ends, and is received straight into the memory where it belongs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import parse_qsl, unquote
+
+import httptools
+
+from melisma.errors import MalformedError
+
+MESSAGE_TYPE: Final = "application/x-axon"
+STREAM_TYPE: Final = "application/x-axon-stream"
+JSON_TYPE: Final = "application/json"
+MAX_HEAD_BYTES: Final = 16384
+
+_REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
+
+
+@dataclass(slots=True)
+class Request:
+    """The head of a request."""
+
+    method: str = ""
+    path: str = ""
+    query: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    keep_alive: bool = True
+
+    @property
+    def body_bytes(self) -> int:
+        """Length of the body that follows."""
+        return _body_bytes(self.headers)
+
+
+@dataclass(slots=True)
+class Response:
+    """The head of a response."""
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    keep_alive: bool = True
+
+    @property
+    def body_bytes(self) -> int:
+        """Length of the body that follows."""
+        return _body_bytes(self.headers)
+
+
+def parse_request(head: bytes) -> Request:
+    """Read the head of a request."""
+    collector = _Collector()
+    parser = httptools.HttpRequestParser(collector)
+    _feed(parser, head)
+    path, _, query = collector.url.partition("?")
+    return Request(
+        parser.get_method().decode(),
+        unquote(path),
+        dict(parse_qsl(query)) if query else {},
+        collector.headers,
+        parser.should_keep_alive(),
+    )
+
+
+def parse_response(head: bytes) -> Response:
+    """Read the head of a response."""
+    collector = _Collector()
+    parser = httptools.HttpResponseParser(collector)
+    _feed(parser, head)
+    return Response(parser.get_status_code(), collector.headers, parser.should_keep_alive())
+
+
+def request_head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
+    """The bytes of a request head."""
+    lines = [f"{method} {target} HTTP/1.1", *(f"{k}: {v}" for k, v in headers.items()), "", ""]
+    return "\r\n".join(lines).encode("latin-1")
+
+
+def response_head(status: int, headers: Mapping[str, str]) -> bytes:
+    """The bytes of a response head."""
+    first = f"HTTP/1.1 {status} {_REASONS.get(status, '')}"
+    lines = [first, *(f"{k}: {v}" for k, v in headers.items()), "", ""]
+    return "\r\n".join(lines).encode("latin-1")
+
+
+class _Collector:
+    """Takes what the parser finds."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.headers: dict[str, str] = {}
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url.decode("latin-1")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
+
+
+def _feed(
+    parser: "httptools.HttpRequestParser | httptools.HttpResponseParser", head: bytes
+) -> None:
+    try:
+        parser.feed_data(head)
+    except httptools.HttpParserUpgrade:
+        pass
+    except httptools.HttpParserError as error:
+        raise MalformedError(f"not an HTTP/1.1 head: {error}") from error
+
+
+def _body_bytes(headers: Mapping[str, str]) -> int:
+    if "transfer-encoding" in headers:
+        raise MalformedError("chunked bodies are not read here: send a Content-Length")
+    return int(headers.get("content-length", "0"))

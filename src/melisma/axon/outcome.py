@@ -1,0 +1,92 @@
+"""How a call ended, ready to be sent, kept or posted: a status and the buffers of a body."""
+
+import builtins
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from melisma.axon.codec import Types, decode, decode_arguments, encode
+from melisma.axon.functions import Exposed
+from melisma.axon.http import JSON_TYPE, MESSAGE_TYPE
+from melisma.axon.message import Buffer, Message, message_buffers
+from melisma.errors import AxonError, EncodingError, RemoteError, axon_error
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the caller is sent; ``label`` says in one word how it ended."""
+
+    status: int
+    content_type: str
+    buffers: Sequence[Buffer]
+    label: str
+
+
+def returned(value: object) -> Outcome:
+    """The function returned."""
+    return Outcome(200, MESSAGE_TYPE, message_buffers(encode(value, "result")), "returned")
+
+
+def raised(error: BaseException) -> Outcome:
+    """The function raised."""
+    return Outcome(500, MESSAGE_TYPE, message_buffers(exception_message(error)), "raised")
+
+
+def failed(error: AxonError) -> Outcome:
+    """The call did not come to its end."""
+    body = msgspec.json.encode({"error": error.code, "message": str(error)})
+    return Outcome(error.status, JSON_TYPE, [body], error.code)
+
+
+def perform(exposed: Exposed, message: Message) -> Outcome:
+    """Run a plain function to its end, whatever that is."""
+    try:
+        args, kwargs = decode_arguments(message, exposed.types)
+    except AxonError as error:
+        return failed(error)
+    try:
+        return returned(exposed.function(*args, **kwargs))
+    except EncodingError as error:
+        return failed(error)
+    except BaseException as error:  # noqa: BLE001 - even SystemExit must not end the worker
+        return raised(error)
+
+
+def exception_message(error: BaseException) -> Message:
+    """An exception as a message: its type by name, its arguments where they can travel."""
+    kind = type(error)
+    text = "".join(traceback.format_exception(error)).rstrip()
+    parts = {"type": kind.__qualname__, "module": kind.__module__, "message": str(error)}
+    parts["traceback"] = text
+    try:
+        return encode({**parts, "args": list(error.args)})
+    except EncodingError:
+        return encode({**parts, "args": [str(error)]})
+
+
+def remote_exception(message: Message, types: Types) -> BaseException:
+    """The exception to raise here: the same built-in type where there is one."""
+    parts: Mapping[str, Any] = decode(message, types)
+    name = parts["type"] if parts["module"] == "builtins" else f"{parts['module']}.{parts['type']}"
+    remote = RemoteError(f"{name}: {parts['message']}", name, parts["traceback"])
+    twin = getattr(builtins, name, None)
+    if not (isinstance(twin, type) and issubclass(twin, Exception)):
+        return remote
+    try:
+        error = twin(*parts["args"])
+    except (TypeError, ValueError):  # UnicodeDecodeError and the like take special arguments
+        return remote
+    error.__cause__ = remote
+    return error
+
+
+def error_from_json(status: int, body: bytes | bytearray) -> AxonError:
+    """The error that a worker answered with."""
+    try:
+        parts = msgspec.json.decode(body)
+        return axon_error(parts["error"], parts["message"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return AxonError(f"HTTP status {status}: {bytes(body[:200])!r}; is this an Axon worker?")

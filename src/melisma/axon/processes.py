@@ -1,0 +1,125 @@
+"""Functions in processes of their own: for work that holds the interpreter, and can be ended.
+
+A process serves one call at a time. Arguments and results cross as messages, received straight
+into memory; the function is found by its name in its module. A call that is cancelled ends its
+process; a process that dies fails its own call and no other.
+"""
+
+import asyncio
+import importlib
+import multiprocessing
+from collections.abc import Sequence
+from functools import lru_cache
+from multiprocessing.connection import Connection
+from typing import Any
+
+import msgspec
+
+from melisma.axon import records
+from melisma.axon.arrays import empty
+from melisma.axon.functions import POOL_PROCESS, Exposed
+from melisma.axon.message import Buffer, Message
+from melisma.axon.outcome import Outcome, failed, perform
+from melisma.axon.threads import Threads
+from melisma.errors import AxonError
+
+_spawn = multiprocessing.get_context("spawn")
+
+
+class ProcessPool:
+    """Processes that are started as calls need them and kept for the next ones."""
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+        self._idle: list[_Child] = []
+        self._closed = False
+
+    async def run(self, exposed: Exposed, message: Message) -> Outcome:
+        """Run one call; cancelling this coroutine ends the process."""
+        child = self._idle.pop() if self._idle else _Child()
+        try:
+            result = await self._threads.run(child.call, exposed, message)
+        except (EOFError, OSError):
+            died = f"the process of {exposed.name} died (exit code {child.end()})"
+            return failed(AxonError(died))
+        except asyncio.CancelledError:
+            child.end()
+            raise
+        if self._closed or not child.alive:
+            child.end()
+        else:
+            self._idle.append(child)
+        return result
+
+    def close(self) -> None:
+        """End all processes."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().end()
+
+
+class _Child:
+    """One process and the pipe to it."""
+
+    def __init__(self) -> None:
+        self._pipe, theirs = _spawn.Pipe()
+        self._process = _spawn.Process(
+            target=_serve, args=(theirs,), name=POOL_PROCESS, daemon=True
+        )
+        self._process.start()
+        theirs.close()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+    def call(self, exposed: Exposed, message: Message) -> Outcome:
+        function = exposed.function
+        head = [exposed.name, function.__module__, function.__qualname__, len(message.frames)]
+        _send(self._pipe, [msgspec.msgpack.encode(head), message.tree, *message.frames])
+        answer = msgspec.msgpack.decode(self._pipe.recv_bytes())
+        status, content_type, label, count = answer
+        return Outcome(status, content_type, [_receive(self._pipe) for _ in range(count)], label)
+
+    def end(self) -> int | None:
+        self._process.kill()
+        self._process.join(5)
+        return self._process.exitcode
+
+
+def _serve(pipe: Connection) -> None:
+    """The life of a pool process."""
+    while True:
+        try:
+            head = pipe.recv_bytes()
+            name, module, qualname, frame_count = msgspec.msgpack.decode(head)
+            tree, *frames = [_receive(pipe) for _ in range(frame_count + 1)]
+        except (EOFError, KeyboardInterrupt):
+            return
+        outcome = perform(_find(name, module, qualname), Message(tree, frames))
+        answer = [outcome.status, outcome.content_type, outcome.label, len(outcome.buffers)]
+        _send(pipe, [msgspec.msgpack.encode(answer), *outcome.buffers])
+
+
+@lru_cache
+def _find(name: str, module: str, qualname: str) -> Exposed:
+    function = getattr(importlib.import_module(module), qualname)
+    types = records.record_types(records.type_hints(function).values())
+    return Exposed(name, function, "function", "simplex", "process", types)
+
+
+def _send(pipe: "Connection[Any, Any]", buffers: Sequence[Buffer]) -> None:
+    """The first buffer as it is, each further one after its size."""
+    for number, buffer in enumerate(buffers):
+        if number:
+            pipe.send_bytes(memoryview(buffer).nbytes.to_bytes(8, "little"))
+        pipe.send_bytes(buffer)
+
+
+def _receive(pipe: "Connection[Any, Any]") -> memoryview:
+    buffer = empty(int.from_bytes(pipe.recv_bytes(), "little"))
+    if buffer.nbytes:
+        pipe.recv_bytes_into(buffer)
+    else:
+        pipe.recv_bytes()
+    return buffer

@@ -1,0 +1,260 @@
+"""The relay: workers that cannot be reached dial out to it and are called through it.
+
+A worker keeps a few connections parked at the relay (``GET /dial/NAME``, answered 101 when a
+caller takes it). A caller asks for one (``GET /via/NAME``); from then on the relay passes bytes
+both ways and understands none of them: arrays stream, and TLS runs from caller to worker.
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from melisma.axon import tls as axon_tls
+from melisma.axon.address import Address
+from melisma.axon.http import parse_response, request_head, response_head
+from melisma.axon.limits import Limits
+from melisma.axon.network import EventNetwork
+from melisma.axon.outcome import error_from_json
+from melisma.axon.server import Exchange, Reply, Server
+from melisma.axon.tokens import TokenCheck
+from melisma.axon.transport import EventTransport
+from melisma.axon.wire import read_bytes
+from melisma.errors import AxonError, RefusedError, SettingError, UnreachableError
+
+RELAY_PORT: Final = 8001
+PARKED: Final = 2
+"""Connections that a worker keeps parked: the next caller does not wait for a new one."""
+REPLENISH_S: Final = 5.0
+"""How long a caller waits for a connection of a worker that is there."""
+_UPGRADE: Final = {"upgrade": "axon", "connection": "upgrade"}
+
+
+@dataclass(eq=False)
+class _Parked:
+    """A worker's connection that waits for a caller."""
+
+    transport: EventTransport
+    taken: "asyncio.Future[None]"
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass
+class _Place:
+    """A worker's name at the relay: who holds it, and its connections."""
+
+    claim: str = ""
+    connections: int = 0
+    parked: "asyncio.Queue[_Parked]" = field(default_factory=asyncio.Queue)
+
+
+@dataclass(kw_only=True)
+class Relay:
+    """Serves a relay; ``token`` is for workers that dial in, callers need only the name."""
+
+    host: str = "127.0.0.1"
+    port: int = RELAY_PORT
+    token: str | None = field(default=None, repr=False)
+    tls: bool | str | Path = False
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        self._tokens = TokenCheck(self.token)
+        self._identity = axon_tls.identity_file(self.tls)
+        self._places: defaultdict[str, _Place] = defaultdict(_Place)
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        """Serve on the running event loop inside an ``async with``; gives the address."""
+        identity = self._identity
+        context = axon_tls.server_context(identity) if identity else None
+        server = Server(self._handle, self.limits, context)
+        try:
+            port = await server.listen(self.host, self.port)
+        except OSError as error:
+            raise SettingError(f"cannot listen on {self.host}:{self.port}: {error}") from error
+        fingerprint = axon_tls.identity_fingerprint(identity) if identity else None
+        try:
+            yield str(Address(self.host, port, bool(identity), fingerprint))
+        finally:
+            await server.close()
+
+    async def _handle(self, exchange: Exchange) -> Reply:
+        request = exchange.request
+        kind, _, name = request.path.lstrip("/").partition("/")
+        if request.method == "GET" and kind == "via":
+            return await self._via(name)
+        if request.method == "GET" and kind == "dial":
+            self._tokens.check(request.headers.get("authorization"))
+            return await self._dial(exchange, name, request.headers.get("axon-claim", ""))
+        raise RefusedError(f"a relay answers /via/NAME and /dial/NAME, not {request.path}")
+
+    async def _dial(self, exchange: Exchange, name: str, claim: str) -> Reply:
+        place, transport = self._places[name], exchange.transport
+        if place.connections and not secrets.compare_digest(place.claim, claim):
+            raise RefusedError(f"another worker is called {name!r} at this relay: pass name=")
+        place.claim = claim
+        place.connections += 1
+        transport.deadline_at = None
+        await transport.write([response_head(100, {})])
+        parked = _Parked(transport, asyncio.get_running_loop().create_future())
+        place.parked.put_nowait(parked)
+        gone = asyncio.create_task(transport.wait_readable())
+        gone.add_done_callback(lambda _: parked.taken.cancel())
+        await asyncio.wait([parked.taken])
+        if parked.taken.cancelled():
+            self._leave(name)
+            raise UnreachableError(f"worker {name!r} left")
+        gone.cancel()
+
+        async def carry(_: EventTransport) -> None:
+            parked.ready.set()
+            await parked.done.wait()
+            self._leave(name)
+
+        return Reply(101, headers=_UPGRADE, takeover=carry)
+
+    async def _via(self, name: str) -> Reply:
+        if name not in self._places:
+            raise RefusedError(f"no worker {name!r} is connected to this relay")
+        parked = await self._take(name)
+
+        async def carry(caller: EventTransport) -> None:
+            try:
+                await parked.ready.wait()
+                await _splice(caller, parked.transport)
+            finally:
+                parked.done.set()
+
+        return Reply(101, headers=_UPGRADE, takeover=carry)
+
+    async def _take(self, name: str) -> _Parked:
+        try:
+            async with asyncio.timeout(REPLENISH_S):
+                while True:
+                    parked = await self._places[name].parked.get()
+                    if not parked.taken.done():
+                        parked.taken.set_result(None)
+                        return parked
+        except TimeoutError:
+            raise RefusedError(f"worker {name!r} has no free connection at this relay") from None
+
+    def _leave(self, name: str) -> None:
+        self._places[name].connections -= 1
+        if self._places[name].connections == 0:
+            del self._places[name]
+
+
+async def _splice(one: EventTransport, other: EventTransport) -> None:
+    """Pass bytes both ways until either side closes."""
+    pumps = [asyncio.create_task(_pump(one, other)), asyncio.create_task(_pump(other, one))]
+    try:
+        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        one.close()
+        other.close()
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def _pump(source: EventTransport, sink: EventTransport) -> None:
+    source.deadline_at = sink.deadline_at = None
+    buffer = memoryview(bytearray(256 << 10))
+    while count := await source.read_some(buffer):
+        await sink.write([buffer[:count]])
+
+
+@contextlib.asynccontextmanager
+async def dialled(
+    relay: str, name: str, server: Server, identity: Path | None
+) -> AsyncIterator[Address]:
+    """Be reachable through a relay while inside; gives the address of the worker there."""
+    place = Address.parse(relay)
+    if place.tls and identity:
+        raise SettingError(
+            "a worker with TLS is called through a relay without: TLS then runs from caller to "
+            "worker, and the relay cannot read it"
+        )
+    dialler = _Dialler(place, name, server, identity)
+    await dialler.start()
+    try:
+        pinned = axon_tls.identity_fingerprint(identity) if identity else place.fingerprint
+        yield replace(place.without_token(), via=name, fingerprint=pinned)
+    finally:
+        await dialler.close()
+
+
+class _Dialler:
+    """Keeps connections parked at a relay and serves those that are taken."""
+
+    def __init__(self, relay: Address, name: str, server: Server, identity: Path | None) -> None:
+        self._relay = relay
+        self._name = name
+        self._server = server
+        self._context = axon_tls.server_context(identity) if identity else None
+        self._claim = secrets.token_hex(16)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Park the first connection, so that a mistake is known at once, then the others."""
+        first = await self._park()
+        self._tasks = [
+            asyncio.create_task(self._keep(first if number == 0 else None))
+            for number in range(PARKED)
+        ]
+
+    async def close(self) -> None:
+        """Leave the relay."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _keep(self, parked: EventTransport | None) -> None:
+        pause_s = 0.1
+        while True:
+            try:
+                parked = parked or await self._park()
+                await self._serve(parked)
+                pause_s = 0.1
+            except (OSError, AxonError):
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, 10.0)
+            finally:
+                if asyncio.current_task().cancelling() and parked:  # type: ignore[union-attr]
+                    parked.close()
+            parked = None
+
+    async def _park(self) -> EventTransport:
+        transport = await EventNetwork(self._relay).open()
+        assert isinstance(transport, EventTransport)
+        headers = {"host": self._relay.host, "axon-claim": self._claim, **_UPGRADE}
+        if self._relay.token:
+            headers["authorization"] = f"Bearer {self._relay.token}"
+        await transport.write([request_head("GET", f"/dial/{self._name}", headers)])
+        response = parse_response(await transport.read_head())
+        if response.status != 100:
+            body = await read_bytes(transport, response.body_bytes)
+            transport.close()
+            raise error_from_json(response.status, body)
+        transport.deadline_at = None
+        return transport
+
+    async def _serve(self, transport: EventTransport) -> None:
+        """Wait for a caller, then serve it beside the next one."""
+        response = parse_response(await transport.read_head())
+        if response.status != 101:
+            transport.close()
+            raise UnreachableError("the relay ended the connection")
+        if self._context is not None:
+            inner = await asyncio.get_running_loop().start_tls(
+                transport.transport, transport, self._context, server_side=True
+            )
+            assert inner is not None
+            transport.connection_made(inner)
+        self._server.adopt(transport)

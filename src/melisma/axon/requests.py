@@ -1,0 +1,86 @@
+"""One HTTP request to one address, over any `Network`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from melisma.axon.address import Address
+from melisma.axon.http import MESSAGE_TYPE, Response, parse_response, request_head
+from melisma.axon.message import Buffer, Message, buffers_bytes
+from melisma.axon.network import Network
+from melisma.axon.transport import Transport
+from melisma.axon.wire import read_bytes, read_message
+
+MAX_TREE_BYTES: Final = 1 << 32
+ASK_FIRST_BYTES: Final = 1 << 20
+"""From this size on, the other side says whether it takes the body before it is sent."""
+
+Answer = tuple[int, Message | bytearray]
+"""Status and body: a message, or whatever else was answered."""
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Sends requests to one address with one token."""
+
+    address: Address
+    token: str | None = None
+
+    async def ask(
+        self, network: Network, method: str, target: str, deadline_at: float | None = None
+    ) -> Answer:
+        """One request without a body, and its whole answer."""
+        transport, response = await self.send(network, method, target, {}, (), deadline_at)
+        return await self.read_answer(network, transport, response)
+
+    async def send(
+        self,
+        network: Network,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: Sequence[Buffer],
+        deadline_at: float | None,
+    ) -> tuple[Transport, Response]:
+        """Send one request and read the head of its response."""
+        size = buffers_bytes(body)
+        lines = {"host": f"{self.address.host}:{self.address.port}", **headers}
+        if self.token is not None:
+            lines["authorization"] = f"Bearer {self.token}"
+        if method == "POST":
+            lines["content-length"] = str(size)
+        ask_first = size >= ASK_FIRST_BYTES
+        if ask_first:
+            lines["expect"] = "100-continue"
+        head = request_head(method, target, lines)
+        transport = network.take() or await network.open()
+        transport.deadline_at = deadline_at
+        try:
+            await transport.write([head] if ask_first else [head, *body])
+            response = parse_response(await transport.read_head())
+            if response.status == 100:
+                await transport.write(body)
+                response = parse_response(await transport.read_head())
+        except BaseException:
+            transport.close()
+            raise
+        return transport, response
+
+    async def read_answer(
+        self, network: Network, transport: Transport, response: Response
+    ) -> Answer:
+        """The rest of a response; its connection is kept for the next request."""
+        body: Message | bytearray
+        try:
+            if response.headers.get("content-type") == MESSAGE_TYPE:
+                body = await read_message(transport, response.body_bytes, MAX_TREE_BYTES)
+            else:
+                body = await read_bytes(transport, response.body_bytes)
+        except BaseException:
+            transport.close()
+            raise
+        if response.keep_alive:
+            network.keep(transport)
+        else:
+            transport.close()
+        return response.status, body

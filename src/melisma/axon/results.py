@@ -1,0 +1,96 @@
+"""Streamed results at the caller: the items of a remote generator as they come."""
+
+from typing import Any
+
+from melisma.axon.codec import Types, decode
+from melisma.axon.outcome import error_from_json, remote_exception
+from melisma.axon.streams import END, FAILED, ITEM, PART
+from melisma.axon.transport import Transport, run_blocking
+from melisma.axon.wire import read_bytes, read_message
+from melisma.errors import DeadlineError, MalformedError, UnreachableError
+
+MAX_TREE_BYTES = 1 << 32
+
+
+class ResultStream:
+    """Reads the parts of a streamed result; closing it ends the remote generator."""
+
+    def __init__(self, transport: Transport, types: Types) -> None:
+        self._transport = transport
+        self._types = types
+        self._ended = False
+
+    async def next(self) -> tuple[bool, Any]:
+        """(True, the next item), or (False, None) after the last."""
+        if self._ended:
+            return False, None
+        try:
+            return await self._read_part()
+        except TimeoutError:
+            self.close()
+            raise DeadlineError("the deadline passed before the stream ended") from None
+        except OSError as error:
+            self.close()
+            raise UnreachableError(f"the stream was cut off: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Leave the stream."""
+        self._ended = True
+        self._transport.close()
+
+    async def _read_part(self) -> tuple[bool, Any]:
+        meaning, size = PART.unpack(await read_bytes(self._transport, PART.size))
+        if meaning == FAILED:
+            raise error_from_json(500, await read_bytes(self._transport, size))
+        message = await read_message(self._transport, size, MAX_TREE_BYTES)
+        if meaning == ITEM:
+            return True, decode(message, self._types)
+        if meaning == END:
+            self.close()
+            return False, None
+        if meaning > FAILED:
+            raise MalformedError(f"a stream part of meaning {meaning}")
+        raise remote_exception(message, self._types)
+
+
+class Items:
+    """A streamed result for a blocking caller: iterate over it, or close it early."""
+
+    def __init__(self, stream: ResultStream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> "Items":
+        return self
+
+    def __next__(self) -> Any:
+        more, item = run_blocking(self._stream.next())
+        if not more:
+            raise StopIteration
+        return item
+
+    def close(self) -> None:
+        """Leave the stream; the remote generator is closed."""
+        self._stream.close()
+
+
+class AsyncItems:
+    """A streamed result on an event loop: iterate over it with ``async for``."""
+
+    def __init__(self, stream: ResultStream) -> None:
+        self._stream = stream
+
+    def __aiter__(self) -> "AsyncItems":
+        return self
+
+    async def __anext__(self) -> Any:
+        more, item = await self._stream.next()
+        if not more:
+            raise StopAsyncIteration
+        return item
+
+    async def aclose(self) -> None:
+        """Leave the stream; the remote generator is closed."""
+        self._stream.close()

@@ -1,0 +1,110 @@
+"""Duplex results that are posted to a caller that can be reached.
+
+The caller listens, and says with its call on which port (and with TLS, with which certificate);
+the worker posts the result to that port of the address that the call came from, and nowhere
+else. What cannot be posted waits to be fetched as usual.
+"""
+
+import asyncio
+import concurrent.futures
+import logging
+from pathlib import Path
+from typing import Final
+
+from melisma.axon import tls
+from melisma.axon.address import Address
+from melisma.axon.http import MESSAGE_TYPE
+from melisma.axon.ledger import Entry
+from melisma.axon.limits import Limits
+from melisma.axon.message import Message
+from melisma.axon.network import EventNetwork, Network, background
+from melisma.axon.outcome import Outcome
+from melisma.axon.requests import Answer, Requests
+from melisma.axon.server import Exchange, Reply, Server
+from melisma.errors import AxonError, LostError, RefusedError, SettingError
+
+_log = logging.getLogger("melisma.axon")
+POST_ATTEMPTS: Final = 5
+
+
+class ReturnServer:
+    """Listens on ``host:port`` for results, on this process' background loop."""
+
+    def __init__(self, host: str, port: int, identity: Path | None = None) -> None:
+        self._expected: dict[str, concurrent.futures.Future[Answer]] = {}
+        context = tls.server_context(identity) if identity else None
+        self._server = Server(self._handle, Limits(), context)
+        self._loop = background.loop()
+        listening = asyncio.run_coroutine_threadsafe(self._server.listen(host, port), self._loop)
+        try:
+            found = listening.result()
+        except OSError as error:
+            raise SettingError(f"cannot listen on {host}:{port} for results: {error}") from error
+        fingerprint = f"#{tls.identity_fingerprint(identity)}" if identity else ""
+        self.reply_to = f"{found}{fingerprint}"
+
+    def expect(self, call_id: str) -> "concurrent.futures.Future[Answer]":
+        """Where the result of a call will be."""
+        return self._expected.setdefault(call_id, concurrent.futures.Future())
+
+    def forget(self, call_id: str) -> None:
+        """The result of this call came another way."""
+        self._expected.pop(call_id, None)
+
+    def close(self) -> None:
+        """Stop listening."""
+        asyncio.run_coroutine_threadsafe(self._server.close(), self._loop).result()
+
+    async def _handle(self, exchange: Exchange) -> Reply:
+        request = exchange.request
+        kind, _, call_id = request.path.lstrip("/").partition("/")
+        if (request.method, kind) != ("POST", "returns"):
+            raise RefusedError("only results are taken here: POST /returns/ID")
+        future = self._expected.get(call_id)
+        if future is None:
+            raise LostError(f"nobody here waits for call {call_id}")
+        status = int(request.headers.get("axon-status", "500"))
+        body: Message | bytearray
+        if request.headers.get("content-type") == MESSAGE_TYPE:
+            body = await exchange.read_message()
+        else:
+            body = await exchange.read_bytes()
+        if not future.done():
+            future.set_result((status, body))
+        return Reply(204)
+
+
+async def post_result(entry: Entry, host: str, reply_to: str) -> None:
+    """Post the outcome of a call to its caller; once it arrived, it is not kept."""
+    port, _, fingerprint = reply_to.partition("#")
+    if not port.isdecimal():
+        return
+    address = Address(host, int(port), bool(fingerprint), fingerprint or None)
+    network = EventNetwork(address)
+    try:
+        outcome = await entry.wait()
+        assert outcome is not None
+        for attempt in range(POST_ATTEMPTS):
+            if await _post(Requests(address), network, entry.id, outcome):
+                entry.hand_over()
+                return
+            await asyncio.sleep(0.2 * 2**attempt)
+    except LostError:
+        return  # It was fetched or cancelled meanwhile.
+    finally:
+        network.close()
+
+
+async def _post(requests: Requests, network: Network, call_id: str, outcome: Outcome) -> bool:
+    headers = {"axon-status": str(outcome.status), "content-type": outcome.content_type}
+    try:
+        transport, response = await requests.send(
+            network, "POST", f"/returns/{call_id}", headers, outcome.buffers, None
+        )
+        await requests.read_answer(network, transport, response)
+    except (OSError, AxonError) as error:
+        _log.info("call %s: posting its result failed: %s", call_id, error)
+        return False
+    if response.status == LostError.status:
+        raise LostError(f"nobody waits for call {call_id} there")
+    return response.status == 204

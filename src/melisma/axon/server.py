@@ -1,0 +1,216 @@
+"""The HTTP side of whatever listens: connections, heads, limits, answers.
+
+A server has one handler: request in, reply out. It knows nothing of calls; workers, relays and
+callers that wait for posted results are handlers.
+"""
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from melisma.axon.http import JSON_TYPE, Request, parse_request, response_head
+from melisma.axon.limits import Limits
+from melisma.axon.message import Buffer, Message, buffers_bytes
+from melisma.axon.outcome import Outcome, failed
+from melisma.axon.transport import EventTransport, tune
+from melisma.axon.wire import discard, read_bytes, read_message
+from melisma.errors import AxonError, MalformedError, TooLargeError, TooSlowError
+
+_log = logging.getLogger("melisma.axon")
+_DRAIN_BYTES: Final = 1 << 20
+"""What is read and thrown away of a refused request, so that its sender hears why."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request on its connection; the handler reads the body, or leaves it."""
+
+    request: Request
+    transport: EventTransport
+    limits: Limits
+    unread_bytes: int = 0
+    after: Callable[[], None] | None = None
+    """Called when the caller has shown that the reply arrived: by its next request."""
+
+    async def read_message(self) -> Message:
+        """Receive the body as a message."""
+        size = await self._begin_body()
+        return await read_message(self.transport, size, self.limits.max_tree_bytes)
+
+    async def read_bytes(self) -> bytearray:
+        """Receive the body as it is."""
+        return await read_bytes(self.transport, await self._begin_body())
+
+    async def discard_body(self) -> bool:
+        """Read past what is left of the body; False where closing is the better way."""
+        if self.unread_bytes > _DRAIN_BYTES or "expect" in self.request.headers:
+            return self.unread_bytes == 0
+        await discard(self.transport, self.unread_bytes)
+        self.unread_bytes = 0
+        return True
+
+    async def _begin_body(self) -> int:
+        size, self.unread_bytes = self.unread_bytes, 0
+        if size > self.limits.max_body_bytes:
+            self.unread_bytes = size
+            raise TooLargeError(
+                f"a request of {size} bytes; the limit here is {self.limits.max_body_bytes} "
+                "(max_body_bytes)"
+            )
+        self.transport.deadline_at = time.monotonic() + self.limits.body_s(size)
+        if self.request.headers.get("expect", "").lower() == "100-continue":
+            await self.transport.write([response_head(100, {})])
+        return size
+
+
+@dataclass(slots=True)
+class Reply:
+    """What is answered: buffers, or a stream of them, or a connection that changes its use."""
+
+    status: int
+    content_type: str = JSON_TYPE
+    buffers: Sequence[Buffer] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    stream: AsyncIterator[Sequence[Buffer]] | None = None
+    takeover: Callable[[EventTransport], Awaitable[None]] | None = None
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> "Reply":
+        """The reply that carries an outcome."""
+        return cls(outcome.status, outcome.content_type, outcome.buffers)
+
+
+Handler = Callable[[Exchange], Awaitable[Reply]]
+
+
+class Server:
+    """Listens, and gives each request to its handler."""
+
+    def __init__(self, handler: Handler, limits: Limits, tls: ssl.SSLContext | None = None) -> None:
+        self._handler = handler
+        self._limits = limits
+        self._tls = tls
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def listen(self, host: str, port: int) -> int:
+        """Start to listen; the port, chosen by the system where ``port`` is 0."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: _Accepted(self), host, port, ssl=self._tls, backlog=1024
+        )
+        found: int = self._server.sockets[0].getsockname()[1]
+        return found
+
+    def adopt(self, transport: EventTransport) -> asyncio.Task[None]:
+        """Serve requests on a connection, accepted or dialled."""
+        task = asyncio.get_running_loop().create_task(self._serve(transport))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+        return task
+
+    async def close(self) -> None:
+        """Stop to listen and close every connection."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _serve(self, transport: EventTransport) -> None:
+        limits = self._limits
+        delivered: Callable[[], None] | None = None
+        try:
+            while True:
+                transport.deadline_at = time.monotonic() + limits.idle_s
+                if not await transport.wait_readable():
+                    return
+                if delivered is not None:
+                    delivered()
+                keep, delivered = await self._exchange(transport)
+                if not keep:
+                    return
+        except (TimeoutError, OSError, asyncio.CancelledError):
+            return
+        except Exception:  # noqa: BLE001 - one connection must not end the others
+            _log.exception("a connection failed")
+        finally:
+            transport.close()
+
+    async def _exchange(self, transport: EventTransport) -> tuple[bool, Callable[[], None] | None]:
+        """Serve one request; whether another may follow, and what to call when it does."""
+        exchange: Exchange | None = None
+        try:
+            transport.deadline_at = time.monotonic() + self._limits.head_s
+            request = parse_request(await transport.read_head())
+            exchange = Exchange(request, transport, self._limits, request.body_bytes)
+            reply = await self._handler(exchange)
+        except TimeoutError:
+            slow = (
+                f"the request came too slowly (at least {self._limits.min_bytes_per_s:g} bytes/s)"
+            )
+            reply, exchange = Reply.of(failed(TooSlowError(slow))), None
+        except ConnectionError:
+            cut = "the connection was cut before the request was whole"
+            reply, exchange = Reply.of(failed(MalformedError(cut))), None
+        except AxonError as error:
+            reply = Reply.of(failed(error))
+            # After a body that was read in part, the next request's start is not known.
+            if exchange is not None and exchange.unread_bytes == 0 and exchange.request.body_bytes:
+                exchange = None
+        keep = exchange is not None and exchange.request.keep_alive and reply.stream is None
+        after = exchange.after if exchange is not None else None
+        return await self._answer(transport, reply, exchange, keep), after
+
+    async def _answer(
+        self, transport: EventTransport, reply: Reply, exchange: Exchange | None, keep: bool
+    ) -> bool:
+        if reply.takeover is not None:
+            transport.deadline_at = None
+            await transport.write([response_head(reply.status, reply.headers)])
+            await reply.takeover(transport)
+            return False
+        if exchange is not None and exchange.unread_bytes:
+            keep = await exchange.discard_body() and keep
+        headers = {"content-type": reply.content_type, **reply.headers}
+        if not keep:
+            headers["connection"] = "close"
+        if reply.stream is not None:
+            await self._answer_stream(transport, reply.stream, response_head(reply.status, headers))
+            return False
+        size = buffers_bytes(reply.buffers)
+        headers["content-length"] = str(size)
+        transport.deadline_at = time.monotonic() + self._limits.body_s(size)
+        await transport.write([response_head(reply.status, headers), *reply.buffers])
+        return keep
+
+    async def _answer_stream(
+        self, transport: EventTransport, stream: AsyncIterator[Sequence[Buffer]], head: bytes
+    ) -> None:
+        # A reader may take its time over an item: only the call's own deadline ends a stream.
+        transport.deadline_at = None
+        try:
+            await transport.write([head])
+            async for buffers in stream:
+                await transport.write(buffers)
+        finally:
+            with suppress(Exception):
+                await stream.aclose()  # type: ignore[attr-defined]
+
+
+class _Accepted(EventTransport):
+    """A connection that serves as soon as it is made."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__()
+        self._owner = server
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        tune(transport.get_extra_info("socket"))
+        self._owner.adopt(self)

@@ -1,0 +1,186 @@
+"""The worker: serves functions over HTTP.
+
+::
+
+    @axon.worker.rpc()
+    def simple_hello(name):
+        return f"Hello {name}!!"
+
+    axon.worker.init()
+
+Endpoints: ``POST /rpc/NAME`` calls, ``GET /calls/ID`` waits for a duplex result, ``DELETE
+/calls/ID`` cancels a call or says that its result arrived, ``GET /`` lists the functions, ``GET
+/metrics`` the counters.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import multiprocessing
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from melisma.axon import tls as axon_tls
+from melisma.axon.address import DEFAULT_PORT, Address
+from melisma.axon.calls import Calls
+from melisma.axon.functions import POOL_PROCESS, F, Functions
+from melisma.axon.limits import Limits
+from melisma.axon.metrics import Metrics, Trace
+from melisma.axon.presence import Presence
+from melisma.axon.server import Exchange, Reply, Server
+from melisma.axon.tokens import TokenCheck
+from melisma.errors import RefusedError, SettingError
+
+_log = logging.getLogger("melisma.axon")
+
+
+@dataclass(kw_only=True)
+class Worker:
+    """Serves functions at an address.
+
+    ``token``: callers must show it (or one issued from it). ``tls``: True, or the file where
+    certificate and key are kept. ``trace`` sees each call. ``announce``: be found by `discover`.
+    ``board`` and ``relay``: addresses of a notice board to sign in at and of a relay to be called
+    through; ``name`` is what the worker is called there. ``advertise``: the host name by which
+    callers reach it.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    name: str = "worker"
+    token: str | None = field(default=None, repr=False)
+    tls: bool | str | Path = False
+    limits: Limits = field(default_factory=Limits)
+    trace: Trace | None = None
+    announce: bool = False
+    board: str | None = None
+    relay: str | None = None
+    advertise: str | None = None
+    functions: Functions = field(default_factory=Functions)
+
+    def __post_init__(self) -> None:
+        self.metrics = Metrics(self.trace)
+        self._tokens = TokenCheck(self.token)
+        self._identity = axon_tls.identity_file(self.tls)
+        self._calls: Calls
+
+    def rpc(
+        self, *, comms_pattern: str = "simplex", executor: str = "thread", name: str | None = None
+    ) -> Callable[[F], F]:
+        """Decorate a function to expose it; see `Functions.rpc`."""
+        return self.functions.rpc(comms_pattern=comms_pattern, executor=executor, name=name)
+
+    def expose(self, subject: object, methods: Iterable[str], *, name: str | None = None) -> None:
+        """Expose the named methods of an object."""
+        self.functions.expose(subject, methods, name=name)
+
+    def serve(self) -> None:
+        """Serve until interrupted or terminated."""
+        asyncio.run(self._serve_until_signal())
+
+    @contextlib.contextmanager
+    def start(self) -> Iterator[str]:
+        """Serve from a thread of its own inside a ``with``; gives the address."""
+        started: concurrent.futures.Future[tuple[str, Callable[[], object]]]
+        started = concurrent.futures.Future()
+
+        async def main() -> None:
+            stop = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            try:
+                async with self.listening() as address:
+                    started.set_result((address, lambda: loop.call_soon_threadsafe(stop.set)))
+                    await stop.wait()
+            except BaseException as error:
+                if started.done():
+                    raise
+                started.set_exception(error)
+
+        thread = threading.Thread(target=lambda: asyncio.run(main()), name="axon-worker")
+        thread.start()
+        try:
+            address, stop = started.result()
+        except BaseException:
+            thread.join()
+            raise
+        try:
+            yield address
+        finally:
+            stop()
+            thread.join()
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        """Serve on the running event loop inside an ``async with``; gives the address."""
+        identity = self._identity
+        context = axon_tls.server_context(identity) if identity else None
+        fingerprint = axon_tls.identity_fingerprint(identity) if identity else None
+        self._calls = Calls(self.functions, self.limits, self.metrics)
+        server = Server(self._handle, self.limits, context)
+        try:
+            port = await server.listen(self.host, self.port)
+        except OSError as error:
+            raise SettingError(f"cannot listen on {self.host}:{self.port}: {error}") from error
+        address = Address(self.advertise or self.host, port, bool(identity), fingerprint)
+        presence = Presence(self.name, self.announce, self.board, self.relay)
+        try:
+            async with presence.shown(address, self.functions, server, identity) as shown:
+                _log.info("serving %s at %s", ", ".join(f.name for f in self.functions), shown)
+                yield str(shown)
+                await self._calls.drain()
+        finally:
+            await server.close()
+            self._calls.close()
+
+    async def _serve_until_signal(self) -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(NotImplementedError, RuntimeError):
+                loop.add_signal_handler(number, stop.set)
+        async with self.listening():
+            await stop.wait()
+
+    async def _handle(self, exchange: Exchange) -> Reply:
+        request = exchange.request
+        call_id = request.headers.get("axon-call-id", "")
+        caller = self._tokens.check(request.headers.get("authorization"), call_id)
+        kind, _, rest = request.path.lstrip("/").partition("/")
+        match request.method, kind, rest:
+            case "POST", "rpc", name:
+                return await self._calls.call(exchange, name, caller)
+            case "GET", "calls", name:
+                return await self._calls.wait(name, float(request.query.get("wait_s", "0")))
+            case "DELETE", "calls", name:
+                return self._calls.dismiss(name)
+            case "GET", "", "":
+                return Reply(200, buffers=[msgspec.json.encode(self._profile())])
+            case "GET", "metrics", "":
+                text = self.metrics.exposition().encode()
+                return Reply(200, "text/plain; version=0.0.4", [text])
+        raise RefusedError(f"nothing answers {request.method} {request.path} here")
+
+    def _profile(self) -> dict[str, Any]:
+        return {"axon": 1, "functions": [exposed.profile() for exposed in self.functions]}
+
+
+_functions = Functions()
+rpc = _functions.rpc
+expose = _functions.expose
+
+
+def init(**settings: Any) -> None:
+    """Serve what was decorated with `rpc`, on port 8000 of this machine, until interrupted.
+
+    Takes the settings of `Worker`.
+    """
+    if multiprocessing.current_process().name == POOL_PROCESS:
+        return  # It imports this script to find its functions.
+    Worker(functions=_functions, **settings).serve()
