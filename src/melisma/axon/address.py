@@ -34,16 +34,19 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> "Address":
         """Read an address; a bare ``HOST`` or ``HOST:PORT`` is plain HTTP."""
+        text = text.strip()
         try:
             parts = urlsplit(text if "://" in text else f"http://{text}")
             port = parts.port or DEFAULT_PORT
         except ValueError as error:
             raise SettingError(f"{text!r} is not an address ({error}): {_GRAMMAR}") from error
-        via = re.fullmatch(r"/via/([\w.-]+)", parts.path)
+        via = re.fullmatch(r"/via/([\w.-]+)", parts.path, re.ASCII)
         fingerprint = parts.fragment or None
         if (
             parts.scheme not in ("http", "https")
             or not parts.hostname
+            or parts.password is not None
+            or re.search(r"\s", text)
             or parts.query
             or (parts.path not in ("", "/") and not via)
             or (fingerprint and not _FINGERPRINT.fullmatch(fingerprint))

@@ -1,12 +1,16 @@
 """NumPy arrays and scalars as raw memory: every dtype but those that hold Python objects."""
 
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.lib import format as npy
 
 from melisma.errors import MalformedError
+
+_DTYPE_NAME: Final = re.compile(r"[<>|][biufcmMSUV]\d+(\[\d*[A-Za-z]{1,2}\])?", re.ASCII)
+_BYTE_ORDERS: Final = {"<": "le", ">": "be"}
 
 AddFrame = Callable[[memoryview], int]
 GetFrame = Callable[[int], memoryview]
@@ -16,7 +20,10 @@ def pack_array(array: "np.ndarray[Any, Any]", add_frame: AddFrame) -> list[Any]:
     """[dtype, shape, order, frame]; memory is referenced unless it has gaps."""
     dtype = _dtype_name(array.dtype)
     order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-    flat = (array.T if order == "F" else array).reshape(-1)
+    if array.dtype.names is not None and array.dtype.itemsize:
+        # A copy field by field would send what the memory held before, in the gaps between them.
+        array = array.view(f"V{array.dtype.itemsize}")
+    flat = np.ascontiguousarray(array.T if order == "F" else array).reshape(-1)
     return [dtype, list(array.shape), order, add_frame(_memory(flat))]
 
 
@@ -32,7 +39,8 @@ def unpack_array(parts: Any, get_frame: GetFrame) -> "np.ndarray[Any, Any]":
 
 def pack_scalar(scalar: "np.generic[Any]", _add_frame: AddFrame) -> list[Any]:
     """[dtype, bytes]."""
-    return [_dtype_name(scalar.dtype), scalar.tobytes()]
+    # NumPy gives the empty str a character.
+    return [_dtype_name(scalar.dtype), scalar.tobytes()[: scalar.dtype.itemsize]]
 
 
 def unpack_scalar(parts: Any, _get_frame: GetFrame) -> Any:
@@ -40,7 +48,12 @@ def unpack_scalar(parts: Any, _get_frame: GetFrame) -> Any:
     name, data = parts
     dtype = _dtype(name)
     check_size([], dtype.itemsize, len(data), f"scalar of {dtype}")
-    return np.frombuffer(data, dtype, 1)[0] if data else np.zeros((), dtype)[()]
+    # Reading from an array would cut trailing zeros off.
+    if dtype.kind == "S":
+        return np.bytes_(data)
+    if dtype.kind == "U":
+        return np.str_(data.decode("utf-32-" + _BYTE_ORDERS[name[0]], "surrogatepass"))
+    return np.frombuffer(data, dtype, 1).copy()[0] if data else np.zeros((), dtype)[()]
 
 
 def check_size(shape: Any, item_bytes: int, frame_bytes: int, what: str) -> None:
@@ -73,14 +86,24 @@ def _dtype_name(dtype: "np.dtype[Any]") -> Any:
         raise TypeError(f"an array of dtype {dtype} holds Python objects; send it as a list")
     if dtype.kind == "V" and dtype.type is not np.void:
         raise TypeError(f"dtype {dtype} is not NumPy's own; send a view of it, such as uint16")
-    return npy.dtype_to_descr(dtype)
+    try:
+        return dtype.str if dtype.names is None else dtype.descr
+    except ValueError as error:
+        raise TypeError(f"{error}; send numpy.lib.recfunctions.repack_fields(array)") from error
 
 
 def _dtype(name: Any) -> "np.dtype[Any]":
     try:
-        dtype = npy.descr_to_dtype(name)
-    except (ValueError, TypeError, SyntaxError, KeyError) as error:
+        _check_dtype_name(name)
+        return npy.descr_to_dtype(name)
+    except (ValueError, TypeError, LookupError) as error:
         raise MalformedError(f"{name!r} is not a dtype of this machine ({error})") from error
-    if dtype.hasobject:
-        raise MalformedError(f"dtype {dtype} holds Python objects, which do not travel")
-    return dtype
+
+
+def _check_dtype_name(name: Any) -> None:
+    """NumPy reads much more than it writes, Python objects among it."""
+    if isinstance(name, list):
+        for field in name:
+            _check_dtype_name(field[1])
+    elif not _DTYPE_NAME.fullmatch(name):
+        raise TypeError("a dtype that holds Python objects, or none at all")

@@ -80,8 +80,9 @@ class Calls:
         exchange.after = entry.hand_over
         return Reply.of(outcome)
 
-    async def wait(self, call_id: str, wait_s: float) -> Reply:
+    async def wait(self, call_id: str, query: Mapping[str, str]) -> Reply:
         """Serve ``GET /calls/ID``: the result of a duplex call as soon as it is there."""
+        wait_s = _seconds(query, "wait_s") or 0.0
         entry = self._ledger.find(call_id, None)
         if entry is None:
             raise LostError(
@@ -94,8 +95,9 @@ class Calls:
     def dismiss(self, call_id: str) -> Reply:
         """Serve ``DELETE /calls/ID``: cancel what runs, forget what was delivered."""
         entry = self._ledger.find(call_id, None)
-        if entry is not None:
+        if entry is not None and entry.ended_at is None:
             self._cancel(entry, CallCancelledError(f"call {call_id} was cancelled"))
+        elif entry is not None:
             entry.hand_over()
         return Reply(204)
 

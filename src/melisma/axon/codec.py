@@ -23,7 +23,7 @@ matched exactly: a subclass could carry more than would arrive.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import NoneType
 from typing import Any, Final
@@ -33,12 +33,15 @@ from msgspec.msgpack import Ext
 
 from melisma.axon import records, tensors
 from melisma.axon.message import Buffer, Message
-from melisma.errors import EncodingError, MalformedError
+from melisma.errors import EncodingError, MalformedError, TooLargeError
 
 MAX_DEPTH: Final = 100
 """Levels of nesting; also what stops a container that holds itself."""
 FRAMED_BYTES: Final = 4096
 """Byte strings from this size on travel as frames."""
+
+MAX_TREE_BYTES: Final = (1 << 32) - 1
+"""What the prelude of a message can say."""
 
 _TUPLE, _SET, _FROZENSET, _INT, _DATETIME, _DICT = 1, 2, 3, 4, 5, 6
 _BYTES, _RECORD, _ARRAY, _SCALAR, _TENSOR = 7, 8, 9, 10, 11
@@ -52,6 +55,17 @@ _BUILDERS: Final[dict[int, Callable[[Any], Any]]] = {
     _SET: set,
     _FROZENSET: frozenset,
 }
+
+_CONTRADICTIONS: Final = (
+    ArithmeticError,
+    AttributeError,
+    BufferError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What the types raise that are built from parts that do not fit."""
 
 Types = Mapping[str, type]
 
@@ -70,24 +84,15 @@ def encode(value: object, root: str = "value") -> Message:
     ``root`` is what an `EncodingError` calls the value when it names the place of what cannot
     travel.
     """
-    frames: list[memoryview] = []
-    try:
-        return Message(_pack(_Packer(frames).pack(value, MAX_DEPTH)), frames)
-    except _CannotTravelError as error:
-        path = root + "".join(reversed(error.path))
-        raise EncodingError(f"{path} cannot travel: {error.reason}") from None
+    return _message(lambda packer: packer.pack(value, MAX_DEPTH), root)
 
 
 def encode_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Message:
     """A message that holds the arguments of a call."""
-    frames: list[memoryview] = []
-    packer = _Packer(frames)
-    try:
-        tree = [packer.items(args, MAX_DEPTH), packer.values(kwargs, MAX_DEPTH)]
-        return Message(_pack(tree), frames)
-    except _CannotTravelError as error:
-        path = "argument " + "".join(reversed(error.path))
-        raise EncodingError(f"{path} cannot travel: {error.reason}") from None
+    return _message(
+        lambda packer: [packer.items(args, MAX_DEPTH), packer.values(kwargs, MAX_DEPTH)],
+        "argument ",
+    )
 
 
 def decode_arguments(message: Message, types: Types) -> tuple[list[Any], dict[str, Any]]:
@@ -105,8 +110,27 @@ def decode(message: Message, types: Types | None = None) -> Any:
         return _Unpacker(message.frames, types or {}).unpack(message.tree)
     except RecursionError:
         raise MalformedError("the message is nested too deeply") from None
-    except (ValueError, TypeError, OverflowError, KeyError, IndexError) as error:
+    except MemoryError:
+        raise TooLargeError("no memory here for what the message holds") from None
+    except _CONTRADICTIONS as error:
         raise MalformedError(f"the message contradicts itself: {error}") from error
+
+
+def _message(pack: "Callable[[_Packer], Any]", root: str) -> Message:
+    frames: list[memoryview] = []
+    try:
+        tree = _pack(pack(_Packer(frames)))
+    except _CannotTravelError as error:
+        path = root + "".join(reversed(error.path))
+        raise EncodingError(f"{path} cannot travel: {error.reason}") from None
+    except msgspec.EncodeError as error:  # Beyond the limits of msgpack.
+        raise EncodingError(f"{root} cannot travel: {error}") from error
+    if len(tree) > MAX_TREE_BYTES:
+        raise EncodingError(
+            f"{root} cannot travel: {len(tree)} bytes of values that are not arrays; at most "
+            f"{MAX_TREE_BYTES} fit into one message. Arrays and bytes travel outside this limit"
+        )
+    return Message(tree, frames)
 
 
 class _Packer:
@@ -128,14 +152,14 @@ class _Packer:
             return packer(self, value, depth - 1)
         return self._foreign(value, kind, depth)
 
-    def items(self, values: Iterable[Any], depth: int) -> list[Any]:
+    def items(self, values: Iterable[Any], depth: int, what: str = "") -> list[Any]:
         """The values packed."""
         packed = []
         for index, value in enumerate(values):
             try:
                 packed.append(self.pack(value, depth))
             except _CannotTravelError as error:
-                error.path.append(f"[{index}]")
+                error.path.append(f"[{what}{index}]")
                 raise
         return packed
 
@@ -155,7 +179,7 @@ class _Packer:
     def _dict(self, value: dict[Any, Any], depth: int) -> Any:
         if all(type(key) is str for key in value):
             return self.values(value, depth)
-        keys = self.items(value, depth)
+        keys = self.items(value, depth, "key ")
         return Ext(_DICT, _pack([keys, list(self.values(value, depth).values())]))
 
     def values(self, mapping: Mapping[Any, Any], depth: int) -> dict[Any, Any]:
@@ -163,6 +187,8 @@ class _Packer:
         packed = {}
         for key, value in mapping.items():
             try:
+                if type(key) is str:
+                    self._str(key, depth)
                 packed[key] = self.pack(value, depth)
             except _CannotTravelError as error:
                 error.path.append(f"[{key!r}]")
@@ -205,7 +231,10 @@ class _Packer:
                 return self._framed(_SCALAR, arrays.pack_scalar, value)
         if (torch := sys.modules.get("torch")) and isinstance(value, torch.Tensor):
             return self._framed(_TENSOR, tensors.pack_tensor, value)
-        fields = records.fields_of(value)
+        try:
+            fields = records.fields_of(value)
+        except AttributeError as error:
+            raise _CannotTravelError(f"a field of it has no value ({error})") from None
         if fields is None:
             raise _CannotTravelError(_advice(kind))
         if depth == 0:
@@ -217,7 +246,7 @@ class _Packer:
     ) -> Ext:
         try:
             return Ext(code, _pack(self.pack(pack(value, self._frame), MAX_DEPTH)))
-        except TypeError as error:
+        except (TypeError, RuntimeError) as error:
             raise _CannotTravelError(str(error)) from None
 
 
@@ -239,8 +268,8 @@ class _Unpacker:
 
     __slots__ = ("frames", "types")
 
-    def __init__(self, frames: Any, types: Types) -> None:
-        self.frames = frames
+    def __init__(self, frames: Sequence[memoryview], types: Types) -> None:
+        self.frames: list[memoryview | None] = list(frames)
         self.types = types
 
     def unpack(self, tree: Buffer) -> Any:
@@ -269,18 +298,23 @@ class _Unpacker:
             return unpack(parts, self._frame)
         raise MalformedError(f"extension type {code} is not one of format version 1")
 
-    def _frame(self, number: int) -> memoryview:
-        if not 0 <= number < len(self.frames):
-            raise MalformedError(f"frame {number} of a message with {len(self.frames)} frames")
-        frame: memoryview = self.frames[number]
+    def _frame(self, number: Any) -> memoryview:
+        if type(number) is not int or not 0 <= number < len(self.frames):
+            raise MalformedError(f"frame {number!r} of a message with {len(self.frames)} frames")
+        frame, self.frames[number] = self.frames[number], None
+        # Many values on one frame would let a small message fill the memory.
+        if frame is None:
+            raise MalformedError(f"frame {number} belongs to two values")
         return frame
 
 
 def _advice(kind: type) -> str:
     name = f"{kind.__module__}.{kind.__qualname__}"
-    for base in (dict, list, tuple, set, str, int, float, bytes):
+    for base in (dict, list, tuple, set, frozenset, str, int, float, bytes):
         if issubclass(kind, base):
             return f"{name} is a subclass; send {base.__name__}(...) of it"
+    if (numpy := sys.modules.get("numpy")) and issubclass(kind, numpy.ndarray):
+        return f"{name} is a subclass; send numpy.asarray(...) of it"
     return (
         f"{name} is not a type that Axon carries (None, bool, int, float, str, bytes, datetime, "
         "list, tuple, dict, set, dataclasses, msgspec structs, NumPy arrays, torch tensors)"

@@ -63,7 +63,7 @@ class Functions:
         raise RefusedError(f"no function {name!r} here; this worker offers: {offered}")
 
     def rpc(
-        self, *, comms_pattern: str = "simplex", executor: str = "thread", name: str | None = None
+        self, comms_pattern: str = "simplex", *, executor: str = "thread", name: str | None = None
     ) -> Callable[[F], F]:
         """Decorate a function, coroutine function or generator to expose it.
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote
 
 import httptools
 
-from melisma.errors import MalformedError
+from melisma.errors import MalformedError, SettingError
 
 MESSAGE_TYPE: Final = "application/x-axon"
 STREAM_TYPE: Final = "application/x-axon-stream"
@@ -56,7 +56,7 @@ def parse_request(head: bytes) -> Request:
     """Read the head of a request."""
     collector = _Collector()
     parser = httptools.HttpRequestParser(collector)
-    _feed(parser, head)
+    _feed(parser, collector, head)
     path, _, query = collector.url.partition("?")
     return Request(
         parser.get_method().decode(),
@@ -71,29 +71,41 @@ def parse_response(head: bytes) -> Response:
     """Read the head of a response."""
     collector = _Collector()
     parser = httptools.HttpResponseParser(collector)
-    _feed(parser, head)
+    _feed(parser, collector, head)
     return Response(parser.get_status_code(), collector.headers, parser.should_keep_alive())
 
 
 def request_head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
     """The bytes of a request head."""
-    lines = [f"{method} {target} HTTP/1.1", *(f"{k}: {v}" for k, v in headers.items()), "", ""]
-    return "\r\n".join(lines).encode("latin-1")
+    return _head(f"{method} {target} HTTP/1.1", headers)
 
 
 def response_head(status: int, headers: Mapping[str, str]) -> bytes:
     """The bytes of a response head."""
-    first = f"HTTP/1.1 {status} {_REASONS.get(status, '')}"
-    lines = [first, *(f"{k}: {v}" for k, v in headers.items()), "", ""]
-    return "\r\n".join(lines).encode("latin-1")
+    return _head(f"HTTP/1.1 {status} {_REASONS.get(status, '')}", headers)
+
+
+def _head(first: str, headers: Mapping[str, str]) -> bytes:
+    lines = [first, *(f"{name}: {value}" for name, value in headers.items())]
+    for line in lines:
+        if not line.isprintable():
+            raise SettingError(f"{line!r} cannot stand in an HTTP head: it is not printable")
+    try:
+        return "\r\n".join([*lines, "", ""]).encode("latin-1")
+    except UnicodeEncodeError as error:
+        raise SettingError(f"{error.object[error.start]!r} cannot stand in an HTTP head") from None
 
 
 class _Collector:
     """Takes what the parser finds."""
 
     def __init__(self) -> None:
+        self.complete = False
         self.url = ""
         self.headers: dict[str, str] = {}
+
+    def on_headers_complete(self) -> None:
+        self.complete = True
 
     def on_url(self, url: bytes) -> None:
         self.url += url.decode("latin-1")
@@ -104,7 +116,9 @@ class _Collector:
 
 
 def _feed(
-    parser: "httptools.HttpRequestParser | httptools.HttpResponseParser", head: bytes
+    parser: "httptools.HttpRequestParser | httptools.HttpResponseParser",
+    collector: _Collector,
+    head: bytes,
 ) -> None:
     try:
         parser.feed_data(head)
@@ -112,6 +126,8 @@ def _feed(
         pass
     except httptools.HttpParserError as error:
         raise MalformedError(f"not an HTTP/1.1 head: {error}") from error
+    if not collector.complete:
+        raise MalformedError("not an HTTP/1.1 head: it is empty")
 
 
 def _body_bytes(headers: Mapping[str, str]) -> int:

@@ -33,7 +33,7 @@ class Entry:
         self.kept: Kept | None = None
         self.ended_at: float | None = None
         self.task: asyncio.Task[None] | None = None
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: set[asyncio.Future[None]] = set()
 
     def end(self, outcome: Outcome, now: float) -> None:
         """Record how it ended and wake who waits."""
@@ -47,12 +47,14 @@ class Entry:
         """Its outcome, or None if it still runs after ``timeout_s``."""
         if self.ended_at is None:
             waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
+            self._waiters.add(waiter)
             try:
                 async with asyncio.timeout(timeout_s):
                     await waiter
             except TimeoutError:
                 return None
+            finally:
+                self._waiters.discard(waiter)
         if self.outcome is None:
             raise LostError(f"the result of call {self.id} was handed over before")
         if self.kept is not None:

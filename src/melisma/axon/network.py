@@ -16,7 +16,13 @@ from melisma.axon.address import Address
 from melisma.axon.http import parse_response, request_head
 from melisma.axon.outcome import error_from_json
 from melisma.axon.tls import check_fingerprint, client_context
-from melisma.axon.transport import BlockingTransport, EventTransport, Transport, tune
+from melisma.axon.transport import (
+    BlockingTransport,
+    EventTransport,
+    Transport,
+    closed_on_error,
+    tune,
+)
 from melisma.axon.wire import read_bytes
 from melisma.errors import UnauthorizedError
 
@@ -85,16 +91,13 @@ class BlockingNetwork(_Kept):
         tune(sock)
         transport = BlockingTransport(sock)
         transport.deadline_at = deadline_at
-        try:
+        with closed_on_error(transport):
             if address.tls:
                 _blocking_tls(transport, address)
             if address.via:
                 await _enter_tunnel(transport, address)
                 if address.fingerprint and not address.tls:
                     _blocking_tls(transport, address)
-        except BaseException:
-            transport.close()
-            raise
         return transport
 
     async def sleep(self, seconds: float) -> None:
@@ -118,19 +121,14 @@ class EventNetwork(_Kept):
         async with asyncio.timeout(CONNECT_S):
             transport = await self._connect(loop)
             transport.deadline_at = time.monotonic() + CONNECT_S
-            try:
-                check_fingerprint(
-                    address.fingerprint if address.tls else None,
-                    transport.peer_certificate(),
-                    str(address.without_token()),
-                )
+            with closed_on_error(transport):
+                pinned = address.fingerprint if address.tls else None
+                certificate = transport.peer_certificate()
+                check_fingerprint(pinned, certificate, str(address.without_token()))
                 if address.via:
                     await _enter_tunnel(transport, address)
                     if address.fingerprint and not address.tls:
                         await self._tunnel_tls(transport)
-            except BaseException:
-                transport.close()
-                raise
         return transport
 
     async def sleep(self, seconds: float) -> None:
@@ -154,12 +152,7 @@ class EventNetwork(_Kept):
         return transport
 
     async def _tunnel_tls(self, transport: EventTransport) -> None:
-        context = _context(self._address.fingerprint)
-        inner = await asyncio.get_running_loop().start_tls(
-            transport.transport, transport, context, server_hostname=self._address.host
-        )
-        assert inner is not None
-        transport.connection_made(inner)
+        await transport.start_tls(_context(self._address.fingerprint), host=self._address.host)
         certificate = transport.peer_certificate()
         check_fingerprint(
             self._address.fingerprint, certificate, str(self._address.without_token())

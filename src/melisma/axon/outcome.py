@@ -2,9 +2,8 @@
 
 import builtins
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -12,7 +11,7 @@ from melisma.axon.codec import Types, decode, decode_arguments, encode
 from melisma.axon.functions import Exposed
 from melisma.axon.http import JSON_TYPE, MESSAGE_TYPE
 from melisma.axon.message import Buffer, Message, message_buffers
-from melisma.errors import AxonError, EncodingError, RemoteError, axon_error
+from melisma.errors import AxonError, EncodingError, MalformedError, RemoteError, axon_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ def raised(error: BaseException) -> Outcome:
 
 def failed(error: AxonError) -> Outcome:
     """The call did not come to its end."""
-    body = msgspec.json.encode({"error": error.code, "message": str(error)})
+    body = msgspec.json.encode({"error": error.code, "message": _text(error)})
     return Outcome(error.status, JSON_TYPE, [body], error.code)
 
 
@@ -59,24 +58,35 @@ def exception_message(error: BaseException) -> Message:
     """An exception as a message: its type by name, its arguments where they can travel."""
     kind = type(error)
     text = "".join(traceback.format_exception(error)).rstrip()
-    parts = {"type": kind.__qualname__, "module": kind.__module__, "message": str(error)}
-    parts["traceback"] = text
+    parts = {"type": kind.__qualname__, "module": kind.__module__, "message": _text(error)}
+    parts["traceback"] = _text(text)
     try:
         return encode({**parts, "args": list(error.args)})
     except EncodingError:
-        return encode({**parts, "args": [str(error)]})
+        return encode({**parts, "args": [parts["message"]]})
 
 
 def remote_exception(message: Message, types: Types) -> BaseException:
     """The exception to raise here: the same built-in type where there is one."""
-    parts: Mapping[str, Any] = decode(message, types)
-    name = parts["type"] if parts["module"] == "builtins" else f"{parts['module']}.{parts['type']}"
-    remote = RemoteError(f"{name}: {parts['message']}", name, parts["traceback"])
+    match decode(message, types):
+        case {
+            "type": str(kind),
+            "module": str(module),
+            "message": str(text),
+            "traceback": str(trace),
+            "args": list(args),
+        }:
+            name = kind if module == "builtins" else f"{module}.{kind}"
+        case _:
+            raise MalformedError("an exception that does not say its type, message and arguments")
+    remote = RemoteError(f"{name}: {text}", name, trace)
     twin = getattr(builtins, name, None)
     if not (isinstance(twin, type) and issubclass(twin, Exception)):
         return remote
+    if issubclass(twin, StopIteration | StopAsyncIteration):
+        return remote  # Raised here, it would end a loop of the caller's.
     try:
-        error = twin(*parts["args"])
+        error = twin(*args)
     except (TypeError, ValueError):  # UnicodeDecodeError and the like take special arguments
         return remote
     error.__cause__ = remote
@@ -88,5 +98,13 @@ def error_from_json(status: int, body: bytes | bytearray) -> AxonError:
     try:
         parts = msgspec.json.decode(body)
         return axon_error(parts["error"], parts["message"])
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (msgspec.DecodeError, KeyError, TypeError, RecursionError):
         return AxonError(f"HTTP status {status}: {bytes(body[:200])!r}; is this an Axon worker?")
+
+
+def _text(subject: object) -> str:
+    """What it says, with what is not Unicode escaped: the names of files may hold such."""
+    try:
+        return str(subject).encode(errors="backslashreplace").decode()
+    except Exception as error:  # noqa: BLE001 - __str__ is the user's code
+        return f"<its text cannot be made: {type(error).__qualname__}>"

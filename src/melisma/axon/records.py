@@ -28,13 +28,10 @@ def construct(parts: Any, types: Mapping[str, type]) -> Any:
             f"a {name} arrived, which is not named here: annotate the function's parameters "
             f"with it, or for a result pass types=[{name}] to connect"
         )
-    if not dataclasses.is_dataclass(kind):
-        return kind(**fields)
-    late = {f.name: fields.pop(f.name) for f in dataclasses.fields(kind) if not f.init}
-    record = kind(**fields)
-    for field_name, value in late.items():
-        object.__setattr__(record, field_name, value)
-    return record
+    try:
+        return _make(kind, fields)
+    except Exception as error:  # Constructors are the user's code.
+        raise MalformedError(f"a {name} cannot be made of what arrived: {error!r}") from error
 
 
 def record_types(annotations: Iterable[Any]) -> dict[str, type]:
@@ -44,6 +41,7 @@ def record_types(annotations: Iterable[Any]) -> dict[str, type]:
     while pending:
         hint = pending.pop()
         pending += typing.get_args(hint)
+        hint = typing.get_origin(hint) or hint
         if isinstance(hint, type) and _is_record(hint) and hint.__qualname__ not in found:
             found[hint.__qualname__] = hint
             pending += type_hints(hint).values()
@@ -54,8 +52,18 @@ def type_hints(subject: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of a function or class; none where they cannot be resolved."""
     try:
         return typing.get_type_hints(subject)
-    except (NameError, TypeError, AttributeError):
+    except (NameError, TypeError, AttributeError, SyntaxError):
         return {}
+
+
+def _make(kind: type, fields: dict[str, Any]) -> Any:
+    if not dataclasses.is_dataclass(kind):
+        return kind(**fields)
+    late = {f.name: fields.pop(f.name) for f in dataclasses.fields(kind) if not f.init}
+    record = kind(**fields)
+    for field_name, value in late.items():
+        object.__setattr__(record, field_name, value)
+    return record
 
 
 def _is_record(hint: type) -> bool:

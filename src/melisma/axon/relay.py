@@ -1,8 +1,8 @@
 """The relay: workers that cannot be reached dial out to it and are called through it.
 
 A worker keeps a few connections parked at the relay (``GET /dial/NAME``, answered 101 when a
-caller takes it). A caller asks for one (``GET /via/NAME``); from then on the relay passes bytes
-both ways and understands none of them: arrays stream, and TLS runs from caller to worker.
+caller takes it, whereupon the worker says with one byte that it is ready). A caller asks for one
+(``GET /via/NAME``); from then on the relay passes bytes both ways and understands none of them: arrays stream, and TLS runs from caller to worker.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from melisma.axon.network import EventNetwork
 from melisma.axon.outcome import error_from_json
 from melisma.axon.server import Exchange, Reply, Server
 from melisma.axon.tokens import TokenCheck
-from melisma.axon.transport import EventTransport
+from melisma.axon.transport import EventTransport, closed_on_error
 from melisma.axon.wire import read_bytes
 from melisma.errors import AxonError, RefusedError, SettingError, UnreachableError
 
@@ -31,6 +31,9 @@ PARKED: Final = 2
 """Connections that a worker keeps parked: the next caller does not wait for a new one."""
 REPLENISH_S: Final = 5.0
 """How long a caller waits for a connection of a worker that is there."""
+_READY: Final = b"\n"
+"""What a worker says before bytes of the caller may follow: TLS must be listening by then."""
+_NOBODY: Final = "no worker {!r} is free to be called at this relay"
 _UPGRADE: Final = {"upgrade": "axon", "connection": "upgrade"}
 
 
@@ -42,6 +45,7 @@ class _Parked:
     taken: "asyncio.Future[None]"
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     done: asyncio.Event = field(default_factory=asyncio.Event)
+    gone: bool = False
 
 
 @dataclass
@@ -113,21 +117,27 @@ class Relay:
         gone.cancel()
 
         async def carry(_: EventTransport) -> None:
-            parked.ready.set()
-            await parked.done.wait()
-            self._leave(name)
+            try:
+                await read_bytes(transport, len(_READY))
+                parked.ready.set()
+                await parked.done.wait()
+            finally:
+                parked.gone = True
+                parked.ready.set()
+                self._leave(name)
 
         return Reply(101, headers=_UPGRADE, takeover=carry)
 
     async def _via(self, name: str) -> Reply:
         if name not in self._places:
-            raise RefusedError(f"no worker {name!r} is connected to this relay")
+            raise RefusedError(_NOBODY.format(name))
         parked = await self._take(name)
 
         async def carry(caller: EventTransport) -> None:
             try:
                 await parked.ready.wait()
-                await _splice(caller, parked.transport)
+                if not parked.gone:
+                    await _splice(caller, parked.transport)
             finally:
                 parked.done.set()
 
@@ -142,7 +152,7 @@ class Relay:
                         parked.taken.set_result(None)
                         return parked
         except TimeoutError:
-            raise RefusedError(f"worker {name!r} has no free connection at this relay") from None
+            raise RefusedError(_NOBODY.format(name)) from None
 
     def _leave(self, name: str) -> None:
         self._places[name].connections -= 1
@@ -219,16 +229,12 @@ class _Dialler:
         pause_s = 0.1
         while True:
             try:
-                parked = parked or await self._park()
-                await self._serve(parked)
+                transport, parked = parked or await self._park(), None
+                await self._serve(transport)
                 pause_s = 0.1
             except (OSError, AxonError):
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, 10.0)
-            finally:
-                if asyncio.current_task().cancelling() and parked:  # type: ignore[union-attr]
-                    parked.close()
-            parked = None
 
     async def _park(self) -> EventTransport:
         transport = await EventNetwork(self._relay).open()
@@ -236,25 +242,25 @@ class _Dialler:
         headers = {"host": self._relay.host, "axon-claim": self._claim, **_UPGRADE}
         if self._relay.token:
             headers["authorization"] = f"Bearer {self._relay.token}"
-        await transport.write([request_head("GET", f"/dial/{self._name}", headers)])
-        response = parse_response(await transport.read_head())
-        if response.status != 100:
-            body = await read_bytes(transport, response.body_bytes)
-            transport.close()
-            raise error_from_json(response.status, body)
+        with closed_on_error(transport):
+            await transport.write([request_head("GET", f"/dial/{self._name}", headers)])
+            response = parse_response(await transport.read_head())
+            if response.status != 100:
+                body = await read_bytes(transport, response.body_bytes)
+                raise error_from_json(response.status, body)
         transport.deadline_at = None
         return transport
 
     async def _serve(self, transport: EventTransport) -> None:
         """Wait for a caller, then serve it beside the next one."""
-        response = parse_response(await transport.read_head())
-        if response.status != 101:
-            transport.close()
-            raise UnreachableError("the relay ended the connection")
-        if self._context is not None:
-            inner = await asyncio.get_running_loop().start_tls(
-                transport.transport, transport, self._context, server_side=True
-            )
-            assert inner is not None
-            transport.connection_made(inner)
+        with closed_on_error(transport):
+            response = parse_response(await transport.read_head())
+            if response.status != 101:
+                raise UnreachableError("the relay ended the connection")
+            transport.transport.pause_reading()
+            await transport.write([_READY])
+            if self._context is None:
+                transport.transport.resume_reading()
+            else:
+                await transport.start_tls(self._context, server_side=True)
         self._server.adopt(transport)

@@ -1,6 +1,7 @@
 """One HTTP request to one address, over any `Network`."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,7 +9,7 @@ from melisma.axon.address import Address
 from melisma.axon.http import MESSAGE_TYPE, Response, parse_response, request_head
 from melisma.axon.message import Buffer, Message, buffers_bytes
 from melisma.axon.network import Network
-from melisma.axon.transport import Transport
+from melisma.axon.transport import Transport, closed_on_error
 from melisma.axon.wire import read_bytes, read_message
 
 MAX_TREE_BYTES: Final = 1 << 32
@@ -55,15 +56,10 @@ class Requests:
         head = request_head(method, target, lines)
         transport = network.take() or await network.open()
         transport.deadline_at = deadline_at
-        try:
-            await transport.write([head] if ask_first else [head, *body])
-            response = parse_response(await transport.read_head())
+        with closed_on_error(transport):
+            response = await _exchange(transport, [head] if ask_first else [head, *body])
             if response.status == 100:
-                await transport.write(body)
-                response = parse_response(await transport.read_head())
-        except BaseException:
-            transport.close()
-            raise
+                response = await _exchange(transport, body)
         return transport, response
 
     async def read_answer(
@@ -71,16 +67,20 @@ class Requests:
     ) -> Answer:
         """The rest of a response; its connection is kept for the next request."""
         body: Message | bytearray
-        try:
+        with closed_on_error(transport):
             if response.headers.get("content-type") == MESSAGE_TYPE:
                 body = await read_message(transport, response.body_bytes, MAX_TREE_BYTES)
             else:
                 body = await read_bytes(transport, response.body_bytes)
-        except BaseException:
-            transport.close()
-            raise
         if response.keep_alive:
             network.keep(transport)
         else:
             transport.close()
         return response.status, body
+
+
+async def _exchange(transport: Transport, buffers: Sequence[Buffer]) -> Response:
+    # Who refuses a body closes the connection under it; the answer that says why came before.
+    with suppress(ConnectionError):
+        await transport.write(buffers)
+    return parse_response(await transport.read_head())

@@ -25,8 +25,11 @@ class Kept:
         """Its bytes; from disk they are mapped, not read."""
         if self._path is None:
             return [self._data or b""]
-        with self._path.open("rb") as file:
-            return [memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))]
+        try:
+            with self._path.open("rb") as file:
+                return [memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))]
+        except (OSError, ValueError) as error:
+            raise StorageError(f"the result cannot be read back: {error}") from error
 
     def discard(self) -> None:
         """Give its room back."""
@@ -76,8 +79,9 @@ class Spool:
             return Kept(self, None, self._write(buffers), size)
         except OSError as error:
             self.reserve(disk=-size)
+            where = self._directory or self._parent or "the temporary directory"
             raise StorageError(
-                f"the result ({size} bytes) was not kept: {error.strerror} in {self._directory}"
+                f"the result ({size} bytes) was not kept: {error.strerror} in {where}"
             ) from error
 
     def close(self) -> None:

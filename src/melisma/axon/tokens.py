@@ -19,7 +19,7 @@ def issue_token(
     secret: str, name: str, *, lifetime_s: float | None = None, once: bool = False
 ) -> str:
     """A token for ``name`` that a worker with this secret accepts."""
-    if not re.fullmatch(r"[\w-]+", name):
+    if not re.fullmatch(r"[\w-]+", name, re.ASCII):
         raise SettingError(f"the name of a token is letters, digits, _ and -, not {name!r}")
     expiry = int(time.time() + lifetime_s) if lifetime_s is not None else 0
     nonce = ("once" if once else "many") + secrets.token_hex(8)
@@ -55,8 +55,11 @@ class TokenCheck:
         name, expiry, nonce = body.split(".")
         if int(expiry) and self._now() > int(expiry):
             raise UnauthorizedError(f"the token of {name} has expired: ask for a new one")
-        if nonce.startswith("once") and self._used.setdefault(nonce, call_id) != call_id:
-            raise UnauthorizedError(f"the token of {name} was for one call and has been used")
+        if nonce.startswith("once"):
+            if not call_id:
+                raise UnauthorizedError(f"the token of {name} is for one call, and this has no id")
+            if self._used.setdefault(nonce, call_id) != call_id:
+                raise UnauthorizedError(f"the token of {name} was for one call and has been used")
         return name
 
 

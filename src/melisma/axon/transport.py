@@ -6,10 +6,11 @@ an event loop: that is how one client serves blocking and awaiting callers alike
 """
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from melisma.axon.http import MAX_HEAD_BYTES
@@ -58,6 +59,16 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
         return value
     coroutine.close()
     raise RuntimeError("a blocking call suspended")
+
+
+@contextlib.contextmanager
+def closed_on_error(transport: "Transport") -> Iterator[None]:
+    """Close a connection that something went wrong with."""
+    try:
+        yield
+    except BaseException:
+        transport.close()
+        raise
 
 
 class Inbox:
@@ -198,7 +209,9 @@ class EventTransport(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
         # `write` returns when the kernel has everything: whoever owns the memory may reuse it.
-        self.transport.set_write_buffer_limits(high=0)
+        # TLS pauses at its limit and not above it, so that 0 would pause for ever.
+        tls = self.transport.get_extra_info("ssl_object") is not None
+        self.transport.set_write_buffer_limits(high=1 if tls else 0, low=0)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         return self._inbox.space() if not self._target else self._target
@@ -278,7 +291,18 @@ class EventTransport(asyncio.BufferedProtocol):
         return tls.getpeercert(binary_form=True) if tls else None
 
     def close(self) -> None:
-        self.transport.close()
+        # All has been written; TLS would wait for the other side to agree.
+        self.transport.abort()
+
+    async def start_tls(
+        self, context: ssl.SSLContext, *, server_side: bool = False, host: str | None = None
+    ) -> None:
+        """Speak TLS from here on."""
+        inner = await self._loop.start_tls(
+            self.transport, self, context, server_side=server_side, server_hostname=host
+        )
+        assert inner is not None
+        EventTransport.connection_made(self, inner)
 
     async def _read(self, view: memoryview, *, some: bool) -> int:
         """Fill ``view``, or a part of it; the bytes that it lacks."""

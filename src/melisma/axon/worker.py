@@ -157,7 +157,7 @@ class Worker:
             case "POST", "rpc", name:
                 return await self._calls.call(exchange, name, caller)
             case "GET", "calls", name:
-                return await self._calls.wait(name, float(request.query.get("wait_s", "0")))
+                return await self._calls.wait(name, request.query)
             case "DELETE", "calls", name:
                 return self._calls.dismiss(name)
             case "GET", "", "":

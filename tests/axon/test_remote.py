@@ -1,0 +1,304 @@
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from melisma import axon
+from melisma.errors import (
+    CallCancelledError,
+    DeadlineError,
+    EncodingError,
+    LostError,
+    MalformedError,
+    RefusedError,
+    RemoteError,
+    SettingError,
+    UnreachableError,
+)
+from tests.axon.functions_served import CANCELLED, RELEASED, RUNS, Point, wait_for_run
+
+
+def test_a_call_blocks_until_its_result_is_there(remote: axon.Remote) -> None:
+    assert remote.echo({"a": (1, 2.5, {3})}) == {"a": (1, 2.5, {3})}
+
+
+async def test_a_call_can_be_awaited(remote: axon.Remote) -> None:
+    assert await remote.aio.add(1, b=2) == 3
+    assert await asyncio.gather(*(remote.aio.echo(i) for i in range(40))) == list(range(40))
+
+
+def test_a_call_can_give_a_future(remote: axon.Remote) -> None:
+    futures = [remote.submit.echo(i) for i in range(40)]
+    assert [future.result(10) for future in futures] == list(range(40))
+
+
+def test_callers_in_many_threads_share_a_worker(remote: axon.Remote) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(remote.echo, range(200))) == list(range(200))
+
+
+def test_a_large_array_arrives_whole_and_writable(remote: axon.Remote) -> None:
+    array = np.arange(3_000_000, dtype=np.float32).reshape(1000, 3000)
+    echoed = remote.echo(array)
+    assert np.array_equal(echoed, array)
+    echoed[0, 0] = 1
+
+
+def test_a_built_in_exception_arrives_as_itself_with_the_remote_traceback(
+    remote: axon.Remote,
+) -> None:
+    with pytest.raises(ValueError, match="no") as caught:
+        remote.fail("no")
+    assert caught.value.args == ("no", 7)
+    assert isinstance(caught.value.__cause__, RemoteError)
+    assert "in fail" in caught.value.__cause__.remote_traceback
+
+
+def test_another_exception_arrives_as_a_remote_error(remote: axon.Remote) -> None:
+    with pytest.raises(RemoteError, match="odd") as caught:
+        remote.fail_oddly()
+    assert caught.value.type_name == "tests.axon.functions_served.OddError"
+
+
+def test_a_function_that_exits_does_not_end_its_worker(remote: axon.Remote) -> None:
+    with pytest.raises(RemoteError, match="SystemExit"):
+        remote.leave()
+    assert remote.echo(1) == 1
+
+
+def test_a_result_that_cannot_travel_is_named(remote: axon.Remote) -> None:
+    with pytest.raises(EncodingError, match=r"result\['inside'\]\[0\]"):
+        remote.untravelled()
+
+
+def test_an_argument_that_cannot_travel_is_refused_before_it_is_sent(remote: axon.Remote) -> None:
+    with pytest.raises(EncodingError, match=r"argument \[1\]\['k'\] cannot travel"):
+        remote.echo(0, {"k": object()})
+
+
+def test_wrong_arguments_raise_the_type_error_of_python(remote: axon.Remote) -> None:
+    with pytest.raises(TypeError, match="missing 1 required"):
+        remote.echo()
+
+
+def test_a_dataclass_arrives_where_it_is_named(remote: axon.Remote, address: str) -> None:
+    assert remote.mirror(Point(1, 2)) == Point(2, 1)
+    assert remote.process_mirror(Point(1, 2)) == Point(2, 1)
+    with pytest.raises(MalformedError, match="annotate"):
+        remote.echo(Point(1, 2))
+    with axon.connect(address) as unaware, pytest.raises(MalformedError, match="types="):
+        unaware.mirror(Point(1, 2))
+
+
+def test_the_named_methods_of_an_object_are_exposed_and_no_others(remote: axon.Remote) -> None:
+    remote.store.put("key", [1])
+    assert remote.store.get("key") == [1]
+    for hidden in ("store.secret", "store.values", "store.__init__", "Store.put", "nothing"):
+        with pytest.raises(RefusedError, match="no function"):
+            remote[hidden]()
+
+
+def test_generators_stream_their_items(remote: axon.Remote) -> None:
+    assert list(remote.count_to(5)) == [0, 1, 2, 3, 4]
+    assert list(remote.count_async(3)) == [0, 1, 2]
+    assert remote.submit.count_to(3).result(5) == [0, 1, 2]
+
+
+async def test_streams_can_be_iterated_on_an_event_loop(remote: axon.Remote) -> None:
+    assert [item async for item in remote.aio.count_to(3)] == [0, 1, 2]
+    assert [item async for item in await remote.aio.count_async(3)] == [0, 1, 2]
+
+
+def test_a_generator_that_raises_ends_its_stream_with_the_exception(remote: axon.Remote) -> None:
+    items = remote.count_and_fail()
+    assert next(items) == 1
+    with pytest.raises(KeyError, match="two"):
+        next(items)
+    assert list(items) == []
+
+
+def test_leaving_a_stream_closes_the_generator(remote: axon.Remote) -> None:
+    items = remote.count_until_closed()
+    assert next(items) == 0
+    items.close()
+    assert CANCELLED.wait(5)
+
+
+def test_a_deadline_ends_a_stream(remote: axon.Remote) -> None:
+    with pytest.raises(DeadlineError):
+        list(remote(deadline_s=0.3).count_slowly())
+
+
+@pytest.mark.parametrize("name", ["sleep_for_ever", "notice_cancel"])
+def test_a_deadline_travels_and_cancels_on_the_worker(remote: axon.Remote, name: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(DeadlineError):
+        remote(deadline_s=0.2)[name]()
+    assert time.monotonic() - began < 5
+    assert CANCELLED.wait(5)
+
+
+def test_a_deadline_ends_a_process_that_does_not_listen(remote: axon.Remote) -> None:
+    remote.process_id()
+    with pytest.raises(DeadlineError):
+        remote(deadline_s=0.3).spin()
+    assert remote.process_id() != os.getpid()
+
+
+async def test_cancelling_an_awaited_call_cancels_it_on_the_worker(remote: axon.Remote) -> None:
+    call = asyncio.ensure_future(remote.aio.sleep_for_ever())
+    await asyncio.to_thread(wait_for_run, "sleep_for_ever")
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert await asyncio.to_thread(CANCELLED.wait, 5)
+
+
+def test_cancelling_a_future_cancels_the_call_on_the_worker(remote: axon.Remote) -> None:
+    future = remote.submit.notice_cancel()
+    wait_for_run("notice_cancel")
+    assert future.cancel()
+    assert CANCELLED.wait(5)
+
+
+def test_a_process_that_dies_fails_its_own_call_only(remote: axon.Remote) -> None:
+    with pytest.raises(Exception, match="died"):
+        remote.die()
+    assert remote.process_id() != os.getpid()
+
+
+def test_processes_run_beside_the_worker_and_take_arrays(remote: axon.Remote) -> None:
+    assert remote.process_id() != os.getpid()
+    array = np.arange(500_000).reshape(-1, 5).T
+    assert np.array_equal(remote.process_echo(array), array)
+
+
+def test_a_slow_call_does_not_hold_up_a_quick_one(remote: axon.Remote) -> None:
+    slow = [remote.submit.blocked(f"slow {i}") for i in range(20)]
+    assert remote.echo("quick") == "quick"
+    assert not any(future.done() for future in slow)
+    RELEASED.set()
+    assert [future.result(10) for future in slow] == [f"slow {i}" for i in range(20)]
+
+
+def test_a_repeated_id_is_answered_from_memory(remote: axon.Remote) -> None:
+    first = remote(call_id="same-1").submit.blocked("key")
+    second = remote(call_id="same-1").submit.blocked("key")
+    wait_for_run("key")
+    RELEASED.set()
+    assert first.result(5) == second.result(5) == "key"
+    assert RUNS["key"] == 1
+
+
+def test_an_id_belongs_to_one_function(remote: axon.Remote) -> None:
+    remote(call_id="mine-1").echo(1)
+    with pytest.raises(MalformedError, match="was used for echo"):
+        remote(call_id="mine-1").once("key")
+
+
+def test_a_duplex_call_is_called_like_any_other(remote: axon.Remote) -> None:
+    assert remote.long_echo([1, 2]) == [1, 2]
+    assert remote.submit.long_echo(3).result(5) == 3
+    with pytest.raises(ValueError, match="no"):
+        remote.long_fail("no")
+
+
+async def test_a_duplex_call_can_be_awaited(remote: axon.Remote) -> None:
+    assert await remote.aio.long_echo("x") == "x"
+
+
+def test_any_function_can_be_called_duplex(remote: axon.Remote) -> None:
+    assert remote(comms_pattern="duplex").echo(np.arange(3)).tolist() == [0, 1, 2]
+
+
+def test_a_caller_that_starts_again_asks_by_id_and_gets_the_result_once(
+    address: str,
+) -> None:
+    code = (
+        "import sys; from melisma import axon\n"
+        "axon.connect(sys.argv[1])(call_id='job-7').long_blocked('job')\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, address]) as caller:
+        wait_for_run("job")
+        caller.kill()
+    with axon.connect(address) as later:
+        result = axon.resume(later, "job-7")
+        RELEASED.set()
+        assert result.result(5) == "job"
+    with axon.connect(address) as late, pytest.raises(LostError, match="job-7"):
+        axon.resume(late, "job-7").result(5)
+    assert RUNS["job"] == 1
+
+
+def test_an_unknown_call_cannot_be_resumed(remote: axon.Remote) -> None:
+    with pytest.raises(LostError, match="no call never-was here"):
+        axon.resume(remote, "never-was").result(5)
+
+
+def test_a_posted_result_arrives_without_asking(address: str) -> None:
+    with axon.connect(address, returns="127.0.0.1:0") as listening:
+        began = time.monotonic()
+        assert listening.long_echo(np.arange(4)).tolist() == [0, 1, 2, 3]
+        assert time.monotonic() - began < 0.5  # the first poll would come after a second
+        with pytest.raises(ValueError, match="no"):
+            listening.long_fail("no")
+
+
+async def test_a_posted_result_can_be_awaited(address: str) -> None:
+    with axon.connect(address, returns="127.0.0.1:0") as listening:
+        assert await listening.aio.long_echo(1) == 1
+
+
+def test_nobody_there_is_an_error_that_says_so() -> None:
+    with pytest.raises(UnreachableError, match="is the worker running"):
+        axon.connect("http://127.0.0.1:1").echo(1)
+
+
+def test_describe_shows_what_is_exposed(remote: axon.Remote) -> None:
+    functions = {function["name"]: function for function in axon.describe(remote)}
+    assert functions["count_to"]["kind"] == "generator"
+    assert functions["long_echo"]["pattern"] == "duplex"
+    assert functions["mirror"]["signature"].startswith("(point: ")
+    assert "store.get" in dir(remote)
+
+
+def test_a_function_knows_its_call(remote: axon.Remote) -> None:
+    facts = remote(call_id="known-1", deadline_s=9).call_facts()
+    assert facts["id"] == "known-1"
+    assert 0 < facts["left"] <= 9
+    with pytest.raises(LookupError):
+        axon.current_call()
+
+
+def test_bad_options_are_named(remote: axon.Remote) -> None:
+    with pytest.raises(SettingError, match="deadline_s"):
+        remote(deadline_s=-1)
+    with pytest.raises(SettingError, match="options of a call"):
+        remote(deadlin_s=1)
+
+
+def test_a_traced_call_shows_what_it_cost(address: str) -> None:
+    records: list[axon.CallRecord] = []
+    with axon.connect(address, trace=records.append) as traced:
+        traced(call_id="seen-1").echo(b"x" * 100)
+        with pytest.raises(ValueError, match="no"):
+            traced.fail("no")
+    assert [record.outcome for record in records] == ["returned", "raised"]
+    assert records[0].id == "seen-1"
+    assert records[0].bytes_out > 100
+    assert records[0].seconds > 0
+
+
+def test_cancelled_is_an_error_of_its_own(remote: axon.Remote) -> None:
+    running = remote(call_id="stop-1").submit.blocked("stop")
+    wait_for_run("stop")
+    twin = remote(call_id="stop-1").submit.blocked("stop")
+    time.sleep(0.1)
+    running.cancel()
+    with pytest.raises(CallCancelledError):
+        twin.result(5)
