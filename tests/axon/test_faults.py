@@ -208,9 +208,13 @@ def test_the_first_answer_lost_on_its_way_is_given_again() -> None:
 
 
 def test_an_answer_that_never_comes_whole_is_unreachable_in_the_end() -> None:
-    with a_worker().start() as address, cutting_proxy(address, always=True) as (proxy, _):
-        with axon.connect(proxy) as remote, pytest.raises(UnreachableError):
-            remote.once("never")
+    with (
+        a_worker().start() as address,
+        cutting_proxy(address, always=True) as (proxy, _),
+        axon.connect(proxy) as remote,
+        pytest.raises(UnreachableError),
+    ):
+        remote.once("never")
     assert RUNS == {"never": 1}
 
 

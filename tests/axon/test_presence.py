@@ -1,9 +1,7 @@
 """Finding each other: notice board, discovery, relay."""
 
-import asyncio
 import contextlib
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,30 +15,9 @@ from melisma.errors import RefusedError, SettingError, UnauthorizedError, Unreac
 from tests.axon.functions_served import a_worker
 
 
-@contextlib.contextmanager
-def a_relay(relay: axon.Relay) -> Iterator[str]:
-    """A relay on a thread of its own."""
-    ready, addresses = threading.Event(), []
-    loop, stop = asyncio.new_event_loop(), asyncio.Event()
-
-    async def serve() -> None:
-        async with relay.listening() as address:
-            addresses.append(address)
-            ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    assert ready.wait(10)
-    yield addresses[0]
-    loop.call_soon_threadsafe(stop.set)
-    thread.join()
-    loop.close()
-
-
 @pytest.fixture
 def relay() -> Iterator[str]:
-    with a_relay(axon.Relay(port=0, token="dial")) as address:
+    with axon.Relay(port=0, token="dial").start() as address:
         yield address.replace("://", "://dial@")
 
 
@@ -135,25 +112,27 @@ def test_tls_runs_through_a_relay_from_caller_to_worker(relay: str, tmp_path: Pa
 
 def test_a_relay_can_have_tls_of_its_own(tmp_path: Path) -> None:
     with (
-        a_relay(axon.Relay(port=0, tls=tmp_path / "relay.pem")) as relay,
+        axon.Relay(port=0, tls=tmp_path / "relay.pem").start() as relay,
         a_worker(name="hop", relay=relay).start() as address,
         axon.connect(address) as remote,
     ):
         assert remote.echo("through") == "through"
         assert remote.submit.echo("through").result(10) == "through"
-        with pytest.raises(SettingError, match="relay without"):
-            with a_worker(relay=relay, tls=tmp_path / "id.pem").start():
-                pass
+        with (
+            pytest.raises(SettingError, match="relay without"),
+            a_worker(relay=relay, tls=tmp_path / "id.pem").start(),
+        ):
+            pass
 
 
 def test_only_a_worker_with_the_token_dials_in_and_a_name_has_one_owner(relay: str) -> None:
-    with pytest.raises(UnauthorizedError):
-        with a_worker(name="thief", relay=relay.replace("dial@", "")).start():
-            pass
+    thief = a_worker(name="thief", relay=relay.replace("dial@", ""))
+    with pytest.raises(UnauthorizedError), thief.start():
+        pass
     with a_worker(name="mine", relay=relay).start() as address:
-        with pytest.raises(RefusedError, match="another worker is called 'mine'"):
-            with a_worker(name="mine", relay=relay).start():
-                pass
+        twin = a_worker(name="mine", relay=relay)
+        with pytest.raises(RefusedError, match="another worker is called 'mine'"), twin.start():
+            pass
         with axon.connect(address) as remote:
             assert remote.echo(1) == 1
 
@@ -167,11 +146,11 @@ def test_a_worker_dials_again_when_its_relay_comes_back() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     with contextlib.ExitStack() as stack:
-        with a_relay(axon.Relay(port=port)) as relay:
+        with axon.Relay(port=port).start() as relay:
             address = stack.enter_context(a_worker(name="back", relay=relay).start())
             with axon.connect(address) as remote:
                 assert remote.echo(1) == 1
-        stack.enter_context(a_relay(axon.Relay(port=port)))
+        stack.enter_context(axon.Relay(port=port).start())
         limit = time.monotonic() + 10
         while time.monotonic() < limit:
             try:

@@ -24,7 +24,7 @@ http, transport, wire                       bytes on a connection, blocking or o
 address, tls, tokens, limits                where, how safely, by whom, how much
 functions, outcome, context, threads,
 processes, streams, ledger, spool, calls    a call at the worker
-server, worker                              the worker
+server, service, worker                     the worker
 network, requests, results, returns,
 caller, remote, client                      the caller
 board, discovery, relay, presence           how they find each other

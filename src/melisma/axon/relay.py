@@ -21,6 +21,7 @@ from melisma.axon.limits import Limits
 from melisma.axon.network import EventNetwork
 from melisma.axon.outcome import error_from_json
 from melisma.axon.server import Exchange, Reply, Server
+from melisma.axon.service import Service
 from melisma.axon.tokens import TokenCheck
 from melisma.axon.transport import EventTransport, closed_on_error
 from melisma.axon.wire import read_bytes
@@ -58,7 +59,7 @@ class _Place:
 
 
 @dataclass(kw_only=True)
-class Relay:
+class Relay(Service):
     """Serves a relay; ``token`` is for workers that dial in, callers need only the name."""
 
     host: str = "127.0.0.1"

@@ -13,14 +13,10 @@ Endpoints: ``POST /rpc/NAME`` calls, ``GET /calls/ID`` waits for a duplex result
 /metrics`` the counters.
 """
 
-import asyncio
-import concurrent.futures
 import contextlib
 import logging
 import multiprocessing
-import signal
-import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +31,7 @@ from melisma.axon.limits import Limits
 from melisma.axon.metrics import Metrics, Trace
 from melisma.axon.presence import Presence
 from melisma.axon.server import Exchange, Reply, Server
+from melisma.axon.service import Service
 from melisma.axon.tokens import TokenCheck
 from melisma.errors import RefusedError, SettingError
 
@@ -42,7 +39,7 @@ _log = logging.getLogger("melisma.axon")
 
 
 @dataclass(kw_only=True)
-class Worker:
+class Worker(Service):
     """Serves functions at an address.
 
     ``token``: callers must show it (or one issued from it). ``tls``: True, or the file where
@@ -81,41 +78,6 @@ class Worker:
         """Expose the named methods of an object."""
         self.functions.expose(subject, methods, name=name)
 
-    def serve(self) -> None:
-        """Serve until interrupted or terminated."""
-        asyncio.run(self._serve_until_signal())
-
-    @contextlib.contextmanager
-    def start(self) -> Iterator[str]:
-        """Serve from a thread of its own inside a ``with``; gives the address."""
-        started: concurrent.futures.Future[tuple[str, Callable[[], object]]]
-        started = concurrent.futures.Future()
-
-        async def main() -> None:
-            stop = asyncio.Event()
-            loop = asyncio.get_running_loop()
-            try:
-                async with self.listening() as address:
-                    started.set_result((address, lambda: loop.call_soon_threadsafe(stop.set)))
-                    await stop.wait()
-            except BaseException as error:
-                if started.done():
-                    raise
-                started.set_exception(error)
-
-        thread = threading.Thread(target=lambda: asyncio.run(main()), name="axon-worker")
-        thread.start()
-        try:
-            address, stop = started.result()
-        except BaseException:
-            thread.join()
-            raise
-        try:
-            yield address
-        finally:
-            stop()
-            thread.join()
-
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
         """Serve on the running event loop inside an ``async with``; gives the address."""
@@ -138,15 +100,6 @@ class Worker:
         finally:
             await server.close()
             self._calls.close()
-
-    async def _serve_until_signal(self) -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            with contextlib.suppress(NotImplementedError, RuntimeError):
-                loop.add_signal_handler(number, stop.set)
-        async with self.listening():
-            await stop.wait()
 
     async def _handle(self, exchange: Exchange) -> Reply:
         request = exchange.request

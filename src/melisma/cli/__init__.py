@@ -2,7 +2,7 @@
 
 A subcommand is a module of this package with a click command named `command`;
 it is imported only when it is asked for, so that `melisma --version` stays quick.
-Exit codes: 0 done, 1 an error of Melisma (one line on stderr), 2 wrong usage.
+Exit codes: 0 done, 1 an error of Melisma, 2 wrong usage or settings; errors are one line.
 """
 
 import sys
@@ -11,9 +11,9 @@ from importlib import import_module
 import click
 
 from melisma import __version__
-from melisma.errors import MelismaError
+from melisma.errors import MelismaError, SettingError
 
-SUBCOMMANDS = ("run",)
+SUBCOMMANDS = ("run", "axon")
 
 
 class LazyGroup(click.Group):
@@ -37,12 +37,12 @@ def melisma() -> None:
 
 
 def main() -> None:
-    """Run the command line; an error of Melisma becomes one line and exit code 1."""
+    """Run the command line; an error of Melisma becomes one line and an exit code."""
     try:
         melisma.main(prog_name="melisma")
     except MelismaError as error:
         click.echo(f"melisma: {one_line(error)}", err=True)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, SettingError) else 1)
 
 
 def one_line(error: MelismaError) -> str:

@@ -1,0 +1,60 @@
+"""Running what listens: until a signal comes, or on a thread of its own."""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import signal
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+
+
+class Service(ABC):
+    """Whatever serves inside its ``listening()``."""
+
+    @abstractmethod
+    def listening(self) -> AbstractAsyncContextManager[str]:
+        """Serve on the running event loop inside an ``async with``; gives the address."""
+
+    def serve(self, *, started: Callable[[str], None] | None = None) -> None:
+        """Serve until interrupted or terminated; ``started`` is called with the address."""
+        asyncio.run(self._serve_until_signal(started))
+
+    @contextlib.contextmanager
+    def start(self) -> Iterator[str]:
+        """Serve from a thread of its own inside a ``with``; gives the address."""
+        ready: concurrent.futures.Future[tuple[str, Callable[[], object]]]
+        ready = concurrent.futures.Future()
+
+        async def main() -> None:
+            stop, loop = asyncio.Event(), asyncio.get_running_loop()
+            try:
+                async with self.listening() as address:
+                    ready.set_result((address, lambda: loop.call_soon_threadsafe(stop.set)))
+                    await stop.wait()
+            except BaseException as error:
+                if ready.done():
+                    raise
+                ready.set_exception(error)
+
+        thread = threading.Thread(target=lambda: asyncio.run(main()), name="axon-service")
+        thread.start()
+        stop: Callable[[], object] = bool
+        try:
+            address, stop = ready.result()
+            yield address
+        finally:
+            stop()
+            thread.join()
+
+    async def _serve_until_signal(self, started: Callable[[str], None] | None) -> None:
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # Not in the main thread, or not on this system: then the usual exception ends it.
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                loop.add_signal_handler(number, stop.set)
+        async with self.listening() as address:
+            if started is not None:
+                started(address)
+            await stop.wait()
