@@ -6,7 +6,8 @@ project = "Melisma"
 copyright = "The Melisma authors"
 version = release = __version__
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+default_role = "code"
 myst_heading_anchors = 3
 nitpicky = True
 

@@ -111,8 +111,9 @@ class EventNetwork(_Kept):
     """Transports of the running event loop."""
 
     async def close_with_loop(self) -> None:
-        """Close what is kept when the running loop shuts down."""
-        self._guard = _closing(self)
+        """Close what is kept when this is forgotten or the running loop shuts down."""
+        weakref.finalize(self, _close_soon, asyncio.get_running_loop(), self._idle)
+        self._guard = _closing(self._idle)
         await anext(self._guard)
 
     async def open(self) -> Transport:
@@ -178,12 +179,17 @@ async def _enter_tunnel(transport: Transport, address: Address) -> None:
         raise error_from_json(response.status, body)
 
 
-async def _closing(network: EventNetwork) -> AsyncGenerator[None, None]:
+async def _closing(transports: list[Transport]) -> AsyncGenerator[None, None]:
     # A loop closes its asynchronous generators before it ends: the one hook that it offers.
     try:
         yield
     finally:
-        network.close()
+        _close_all(transports)
+
+
+def _close_soon(loop: asyncio.AbstractEventLoop, transports: list[Transport]) -> None:
+    if transports and not loop.is_closed():
+        loop.call_soon_threadsafe(_close_all, transports)
 
 
 def _close_all(transports: list[Transport]) -> None:

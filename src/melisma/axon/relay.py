@@ -1,8 +1,9 @@
 """The relay: workers that cannot be reached dial out to it and are called through it.
 
-A worker keeps a few connections parked at the relay (``GET /dial/NAME``, answered 101 when a
-caller takes it, whereupon the worker says with one byte that it is ready). A caller asks for one
-(``GET /via/NAME``); from then on the relay passes bytes both ways and understands none of them: arrays stream, and TLS runs from caller to worker.
+A worker keeps a few connections parked at the relay: ``GET /dial/NAME``, answered 101 when a
+caller takes it, whereupon the worker says with one byte that it is ready. A caller asks for one
+with ``GET /via/NAME``. From then on the relay passes bytes both ways and understands none of
+them: arrays stream, and TLS runs from caller to worker.
 """
 
 import asyncio

@@ -16,10 +16,11 @@ Endpoints: ``POST /rpc/NAME`` calls, ``GET /calls/ID`` waits for a duplex result
 import contextlib
 import logging
 import multiprocessing
+import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -35,6 +36,7 @@ from melisma.axon.service import Service
 from melisma.axon.tokens import TokenCheck
 from melisma.errors import RefusedError, SettingError
 
+_EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104 - to be named, not to be bound
 _log = logging.getLogger("melisma.axon")
 
 
@@ -90,7 +92,8 @@ class Worker(Service):
             port = await server.listen(self.host, self.port)
         except OSError as error:
             raise SettingError(f"cannot listen on {self.host}:{self.port}: {error}") from error
-        address = Address(self.advertise or self.host, port, bool(identity), fingerprint)
+        host = socket.gethostname() if self.host in _EVERYWHERE else self.host
+        address = Address(self.advertise or host, port, bool(identity), fingerprint)
         presence = Presence(self.name, self.announce, self.board, self.relay)
         try:
             async with presence.shown(address, self.functions, server, identity) as shown:
@@ -129,11 +132,11 @@ rpc = _functions.rpc
 expose = _functions.expose
 
 
-def init(**settings: Any) -> None:
+def init(*, started: Callable[[str], None] | None = None, **settings: Any) -> None:
     """Serve what was decorated with `rpc`, on port 8000 of this machine, until interrupted.
 
-    Takes the settings of `Worker`.
+    Takes the settings of `Worker`; ``started`` is called with the address (try ``print``).
     """
     if multiprocessing.current_process().name == POOL_PROCESS:
         return  # It imports this script to find its functions.
-    Worker(functions=_functions, **settings).serve()
+    Worker(functions=_functions, **settings).serve(started=started)
