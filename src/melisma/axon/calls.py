@@ -141,8 +141,8 @@ class Calls:
         entry = self._ledger.open(context.id, exposed.name, context)
         finish = self._finisher(entry, exchange)
         if exposed.executor == "inline" and exposed.kind == "function" and not duplex:
-            enter(context)
-            finish(perform(exposed, message), self._limits.remember_s)
+            outcome = contextvars.copy_context().run(_perform_in, context, exposed, message)
+            finish(outcome, self._limits.remember_s)
             return entry
         run = self._run_duplex if duplex else self._run_simplex
         task = asyncio.get_running_loop().create_task(run(entry, exposed, message, finish))
@@ -210,16 +210,16 @@ class Calls:
             entry.outcome = replace(entry.outcome, buffers=())
 
     async def _execute(self, entry: Entry, exposed: Exposed, message: Message) -> Outcome:
-        enter(entry.context)
         try:
             if exposed.kind == "coroutine":
+                enter(entry.context)
                 return await self._perform_coroutine(exposed, message)
             if exposed.executor == "process":
                 return await self._pool().run(exposed, message)
-            if exposed.executor == "inline":
-                return perform(exposed, message)
             run = contextvars.copy_context().run
-            return await self._threads.run(run, perform, exposed, message)
+            if exposed.executor == "inline":
+                return run(_perform_in, entry.context, exposed, message)
+            return await self._threads.run(run, _perform_in, entry.context, exposed, message)
         except asyncio.CancelledError:
             return failed(CallCancelledError(f"call {entry.id} was cancelled"))
 
@@ -263,6 +263,11 @@ class Calls:
         stream = CallStream(exposed, message, context, self._threads)
         stream.on_end = lambda outcome: finish(outcome, self._limits.remember_s)
         return Reply(200, STREAM_TYPE, stream=stream)
+
+
+def _perform_in(context: CallContext, exposed: Exposed, message: Message) -> Outcome:
+    enter(context)
+    return perform(exposed, message)
 
 
 def _deadline_at(headers: Mapping[str, str]) -> float | None:

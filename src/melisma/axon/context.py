@@ -1,12 +1,11 @@
 """What a running function can learn about the call that it serves."""
 
-import threading
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class CallContext:
     """The call that is being served."""
 
@@ -14,7 +13,7 @@ class CallContext:
     function: str
     caller: str
     deadline_at: float | None = None
-    _cancelled: threading.Event = field(default_factory=threading.Event, repr=False)
+    _cancelled: bool = field(default=False, repr=False)
 
     @property
     def seconds_left(self) -> float | None:
@@ -26,11 +25,11 @@ class CallContext:
     @property
     def cancelled(self) -> bool:
         """True once nobody waits for the result: a long loop does well to look now and then."""
-        return self._cancelled.is_set() or self.seconds_left == 0.0
+        return self._cancelled or self.seconds_left == 0.0
 
     def cancel(self) -> None:
         """Tell the function that nobody waits any more."""
-        self._cancelled.set()
+        self._cancelled = True
 
 
 _current: ContextVar[CallContext] = ContextVar("axon_call")

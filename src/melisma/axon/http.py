@@ -19,6 +19,7 @@ STREAM_TYPE: Final = "application/x-axon-stream"
 JSON_TYPE: Final = "application/json"
 MAX_HEAD_BYTES: Final = 16384
 
+_Parser = httptools.HttpRequestParser | httptools.HttpResponseParser
 _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
@@ -63,7 +64,7 @@ def parse_request(head: bytes) -> Request:
         unquote(path),
         dict(parse_qsl(query)) if query else {},
         collector.headers,
-        parser.should_keep_alive(),
+        collector.keep_alive,
     )
 
 
@@ -72,7 +73,7 @@ def parse_response(head: bytes) -> Response:
     collector = _Collector()
     parser = httptools.HttpResponseParser(collector)
     _feed(parser, collector, head)
-    return Response(parser.get_status_code(), collector.headers, parser.should_keep_alive())
+    return Response(parser.get_status_code(), collector.headers, collector.keep_alive)
 
 
 def request_head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
@@ -100,12 +101,17 @@ class _Collector:
     """Takes what the parser finds."""
 
     def __init__(self) -> None:
-        self.complete = False
+        self.parser: _Parser | None = None
+        self.version = ""
         self.url = ""
         self.headers: dict[str, str] = {}
+        self.keep_alive = False
 
     def on_headers_complete(self) -> None:
-        self.complete = True
+        # Where no body follows, the parser forgets right after this.
+        assert self.parser is not None
+        self.version = self.parser.get_http_version()
+        self.keep_alive = self.parser.should_keep_alive()
 
     def on_url(self, url: bytes) -> None:
         self.url += url.decode("latin-1")
@@ -115,19 +121,18 @@ class _Collector:
         self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
 
 
-def _feed(
-    parser: "httptools.HttpRequestParser | httptools.HttpResponseParser",
-    collector: _Collector,
-    head: bytes,
-) -> None:
+def _feed(parser: _Parser, collector: _Collector, head: bytes) -> None:
+    collector.parser = parser
     try:
         parser.feed_data(head)
     except httptools.HttpParserUpgrade:
         pass
     except httptools.HttpParserError as error:
         raise MalformedError(f"not an HTTP/1.1 head: {error}") from error
-    if not collector.complete:
-        raise MalformedError("not an HTTP/1.1 head: it is empty")
+    finally:
+        collector.parser = None  # It refers back.
+    if collector.version not in ("1.0", "1.1"):
+        raise MalformedError(f"not an HTTP/1.1 head: {head[:40]!r}")
 
 
 def _body_bytes(headers: Mapping[str, str]) -> int:

@@ -49,10 +49,10 @@ class Entry:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.add(waiter)
             try:
-                async with asyncio.timeout(timeout_s):
+                if timeout_s is None:
                     await waiter
-            except TimeoutError:
-                return None
+                elif not (await asyncio.wait([waiter], timeout=timeout_s))[0]:
+                    return None
             finally:
                 self._waiters.discard(waiter)
         if self.outcome is None:

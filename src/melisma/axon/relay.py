@@ -17,6 +17,7 @@ from typing import Final
 
 from melisma.axon import tls as axon_tls
 from melisma.axon.address import Address
+from melisma.axon.eager import in_task
 from melisma.axon.http import parse_response, request_head, response_head
 from melisma.axon.limits import Limits
 from melisma.axon.network import EventNetwork
@@ -93,6 +94,7 @@ class Relay(Service):
     async def _handle(self, exchange: Exchange) -> Reply:
         request = exchange.request
         kind, _, name = request.path.lstrip("/").partition("/")
+        await in_task()
         if request.method == "GET" and kind == "via":
             return await self._via(name)
         if request.method == "GET" and kind == "dial":

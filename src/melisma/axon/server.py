@@ -8,11 +8,12 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
+from melisma.axon import eager
 from melisma.axon.http import JSON_TYPE, Request, parse_request, response_head
 from melisma.axon.limits import Limits
 from melisma.axon.message import Buffer, Message, buffers_bytes
@@ -96,7 +97,7 @@ class Server:
         self._limits = limits
         self._tls = tls
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: set[_Connection] = set()
 
     async def listen(self, host: str, port: int) -> int:
         """Start to listen; the port, chosen by the system where ``port`` is 0."""
@@ -107,40 +108,22 @@ class Server:
         found: int = self._server.sockets[0].getsockname()[1]
         return found
 
-    def adopt(self, transport: EventTransport) -> asyncio.Task[None]:
+    def adopt(self, transport: EventTransport) -> None:
         """Serve requests on a connection, accepted or dialled."""
-        task = asyncio.get_running_loop().create_task(self._serve(transport))
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
-        return task
+        connection = _Connection(transport, self._exchange, self._limits.idle_s)
+        self._connections.add(connection)
+        connection.on_close = lambda: self._connections.discard(connection)
+        transport.on_data = connection.attend
+        connection.attend()
 
     async def close(self) -> None:
         """Stop to listen and close every connection."""
         if self._server is not None:
             self._server.close()
-        for task in list(self._connections):
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-
-    async def _serve(self, transport: EventTransport) -> None:
-        limits = self._limits
-        delivered: Callable[[], None] | None = None
-        try:
-            while True:
-                transport.deadline_at = time.monotonic() + limits.idle_s
-                if not await transport.wait_readable():
-                    return
-                if delivered is not None:
-                    delivered()
-                keep, delivered = await self._exchange(transport)
-                if not keep:
-                    return
-        except (TimeoutError, OSError, asyncio.CancelledError):
-            return
-        except Exception:  # noqa: BLE001 - one connection must not end the others
-            _log.exception("a connection failed")
-        finally:
-            transport.close()
+        tasks = [c.task for c in self._connections if c.task is not None]
+        for connection in list(self._connections):
+            connection.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _exchange(self, transport: EventTransport) -> tuple[bool, Callable[[], None] | None]:
         """Serve one request; whether another may follow, and what to call when it does."""
@@ -192,6 +175,7 @@ class Server:
     async def _answer_stream(
         self, transport: EventTransport, stream: AsyncIterator[Sequence[Buffer]], head: bytes
     ) -> None:
+        await eager.in_task()
         # A reader may take its time over an item: only the call's own deadline ends a stream.
         transport.deadline_at = None
         try:
@@ -201,6 +185,82 @@ class Server:
         finally:
             with suppress(Exception):
                 await stream.aclose()  # type: ignore[attr-defined]
+
+
+_Next = tuple[bool, Callable[[], None] | None]
+
+
+class _Connection:
+    """One connection that serves: idle, or busy with one request."""
+
+    on_close: Callable[[], None]
+
+    def __init__(
+        self,
+        transport: EventTransport,
+        exchange: Callable[[EventTransport], Coroutine[Any, Any, _Next]],
+        idle_s: float,
+    ) -> None:
+        self._transport = transport
+        self._exchange = exchange
+        self._idle_s = idle_s
+        self._loop = asyncio.get_running_loop()
+        self._busy = False
+        self._closed = False
+        self._delivered: Callable[[], None] | None = None
+        self._idle_since = self._loop.time()
+        self._timer = self._loop.call_later(idle_s, self._look_at_time)
+        self.task: asyncio.Task[None] | None = None
+
+    def attend(self) -> None:
+        """Serve what has come, as far as that goes without waiting."""
+        while self._transport.readable and not self._busy and not self._closed:
+            self._busy = True
+            if self._delivered is not None:
+                self._delivered()
+                self._delivered = None
+            self.task = eager.start(self._serve(), self._ready)
+        if self._transport.ended and not self._busy:
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection, whatever it does."""
+        if self._closed:
+            return
+        self._closed = True
+        self._timer.cancel()
+        if self.task is not None:
+            self.task.cancel()
+        self._transport.close()
+        self.on_close()
+
+    async def _serve(self) -> bool:
+        try:
+            keep, self._delivered = await self._exchange(self._transport)
+        except (TimeoutError, OSError, asyncio.CancelledError):
+            return False
+        except Exception:  # noqa: BLE001 - one connection must not end the others
+            _log.exception("a connection failed")
+            return False
+        return keep
+
+    def _ready(self, keep: bool) -> None:
+        """A request was served."""
+        resumed, self.task = self.task is not None, None
+        self._busy = False
+        self._idle_since = self._loop.time()
+        if not keep:
+            self.close()
+        elif resumed:
+            self.attend()
+
+    def _look_at_time(self) -> None:
+        idle_until = self._loop.time() if self._busy else self._idle_since
+        idle_until += self._idle_s
+        if idle_until <= self._loop.time():
+            self.close()
+        else:
+            self._timer = self._loop.call_at(idle_until, self._look_at_time)
 
 
 class _Accepted(EventTransport):

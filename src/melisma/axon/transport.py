@@ -6,11 +6,10 @@ an event loop: that is how one client serves blocking and awaiting callers alike
 """
 
 import asyncio
-import contextlib
 import socket
 import ssl
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from melisma.axon.http import MAX_HEAD_BYTES
@@ -61,14 +60,20 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a blocking call suspended")
 
 
-@contextlib.contextmanager
-def closed_on_error(transport: "Transport") -> Iterator[None]:
-    """Close a connection that something went wrong with."""
-    try:
-        yield
-    except BaseException:
-        transport.close()
-        raise
+class closed_on_error:  # noqa: N801 - read as a verb; a class, since each call passes here twice
+    """Close a connection that something goes wrong with."""
+
+    __slots__ = ("_transport",)
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._transport.close()
 
 
 class Inbox:
@@ -123,6 +128,7 @@ class BlockingTransport:
     def __init__(self, sock: socket.socket) -> None:
         self.deadline_at: float | None = None
         self._sock = sock
+        self._timeout_s = sock.gettimeout()
         self._inbox = Inbox()
 
     async def wait_readable(self) -> bool:
@@ -178,13 +184,14 @@ class BlockingTransport:
         return received > 0
 
     def _set_timeout(self) -> None:
-        if self.deadline_at is None:
-            self._sock.settimeout(None)
-            return
-        left_s = self.deadline_at - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError
-        self._sock.settimeout(left_s)
+        left_s = None
+        if self.deadline_at is not None:
+            left_s = self.deadline_at - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError
+        if left_s != self._timeout_s:
+            self._sock.settimeout(left_s)
+            self._timeout_s = left_s
 
 
 class EventTransport(asyncio.BufferedProtocol):
@@ -192,6 +199,9 @@ class EventTransport(asyncio.BufferedProtocol):
 
     def __init__(self) -> None:
         self.deadline_at: float | None = None
+        self.on_data: Callable[[], None] | None = None
+        """Called when bytes or the end came that nobody waits for."""
+        self._watchdog: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._inbox = Inbox()
         self._target: memoryview | None = None
@@ -220,17 +230,17 @@ class EventTransport(asyncio.BufferedProtocol):
         if self._target:
             self._target = self._target[count:]
             if self._some or not self._target.nbytes:
-                _wake(self._reader)
+                self._notify()
             return
         self._inbox.filled(count)
         if not self._inbox.space().nbytes:
             self._reading_paused = True
             self.transport.pause_reading()
-        _wake(self._reader)
+        self._notify()
 
     def eof_received(self) -> bool:
         self._ended = True
-        _wake(self._reader)
+        self._notify()
         # A peer that only closed its own direction still gets its answer.
         return self.transport.get_extra_info("ssl_object") is None
 
@@ -238,7 +248,9 @@ class EventTransport(asyncio.BufferedProtocol):
         self._ended = True
         self._error = error or ConnectionResetError("the connection closed")
         self._writable = True
-        _wake(self._reader)
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        self._notify()
         _wake(self._writer)
 
     def pause_writing(self) -> None:
@@ -250,8 +262,18 @@ class EventTransport(asyncio.BufferedProtocol):
 
     # What the speakers of HTTP call.
 
+    @property
+    def readable(self) -> bool:
+        """Whether there are bytes to read."""
+        return len(self._inbox) > 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether the other side has closed."""
+        return self._ended
+
     async def wait_readable(self) -> bool:
-        while not len(self._inbox):
+        while not self.readable:
             if self._ended:
                 return False
             await self._wait_reader()
@@ -327,11 +349,34 @@ class EventTransport(asyncio.BufferedProtocol):
         await self._wait(self._reader)
 
     async def _wait(self, future: "asyncio.Future[None]") -> None:
-        if self.deadline_at is None:
-            await future
+        if self.deadline_at is not None:
+            self._watch(self.deadline_at)
+        await future
+
+    def _watch(self, deadline_at: float) -> None:
+        """See to it that somebody looks at the time by then; one timer serves many waits."""
+        if self._watchdog is not None:
+            if self._watchdog.when() <= deadline_at:
+                return
+            self._watchdog.cancel()
+        self._watchdog = self._loop.call_at(deadline_at, self._look_at_time)
+
+    def _look_at_time(self) -> None:
+        self._watchdog = None
+        waiting = [f for f in (self._reader, self._writer) if f is not None and not f.done()]
+        if self.deadline_at is None or not waiting:
             return
-        async with asyncio.timeout_at(self.deadline_at):
-            await future
+        if self._loop.time() < self.deadline_at:
+            self._watch(self.deadline_at)
+            return
+        for future in waiting:
+            future.set_exception(TimeoutError())
+
+    def _notify(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+        elif self.on_data is not None:
+            self.on_data()
 
 
 def tune(sock: Any) -> None:
