@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.lib import format as npy
 
+from melisma.axon.message import shown
 from melisma.errors import MalformedError
 
 _DTYPE_NAME: Final = re.compile(r"[<>|][biufcmMSUV]\d+(\[\d*[A-Za-z]{1,2}\])?", re.ASCII)
@@ -31,7 +32,7 @@ def unpack_array(parts: Any, get_frame: GetFrame) -> "np.ndarray[Any, Any]":
     """The array, on the memory of its frame."""
     name, shape, order, number = parts
     if order not in ("C", "F"):
-        raise MalformedError(f"array order {order!r} is neither 'C' nor 'F'")
+        raise MalformedError(f"array order {shown(order)} is neither 'C' nor 'F'")
     dtype, frame = _dtype(name), get_frame(number)
     check_size(shape, dtype.itemsize, frame.nbytes, f"array of {dtype}")
     return np.ndarray(tuple(shape), dtype, frame if frame.nbytes else None, order=order)
@@ -61,7 +62,7 @@ def check_size(shape: Any, item_bytes: int, frame_bytes: int, what: str) -> None
     count = 1
     for extent in shape:
         if type(extent) is not int or extent < 0:
-            raise MalformedError(f"{what}: {extent!r} is not the extent of a dimension")
+            raise MalformedError(f"{what}: {shown(extent)} is not the extent of a dimension")
         count *= extent
     if count * item_bytes != frame_bytes:
         raise MalformedError(
@@ -97,7 +98,7 @@ def _dtype(name: Any) -> "np.dtype[Any]":
         _check_dtype_name(name)
         return npy.descr_to_dtype(name)
     except (ValueError, TypeError, LookupError) as error:
-        raise MalformedError(f"{name!r} is not a dtype of this machine ({error})") from error
+        raise MalformedError(f"{shown(name)} is not a dtype of this machine ({error})") from error
 
 
 def _check_dtype_name(name: Any) -> None:

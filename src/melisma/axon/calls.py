@@ -4,9 +4,10 @@ import asyncio
 import contextvars
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from melisma.axon.codec import decode_arguments
 from melisma.axon.context import CallContext, enter
@@ -61,14 +62,17 @@ class Calls:
         duplex = "duplex" in (exposed.pattern, headers.get("axon-pattern"))
         entry = self._ledger.find(call_id, age_s, name)
         if entry is None:
-            context = CallContext(call_id, name, caller, _deadline_at(headers))
+            now, body_bytes = time.monotonic(), exchange.request.body_bytes
+            deadline_s = _seconds(headers, "axon-deadline-s")
+            deadline_at = None if deadline_s is None else now + deadline_s
+            context = CallContext(call_id, name, caller, deadline_at, now, body_bytes)
             message = await self._receive(exchange)
             # A copy of this call may have begun while the body of this one arrived.
-            entry = self._ledger.find(call_id, age_s, name)
+            entry = self._ledger.known(call_id)
             if entry is not None:
                 self._metrics.active -= 1
             elif "generator" in exposed.kind:
-                return self._stream(exposed, message, context, exchange)
+                return self._stream(exposed, message, context)
             else:
                 entry = self._begin(exposed, message, context, exchange, duplex=duplex)
         if "generator" in exposed.kind:
@@ -139,13 +143,12 @@ class Calls:
         duplex: bool,
     ) -> Entry:
         entry = self._ledger.open(context.id, exposed.name, context)
-        finish = self._finisher(entry, exchange)
         if exposed.executor == "inline" and exposed.kind == "function" and not duplex:
             outcome = contextvars.copy_context().run(_perform_in, context, exposed, message)
-            finish(outcome, self._limits.remember_s)
+            self._finish(entry, outcome, self._limits.remember_s)
             return entry
         run = self._run_duplex if duplex else self._run_simplex
-        task = asyncio.get_running_loop().create_task(run(entry, exposed, message, finish))
+        task = asyncio.get_running_loop().create_task(run(entry, exposed, message))
         entry.task = task if exposed.kind == "coroutine" or exposed.executor == "process" else None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -159,55 +162,39 @@ class Calls:
             posting.add_done_callback(self._tasks.discard)
         return entry
 
-    def _finisher(self, entry: Entry, exchange: Exchange) -> Callable[[Outcome, float], None]:
-        started_at = time.monotonic()
-        bytes_in = exchange.request.body_bytes
-
-        def finish(outcome: Outcome, remember_s: float) -> None:
-            self._metrics.active -= 1
-            if entry.ended_at is None:
-                self._ledger.end(entry, outcome, remember_s)
-            elif entry.outcome is not None:
-                outcome = entry.outcome
-            self._metrics.record(
-                CallRecord(
-                    entry.id,
-                    entry.function,
-                    entry.context.caller,
-                    outcome.label,
-                    bytes_in,
-                    buffers_bytes(outcome.buffers),
-                    time.monotonic() - started_at,
-                )
+    def _finish(self, entry: Entry, outcome: Outcome, remember_s: float) -> None:
+        """The function has ended; so has the call, unless it was cancelled before."""
+        self._metrics.active -= 1
+        if entry.ended_at is None:
+            self._ledger.end(entry, outcome, remember_s)
+        elif entry.outcome is not None:
+            outcome = entry.outcome
+        self._metrics.record(
+            CallRecord(
+                entry.id,
+                entry.function,
+                entry.context.caller,
+                outcome.label,
+                entry.context.bytes_in,
+                buffers_bytes(outcome.buffers),
+                time.monotonic() - entry.context.started_at,
             )
+        )
 
-        return finish
+    async def _run_simplex(self, entry: Entry, exposed: Exposed, message: Message) -> None:
+        outcome = await self._execute(entry, exposed, message)
+        self._finish(entry, outcome, self._limits.remember_s)
 
-    async def _run_simplex(
-        self,
-        entry: Entry,
-        exposed: Exposed,
-        message: Message,
-        finish: Callable[[Outcome, float], None],
-    ) -> None:
-        finish(await self._execute(entry, exposed, message), self._limits.remember_s)
-
-    async def _run_duplex(
-        self,
-        entry: Entry,
-        exposed: Exposed,
-        message: Message,
-        finish: Callable[[Outcome, float], None],
-    ) -> None:
+    async def _run_duplex(self, entry: Entry, exposed: Exposed, message: Message) -> None:
         outcome = await self._execute(entry, exposed, message)
         try:
             if entry.ended_at is None:
                 entry.kept = await self._threads.run(self._spool.keep, outcome.buffers)
         except StorageError as error:
             outcome = failed(error)
-        finish(outcome, self._limits.keep_s)
+        self._finish(entry, outcome, self._limits.keep_s)
         if entry.kept is not None and entry.outcome is not None:
-            entry.outcome = replace(entry.outcome, buffers=())
+            entry.outcome = msgspec.structs.replace(entry.outcome, buffers=())
 
     async def _execute(self, entry: Entry, exposed: Exposed, message: Message) -> Outcome:
         try:
@@ -255,24 +242,16 @@ class Calls:
         if entry.task is not None:
             entry.task.cancel()
 
-    def _stream(
-        self, exposed: Exposed, message: Message, context: CallContext, exchange: Exchange
-    ) -> Reply:
+    def _stream(self, exposed: Exposed, message: Message, context: CallContext) -> Reply:
         entry = self._ledger.open(context.id, exposed.name, context)
-        finish = self._finisher(entry, exchange)
         stream = CallStream(exposed, message, context, self._threads)
-        stream.on_end = lambda outcome: finish(outcome, self._limits.remember_s)
+        stream.on_end = lambda outcome: self._finish(entry, outcome, self._limits.remember_s)
         return Reply(200, STREAM_TYPE, stream=stream)
 
 
 def _perform_in(context: CallContext, exposed: Exposed, message: Message) -> Outcome:
     enter(context)
     return perform(exposed, message)
-
-
-def _deadline_at(headers: Mapping[str, str]) -> float | None:
-    left_s = _seconds(headers, "axon-deadline-s")
-    return None if left_s is None else time.monotonic() + left_s
 
 
 def _seconds(headers: Mapping[str, str], name: str) -> float | None:

@@ -32,7 +32,7 @@ import msgspec
 from msgspec.msgpack import Ext
 
 from melisma.axon import records, tensors
-from melisma.axon.message import Buffer, Message
+from melisma.axon.message import Buffer, Message, shown
 from melisma.errors import EncodingError, MalformedError, TooLargeError
 
 MAX_DEPTH: Final = 100
@@ -62,6 +62,7 @@ _CONTRADICTIONS: Final = (
     BufferError,
     LookupError,
     RuntimeError,
+    SystemError,
     TypeError,
     ValueError,
 )
@@ -300,7 +301,7 @@ class _Unpacker:
 
     def _frame(self, number: Any) -> memoryview:
         if type(number) is not int or not 0 <= number < len(self.frames):
-            raise MalformedError(f"frame {number!r} of a message with {len(self.frames)} frames")
+            raise MalformedError(f"frame {shown(number)} of {len(self.frames)} frames")
         frame, self.frames[number] = self.frames[number], None
         # Many values on one frame would let a small message fill the memory.
         if frame is None:

@@ -13,6 +13,8 @@ class CallContext:
     function: str
     caller: str
     deadline_at: float | None = None
+    started_at: float = 0.0
+    bytes_in: int = 0
     _cancelled: bool = field(default=False, repr=False)
 
     @property

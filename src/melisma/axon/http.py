@@ -5,12 +5,12 @@ ends, and is received straight into the memory where it belongs.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import parse_qsl, unquote
 
 import httptools
+import msgspec
 
 from melisma.errors import MalformedError, SettingError
 
@@ -23,34 +23,24 @@ _Parser = httptools.HttpRequestParser | httptools.HttpResponseParser
 _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
-@dataclass(slots=True)
-class Request:
-    """The head of a request."""
+class Request(msgspec.Struct, frozen=True):
+    """The head of a request, and how many bytes of body follow it."""
 
-    method: str = ""
-    path: str = ""
-    query: dict[str, str] = field(default_factory=dict)
-    headers: dict[str, str] = field(default_factory=dict)
-    keep_alive: bool = True
-
-    @property
-    def body_bytes(self) -> int:
-        """Length of the body that follows."""
-        return _body_bytes(self.headers)
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body_bytes: int
+    keep_alive: bool
 
 
-@dataclass(slots=True)
-class Response:
-    """The head of a response."""
+class Response(msgspec.Struct, frozen=True):
+    """The head of a response, and how many bytes of body follow it."""
 
-    status: int = 0
-    headers: dict[str, str] = field(default_factory=dict)
-    keep_alive: bool = True
-
-    @property
-    def body_bytes(self) -> int:
-        """Length of the body that follows."""
-        return _body_bytes(self.headers)
+    status: int
+    headers: dict[str, str]
+    body_bytes: int
+    keep_alive: bool
 
 
 def parse_request(head: bytes) -> Request:
@@ -64,6 +54,7 @@ def parse_request(head: bytes) -> Request:
         unquote(path),
         dict(parse_qsl(query)) if query else {},
         collector.headers,
+        _body_bytes(collector.headers),
         collector.keep_alive,
     )
 
@@ -73,7 +64,8 @@ def parse_response(head: bytes) -> Response:
     collector = _Collector()
     parser = httptools.HttpResponseParser(collector)
     _feed(parser, collector, head)
-    return Response(parser.get_status_code(), collector.headers, collector.keep_alive)
+    size = _body_bytes(collector.headers)
+    return Response(parser.get_status_code(), collector.headers, size, collector.keep_alive)
 
 
 def request_head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
@@ -88,13 +80,15 @@ def response_head(status: int, headers: Mapping[str, str]) -> bytes:
 
 def _head(first: str, headers: Mapping[str, str]) -> bytes:
     lines = [first, *(f"{name}: {value}" for name, value in headers.items())]
-    for line in lines:
-        if not line.isprintable():
-            raise SettingError(f"{line!r} cannot stand in an HTTP head: it is not printable")
     try:
-        return "\r\n".join([*lines, "", ""]).encode("latin-1")
-    except UnicodeEncodeError as error:
-        raise SettingError(f"{error.object[error.start]!r} cannot stand in an HTTP head") from None
+        if "".join(lines).isprintable():
+            return "\r\n".join([*lines, "", ""]).encode("latin-1")
+    except UnicodeEncodeError:
+        pass
+    raise SettingError(
+        f"{first!r} and its headers ({', '.join(headers)}) cannot stand in an HTTP head: "
+        "only printable letters of Latin-1 can"
+    )
 
 
 class _Collector:

@@ -15,8 +15,9 @@ it allocates anything, and then receives each frame straight into the memory of 
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from melisma.errors import MalformedError, TooLargeError
 
@@ -28,16 +29,14 @@ PRELUDE: Final = struct.Struct("<4sII")
 Buffer = bytes | bytearray | memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """A tree and its frames, as they stand on the wire."""
 
     tree: Buffer
-    frames: Sequence[memoryview] = field(default=())
+    frames: Sequence[memoryview] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Prelude:
+class Prelude(msgspec.Struct, frozen=True):
     """The first twelve bytes, read and checked against the length of the whole."""
 
     tree_bytes: int
@@ -47,6 +46,12 @@ class Prelude:
     def rest_bytes(self) -> int:
         """Bytes of the frame table and the tree, which follow."""
         return 8 * self.frame_count + self.tree_bytes
+
+
+def shown(part: object) -> str:
+    """A part of a message as an error says it: in short, and never by what was built from it."""
+    plain = isinstance(part, str | bytes | int | float | None)
+    return repr(part)[:80] if plain else f"a {type(part).__name__}"
 
 
 def padding(position: int) -> int:

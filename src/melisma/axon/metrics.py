@@ -1,15 +1,16 @@
 """What a worker counts: one record a call for the trace hook, counters for Prometheus."""
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import msgspec
 
 _log = logging.getLogger("melisma.axon")
 
 
-@dataclass(frozen=True, slots=True)
-class CallRecord:
+class CallRecord(msgspec.Struct, frozen=True):
     """One call as the worker saw it."""
 
     id: str
@@ -24,22 +25,31 @@ class CallRecord:
 Trace = Callable[[CallRecord], None]
 
 
+@dataclass(slots=True)
+class _Counts:
+    """The counters of one function."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
 class Metrics:
     """Counters of one worker."""
 
     def __init__(self, trace: Trace | None = None) -> None:
         self._trace = trace
-        self._calls: Counter[tuple[str, str]] = Counter()
-        self._seconds: Counter[str] = Counter()
-        self._bytes: Counter[tuple[str, str]] = Counter()
+        self._functions: defaultdict[str, _Counts] = defaultdict(_Counts)
         self.active = 0
 
     def record(self, call: CallRecord) -> None:
         """Count a call and show it to the hook."""
-        self._calls[call.function, call.outcome] += 1
-        self._seconds[call.function] += call.seconds  # type: ignore[assignment]
-        self._bytes[call.function, "in"] += call.bytes_in
-        self._bytes[call.function, "out"] += call.bytes_out
+        counts = self._functions[call.function]
+        counts.outcomes[call.outcome] += 1
+        counts.seconds += call.seconds
+        counts.bytes_in += call.bytes_in
+        counts.bytes_out += call.bytes_out
         if self._trace is not None:
             try:
                 self._trace(call)
@@ -48,15 +58,15 @@ class Metrics:
 
     def exposition(self) -> str:
         """The counters in Prometheus' text format."""
-        lines = ["# TYPE axon_calls_total counter"]
-        for (function, outcome), number in sorted(self._calls.items()):
-            lines.append(f'axon_calls_total{{function="{function}",outcome="{outcome}"}} {number}')
-        lines.append("# TYPE axon_call_seconds_total counter")
-        for function, seconds in sorted(self._seconds.items()):
-            lines.append(f'axon_call_seconds_total{{function="{function}"}} {seconds:.6f}')
-        lines.append("# TYPE axon_bytes_total counter")
-        for (function, direction), number in sorted(self._bytes.items()):
-            labels = f'function="{function}",direction="{direction}"'
-            lines.append(f"axon_bytes_total{{{labels}}} {number}")
-        lines += ["# TYPE axon_calls_active gauge", f"axon_calls_active {self.active}", ""]
-        return "\n".join(lines)
+        calls = ["# TYPE axon_calls_total counter"]
+        seconds = ["# TYPE axon_call_seconds_total counter"]
+        volume = ["# TYPE axon_bytes_total counter"]
+        for name, counts in sorted(self._functions.items()):
+            label = f'function="{name}"'
+            for outcome, number in sorted(counts.outcomes.items()):
+                calls.append(f'axon_calls_total{{{label},outcome="{outcome}"}} {number}')
+            seconds.append(f"axon_call_seconds_total{{{label}}} {counts.seconds:.6f}")
+            volume.append(f'axon_bytes_total{{{label},direction="in"}} {counts.bytes_in}')
+            volume.append(f'axon_bytes_total{{{label},direction="out"}} {counts.bytes_out}')
+        active = ["# TYPE axon_calls_active gauge", f"axon_calls_active {self.active}", ""]
+        return "\n".join([*calls, *seconds, *volume, *active])

@@ -3,7 +3,6 @@
 import builtins
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -14,8 +13,7 @@ from melisma.axon.message import Buffer, Message, message_buffers
 from melisma.errors import AxonError, EncodingError, MalformedError, RemoteError, axon_error
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """What the caller is sent; ``label`` says in one word how it ended."""
 
     status: int

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from melisma.axon.message import shown
 from melisma.errors import MalformedError
 
 
@@ -22,11 +23,11 @@ def fields_of(value: object) -> dict[str, Any] | None:
 def construct(parts: Any, types: Mapping[str, type]) -> Any:
     """The record, made by its own constructor."""
     name, fields = parts
-    kind = types.get(name)
+    kind = types.get(name) if isinstance(name, str) else None
     if kind is None:
         raise MalformedError(
-            f"a {name} arrived, which is not named here: annotate the function's parameters "
-            f"with it, or for a result pass types=[{name}] to connect"
+            f"a record {shown(name)} arrived, which is not named here: annotate the function's "
+            "parameters with it, or for a result pass types=[...] with it to connect"
         )
     try:
         return _make(kind, fields)

@@ -10,8 +10,9 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from melisma.axon import eager
 from melisma.axon.http import JSON_TYPE, Request, parse_request, response_head
@@ -27,8 +28,7 @@ _DRAIN_BYTES: Final = 1 << 20
 """What is read and thrown away of a refused request, so that its sender hears why."""
 
 
-@dataclass(slots=True)
-class Exchange:
+class Exchange(msgspec.Struct):
     """One request on its connection; the handler reads the body, or leaves it."""
 
     request: Request
@@ -69,14 +69,13 @@ class Exchange:
         return size
 
 
-@dataclass(slots=True)
-class Reply:
+class Reply(msgspec.Struct):
     """What is answered: buffers, or a stream of them, or a connection that changes its use."""
 
     status: int
     content_type: str = JSON_TYPE
     buffers: Sequence[Buffer] = ()
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
     stream: AsyncIterator[Sequence[Buffer]] | None = None
     takeover: Callable[[EventTransport], Awaitable[None]] | None = None
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from melisma.axon.message import shown
 from melisma.errors import MalformedError
 
 _COMPRESSED = {
@@ -54,9 +55,9 @@ def unpack_tensor(parts: Any, get_frame: Callable[[int], memoryview]) -> Any:
             "or send tensor.numpy()"
         )
     layout, dtype_name, shape, *rest = parts
-    dtype = getattr(torch, str(dtype_name), None)
+    dtype = getattr(torch, dtype_name, None) if isinstance(dtype_name, str) else None
     if not isinstance(dtype, torch.dtype) or dtype_name.startswith("q"):
-        raise MalformedError(f"{dtype_name!r} is not a dtype of torch {torch.__version__}")
+        raise MalformedError(f"{shown(dtype_name)} is not a dtype of torch {torch.__version__}")
     try:
         if layout == "strided":
             return _strided(torch, dtype, shape, get_frame(*rest))
@@ -86,7 +87,7 @@ def _sparse(torch: Any, layout: Any, dtype: Any, shape: Any, parts: list[Any]) -
         return torch.sparse_compressed_tensor(
             compressed, plain, values, shape, layout=kind, **options
         )
-    raise MalformedError(f"{layout!r} is not a layout of format version 1")
+    raise MalformedError(f"{shown(layout)} is not a layout of format version 1")
 
 
 def _memory(torch: Any, tensor: Any) -> memoryview:
