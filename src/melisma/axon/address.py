@@ -78,3 +78,11 @@ class Address:
                 f"#{self.fingerprint}" if self.fingerprint else "",
             )
         )
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """Where to listen, from ``HOST:PORT``."""
+    host, separator, port = text.rpartition(":")
+    if not separator or not port.isdecimal() or int(port) > 65535:
+        raise SettingError(f"{text!r} is not HOST:PORT, such as 0.0.0.0:8000 (port 0: a free one)")
+    return host.strip("[]"), int(port)

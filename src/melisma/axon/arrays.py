@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.lib import format as npy
 from melisma.axon.message import shown
 from melisma.errors import MalformedError
 
-_DTYPE_NAME: Final = re.compile(r"[<>|][biufcmMSUV]\d+(\[\d*[A-Za-z]{1,2}\])?", re.ASCII)
+_DTYPE_NAME: Final = re.compile(r"[<>|][biufcmMSUV]\d{1,10}(\[\d{0,10}[A-Za-z]{1,2}\])?", re.ASCII)
 _BYTE_ORDERS: Final = {"<": "le", ">": "be"}
 
 AddFrame = Callable[[memoryview], int]
@@ -95,10 +96,18 @@ def _dtype_name(dtype: "np.dtype[Any]") -> Any:
 
 def _dtype(name: Any) -> "np.dtype[Any]":
     try:
+        if isinstance(name, str):
+            return _plain_dtype(name)
         _check_dtype_name(name)
         return npy.descr_to_dtype(name)
     except (ValueError, TypeError, LookupError) as error:
         raise MalformedError(f"{shown(name)} is not a dtype of this machine ({error})") from error
+
+
+@lru_cache(maxsize=256)
+def _plain_dtype(name: str) -> "np.dtype[Any]":
+    _check_dtype_name(name)
+    return np.dtype(name)
 
 
 def _check_dtype_name(name: Any) -> None:

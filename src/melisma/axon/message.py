@@ -84,7 +84,7 @@ def read_prelude(data: Buffer, message_bytes: int, max_tree_bytes: int) -> Prelu
 
 def frame_gaps(prelude: Prelude, table: Buffer, message_bytes: int) -> list[tuple[int, int]]:
     """(padding before it, bytes of it) for each frame, checked to end with the message."""
-    gaps = []
+    gaps: list[tuple[int, int]] = []
     position = PRELUDE.size + prelude.rest_bytes
     for (frame_bytes,) in struct.iter_unpack("<Q", table):
         gap = padding(position)
@@ -121,10 +121,8 @@ def message_buffers(message: Message) -> list[Buffer]:
 
 
 def buffers_bytes(buffers: Sequence[Buffer]) -> int:
-    """Bytes of a list of buffers."""
-    return sum(
-        buffer.nbytes if isinstance(buffer, memoryview) else len(buffer) for buffer in buffers
-    )
+    """Bytes of a list of buffers, each of which is a sequence of bytes."""
+    return sum(map(len, buffers))
 
 
 def parse_message(data: Buffer, max_tree_bytes: int = 1 << 32) -> Message:

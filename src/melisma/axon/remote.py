@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from melisma.axon import tls
-from melisma.axon.address import Address
+from melisma.axon.address import Address, host_and_port
 from melisma.axon.caller import Caller, Options
 from melisma.axon.metrics import Trace
 from melisma.axon.network import BlockingNetwork, EventNetwork, background
@@ -190,9 +190,8 @@ def connect(
     place = Address.parse(address)
     server = None
     if returns is not None:
-        here = Address.parse(returns)
-        port = here.port if ":" in returns else 0
-        server = ReturnServer(here.host, port, tls.default_identity() if place.tls else None)
+        host, port = host_and_port(returns)
+        server = ReturnServer(host, port, tls.default_identity() if place.tls else None)
     requests = Requests(place.without_token(), token or place.token)
     caller = Caller(requests, record_types(types), trace, server)
     line = Line(caller, BlockingNetwork(requests.address))

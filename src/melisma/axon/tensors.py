@@ -72,7 +72,9 @@ def _strided(torch: Any, dtype: Any, shape: Any, frame: memoryview) -> Any:
     check_size(shape, dtype.itemsize, frame.nbytes, f"tensor of {dtype}")
     if frame.nbytes == 0:
         return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(frame, dtype=torch.uint8).view(dtype).reshape(shape)
+    # Torch would write to what is read-only.
+    memory = bytearray(frame) if frame.readonly else frame
+    return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).reshape(shape)
 
 
 def _sparse(torch: Any, layout: Any, dtype: Any, shape: Any, parts: list[Any]) -> Any:

@@ -398,7 +398,7 @@ def _pieces(buffers: Sequence[Buffer]) -> list[memoryview]:
     pieces: list[memoryview] = []
     small: list[Buffer] = []
     for buffer in buffers:
-        if memoryview(buffer).nbytes <= JOIN_BYTES:
+        if len(buffer) <= JOIN_BYTES:
             small.append(buffer)
             continue
         if small:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from melisma import axon
+from melisma.axon.address import host_and_port
 from melisma.errors import RemoteError, SettingError
 
 listen_option = click.option(
@@ -126,10 +127,8 @@ def token_command(name: str, lifetime_s: float | None, once: bool) -> None:
 def _place(listen: str | None) -> dict[str, Any]:
     if listen is None:
         return {}
-    host, separator, port = listen.rpartition(":")
-    if not separator or not port.isdecimal():
-        raise click.BadParameter(f"{listen!r} is not HOST:PORT", param_hint="--listen")
-    return {"host": host.strip("[]"), "port": int(port)}
+    host, port = host_and_port(listen)
+    return {"host": host, "port": port}
 
 
 def _value(text: str) -> Any:
