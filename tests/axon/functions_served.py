@@ -55,6 +55,20 @@ def fail(message: str) -> None:
     raise ValueError(message, 7)
 
 
+def open_missing(key: str) -> None:
+    RUNS[key] += 1
+    raise FileNotFoundError(2, "No such file", f"/missing/{key}")
+
+
+def stream_missing() -> Iterator[int]:
+    yield 1
+    raise ConnectionResetError("mine")
+
+
+def größe(value: int) -> int:  # noqa: PLC2401 - that it can be called is tested
+    return value
+
+
 def fail_oddly() -> None:
     raise OddError("odd")
 
@@ -159,7 +173,7 @@ def a_worker(**settings: Any) -> axon.Worker:
     for function in (
         echo, once, blocked, fail, fail_oddly, leave, untravelled, mirror, count_to,
         count_and_fail, count_until_closed, count_slowly, count_async, add, sleep_for_ever,
-        notice_cancel, call_facts,
+        notice_cancel, call_facts, open_missing, stream_missing, größe,
     ):  # fmt: skip
         worker.rpc()(function)
     worker.rpc(executor="inline", name="inline_echo")(echo)

@@ -197,6 +197,20 @@ def test_pipelined_requests_are_answered_in_their_order(address: str) -> None:
     assert RUNS["a"] == 2
 
 
+def test_a_burst_of_pipelined_requests_is_served_to_the_last(address: str) -> None:
+    data = request(body_of("burst"), "inline_echo")
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 10) as sock:
+        writer = threading.Thread(target=sock.sendall, args=(data * 500,))
+        writer.start()
+        answers = 0
+        while answers < 500:
+            received = sock.recv(65536)
+            assert received
+            answers += received.count(b"HTTP/1.1 200")
+        writer.join()
+
+
 def test_the_first_answer_lost_on_its_way_is_given_again() -> None:
     """A proxy that cuts each first answer: the call is retried and runs once."""
     with a_worker().start() as address, cutting_proxy(address) as (proxy, cuts):

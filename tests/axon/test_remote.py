@@ -59,6 +59,22 @@ def test_a_built_in_exception_arrives_as_itself_with_the_remote_traceback(
     assert "in fail" in caught.value.__cause__.remote_traceback
 
 
+def test_an_os_error_of_the_function_is_no_broken_connection(remote: axon.Remote) -> None:
+    for call in (remote.open_missing, remote(comms_pattern="duplex").open_missing):
+        with pytest.raises(FileNotFoundError) as caught:
+            call("key")
+        assert caught.value.filename == "/missing/key"
+    items = remote.stream_missing()
+    assert next(items) == 1
+    with pytest.raises(ConnectionResetError, match="mine"):
+        next(items)
+    assert RUNS == {"key": 2}
+
+
+def test_a_name_need_not_be_ascii(remote: axon.Remote) -> None:
+    assert remote.größe(3) == 3
+
+
 def test_another_exception_arrives_as_a_remote_error(remote: axon.Remote) -> None:
     with pytest.raises(RemoteError, match="odd") as caught:
         remote.fail_oddly()

@@ -9,11 +9,17 @@ from hypothesis import strategies as st
 from melisma.axon.codec import decode
 from melisma.axon.message import MAGIC, PRELUDE, Buffer, Message, message_buffers
 from melisma.axon.transport import EndOfStreamError, run_blocking
-from melisma.axon.wire import discard, read_bytes, read_message
+from melisma.axon.wire import SMALL_BYTES, discard, read_bytes, read_message
 from melisma.errors import MalformedError, TooLargeError
 from tests.axon.values import TYPES, everything, same, wire_bytes
 
-EXAMPLE = b"".join(message_buffers(Message(b"tree", [memoryview(bytes(70)), memoryview(b"x")])))
+
+def example(frame_bytes: int) -> bytes:
+    frames = [memoryview(bytes(frame_bytes)), memoryview(b"x")]
+    return b"".join(message_buffers(Message(b"tree", frames)))
+
+
+EXAMPLES = [example(70), example(SMALL_BYTES)]  # received in one piece, and frame by frame
 
 
 class Tape:
@@ -51,31 +57,43 @@ def test_a_message_is_read_to_its_end_and_no_further(value: object) -> None:
     data = wire_bytes(value)
     tape = Tape(data + b"the next one")
     assert same(value, decode(read(tape, len(data)), TYPES))
-    assert tape.left == b"the next one"
+    assert bytes(tape.left) == b"the next one"
 
 
-def test_frames_are_received_into_memory_of_their_own_that_can_be_written() -> None:
-    for frame in read(Tape(EXAMPLE), len(EXAMPLE)).frames:
+@pytest.mark.parametrize("data", EXAMPLES)
+def test_frames_are_received_into_memory_that_can_be_written(data: bytes) -> None:
+    message = read(Tape(data), len(data))
+    for frame in message.frames:
         frame[0] = 1
+    assert bytes(message.tree) == b"tree"
 
 
-@pytest.mark.parametrize("length", range(len(EXAMPLE)))
-def test_a_body_that_is_shorter_than_its_message_is_malformed(length: int) -> None:
-    with pytest.raises(MalformedError):
-        read(Tape(EXAMPLE), length)
+@pytest.mark.parametrize("data", EXAMPLES)
+def test_a_body_that_is_shorter_than_its_message_is_malformed(data: bytes) -> None:
+    for length in range(len(data)):
+        with pytest.raises(MalformedError):
+            read(Tape(data), length)
 
 
-@pytest.mark.parametrize("length", range(len(EXAMPLE)))
-def test_a_connection_that_ends_early_is_no_message(length: int) -> None:
-    with pytest.raises(EndOfStreamError):
-        read(Tape(EXAMPLE[:length]), len(EXAMPLE))
+@pytest.mark.parametrize("data", EXAMPLES)
+def test_a_connection_that_ends_early_is_no_message(data: bytes) -> None:
+    for length in range(len(data)):
+        with pytest.raises(EndOfStreamError):
+            read(Tape(data[:length]), len(data))
 
 
-def test_nothing_is_read_of_what_is_over_the_limit() -> None:
-    tape = Tape(EXAMPLE)
+@pytest.mark.parametrize("data", EXAMPLES)
+def test_a_tree_over_the_limit_is_too_large(data: bytes) -> None:
     with pytest.raises(TooLargeError, match="max_tree_bytes"):
-        read(tape, len(EXAMPLE), max_tree_bytes=3)
-    assert tape.left.nbytes == len(EXAMPLE) - PRELUDE.size
+        read(Tape(data), len(data), max_tree_bytes=3)
+
+
+def test_no_more_than_its_prelude_is_read_of_a_large_message_that_is_refused() -> None:
+    data = EXAMPLES[1]
+    tape = Tape(data)
+    with pytest.raises(TooLargeError):
+        read(tape, len(data), max_tree_bytes=3)
+    assert tape.left.nbytes == len(data) - PRELUDE.size
 
 
 def test_a_frame_beyond_all_memory_is_too_large() -> None:

@@ -113,6 +113,34 @@ def test_issued_tokens_have_a_name_a_lifetime_and_uses() -> None:
         assert RUNS == {"single": 1}
 
 
+def test_a_token_for_one_call_opens_a_duplex_call_to_its_end() -> None:
+    with a_worker(token="sesame").start() as address:
+        single = axon.issue_token("sesame", "pi", once=True)
+        with axon.connect(address, token=single) as remote:
+            assert remote.long_echo("result") == "result"
+            with pytest.raises(UnauthorizedError, match="has been used"):
+                remote.long_echo("result")
+
+
+def test_a_result_is_nobody_elses_business() -> None:
+    with a_worker(token="sesame").start() as address:
+        mine, yours = (axon.issue_token("sesame", name) for name in ("mine", "yours"))
+        with (
+            axon.connect(address, token=mine) as remote,
+            axon.connect(address, token=yours) as other,
+            axon.connect(address, token="sesame") as owner,
+        ):
+            running = remote(call_id="secret-1").submit.long_blocked("secret")
+            wait_for_run("secret")
+            with pytest.raises(UnauthorizedError, match="not one of yours's"):
+                axon.resume(other, "secret-1").result(5)
+            with pytest.raises(UnauthorizedError, match="not one of yours's"):
+                other(call_id="secret-1").long_blocked("secret")
+            fetched = axon.resume(owner, "secret-1")
+            RELEASED.set()
+            assert "secret" in {f.result(5) for f in (running, fetched) if not f.exception(5)}
+
+
 @pytest.fixture
 def identity(tmp_path: Path) -> Path:
     return tmp_path / "identity.pem"

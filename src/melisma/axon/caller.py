@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote
 
 from melisma.axon.codec import Types, decode, encode_arguments
 from melisma.axon.http import MESSAGE_TYPE, STREAM_TYPE
@@ -153,13 +154,21 @@ class _Attempts:
         """Attempt until there is an answer, a deadline, or nobody to ask."""
         for attempt in range(self._options.retries + 1):
             try:
-                return await self._attempt(attempt)
+                answer = await self._attempt(attempt)
+                break
             except OSError as error:
                 failure = error
             pause_s = left_s(self._deadline_at, 0.02 * 5**attempt)
             if attempt < self._options.retries:
                 await self._network.sleep(pause_s)
-        raise self._caller.unreachable(failure) from failure
+        else:
+            raise self._caller.unreachable(failure) from failure
+        # From here on, an OSError is one that the function raised.
+        if isinstance(answer, ResultStream):
+            return answer
+        if answer[0] == 202:
+            return await self._caller.result(self._network, self.call_id, self._deadline_at)
+        return self._caller.value(answer)
 
     def record(self, label: str) -> CallRecord:
         """The call as this side saw it."""
@@ -173,12 +182,12 @@ class _Attempts:
             time.monotonic() - self._started_at,
         )
 
-    async def _attempt(self, attempt: int) -> Any:
+    async def _attempt(self, attempt: int) -> Answer | ResultStream:
         caller, network = self._caller, self._network
         transport, response = await caller.requests.send(
             network,
             "POST",
-            f"/rpc/{self._name}",
+            f"/rpc/{quote(self._name)}",
             self._headers(attempt),
             self._body,
             self._deadline_at,
@@ -186,10 +195,7 @@ class _Attempts:
         if response.headers.get("content-type") == STREAM_TYPE:
             return ResultStream(transport, caller.types)
         self._received_bytes = response.body_bytes
-        answer = await caller.requests.read_answer(network, transport, response)
-        if answer[0] == 202:
-            return await caller.result(network, self.call_id, self._deadline_at)
-        return caller.value(answer)
+        return await caller.requests.read_answer(network, transport, response)
 
     def _headers(self, attempt: int) -> dict[str, str]:
         headers = {"axon-call-id": self.call_id, "content-type": MESSAGE_TYPE}

@@ -23,6 +23,7 @@ from melisma.axon.server import Exchange, Reply
 from melisma.axon.spool import Spool
 from melisma.axon.streams import CallStream
 from melisma.axon.threads import Threads
+from melisma.axon.tokens import OWNER
 from melisma.errors import (
     AxonError,
     BusyError,
@@ -31,6 +32,7 @@ from melisma.errors import (
     LostError,
     MalformedError,
     StorageError,
+    UnauthorizedError,
 )
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class Calls:
         self._threads = Threads()
         self._processes: ProcessPool | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
 
     async def call(self, exchange: Exchange, name: str, caller: str) -> Reply:
         """Serve ``POST /rpc/NAME``."""
@@ -60,7 +63,7 @@ class Calls:
         call_id = headers.get("axon-call-id") or secrets.token_hex(16)
         age_s = _seconds(headers, "axon-age-s")
         duplex = "duplex" in (exposed.pattern, headers.get("axon-pattern"))
-        entry = self._ledger.find(call_id, age_s, name)
+        entry = self._find(call_id, caller, age_s, name)
         if entry is None:
             now, body_bytes = time.monotonic(), exchange.request.body_bytes
             deadline_s = _seconds(headers, "axon-deadline-s")
@@ -68,7 +71,8 @@ class Calls:
             context = CallContext(call_id, name, caller, deadline_at, now, body_bytes)
             message = await self._receive(exchange)
             # A copy of this call may have begun while the body of this one arrived.
-            entry = self._ledger.known(call_id)
+            age_s = (age_s or 0.0) + time.monotonic() - now
+            entry = self._find(call_id, caller, age_s, name)
             if entry is not None:
                 self._metrics.active -= 1
             elif "generator" in exposed.kind:
@@ -84,10 +88,10 @@ class Calls:
         exchange.after = entry.hand_over
         return Reply.of(outcome)
 
-    async def wait(self, call_id: str, query: Mapping[str, str]) -> Reply:
+    async def wait(self, call_id: str, query: Mapping[str, str], caller: str) -> Reply:
         """Serve ``GET /calls/ID``: the result of a duplex call as soon as it is there."""
         wait_s = _seconds(query, "wait_s") or 0.0
-        entry = self._ledger.find(call_id, None)
+        entry = self._find(call_id, caller)
         if entry is None:
             raise LostError(
                 f"no call {call_id} here: it never arrived, was fetched before, waited longer "
@@ -96,9 +100,9 @@ class Calls:
         outcome = await entry.wait(min(wait_s, MAX_POLL_S))
         return Reply(204) if outcome is None else Reply.of(outcome)
 
-    def dismiss(self, call_id: str) -> Reply:
+    def dismiss(self, call_id: str, caller: str) -> Reply:
         """Serve ``DELETE /calls/ID``: cancel what runs, forget what was delivered."""
-        entry = self._ledger.find(call_id, None)
+        entry = self._find(call_id, caller)
         if entry is not None and entry.ended_at is None:
             self._cancel(entry, CallCancelledError(f"call {call_id} was cancelled"))
         elif entry is not None:
@@ -106,21 +110,36 @@ class Calls:
         return Reply(204)
 
     async def drain(self) -> None:
-        """Let running calls end, for a while, then cancel them."""
+        """Take on no more calls; let running ones end, for a while, then cancel them."""
+        self._stopping = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._limits.shutdown_s)
         for entry in self._ledger.running():
             self._cancel(entry, CallCancelledError("the worker is stopping"))
 
     def close(self) -> None:
-        """Give back threads, processes and disk."""
+        """Give back threads and processes."""
         if self._processes is not None:
             self._processes.close()
         self._threads.close()
-        self._spool.close()
+
+    def _find(
+        self,
+        call_id: str,
+        caller: str,
+        age_s: float | None = None,
+        function: str | None = None,
+    ) -> Entry | None:
+        """A call that is known, if it is this caller's: its outcome is nobody else's business."""
+        entry = self._ledger.find(call_id, age_s, function)
+        if entry is not None and caller not in (entry.context.caller, OWNER):
+            raise UnauthorizedError(f"call {call_id} is not one of {caller}'s")
+        return entry
 
     async def _receive(self, exchange: Exchange) -> Message:
         """The arguments, with a place among the concurrent calls taken for them."""
+        if self._stopping:
+            raise BusyError("this worker is stopping; the call did not run")
         if self._metrics.active >= self._limits.max_calls:
             raise BusyError(
                 f"this worker is at its limit of {self._limits.max_calls} calls at once "
@@ -155,8 +174,8 @@ class Calls:
         if context.deadline_at is not None:
             late = DeadlineError(f"{exposed.name} did not end by the caller's deadline")
             asyncio.get_running_loop().call_at(context.deadline_at, self._cancel, entry, late)
-        if duplex and (reply_to := exchange.request.headers.get("axon-reply-to")):
-            peer = exchange.transport.transport.get_extra_info("peername")[0]
+        reply_to = exchange.request.headers.get("axon-reply-to")
+        if duplex and reply_to and (peer := exchange.peer_host):
             posting = asyncio.get_running_loop().create_task(post_result(entry, peer, reply_to))
             self._tasks.add(posting)
             posting.add_done_callback(self._tasks.discard)
@@ -209,6 +228,8 @@ class Calls:
             return await self._threads.run(run, _perform_in, entry.context, exposed, message)
         except asyncio.CancelledError:
             return failed(CallCancelledError(f"call {entry.id} was cancelled"))
+        except Exception as error:  # noqa: BLE001 - no thread, no memory: the caller must hear it
+            return failed(AxonError(f"the worker could not run {exposed.name}: {error!r}"))
 
     def _pool(self) -> "ProcessPool":
         if self._processes is None:

@@ -104,10 +104,6 @@ class Ledger:
             )
         return None
 
-    def known(self, call_id: str) -> Entry | None:
-        """The call with this id, if it is remembered."""
-        return self._entries.get(call_id)
-
     def open(self, call_id: str, function: str, context: CallContext) -> Entry:
         """Begin a call that `find` did not know."""
         entry = self._entries[call_id] = Entry(call_id, function, context)

@@ -59,7 +59,7 @@ def exception_message(error: BaseException) -> Message:
     parts = {"type": kind.__qualname__, "module": kind.__module__, "message": _text(error)}
     parts["traceback"] = _text(text)
     try:
-        return encode({**parts, "args": list(error.args)})
+        return encode({**parts, "args": _arguments(error)})
     except EncodingError:
         return encode({**parts, "args": [parts["message"]]})
 
@@ -98,6 +98,12 @@ def error_from_json(status: int, body: bytes | bytearray) -> AxonError:
         return axon_error(parts["error"], parts["message"])
     except (msgspec.DecodeError, KeyError, TypeError, RecursionError):
         return AxonError(f"HTTP status {status}: {bytes(body[:200])!r}; is this an Axon worker?")
+
+
+def _arguments(error: BaseException) -> list[object]:
+    if isinstance(error, OSError) and error.filename is not None:
+        return [error.errno, error.strerror, error.filename]  # Not among its args.
+    return list(error.args)
 
 
 def _text(subject: object) -> str:

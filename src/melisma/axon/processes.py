@@ -36,7 +36,7 @@ class ProcessPool:
 
     async def run(self, exposed: Exposed, message: Message) -> Outcome:
         """Run one call; cancelling this coroutine ends the process."""
-        child = self._idle.pop() if self._idle else _Child()
+        child = self._idle.pop() if self._idle else await self._threads.run(_Child)
         try:
             result = await self._threads.run(child.call, exposed, message)
         except (EOFError, OSError):

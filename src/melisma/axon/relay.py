@@ -267,4 +267,5 @@ class _Dialler:
                 transport.transport.resume_reading()
             else:
                 await transport.start_tls(self._context, server_side=True)
+        transport.relayed = True
         self._server.adopt(transport)

@@ -3,9 +3,10 @@
 from typing import Any
 
 from melisma.axon.codec import Types, decode
+from melisma.axon.message import Message
 from melisma.axon.outcome import error_from_json, remote_exception
 from melisma.axon.streams import END, FAILED, ITEM, PART
-from melisma.axon.transport import Transport, run_blocking
+from melisma.axon.transport import Transport, closed_on_error, run_blocking
 from melisma.axon.wire import read_bytes, read_message
 from melisma.errors import DeadlineError, MalformedError, UnreachableError
 
@@ -25,35 +26,34 @@ class ResultStream:
         if self._ended:
             return False, None
         try:
-            return await self._read_part()
+            with closed_on_error(self._transport):
+                meaning, body = await self._read_part()
         except TimeoutError:
-            self.close()
+            self._ended = True
             raise DeadlineError("the deadline passed before the stream ended") from None
         except OSError as error:
-            self.close()
+            self._ended = True
             raise UnreachableError(f"the stream was cut off: {error}") from error
-        except BaseException:
-            self.close()
-            raise
+        if meaning == ITEM:
+            return True, decode(body, self._types)
+        self.close()
+        if meaning == END:
+            return False, None
+        raise remote_exception(body, self._types)
 
     def close(self) -> None:
         """Leave the stream."""
         self._ended = True
         self._transport.close()
 
-    async def _read_part(self) -> tuple[bool, Any]:
+    async def _read_part(self) -> tuple[int, Message]:
         meaning, size = PART.unpack(await read_bytes(self._transport, PART.size))
         if meaning == FAILED:
+            self._ended = True
             raise error_from_json(500, await read_bytes(self._transport, size))
-        message = await read_message(self._transport, size, MAX_TREE_BYTES)
-        if meaning == ITEM:
-            return True, decode(message, self._types)
-        if meaning == END:
-            self.close()
-            return False, None
         if meaning > FAILED:
             raise MalformedError(f"a stream part of meaning {meaning}")
-        raise remote_exception(message, self._types)
+        return meaning, await read_message(self._transport, size, MAX_TREE_BYTES)
 
 
 class Items:

@@ -38,6 +38,14 @@ class Exchange(msgspec.Struct):
     after: Callable[[], None] | None = None
     """Called when the caller has shown that the reply arrived: by its next request."""
 
+    @property
+    def peer_host(self) -> str | None:
+        """The host that the request came from; None through a relay."""
+        if self.transport.relayed:
+            return None
+        host: str = self.transport.transport.get_extra_info("peername")[0]
+        return host
+
     async def read_message(self) -> Message:
         """Receive the body as a message."""
         size = await self._begin_body()
@@ -86,6 +94,8 @@ class Reply(msgspec.Struct):
 
 
 Handler = Callable[[Exchange], Awaitable[Reply]]
+Next = tuple[bool, Callable[[], None] | None]
+"""Whether another request may follow on a connection, and what to call when it does."""
 
 
 class Server:
@@ -115,17 +125,21 @@ class Server:
         transport.on_data = connection.attend
         connection.attend()
 
-    async def close(self) -> None:
-        """Stop to listen and close every connection."""
+    def stop_listening(self) -> None:
+        """Take no further connections."""
         if self._server is not None:
             self._server.close()
+
+    async def close(self) -> None:
+        """Stop to listen and close every connection."""
+        self.stop_listening()
         tasks = [c.task for c in self._connections if c.task is not None]
         for connection in list(self._connections):
             connection.close()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _exchange(self, transport: EventTransport) -> tuple[bool, Callable[[], None] | None]:
-        """Serve one request; whether another may follow, and what to call when it does."""
+    async def _exchange(self, transport: EventTransport) -> Next:
+        """Serve one request."""
         exchange: Exchange | None = None
         try:
             transport.deadline_at = time.monotonic() + self._limits.head_s
@@ -186,9 +200,6 @@ class Server:
                 await stream.aclose()  # type: ignore[attr-defined]
 
 
-_Next = tuple[bool, Callable[[], None] | None]
-
-
 class _Connection:
     """One connection that serves: idle, or busy with one request."""
 
@@ -197,7 +208,7 @@ class _Connection:
     def __init__(
         self,
         transport: EventTransport,
-        exchange: Callable[[EventTransport], Coroutine[Any, Any, _Next]],
+        exchange: Callable[[EventTransport], Coroutine[Any, Any, Next]],
         idle_s: float,
     ) -> None:
         self._transport = transport
@@ -219,8 +230,12 @@ class _Connection:
                 self._delivered()
                 self._delivered = None
             self.task = eager.start(self._serve(), self._ready)
-        if self._transport.ended and not self._busy:
+        if self._busy:
+            return
+        if self._transport.ended:
             self.close()
+        else:
+            self._transport.expect_more()
 
     def close(self) -> None:
         """Close the connection, whatever it does."""

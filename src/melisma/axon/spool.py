@@ -1,8 +1,9 @@
-"""Results that wait to be fetched: in memory while there is room, then on disk."""
+"""Results that wait to be fetched: in memory while there is room, then on disk.
+
+What is on disk has no name there and is mapped: it is gone with the process, however that ends.
+"""
 
 import mmap
-import os
-import shutil
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -15,30 +16,22 @@ from melisma.errors import StorageError
 class Kept:
     """One waiting result."""
 
-    def __init__(self, spool: "Spool", data: bytes | None, path: Path | None, size: int) -> None:
+    def __init__(self, spool: "Spool", data: bytes | mmap.mmap, size: int) -> None:
         self._spool = spool
-        self._data = data
-        self._path = path
+        self._data: bytes | mmap.mmap | None = data
         self.size = size
 
     def buffers(self) -> list[Buffer]:
         """Its bytes; from disk they are mapped, not read."""
-        if self._path is None:
-            return [self._data or b""]
-        try:
-            with self._path.open("rb") as file:
-                return [memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))]
-        except (OSError, ValueError) as error:
-            raise StorageError(f"the result cannot be read back: {error}") from error
+        return [memoryview(self._data or b"")]
 
     def discard(self) -> None:
-        """Give its room back."""
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
+        """Give its room back; what is being sent stays until it is."""
+        if isinstance(self._data, mmap.mmap):
             self._spool.reserve(disk=-self.size)
         elif self._data is not None:
             self._spool.reserve(memory=-self.size)
-        self._data = self._path = None
+        self._data = None
 
 
 class Spool:
@@ -47,8 +40,7 @@ class Spool:
     def __init__(self, max_memory_bytes: int, max_disk_bytes: int, directory: Path | None = None):
         self._max_memory_bytes = max_memory_bytes
         self._max_disk_bytes = max_disk_bytes
-        self._parent = directory
-        self._directory: Path | None = None
+        self._directory = directory
         self._lock = threading.Lock()
         self.memory_bytes = 0
         self.disk_bytes = 0
@@ -69,38 +61,24 @@ class Spool:
         """Keep a copy; a `StorageError` says what was full."""
         size = buffers_bytes(buffers)
         if self.reserve(memory=size):
-            return Kept(self, b"".join(buffers), None, size)
+            return Kept(self, b"".join(buffers), size)
         if not self.reserve(disk=size):
             raise StorageError(
                 f"the result ({size} bytes) was not kept: results waiting on disk take "
                 f"{self.disk_bytes} of {self._max_disk_bytes} bytes (keep_disk_bytes)"
             )
         try:
-            return Kept(self, None, self._write(buffers), size)
+            return Kept(self, self._write(buffers), size)
         except OSError as error:
             self.reserve(disk=-size)
-            where = self._directory or self._parent or "the temporary directory"
+            where = self._directory or tempfile.gettempdir()
             raise StorageError(
                 f"the result ({size} bytes) was not kept: {error.strerror} in {where}"
             ) from error
 
-    def close(self) -> None:
-        """Remove what is on disk."""
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
-
-    def _write(self, buffers: Sequence[Buffer]) -> Path:
-        with self._lock:
-            if self._directory is None:
-                self._directory = Path(tempfile.mkdtemp(prefix="axon-", dir=self._parent))
-        handle, name = tempfile.mkstemp(dir=self._directory)
-        path = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                for buffer in buffers:
-                    file.write(buffer)
-        except OSError:
-            path.unlink(missing_ok=True)
-            raise
-        return path
+    def _write(self, buffers: Sequence[Buffer]) -> mmap.mmap:
+        with tempfile.TemporaryFile(dir=self._directory) as file:
+            for buffer in buffers:
+                file.write(buffer)
+            file.flush()
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -11,8 +11,12 @@ import re
 import secrets
 import time
 from collections.abc import Callable
+from typing import Final
 
 from melisma.errors import SettingError, UnauthorizedError
+
+OWNER: Final = "owner"
+"""The name of a caller that shows the secret itself."""
 
 
 def issue_token(
@@ -30,17 +34,21 @@ def issue_token(
 class TokenCheck:
     """Decides whether a token opens this worker."""
 
-    def __init__(self, secret: str | None, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, secret: str | None, retry_s: float = 60.0, now: Callable[[], float] = time.time
+    ) -> None:
         if secret is not None and not secret:
             raise SettingError("an empty token would let everyone in: use None to say so")
         self._secret = secret
         self._now = now
-        self._used: dict[str, str] = {}
+        self._retry_s = retry_s
+        self._used: dict[str, tuple[str, float]] = {}
 
-    def check(self, header: str | None, call_id: str = "") -> str:
+    def check(self, header: str | None, call_id: str = "", *, runs: bool = True) -> str:
         """The name of the caller; an `UnauthorizedError` says what is wrong with its token.
 
-        A token for one call keeps opening that call: a retry has the same id.
+        A token for one call keeps opening that call, whose retries have the same id: as long as
+        the worker remembers it where something ``runs``, else without limit.
         """
         if self._secret is None:
             return "anyone"
@@ -48,7 +56,7 @@ class TokenCheck:
             raise UnauthorizedError("this worker asks for a token: connect(address, token=...)")
         token = header.removeprefix("Bearer ")
         if hmac.compare_digest(token.encode(), self._secret.encode()):
-            return "owner"
+            return OWNER
         body, _, mac = token.rpartition(".")
         if not hmac.compare_digest(mac.encode(), _mac(self._secret, body).encode()):
             raise UnauthorizedError("the token is not one of this worker's")
@@ -58,7 +66,9 @@ class TokenCheck:
         if nonce.startswith("once"):
             if not call_id:
                 raise UnauthorizedError(f"the token of {name} is for one call, and this has no id")
-            if self._used.setdefault(nonce, call_id) != call_id:
+            first_id, first_at = self._used.setdefault(nonce, (call_id, self._now()))
+            late = runs and self._now() - first_at >= self._retry_s
+            if first_id != call_id or late:
                 raise UnauthorizedError(f"the token of {name} was for one call and has been used")
         return name
 

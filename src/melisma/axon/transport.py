@@ -201,6 +201,8 @@ class EventTransport(asyncio.BufferedProtocol):
         self.deadline_at: float | None = None
         self.on_data: Callable[[], None] | None = None
         """Called when bytes or the end came that nobody waits for."""
+        self.relayed = False
+        """Whether a relay stands between this end and the other."""
         self._watchdog: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._inbox = Inbox()
@@ -272,6 +274,12 @@ class EventTransport(asyncio.BufferedProtocol):
         """Whether the other side has closed."""
         return self._ended
 
+    def expect_more(self) -> None:
+        """Read on, if that was paused because nobody took what had come."""
+        if self._reading_paused and (self._target or self._inbox.space()):
+            self._reading_paused = False
+            self.transport.resume_reading()
+
     async def wait_readable(self) -> bool:
         while not self.readable:
             if self._ended:
@@ -342,9 +350,7 @@ class EventTransport(asyncio.BufferedProtocol):
             self._target = None
 
     async def _wait_reader(self) -> None:
-        if self._reading_paused and (self._target is not None or self._inbox.space().nbytes):
-            self._reading_paused = False
-            self.transport.resume_reading()
+        self.expect_more()
         self._reader = self._loop.create_future()
         await self._wait(self._reader)
 

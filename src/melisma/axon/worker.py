@@ -66,15 +66,15 @@ class Worker(Service):
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.trace)
-        self._tokens = TokenCheck(self.token)
+        self._tokens = TokenCheck(self.token, self.limits.remember_s)
         self._identity = axon_tls.identity_file(self.tls)
         self._calls: Calls
 
     def rpc(
-        self, *, comms_pattern: str = "simplex", executor: str = "thread", name: str | None = None
+        self, comms_pattern: str = "simplex", *, executor: str = "thread", name: str | None = None
     ) -> Callable[[F], F]:
         """Decorate a function to expose it; see `Functions.rpc`."""
-        return self.functions.rpc(comms_pattern=comms_pattern, executor=executor, name=name)
+        return self.functions.rpc(comms_pattern, executor=executor, name=name)
 
     def expose(self, subject: object, methods: Iterable[str], *, name: str | None = None) -> None:
         """Expose the named methods of an object."""
@@ -99,6 +99,7 @@ class Worker(Service):
             async with presence.shown(address, self.functions, server, identity) as shown:
                 _log.info("serving %s at %s", ", ".join(f.name for f in self.functions), shown)
                 yield str(shown)
+                server.stop_listening()
                 await self._calls.drain()
         finally:
             await server.close()
@@ -106,16 +107,17 @@ class Worker(Service):
 
     async def _handle(self, exchange: Exchange) -> Reply:
         request = exchange.request
-        call_id = request.headers.get("axon-call-id", "")
-        caller = self._tokens.check(request.headers.get("authorization"), call_id)
         kind, _, rest = request.path.lstrip("/").partition("/")
+        call_id = rest if kind == "calls" else request.headers.get("axon-call-id", "")
+        runs = kind == "rpc"
+        caller = self._tokens.check(request.headers.get("authorization"), call_id, runs=runs)
         match request.method, kind, rest:
             case "POST", "rpc", name:
                 return await self._calls.call(exchange, name, caller)
             case "GET", "calls", name:
-                return await self._calls.wait(name, request.query)
+                return await self._calls.wait(name, request.query, caller)
             case "DELETE", "calls", name:
-                return self._calls.dismiss(name)
+                return self._calls.dismiss(name, caller)
             case "GET", "", "":
                 return Reply(200, buffers=[msgspec.json.encode(self._profile())])
             case "GET", "metrics", "":

@@ -1,0 +1,106 @@
+"""Addresses: one string says all, and what is no address is told what one looks like."""
+
+import ipaddress
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from melisma.axon.address import DEFAULT_PORT, Address
+from melisma.errors import SettingError
+from tests.axon.values import texts
+
+GRAMMAR = r"http\[s\]://\[TOKEN@\]HOST:PORT\[/via/NAME\]\[#sha256:FINGERPRINT\]"
+
+hosts = (
+    st.from_regex(r"\A[a-z0-9]([a-z0-9-]{0,10}[a-z0-9])?(\.[a-z0-9]{1,9}){0,3}\Z")
+    | st.ip_addresses(v=4).map(str)
+    | st.ip_addresses(v=6).map(str)
+)
+fingerprints = st.from_regex(r"\Asha256:[0-9a-f]{64}\Z")
+addresses = st.builds(
+    Address,
+    hosts,
+    st.integers(1, 65535),
+    st.booleans(),
+    st.none() | fingerprints,
+    st.none() | texts.filter(bool),
+    st.none() | st.from_regex(r"\A[A-Za-z0-9_.-]{1,20}\Z"),
+).filter(lambda address: address.fingerprint is None or address.tls or address.via is not None)
+
+
+@given(addresses)
+def test_an_address_says_all_that_it_holds(address: Address) -> None:
+    assert Address.parse(str(address)) == address
+
+
+@given(addresses)
+def test_without_its_token_an_address_is_the_same_place(address: Address) -> None:
+    shown = address.without_token()
+    assert shown.token is None
+    assert "@" not in str(shown)
+    assert (shown.host, shown.port, shown.via) == (address.host, address.port, address.via)
+
+
+@given(hosts)
+def test_a_bare_host_is_plain_http_on_the_usual_port(host: str) -> None:
+    assume(":" not in host)
+    assert Address.parse(host) == Address(host, DEFAULT_PORT)
+    assert Address.parse(f"{host}:9") == Address(host, 9)
+    assert Address.parse(f"https://{host}/\n") == Address(host, DEFAULT_PORT, tls=True)
+
+
+@given(st.ip_addresses(v=6))
+def test_the_host_of_version_six_stands_in_brackets(host: ipaddress.IPv6Address) -> None:
+    assert str(Address(str(host), 9)) == f"http://[{host}]:9"
+
+
+@given(st.text() | st.text("htps:/@#?[]%.a1\n "))
+def test_a_text_is_an_address_that_says_itself_or_it_is_none(text: str) -> None:
+    try:
+        address = Address.parse(text)
+    except SettingError:
+        return
+    assert Address.parse(str(address)) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "http://",
+        "http://:8000",
+        "ftp://host",
+        "ws://host:8000",
+        "http//host",
+        "http://host:port",
+        "http://host:70000",
+        "http://host:-1",
+        "http://host/path",
+        "http://host/via",
+        "http://host/via/",
+        "http://host/via/a/b",
+        "http://host/via/größe",
+        "http://host?query",
+        "http://user:password@host",
+        "http://ho st",
+        "http://host\n:80",
+        "http://[::1",
+        "http://[half]:80",
+        "https://host#fingerprint",
+        "https://host#sha256:1234",
+        f"https://host#md5:{'a' * 64}",
+        f"https://host#sha256:{'A' * 64}",
+        f"https://host#sha256:{'a' * 65}",
+    ],
+)
+def test_what_is_no_address_is_told_what_one_looks_like(text: str) -> None:
+    with pytest.raises(SettingError, match=GRAMMAR):
+        Address.parse(text)
+
+
+def test_a_fingerprint_takes_tls_or_a_relay_that_carries_it() -> None:
+    fingerprint = f"sha256:{'a' * 64}"
+    with pytest.raises(SettingError, match="has a fingerprint but is not https"):
+        Address.parse(f"http://host:1#{fingerprint}")
+    assert Address.parse(f"http://host:1/via/w#{fingerprint}").fingerprint == fingerprint
