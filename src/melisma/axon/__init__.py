@@ -20,9 +20,9 @@ A map of the layout, bottom to top:
 
 ==========================================  ==================================================
 codec, message, arrays, tensors, records    values to bytes and back
-http, transport, wire                       bytes on a connection, blocking or on an event loop
+http, transport, blocking, event, wire      bytes on a connection, blocking or on an event loop
 address, tls, tokens, limits                where, how safely, by whom, how much
-functions, outcome, context, threads,
+functions, outcome, context, eager, threads,
 processes, streams, ledger, spool, calls    a call at the worker
 server, service, worker                     the worker
 network, requests, results, returns,

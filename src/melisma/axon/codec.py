@@ -166,8 +166,10 @@ class _Packer:
 
     def _list(self, value: list[Any], depth: int) -> list[Any]:
         # A long list of plain values is taken whole: the walk would cost more than the encoding.
-        if len(value) > 64 and set(map(type, value)) <= _PLAIN:
-            return value
+        if len(value) > 64:
+            kinds = set(map(type, value))
+            if kinds <= _PLAIN or (kinds == {int} and _fits(min(value)) and _fits(max(value))):
+                return value
         return self.items(value, depth)
 
     def _tuple(self, value: tuple[Any, ...], depth: int) -> Ext:
@@ -205,7 +207,7 @@ class _Packer:
         return value
 
     def _int(self, value: int, _depth: int) -> int | Ext:
-        if -(1 << 63) <= value < 1 << 64:
+        if _fits(value):
             return value
         return Ext(_INT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
 
@@ -307,6 +309,10 @@ class _Unpacker:
         if frame is None:
             raise MalformedError(f"frame {number} belongs to two values")
         return frame
+
+
+def _fits(value: int) -> bool:
+    return -(1 << 63) <= value < 1 << 64
 
 
 def _advice(kind: type) -> str:

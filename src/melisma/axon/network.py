@@ -13,16 +13,12 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from melisma.axon.address import Address
+from melisma.axon.blocking import BlockingTransport
+from melisma.axon.event import EventTransport
 from melisma.axon.http import parse_response, request_head
 from melisma.axon.outcome import error_from_json
 from melisma.axon.tls import check_fingerprint, client_context
-from melisma.axon.transport import (
-    BlockingTransport,
-    EventTransport,
-    Transport,
-    closed_on_error,
-    tune,
-)
+from melisma.axon.transport import Transport, closed_on_error, tune
 from melisma.axon.wire import read_bytes
 from melisma.errors import UnauthorizedError
 

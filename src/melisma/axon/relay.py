@@ -18,6 +18,7 @@ from typing import Final
 from melisma.axon import tls as axon_tls
 from melisma.axon.address import Address
 from melisma.axon.eager import in_task
+from melisma.axon.event import EventTransport
 from melisma.axon.http import parse_response, request_head, response_head
 from melisma.axon.limits import Limits
 from melisma.axon.network import EventNetwork
@@ -25,7 +26,7 @@ from melisma.axon.outcome import error_from_json
 from melisma.axon.server import Exchange, Reply, Server
 from melisma.axon.service import Service
 from melisma.axon.tokens import TokenCheck
-from melisma.axon.transport import EventTransport, closed_on_error
+from melisma.axon.transport import closed_on_error
 from melisma.axon.wire import read_bytes
 from melisma.errors import AxonError, RefusedError, SettingError, UnreachableError
 

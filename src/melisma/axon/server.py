@@ -15,11 +15,12 @@ from typing import Any, Final
 import msgspec
 
 from melisma.axon import eager
+from melisma.axon.event import EventTransport
 from melisma.axon.http import JSON_TYPE, Request, parse_request, response_head
 from melisma.axon.limits import Limits
 from melisma.axon.message import Buffer, Message, buffers_bytes
 from melisma.axon.outcome import Outcome, failed
-from melisma.axon.transport import EventTransport, tune
+from melisma.axon.transport import tune
 from melisma.axon.wire import discard, read_bytes, read_message
 from melisma.errors import AxonError, MalformedError, TooLargeError, TooSlowError
 
