@@ -69,10 +69,12 @@ class Calls:
             deadline_s = _seconds(headers, "axon-deadline-s")
             deadline_at = None if deadline_s is None else now + deadline_s
             context = CallContext(call_id, name, caller, deadline_at, now, body_bytes)
+            waits = not exchange.whole
             message = await self._receive(exchange)
-            # A copy of this call may have begun while the body of this one arrived.
-            age_s = (age_s or 0.0) + time.monotonic() - now
-            entry = self._find(call_id, caller, age_s, name)
+            if waits:
+                # A copy of this call may have begun while the body of this one arrived.
+                age_s = (age_s or 0.0) + time.monotonic() - now
+                entry = self._find_again(call_id, caller, age_s, name)
             if entry is not None:
                 self._metrics.active -= 1
             elif "generator" in exposed.kind:
@@ -135,6 +137,13 @@ class Calls:
         if entry is not None and caller not in (entry.context.caller, OWNER):
             raise UnauthorizedError(f"call {call_id} is not one of {caller}'s")
         return entry
+
+    def _find_again(self, call_id: str, caller: str, age_s: float, function: str) -> Entry | None:
+        try:
+            return self._find(call_id, caller, age_s, function)
+        except AxonError:
+            self._metrics.active -= 1
+            raise
 
     async def _receive(self, exchange: Exchange) -> Message:
         """The arguments, with a place among the concurrent calls taken for them."""

@@ -2,11 +2,11 @@
 
 import time
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+
+import msgspec
 
 
-@dataclass(slots=True)
-class CallContext:
+class CallContext(msgspec.Struct, gc=False):
     """The call that is being served."""
 
     id: str
@@ -15,7 +15,7 @@ class CallContext:
     deadline_at: float | None = None
     started_at: float = 0.0
     bytes_in: int = 0
-    _cancelled: bool = field(default=False, repr=False)
+    _cancelled: bool = False
 
     @property
     def seconds_left(self) -> float | None:

@@ -83,9 +83,9 @@ class EventTransport(asyncio.BufferedProtocol):
     # What the speakers of HTTP call.
 
     @property
-    def readable(self) -> bool:
-        """Whether there are bytes to read."""
-        return len(self._inbox) > 0
+    def buffered_bytes(self) -> int:
+        """Bytes that have come and nobody took yet."""
+        return len(self._inbox)
 
     @property
     def ended(self) -> bool:
@@ -99,7 +99,7 @@ class EventTransport(asyncio.BufferedProtocol):
             self.transport.resume_reading()
 
     async def wait_readable(self) -> bool:
-        while not self.readable:
+        while not len(self._inbox):
             if self._ended:
                 return False
             await self._wait_reader()

@@ -11,6 +11,7 @@ import heapq
 import re
 from collections.abc import Callable
 from itertools import count
+from typing import Final
 
 from melisma.axon.context import CallContext
 from melisma.axon.outcome import Outcome
@@ -18,6 +19,9 @@ from melisma.axon.spool import Kept
 from melisma.errors import LostError, MalformedError
 
 _ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
+
+_NOBODY: Final[list[asyncio.Future[None]]] = []
+"""Shared by the many calls that nobody waits for; never changed."""
 
 
 class Entry:
@@ -33,7 +37,7 @@ class Entry:
         self.kept: Kept | None = None
         self.ended_at: float | None = None
         self.task: asyncio.Task[None] | None = None
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: list[asyncio.Future[None]] = _NOBODY
 
     def end(self, outcome: Outcome, now: float) -> None:
         """Record how it ended and wake who waits."""
@@ -41,20 +45,20 @@ class Entry:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        self._waiters.clear()
+        self._waiters = _NOBODY
 
     async def wait(self, timeout_s: float | None = None) -> Outcome | None:
         """Its outcome, or None if it still runs after ``timeout_s``."""
         if self.ended_at is None:
             waiter = asyncio.get_running_loop().create_future()
-            self._waiters.add(waiter)
+            self._waiters = [*self._waiters, waiter]
             try:
                 if timeout_s is None:
                     await waiter
                 elif not (await asyncio.wait([waiter], timeout=timeout_s))[0]:
                     return None
             finally:
-                self._waiters.discard(waiter)
+                self._waiters = [other for other in self._waiters if other is not waiter]
         if self.outcome is None:
             raise LostError(f"the result of call {self.id} was handed over before")
         if self.kept is not None:

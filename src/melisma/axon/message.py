@@ -99,6 +99,8 @@ def frame_gaps(prelude: Prelude, table: Buffer, message_bytes: int) -> list[tupl
 
 def message_buffers(message: Message) -> list[Buffer]:
     """The buffers that make up a message on the wire, small ones joined, frames uncopied."""
+    if not message.frames:
+        return [PRELUDE.pack(MAGIC, len(message.tree), 0) + message.tree]
     sizes = [frame.nbytes for frame in message.frames]
     head = b"".join(
         (
@@ -107,8 +109,6 @@ def message_buffers(message: Message) -> list[Buffer]:
             message.tree,
         )
     )
-    if not sizes:
-        return [head]
     buffers: list[Buffer] = [head + bytes(padding(len(head)))]
     position = 0
     for frame in message.frames:
@@ -131,6 +131,8 @@ def parse_message(data: Buffer, max_tree_bytes: int = 1 << 32) -> Message:
     if view.nbytes < PRELUDE.size:
         raise MalformedError(f"a message has at least {PRELUDE.size} bytes, this one {view.nbytes}")
     prelude = read_prelude(view[: PRELUDE.size], view.nbytes, max_tree_bytes)
+    if not prelude.frame_count and PRELUDE.size + prelude.tree_bytes == view.nbytes:
+        return Message(view[PRELUDE.size :])  # what most calls are
     table_end = PRELUDE.size + 8 * prelude.frame_count
     position = PRELUDE.size + prelude.rest_bytes
     frames = []

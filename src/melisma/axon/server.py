@@ -47,6 +47,11 @@ class Exchange(msgspec.Struct):
         host: str = self.transport.transport.get_extra_info("peername")[0]
         return host
 
+    @property
+    def whole(self) -> bool:
+        """Whether all of the body is there, so that reading it will not wait."""
+        return self.transport.buffered_bytes >= self.unread_bytes
+
     async def read_message(self) -> Message:
         """Receive the body as a message."""
         size = await self._begin_body()
@@ -225,7 +230,7 @@ class _Connection:
 
     def attend(self) -> None:
         """Serve what has come, as far as that goes without waiting."""
-        while self._transport.readable and not self._busy and not self._closed:
+        while self._transport.buffered_bytes and not self._busy and not self._closed:
             self._busy = True
             if self._delivered is not None:
                 self._delivered()

@@ -107,17 +107,17 @@ class Worker(Service):
 
     async def _handle(self, exchange: Exchange) -> Reply:
         request = exchange.request
-        kind, _, rest = request.path.lstrip("/").partition("/")
-        call_id = rest if kind == "calls" else request.headers.get("axon-call-id", "")
+        kind, _, rest = request.path[1:].partition("/")
         runs = kind == "rpc"
+        call_id = request.headers.get("axon-call-id", "") if runs else rest
         caller = self._tokens.check(request.headers.get("authorization"), call_id, runs=runs)
+        if runs and request.method == "POST":
+            return await self._calls.call(exchange, rest, caller)
         match request.method, kind, rest:
-            case "POST", "rpc", name:
-                return await self._calls.call(exchange, name, caller)
-            case "GET", "calls", name:
-                return await self._calls.wait(name, request.query, caller)
-            case "DELETE", "calls", name:
-                return self._calls.dismiss(name, caller)
+            case "GET", "calls", _:
+                return await self._calls.wait(rest, request.query, caller)
+            case "DELETE", "calls", _:
+                return self._calls.dismiss(rest, caller)
             case "GET", "", "":
                 return Reply(200, buffers=[msgspec.json.encode(self._profile())])
             case "GET", "metrics", "":
