@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from melisma.axon.codec import decode
 from melisma.axon.message import MAGIC, PRELUDE, Buffer, Message, message_buffers
 from melisma.axon.transport import EndOfStreamError, run_blocking
-from melisma.axon.wire import SMALL_BYTES, discard, read_bytes, read_message
+from melisma.axon.wire import discard, read_bytes, read_message
 from melisma.errors import MalformedError, TooLargeError
 from tests.axon.values import TYPES, everything, same, wire_bytes
 
@@ -19,15 +19,20 @@ def example(frame_bytes: int) -> bytes:
     return b"".join(message_buffers(Message(b"tree", frames)))
 
 
-EXAMPLES = [example(70), example(SMALL_BYTES)]  # received in one piece, and frame by frame
+EXAMPLES = [example(70), example(20_000)]
 
 
 class Tape:
     """A transport that plays what was recorded."""
 
-    def __init__(self, data: bytes | bytearray) -> None:
+    def __init__(self, data: bytes | bytearray, *, ahead: bool = False) -> None:
         self.deadline_at: float | None = None
         self.left = memoryview(data)
+        self.buffered_bytes = len(data) if ahead else 0
+
+    def take(self, count: int) -> bytearray:
+        taken, self.left = bytearray(self.left[:count]), self.left[count:]
+        return taken
 
     async def wait_readable(self) -> bool:
         return self.left.nbytes > 0
@@ -117,3 +122,13 @@ def test_bytes_are_read_as_they_came(data: bytes, count: int) -> None:
             run_blocking(read_bytes(Tape(data), count))
     else:
         assert run_blocking(read_bytes(Tape(data), count)) == data[:count]
+
+
+@pytest.mark.parametrize("data", EXAMPLES)
+def test_a_message_that_is_there_ahead_is_the_same_message(data: bytes) -> None:
+    waited, ahead = (
+        run_blocking(read_message(Tape(data, ahead=ahead), len(data), 100))
+        for ahead in (False, True)
+    )
+    assert bytes(ahead.tree) == bytes(waited.tree)
+    assert [bytes(frame) for frame in ahead.frames] == [bytes(frame) for frame in waited.frames]

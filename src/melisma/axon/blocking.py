@@ -18,6 +18,13 @@ class BlockingTransport:
         self._timeout_s = sock.gettimeout()
         self._inbox = Inbox()
 
+    @property
+    def buffered_bytes(self) -> int:
+        return len(self._inbox)
+
+    def take(self, count: int) -> bytearray:
+        return self._inbox.take(count)
+
     async def wait_readable(self) -> bool:
         return len(self._inbox) > 0 or self._receive_more()
 

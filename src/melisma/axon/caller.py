@@ -10,11 +10,12 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
 
 from melisma.axon.codec import Types, decode, encode_arguments
-from melisma.axon.http import MESSAGE_TYPE, STREAM_TYPE
+from melisma.axon.http import STREAM_TYPE
 from melisma.axon.message import Buffer, buffers_bytes, message_buffers
 from melisma.axon.metrics import CallRecord, Trace
 from melisma.axon.network import Network
@@ -187,7 +188,7 @@ class _Attempts:
         transport, response = await caller.requests.send(
             network,
             "POST",
-            f"/rpc/{quote(self._name)}",
+            _target(self._name),
             self._headers(attempt),
             self._body,
             self._deadline_at,
@@ -198,7 +199,7 @@ class _Attempts:
         return await caller.requests.read_answer(network, transport, response)
 
     def _headers(self, attempt: int) -> dict[str, str]:
-        headers = {"axon-call-id": self.call_id, "content-type": MESSAGE_TYPE}
+        headers = {"axon-call-id": self.call_id}
         if self._options.comms_pattern is not None:
             headers["axon-pattern"] = self._options.comms_pattern
         if self._deadline_at is not None:
@@ -209,6 +210,11 @@ class _Attempts:
             self._caller.returns.expect(self.call_id)
             headers["axon-reply-to"] = self._caller.returns.reply_to
         return headers
+
+
+@lru_cache
+def _target(name: str) -> str:
+    return f"/rpc/{quote(name)}"
 
 
 def left_s(deadline_at: float | None, most_s: float) -> float:

@@ -1,7 +1,6 @@
 """Calls at a worker: from a request to an outcome, on the executor that the function asks for."""
 
 import asyncio
-import contextvars
 import secrets
 import time
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from melisma.axon.codec import decode_arguments
-from melisma.axon.context import CallContext, enter
+from melisma.axon.context import CallContext, enter, leave
 from melisma.axon.functions import Exposed, Functions
 from melisma.axon.http import STREAM_TYPE
 from melisma.axon.ledger import Entry, Ledger
@@ -70,7 +69,12 @@ class Calls:
             deadline_at = None if deadline_s is None else now + deadline_s
             context = CallContext(call_id, name, caller, deadline_at, now, body_bytes)
             waits = not exchange.whole
-            message = await self._receive(exchange)
+            self._take_place()
+            try:
+                message = await exchange.read_message()
+            except BaseException:
+                self._metrics.active -= 1
+                raise
             if waits:
                 # A copy of this call may have begun while the body of this one arrived.
                 age_s = (age_s or 0.0) + time.monotonic() - now
@@ -145,8 +149,8 @@ class Calls:
             self._metrics.active -= 1
             raise
 
-    async def _receive(self, exchange: Exchange) -> Message:
-        """The arguments, with a place among the concurrent calls taken for them."""
+    def _take_place(self) -> None:
+        """Count one more among the concurrent calls, or refuse it before its body is received."""
         if self._stopping:
             raise BusyError("this worker is stopping; the call did not run")
         if self._metrics.active >= self._limits.max_calls:
@@ -155,11 +159,6 @@ class Calls:
                 "(max_calls); the call did not run"
             )
         self._metrics.active += 1
-        try:
-            return await exchange.read_message()
-        except BaseException:
-            self._metrics.active -= 1
-            raise
 
     def _begin(
         self,
@@ -172,7 +171,7 @@ class Calls:
     ) -> Entry:
         entry = self._ledger.open(context.id, exposed.name, context)
         if exposed.executor == "inline" and exposed.kind == "function" and not duplex:
-            outcome = contextvars.copy_context().run(_perform_in, context, exposed, message)
+            outcome = _perform_in(context, exposed, message)
             self._finish(entry, outcome, self._limits.remember_s)
             return entry
         run = self._run_duplex if duplex else self._run_simplex
@@ -231,10 +230,9 @@ class Calls:
                 return await self._perform_coroutine(exposed, message)
             if exposed.executor == "process":
                 return await self._pool().run(exposed, message)
-            run = contextvars.copy_context().run
             if exposed.executor == "inline":
-                return run(_perform_in, entry.context, exposed, message)
-            return await self._threads.run(run, _perform_in, entry.context, exposed, message)
+                return _perform_in(entry.context, exposed, message)
+            return await self._threads.run(_perform_in, entry.context, exposed, message)
         except asyncio.CancelledError:
             return failed(CallCancelledError(f"call {entry.id} was cancelled"))
         except Exception as error:  # noqa: BLE001 - no thread, no memory: the caller must hear it
@@ -280,8 +278,11 @@ class Calls:
 
 
 def _perform_in(context: CallContext, exposed: Exposed, message: Message) -> Outcome:
-    enter(context)
-    return perform(exposed, message)
+    token = enter(context)
+    try:
+        return perform(exposed, message)
+    finally:
+        leave(token)
 
 
 def _seconds(headers: Mapping[str, str], name: str) -> float | None:

@@ -1,7 +1,7 @@
 """What a running function can learn about the call that it serves."""
 
 import time
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 
 import msgspec
 
@@ -42,6 +42,11 @@ def current_call() -> CallContext:
     return _current.get()
 
 
-def enter(context: CallContext) -> None:
+def enter(context: CallContext) -> "Token[CallContext]":
     """Make ``context`` the current call of this task or thread."""
-    _current.set(context)
+    return _current.set(context)
+
+
+def leave(token: "Token[CallContext]") -> None:
+    """Make the current call what it was before `enter`."""
+    _current.reset(token)

@@ -84,13 +84,15 @@ class EventTransport(asyncio.BufferedProtocol):
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that have come and nobody took yet."""
         return len(self._inbox)
 
     @property
     def ended(self) -> bool:
         """Whether the other side has closed."""
         return self._ended
+
+    def take(self, count: int) -> bytearray:
+        return self._inbox.take(count)
 
     def expect_more(self) -> None:
         """Read on, if that was paused because nobody took what had come."""

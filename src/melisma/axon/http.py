@@ -79,16 +79,15 @@ def response_head(status: int, headers: Mapping[str, str]) -> bytes:
 
 
 def _head(first: str, headers: Mapping[str, str]) -> bytes:
-    lines = [first, *(f"{name}: {value}" for name, value in headers.items())]
+    text = first + "".join([f"\r\n{name}: {value}" for name, value in headers.items()])
+    # Nothing that is put into a head can begin another line of it.
+    if text.count("\r\n") != len(headers) or not text.replace("\r\n", "").isprintable():
+        bad = next((name for name in headers if not headers[name].isprintable()), first)
+        raise SettingError(f"{bad!r} cannot stand in an HTTP head: it is not printable")
     try:
-        if "".join(lines).isprintable():
-            return "\r\n".join([*lines, "", ""]).encode("latin-1")
-    except UnicodeEncodeError:
-        pass
-    raise SettingError(
-        f"{first!r} and its headers ({', '.join(headers)}) cannot stand in an HTTP head: "
-        "only printable letters of Latin-1 can"
-    )
+        return f"{text}\r\n\r\n".encode("latin-1")
+    except UnicodeEncodeError as error:
+        raise SettingError(f"{error.object[error.start]!r} cannot stand in an HTTP head") from None
 
 
 class _Collector:

@@ -77,6 +77,8 @@ class Exchange(msgspec.Struct):
                 f"a request of {size} bytes; the limit here is {self.limits.max_body_bytes} "
                 "(max_body_bytes)"
             )
+        if self.transport.buffered_bytes >= size:
+            return size
         self.transport.deadline_at = time.monotonic() + self.limits.body_s(size)
         if self.request.headers.get("expect", "").lower() == "100-continue":
             await self.transport.write([response_head(100, {})])

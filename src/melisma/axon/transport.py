@@ -28,6 +28,13 @@ class Transport(Protocol):
 
     deadline_at: float | None
 
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that have come and nobody took yet."""
+
+    def take(self, count: int) -> bytearray:
+        """``count`` of those bytes."""
+
     async def wait_readable(self) -> bool:
         """Wait for bytes; False when the other side has closed."""
 
@@ -109,6 +116,11 @@ class Inbox:
         self._start = end + 4
         return head
 
+    def take(self, count: int) -> bytearray:
+        """``count`` bytes that are there."""
+        self._start += count
+        return self._buffer[self._start - count : self._start]
+
     def take_into(self, view: memoryview) -> int:
         """Move as much as there is into ``view``."""
         count = min(len(self), view.nbytes)
@@ -128,6 +140,8 @@ def tune(sock: Any) -> None:
 
 def pieces(buffers: Sequence[Buffer]) -> list[memoryview]:
     """The buffers with small neighbours joined: fewer calls into the kernel."""
+    if sum(map(len, buffers)) <= JOIN_BYTES:
+        return [memoryview(b"".join(buffers))]
     pieces: list[memoryview] = []
     small: list[Buffer] = []
     for buffer in buffers:

@@ -1,7 +1,5 @@
 """Messages on a connection: received into place, frame by frame."""
 
-from typing import Final
-
 from melisma.axon.message import (
     PRELUDE,
     Message,
@@ -12,9 +10,6 @@ from melisma.axon.message import (
 from melisma.axon.transport import Transport
 from melisma.errors import MalformedError, TooLargeError
 
-SMALL_BYTES: Final = 16 << 10
-"""Up to here a message is received in one piece, and its frames are views of that."""
-
 
 async def read_message(transport: Transport, message_bytes: int, max_tree_bytes: int) -> Message:
     """Receive one message; nothing is allocated that its own length does not cover."""
@@ -22,8 +17,8 @@ async def read_message(transport: Transport, message_bytes: int, max_tree_bytes:
         raise MalformedError(
             f"a message has at least {PRELUDE.size} bytes, this one {message_bytes}"
         )
-    if message_bytes <= SMALL_BYTES:
-        return parse_message(await read_bytes(transport, message_bytes), max_tree_bytes)
+    if transport.buffered_bytes >= message_bytes:
+        return parse_message(transport.take(message_bytes), max_tree_bytes)
     first = await read_bytes(transport, PRELUDE.size)
     prelude = read_prelude(first, message_bytes, max_tree_bytes)
     rest = memoryview(await read_bytes(transport, prelude.rest_bytes))

@@ -1,0 +1,1 @@
+"""How fast melisma.axon is beside its peers: `python -m benchmarks`."""

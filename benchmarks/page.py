@@ -1,0 +1,95 @@
+"""Turns the figures of the last runs into the tables and the picture of the docs.
+
+`python -m benchmarks.page` reads benchmarks/results and writes docs/axon/figures.
+"""
+
+import json
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from benchmarks import http_stack, machine, rpc, table
+
+RESULTS = Path(__file__).parent / "results"
+FIGURES = Path(__file__).parents[1] / "docs" / "axon" / "figures"
+PANELS = [
+    ("median µs", "small call, median µs (less is better)"),
+    ("64 callers/s", "64 callers, calls/s (more is better)"),
+    ("10 MB", "echo of 10 MB, MB/s (more is better)"),
+    ("100 MB", "echo of 100 MB, MB/s (more is better)"),
+]
+SHOWN = [
+    "melisma.axon, inline",
+    "melisma.axon, threads",
+    "gRPC sync",
+    "gRPC aio",
+    "aiohttp alone",
+    "Ray actor",
+    "axon-ECRG 0.2.4, Flask 2.2",
+]
+PANEL_PX, LABEL_PX, BAR_PX, ROW_PX = 440, 170, 190, 19
+
+
+def main() -> None:
+    """Write all that the docs show of the benchmarks."""
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    calls = json.loads((RESULTS / "rpc.json").read_text())
+    stacks = json.loads((RESULTS / "http_stack.json").read_text())
+    _write("rpc.md", calls["machine"], [table.render(rpc.COLUMNS, calls["peers"])])
+    _write("targets.md", calls["machine"], [_targets(calls["targets"])])
+    servers = table.render(http_stack.SERVER_COLUMNS, stacks["servers"])
+    clients = table.render(http_stack.CLIENT_COLUMNS, stacks["clients"])
+    _write("http_stack.md", stacks["machine"], [servers, clients])
+    (FIGURES / "rpc.svg").write_text(_picture(calls["peers"]))
+
+
+def _write(name: str, described: dict[str, Any], tables: list[str]) -> None:
+    text = "\n\n".join([machine.summary(described) + ".", *tables])
+    (FIGURES / name).write_text(text + "\n")
+
+
+def _targets(compared: list[dict[str, Any]]) -> str:
+    rows = ["| target | ours | ratio or figure | wanted | |", "|---|---|--:|---|---|"]
+    for each in compared:
+        ratio = "-" if each["ratio"] is None else f"{each['ratio']:.2f}"
+        reached = rpc.REACHED[each["reached"]]
+        rows.append(
+            f"| {each['target']} | {each['ours']} | {ratio} | {each['bound']} | {reached} |"
+        )
+    return "\n".join(rows)
+
+
+def _picture(peers: Mapping[str, Mapping[str, float]]) -> str:
+    height = 60 + 2 * (len(SHOWN) * ROW_PX + 50)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * PANEL_PX} {height}">',
+        "<style>text { font: 11px sans-serif } .title { font-weight: bold }</style>",
+        f'<rect width="{2 * PANEL_PX}" height="{height}" fill="#ffffff"/>',
+    ]
+    for number, (column, title) in enumerate(PANELS):
+        x, y = 10 + number % 2 * PANEL_PX, 20 + number // 2 * (len(SHOWN) * ROW_PX + 50)
+        parts.append(f'<text x="{x}" y="{y}" class="title">{escape(title)}</text>')
+        parts += _bars({name: peers[name].get(column) for name in SHOWN if name in peers}, x, y)
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def _bars(figures: Mapping[str, float | None], x: int, y: int) -> list[str]:
+    longest = max(figure for figure in figures.values() if figure is not None)
+    parts = []
+    for row, (name, figure) in enumerate(figures.items()):
+        top = y + 10 + row * ROW_PX
+        middle, colour = top + 11, "#2f6f4f" if name.startswith("melisma") else "#b8bec4"
+        width = BAR_PX * (figure or 0) / longest
+        text = "fails" if figure is None else f"{figure:,.0f}"
+        box = f'x="{x + LABEL_PX + 6}" y="{top}" width="{width:.1f}" height="14"'
+        parts += [
+            f'<text x="{x + LABEL_PX}" y="{middle}" text-anchor="end">{escape(name)}</text>',
+            f'<rect {box} fill="{colour}"/>',
+            f'<text x="{x + LABEL_PX + 12 + width:.1f}" y="{middle}">{text}</text>',
+        ]
+    return parts
+
+
+if __name__ == "__main__":
+    main()

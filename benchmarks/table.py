@@ -1,0 +1,25 @@
+"""Figures as text in columns."""
+
+from collections.abc import Mapping, Sequence
+
+
+def render(columns: Sequence[str], rows: Mapping[str, Mapping[str, float | None]]) -> str:
+    """A Markdown table with one row a name; a missing figure is a dash."""
+    cells = [["", *columns]]
+    cells += [[name, *(_cell(row.get(column)) for column in columns)] for name, row in rows.items()]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    lines = [
+        f"| {' | '.join(_pad(cell, widths[i], i) for i, cell in enumerate(row))} |" for row in cells
+    ]
+    rule = "|" + "|".join("-" * (w + 1) + (":" if i else "-") for i, w in enumerate(widths)) + "|"
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def _cell(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}"
+
+
+def _pad(cell: str, width: int, column: int) -> str:
+    return cell.rjust(width) if column else cell.ljust(width)
