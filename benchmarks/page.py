@@ -61,7 +61,7 @@ def _targets(compared: list[dict[str, Any]]) -> str:
 
 
 def _picture(peers: Mapping[str, Mapping[str, float]]) -> str:
-    height = 60 + 2 * (len(SHOWN) * ROW_PX + 50)
+    height = 20 + 2 * (len(SHOWN) * ROW_PX + 50) - 30
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * PANEL_PX} {height}">',
         "<style>text { font: 11px sans-serif } .title { font-weight: bold }</style>",

@@ -49,7 +49,7 @@ result = handle.join()
 
 
 @pytest.fixture(scope="module")
-def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def worker(tmp_path_factory: pytest.TempPathFactory, printed_ports: None) -> Iterator[Path]:
     """Algorithm 4 in a process of its own; what it prints."""
     directory = tmp_path_factory.mktemp("listing")
     script, printed = directory / "service.py", directory / "printed"
