@@ -121,6 +121,29 @@ def count_slowly() -> Iterator[int]:
         yield 0
 
 
+def count_and_leave() -> Iterator[int]:
+    yield 1
+    raise SystemExit(3)
+
+
+def count_blocked() -> Iterator[int]:
+    try:
+        RUNS["count_blocked"] += 1
+        RELEASED.wait(20)
+        yield 1
+    finally:
+        CANCELLED.set()
+
+
+def count_largely() -> Iterator[bytes]:
+    while True:
+        yield bytes(1_000_000)
+
+
+def mirror_of(x: float, y: float) -> Point:
+    return Point(y, x)
+
+
 async def count_async(number: int) -> AsyncIterator[int]:
     for item in range(number):
         yield item
@@ -173,7 +196,8 @@ def a_worker(**settings: Any) -> axon.Worker:
     for function in (
         echo, once, blocked, fail, fail_oddly, leave, untravelled, mirror, count_to,
         count_and_fail, count_until_closed, count_slowly, count_async, add, sleep_for_ever,
-        notice_cancel, call_facts, open_missing, stream_missing, größe,
+        notice_cancel, call_facts, count_and_leave, count_blocked, count_largely, mirror_of,
+        open_missing, stream_missing, größe,
     ):  # fmt: skip
         worker.rpc()(function)
     worker.rpc(executor="inline", name="inline_echo")(echo)
@@ -184,5 +208,6 @@ def a_worker(**settings: Any) -> axon.Worker:
         worker.rpc(executor="process")(function)
     worker.rpc(executor="process", name="process_mirror")(mirror)
     worker.rpc(executor="process", name="process_echo")(echo)
+    worker.rpc(executor="process", name="process_facts")(call_facts)
     worker.expose(Store(), ["put", "get"], name="store")
     return worker

@@ -36,7 +36,7 @@ def ledger(clock: Clock) -> Ledger:
 
 def begin(ledger: Ledger, call_id: str, function: str = "f") -> Entry:
     assert ledger.find(call_id, None, function) is None
-    return ledger.open(call_id, function, CallContext(call_id, function, "me"))
+    return ledger.open(CallContext(call_id, function, "me"))
 
 
 def run(ledger: Ledger, call_id: str, remember_s: float = 60.0) -> Entry:
@@ -231,7 +231,7 @@ class Life:
             assert call_id not in self.ran, f"{call_id} would run twice"
             self.ran.add(call_id)
             context = CallContext(call_id, "f", "me")
-            self.entries[call_id] = self.ledger.open(call_id, "f", context)
+            self.entries[call_id] = self.ledger.open(context)
 
 
 steps = st.tuples(

@@ -29,6 +29,7 @@ class Tape:
         self.deadline_at: float | None = None
         self.left = memoryview(data)
         self.buffered_bytes = len(data) if ahead else 0
+        self.ended = False
 
     def take(self, count: int) -> bytearray:
         taken, self.left = bytearray(self.left[:count]), self.left[count:]

@@ -10,7 +10,7 @@
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from urllib.parse import quote, unquote, urlsplit
 
 from melisma.errors import SettingError
@@ -28,7 +28,7 @@ class Address:
     port: int = DEFAULT_PORT
     tls: bool = False
     fingerprint: str | None = None
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     via: str | None = None
 
     @classmethod
@@ -39,7 +39,7 @@ class Address:
             parts = urlsplit(text if "://" in text else f"http://{text}")
             port = parts.port or DEFAULT_PORT
         except ValueError as error:
-            raise SettingError(f"{text!r} is not an address ({error}): {_GRAMMAR}") from error
+            raise SettingError(f"{_shown(text)} is not an address ({error}): {_GRAMMAR}") from error
         via = re.fullmatch(r"/via/([\w.-]+)", parts.path, re.ASCII)
         fingerprint = parts.fragment or None
         if (
@@ -51,9 +51,9 @@ class Address:
             or (parts.path not in ("", "/") and not via)
             or (fingerprint and not _FINGERPRINT.fullmatch(fingerprint))
         ):
-            raise SettingError(f"{text!r} is not an address: {_GRAMMAR}")
+            raise SettingError(f"{_shown(text)} is not an address: {_GRAMMAR}")
         if fingerprint and parts.scheme == "http" and not via:
-            raise SettingError(f"{text!r} has a fingerprint but is not https")
+            raise SettingError(f"{_shown(text)} has a fingerprint but is not https")
         return cls(
             parts.hostname,
             port,
@@ -80,9 +80,16 @@ class Address:
         )
 
 
+def _shown(text: str) -> str:
+    """An address as an error says it: without its token."""
+    return repr(re.sub(r"//[^/]*@", "//...@", text))
+
+
 def host_and_port(text: str) -> tuple[str, int]:
     """Where to listen, from ``HOST:PORT``."""
     host, separator, port = text.rpartition(":")
     if not separator or not port.isdecimal() or int(port) > 65535:
-        raise SettingError(f"{text!r} is not HOST:PORT, such as 0.0.0.0:8000 (port 0: a free one)")
+        raise SettingError(
+            f"{_shown(text)} is not HOST:PORT, such as 0.0.0.0:8000 (port 0: a free one)"
+        )
     return host.strip("[]"), int(port)

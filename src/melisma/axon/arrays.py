@@ -16,6 +16,7 @@ _BYTE_ORDERS: Final = {"<": "le", ">": "be"}
 
 AddFrame = Callable[[memoryview], int]
 GetFrame = Callable[[int], memoryview]
+MAX_DIMENSIONS: Final = 64
 
 
 def pack_array(array: "np.ndarray[Any, Any]", add_frame: AddFrame) -> list[Any]:
@@ -60,9 +61,11 @@ def unpack_scalar(parts: Any, _get_frame: GetFrame) -> Any:
 
 def check_size(shape: Any, item_bytes: int, frame_bytes: int, what: str) -> None:
     """Refuse a shape that its frame cannot fill, before anything is built on it."""
+    if len(shape) > MAX_DIMENSIONS:
+        raise MalformedError(f"{what}: {len(shape)} dimensions; the most is {MAX_DIMENSIONS}")
     count = 1
     for extent in shape:
-        if type(extent) is not int or extent < 0:
+        if type(extent) is not int or not 0 <= extent < 1 << 63:
             raise MalformedError(f"{what}: {shown(extent)} is not the extent of a dimension")
         count *= extent
     if count * item_bytes != frame_bytes:

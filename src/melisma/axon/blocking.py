@@ -22,6 +22,10 @@ class BlockingTransport:
     def buffered_bytes(self) -> int:
         return len(self._inbox)
 
+    @property
+    def ended(self) -> bool:
+        return False  # A blocking socket knows when it is read, not before.
+
     def take(self, count: int) -> bytearray:
         return self._inbox.take(count)
 

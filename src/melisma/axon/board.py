@@ -1,6 +1,7 @@
 """The notice board: where workers sign in and callers look. A notice that is not renewed goes."""
 
 import secrets
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ class NoticeBoard:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._notices: dict[str, tuple[Notice, str, float]] = {}
+        self._lock = threading.Lock()
 
     def sign_in(
         self,
@@ -38,25 +40,28 @@ class NoticeBoard:
         ticket: str = "",
     ) -> str:
         """Put up or renew a notice; the ticket that renews it."""
-        self._expire()
-        _, holder, _ = self._notices.get(name, (None, ticket, 0.0))
-        if not secrets.compare_digest(holder.encode(), ticket.encode()):
-            raise ValueError(f"a worker {name!r} is signed in already: choose another name")
-        ticket = ticket or secrets.token_hex(16)
-        expires_at = self._clock() + min(lifetime_s, LIFETIME_S)
-        self._notices[name] = Notice(name, address, functions), ticket, expires_at
-        return ticket
+        with self._lock:
+            self._expire()
+            _, holder, _ = self._notices.get(name, (None, ticket, 0.0))
+            if not secrets.compare_digest(holder.encode(), ticket.encode()):
+                raise ValueError(f"a worker {name!r} is signed in already: choose another name")
+            ticket = ticket or secrets.token_hex(16)
+            expires_at = self._clock() + min(lifetime_s, LIFETIME_S)
+            self._notices[name] = Notice(name, address, functions), ticket, expires_at
+            return ticket
 
     def sign_out(self, name: str, ticket: str) -> None:
         """Take down a notice."""
-        _, holder, _ = self._notices.get(name, (None, "", 0.0))
-        if ticket and secrets.compare_digest(holder.encode(), ticket.encode()):
-            del self._notices[name]
+        with self._lock:
+            _, holder, _ = self._notices.get(name, (None, "", 0.0))
+            if ticket and secrets.compare_digest(holder.encode(), ticket.encode()):
+                del self._notices[name]
 
     def workers(self) -> list[Notice]:
         """The notices that are up, by name."""
-        self._expire()
-        return [notice for _, (notice, _, _) in sorted(self._notices.items())]
+        with self._lock:
+            self._expire()
+            return [self._notices[name][0] for name in sorted(self._notices)]
 
     def _expire(self) -> None:
         now = self._clock()

@@ -6,6 +6,7 @@ says so (see ``ledger``).
 """
 
 import asyncio
+import math
 import secrets
 import time
 from collections.abc import Sequence
@@ -17,13 +18,19 @@ from urllib.parse import quote
 from melisma.axon.codec import Types, decode, encode_arguments
 from melisma.axon.http import STREAM_TYPE
 from melisma.axon.message import Buffer, buffers_bytes, message_buffers
-from melisma.axon.metrics import CallRecord, Trace
+from melisma.axon.metrics import CallRecord, Trace, show
 from melisma.axon.network import Network
 from melisma.axon.outcome import error_from_json, remote_exception
 from melisma.axon.requests import Answer, Requests
 from melisma.axon.results import ResultStream
 from melisma.axon.returns import ReturnServer
-from melisma.errors import AxonError, DeadlineError, SettingError, UnreachableError
+from melisma.errors import (
+    AxonError,
+    DeadlineError,
+    MalformedError,
+    SettingError,
+    UnreachableError,
+)
 
 POLL_S: Final = 30.0
 """How long one request for a duplex result waits at the worker."""
@@ -41,8 +48,11 @@ class Options:
     retries: int = 2
 
     def __post_init__(self) -> None:
-        if self.deadline_s is not None and not 0 < self.deadline_s < float("inf"):
-            raise SettingError(f"deadline_s is a number of seconds, not {self.deadline_s!r}")
+        number: object = self.deadline_s
+        if number is not None and not (isinstance(number, int | float) and 0 < number < math.inf):
+            raise SettingError(f"deadline_s is a number of seconds, not {number!r}")
+        if self.retries < 0:
+            raise SettingError(f"retries is 0 or more, not {self.retries!r}")
         if self.comms_pattern not in (None, "simplex", "duplex"):
             raise SettingError(f"comms_pattern is simplex or duplex, not {self.comms_pattern!r}")
 
@@ -81,7 +91,7 @@ class Caller:
             if self.returns is not None:
                 self.returns.forget(attempts.call_id)
             if self.trace is not None:
-                self.trace(attempts.record(label))
+                show(self.trace, attempts.record(label))
 
     async def result(self, network: Network, call_id: str, deadline_at: float | None) -> Any:
         """The result of a duplex call, once: then the worker forgets it."""
@@ -101,13 +111,27 @@ class Caller:
                 left_s(deadline_at, POLL_S)
                 missed += 1
                 if missed > MISSED_POLLS:
-                    raise self.unreachable(error) from error
+                    lost = self.unreachable(error)
+                    lost.add_note(f"if it comes back: axon.resume(worker, {call_id!r})")
+                    raise lost from error
                 await network.sleep(min(0.05 * 2**missed, left_s(deadline_at, 5.0)))
                 continue
             missed = 0
             if answer[0] != 204:
-                await self._dismiss(network, call_id)
-                return self.value(answer)
+                return await self._take_over(network, call_id, answer)
+
+    async def _take_over(self, network: Network, call_id: str, answer: Answer) -> Any:
+        """What a fetched answer holds; where it cannot be read, the worker goes on keeping it."""
+        try:
+            value = self.value(answer)
+        except MalformedError as error:
+            error.add_note(f"the worker still keeps the result: axon.resume(worker, {call_id!r})")
+            raise
+        except BaseException:
+            await self._dismiss(network, call_id)
+            raise
+        await self._dismiss(network, call_id)
+        return value
 
     def value(self, answer: Answer) -> Any:
         """What an answer holds; raises what it says went wrong."""
@@ -159,7 +183,8 @@ class _Attempts:
                 break
             except OSError as error:
                 failure = error
-            pause_s = left_s(self._deadline_at, 0.02 * 5**attempt)
+            self._network.close()  # What broke one kept connection has broken all.
+            pause_s = left_s(self._deadline_at, min(0.02 * 5**attempt, 2.0))
             if attempt < self._options.retries:
                 await self._network.sleep(pause_s)
         else:

@@ -3,8 +3,8 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,7 +15,7 @@ from melisma.axon.http import STREAM_TYPE
 from melisma.axon.ledger import Entry, Ledger
 from melisma.axon.limits import Limits
 from melisma.axon.message import Message, buffers_bytes
-from melisma.axon.metrics import CallRecord, Metrics
+from melisma.axon.metrics import CallRecord, Metrics, Place
 from melisma.axon.outcome import Outcome, failed, perform, raised, returned
 from melisma.axon.returns import post_result
 from melisma.axon.server import Exchange, Reply
@@ -48,7 +48,8 @@ class Calls:
         self._functions = functions
         self._limits = limits
         self._metrics = metrics
-        self._ledger = Ledger(limits.remember_calls, time.monotonic)
+        self._ledger = Ledger(limits.remember_calls, time.monotonic, limits.remember_bytes)
+        self._sweep: asyncio.TimerHandle | None = None
         self._spool = Spool(limits.keep_memory_bytes, limits.keep_disk_bytes)
         self._threads = Threads()
         self._processes: ProcessPool | None = None
@@ -60,31 +61,20 @@ class Calls:
         headers = exchange.request.headers
         exposed = self._functions[name]
         call_id = headers.get("axon-call-id") or secrets.token_hex(16)
-        age_s = _seconds(headers, "axon-age-s")
+        entry = self._find(call_id, caller, _seconds(headers, "axon-age-s"), name)
         duplex = "duplex" in (exposed.pattern, headers.get("axon-pattern"))
-        entry = self._find(call_id, caller, age_s, name)
-        if entry is None:
-            now, body_bytes = time.monotonic(), exchange.request.body_bytes
-            deadline_s = _seconds(headers, "axon-deadline-s")
-            deadline_at = None if deadline_s is None else now + deadline_s
-            context = CallContext(call_id, name, caller, deadline_at, now, body_bytes)
-            waits = not exchange.whole
-            self._take_place()
-            try:
-                message = await exchange.read_message()
-            except BaseException:
-                self._metrics.active -= 1
-                raise
-            if waits:
-                # A copy of this call may have begun while the body of this one arrived.
-                age_s = (age_s or 0.0) + time.monotonic() - now
-                entry = self._find_again(call_id, caller, age_s, name)
-            if entry is not None:
-                self._metrics.active -= 1
-            elif "generator" in exposed.kind:
-                return self._stream(exposed, message, context)
+        if entry is None or not entry.begun:
+            place = self._place()
+            entry = entry or self._ledger.open(_context(exchange, call_id, name, caller))
+            message = await self._arrive(exchange, entry, place)
+            # While it arrived, a copy of it may have begun, or have been cancelled.
+            if entry.begun or entry.ended_at is not None:
+                place.release()
             else:
-                entry = self._begin(exposed, message, context, exchange, duplex=duplex)
+                entry.begun, entry.place = True, place
+                if "generator" in exposed.kind:
+                    return self._stream(entry, exposed, message, place)
+                self._begin(entry, exposed, message, exchange, duplex=duplex)
         if "generator" in exposed.kind:
             raise LostError(f"call {call_id} is a stream, which cannot be repeated")
         if duplex:
@@ -125,6 +115,8 @@ class Calls:
 
     def close(self) -> None:
         """Give back threads and processes."""
+        if self._sweep is not None:
+            self._sweep.cancel()
         if self._processes is not None:
             self._processes.close()
         self._threads.close()
@@ -142,15 +134,8 @@ class Calls:
             raise UnauthorizedError(f"call {call_id} is not one of {caller}'s")
         return entry
 
-    def _find_again(self, call_id: str, caller: str, age_s: float, function: str) -> Entry | None:
-        try:
-            return self._find(call_id, caller, age_s, function)
-        except AxonError:
-            self._metrics.active -= 1
-            raise
-
-    def _take_place(self) -> None:
-        """Count one more among the concurrent calls, or refuse it before its body is received."""
+    def _place(self) -> Place:
+        """A place among the calls at once, or a refusal before the body is received."""
         if self._stopping:
             raise BusyError("this worker is stopping; the call did not run")
         if self._metrics.active >= self._limits.max_calls:
@@ -158,40 +143,68 @@ class Calls:
                 f"this worker is at its limit of {self._limits.max_calls} calls at once "
                 "(max_calls); the call did not run"
             )
-        self._metrics.active += 1
+        return self._metrics.place()
+
+    async def _arrive(self, exchange: Exchange, entry: Entry, place: Place) -> Message:
+        """The arguments of a call; one that does not arrive leaves no trace."""
+        entry.uploads += 1
+        try:
+            return await exchange.read_message()
+        except BaseException:
+            place.release()
+            if entry.uploads == 1 and not entry.begun and entry.ended_at is None:
+                self._ledger.drop(entry)
+            raise
+        finally:
+            entry.uploads -= 1
 
     def _begin(
-        self,
-        exposed: Exposed,
-        message: Message,
-        context: CallContext,
-        exchange: Exchange,
-        *,
-        duplex: bool,
-    ) -> Entry:
-        entry = self._ledger.open(context.id, exposed.name, context)
+        self, entry: Entry, exposed: Exposed, message: Message, exchange: Exchange, *, duplex: bool
+    ) -> None:
         if exposed.executor == "inline" and exposed.kind == "function" and not duplex:
-            outcome = _perform_in(context, exposed, message)
+            outcome = _perform_in(entry.context, exposed, message)
             self._finish(entry, outcome, self._limits.remember_s)
-            return entry
+            self._done(entry)
+            return
         run = self._run_duplex if duplex else self._run_simplex
-        task = asyncio.get_running_loop().create_task(run(entry, exposed, message))
-        entry.task = task if exposed.kind == "coroutine" or exposed.executor == "process" else None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        if context.deadline_at is not None:
+        task = self._start(run(entry, exposed, message))
+        task.add_done_callback(lambda _: self._done(entry))
+        if exposed.kind == "coroutine" or exposed.executor == "process":
+            entry.task = task
+        if entry.context.deadline_at is not None:
             late = DeadlineError(f"{exposed.name} did not end by the caller's deadline")
-            asyncio.get_running_loop().call_at(context.deadline_at, self._cancel, entry, late)
+            loop = asyncio.get_running_loop()
+            loop.call_at(entry.context.deadline_at, self._cancel, entry, late)
         reply_to = exchange.request.headers.get("axon-reply-to")
         if duplex and reply_to and (peer := exchange.peer_host):
-            posting = asyncio.get_running_loop().create_task(post_result(entry, peer, reply_to))
-            self._tasks.add(posting)
-            posting.add_done_callback(self._tasks.discard)
-        return entry
+            self._start(post_result(entry, peer, reply_to))
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _done(self, entry: Entry) -> None:
+        """The function runs no longer; whatever happened to it, its place is free."""
+        if entry.ended_at is None:
+            self._ledger.end(
+                entry, failed(AxonError("the call broke off")), self._limits.remember_s
+            )
+        if entry.place is not None:
+            entry.place.release()
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(1.0, self._forget)
+
+    def _forget(self) -> None:
+        """Forget what has expired, also where no call comes that would."""
+        self._sweep = None
+        if (next_at := self._ledger.forget()) is not None:
+            pause_s = max(1.0, next_at - time.monotonic())
+            self._sweep = asyncio.get_running_loop().call_later(pause_s, self._forget)
 
     def _finish(self, entry: Entry, outcome: Outcome, remember_s: float) -> None:
         """The function has ended; so has the call, unless it was cancelled before."""
-        self._metrics.active -= 1
         if entry.ended_at is None:
             self._ledger.end(entry, outcome, remember_s)
         elif entry.outcome is not None:
@@ -199,7 +212,7 @@ class Calls:
         self._metrics.record(
             CallRecord(
                 entry.id,
-                entry.function,
+                entry.context.function,
                 entry.context.caller,
                 outcome.label,
                 entry.context.bytes_in,
@@ -214,14 +227,18 @@ class Calls:
 
     async def _run_duplex(self, entry: Entry, exposed: Exposed, message: Message) -> None:
         outcome = await self._execute(entry, exposed, message)
+        entry.task = None  # From here on there is nothing to cancel, only a result to keep.
         try:
-            if entry.ended_at is None:
-                entry.kept = await self._threads.run(self._spool.keep, outcome.buffers)
+            kept = await self._threads.run(self._spool.keep, outcome.buffers)
         except StorageError as error:
             outcome = failed(error)
+        else:
+            if entry.ended_at is None:
+                entry.kept = kept
+                outcome = msgspec.structs.replace(outcome, buffers=())
+            else:
+                kept.discard()
         self._finish(entry, outcome, self._limits.keep_s)
-        if entry.kept is not None and entry.outcome is not None:
-            entry.outcome = msgspec.structs.replace(entry.outcome, buffers=())
 
     async def _execute(self, entry: Entry, exposed: Exposed, message: Message) -> Outcome:
         try:
@@ -229,7 +246,7 @@ class Calls:
                 enter(entry.context)
                 return await self._perform_coroutine(exposed, message)
             if exposed.executor == "process":
-                return await self._pool().run(exposed, message)
+                return await self._pool().run(exposed, message, entry.context)
             if exposed.executor == "inline":
                 return _perform_in(entry.context, exposed, message)
             return await self._threads.run(_perform_in, entry.context, exposed, message)
@@ -270,11 +287,18 @@ class Calls:
         if entry.task is not None:
             entry.task.cancel()
 
-    def _stream(self, exposed: Exposed, message: Message, context: CallContext) -> Reply:
-        entry = self._ledger.open(context.id, exposed.name, context)
-        stream = CallStream(exposed, message, context, self._threads)
+    def _stream(self, entry: Entry, exposed: Exposed, message: Message, place: Place) -> Reply:
+        stream = CallStream(exposed, message, entry.context, self._threads)
         stream.on_end = lambda outcome: self._finish(entry, outcome, self._limits.remember_s)
-        return Reply(200, STREAM_TYPE, stream=stream)
+        stream.on_closed = place.release
+        return Reply(200, STREAM_TYPE, stream=stream, deadline_at=entry.context.deadline_at)
+
+
+def _context(exchange: Exchange, call_id: str, name: str, caller: str) -> CallContext:
+    now, request = time.monotonic(), exchange.request
+    deadline_s = _seconds(request.headers, "axon-deadline-s")
+    deadline_at = None if deadline_s is None else now + deadline_s
+    return CallContext(call_id, name, caller, deadline_at, now, request.body_bytes)
 
 
 def _perform_in(context: CallContext, exposed: Exposed, message: Message) -> Outcome:

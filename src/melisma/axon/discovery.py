@@ -39,8 +39,8 @@ def discover(timeout_s: float = 2.0, *, interfaces: list[str] | None = None) -> 
             await asyncio.sleep(timeout_s)
             await browser.async_cancel()
             infos = [zeroconf.asyncio.AsyncServiceInfo(SERVICE, name) for name in sorted(names)]
-            answered = [await info.async_request(asking.zeroconf, 1000) for info in infos]
-            return [_found(info) for info, ok in zip(infos, answered, strict=True) if ok]
+            answered = [info for info in infos if await info.async_request(asking.zeroconf, 1000)]
+            return [found for info in answered if (found := _found(info)) is not None]
 
     return asyncio.run(search())
 
@@ -82,14 +82,15 @@ async def _asking(interfaces: list[str] | None) -> AsyncIterator[Any]:
         await asking.async_close()
 
 
-def _found(info: Any) -> Found:
-    text = {k.decode(): (v or b"").decode() for k, v in info.properties.items()}
-    address = Address(
-        info.parsed_addresses()[0],
-        info.port,
-        bool(text.get("tls")),
-        text.get("fingerprint") or None,
-    )
+def _found(info: Any) -> Found | None:
+    """The worker that an announcement describes; None for one that makes no sense."""
+    try:
+        text = {k.decode(): (v or b"").decode() for k, v in info.properties.items()}
+        host, tls = info.parsed_addresses()[0], bool(text.get("tls"))
+        address = Address(host, info.port, tls, text.get("fingerprint") or None)
+        Address.parse(str(address))
+    except (UnicodeDecodeError, IndexError, SettingError):
+        return None
     return Found(info.name.removesuffix(f".{SERVICE}"), str(address))
 
 

@@ -19,6 +19,10 @@ class EventTransport(asyncio.BufferedProtocol):
         self.deadline_at: float | None = None
         self.on_data: Callable[[], None] | None = None
         """Called when bytes or the end came that nobody waits for."""
+        self.on_leave: Callable[[], object] | None = None
+        """Called when the other side leaves in the middle of an answer."""
+        self._pace: tuple[float, float] | None = None
+        self._moved_bytes = 0
         self.relayed = False
         """Whether a relay stands between this end and the other."""
         self._watchdog: asyncio.TimerHandle | None = None
@@ -47,6 +51,7 @@ class EventTransport(asyncio.BufferedProtocol):
         return self._inbox.space() if not self._target else self._target
 
     def buffer_updated(self, count: int) -> None:
+        self._moved_bytes += count
         if self._target:
             self._target = self._target[count:]
             if self._some or not self._target.nbytes:
@@ -81,6 +86,13 @@ class EventTransport(asyncio.BufferedProtocol):
         _wake(self._writer)
 
     # What the speakers of HTTP call.
+
+    def set_pace(self, pace: tuple[float, float] | None) -> None:
+        """Ask for so many bytes in so many seconds from here on, both ways; None: no more."""
+        self._pace = pace
+        if pace is not None:
+            self._moved_bytes = 0
+            self.deadline_at = self._loop.time() + pace[0]
 
     @property
     def buffered_bytes(self) -> int:
@@ -128,7 +140,9 @@ class EventTransport(asyncio.BufferedProtocol):
             for start in range(0, piece.nbytes, CHUNK_BYTES):
                 if self._error is not None:
                     raise self._error
-                self.transport.write(piece[start : start + CHUNK_BYTES])
+                chunk = piece[start : start + CHUNK_BYTES]
+                self._moved_bytes += chunk.nbytes
+                self.transport.write(chunk)
                 while not self._writable:
                     self._writer = self._loop.create_future()
                     await self._wait(self._writer)
@@ -192,6 +206,8 @@ class EventTransport(asyncio.BufferedProtocol):
         waiting = [f for f in (self._reader, self._writer) if f is not None and not f.done()]
         if self.deadline_at is None or not waiting:
             return
+        if self._pace is not None and self._moved_bytes >= self._pace[1]:
+            self.set_pace(self._pace)
         if self._loop.time() < self.deadline_at:
             self._watch(self.deadline_at)
             return

@@ -9,35 +9,60 @@ life of this worker), the answer is `LostError`. Durations are compared, never c
 import asyncio
 import heapq
 import re
+from collections import deque
 from collections.abc import Callable
 from itertools import count
 from typing import Final
 
 from melisma.axon.context import CallContext
+from melisma.axon.message import buffers_bytes
+from melisma.axon.metrics import Place
 from melisma.axon.outcome import Outcome
 from melisma.axon.spool import Kept
 from melisma.errors import LostError, MalformedError
 
 _ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 
+HEAVY_BYTES: Final = 16 << 10
+"""Outcomes from this size on count against the bytes that are remembered."""
 _NOBODY: Final[list[asyncio.Future[None]]] = []
 """Shared by the many calls that nobody waits for; never changed."""
 
 
 class Entry:
-    """One call: running, ended with its outcome, or ended and its outcome handed over."""
+    """One call: arriving, begun, ended with its outcome, or ended and its outcome handed over."""
 
-    __slots__ = ("_waiters", "context", "ended_at", "function", "id", "kept", "outcome", "task")
+    __slots__ = (
+        "_waiters",
+        "begun",
+        "context",
+        "ended_at",
+        "kept",
+        "outcome",
+        "outcome_bytes",
+        "place",
+        "task",
+        "uploads",
+    )
 
-    def __init__(self, call_id: str, function: str, context: CallContext) -> None:
-        self.id = call_id
-        self.function = function
+    def __init__(self, context: CallContext) -> None:
         self.context = context
+        self.uploads = 0
+        """Requests with this id whose bodies are under way."""
+        self.begun = False
+        self.place: Place | None = None
+        self.task: asyncio.Task[None] | None = None
+        """What to cancel with the call; a thread cannot be."""
         self.outcome: Outcome | None = None
+        self.outcome_bytes = 0
         self.kept: Kept | None = None
         self.ended_at: float | None = None
-        self.task: asyncio.Task[None] | None = None
         self._waiters: list[asyncio.Future[None]] = _NOBODY
+
+    @property
+    def id(self) -> str:
+        """The id of the call."""
+        return self.context.id
 
     def end(self, outcome: Outcome, now: float) -> None:
         """Record how it ended and wake who waits."""
@@ -73,20 +98,25 @@ class Entry:
     def hand_over(self) -> None:
         """The caller has the outcome: only the id is remembered."""
         if self.ended_at is not None:
-            self.outcome = None
+            self.outcome, self.outcome_bytes = None, 0
             if self.kept is not None:
                 self.kept.discard()
                 self.kept = None
 
 
 class Ledger:
-    """The calls of one worker, by id."""
+    """The calls of one worker, by id: so many at the most, and so many bytes of outcomes."""
 
-    def __init__(self, max_calls: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, max_calls: int, clock: Callable[[], float], max_bytes: int = 64 << 20
+    ) -> None:
         self._max_calls = max_calls
+        self._max_bytes = max_bytes
         self._clock = clock
         self._entries: dict[str, Entry] = {}
         self._expiries: list[tuple[float, int, Entry]] = []
+        self._heavy: deque[Entry] = deque()
+        """Calls whose outcomes count against the bytes, oldest first."""
         self._order = count()
         self._forgotten_at = clock()
         """Calls that ended before this may have been forgotten."""
@@ -95,11 +125,11 @@ class Ledger:
         """The call with this id; None if it is certain that it never ran here."""
         if not _ID.fullmatch(call_id):
             raise MalformedError(f"{call_id!r} is not a call id: up to 64 letters, digits, . : _ -")
-        self._forget()
+        self.forget()
         entry = self._entries.get(call_id)
         if entry is not None:
-            if function is not None and entry.function != function:
-                raise MalformedError(f"call id {call_id} was used for {entry.function}")
+            if function is not None and entry.context.function != function:
+                raise MalformedError(f"call id {call_id} was used for {entry.context.function}")
             return entry
         if age_s is not None and self._clock() - age_s <= self._forgotten_at:
             raise LostError(
@@ -108,22 +138,32 @@ class Ledger:
             )
         return None
 
-    def open(self, call_id: str, function: str, context: CallContext) -> Entry:
-        """Begin a call that `find` did not know."""
-        entry = self._entries[call_id] = Entry(call_id, function, context)
+    def open(self, context: CallContext) -> Entry:
+        """Note a call that `find` did not know."""
+        entry = self._entries[context.id] = Entry(context)
         return entry
+
+    def drop(self, entry: Entry) -> None:
+        """Forget a call that never arrived: it may come again."""
+        self._entries.pop(entry.id, None)
 
     def end(self, entry: Entry, outcome: Outcome, remember_s: float) -> None:
         """A call ended; it is remembered for ``remember_s``."""
         now = self._clock()
         entry.end(outcome, now)
         heapq.heappush(self._expiries, (now + remember_s, next(self._order), entry))
+        size = buffers_bytes(outcome.buffers)
+        if size >= HEAVY_BYTES and entry.kept is None:
+            entry.outcome_bytes = size
+            self._heavy.append(entry)
+            self._lighten()
 
     def running(self) -> list[Entry]:
         """Calls that have not ended."""
         return [entry for entry in self._entries.values() if entry.ended_at is None]
 
-    def _forget(self) -> None:
+    def forget(self) -> float | None:
+        """Forget what has expired; when the next will, None if there is nothing to forget."""
         now = self._clock()
         expiries = self._expiries
         while expiries and (expiries[0][0] <= now or len(expiries) > self._max_calls):
@@ -131,3 +171,16 @@ class Ledger:
             entry.hand_over()
             self._entries.pop(entry.id, None)
             self._forgotten_at = max(self._forgotten_at, entry.ended_at or 0.0)
+        self._lighten()
+        return expiries[0][0] if expiries else None
+
+    def _lighten(self) -> None:
+        """Let go of the oldest large outcomes; the latest is still on its way to its caller."""
+        heavy = self._heavy
+        while heavy and not heavy[0].outcome_bytes:
+            heavy.popleft()
+        total = sum(entry.outcome_bytes for entry in heavy) if len(heavy) > 1 else 0
+        while total > self._max_bytes and len(heavy) > 1:
+            entry = heavy.popleft()
+            total -= entry.outcome_bytes
+            entry.hand_over()

@@ -11,18 +11,20 @@ class Limits:
     """Calls at once; one more is answered `BusyError`."""
     max_body_bytes: int = 4 << 30
     """Bytes of one request; more is answered `TooLargeError` before it is received."""
-    max_tree_bytes: int = 256 << 20
+    max_tree_bytes: int = 16 << 20
     """Bytes of one request outside arrays and large byte strings."""
     head_s: float = 10.0
     """Seconds that a request head may take to arrive."""
     min_bytes_per_s: float = 1024.0
-    """Slowest rate of a request body, after ``head_s`` of grace; below it, `TooSlowError`."""
+    """Slowest rate of a body, looked at every ``head_s``; below it, `TooSlowError`."""
     idle_s: float = 300.0
     """Seconds that a connection may stay open between requests."""
     remember_s: float = 60.0
     """Seconds that an ended call is remembered, so that a retry is answered and not run."""
     remember_calls: int = 65536
     """Calls remembered at the most."""
+    remember_bytes: int = 64 << 20
+    """Bytes of their outcomes remembered at the most; of others only the id."""
     keep_s: float = 3600.0
     """Seconds that a duplex result waits to be fetched."""
     keep_memory_bytes: int = 64 << 20
@@ -32,6 +34,7 @@ class Limits:
     shutdown_s: float = 10.0
     """Seconds that running calls get to end when the worker stops."""
 
-    def body_s(self, body_bytes: int) -> float:
-        """Seconds that a body of this size may take."""
-        return self.head_s + body_bytes / self.min_bytes_per_s
+    @property
+    def pace(self) -> tuple[float, float]:
+        """Seconds, and the bytes that have to come or go in that time at the least."""
+        return self.head_s, self.head_s * self.min_bytes_per_s

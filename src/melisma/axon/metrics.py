@@ -25,6 +25,14 @@ class CallRecord(msgspec.Struct, frozen=True):
 Trace = Callable[[CallRecord], None]
 
 
+def show(trace: Trace, call: CallRecord) -> None:
+    """Show a call to a hook."""
+    try:
+        trace(call)
+    except Exception:  # noqa: BLE001 - a hook must not fail the call that it watches
+        _log.exception("the trace hook raised")
+
+
 @dataclass(slots=True)
 class _Counts:
     """The counters of one function."""
@@ -43,6 +51,11 @@ class Metrics:
         self._functions: defaultdict[str, _Counts] = defaultdict(_Counts)
         self.active = 0
 
+    def place(self) -> "Place":
+        """One more of the calls at once."""
+        self.active += 1
+        return Place(self)
+
     def record(self, call: CallRecord) -> None:
         """Count a call and show it to the hook."""
         counts = self._functions[call.function]
@@ -51,10 +64,7 @@ class Metrics:
         counts.bytes_in += call.bytes_in
         counts.bytes_out += call.bytes_out
         if self._trace is not None:
-            try:
-                self._trace(call)
-            except Exception:  # noqa: BLE001 - a hook must not fail the call that it watches
-                _log.exception("the trace hook raised")
+            show(self._trace, call)
 
     def exposition(self) -> str:
         """The counters in Prometheus' text format."""
@@ -70,3 +80,18 @@ class Metrics:
             volume.append(f'axon_bytes_total{{{label},direction="out"}} {counts.bytes_out}')
         active = ["# TYPE axon_calls_active gauge", f"axon_calls_active {self.active}", ""]
         return "\n".join([*calls, *seconds, *volume, *active])
+
+
+class Place:
+    """A place among the calls at once; given back once, however often that is said."""
+
+    __slots__ = ("_metrics",)
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics: Metrics | None = metrics
+
+    def release(self) -> None:
+        """Give it back."""
+        if self._metrics is not None:
+            self._metrics.active -= 1
+            self._metrics = None

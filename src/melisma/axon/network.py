@@ -29,7 +29,7 @@ CONNECT_S = 10.0
 class Network(Protocol):
     """Connections to one address, and the caller's way to wait."""
 
-    async def open(self) -> Transport:
+    async def open(self, deadline_at: float | None) -> Transport:
         """A new connection, ready for HTTP."""
 
     def take(self) -> Transport | None:
@@ -60,10 +60,15 @@ class _Kept:
         if self._process != os.getpid():
             self._process = os.getpid()
             self._idle.clear()
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return None
+        while self._idle:
+            try:
+                transport = self._idle.pop()
+            except IndexError:  # Another thread was sooner.
+                break
+            if not transport.ended:
+                return transport
+            transport.close()
+        return None
 
     def keep(self, transport: Transport) -> None:
         self._idle.append(transport)
@@ -80,13 +85,13 @@ class BlockingNetwork(_Kept):
         # Whoever forgets to close a worker leaves no open sockets behind.
         weakref.finalize(self, _close_all, self._idle)
 
-    async def open(self) -> Transport:
-        address = self._address
-        deadline_at = time.monotonic() + CONNECT_S
-        sock = socket.create_connection((address.host, address.port), CONNECT_S)
+    async def open(self, deadline_at: float | None) -> Transport:
+        address, limit_s = self._address, _connect_s(deadline_at)
+        limit_at = time.monotonic() + limit_s
+        sock = socket.create_connection((address.host, address.port), limit_s)
         tune(sock)
         transport = BlockingTransport(sock)
-        transport.deadline_at = deadline_at
+        transport.deadline_at = limit_at
         with closed_on_error(transport):
             if address.tls:
                 _blocking_tls(transport, address)
@@ -108,16 +113,17 @@ class EventNetwork(_Kept):
 
     async def close_with_loop(self) -> None:
         """Close what is kept when this is forgotten or the running loop shuts down."""
-        weakref.finalize(self, _close_soon, asyncio.get_running_loop(), self._idle)
-        self._guard = _closing(self._idle)
+        loop = asyncio.get_running_loop()
+        finalizer = weakref.finalize(self, _close_soon, loop, self._idle)
+        self._guard = _closing(self._idle, finalizer)
         await anext(self._guard)
 
-    async def open(self) -> Transport:
-        address = self._address
+    async def open(self, deadline_at: float | None) -> Transport:
+        address, limit_s = self._address, _connect_s(deadline_at)
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(CONNECT_S):
+        async with asyncio.timeout(limit_s):
             transport = await self._connect(loop)
-            transport.deadline_at = time.monotonic() + CONNECT_S
+            transport.deadline_at = time.monotonic() + limit_s
             with closed_on_error(transport):
                 pinned = address.fingerprint if address.tls else None
                 certificate = transport.peer_certificate()
@@ -175,11 +181,14 @@ async def _enter_tunnel(transport: Transport, address: Address) -> None:
         raise error_from_json(response.status, body)
 
 
-async def _closing(transports: list[Transport]) -> AsyncGenerator[None, None]:
+async def _closing(
+    transports: list[Transport], finalizer: "weakref.finalize[..., EventNetwork]"
+) -> AsyncGenerator[None, None]:
     # A loop closes its asynchronous generators before it ends: the one hook that it offers.
     try:
         yield
     finally:
+        finalizer.detach()
         _close_all(transports)
 
 
@@ -191,6 +200,15 @@ def _close_soon(loop: asyncio.AbstractEventLoop, transports: list[Transport]) ->
 def _close_all(transports: list[Transport]) -> None:
     while transports:
         transports.pop().close()
+
+
+def _connect_s(deadline_at: float | None) -> float:
+    if deadline_at is None:
+        return CONNECT_S
+    left_s = deadline_at - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError
+    return min(left_s, CONNECT_S)
 
 
 @lru_cache

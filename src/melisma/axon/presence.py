@@ -63,7 +63,7 @@ async def _signed_in(
                 await asyncio.sleep(LIFETIME_S / 3)
                 try:
                     await remote.aio.sign_in(name, address, functions, ticket=ticket)
-                except (MelismaError, ValueError) as error:
+                except Exception as error:  # noqa: BLE001 - it must not end the renewal
                     _log.warning("the notice of %s was not renewed: %s", name, error)
 
         renewal = asyncio.create_task(renew())

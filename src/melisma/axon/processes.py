@@ -8,6 +8,7 @@ process; a process that dies fails its own call and no other.
 import asyncio
 import importlib
 import multiprocessing
+import time
 from collections.abc import Sequence
 from functools import lru_cache
 from multiprocessing.connection import Connection
@@ -17,6 +18,7 @@ import msgspec
 
 from melisma.axon import records
 from melisma.axon.arrays import empty
+from melisma.axon.context import CallContext, enter
 from melisma.axon.functions import POOL_PROCESS, Exposed
 from melisma.axon.message import Buffer, Message
 from melisma.axon.outcome import Outcome, failed, perform
@@ -34,11 +36,11 @@ class ProcessPool:
         self._idle: list[_Child] = []
         self._closed = False
 
-    async def run(self, exposed: Exposed, message: Message) -> Outcome:
+    async def run(self, exposed: Exposed, message: Message, context: CallContext) -> Outcome:
         """Run one call; cancelling this coroutine ends the process."""
         child = self._idle.pop() if self._idle else await self._threads.run(_Child)
         try:
-            result = await self._threads.run(child.call, exposed, message)
+            result = await self._threads.run(child.call, exposed, message, context)
         except (EOFError, OSError):
             died = f"the process of {exposed.name} died (exit code {child.end()})"
             return failed(AxonError(died))
@@ -73,9 +75,11 @@ class _Child:
     def alive(self) -> bool:
         return self._process.is_alive()
 
-    def call(self, exposed: Exposed, message: Message) -> Outcome:
+    def call(self, exposed: Exposed, message: Message, context: CallContext) -> Outcome:
         function = exposed.function
-        head = [exposed.name, function.__module__, function.__qualname__, len(message.frames)]
+        found_by = [exposed.name, function.__module__, function.__qualname__]
+        facts = [context.id, context.caller, context.seconds_left]
+        head = [found_by, facts, len(message.frames)]
         _send(self._pipe, [msgspec.msgpack.encode(head), message.tree, *message.frames])
         answer = msgspec.msgpack.decode(self._pipe.recv_bytes())
         status, content_type, label, count = answer
@@ -92,11 +96,14 @@ def _serve(pipe: Connection) -> None:
     while True:
         try:
             head = pipe.recv_bytes()
-            name, module, qualname, frame_count = msgspec.msgpack.decode(head)
+            found_by, (call_id, caller, left_s), frame_count = msgspec.msgpack.decode(head)
             tree, *frames = [_receive(pipe) for _ in range(frame_count + 1)]
         except (EOFError, KeyboardInterrupt):
             return
-        outcome = perform(_find(name, module, qualname), Message(tree, frames))
+        exposed = _find(*found_by)
+        deadline_at = None if left_s is None else time.monotonic() + left_s
+        enter(CallContext(call_id, exposed.name, caller, deadline_at))
+        outcome = perform(exposed, Message(tree, frames))
         answer = [outcome.status, outcome.content_type, outcome.label, len(outcome.buffers)]
         _send(pipe, [msgspec.msgpack.encode(answer), *outcome.buffers])
 

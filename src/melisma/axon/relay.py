@@ -8,8 +8,9 @@ them: arrays stream, and TLS runs from caller to worker.
 
 import asyncio
 import contextlib
+import logging
 import secrets
-from collections import defaultdict
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,9 +36,11 @@ PARKED: Final = 2
 """Connections that a worker keeps parked: the next caller does not wait for a new one."""
 REPLENISH_S: Final = 5.0
 """How long a caller waits for a connection of a worker that is there."""
+HANDSHAKE_S: Final = 10.0
+"""How long a caller through the relay may take to begin."""
 _READY: Final = b"\n"
 """What a worker says before bytes of the caller may follow: TLS must be listening by then."""
-_NOBODY: Final = "no worker {!r} is free to be called at this relay"
+_log = logging.getLogger("melisma.axon")
 _UPGRADE: Final = {"upgrade": "axon", "connection": "upgrade"}
 
 
@@ -56,9 +59,16 @@ class _Parked:
 class _Place:
     """A worker's name at the relay: who holds it, and its connections."""
 
-    claim: str = ""
+    claim: str
     connections: int = 0
-    parked: "asyncio.Queue[_Parked]" = field(default_factory=asyncio.Queue)
+    parked: list[_Parked] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def park(self, parked: _Parked) -> None:
+        """One more connection waits; so may callers."""
+        self.parked.append(parked)
+        self.changed.set()
+        self.changed = asyncio.Event()
 
 
 @dataclass(kw_only=True)
@@ -74,7 +84,7 @@ class Relay(Service):
     def __post_init__(self) -> None:
         self._tokens = TokenCheck(self.token)
         self._identity = axon_tls.identity_file(self.tls)
-        self._places: defaultdict[str, _Place] = defaultdict(_Place)
+        self._places: dict[str, _Place] = {}
 
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
@@ -104,38 +114,42 @@ class Relay(Service):
         raise RefusedError(f"a relay answers /via/NAME and /dial/NAME, not {request.path}")
 
     async def _dial(self, exchange: Exchange, name: str, claim: str) -> Reply:
-        place, transport = self._places[name], exchange.transport
-        if place.connections and not secrets.compare_digest(place.claim, claim):
+        place, transport = self._places.get(name), exchange.transport
+        if place is None:
+            place = self._places[name] = _Place(claim)
+        elif not secrets.compare_digest(place.claim.encode(), claim.encode()):
             raise RefusedError(f"another worker is called {name!r} at this relay: pass name=")
-        place.claim = claim
         place.connections += 1
-        transport.deadline_at = None
-        await transport.write([response_head(100, {})])
         parked = _Parked(transport, asyncio.get_running_loop().create_future())
-        place.parked.put_nowait(parked)
-        gone = asyncio.create_task(transport.wait_readable())
-        gone.add_done_callback(lambda _: parked.taken.cancel())
-        await asyncio.wait([parked.taken])
-        if parked.taken.cancelled():
-            self._leave(name)
-            raise UnreachableError(f"worker {name!r} left")
-        gone.cancel()
+        try:
+            transport.deadline_at = None
+            await transport.write([response_head(100, {})])
+            place.park(parked)
+            await self._wait_until_taken(parked)
+        except BaseException:
+            self._leave(name, place, parked)
+            raise
 
         async def carry(_: EventTransport) -> None:
             try:
+                transport.deadline_at = time.monotonic() + self.limits.head_s
                 await read_bytes(transport, len(_READY))
                 parked.ready.set()
                 await parked.done.wait()
             finally:
-                parked.gone = True
-                parked.ready.set()
-                self._leave(name)
+                self._leave(name, place, parked)
 
         return Reply(101, headers=_UPGRADE, takeover=carry)
 
+    async def _wait_until_taken(self, parked: _Parked) -> None:
+        gone = asyncio.ensure_future(parked.transport.wait_readable())
+        gone.add_done_callback(lambda _: parked.taken.cancel())
+        await asyncio.wait([parked.taken])
+        if parked.taken.cancelled():
+            raise UnreachableError("the worker left the relay")
+        gone.cancel()
+
     async def _via(self, name: str) -> Reply:
-        if name not in self._places:
-            raise RefusedError(_NOBODY.format(name))
         parked = await self._take(name)
 
         async def carry(caller: EventTransport) -> None:
@@ -151,18 +165,27 @@ class Relay(Service):
     async def _take(self, name: str) -> _Parked:
         try:
             async with asyncio.timeout(REPLENISH_S):
-                while True:
-                    parked = await self._places[name].parked.get()
-                    if not parked.taken.done():
-                        parked.taken.set_result(None)
-                        return parked
+                while (place := self._places.get(name)) is not None:
+                    for parked in place.parked:
+                        if not parked.taken.done():
+                            parked.taken.set_result(None)
+                            place.parked.remove(parked)
+                            return parked
+                    await place.changed.wait()
         except TimeoutError:
-            raise RefusedError(_NOBODY.format(name)) from None
+            pass
+        raise RefusedError(f"no worker {name!r} is free to be called at this relay")
 
-    def _leave(self, name: str) -> None:
-        self._places[name].connections -= 1
-        if self._places[name].connections == 0:
+    def _leave(self, name: str, place: _Place, parked: _Parked) -> None:
+        """A connection of a worker is over, whoever waits for it."""
+        parked.gone = True
+        parked.ready.set()
+        if parked in place.parked:
+            place.parked.remove(parked)
+        place.connections -= 1
+        if not place.connections and self._places.get(name) is place:
             del self._places[name]
+            place.changed.set()
 
 
 async def _splice(one: EventTransport, other: EventTransport) -> None:
@@ -197,7 +220,10 @@ async def dialled(
             "worker, and the relay cannot read it"
         )
     dialler = _Dialler(place, name, server, identity)
-    await dialler.start()
+    try:
+        await dialler.start()
+    except OSError as error:
+        raise UnreachableError(f"no relay answers at {place.without_token()}: {error}") from error
     try:
         pinned = axon_tls.identity_fingerprint(identity) if identity else place.fingerprint
         yield replace(place.without_token(), via=name, fingerprint=pinned)
@@ -215,6 +241,7 @@ class _Dialler:
         self._context = axon_tls.server_context(identity) if identity else None
         self._claim = secrets.token_hex(16)
         self._tasks: list[asyncio.Task[None]] = []
+        self._welcomes: set[asyncio.Future[None]] = set()
 
     async def start(self) -> None:
         """Park the first connection, so that a mistake is known at once, then the others."""
@@ -226,9 +253,10 @@ class _Dialler:
 
     async def close(self) -> None:
         """Leave the relay."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._welcomes]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _keep(self, parked: EventTransport | None) -> None:
         pause_s = 0.1
@@ -242,7 +270,7 @@ class _Dialler:
                 pause_s = min(2 * pause_s, 10.0)
 
     async def _park(self) -> EventTransport:
-        transport = await EventNetwork(self._relay).open()
+        transport = await EventNetwork(self._relay).open(None)
         assert isinstance(transport, EventTransport)
         headers = {"host": self._relay.host, "axon-claim": self._claim, **_UPGRADE}
         if self._relay.token:
@@ -262,11 +290,23 @@ class _Dialler:
             response = parse_response(await transport.read_head())
             if response.status != 101:
                 raise UnreachableError("the relay ended the connection")
-            transport.transport.pause_reading()
-            await transport.write([_READY])
-            if self._context is None:
-                transport.transport.resume_reading()
-            else:
-                await transport.start_tls(self._context, server_side=True)
+        task = asyncio.ensure_future(self._welcome(transport))
+        self._welcomes.add(task)
+        task.add_done_callback(self._welcomes.discard)
+
+    async def _welcome(self, transport: EventTransport) -> None:
+        """Make ready for a caller; one that says nothing must not hold up the others."""
+        try:
+            with closed_on_error(transport):
+                async with asyncio.timeout(HANDSHAKE_S):
+                    transport.transport.pause_reading()
+                    await transport.write([_READY])
+                    if self._context is None:
+                        transport.transport.resume_reading()
+                    else:
+                        await transport.start_tls(self._context, server_side=True)
+        except OSError as error:
+            _log.info("a caller through the relay did not get through: %r", error)
+            return
         transport.relayed = True
         self._server.adopt(transport)

@@ -75,8 +75,12 @@ class _Awaited:
         return self._call.__await__()
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        async for item in await self._call:
-            yield item
+        items = await self._call
+        try:
+            async for item in items:
+                yield item
+        finally:
+            await items.aclose()
 
 
 async def _await(

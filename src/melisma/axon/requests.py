@@ -31,7 +31,11 @@ class Requests:
         self, network: Network, method: str, target: str, deadline_at: float | None = None
     ) -> Answer:
         """One request without a body, and its whole answer."""
-        transport, response = await self.send(network, method, target, {}, (), deadline_at)
+        try:
+            transport, response = await self.send(network, method, target, {}, (), deadline_at)
+        except ConnectionError:  # A kept connection may have gone stale.
+            network.close()
+            transport, response = await self.send(network, method, target, {}, (), deadline_at)
         return await self.read_answer(network, transport, response)
 
     async def send(
@@ -54,7 +58,7 @@ class Requests:
         if ask_first:
             lines["expect"] = "100-continue"
         head = request_head(method, target, lines)
-        transport = network.take() or await network.open()
+        transport = network.take() or await network.open(deadline_at)
         transport.deadline_at = deadline_at
         with closed_on_error(transport):
             response = await _exchange(transport, [head] if ask_first else [head, *body])

@@ -1,5 +1,6 @@
 """Streamed results at the caller: the items of a remote generator as they come."""
 
+from contextlib import suppress
 from typing import Any
 
 from melisma.axon.codec import Types, decode
@@ -40,6 +41,11 @@ class ResultStream:
         if meaning == END:
             return False, None
         raise remote_exception(body, self._types)
+
+    def __del__(self) -> None:
+        if not self._ended:
+            with suppress(RuntimeError):  # Its loop may have closed before.
+                self.close()
 
     def close(self) -> None:
         """Leave the stream."""

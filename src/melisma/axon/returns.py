@@ -1,6 +1,7 @@
 """Duplex results that are posted to a caller that can be reached.
 
-The caller listens, and says with its call on which port (and with TLS, with which certificate);
+The caller listens, and says with its call on which port, with which secret (and with TLS, which
+certificate);
 the worker posts the result to that port of the address that the call came from, and nowhere
 else. What cannot be posted waits to be fetched as usual.
 """
@@ -8,6 +9,8 @@ else. What cannot be posted waits to be fetched as usual.
 import asyncio
 import concurrent.futures
 import logging
+import secrets
+import time
 from pathlib import Path
 from typing import Final
 
@@ -21,10 +24,13 @@ from melisma.axon.network import EventNetwork, Network, background
 from melisma.axon.outcome import Outcome
 from melisma.axon.requests import Answer, Requests
 from melisma.axon.server import Exchange, Reply, Server
-from melisma.errors import AxonError, LostError, RefusedError, SettingError
+from melisma.axon.tokens import TokenCheck
+from melisma.errors import AxonError, LostError, MalformedError, RefusedError, SettingError
 
 _log = logging.getLogger("melisma.axon")
 POST_ATTEMPTS: Final = 5
+POST_S: Final = 300.0
+"""The longest that one attempt may take; what was not posted is fetched."""
 
 
 class ReturnServer:
@@ -40,8 +46,10 @@ class ReturnServer:
             found = listening.result()
         except OSError as error:
             raise SettingError(f"cannot listen on {host}:{port} for results: {error}") from error
-        fingerprint = f"#{tls.identity_fingerprint(identity)}" if identity else ""
-        self.reply_to = f"{found}{fingerprint}"
+        secret = secrets.token_hex(16)
+        self._tokens = TokenCheck(secret)
+        pinned = tls.identity_fingerprint(identity) if identity else ""
+        self.reply_to = f"{found} {secret} {pinned}".rstrip()
 
     def expect(self, call_id: str) -> "concurrent.futures.Future[Answer]":
         """Where the result of a call will be."""
@@ -60,24 +68,27 @@ class ReturnServer:
         kind, _, call_id = request.path.lstrip("/").partition("/")
         if (request.method, kind) != ("POST", "returns"):
             raise RefusedError("only results are taken here: POST /returns/ID")
+        self._tokens.check(request.headers.get("authorization"), call_id)
         future = self._expected.get(call_id)
         if future is None:
             raise LostError(f"nobody here waits for call {call_id}")
-        status = int(request.headers.get("axon-status", "500"))
+        status_text = request.headers.get("axon-status", "")
+        if not status_text.isdecimal():
+            raise MalformedError(f"axon-status: {status_text!r} is not a status")
         body: Message | bytearray
         if request.headers.get("content-type") == MESSAGE_TYPE:
             body = await exchange.read_message()
         else:
             body = await exchange.read_bytes()
         if not future.done():
-            future.set_result((status, body))
+            future.set_result((int(status_text), body))
         return Reply(204)
 
 
 async def post_result(entry: Entry, host: str, reply_to: str) -> None:
     """Post the outcome of a call to its caller; once it arrived, it is not kept."""
-    port, _, fingerprint = reply_to.partition("#")
-    if not port.isdecimal():
+    port, secret, fingerprint, *_ = [*reply_to.split(), "", "", ""]
+    if not port.isdecimal() or int(port) > 65535:
         return
     address = Address(host, int(port), bool(fingerprint), fingerprint or None)
     network = EventNetwork(address)
@@ -85,7 +96,7 @@ async def post_result(entry: Entry, host: str, reply_to: str) -> None:
         outcome = await entry.wait()
         assert outcome is not None
         for attempt in range(POST_ATTEMPTS):
-            if await _post(Requests(address), network, entry.id, outcome):
+            if await _post(Requests(address, secret), network, entry.id, outcome):
                 entry.hand_over()
                 return
             await asyncio.sleep(0.2 * 2**attempt)
@@ -99,7 +110,12 @@ async def _post(requests: Requests, network: Network, call_id: str, outcome: Out
     headers = {"axon-status": str(outcome.status), "content-type": outcome.content_type}
     try:
         transport, response = await requests.send(
-            network, "POST", f"/returns/{call_id}", headers, outcome.buffers, None
+            network,
+            "POST",
+            f"/returns/{call_id}",
+            headers,
+            outcome.buffers,
+            time.monotonic() + POST_S,
         )
         await requests.read_answer(network, transport, response)
     except (OSError, AxonError) as error:

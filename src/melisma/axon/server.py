@@ -79,7 +79,7 @@ class Exchange(msgspec.Struct):
             )
         if self.transport.buffered_bytes >= size:
             return size
-        self.transport.deadline_at = time.monotonic() + self.limits.body_s(size)
+        self.transport.set_pace(self.limits.pace)
         if self.request.headers.get("expect", "").lower() == "100-continue":
             await self.transport.write([response_head(100, {})])
         return size
@@ -94,6 +94,8 @@ class Reply(msgspec.Struct):
     headers: Mapping[str, str] = {}
     stream: AsyncIterator[Sequence[Buffer]] | None = None
     takeover: Callable[[EventTransport], Awaitable[None]] | None = None
+    deadline_at: float | None = None
+    """When a stream has to be over."""
 
     @classmethod
     def of(cls, outcome: Outcome) -> "Reply":
@@ -138,6 +140,13 @@ class Server:
         if self._server is not None:
             self._server.close()
 
+    async def finish(self, timeout_s: float) -> None:
+        """Take no further connections, and let those that are busy answer, for a while."""
+        self.stop_listening()
+        tasks = [c.task for c in self._connections if c.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+
     async def close(self) -> None:
         """Stop to listen and close every connection."""
         self.stop_listening()
@@ -150,6 +159,7 @@ class Server:
         """Serve one request."""
         exchange: Exchange | None = None
         try:
+            transport.set_pace(None)
             transport.deadline_at = time.monotonic() + self._limits.head_s
             request = parse_request(await transport.read_head())
             exchange = Exchange(request, transport, self._limits, request.body_bytes)
@@ -175,6 +185,7 @@ class Server:
         self, transport: EventTransport, reply: Reply, exchange: Exchange | None, keep: bool
     ) -> bool:
         if reply.takeover is not None:
+            transport.set_pace(None)
             transport.deadline_at = None
             await transport.write([response_head(reply.status, reply.headers)])
             await reply.takeover(transport)
@@ -185,20 +196,24 @@ class Server:
         if not keep:
             headers["connection"] = "close"
         if reply.stream is not None:
-            await self._answer_stream(transport, reply.stream, response_head(reply.status, headers))
+            await eager.in_task()
+            transport.set_pace(None)
+            transport.deadline_at = reply.deadline_at
+            head = response_head(reply.status, headers)
+            await self._answer_stream(transport, reply.stream, head)
             return False
-        size = buffers_bytes(reply.buffers)
-        headers["content-length"] = str(size)
-        transport.deadline_at = time.monotonic() + self._limits.body_s(size)
+        headers["content-length"] = str(buffers_bytes(reply.buffers))
+        transport.set_pace(self._limits.pace)
         await transport.write([response_head(reply.status, headers), *reply.buffers])
         return keep
 
     async def _answer_stream(
         self, transport: EventTransport, stream: AsyncIterator[Sequence[Buffer]], head: bytes
     ) -> None:
-        await eager.in_task()
-        # A reader may take its time over an item: only the call's own deadline ends a stream.
-        transport.deadline_at = None
+        """Send a stream; its reader may take its time, up to the call's own deadline."""
+        task = asyncio.current_task()
+        assert task is not None
+        transport.on_leave = task.cancel
         try:
             await transport.write([head])
             async for buffers in stream:
@@ -239,6 +254,8 @@ class _Connection:
                 self._delivered = None
             self.task = eager.start(self._serve(), self._ready)
         if self._busy:
+            if self._transport.ended and self._transport.on_leave is not None:
+                self._transport.on_leave()
             return
         if self._transport.ended:
             self.close()
@@ -274,7 +291,8 @@ class _Connection:
         if not keep:
             self.close()
         elif resumed:
-            self.attend()
+            # Not from inside the task that ends here: the next request may need one of its own.
+            self._loop.call_soon(self.attend)
 
     def _look_at_time(self) -> None:
         idle_until = self._loop.time() if self._busy else self._idle_since

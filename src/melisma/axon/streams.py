@@ -7,9 +7,9 @@ that stops without 1, 2 or 3 was cut off.
 
 import asyncio
 import contextvars
+import logging
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 from melisma.axon.codec import decode_arguments, encode
@@ -18,17 +18,23 @@ from melisma.axon.functions import Exposed
 from melisma.axon.message import Buffer, Message, buffers_bytes, message_buffers
 from melisma.axon.outcome import Outcome, failed, raised, returned
 from melisma.axon.threads import Threads
-from melisma.errors import AxonError, CallCancelledError, DeadlineError
+from melisma.errors import CallCancelledError, DeadlineError, EncodingError, MalformedError
 
 PART: Final = struct.Struct("<BQ")
 ITEM, END, RAISED, FAILED = range(4)
 _EXHAUSTED: Final = object()
+_Step = tuple[int, Any]
+"""What a part means, and the item or the outcome that it carries."""
+_log = logging.getLogger("melisma.axon")
 
 
 class CallStream:
     """The parts of one streamed call, made as they are sent."""
 
     on_end: Callable[[Outcome], None]
+    """Called with how the call ended."""
+    on_closed: Callable[[], None]
+    """Called when the generator runs no longer, which may be later."""
 
     def __init__(
         self, exposed: Exposed, message: Message, context: CallContext, threads: Threads
@@ -38,6 +44,7 @@ class CallStream:
         self._context = context
         self._threads = threads
         self._source: Any = None
+        self._step: asyncio.Future[_Step] | None = None
         self._outcome: Outcome | None = None
         self._variables = contextvars.copy_context()
         self._variables.run(enter, context)
@@ -48,33 +55,43 @@ class CallStream:
     async def __anext__(self) -> Sequence[Buffer]:
         if self._outcome is not None:
             raise StopAsyncIteration
-        try:
-            async with asyncio.timeout_at(self._context.deadline_at) as timeout:
-                item = await self._next_item()
-            if item is _EXHAUSTED:
-                return self._end(END, returned(None))
-            return _part(ITEM, message_buffers(encode(item, "item")))
-        except TimeoutError as error:
-            if not timeout.expired():
-                return self._end(RAISED, raised(error))
+        self._step = asyncio.ensure_future(self._next())
+        left_s = self._context.seconds_left
+        if not (await asyncio.wait([self._step], timeout=left_s))[0]:
             late = f"{self._exposed.name} did not end by the caller's deadline"
             return self._end(FAILED, failed(DeadlineError(late)))
-        except AxonError as error:
-            return self._end(FAILED, failed(error))
-        except Exception as error:  # noqa: BLE001 - whatever it raises is the caller's
-            return self._end(RAISED, raised(error))
+        meaning, value = self._step.result()
+        self._step = None
+        if meaning == ITEM:
+            try:
+                return _part(ITEM, message_buffers(encode(value, "item")))
+            except EncodingError as error:
+                return self._end(FAILED, failed(error))
+        return self._end(meaning, value)
 
     async def aclose(self) -> None:
-        """Close the generator; the call has ended."""
+        """End the call; the generator is closed as soon as it lets itself be."""
         self._context.cancel()
         if self._outcome is None:
             self._end(FAILED, failed(CallCancelledError("the caller left the stream")))
-        if self._source is not None:
-            with suppress(Exception):
-                if self._exposed.kind == "async generator":
-                    await self._source.aclose()
-                else:
-                    await self._threads.run(self._variables.run, self._source.close)
+        if self._step is None or self._step.done():
+            await self._close_source()
+            return
+        if self._exposed.kind == "async generator":
+            self._step.cancel()
+        self._step.add_done_callback(lambda _: asyncio.ensure_future(self._close_source()))
+
+    async def _next(self) -> "_Step":
+        """The next item or the end; whatever is raised is the caller's, even SystemExit."""
+        try:
+            item = await self._next_item()
+        except asyncio.CancelledError:
+            raise
+        except MalformedError as error:
+            return FAILED, failed(error)
+        except BaseException as error:  # noqa: BLE001 - as the docstring says
+            return RAISED, raised(error)
+        return (END, returned(None)) if item is _EXHAUSTED else (ITEM, item)
 
     async def _next_item(self) -> Any:
         if self._message is not None:
@@ -84,6 +101,19 @@ class CallStream:
         if self._exposed.kind == "async generator":
             return await anext(self._source, _EXHAUSTED)
         return await self._threads.run(self._variables.run, next, self._source, _EXHAUSTED)
+
+    async def _close_source(self) -> None:
+        try:
+            if self._source is None:
+                return
+            if self._exposed.kind == "async generator":
+                await self._source.aclose()
+            else:
+                await self._threads.run(self._variables.run, self._source.close)
+        except BaseException:  # noqa: BLE001 - nobody is left to hear it but the log
+            _log.exception("%s raised when it was closed", self._exposed.name)
+        finally:
+            self.on_closed()
 
     def _end(self, meaning: int, outcome: Outcome) -> Sequence[Buffer]:
         self._outcome = outcome

@@ -45,8 +45,9 @@ def server_context(identity: Path) -> ssl.SSLContext:
 def identity_fingerprint(identity: Path) -> str:
     """The fingerprint of the certificate in a file made by `server_context`."""
     pem = identity.read_text()
+    end = "-----END CERTIFICATE-----"
     start = pem.index("-----BEGIN CERTIFICATE-----")
-    return fingerprint(ssl.PEM_cert_to_DER_cert(pem[start:]))
+    return fingerprint(ssl.PEM_cert_to_DER_cert(pem[start : pem.index(end) + len(end)]))
 
 
 def fingerprint(certificate: bytes) -> str:

@@ -17,6 +17,8 @@ from melisma.errors import SettingError, UnauthorizedError
 
 OWNER: Final = "owner"
 """The name of a caller that shows the secret itself."""
+ANYONE: Final = "anyone"
+"""The name of a caller where no token is asked for."""
 
 
 def issue_token(
@@ -25,6 +27,8 @@ def issue_token(
     """A token for ``name`` that a worker with this secret accepts."""
     if not re.fullmatch(r"[\w-]+", name, re.ASCII):
         raise SettingError(f"the name of a token is letters, digits, _ and -, not {name!r}")
+    if name in (OWNER, ANYONE):
+        raise SettingError(f"{name!r} is the name of callers without such a token")
     expiry = int(time.time() + lifetime_s) if lifetime_s is not None else 0
     nonce = ("once" if once else "many") + secrets.token_hex(8)
     body = f"{name}.{expiry}.{nonce}"
@@ -51,7 +55,7 @@ class TokenCheck:
         the worker remembers it where something ``runs``, else without limit.
         """
         if self._secret is None:
-            return "anyone"
+            return ANYONE
         if not header:
             raise UnauthorizedError("this worker asks for a token: connect(address, token=...)")
         token = header.removeprefix("Bearer ")

@@ -32,6 +32,10 @@ class Transport(Protocol):
     def buffered_bytes(self) -> int:
         """Bytes that have come and nobody took yet."""
 
+    @property
+    def ended(self) -> bool:
+        """Whether it is known that the other side has closed."""
+
     def take(self, count: int) -> bytearray:
         """``count`` of those bytes."""
 

@@ -21,7 +21,7 @@ async def read_message(transport: Transport, message_bytes: int, max_tree_bytes:
         return parse_message(transport.take(message_bytes), max_tree_bytes)
     first = await read_bytes(transport, PRELUDE.size)
     prelude = read_prelude(first, message_bytes, max_tree_bytes)
-    rest = memoryview(await read_bytes(transport, prelude.rest_bytes))
+    rest = await _read_frame(transport, 0, prelude.rest_bytes)
     table_bytes = 8 * prelude.frame_count
     gaps = frame_gaps(prelude, rest[:table_bytes], message_bytes)
     frames = [await _read_frame(transport, gap, frame_bytes) for gap, frame_bytes in gaps]

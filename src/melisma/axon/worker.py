@@ -59,8 +59,8 @@ class Worker(Service):
     limits: Limits = field(default_factory=Limits)
     trace: Trace | None = None
     announce: bool = False
-    board: str | None = None
-    relay: str | None = None
+    board: str | None = field(default=None, repr=False)
+    relay: str | None = field(default=None, repr=False)
     advertise: str | None = None
     functions: Functions = field(default_factory=Functions)
 
@@ -99,8 +99,9 @@ class Worker(Service):
             async with presence.shown(address, self.functions, server, identity) as shown:
                 _log.info("serving %s at %s", ", ".join(f.name for f in self.functions), shown)
                 yield str(shown)
-                server.stop_listening()
-                await self._calls.drain()
+            server.stop_listening()
+            await self._calls.drain()
+            await server.finish(self.limits.shutdown_s)
         finally:
             await server.close()
             self._calls.close()
