@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from melisma.axon.codec import decode, encode
 from melisma.axon.records import construct, fields_of, record_types, type_hints
-from melisma.errors import MalformedError
+from melisma.errors import MalformedError, SettingError
 from tests.axon.values import Job, Key, Place, Sample, plain, received, round_trip, same
 
 T = TypeVar("T")
@@ -173,3 +173,10 @@ def test_annotations_that_cannot_be_resolved_name_nothing() -> None:
         pass
 
     assert type_hints(prose) == type_hints(missing) == type_hints(len) == {}
+
+
+def test_two_records_of_one_name_are_refused() -> None:
+    one = dataclasses.make_dataclass("Twin", ["x"])
+    two = dataclasses.make_dataclass("Twin", ["y"])
+    with pytest.raises(SettingError, match="two records are called Twin"):
+        record_types([one, list[two]])  # type: ignore[valid-type]

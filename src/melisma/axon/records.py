@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from melisma.axon.message import shown
-from melisma.errors import MalformedError
+from melisma.errors import MalformedError, SettingError
 
 
 def fields_of(value: object) -> dict[str, Any] | None:
@@ -38,13 +38,22 @@ def construct(parts: Any, types: Mapping[str, type]) -> Any:
 def record_types(annotations: Iterable[Any]) -> dict[str, type]:
     """Every record that annotations name, also inside generics, unions and other records."""
     found: dict[str, type] = {}
+    seen: set[type] = set()
     pending = list(annotations)
     while pending:
         hint = pending.pop()
         pending += typing.get_args(hint)
         hint = typing.get_origin(hint) or hint
-        if isinstance(hint, type) and _is_record(hint) and hint.__qualname__ not in found:
-            found[hint.__qualname__] = hint
+        if not isinstance(hint, type) or not _is_record(hint):
+            continue
+        known = found.setdefault(hint.__qualname__, hint)
+        if known is not hint:
+            raise SettingError(
+                f"two records are called {hint.__qualname__}: in {known.__module__} and in "
+                f"{hint.__module__}; rename one, they travel by that name"
+            )
+        if hint not in seen:
+            seen.add(hint)
             pending += type_hints(hint).values()
     return found
 
