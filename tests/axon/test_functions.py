@@ -81,7 +81,6 @@ def test_what_is_not_there_is_refused_and_what_is_there_is_named(functions: Func
         (Store().later, "coroutine"),
         (lambda: 1, "function"),
         (len, "function"),
-        (Store, "function"),
     ],
 )
 def test_what_a_function_is_decides_how_it_runs(
@@ -173,7 +172,7 @@ def test_a_generator_is_never_duplex(functions: Functions, function: Any) -> Non
     [coroutine, generator, async_generator, lambda: 1, Store().get, functools.partial(plain)],
 )
 def test_a_process_takes_only_what_it_can_find_by_name(functions: Functions, function: Any) -> None:
-    with pytest.raises(SettingError, match="at the top of a module"):
+    with pytest.raises(SettingError, match=r"at the top of a module|cannot run in a process"):
         functions.rpc(executor="process", name="f")(function)
 
 
@@ -206,3 +205,13 @@ def test_a_profile_says_what_a_caller_may_know(functions: Functions) -> None:
     }
     functions.rpc(name="iter")(iter)
     assert functions["iter"].profile()["signature"] == "(...)"
+
+
+def test_a_class_is_not_a_function(functions: Functions) -> None:
+    with pytest.raises(SettingError, match="make an object of it and use expose"):
+        functions.rpc()(Store)
+
+
+def test_methods_are_a_list_of_names(functions: Functions) -> None:
+    with pytest.raises(SettingError, match=r"such as \['put'\]"):
+        functions.expose(Store(), "put")

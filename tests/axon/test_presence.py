@@ -140,7 +140,7 @@ def test_only_a_worker_with_the_token_dials_in_and_a_name_has_one_owner(relay: s
 def test_a_relay_that_is_not_there_is_named() -> None:
     lost = a_worker(relay="http://127.0.0.1:1")
     with (
-        pytest.raises(UnreachableError, match="no relay answers at http://127.0.0.1:1"),
+        pytest.raises(UnreachableError, match=r"no relay answers at http://127\.0\.0\.1:1"),
         lost.start(),
     ):
         pass

@@ -1,9 +1,11 @@
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -268,6 +270,44 @@ def test_a_posted_result_arrives_without_asking(address: str) -> None:
 async def test_a_posted_result_can_be_awaited(address: str) -> None:
     with axon.connect(address, returns="127.0.0.1:0") as listening:
         assert await listening.aio.long_echo(1) == 1
+
+
+def test_a_call_that_is_made_before_its_worker_is_there_waits_for_it(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import sys; from melisma import axon\n"
+        "@axon.worker.rpc()\n"
+        "def f():\n    return 'late'\n"
+        "axon.worker.init(port=int(sys.argv[1]))\n"
+    )
+    with subprocess.Popen([sys.executable, script, str(port)]) as process:
+        with axon.connect(f"http://127.0.0.1:{port}") as remote:
+            assert remote(retries=8).f() == "late"
+        process.terminate()
+
+
+def test_https_to_a_worker_without_tls_is_refused_at_once(address: str) -> None:
+    pinned = address.replace("http", "https") + "#sha256:" + "0" * 64
+    began = time.monotonic()
+    with (
+        axon.connect(pinned, deadline_s=8) as remote,
+        pytest.raises(UnreachableError, match="both https"),
+    ):
+        remote(retries=0).echo(1)
+    assert time.monotonic() - began < 5
+
+
+def test_names_and_ids_are_checked_where_they_are_given(remote: axon.Remote) -> None:
+    with pytest.raises(SettingError, match="not a call id"):
+        remote(call_id="bad id!")
+    with pytest.raises(SettingError, match="not a call id"):
+        axon.resume(remote, "bad/id")
+    with pytest.raises(SettingError, match="not a name for a worker"):
+        axon.Worker(name="my pi")
+    with pytest.raises(SettingError, match="an address is a str"):
+        axon.connect(None)  # type: ignore[arg-type]
 
 
 def test_nobody_there_is_an_error_that_says_so() -> None:

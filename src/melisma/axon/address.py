@@ -17,6 +17,8 @@ from melisma.errors import SettingError
 
 DEFAULT_PORT = 8000
 _FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
+_CALL_ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
+_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _GRAMMAR = "http[s]://[TOKEN@]HOST:PORT[/via/NAME][#sha256:FINGERPRINT]"
 
 
@@ -34,6 +36,8 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> "Address":
         """Read an address; a bare ``HOST`` or ``HOST:PORT`` is plain HTTP."""
+        if not isinstance(text, str):
+            raise SettingError(f"an address is a str, not {text!r}: {_GRAMMAR}")
         text = text.strip()
         try:
             parts = urlsplit(text if "://" in text else f"http://{text}")
@@ -93,3 +97,15 @@ def host_and_port(text: str) -> tuple[str, int]:
             f"{_shown(text)} is not HOST:PORT, such as 0.0.0.0:8000 (port 0: a free one)"
         )
     return host.strip("[]"), int(port)
+
+
+def check_call_id(call_id: str) -> None:
+    """Refuse what cannot be the id of a call."""
+    if not _CALL_ID.fullmatch(call_id):
+        raise SettingError(f"{call_id!r} is not a call id: up to 64 letters, digits, . : _ -")
+
+
+def check_name(name: str) -> None:
+    """Refuse what cannot be the name of a worker, which is part of addresses."""
+    if not _NAME.fullmatch(name):
+        raise SettingError(f"{name!r} is not a name for a worker: letters, digits, . _ -")

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
 
+from melisma.axon.address import check_call_id
 from melisma.axon.codec import Types, decode, encode_arguments
 from melisma.axon.http import STREAM_TYPE
 from melisma.axon.message import Buffer, buffers_bytes, message_buffers
@@ -45,12 +46,14 @@ class Options:
     deadline_s: float | None = None
     call_id: str | None = None
     comms_pattern: str | None = None
-    retries: int = 2
+    retries: int = 4
 
     def __post_init__(self) -> None:
         number: object = self.deadline_s
         if number is not None and not (isinstance(number, int | float) and 0 < number < math.inf):
             raise SettingError(f"deadline_s is a number of seconds, not {number!r}")
+        if self.call_id is not None:
+            check_call_id(self.call_id)
         if self.retries < 0:
             raise SettingError(f"retries is 0 or more, not {self.retries!r}")
         if self.comms_pattern not in (None, "simplex", "duplex"):
@@ -145,8 +148,8 @@ class Caller:
     def unreachable(self, error: BaseException) -> UnreachableError:
         """What to say when nobody answers."""
         return UnreachableError(
-            f"no answer from {self.requests.address} ({error!r}): is the "
-            "worker running, is the address right, and does this machine reach it there?"
+            f"no answer from {self.requests.address} ({error!r}): is the worker running, is the "
+            "address right, does this machine reach it, and do both sides mean http or both https?"
         )
 
     async def _dismiss(self, network: Network, call_id: str) -> None:
@@ -173,13 +176,15 @@ class _Attempts:
         self._deadline_at = (
             None if options.deadline_s is None else self._started_at + options.deadline_s
         )
+        self._sent_at: float | None = None
+        """When something of this call may have reached the worker for the first time."""
         self._received_bytes = 0
 
     async def run(self) -> Any:
         """Attempt until there is an answer, a deadline, or nobody to ask."""
         for attempt in range(self._options.retries + 1):
             try:
-                answer = await self._attempt(attempt)
+                answer = await self._attempt()
                 break
             except OSError as error:
                 failure = error
@@ -208,29 +213,27 @@ class _Attempts:
             time.monotonic() - self._started_at,
         )
 
-    async def _attempt(self, attempt: int) -> Answer | ResultStream:
+    async def _attempt(self) -> Answer | ResultStream:
         caller, network = self._caller, self._network
-        transport, response = await caller.requests.send(
-            network,
-            "POST",
-            _target(self._name),
-            self._headers(attempt),
-            self._body,
-            self._deadline_at,
+        transport = await caller.requests.connect(network, self._deadline_at)
+        headers = self._headers()
+        self._sent_at = self._sent_at or time.monotonic()
+        response = await caller.requests.send(
+            transport, "POST", _target(self._name), headers, self._body
         )
         if response.headers.get("content-type") == STREAM_TYPE:
             return ResultStream(transport, caller.types)
         self._received_bytes = response.body_bytes
         return await caller.requests.read_answer(network, transport, response)
 
-    def _headers(self, attempt: int) -> dict[str, str]:
+    def _headers(self) -> dict[str, str]:
         headers = {"axon-call-id": self.call_id}
         if self._options.comms_pattern is not None:
             headers["axon-pattern"] = self._options.comms_pattern
         if self._deadline_at is not None:
             headers["axon-deadline-s"] = f"{left_s(self._deadline_at, 1e9):.6f}"
-        if attempt:
-            headers["axon-age-s"] = f"{time.monotonic() - self._started_at:.6f}"
+        if self._sent_at is not None:
+            headers["axon-age-s"] = f"{time.monotonic() - self._sent_at:.6f}"
         if self._caller.returns is not None:
             self._caller.returns.expect(self.call_id)
             headers["axon-reply-to"] = self._caller.returns.reply_to

@@ -1,6 +1,7 @@
 """Calls at a worker: from a request to an outcome, on the executor that the function asks for."""
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import Coroutine, Mapping
@@ -37,6 +38,7 @@ from melisma.errors import (
 if TYPE_CHECKING:
     from melisma.axon.processes import ProcessPool
 
+_log = logging.getLogger("melisma.axon")
 MAX_POLL_S = 60.0
 """The longest that one request waits for a duplex result."""
 
@@ -109,6 +111,9 @@ class Calls:
         """Take on no more calls; let running ones end, for a while, then cancel them."""
         self._stopping = True
         if self._tasks:
+            _log.warning(
+                "waiting up to %g s for %d calls to end", self._limits.shutdown_s, len(self._tasks)
+            )
             await asyncio.wait(self._tasks, timeout=self._limits.shutdown_s)
         for entry in self._ledger.running():
             self._cancel(entry, CallCancelledError("the worker is stopping"))

@@ -82,6 +82,8 @@ class Functions:
 
     def expose(self, subject: object, methods: Iterable[str], *, name: str | None = None) -> None:
         """Expose the named methods of an object as ``name.method``, simplex, on threads."""
+        if isinstance(methods, str):
+            raise SettingError(f"methods is a list of names, such as [{methods!r}]")
         prefix = type(subject).__name__ if name is None else name
         for method in methods:
             function = getattr(subject, method, None)
@@ -103,7 +105,13 @@ class Functions:
             raise SettingError(f"{name}: executor is inline, thread or process, not {executor!r}")
         if "generator" in kind and pattern == "duplex":
             raise SettingError(f"{name}: a generator streams its results and is simplex")
-        if executor == "process" and (kind != "function" or not _importable(function)):
+        if isinstance(function, type):
+            raise SettingError(f"{name} is a class: make an object of it and use expose")
+        if executor == "process" and kind != "function":
+            raise SettingError(
+                f"{name} ({kind}) cannot run in a process of its own: only functions do"
+            )
+        if executor == "process" and not _importable(function):
             raise SettingError(
                 f"{name}: executor='process' takes a plain function at the top of a module; "
                 "another process finds it there by its name"

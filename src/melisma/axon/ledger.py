@@ -8,20 +8,18 @@ life of this worker), the answer is `LostError`. Durations are compared, never c
 
 import asyncio
 import heapq
-import re
 from collections import deque
 from collections.abc import Callable
 from itertools import count
 from typing import Final
 
+from melisma.axon.address import check_call_id
 from melisma.axon.context import CallContext
 from melisma.axon.message import buffers_bytes
 from melisma.axon.metrics import Place
 from melisma.axon.outcome import Outcome
 from melisma.axon.spool import Kept
-from melisma.errors import LostError, MalformedError
-
-_ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
+from melisma.errors import LostError, MalformedError, SettingError
 
 HEAVY_BYTES: Final = 16 << 10
 """Outcomes from this size on count against the bytes that are remembered."""
@@ -123,8 +121,10 @@ class Ledger:
 
     def find(self, call_id: str, age_s: float | None, function: str | None = None) -> Entry | None:
         """The call with this id; None if it is certain that it never ran here."""
-        if not _ID.fullmatch(call_id):
-            raise MalformedError(f"{call_id!r} is not a call id: up to 64 letters, digits, . : _ -")
+        try:
+            check_call_id(call_id)
+        except SettingError as error:
+            raise MalformedError(str(error)) from None
         self.forget()
         entry = self._entries.get(call_id)
         if entry is not None:

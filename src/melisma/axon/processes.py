@@ -8,6 +8,7 @@ process; a process that dies fails its own call and no other.
 import asyncio
 import importlib
 import multiprocessing
+import signal
 import time
 from collections.abc import Sequence
 from functools import lru_cache
@@ -42,7 +43,10 @@ class ProcessPool:
         try:
             result = await self._threads.run(child.call, exposed, message, context)
         except (EOFError, OSError):
-            died = f"the process of {exposed.name} died (exit code {child.end()})"
+            died = (
+                f"the process of {exposed.name} died (exit code {child.end()}); it imports the "
+                'script again, whose own work belongs under if __name__ == "__main__":'
+            )
             return failed(AxonError(died))
         except asyncio.CancelledError:
             child.end()
@@ -92,13 +96,14 @@ class _Child:
 
 
 def _serve(pipe: Connection) -> None:
-    """The life of a pool process."""
+    """The life of a pool process; Ctrl-C is for its parent, which lets calls end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         try:
             head = pipe.recv_bytes()
             found_by, (call_id, caller, left_s), frame_count = msgspec.msgpack.decode(head)
             tree, *frames = [_receive(pipe) for _ in range(frame_count + 1)]
-        except (EOFError, KeyboardInterrupt):
+        except EOFError:
             return
         exposed = _find(*found_by)
         deadline_at = None if left_s is None else time.monotonic() + left_s

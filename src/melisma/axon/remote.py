@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from melisma.axon import tls
-from melisma.axon.address import Address, host_and_port
+from melisma.axon.address import Address, check_call_id, host_and_port
 from melisma.axon.caller import Caller, Options
 from melisma.axon.metrics import Trace
 from melisma.axon.network import BlockingNetwork, EventNetwork, background
@@ -206,6 +206,7 @@ def resume(
     worker: Remote, call_id: str, *, deadline_s: float | None = None
 ) -> "concurrent.futures.Future[Any]":
     """The result of a duplex call that was begun with ``worker(call_id=...)``, maybe long ago."""
+    check_call_id(call_id)
     line = worker._line
 
     async def fetch() -> Any:

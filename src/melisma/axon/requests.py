@@ -32,21 +32,28 @@ class Requests:
     ) -> Answer:
         """One request without a body, and its whole answer."""
         try:
-            transport, response = await self.send(network, method, target, {}, (), deadline_at)
+            transport = await self.connect(network, deadline_at)
+            response = await self.send(transport, method, target, {}, ())
         except ConnectionError:  # A kept connection may have gone stale.
             network.close()
-            transport, response = await self.send(network, method, target, {}, (), deadline_at)
+            transport = await self.connect(network, deadline_at)
+            response = await self.send(transport, method, target, {}, ())
         return await self.read_answer(network, transport, response)
+
+    async def connect(self, network: Network, deadline_at: float | None) -> Transport:
+        """A connection for one request, kept or new; until here nothing is sent."""
+        transport = network.take() or await network.open(deadline_at)
+        transport.deadline_at = deadline_at
+        return transport
 
     async def send(
         self,
-        network: Network,
+        transport: Transport,
         method: str,
         target: str,
         headers: Mapping[str, str],
         body: Sequence[Buffer],
-        deadline_at: float | None,
-    ) -> tuple[Transport, Response]:
+    ) -> Response:
         """Send one request and read the head of its response."""
         size = buffers_bytes(body)
         lines = {"host": f"{self.address.host}:{self.address.port}", **headers}
@@ -57,14 +64,12 @@ class Requests:
         ask_first = size >= ASK_FIRST_BYTES
         if ask_first:
             lines["expect"] = "100-continue"
-        head = request_head(method, target, lines)
-        transport = network.take() or await network.open(deadline_at)
-        transport.deadline_at = deadline_at
         with closed_on_error(transport):
+            head = request_head(method, target, lines)
             response = await _exchange(transport, [head] if ask_first else [head, *body])
             if response.status == 100:
                 response = await _exchange(transport, body)
-        return transport, response
+        return response
 
     async def read_answer(
         self, network: Network, transport: Transport, response: Response

@@ -109,14 +109,9 @@ async def post_result(entry: Entry, host: str, reply_to: str) -> None:
 async def _post(requests: Requests, network: Network, call_id: str, outcome: Outcome) -> bool:
     headers = {"axon-status": str(outcome.status), "content-type": outcome.content_type}
     try:
-        transport, response = await requests.send(
-            network,
-            "POST",
-            f"/returns/{call_id}",
-            headers,
-            outcome.buffers,
-            time.monotonic() + POST_S,
-        )
+        transport = await requests.connect(network, time.monotonic() + POST_S)
+        target = f"/returns/{call_id}"
+        response = await requests.send(transport, "POST", target, headers, outcome.buffers)
         await requests.read_answer(network, transport, response)
     except (OSError, AxonError) as error:
         _log.info("call %s: posting its result failed: %s", call_id, error)

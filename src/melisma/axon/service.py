@@ -19,7 +19,8 @@ class Service(ABC):
 
     def serve(self, *, started: Callable[[str], None] | None = None) -> None:
         """Serve until interrupted or terminated; ``started`` is called with the address."""
-        asyncio.run(self._serve_until_signal(started))
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run(self._serve_until_signal(started))
 
     @contextlib.contextmanager
     def start(self) -> Iterator[str]:
@@ -50,10 +51,19 @@ class Service(ABC):
 
     async def _serve_until_signal(self, started: Callable[[str], None] | None) -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+
+        def end() -> None:
+            # The first signal lets calls end, the second does not.
+            if stop.is_set():
+                task.cancel()
+            stop.set()
+
         for number in (signal.SIGINT, signal.SIGTERM):
             # Not in the main thread, or not on this system: then the usual exception ends it.
             with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-                loop.add_signal_handler(number, stop.set)
+                loop.add_signal_handler(number, end)
         async with self.listening() as address:
             if started is not None:
                 started(address)

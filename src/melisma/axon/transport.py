@@ -16,6 +16,8 @@ from melisma.errors import MalformedError
 JOIN_BYTES: Final = 16 << 10
 """Neighbouring buffers up to this size go out in one piece."""
 
+_TLS: Final = 0x16
+"""The first byte of a caller that means https."""
 T = TypeVar("T")
 
 
@@ -113,6 +115,8 @@ class Inbox:
         """A whole head, if it is there."""
         end = self._buffer.find(b"\r\n\r\n", self._start, self._end)
         if end < 0:
+            if len(self) and self._buffer[self._start] == _TLS:
+                raise MalformedError("this is TLS, and HTTP without TLS is spoken here")
             if len(self) == len(self._buffer):
                 raise MalformedError(f"the head of the message exceeds {MAX_HEAD_BYTES} bytes")
             return None

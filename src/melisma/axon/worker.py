@@ -16,6 +16,7 @@ Endpoints: ``POST /rpc/NAME`` calls, ``GET /calls/ID`` waits for a duplex result
 import contextlib
 import logging
 import multiprocessing
+import re
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from typing import Any, Final
 import msgspec
 
 from melisma.axon import tls as axon_tls
-from melisma.axon.address import DEFAULT_PORT, Address
+from melisma.axon.address import DEFAULT_PORT, Address, check_name
 from melisma.axon.calls import Calls
 from melisma.axon.functions import POOL_PROCESS, F, Functions
 from melisma.axon.limits import Limits
@@ -37,6 +38,7 @@ from melisma.axon.tokens import TokenCheck
 from melisma.errors import RefusedError, SettingError
 
 _EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104 - to be named, not to be bound
+_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _log = logging.getLogger("melisma.axon")
 
 
@@ -53,7 +55,7 @@ class Worker(Service):
 
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
-    name: str = "worker"
+    name: str = field(default_factory=lambda: re.sub(r"[^\w.-]", "-", socket.gethostname()))
     token: str | None = field(default=None, repr=False)
     tls: bool | str | Path = False
     limits: Limits = field(default_factory=Limits)
@@ -65,6 +67,7 @@ class Worker(Service):
     functions: Functions = field(default_factory=Functions)
 
     def __post_init__(self) -> None:
+        check_name(self.name)
         self.metrics = Metrics(self.trace)
         self._tokens = TokenCheck(self.token, self.limits.remember_s)
         self._identity = axon_tls.identity_file(self.tls)
@@ -84,6 +87,8 @@ class Worker(Service):
     async def listening(self) -> AsyncIterator[str]:
         """Serve on the running event loop inside an ``async with``; gives the address."""
         identity = self._identity
+        if self.host not in _LOOPBACK and self.token is None:
+            _log.warning("whoever reaches %s may call this worker: pass token=", self.host)
         context = axon_tls.server_context(identity) if identity else None
         fingerprint = axon_tls.identity_fingerprint(identity) if identity else None
         self._calls = Calls(self.functions, self.limits, self.metrics)
@@ -142,4 +147,6 @@ def init(*, started: Callable[[str], None] | None = None, **settings: Any) -> No
     """
     if multiprocessing.current_process().name == POOL_PROCESS:
         return  # It imports this script to find its functions.
+    if not len(_functions):
+        raise SettingError("nothing to serve: decorate a function with @axon.worker.rpc() first")
     Worker(functions=_functions, **settings).serve(started=started)
