@@ -8,6 +8,7 @@ version = release = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 default_role = "code"
+highlight_language = "text"
 myst_heading_anchors = 3
 nitpicky = True
 

@@ -6,7 +6,7 @@
     u32     tree bytes          (all integers little-endian)
     u32     number of frames
     u64     bytes of each frame
-    tree    msgpack, with the extension types of ``codec``
+    tree    msgpack, with the extension types of the codec
     frames  raw bytes, each starting at a multiple of 64 from the start of the message
 
 The sizes stand in front, so that a receiver checks them against the length of the body before
