@@ -257,3 +257,21 @@ def test_a_retry_is_never_lost_while_nothing_was_forgotten(pauses: list[float]) 
         run(ledger, f"ran-{number}", remember_s=1e9)
         assert ledger.find(f"ran-{number}", 0.0) is not None
         assert ledger.find("never-ran", pause_s / 2) is None
+
+
+def test_outcomes_take_so_many_bytes_at_the_most_and_the_latest_is_there(clock: Clock) -> None:
+    ledger = Ledger(1000, clock, max_bytes=100_000)
+    entries = [begin(ledger, f"id{number}") for number in range(200)]
+    for number, entry in enumerate(entries):
+        ledger.end(entry, returned(bytes(30_000)), 60.0)
+        assert entry.outcome is not None
+        remembered = [e for e in entries[: number + 1] if e.outcome is not None]
+        assert remembered == entries[max(0, number - 2) : number + 1]
+        assert ledger.find(f"id{number}", None) is entry
+    assert ledger.find("id0", None) is entries[0]  # its id is remembered
+
+
+def test_a_call_that_never_arrived_may_come_again(ledger: Ledger, clock: Clock) -> None:
+    clock.now += 1.0
+    ledger.drop(begin(ledger, "a"))
+    assert ledger.find("a", 0.0) is None

@@ -115,6 +115,7 @@ class Ledger:
         self._expiries: list[tuple[float, int, Entry]] = []
         self._heavy: deque[Entry] = deque()
         """Calls whose outcomes count against the bytes, oldest first."""
+        self._heavy_room = 64
         self._order = count()
         self._forgotten_at = clock()
         """Calls that ended before this may have been forgotten."""
@@ -177,8 +178,9 @@ class Ledger:
     def _lighten(self) -> None:
         """Let go of the oldest large outcomes; the latest is still on its way to its caller."""
         heavy = self._heavy
-        while heavy and not heavy[0].outcome_bytes:
-            heavy.popleft()
+        if len(heavy) > self._heavy_room:
+            self._heavy = heavy = deque(entry for entry in heavy if entry.outcome_bytes)
+            self._heavy_room = max(64, 2 * len(heavy))
         total = sum(entry.outcome_bytes for entry in heavy) if len(heavy) > 1 else 0
         while total > self._max_bytes and len(heavy) > 1:
             entry = heavy.popleft()
