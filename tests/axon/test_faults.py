@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 
 import numpy as np
@@ -30,6 +31,8 @@ def still_serving(address: str) -> Iterator[None]:
     yield
     with axon.connect(address) as remote:
         assert remote.echo("still here") == "still here"
+    with urllib.request.urlopen(f"{address}/metrics") as response:
+        assert b"axon_calls_active 0\n" in response.read()
 
 
 def body_of(*args: object) -> bytes:

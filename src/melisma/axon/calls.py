@@ -66,8 +66,9 @@ class Calls:
         entry = self._find(call_id, caller, _seconds(headers, "axon-age-s"), name)
         duplex = "duplex" in (exposed.pattern, headers.get("axon-pattern"))
         if entry is None or not entry.begun:
+            context = _context(exchange, call_id, name, caller)
             place = self._place()
-            entry = entry or self._ledger.open(_context(exchange, call_id, name, caller))
+            entry = entry or self._ledger.open(context)
             message = await self._arrive(exchange, entry, place)
             # While it arrived, a copy of it may have begun, or have been cancelled.
             if entry.begun or entry.ended_at is not None:
