@@ -32,7 +32,7 @@ import msgspec
 from msgspec.msgpack import Ext
 
 from melisma.axon import records, tensors
-from melisma.axon.message import Buffer, Message, shown
+from melisma.axon.message import MAX_TREE_BYTES, Buffer, Message, shown
 from melisma.errors import EncodingError, MalformedError, TooLargeError
 
 MAX_DEPTH: Final = 100
@@ -40,8 +40,6 @@ MAX_DEPTH: Final = 100
 FRAMED_BYTES: Final = 4096
 """Byte strings from this size on travel as frames."""
 
-MAX_TREE_BYTES: Final = (1 << 32) - 1
-"""What the prelude of a message can say."""
 
 _TUPLE, _SET, _FROZENSET, _INT, _DATETIME, _DICT = 1, 2, 3, 4, 5, 6
 _BYTES, _RECORD, _ARRAY, _SCALAR, _TENSOR = 7, 8, 9, 10, 11

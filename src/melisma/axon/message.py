@@ -24,6 +24,8 @@ from melisma.errors import MalformedError, TooLargeError
 MAGIC: Final = b"AXN1"
 ALIGNMENT: Final = 64
 MAX_FRAMES: Final = 1 << 20
+MAX_TREE_BYTES: Final = (1 << 32) - 1
+"""What the format has room for; a worker's own limit is lower."""
 PRELUDE: Final = struct.Struct("<4sII")
 
 Buffer = bytes | bytearray | memoryview
@@ -125,7 +127,7 @@ def buffers_bytes(buffers: Sequence[Buffer]) -> int:
     return sum(map(len, buffers))
 
 
-def parse_message(data: Buffer, max_tree_bytes: int = 1 << 32) -> Message:
+def parse_message(data: Buffer, max_tree_bytes: int = MAX_TREE_BYTES) -> Message:
     """Read a whole message that is already in memory; its frames are views of ``data``."""
     view = memoryview(data)
     if view.nbytes < PRELUDE.size:

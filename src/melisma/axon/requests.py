@@ -7,12 +7,11 @@ from typing import Final
 
 from melisma.axon.address import Address
 from melisma.axon.http import MESSAGE_TYPE, Response, parse_response, request_head
-from melisma.axon.message import Buffer, Message, buffers_bytes
+from melisma.axon.message import MAX_TREE_BYTES, Buffer, Message, buffers_bytes
 from melisma.axon.network import Network
 from melisma.axon.transport import Transport, closed_on_error
 from melisma.axon.wire import read_bytes, read_message
 
-MAX_TREE_BYTES: Final = 1 << 32
 ASK_FIRST_BYTES: Final = 1 << 20
 """From this size on, the other side says whether it takes the body before it is sent."""
 

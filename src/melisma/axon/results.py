@@ -4,14 +4,12 @@ from contextlib import suppress
 from typing import Any
 
 from melisma.axon.codec import Types, decode
-from melisma.axon.message import Message
+from melisma.axon.message import MAX_TREE_BYTES, Message
 from melisma.axon.outcome import error_from_json, remote_exception
 from melisma.axon.streams import END, FAILED, ITEM, PART
 from melisma.axon.transport import Transport, closed_on_error, run_blocking
 from melisma.axon.wire import read_bytes, read_message
 from melisma.errors import DeadlineError, MalformedError, UnreachableError
-
-MAX_TREE_BYTES = 1 << 32
 
 
 class ResultStream:

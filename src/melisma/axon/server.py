@@ -47,11 +47,6 @@ class Exchange(msgspec.Struct):
         host: str = self.transport.transport.get_extra_info("peername")[0]
         return host
 
-    @property
-    def whole(self) -> bool:
-        """Whether all of the body is there, so that reading it will not wait."""
-        return self.transport.buffered_bytes >= self.unread_bytes
-
     async def read_message(self) -> Message:
         """Receive the body as a message."""
         size = await self._begin_body()
