@@ -4,6 +4,7 @@
 
     MelismaError
     ├── SettingError            a setting or an argument that cannot work
+    ├── InfeasibleError         no plan keeps all constraints
     └── AxonError               a remote call did not end as it should
         ├── UnreachableError    nobody answers there, or the connection broke
         ├── RefusedError        the worker declined the call
@@ -23,6 +24,7 @@ A function that raises a built-in exception raises the same type at the caller, 
 ``RemoteError`` that holds the remote traceback as its cause.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 
@@ -32,6 +34,22 @@ class MelismaError(Exception):
 
 class SettingError(MelismaError, ValueError):
     """A setting or an argument that cannot work; the message says what would."""
+
+
+class InfeasibleError(MelismaError):
+    """No plan keeps all constraints; the message says what would make one possible.
+
+    ``constraint`` is the setting that cannot be kept, ``miss`` by how much it is missed, in its
+    own unit, and ``nearest`` the changes, one setting each, that would be enough.
+    """
+
+    def __init__(
+        self, message: str, *, constraint: str, miss: float, nearest: Mapping[str, float]
+    ) -> None:
+        super().__init__(message)
+        self.constraint = constraint
+        self.miss = miss
+        self.nearest = dict(nearest)
 
 
 class AxonError(MelismaError):

@@ -1,0 +1,1 @@
+"""What devices are: profiles, links and radio channels, operating states, estimates."""
