@@ -107,13 +107,13 @@ class CycleProblem:
                 )
         soonest = float(self.fixed_s.min())
         if soonest >= self.deadline_s:
-            least = float(self.seconds(1, 1).min())
+            useful = float(self.seconds(1, 1).min())
             raise InfeasibleError(
                 f"deadline_s is {self.deadline_s:g}, but the model alone (fixed_s) takes every "
-                f"learner {soonest:g} s or more; {least:g} s is the least for one shard, once",
+                f"learner {soonest:g} s or more; {useful:g} s is the least for one shard, once",
                 constraint="deadline_s",
                 miss=soonest - self.deadline_s,
-                nearest={"deadline_s": least},
+                nearest={"deadline_s": useful},
             )
 
     @property
