@@ -1,19 +1,11 @@
-"""One task, one cycle: who trains how many shards, how often, by the deadline.
+"""One task, one cycle: who trains how many shards, how often, by the deadline."""
 
-Seconds of one learner, Eq. 5 of Mohammad and Sorour with shards that it already holds::
-
-    seconds = fixed_s + ship_s * max(0, shards - held) + train_s * passes * shards
-
-Each rounding here is monotone in shards and in passes, so "what still fits" is decided by this
-very expression: no plan exceeds its deadline in the last bit.
-"""
-
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from melisma.allocation.checks import (
     Floats,
@@ -25,10 +17,8 @@ from melisma.allocation.checks import (
     single,
     together,
 )
+from melisma.allocation.costs import Costs
 from melisma.errors import InfeasibleError
-
-# Beyond this a learner is as good as done at once; it keeps products within exact range.
-MOST_UPDATES = 2**31
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -121,36 +111,28 @@ class CycleProblem:
         """How many learners there are."""
         return int(self.train_s.size)
 
-    def seconds(self, shards: Numbers, passes: Numbers) -> Floats:
-        """What the cost model says for that many shards and passes; nothing for no shards."""
-        mine = np.asarray(shards)
-        shipped = np.maximum(mine - self.held, 0)
-        busy = self.fixed_s + self.ship_s * shipped + self.train_s * passes * mine
-        return np.where(mine > 0, busy, 0.0)
+    def of(self, learners: Ints) -> "CycleProblem":
+        """The same problem with its learners in this order."""
+        names = ("train_s", "ship_s", "fixed_s", "min_shards", "max_shards", "held")
+        return replace(self, **{name: getattr(self, name)[learners] for name in names})
 
-    def fits(self, shards: Numbers, passes: Numbers) -> NDArray[np.bool_]:
-        """Who ends by the deadline with that many shards and passes."""
-        return self.seconds(shards, passes) <= self.deadline_s
+    @cached_property
+    def costs(self) -> Costs:
+        """The costs alone."""
+        return Costs(self.train_s, self.ship_s, self.fixed_s, self.held)
+
+    def seconds(self, shards: Numbers, passes: Numbers) -> Floats:
+        """What the cost model says for that many shards and passes; 0 for no shards."""
+        return self.costs.seconds(shards, passes)
 
     def most_shards(self, passes: Numbers) -> Ints:
-        """Largest number of shards that leaves each learner room for so many passes."""
-        spare_s = np.maximum(self.deadline_s - self.fixed_s, 0.0)
-        work_s = self.train_s * passes
-        with np.errstate(divide="ignore", invalid="ignore"):
-            among_held = spare_s / work_s
-            beyond = (spare_s + self.ship_s * self.held) / (self.ship_s + work_s)
-        guess = np.where(among_held < self.held, among_held, np.maximum(beyond, self.held))
-        return _settle(guess, self.shards, lambda shards: self.fits(shards, passes))
+        """The most shards of each learner, bounds kept above, that fit with so many passes."""
+        fitting = self.costs.most_shards(passes, self.deadline_s, self.shards)
+        return np.minimum(fitting, self.max_shards)
 
     def most_updates(self, shards: Numbers) -> Ints:
-        """Largest number of passes over so many shards that fits; 0 for a learner without any."""
-        mine = np.asarray(shards, dtype=np.int64)
-        shipped = np.maximum(mine - self.held, 0)
-        spare_s = np.maximum(self.deadline_s - self.fixed_s - self.ship_s * shipped, 0.0)
-        with np.errstate(over="ignore"):
-            guess = spare_s / (self.train_s * np.maximum(mine, 1))
-        most = _settle(guess, MOST_UPDATES, lambda passes: self.fits(mine, passes))
-        return np.where(mine > 0, most, 0)
+        """The most passes of each learner that fit with so many shards; 0 for no shards."""
+        return self.costs.most_updates(shards, self.deadline_s)
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -164,6 +146,13 @@ class CyclePlan:
         fields = {"shards": counts("shards", shards), "updates": counts("updates", updates)}
         for name, value in together(common_shape(fields, axes=1), fields).items():
             object.__setattr__(self, name, value)
+
+    @classmethod
+    def of(cls, problem: CycleProblem, shards: Ints, passes: int | None) -> Self:
+        """The plan with so many passes for all who have shards, or else with those that fit."""
+        if passes is None:
+            return cls(shards, problem.most_updates(shards))
+        return cls(shards, np.where(shards > 0, passes, 0))
 
     def seconds(self, problem: CycleProblem) -> Floats:
         """Predicted seconds of each learner."""
@@ -187,13 +176,3 @@ class CyclePlan:
 
     def _done(self) -> Ints:
         return self.updates[(self.shards > 0) & (self.updates > 0)]
-
-
-def _settle(guess: Floats, most: int, fits: Callable[[Ints], NDArray[np.bool_]]) -> Ints:
-    """The largest whole number from 0 to `most` that fits, near a guess that is off by rounding."""
-    found = np.fmin(guess, most).astype(np.int64)
-    while np.any(over := (found > 0) & ~fits(found)):
-        found = found - over
-    while np.any(under := (found < most) & fits(found + 1)):
-        found = found + under
-    return found

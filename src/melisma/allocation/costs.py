@@ -1,0 +1,76 @@
+"""Seconds of each learner in one cycle (Eq. 5 of Mohammad and Sorour), and what fits a deadline.
+
+::
+
+    seconds = fixed_s + ship_s * max(0, shards - held) + train_s * passes * shards
+
+Each rounding here is monotone in shards and in passes, so "what still fits" is decided by this
+very expression: no plan exceeds its deadline in the last bit.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from melisma.allocation.checks import Floats, Ints, Numbers
+
+# Beyond this a learner is as good as done at once; it keeps counts within exact range.
+MOST_UPDATES = 2**31
+
+
+@dataclass(frozen=True, eq=False)
+class Costs:
+    """Costs of a shard and of a cycle, learners last, and the shards that learners hold."""
+
+    train_s: Floats
+    ship_s: Floats
+    fixed_s: Floats
+    held: Ints
+
+    def of(self, learners: Ints) -> "Costs":
+        """The costs of some learners."""
+        return Costs(
+            self.train_s[learners],
+            self.ship_s[learners],
+            self.fixed_s[learners],
+            self.held[learners],
+        )
+
+    def seconds(self, shards: Numbers, passes: Numbers) -> Floats:
+        """For that many shards and passes; a learner without shards takes no part, and no time."""
+        mine = np.asarray(shards)
+        shipped = np.maximum(mine - self.held, 0)
+        busy = self.fixed_s + self.ship_s * shipped + self.train_s * passes * mine
+        return np.where(mine > 0, busy, 0.0)
+
+    def most_shards(self, passes: Numbers, deadline_s: float, limit: int) -> Ints:
+        """Largest number of shards, up to a limit, that leaves room for so many passes."""
+        spare_s = np.maximum(deadline_s - self.fixed_s, 0.0)
+        work_s = self.train_s * passes
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            among_held = spare_s / work_s
+            beyond = (spare_s + self.ship_s * self.held) / (self.ship_s + work_s)
+        guess = np.where(among_held < self.held, among_held, np.maximum(beyond, self.held))
+        return _settle(guess, limit, lambda mine: self.seconds(mine, passes) <= deadline_s)
+
+    def most_updates(self, shards: Numbers, deadline_s: float) -> Ints:
+        """Largest number of passes over so many shards that fits; 0 for a learner without any."""
+        mine = np.asarray(shards)
+        shipped = np.maximum(mine - self.held, 0)
+        spare_s = np.maximum(deadline_s - self.fixed_s - self.ship_s * shipped, 0.0)
+        with np.errstate(over="ignore"):
+            guess = spare_s / (self.train_s * np.maximum(mine, 1))
+        done = _settle(guess, MOST_UPDATES, lambda passes: self.seconds(mine, passes) <= deadline_s)
+        return np.where(mine > 0, done, 0)
+
+
+def _settle(guess: Floats, limit: int, fits: Callable[[Ints], NDArray[np.bool_]]) -> Ints:
+    """The largest whole number up to a limit that fits; the guess is off by rounding only."""
+    found = np.fmin(guess, limit).astype(np.int64)
+    while np.any(over := (found > 0) & ~fits(found)):
+        found = found - over
+    while np.any(under := (found < limit) & fits(found + 1)):
+        found = found + under
+    return found

@@ -1,0 +1,15 @@
+"""Equal shares, whatever the learners can do: HU or ETA in Mohammad and Sorour.
+
+The plan shows who is late: nothing is left out to meet the deadline.
+"""
+
+import numpy as np
+
+from melisma.allocation.one_task import CyclePlan, CycleProblem
+from melisma.allocation.shares import by_weight
+
+
+def equal(problem: CycleProblem, passes: int | None = None) -> CyclePlan:
+    """The same number of shards for each; without `passes`, each does the updates that fit."""
+    shards = by_weight(problem, np.ones(problem.learners))
+    return CyclePlan.of(problem, shards, passes)

@@ -1,0 +1,22 @@
+"""Updates as a real function of real shares, for the methods that relax."""
+
+import numpy as np
+
+from melisma.allocation.checks import Floats
+from melisma.allocation.one_task import CycleProblem
+
+
+def relaxed_updates(problem: CycleProblem, shards: Floats) -> Floats:
+    """The tau_k at which learner k works exactly until the deadline, Eq. 5 solved for it."""
+    return _spare_s(problem, shards) / (problem.train_s * shards)
+
+
+def updates_slope(problem: CycleProblem, shards: Floats) -> Floats:
+    """Its derivative by shards; at the shards held, that of those to be shipped."""
+    shipping = np.where(shards >= problem.held, problem.ship_s, 0.0)
+    return -(_spare_s(problem, shards) / shards + shipping) / (problem.train_s * shards)
+
+
+def _spare_s(problem: CycleProblem, shards: Floats) -> Floats:
+    shipped = np.maximum(shards - problem.held, 0.0)
+    return problem.deadline_s - problem.fixed_s - problem.ship_s * shipped
