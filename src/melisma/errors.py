@@ -24,7 +24,7 @@ A function that raises a built-in exception raises the same type at the caller, 
 ``RemoteError`` that holds the remote traceback as its cause.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 
@@ -40,13 +40,21 @@ class InfeasibleError(MelismaError):
     """No plan keeps all constraints; the message says what would make one possible.
 
     ``constraint`` is the setting that cannot be kept, ``miss`` by how much it is missed, in its
-    own unit, and ``nearest`` the changes, one setting each, that would be enough.
+    own unit, and ``nearest`` the changes, one setting each, that would be enough. ``learners`` are
+    the numbers of those who cannot keep it, where it is about single ones.
     """
 
     def __init__(
-        self, message: str, *, constraint: str, miss: float, nearest: Mapping[str, float]
+        self,
+        message: str,
+        *,
+        constraint: str,
+        miss: float,
+        nearest: Mapping[str, float],
+        learners: Iterable[int] = (),
     ) -> None:
         super().__init__(message)
+        self.learners = tuple(learners)
         self.constraint = constraint
         self.miss = miss
         self.nearest = dict(nearest)

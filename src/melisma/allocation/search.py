@@ -1,24 +1,34 @@
 """The last whole number at which a falling count still reaches a target."""
 
 from collections.abc import Callable
-from math import isqrt
+from math import isqrt, log
 
 from melisma.allocation.costs import MOST_UPDATES
 
 
-def last_reaching(count: Callable[[int], int], target: int) -> int:
+def last_reaching(count: Callable[[int], int], target: int, start: int = 1) -> int:
     """Largest x from 1 to MOST_UPDATES with count(x) >= target, for a count that never grows.
 
-    0 if there is none. Counts here fall about as 1/x, so a step to x * count / target mostly
-    lands next to the answer; every third one halves what is left on a log scale.
+    0 if there is none. Counts here fall about as a power of x: a straight line through both ends
+    in logarithms mostly lands next to the answer; each third step halves what is left.
     """
-    reaches, misses, x, steps = 0, MOST_UPDATES + 1, 1, 0
+    reaches, misses = 0, MOST_UPDATES + 1
+    reached = missed = 0.0
+    x, steps = min(max(start, 1), MOST_UPDATES), 0
     while misses - reaches > 1:
         found, steps = count(x), steps + 1
         if found >= target:
-            reaches = x
+            reaches, reached = x, found
         else:
-            misses = x
-        x = isqrt(max(reaches, 1) * misses) if steps % 3 == 0 else x * found // target
+            # A half for none, which has no logarithm.
+            misses, missed = x, max(found, 0.5)
+        if not reached or not missed:
+            # Only one end is known: walk away from it in ever longer steps.
+            x += 4**steps if reached else -(4**steps)
+        elif steps % 3 == 0:
+            x = isqrt(reaches * misses)
+        else:
+            share = log(reached / target) / log(reached / missed)
+            x = round(reaches * (misses / reaches) ** share)
         x = min(max(x, reaches + 1), misses - 1)
     return reaches

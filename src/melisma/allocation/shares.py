@@ -17,38 +17,46 @@ def fill(problem: CycleProblem, low: Ints, high: Ints) -> Ints:
     if space == 0:
         return low.copy()
     exact = np.int64 if extra * int(room.max()) < 2**62 else np.object_
-    grown, remainder = np.divmod(room.astype(exact) * extra, space)
-    shares = low + grown.astype(np.int64)
+    scaled = room.astype(exact) * extra
+    shares, remainder = low + (scaled // space).astype(np.int64), scaled % space
     left = problem.shards - int(shares.sum())
     return shares + _largest(problem, remainder.astype(np.float64), left)
 
 
 def by_weight(problem: CycleProblem, weight: Floats) -> Ints:
     """Shares of all data in proportion to `weight`, cut to the bounds of each learner."""
-    low, high, total = problem.min_shards, problem.max_shards, problem.shards
+    low, high = problem.min_shards, problem.max_shards
     quota = np.clip(_level(problem, weight) * weight, low, high)
     shares = np.floor(quota).astype(np.int64)
-    # A quota just below a whole number by rounding is first in line for the unit that it misses.
-    left = total - int(shares.sum())
-    if left < 0:
-        return shares - _largest(problem, np.where(shares > low, shares - quota, -2.0), -left)
-    return shares + _largest(problem, np.where(shares < high, quota - shares, -2.0), left)
+    # Once, but for rounding: a quota just below a whole number is first in line for its unit.
+    while left := problem.shards - int(shares.sum()):
+        sign = 1 if left > 0 else -1
+        free = shares < high if left > 0 else shares > low
+        units = min(abs(left), int(np.count_nonzero(free)))
+        missing = np.where(free, sign * (quota - shares), -np.inf)
+        shares = shares + sign * _largest(problem, missing, units)
+    return shares
 
 
 def _level(problem: CycleProblem, weight: Floats) -> float:
-    """The x for which clip(x * weight, low, high) sums to the total."""
-    low, high = problem.min_shards, problem.max_shards
-    # Each learner leaves `low` at one level and arrives at `high` at another: between two
-    # neighbouring levels the sum is a straight line. Sorted, sums do not depend on the order.
-    edges = np.concatenate([low / weight, high / weight])
-    slopes = np.concatenate([weight, -weight])
-    order = np.lexsort((slopes, edges))
-    edges, slopes = edges[order], np.cumsum(slopes[order])
-    sums = int(low.sum()) + np.concatenate([[0.0], np.cumsum(slopes[:-1] * np.diff(edges))])
-    at = int(np.searchsorted(sums, problem.shards, side="right")) - 1
-    if at >= edges.size - 1 or slopes[at] <= 0:
-        return float(edges[max(at, 0)])
-    return float(edges[at] + (problem.shards - sums[at]) / slopes[at])
+    """The x for which clip(x * weight, low, high) sums to all data."""
+    # In an order of their own, so that sums of floats do not depend on that of learners.
+    order = np.lexsort((problem.max_shards, problem.min_shards, weight))
+    w, low, high = weight[order], problem.min_shards[order], problem.max_shards[order]
+    # Each learner leaves `low` at one level and arrives at `high` at another; between two
+    # neighbouring levels the sum is a straight line.
+    edges = np.unique(np.concatenate([low / w, high / w]))
+    below, above = 0, edges.size - 1
+    while above - below > 1:
+        middle = (below + above) // 2
+        if np.clip(edges[middle] * w, low, high).sum() <= problem.shards:
+            below = middle
+        else:
+            above = middle
+    moving = (low / w <= edges[below]) & (high / w >= edges[above])
+    settled = np.where(low / w >= edges[above], low, high)[~moving].sum()
+    speed = float(w[moving].sum())
+    return (problem.shards - float(settled)) / speed if speed else float(edges[below])
 
 
 def _largest(problem: CycleProblem, remainder: Floats, units: int) -> Ints:

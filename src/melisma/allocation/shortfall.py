@@ -1,6 +1,7 @@
 """Why not all data can be trained even once by the deadline, and what would be enough."""
 
 from dataclasses import replace
+from decimal import ROUND_CEILING, Context
 
 import numpy as np
 
@@ -25,6 +26,7 @@ def require_one_update(problem: CycleProblem) -> None:
             constraint="deadline_s",
             miss=float(needed_s.max()) - problem.deadline_s,
             nearest={"deadline_s": enough_s},
+            learners=map(int, late),
         )
     raise InfeasibleError(
         f"by {problem.deadline_s:g} s all learners together can train {room} shards once, "
@@ -52,5 +54,4 @@ def deadline_for_all(problem: CycleProblem) -> float:
 
 def rounded_up(value: float) -> str:
     """Five digits that are never below the value, so that what is printed is enough."""
-    text = f"{value:.5g}"
-    return text if float(text) >= value else f"{value * (1 + 1e-4):.5g}"
+    return f"{Context(prec=5, rounding=ROUND_CEILING).create_decimal(value).normalize():f}"

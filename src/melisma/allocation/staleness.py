@@ -22,6 +22,7 @@ from melisma.allocation.shares import fill, listed
 from melisma.allocation.shortfall import require_one_update
 from melisma.allocation.staleness_numerical import numerical
 from melisma.allocation.staleness_sai import sai
+from melisma.allocation.synchronous import most_common_updates
 from melisma.errors import SettingError
 
 
@@ -84,17 +85,14 @@ def best_window(problem: CycleProblem) -> Window:
 def _outer(problem: CycleProblem) -> Window:
     """The largest a and the smallest b that any feasible window can have, each by itself."""
 
-    def upper(a: int) -> int:
-        return int(problem.most_shards(a).sum())
-
     def lower(b: int) -> int:
         return int(np.maximum(problem.min_shards, problem.most_shards(b + 1) + 1).sum())
 
     slowest = int(problem.most_updates(problem.min_shards).min())
     fastest = int(problem.most_updates(problem.max_shards).max())
-    a_max = min(slowest, last_reaching(upper, problem.shards))
-    b_min = max(fastest, last_reaching(lower, problem.shards + 1) + 1, 1)
-    return Window(a_max, b_min)
+    common = most_common_updates(problem)
+    b_min = max(fastest, last_reaching(lower, problem.shards + 1, start=common) + 1)
+    return Window(min(slowest, common), b_min)
 
 
 METHODS: dict[str, Callable[[CycleProblem], Ints]] = {

@@ -15,7 +15,7 @@ import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.one_task import CycleProblem
-from melisma.allocation.relaxed import relaxed_updates
+from melisma.allocation.staleness_relaxed import relaxed_updates
 from melisma.allocation.shares import by_weight
 
 STEPS = 100
@@ -60,15 +60,15 @@ def improve(problem: CycleProblem, shards: Ints) -> Ints:
 def _move(problem: CycleProblem, shards: Ints, unit: int) -> bool:
     """Move `unit` shards from the slowest to the fastest in place, if the spread then falls."""
     updates = relaxed_updates(problem, shards.astype(np.float64))
-    giver = int(np.where(shards - unit >= problem.min_shards, updates, np.inf).argmin())
-    taker = int(np.where(shards + unit <= problem.max_shards, updates, -np.inf).argmax())
-    if updates[giver] >= updates[taker]:
+    can_give = np.where(shards - unit >= problem.min_shards, updates, np.inf)
+    can_take = np.where(shards + unit <= problem.max_shards, updates, -np.inf)
+    giver, taker = int(can_give.argmin()), int(can_take.argmax())
+    if can_give[giver] >= can_take[taker]:
         return False
     moved = shards.copy()
     moved[giver] -= unit
     moved[taker] += unit
-    after = relaxed_updates(problem, moved.astype(np.float64))
-    if np.ptp(after) >= np.ptp(updates):
+    if np.ptp(relaxed_updates(problem, moved.astype(np.float64))) >= np.ptp(updates):
         return False
     shards[:] = moved
     return True

@@ -1,0 +1,101 @@
+"""The largest batches that all learners can send by a given time: Theorem 1 of Ren, Yu and Ding.
+
+Learner k has y seconds to send its gradient and the rest to compute it. The sum of all batches is
+largest at y = clip(m * sqrt(air_s * slope_s)), cut to what keeps the batch within its bounds, with
+one m for all that fills the frame: sum(air_s / y) = 1. With the level 1 / m in place of m, that
+sum is made of straight pieces, and Newton's method ends in a few steps.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import count
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from melisma.allocation.checks import Floats, Ints
+from melisma.allocation.radio import RadioProblem
+from melisma.allocation.slots import EPS
+
+
+class Point(NamedTuple):
+    """Best batches by one time: their sum as a function of it, and how the level moves."""
+
+    batch: Floats
+    total: float
+    slope: float
+    curve: float
+    level: float
+    level_slope: float
+
+
+@dataclass(frozen=True, eq=False)
+class Uplink:
+    """What the uplink knows of each learner, in an order that does not depend on the given one.
+
+    `air_s` is the seconds to send a gradient with every frame to oneself, `root_s` is
+    sqrt(air_s * slope_s), and `weight` is sqrt(air_s / slope_s).
+    """
+
+    air_s: Floats
+    slope_s: Floats
+    least: Floats
+    most: Floats
+    least_s: Floats
+    most_s: Floats
+    root_s: Floats
+    weight: Floats
+
+    @classmethod
+    def of(cls, problem: RadioProblem) -> tuple[Self, Ints]:
+        """The learners' uplink, and which learner stands where in it."""
+        least, most = problem.least_batch, problem.max_batch
+        told_apart = {
+            "air_s": problem.uplink_s,
+            "slope_s": problem.slope_s,
+            "least": least,
+            "most": most,
+            "least_s": problem.gradient_s(least),
+            "most_s": problem.gradient_s(most),
+        }
+        order = np.lexsort(list(told_apart.values()))
+        columns = {name: row[order].astype(np.float64) for name, row in told_apart.items()}
+        air_root, slope_root = np.sqrt(columns["air_s"]), np.sqrt(columns["slope_s"])
+        return cls(**columns, root_s=air_root * slope_root, weight=air_root / slope_root), order
+
+    def seconds(self, batch: Floats) -> Floats:
+        """Seconds for the gradient of a batch of at least `least`."""
+        return self.least_s + self.slope_s * (batch - self.least)
+
+    def best(self, end_s: float, level: float) -> Point:
+        """Largest batches that are all up at `end_s`, from a first guess of the level."""
+        # No share is above 1: nobody sends for less than its air_s, whatever rounding says.
+        shortest_s, longest_s = end_s - self.most_s, np.maximum(end_s - self.least_s, self.air_s)
+        low = float((self.root_s / longest_s).min())
+        high = float((self.root_s / np.maximum(shortest_s, self.air_s)).max())
+        level = min(max(level, low), high)
+        for turn in count(1):
+            wanted_s = self.root_s / level
+            send_s = np.minimum(np.maximum(wanted_s, shortest_s), longest_s)
+            room = 1.0 - float((self.air_s / send_s).sum())
+            low, high = (level, high) if room > 0 else (low, level)
+            if abs(room) <= 8 * EPS or high <= low * (1 + 2 * EPS):
+                break
+            rise = float(self.weight[send_s == wanted_s].sum())
+            newton = level + room / rise if rise > 0 and turn % 4 else low
+            level = newton if low < newton < high else math.sqrt(low * high)
+        batch = self.least + (longest_s - send_s) / self.slope_s
+        batch = np.where(send_s == shortest_s, self.most, np.minimum(batch, self.most))
+        return self._point(batch, send_s, send_s == wanted_s, level)
+
+    def _point(self, batch: Floats, send_s: Floats, free: NDArray[np.bool_], level: float) -> Point:
+        """B, B' = nu * sum(air_s / y ** 2) and B'', with nu = 1 / level ** 2."""
+        nu = 1.0 / level**2
+        steep = self.air_s / send_s**2
+        fixed = np.where(free, 0.0, steep)
+        pushed, bent = float(fixed.sum()), float((fixed / send_s).sum())
+        rise = float(self.weight[free].sum())
+        level_slope = pushed / rise if rise > 0 else 0.0
+        curve = -2.0 * nu * (pushed * level_slope / level + bent)
+        return Point(batch, float(batch.sum()), nu * float(steep.sum()), curve, level, level_slope)

@@ -1,0 +1,168 @@
+"""One round of gradients over shared radio: batch sizes, and a slot of each frame for everybody.
+
+Seconds of one round, Eq. 15 and 29 of Ren, Yu and Ding::
+
+    round_s = max(gradient_s + upload_s) + max(download_s + apply_s)
+    gradient_s = base_s + slope_s * max(0, batch - threshold)                     (Eq. 9 and 27)
+    upload_s = gradient_bits / uplink_bps * frame_s / uplink_slot_s               (Eq. 10)
+    download_s = gradient_bits / downlink_bps * frame_s / downlink_slot_s         (Eq. 11)
+
+A CPU has base 0 and threshold 0. What a round is worth grows as the square root of all batches
+together (Eq. 8). Its coefficient xi belongs to the model and is the same for every plan: left out.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from melisma.allocation.checks import (
+    Floats,
+    Ints,
+    common_shape,
+    counts,
+    numbers,
+    single,
+    together,
+)
+from melisma.errors import InfeasibleError, SettingError
+
+# Between these no sum, square or quotient of seconds leaves double precision.
+SHORTEST_S, LONGEST_S = 1e-60, 1e60
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class RadioProblem:
+    """Speed, link rates and bounds of each learner, and what they all send in which frame.
+
+    Everything is one number for all learners or one for each, but `gradient_bits` and `frame_s`,
+    which are single numbers. Uplink and downlink have frames of their own, of one length.
+    """
+
+    slope_s: Floats
+    uplink_bps: Floats
+    downlink_bps: Floats
+    gradient_bits: float
+    frame_s: float
+    apply_s: Floats
+    base_s: Floats
+    threshold: Ints
+    min_batch: Ints
+    max_batch: Ints
+
+    def __init__(  # noqa: PLR0913 - a record of the contract's fields, by keyword
+        self,
+        *,
+        slope_s: ArrayLike,
+        uplink_bps: ArrayLike,
+        downlink_bps: ArrayLike,
+        gradient_bits: float,
+        frame_s: float,
+        apply_s: ArrayLike,
+        base_s: ArrayLike = 0.0,
+        threshold: ArrayLike = 0,
+        min_batch: ArrayLike = 1,
+        max_batch: ArrayLike = 128,
+    ) -> None:
+        learners = {
+            "slope_s": numbers("slope_s", slope_s, above=True),
+            "uplink_bps": numbers("uplink_bps", uplink_bps, above=True),
+            "downlink_bps": numbers("downlink_bps", downlink_bps, above=True),
+            "apply_s": numbers("apply_s", apply_s),
+            "base_s": numbers("base_s", base_s),
+            "threshold": counts("threshold", threshold),
+            "min_batch": counts("min_batch", min_batch, least=1),
+            "max_batch": counts("max_batch", max_batch, least=1),
+        }
+        fields: dict[str, Any] = together(common_shape(learners, axes=1), learners)
+        for name, value in (("gradient_bits", gradient_bits), ("frame_s", frame_s)):
+            fields[name] = single(name, numbers(name, value, above=True))
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+        self._check_bounds()
+        self._check_range()
+
+    def _check_bounds(self) -> None:
+        crossed = np.flatnonzero(self.min_batch > self.max_batch)
+        if crossed.size:
+            k = int(crossed[0])
+            low, high = int(self.min_batch[k]), int(self.max_batch[k])
+            raise InfeasibleError(
+                f"learner {k} must take a batch of at least {low} and at most {high}; "
+                f"min_batch of {high} or max_batch of {low} would do",
+                constraint="max_batch",
+                miss=low - high,
+                nearest={"min_batch": high, "max_batch": low},
+            )
+
+    def _check_range(self) -> None:
+        with np.errstate(over="ignore", under="ignore"):
+            spans = {
+                "slope_s": (self.slope_s, SHORTEST_S),
+                "gradient_bits / uplink_bps": (self.uplink_s, SHORTEST_S),
+                "gradient_bits / downlink_bps": (self.downlink_s, SHORTEST_S),
+                "the gradient of max_batch": (self.gradient_s(self.max_batch), 0.0),
+                "apply_s": (self.apply_s, 0.0),
+            }
+        for name, (seconds, least_s) in spans.items():
+            outside = np.flatnonzero((seconds < least_s) | (seconds > LONGEST_S))
+            if outside.size:
+                k = int(outside[0])
+                raise SettingError(
+                    f"{name} comes to {seconds[k]:g} s for learner {k}; "
+                    f"expected {least_s:g} to {LONGEST_S:g}"
+                )
+
+    @property
+    def learners(self) -> int:
+        """How many learners there are."""
+        return int(self.slope_s.size)
+
+    @property
+    def uplink_s(self) -> Floats:
+        """Seconds to send the gradient up, for a learner that had every frame to itself."""
+        return self.gradient_bits / self.uplink_bps
+
+    @property
+    def downlink_s(self) -> Floats:
+        """Seconds to send the gradient down, to a learner that had every frame to itself."""
+        return self.gradient_bits / self.downlink_bps
+
+    @property
+    def least_batch(self) -> Ints:
+        """The smallest batch worth taking: below the threshold more costs nothing (Lemma 2)."""
+        return np.clip(self.threshold, self.min_batch, self.max_batch)
+
+    def gradient_s(self, batch: Floats | Ints) -> Floats:
+        """Seconds of each learner for the gradient of a batch (Eq. 9 and 27)."""
+        return self.base_s + self.slope_s * np.maximum(batch - self.threshold, 0)
+
+    def round_s(
+        self,
+        batch: Floats | Ints,
+        uplink_slot_s: Floats,
+        downlink_slot_s: Floats,
+        broadcast: bool = False,
+    ) -> float:
+        """Seconds of one round (Eq. 15); in a broadcast all wait for the slowest downlink."""
+        up_s = self.gradient_s(batch) + self.uplink_s * self.frame_s / uplink_slot_s
+        sent_s = self.downlink_s.max() if broadcast else self.downlink_s
+        down_s = sent_s * self.frame_s / downlink_slot_s + self.apply_s
+        return float(up_s.max() + down_s.max())
+
+
+@dataclass(frozen=True, eq=False)
+class RadioPlan:
+    """A batch and two slots for each learner; the round they take, and its efficiency.
+
+    `round_s` is what `RadioProblem.round_s` says of the other fields. `efficiency` is
+    sqrt(sum of batches) / round_s (Eq. 16 without its constant xi), so only efficiencies of the
+    same model compare.
+    """
+
+    batch: Ints | Floats
+    uplink_slot_s: Floats
+    downlink_slot_s: Floats
+    round_s: float
+    efficiency: float

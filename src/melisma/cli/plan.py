@@ -1,0 +1,96 @@
+"""`melisma plan`: who would get how much, when each would end, and whether the deadline holds.
+
+Nothing is trained and nobody is called: costs are what the files say of task and devices.
+"""
+
+import json
+
+import click
+from rich.console import Console
+
+from melisma.allocation.schemes import SCHEMES, Scheme, scheme_named
+from melisma.cli import plan_report, plan_view
+from melisma.errors import SettingError
+from melisma.fleet.fleet import Fleet
+from melisma.fleet.muster import read_fleet
+from melisma.fleet.task import Task, read_task
+
+
+@click.command("plan")
+@click.argument("tasks", nargs=-1, required=True, metavar="TASK.toml...")
+@click.option("--fleet", "fleet_path", required=True, metavar="FLEET.toml", help="The devices.")
+@click.option("--scheme", help="Instead of the task's own; `med` for several tasks.")
+@click.option("--all", "every", is_flag=True, help="Compare all schemes of this kind.")
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    type=float,
+    default=60.0,
+    show_default=True,
+    help="Seconds for med to search; it then gives its best plan and the gap.",
+)
+@click.option("--show", type=int, default=20, show_default=True, help="Learners to list at most.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def command(  # noqa: PLR0913 - one argument an option
+    *,
+    tasks: tuple[str, ...],
+    fleet_path: str,
+    scheme: str | None,
+    every: bool,
+    time_limit_s: float,
+    show: int,
+    as_json: bool,
+) -> None:
+    """Say who would get how much by when, and whether the deadline can be met."""
+    if scheme is not None and every:
+        raise SettingError("--scheme and --all exclude each other")
+    read = [read_task(path) for path in tasks]
+    _check(tasks, read, scheme)
+    fleet = read_fleet(fleet_path)
+    first = scheme_named(scheme or ("med" if len(read) > 1 else read[0].scheme))
+    if every:
+        reports = [_compared(row, read, fleet, time_limit_s) for row in _alike(first)]
+    else:
+        reports = [plan_report.report(first, read, fleet, time_limit_s)]
+    if as_json:
+        click.echo(json.dumps({"plans": reports} if every else reports[0], allow_nan=False))
+    else:
+        console = Console(highlight=False)
+        view = plan_view.comparison(reports) if every else plan_view.plan(reports[0], show)
+        console.print(view)
+    if not any(report["feasible"] for report in reports):
+        raise click.exceptions.Exit(1)
+
+
+def _check(paths: tuple[str, ...], tasks: list[Task], scheme: str | None) -> None:
+    """What a task says of its scheme, and what the command line asks instead, must fit."""
+    for path, task in zip(paths, tasks, strict=True):
+        if task.scheme not in SCHEMES:
+            known = ", ".join(SCHEMES)
+            raise SettingError(f"{path}: task.scheme: {task.scheme!r}; expected one of {known}")
+        if SCHEMES[task.scheme].passes == "chosen" and task.passes is not None:
+            raise SettingError(
+                f"{path}: task.passes: scheme {task.scheme} chooses passes by itself; leave it out"
+            )
+    names = [task.name for task in tasks]
+    if len(set(names)) < len(names):
+        raise SettingError(f"two tasks have one name: {', '.join(paths)}")
+    if len(tasks) > 1 and scheme_named(scheme or "med").problem != "shared":
+        shared = " or ".join(row.name for row in SCHEMES.values() if row.problem == "shared")
+        raise SettingError(f"scheme {scheme} plans one task; several need {shared}")
+
+
+def _alike(first: Scheme) -> list[Scheme]:
+    return [row for row in SCHEMES.values() if row.problem == first.problem]
+
+
+def _compared(
+    row: Scheme, tasks: list[Task], fleet: Fleet, time_limit_s: float
+) -> plan_report.Report:
+    """A comparison goes on without the schemes that cannot take part."""
+    if row.most_learners is not None and fleet.learners > row.most_learners:
+        return plan_report.skipped(row, f"left out beyond {row.most_learners} learners")
+    try:
+        return plan_report.report(row, tasks, fleet, time_limit_s)
+    except SettingError as error:
+        return plan_report.skipped(row, str(error))

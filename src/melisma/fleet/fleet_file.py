@@ -1,0 +1,145 @@
+"""FLEET.toml: learners one by one, groups of them, and the radio cell they are in."""
+
+from math import inf, isclose
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from melisma.fleet.profiles import PROFILES
+from melisma.fleet.task import Count, Positive, Table
+
+Least = Annotated[float, Meta(ge=0)]
+Probability = Annotated[float, Meta(ge=0, le=1)]
+SPEEDS = ("compute", "train_s", "samples_per_s", "clock_hz")
+SPREADS = ("compute", "bandwidth_bps", "latency_s")
+
+
+class State(Table, frozen=True, kw_only=True):
+    """An operating state: how likely it is, and what it leaves of compute and bandwidth."""
+
+    probability: Probability
+    compute: Positive = 1.0
+    bandwidth: Positive = 1.0
+    name: str = ""
+
+
+class Hardware(Table, frozen=True, kw_only=True):
+    """What a device can do: a profile, and whatever is said instead of it."""
+
+    profile: str | None = None
+    compute: Positive | None = None
+    train_s: Positive | None = None
+    samples_per_s: Positive | None = None
+    clock_hz: Positive | None = None
+    cycles_per_sample: Positive | None = None
+    bandwidth_bps: Positive | None = None
+    latency_s: Least | None = None
+    base_s: Least = 0.0
+    threshold: Annotated[int, Meta(ge=0)] = 0
+
+    def __post_init__(self) -> None:
+        """One way to say the speed, and a profile that exists."""
+        if self.profile is not None and self.profile not in PROFILES:
+            raise ValueError(f"profile {self.profile!r} is not known: {', '.join(PROFILES)}")
+        said = [name for name in SPEEDS if getattr(self, name) is not None]
+        if len(said) > 1:
+            raise ValueError(f"{' and '.join(said)} both say how fast it is; one is enough")
+        if not said and self.profile is None:
+            raise ValueError(f"says nothing of speed: a profile or one of {', '.join(SPEEDS)}")
+        if self.cycles_per_sample is not None and self.clock_hz is None:
+            raise ValueError("cycles_per_sample needs clock_hz")
+
+
+class Learner(Hardware, frozen=True, kw_only=True):
+    """One learner."""
+
+    name: str
+    price: Least = 1.0
+    state: tuple[State, ...] = ()
+
+    def __post_init__(self) -> None:
+        """States that are all there are."""
+        super().__post_init__()
+        if not self.name.strip():
+            raise ValueError("name is empty")
+        total = sum(state.probability for state in self.state)
+        if self.state and not isclose(total, 1.0, abs_tol=1e-6):
+            raise ValueError(f"probabilities of its states sum to {total:g}; expected 1")
+
+
+class Price(Table, frozen=True, kw_only=True):
+    """Prices drawn from a normal distribution and cut to a range."""
+
+    mean: Least = 1.0
+    sd: Least = 0.5
+    low: Least = 0.1
+    high: Least = 1.5
+
+
+class States(Table, frozen=True, kw_only=True):
+    """States of a group: one, drawn for each learner, is likely; the lower the heat the more so."""
+
+    compute: tuple[Positive, ...]
+    bandwidth: tuple[Positive, ...]
+    heat: Positive = 0.5
+
+    def __post_init__(self) -> None:
+        """One factor a state in both lists."""
+        if not self.compute or len(self.compute) != len(self.bandwidth):
+            raise ValueError("compute and bandwidth need one factor for each state")
+
+
+class Group(Hardware, frozen=True, kw_only=True):
+    """So many learners of one kind, each a little different."""
+
+    count: Count
+    name: str | None = None
+    spread: dict[str, Least] = msgspec.field(default_factory=dict)
+    price: Least | Price = 1.0
+    states: States | None = None
+
+    def __post_init__(self) -> None:
+        """Spreads of what can be spread."""
+        super().__post_init__()
+        for key in self.spread:
+            if key not in SPREADS:
+                raise ValueError(f"spread of {key!r}; expected one of {', '.join(SPREADS)}")
+
+
+class Cell(Table, frozen=True, kw_only=True):
+    """A radio cell around the orchestrator; it gives the rate of whoever names no bandwidth."""
+
+    radius_m: Positive
+    bandwidth_hz: Positive
+    power_dbm: float
+    noise_dbm_per_hz: float = -174.0
+    path_loss: Literal["attenuation", "urban"] = "urban"
+    fading: Literal["rayleigh", "none"] = "rayleigh"
+    placement: Literal["uniform", "edge"] = "uniform"
+
+
+class FleetTable(Table, frozen=True, kw_only=True):
+    """All of it."""
+
+    learner: tuple[Learner, ...] = ()
+    group: tuple[Group, ...] = ()
+    cell: Cell | None = None
+    budget: Least = inf
+    core_ops_per_s: Positive | None = None
+    seed: Annotated[int, Meta(ge=0)] = 1
+
+    def __post_init__(self) -> None:
+        """Somebody, and each by a name of its own."""
+        if not self.learner and not self.group:
+            raise ValueError("names no learner: add [[fleet.learner]] or [[fleet.group]]")
+        names = [learner.name for learner in self.learner]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise ValueError(f"two learners are called {min(twice)!r}")
+
+
+class FleetFile(Table, frozen=True, kw_only=True):
+    """FLEET.toml."""
+
+    fleet: FleetTable

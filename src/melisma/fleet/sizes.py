@@ -1,0 +1,107 @@
+"""How large models and data sets are, and what a sample costs, where no benchmark has told yet.
+
+Operations are floating-point ones to train on one sample: two for each multiplication of the
+forward pass, four for the backward pass. Parameters travel in 32 bits.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeVar
+
+from melisma.errors import SettingError
+
+Size = TypeVar("Size")
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """Parameters of a model, and multiplications of its forward pass for one sample."""
+
+    parameters: int
+    multiplications: int
+
+    @property
+    def model_bytes(self) -> int:
+        """Of all parameters in 32 bits."""
+        return 4 * self.parameters
+
+    @property
+    def sample_ops(self) -> int:
+        """Forward and backward."""
+        return 6 * self.multiplications
+
+    def __add__(self, other: "ModelSize") -> "ModelSize":
+        return ModelSize(
+            self.parameters + other.parameters, self.multiplications + other.multiplications
+        )
+
+
+@dataclass(frozen=True)
+class DataSize:
+    """Training samples of a data set, and bytes of one with its label."""
+
+    samples: int
+    sample_bytes: int
+
+
+def dense(*widths: int) -> ModelSize:
+    """Fully connected layers of these widths."""
+    pairs = list(pairwise(widths))
+    weights = sum(a * b for a, b in pairs)
+    return ModelSize(weights + sum(b for _, b in pairs), weights)
+
+
+def convolution(channels: int, filters: int, kernel: int, side: int) -> ModelSize:
+    """A square convolution whose output is `side` by `side`."""
+    weights = channels * filters * kernel**2
+    return ModelSize(weights + filters, weights * side**2)
+
+
+MODELS = {
+    "twonn": dense(784, 50, 20, 10),
+    "threenn": dense(784, 500, 300, 100, 10),
+    "convnet": convolution(1, 6, 3, 26) + convolution(6, 16, 3, 11) + dense(400, 200, 100, 10),
+    "fashionnet": convolution(1, 16, 3, 28)
+    + convolution(16, 32, 3, 14)
+    + dense(1568, 1000, 500, 10),
+    "cnn": convolution(1, 32, 3, 28) + convolution(32, 64, 3, 14) + dense(3136, 512, 10),
+    "lenet": convolution(1, 20, 5, 26) + convolution(20, 50, 5, 9) + dense(800, 128, 84, 10),
+}
+DATA = {
+    "mnist": DataSize(60_000, 785),
+    "fashion-mnist": DataSize(60_000, 785),
+    "kmnist": DataSize(60_000, 785),
+    "cifar-10": DataSize(50_000, 3_073),
+}
+
+
+def model_size(name: str, args: dict[str, Any]) -> ModelSize:
+    """The size of a model by its name; `mlp` takes its `layers` from the arguments."""
+    if name == "mlp":
+        layers = args.get("layers")
+        if not isinstance(layers, list) or len(layers) < 2 or not all(map(_is_width, layers)):
+            raise SettingError(
+                f"model_args.layers is {layers!r}; mlp needs widths such as [784, 50, 10]"
+            )
+        return dense(*layers)
+    return _of(MODELS, "model", name, "model_bytes and sample_ops")
+
+
+def data_size(name: str) -> DataSize:
+    """The size of a data set by its name."""
+    return _of(DATA, "data", name, "samples and sample_bytes")
+
+
+def _is_width(width: object) -> bool:
+    return isinstance(width, int) and width > 0
+
+
+def _of(table: Mapping[str, Size], what: str, name: str, instead: str) -> Size:
+    if name not in table:
+        known = ", ".join(sorted(table))
+        raise SettingError(
+            f"the size of {what} {name!r} is not known (known are {known}); "
+            f"say {instead} in [task.sizes]"
+        )
+    return table[name]

@@ -1,0 +1,138 @@
+"""A task as its TOML file says it: what is trained, by which deadline, with which scheme."""
+
+from math import ceil
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from melisma.errors import SettingError
+from melisma.fleet.sizes import data_size, model_size
+from melisma.fleet.toml_file import read
+
+Positive = Annotated[float, Meta(gt=0)]
+Count = Annotated[int, Meta(ge=1)]
+Share = Annotated[float, Meta(gt=0, lt=1)]
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of a file; unknown keys are refused."""
+
+
+class Optimizer(Table, frozen=True, kw_only=True):
+    """How a learner steps."""
+
+    name: str = "sgd"
+    lr: Positive = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    keep: bool = False
+
+
+class Partition(Table, frozen=True, kw_only=True):
+    """How data lies on the devices in federated learning."""
+
+    kind: Literal["iid", "sorted", "dirichlet"] = "iid"
+    alpha: Positive = 0.5
+
+
+class Stop(Table, frozen=True, kw_only=True):
+    """When to end before the last cycle."""
+
+    accuracy: Annotated[float, Meta(gt=0, le=1)] | None = None
+    loss: Positive | None = None
+
+
+class Sizes(Table, frozen=True, kw_only=True):
+    """What a model and its data weigh, where the names alone do not tell, or a study differs."""
+
+    samples: Count | None = None
+    sample_bytes: Count | None = None
+    model_bytes: Count | None = None
+    sample_ops: Positive | None = None
+
+
+class Radio(Table, frozen=True, kw_only=True):
+    """How gradients travel in a radio cell, for `feel` and its baselines."""
+
+    gradient_bits: Positive | None = None
+    frame_s: Positive = 0.01
+    min_batch: Count = 1
+    max_batch: Count = 128
+    update_cycles: Annotated[float, Meta(ge=0)] = 0.0
+
+
+class Task(Table, frozen=True, kw_only=True):
+    """One task, one file."""
+
+    name: str
+    model: str
+    data: str
+    deadline_s: Positive
+    mode: Literal["parallelized", "federated"] = "parallelized"
+    scheme: str = "dab"
+    passes: Count | None = None
+    cycles: Count = 10
+    shard_samples: Count = 500
+    batch: Count = 32
+    loss: str = "cross_entropy"
+    optimizer: Optimizer = Optimizer()
+    stop: Stop = Stop()
+    seed: Annotated[int, Meta(ge=0)] = 1
+    caution: Share = 0.9
+    model_args: dict[str, Any] = msgspec.field(default_factory=dict)
+    partition: Partition | None = None
+    min_shards: Annotated[int, Meta(ge=0)] = 1
+    max_shards: Count | None = None
+    sizes: Sizes = Sizes()
+    radio: Radio = Radio()
+
+    def __post_init__(self) -> None:
+        """What one key alone cannot show."""
+        if not self.name.strip():
+            raise ValueError("name is empty")
+        if self.partition is not None and self.mode != "federated":
+            raise ValueError('partition is for mode = "federated" only')
+
+    @property
+    def samples(self) -> int:
+        """Training samples in all."""
+        return self.sizes.samples or data_size(self.data).samples
+
+    @property
+    def shards(self) -> int:
+        """Shards in all; the last one may be short."""
+        return ceil(self.samples / self.shard_samples)
+
+    @property
+    def shard_bytes(self) -> int:
+        """Bytes of a whole shard."""
+        sample_bytes = self.sizes.sample_bytes or data_size(self.data).sample_bytes
+        return sample_bytes * self.shard_samples
+
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of all parameters."""
+        return self.sizes.model_bytes or model_size(self.model, self.model_args).model_bytes
+
+    @property
+    def sample_ops(self) -> float:
+        """Floating-point operations to train on one sample once."""
+        return self.sizes.sample_ops or model_size(self.model, self.model_args).sample_ops
+
+
+class TaskFile(Table, frozen=True, kw_only=True):
+    """TASK.toml."""
+
+    task: Task
+
+
+def read_task(path: str | Path) -> Task:
+    """The task of a TASK.toml; `SettingError` names file and key."""
+    task = read(path, TaskFile).task
+    try:
+        _ = task.shards, task.shard_bytes, task.model_bytes, task.sample_ops
+    except SettingError as error:
+        raise SettingError(f"{path}: task: {error}") from None
+    return task

@@ -1,0 +1,73 @@
+"""Problems for the tests of schemes: random ones from a seed, and hypothesis strategies."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from melisma.allocation.one_task import CycleProblem
+from melisma.errors import InfeasibleError
+
+COSTS = st.sampled_from([0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 2.5]) | st.floats(0.01, 5.0)
+
+
+def random_problem(rng: np.random.Generator) -> CycleProblem | None:
+    """A small one, with ties, tight and unequal bounds and held shards; None if bounds cross."""
+    learners = int(rng.integers(1, 5))
+    shards = int(rng.integers(learners, 16))
+    # Costs of one digit make ties and results that fall exactly on the deadline common.
+    train, ship, fixed = (np.round(rng.uniform(0.1, top, learners), 1) for top in (1.5, 1.0, 2.0))
+    fields: dict[str, Any] = {"train_s": train, "ship_s": ship, "fixed_s": fixed}
+    if rng.random() < 0.3:
+        fields["ship_s"] = 0.0
+    if rng.random() < 0.5:
+        fields["min_shards"] = rng.integers(0, 4, learners)
+    if rng.random() < 0.5:
+        fields["max_shards"] = rng.integers(1, shards + 1, learners)
+    if rng.random() < 0.4:
+        fields["held"] = rng.integers(0, 8, learners)
+    try:
+        return CycleProblem(deadline_s=float(rng.uniform(2, 14)), shards=shards, **fields)
+    except InfeasibleError:
+        return None
+
+
+@st.composite
+def cycle_problems(draw: st.DrawFn) -> CycleProblem:
+    """Problems of up to eight learners whose bounds leave room for all data."""
+    learners = draw(st.integers(1, 8))
+
+    def each(values: st.SearchStrategy[Any]) -> list[Any]:
+        return draw(st.lists(values, min_size=learners, max_size=learners))
+
+    low = np.array(each(st.integers(0, 3)))
+    high = low + np.array(each(st.integers(0, 60)))
+    high[0] += max(0, 1 - int(high.sum()))
+    shards = draw(st.integers(max(1, int(low.sum())), int(high.sum())))
+    fixed = np.array(each(st.floats(0, 4)))
+    return CycleProblem(
+        train_s=each(COSTS),
+        ship_s=each(COSTS | st.just(0.0)),
+        fixed_s=fixed,
+        deadline_s=float(fixed.min()) + draw(st.floats(0.1, 200)),
+        shards=shards,
+        min_shards=low,
+        max_shards=high,
+        held=each(st.integers(0, 10)),
+    )
+
+
+def shuffled(problem: CycleProblem, order: Any) -> CycleProblem:
+    return problem.of(np.asarray(order))
+
+
+def later(problem: CycleProblem, factor: float) -> CycleProblem:
+    return replace(problem, deadline_s=problem.deadline_s * factor)
+
+
+def who_got_what(problem: CycleProblem, shards: Any) -> list[tuple[float, ...]]:
+    """All that is known of each learner with its share, in an order of its own."""
+    p = problem
+    columns = (p.train_s, p.ship_s, p.fixed_s, p.held, p.min_shards, p.max_shards, shards)
+    return sorted(zip(*(np.asarray(column).tolist() for column in columns), strict=True))

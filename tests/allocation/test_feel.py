@@ -1,0 +1,255 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from melisma.allocation.feel import feel
+from melisma.allocation.radio import RadioPlan, RadioProblem
+from melisma.allocation.slots import full, online, random, slots
+from tests.allocation.radios import (
+    KINDS,
+    changed,
+    fleet,
+    general_optimum,
+    in_order,
+    paper_fleet,
+)
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def optimality_gap(p: RadioProblem, plan: RadioPlan) -> float:
+    """By how much the conditions of Karush, Kuhn and Tucker are missed, relatively.
+
+    With y = X - gradient_s: all end at X and the frame is full; some m makes every y equal to
+    clip(m * sqrt(air_s * slope_s)); and B' * (X + Y) = 2 * B with B' = m^2 * sum(air_s / y^2).
+    At a bound m is only known to lie in a range, and the last condition has to hold in it.
+    """
+    batch, busy_s = plan.batch, p.gradient_s(plan.batch)
+    y = p.uplink_s * p.frame_s / plan.uplink_slot_s
+    down_s = p.downlink_s * p.frame_s / plan.downlink_slot_s + p.apply_s
+    together = max(np.ptp(busy_s + y) / (busy_s + y).max(), np.ptp(down_s) / down_s.max())
+    frames = max(
+        abs(math.fsum(slots_s) / p.frame_s - 1)
+        for slots_s in (plan.uplink_slot_s, plan.downlink_slot_s)
+    )
+    m = y / np.sqrt(p.uplink_s * p.slope_s)
+    may_grow, may_shrink = batch < p.max_batch, batch > p.least_batch
+    # More m is less batch: who may not shrink asks for at least its m, who may not grow at most.
+    lowest = float(m[may_grow].max(initial=0.0))
+    highest = float(m[may_shrink].min(initial=math.inf))
+    clip = max(0.0, lowest / highest - 1)
+    wanted = math.sqrt(2 * float(batch.sum()) / (plan.round_s * float((p.uplink_s / y**2).sum())))
+    peak = max(0.0, lowest / wanted - 1, wanted / highest - 1)
+    return float(max(together, frames, clip, peak))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("learners", [1, 2, 3, 12, 200])
+def test_the_exact_plan_keeps_every_condition_of_an_optimum(kind: str, learners: int) -> None:
+    rng = np.random.default_rng([learners, len(kind)])
+    for _ in range(40):
+        p = fleet(rng, learners, kind)
+        assert optimality_gap(p, feel(p, integral=False)) < 1e-9
+
+
+def test_the_conditions_tell_an_optimum_from_its_neighbours() -> None:
+    p = paper_fleet(np.random.default_rng(1), cycles=1e8, bits=1e7)
+    best = feel(p, integral=False)
+    assert 1 < best.batch.min() < best.batch.max() < 128
+    nudged = best.batch.copy()
+    nudged[3] += 1e-4
+    assert optimality_gap(p, slots(p, nudged)) > 1e-7
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_exact_plan_is_what_a_general_solver_finds_or_better(kind: str) -> None:
+    rng = np.random.default_rng(len(kind))
+    gaps = []
+    for _ in range(25):
+        p = fleet(rng, int(rng.integers(1, 9)), kind)
+        gaps.append(general_optimum(p) / feel(p, integral=False).efficiency - 1)
+    assert max(gaps) < 1e-10
+    assert np.median(gaps) > -1e-6
+
+
+@given(seeds, st.integers(1, 20), st.sampled_from(KINDS))
+@settings(max_examples=60)
+def test_more_of_anything_never_lowers_the_exact_optimum(
+    seed: int, learners: int, kind: str
+) -> None:
+    rng = np.random.default_rng(seed)
+    p = fleet(rng, learners, kind)
+    some = rng.uniform(1.0, 3.0, learners)
+    before = feel(p, integral=False).efficiency
+    for better in (
+        changed(p, uplink_bps=p.uplink_bps * some),
+        changed(p, downlink_bps=p.downlink_bps * some),
+        changed(p, slope_s=p.slope_s / some, base_s=p.base_s / some),
+        changed(p, apply_s=p.apply_s / some),
+        changed(p, max_batch=p.max_batch + rng.integers(0, 50, learners)),
+        changed(p, gradient_bits=p.gradient_bits / 2),
+    ):
+        assert feel(better, integral=False).efficiency >= before * (1 - 1e-12)
+
+
+@given(seeds, st.integers(1, 20), st.sampled_from(KINDS), st.booleans())
+@settings(max_examples=60)
+def test_whole_batches_keep_bounds_and_frame_and_beat_no_exact_plan(
+    seed: int, learners: int, kind: str, broadcast: bool
+) -> None:
+    p = fleet(np.random.default_rng(seed), learners, kind)
+    plan = feel(p, broadcast=broadcast)
+    assert plan.batch.dtype == np.int64
+    assert np.all((p.least_batch <= plan.batch) & (plan.batch <= p.max_batch))
+    assert sum(plan.uplink_slot_s) <= p.frame_s
+    assert plan.round_s == p.round_s(
+        plan.batch, plan.uplink_slot_s, plan.downlink_slot_s, broadcast
+    )
+    exact = feel(p, integral=False, broadcast=broadcast)
+    assert plan.efficiency <= exact.efficiency * (1 + 1e-12)
+
+
+def test_in_the_papers_cell_whole_batches_lose_less_than_a_hundredth() -> None:
+    rng = np.random.default_rng(7)
+    lost = []
+    for cycles in (1e7, 3e7, 1e8, 1e9):
+        for bits in (3e5, 3e6, 1e7, 3e7, 32 * 8_062_504):
+            p = paper_fleet(rng, cycles, bits)
+            lost.append(1 - feel(p).efficiency / feel(p, integral=False).efficiency)
+    assert max(lost) < 0.01
+
+
+def best_whole(p: RadioProblem) -> float:
+    ranges = (range(low, high + 1) for low, high in zip(p.min_batch, p.max_batch, strict=True))
+    return max(slots(p, np.array(batch)).efficiency for batch in itertools.product(*ranges))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_small_fleets_get_the_best_whole_batches_there_are(kind: str) -> None:
+    rng = np.random.default_rng(len(kind))
+    for _ in range(30):
+        p = fleet(rng, int(rng.integers(1, 4)), kind, max_batch=int(rng.integers(2, 7)))
+        assert feel(p).efficiency >= best_whole(p) * (1 - 1e-6)
+
+
+@given(seeds, st.integers(2, 40), st.sampled_from(KINDS))
+@settings(max_examples=40)
+def test_the_same_learners_in_another_order_get_the_same_plan(
+    seed: int, learners: int, kind: str
+) -> None:
+    rng = np.random.default_rng(seed)
+    p = fleet(rng, learners, kind)
+    order = rng.permutation(learners)
+    for integral in (True, False):
+        plan, shuffled = feel(p, integral), feel(in_order(p, order), integral)
+        assert np.array_equal(plan.batch[order], shuffled.batch)
+        assert np.array_equal(plan.uplink_slot_s[order], shuffled.uplink_slot_s)
+        assert np.array_equal(plan.downlink_slot_s[order], shuffled.downlink_slot_s)
+        assert (plan.round_s, plan.efficiency) == (shuffled.round_s, shuffled.efficiency)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_baseline_is_better(kind: str) -> None:
+    rng = np.random.default_rng(11)
+    for _ in range(20):
+        p = fleet(rng, 12, kind)
+        best = feel(p, integral=False).efficiency
+        for batch in (online(p), full(p), random(p, rng)):
+            assert slots(p, batch).efficiency <= best * (1 + 1e-12)
+
+
+def test_where_radio_dominates_the_optimum_is_the_full_batch() -> None:
+    p = paper_fleet(np.random.default_rng(2), cycles=1e7, bits=32 * 8_062_504)
+    for integral in (True, False):
+        assert np.array_equal(feel(p, integral).batch, full(p))
+
+
+def test_where_computing_dominates_nobody_goes_above_the_smallest_batch() -> None:
+    p = RadioProblem(
+        slope_s=[1.0, 2.0],
+        uplink_bps=1e9,
+        downlink_bps=1e9,
+        gradient_bits=1e-3,
+        frame_s=0.01,
+        apply_s=0,
+        min_batch=4,
+    )
+    plan = feel(p)
+    assert plan.batch.tolist() == [8, 4]
+    alike = changed(p, slope_s=1.0)
+    assert feel(alike).batch.tolist() == [4, 4]
+
+
+def test_learners_alike_in_everything_get_alike_batches() -> None:
+    p = RadioProblem(
+        slope_s=[0.01] * 6,
+        uplink_bps=1e7,
+        downlink_bps=1e7,
+        gradient_bits=1e6,
+        frame_s=0.01,
+        apply_s=0,
+    )
+    exact = feel(p, integral=False)
+    assert np.ptp(exact.batch) < 1e-9
+    assert np.ptp(feel(p).batch) <= 1
+
+
+def test_batches_that_are_fixed_leave_only_slots_to_choose() -> None:
+    p = RadioProblem(
+        slope_s=[0.01, 0.02],
+        uplink_bps=[1e7, 2e7],
+        downlink_bps=1e7,
+        gradient_bits=1e6,
+        frame_s=0.01,
+        apply_s=0.1,
+        min_batch=[5, 9],
+        max_batch=[5, 9],
+    )
+    plan, given_batches = feel(p), slots(p, [5, 9])
+    assert plan.batch.tolist() == [5, 9]
+    assert plan.round_s == given_batches.round_s
+
+
+def test_a_gpu_that_the_largest_batch_does_not_fill_takes_the_largest() -> None:
+    p = changed(
+        fleet(np.random.default_rng(3), 3, "gpu"), threshold=[200, 10, 10], max_batch=[64, 64, 64]
+    )
+    assert feel(p).batch[0] == 64
+
+
+def test_gpu_batches_never_fall_below_the_threshold() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        p = fleet(rng, 6, "mixed")
+        assert np.all(feel(p).batch >= p.threshold)
+        assert np.all(feel(p, integral=False).batch >= p.threshold)
+
+
+@pytest.mark.parametrize("spread", [1e3, 1e6, 1e9])
+def test_rates_and_speeds_far_apart_are_no_obstacle(spread: float) -> None:
+    rng = np.random.default_rng(int(spread))
+    for learners in (2, 5, 50):
+        p = RadioProblem(
+            slope_s=1e-3 * spread ** rng.uniform(-0.5, 0.5, learners),
+            uplink_bps=1e7 * spread ** rng.uniform(-0.5, 0.5, learners),
+            downlink_bps=1e7 * spread ** rng.uniform(-0.5, 0.5, learners),
+            gradient_bits=1e6,
+            frame_s=0.01,
+            apply_s=0,
+        )
+        exact = feel(p, integral=False)
+        assert optimality_gap(p, exact) < 1e-6
+        assert feel(p).efficiency <= exact.efficiency * (1 + 1e-12)
+
+
+def test_a_broadcast_downlink_changes_the_optimum_with_the_round() -> None:
+    p = paper_fleet(np.random.default_rng(4), cycles=1e8, bits=1e7)
+    alone, broadcast = feel(p, integral=False), feel(p, integral=False, broadcast=True)
+    assert broadcast.efficiency > alone.efficiency
+    # A shorter downlink makes short rounds worth more.
+    assert broadcast.batch.sum() < alone.batch.sum()
+    assert broadcast.efficiency >= slots(p, alone.batch, broadcast=True).efficiency

@@ -1,0 +1,179 @@
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from melisma.allocation.equal import equal
+from melisma.allocation.one_task import CycleProblem
+from melisma.allocation.staleness import staleness
+from melisma.allocation.synchronous import synchronous
+from melisma.errors import InfeasibleError, SettingError
+from tests.allocation.problems import cycle_problems, random_problem
+
+
+def updates_that_fit(problem: CycleProblem, learner: int, shards: int) -> int:
+    """Counted up one by one, by the cost model written out."""
+    done = 0
+    while True:
+        shipped = max(0, shards - int(problem.held[learner]))
+        seconds = float(problem.fixed_s[learner]) + float(problem.ship_s[learner]) * shipped
+        seconds += float(problem.train_s[learner]) * (done + 1) * shards
+        if seconds > problem.deadline_s:
+            return done
+        done += 1
+
+
+def best_by_trying_all(problem: CycleProblem) -> tuple[int, int] | None:
+    """Least spread and then the most least updates over all ways to hand out the data."""
+    choices = []
+    for learner in range(problem.learners):
+        low, high = max(1, int(problem.min_shards[learner])), int(problem.max_shards[learner])
+        fitting = ((d, updates_that_fit(problem, learner, d)) for d in range(low, high + 1))
+        choices.append([(d, done) for d, done in fitting if done >= 1])
+    best = None
+    for each in product(*choices):
+        if sum(d for d, _ in each) == problem.shards:
+            done = [updates for _, updates in each]
+            key = (max(done) - min(done), -min(done))
+            best = key if best is None else min(best, key)
+    return None if best is None else (best[0], -best[1])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_exact_is_the_best_of_all_ways_to_hand_out_the_data(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    compared = infeasible = 0
+    for problem in filter(None, (random_problem(rng) for _ in range(700))):
+        best = best_by_trying_all(problem)
+        try:
+            plan = staleness(problem)
+        except InfeasibleError:
+            assert best is None, problem
+            infeasible += 1
+            continue
+        assert best == (plan.max_staleness, plan.updates.min()), problem
+        assert plan.shards.sum() == problem.shards
+        compared += 1
+    assert compared > 250
+    assert infeasible > 30
+
+
+def test_two_separate_bisections_would_miss_the_optimum_here() -> None:
+    problem = CycleProblem(
+        train_s=[0.1, 0.8], ship_s=[0.1, 0.5], fixed_s=[0.3, 0.1], deadline_s=9.5, shards=14
+    )
+    assert staleness(problem).max_staleness == 1
+
+
+def paper(learners: int, deadline_s: float) -> CycleProblem:
+    """Mohammad and Sorour: half the nodes at 2.4 GHz, half at 700 MHz, 8 bits a feature."""
+    power_w, noise_w = 10 ** ((23 - 30) / 10), 5e6 * 10 ** ((-174 - 30) / 10)
+    gain = 10 ** (-(7 + 2.1 * np.log10(50)) / 10)
+    rate_bps = 5e6 * np.log2(1 + power_w * gain / noise_w)
+    clock_hz = np.where(np.arange(learners) % 2 == 0, 2.4e9, 700e6)
+    return CycleProblem(
+        train_s=1_123_736 / clock_hz,
+        ship_s=784 * 8 / rate_bps,
+        fixed_s=2 * 8_974_080 / rate_bps,
+        deadline_s=deadline_s,
+        shards=60_000,
+    )
+
+
+def test_the_papers_twenty_nodes_reach_staleness_0_where_equal_shares_have_4() -> None:
+    problem = paper(20, 7.5)
+    assert equal(problem).max_staleness == 4
+    assert equal(problem).average_staleness == pytest.approx(2.11, abs=0.005)
+    assert staleness(problem).max_staleness == 0
+
+
+def test_without_bounds_least_staleness_is_the_synchronous_plan_at_the_papers_size() -> None:
+    for learners in (10, 14, 15, 18, 20):
+        problem = paper(learners, 7.5)
+        assert staleness(problem).updates.tolist() == synchronous(problem).updates.tolist()
+
+
+@pytest.mark.parametrize("method", ["numerical", "sai"])
+def test_no_other_method_beats_exact(method: Any) -> None:
+    rng = np.random.default_rng(11)
+    compared = 0
+    for problem in filter(None, (random_problem(rng) for _ in range(150))):
+        try:
+            best = staleness(problem)
+        except InfeasibleError:
+            continue
+        found = staleness(problem, method=method)
+        assert found.max_staleness >= best.max_staleness
+        assert found.updates.min() >= 1
+        compared += 1
+    assert compared > 50
+
+
+@pytest.mark.parametrize("method", ["numerical", "sai"])
+def test_the_papers_methods_reach_staleness_1_or_less_on_its_setting(method: Any) -> None:
+    assert staleness(paper(20, 7.5), method=method).max_staleness <= 1
+
+
+@given(cycle_problems())
+@settings(max_examples=200)
+def test_infeasible_says_what_would_be_enough(problem: CycleProblem) -> None:
+    error = why_not(problem)
+    if error is None:
+        return
+    assert error.miss > 0
+    if "deadline_s" in error.nearest:
+        enough_s = error.nearest["deadline_s"]
+        assert staleness(replace(problem, deadline_s=enough_s)).updates.min() >= 1
+        assert why_not(replace(problem, deadline_s=np.nextafter(enough_s, 0)))
+    if error.constraint == "shards":
+        fewer = int(error.nearest["shards"])
+        high = np.minimum(problem.max_shards, fewer)
+        assert staleness(replace(problem, shards=fewer, max_shards=high)).updates.min() >= 1
+
+
+def why_not(problem: CycleProblem) -> InfeasibleError | None:
+    try:
+        staleness(problem)
+    except InfeasibleError as error:
+        return error
+    return None
+
+
+def test_a_learner_that_cannot_do_one_update_is_named() -> None:
+    problem = CycleProblem(train_s=[1, 30], ship_s=0, fixed_s=0, deadline_s=20, shards=10)
+    with pytest.raises(InfeasibleError, match=r"1 of 2 learners \(number 1\)") as caught:
+        staleness(problem)
+    assert caught.value.nearest["deadline_s"] == 30
+
+
+def test_more_learners_than_shards_is_infeasible() -> None:
+    problem = CycleProblem(
+        train_s=[1, 1, 1], ship_s=0, fixed_s=0, deadline_s=20, shards=2, min_shards=0
+    )
+    with pytest.raises(InfeasibleError, match="come to 3, 1 more than the 2 shards"):
+        staleness(problem)
+
+
+def test_an_unknown_method_is_refused() -> None:
+    with pytest.raises(SettingError, match="expected one of exact, numerical, sai"):
+        staleness(paper(4, 30), method="magic")  # type: ignore[arg-type]
+
+
+def test_many_learners_get_the_same_staleness_as_by_hand() -> None:
+    """Two kinds of learner, so that the plan of many is that of two, many times over."""
+    few = CycleProblem(
+        train_s=[0.01, 0.03], ship_s=0.002, fixed_s=0.5, deadline_s=10, shards=60, max_shards=50
+    )
+    pairs = 30_000
+    large = CycleProblem(
+        train_s=np.tile([0.01, 0.03], pairs),
+        ship_s=0.002,
+        fixed_s=0.5,
+        deadline_s=10,
+        shards=60 * pairs,
+        max_shards=50,
+    )
+    assert staleness(large).max_staleness == staleness(few).max_staleness
