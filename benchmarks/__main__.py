@@ -36,7 +36,9 @@ def _continue_in(python: str) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("what", nargs="?", default="rpc", choices=["rpc", "http_stack", "feel"])
+    parser.add_argument(
+        "what", nargs="?", default="rpc", choices=["rpc", "http_stack", "staleness", "feel", "med"]
+    )
     parser.add_argument("--json", type=Path, metavar="PATH", help="where the figures go")
     parser.add_argument("--quick", action="store_true", help="one round, for a first look")
     parser.add_argument(

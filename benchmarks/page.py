@@ -1,18 +1,19 @@
 """Turns the figures of the last runs into the tables and the picture of the docs.
 
-`python -m benchmarks.page` reads benchmarks/results and writes docs/axon/figures.
+`python -m benchmarks.page` reads benchmarks/results and writes the figures folders of docs.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from benchmarks import http_stack, machine, rpc, table
+from benchmarks import feel, http_stack, machine, med, rpc, staleness, table
 
 RESULTS = Path(__file__).parent / "results"
-FIGURES = Path(__file__).parents[1] / "docs" / "axon" / "figures"
+DOCS = Path(__file__).parents[1] / "docs"
+FIGURES = DOCS / "axon" / "figures"
 PANELS = [
     ("median µs", "small call, median µs (less is better)"),
     ("64 callers/s", "64 callers, calls/s (more is better)"),
@@ -42,11 +43,46 @@ def main() -> None:
     clients = table.render(http_stack.CLIENT_COLUMNS, stacks["clients"])
     _write("http_stack.md", stacks["machine"], [servers, clients])
     (FIGURES / "rpc.svg").write_text(_picture(calls["peers"]))
+    _write_allocation()
 
 
-def _write(name: str, described: dict[str, Any], tables: list[str]) -> None:
+def _write_allocation() -> None:
+    folder = DOCS / "allocation" / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, tables in ALLOCATION.items():
+        found = json.loads((RESULTS / f"{name}.json").read_text())
+        _write(f"{name}.md", found["machine"], tables(found), folder)
+
+
+def _staleness(found: dict[str, Any]) -> list[str]:
+    parts = []
+    for kind, rows in found["kinds"].items():
+        parts += [f"{kind.capitalize()}:", table.render(staleness.COLUMNS, rows)]
+    return [*parts, f"Peak memory of the whole process: {found['process_peak_mb']} MB."]
+
+
+def _feel(found: dict[str, Any]) -> list[str]:
+    return [table.render(feel.COLUMNS, found["sizes"])]
+
+
+def _med(found: dict[str, Any]) -> list[str]:
+    parts = [table.render(med.COLUMNS, found["melisma"])]
+    for size, rows in found["peers"].items():
+        count = rows["melisma"]["problems"]
+        parts += [f"{size}, mean budget, {count:g} problems:", table.render(med.COLUMNS, rows)]
+    return [*parts, f"Solvers: {', '.join(found['pinned'])}."]
+
+
+ALLOCATION: dict[str, Callable[[dict[str, Any]], list[str]]] = {
+    "staleness": _staleness,
+    "feel": _feel,
+    "med": _med,
+}
+
+
+def _write(name: str, described: dict[str, Any], tables: list[str], folder: Path = FIGURES) -> None:
     text = "\n\n".join([machine.summary(described) + ".", *tables])
-    (FIGURES / name).write_text(text + "\n")
+    (folder / name).write_text(text + "\n")
 
 
 def _targets(compared: list[dict[str, Any]]) -> str:

@@ -2,9 +2,11 @@
 
 What is where::
 
-    errors.py  every exception
-    axon/      remote calls over HTTP; can be used alone
-    cli/       the `melisma` command, one file a subcommand; the only place that prints
+    errors.py    every exception
+    axon/        remote calls over HTTP; can be used alone
+    fleet/       what devices are: profiles, radio channels, states, estimates, the two TOML files
+    allocation/  who trains how much: problem -> plan, one scheme a file
+    cli/         the `melisma` command, one file a subcommand; the only place that prints
 
 Importing this package imports nothing else: each part is loaded when it is first named.
 """
@@ -12,12 +14,12 @@ Importing this package imports nothing else: each part is loaded when it is firs
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__all__ = ["__version__", "axon", "errors"]
+__all__ = ["__version__", "allocation", "axon", "errors", "fleet"]
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from melisma import axon, errors
+    from melisma import allocation, axon, errors, fleet
 else:
 
     def __getattr__(name):

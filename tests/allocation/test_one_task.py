@@ -84,7 +84,7 @@ def test_bounds_that_leave_no_plan_are_infeasible(
     changes: dict[str, Any], constraint: str, miss: float, nearest: dict[str, float]
 ) -> None:
     with pytest.raises(InfeasibleError) as caught:
-        problem(**changes)
+        problem(**changes).require_room()
     assert caught.value.constraint == constraint
     assert caught.value.miss == miss
     assert caught.value.nearest == nearest

@@ -134,9 +134,8 @@ def test_dab_names_what_cannot_work(changes: dict[str, float], message: str) -> 
 
 @given(cycle_problems(), st.integers(1, 5))
 def test_dab_of_all_is_what_each_asks_for_itself(whole: CycleProblem, passes: int) -> None:
-    plan = dab(whole, passes)
-    for k in range(whole.learners):
-        asked = dab_shards(
+    asked = [
+        dab_shards(
             whole.deadline_s,
             float(whole.train_s[k]),
             float(whole.ship_s[k]),
@@ -144,4 +143,22 @@ def test_dab_of_all_is_what_each_asks_for_itself(whole: CycleProblem, passes: in
             passes,
             int(whole.held[k]),
         )
-        assert plan.shards[k] == min(asked, whole.max_shards[k], whole.shards)
+        for k in range(whole.learners)
+    ]
+    if not any(asked):
+        with pytest.raises(InfeasibleError, match="nobody can train a shard"):
+            dab(whole, passes)
+        return
+    given = np.minimum(asked, np.minimum(whole.max_shards, whole.shards))
+    assert dab(whole, passes).shards.tolist() == given.tolist()
+
+
+def test_dab_that_nobody_can_take_part_in_says_which_deadline_would_do() -> None:
+    with pytest.raises(InfeasibleError) as caught:
+        dab(problem(deadline_s=0.5), passes=9)
+    assert caught.value.nearest["deadline_s"] == pytest.approx(0.3 + 0.1 + 0.9)
+    assert dab(problem(**caught.value.nearest), passes=9).shards.tolist() == [1, 0, 0]
+
+
+def test_dab_may_leave_data_for_a_later_cycle() -> None:
+    assert dab(problem(max_shards=2), passes=1).shards.sum() == 6

@@ -177,3 +177,28 @@ def test_many_learners_get_the_same_staleness_as_by_hand() -> None:
         max_shards=50,
     )
     assert staleness(large).max_staleness == staleness(few).max_staleness
+
+
+def test_learners_alike_with_two_shards_each_take_no_longer_to_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Thousands of windows come into question here; a walk over them would look at each."""
+    rng = np.random.default_rng(3)
+    problem = CycleProblem(
+        train_s=1e-4 * np.exp(0.1 * rng.normal(size=5_000)),
+        ship_s=0.005,
+        fixed_s=rng.uniform(0.1, 1.0, 5_000),
+        deadline_s=10.0,
+        shards=10_000,
+    )
+    asked = 0
+
+    def counted(self: CycleProblem, passes: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return most_shards(self, passes)
+
+    most_shards = CycleProblem.most_shards
+    monkeypatch.setattr(CycleProblem, "most_shards", counted)
+    assert staleness(problem).max_staleness > 10_000
+    assert asked < 150

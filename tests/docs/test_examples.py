@@ -20,4 +20,5 @@ def test_the_examples_of_a_page_run_as_printed(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     run_page(page.read_text(encoding="utf-8"), tmp_path)

@@ -1,1 +1,52 @@
-"""Who trains how much: pure functions from a problem to a plan, one scheme a file."""
+"""Who trains how much: pure functions from a problem to a plan, one scheme a file.
+
+What is where::
+
+    schemes.py   the table of schemes, which everything else reads
+    builders.py  problems from a task and a fleet
+    one_task.py  CycleProblem and CyclePlan; costs.py says what fits a deadline
+                 equal, proportional, synchronous, staleness, dab
+    shared.py    SharedProblem and SharedPlan: several tasks, a budget
+                 med
+    radio.py     RadioProblem and RadioPlan: batches and slots of a radio cell
+                 feel, slots
+"""
+
+from melisma.allocation.builders import cycle_problem, radio_problem, shared_problem
+from melisma.allocation.dab import dab, dab_shards
+from melisma.allocation.equal import equal
+from melisma.allocation.feel import feel
+from melisma.allocation.med import med
+from melisma.allocation.one_task import CyclePlan, CycleProblem
+from melisma.allocation.proportional import proportional
+from melisma.allocation.radio import RadioPlan, RadioProblem
+from melisma.allocation.schemes import SCHEMES, Scheme, cycle_plan, scheme_named
+from melisma.allocation.shared import SharedPlan, SharedProblem
+from melisma.allocation.slots import slots
+from melisma.allocation.staleness import staleness
+from melisma.allocation.synchronous import synchronous
+
+__all__ = [
+    "SCHEMES",
+    "CyclePlan",
+    "CycleProblem",
+    "RadioPlan",
+    "RadioProblem",
+    "Scheme",
+    "SharedPlan",
+    "SharedProblem",
+    "cycle_plan",
+    "cycle_problem",
+    "dab",
+    "dab_shards",
+    "equal",
+    "feel",
+    "med",
+    "proportional",
+    "radio_problem",
+    "scheme_named",
+    "shared_problem",
+    "slots",
+    "staleness",
+    "synchronous",
+]

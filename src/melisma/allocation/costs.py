@@ -30,7 +30,7 @@ class Costs:
     fixed_s: Floats
     held: Ints
 
-    def part(self, learners: slice) -> "Costs":
+    def part(self, learners: slice | Ints) -> "Costs":
         """The costs of some learners."""
         return Costs(
             self.train_s[learners],
@@ -84,8 +84,8 @@ class Costs:
 def _settle(guess: Floats, limit: int, fits: Callable[[Ints], NDArray[np.bool_]]) -> Ints:
     """The largest whole number up to a limit that fits; the guess is off by rounding only."""
     found = np.fmin(guess, limit).astype(np.int64)
-    while np.any(over := (found > 0) & ~fits(found)):
+    while (over := (found > 0) & ~fits(found)).any():
         found = found - over
-    while np.any(under := (found < limit) & fits(found + 1)):
+    while (under := (found < limit) & fits(found + 1)).any():
         found = found + under
     return found

@@ -10,6 +10,7 @@ import numpy as np
 from melisma.allocation.checks import MOST, counts, numbers, single
 from melisma.allocation.costs import Costs
 from melisma.allocation.one_task import CyclePlan, CycleProblem
+from melisma.errors import InfeasibleError
 
 
 def dab_shards(
@@ -28,9 +29,22 @@ def dab_shards(
 
 
 def dab(problem: CycleProblem, passes: int) -> CyclePlan:
-    """What each learner asks for, at most `max_shards` and at most all data; no least share."""
+    """What each learner asks for, at most `max_shards` and at most all data; no least share.
+
+    `InfeasibleError` if nobody asks for any.
+    """
     counts("passes", passes, least=1)
     asked = problem.costs.most_shards(passes, _before(problem.deadline_s), problem.shards)
+    if not asked.any():
+        soonest_s = float(problem.seconds(1, passes).min())
+        enough_s = float(np.nextafter(soonest_s, np.inf))
+        raise InfeasibleError(
+            f"nobody can train a shard {passes} times in less than {problem.deadline_s:g} s; "
+            f"a deadline_s of more than {soonest_s:g} would do",
+            constraint="deadline_s",
+            miss=enough_s - problem.deadline_s,
+            nearest={"deadline_s": enough_s},
+        )
     return CyclePlan.of(problem, np.minimum(asked, problem.max_shards), passes)
 
 

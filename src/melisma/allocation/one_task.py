@@ -1,5 +1,6 @@
 """One task, one cycle: who trains how many shards, how often, by the deadline."""
 
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -81,20 +82,15 @@ class CycleProblem:
                 miss=low - high,
                 nearest={"min_shards": high, "max_shards": low},
             )
-        for name, total, miss in (
-            ("min_shards", int(self.min_shards.sum()), int(self.min_shards.sum()) - self.shards),
-            ("max_shards", int(self.max_shards.sum()), self.shards - int(self.max_shards.sum())),
-        ):
-            if miss > 0:
-                least = name == "min_shards"
-                raise InfeasibleError(
-                    f"{name} of all learners come to {total}, {miss} "
-                    f"{'more' if least else 'fewer'} than the {self.shards} shards there are; "
-                    f"{'at least' if least else 'at most'} {total} shards would do",
-                    constraint=name,
-                    miss=miss,
-                    nearest={"shards": total},
-                )
+        least = int(self.min_shards.sum())
+        if least > self.shards:
+            raise InfeasibleError(
+                f"min_shards of all learners come to {least}, {least - self.shards} more than "
+                f"the {self.shards} shards there are; at least {least} shards would do",
+                constraint="min_shards",
+                miss=least - self.shards,
+                nearest={"shards": least},
+            )
         soonest = float(self.fixed_s.min())
         if soonest >= self.deadline_s:
             useful = float(self.seconds(1, 1).min())
@@ -106,6 +102,18 @@ class CycleProblem:
                 nearest={"deadline_s": useful},
             )
 
+    def require_room(self) -> None:
+        """`InfeasibleError` if learners may not take all the data between them."""
+        most = int(self.max_shards.sum())
+        if most < self.shards:
+            raise InfeasibleError(
+                f"max_shards of all learners come to {most}, {self.shards - most} fewer than "
+                f"the {self.shards} shards there are; at most {most} shards would do",
+                constraint="max_shards",
+                miss=self.shards - most,
+                nearest={"shards": most},
+            )
+
     @property
     def learners(self) -> int:
         """How many learners there are."""
@@ -115,6 +123,14 @@ class CycleProblem:
         """The same problem with its learners in this order."""
         names = ("train_s", "ship_s", "fixed_s", "min_shards", "max_shards", "held")
         return replace(self, **{name: getattr(self, name)[learners] for name in names})
+
+    def within(self, low: Ints, high: Ints) -> "CycleProblem":
+        """The same problem with other bounds, which leave room for all its data."""
+        # Nothing is left to check; this is where plans for a hundred learners spend their time.
+        bounded = copy(self)
+        object.__setattr__(bounded, "min_shards", low)
+        object.__setattr__(bounded, "max_shards", high)
+        return bounded
 
     @cached_property
     def costs(self) -> Costs:

@@ -24,7 +24,7 @@ def last_reaching(count: Callable[[int], int], target: int, start: int = 1) -> i
             misses, missed = x, max(found, 0.5)
         if not reached or not missed:
             # Only one end is known: walk away from it in ever longer steps.
-            x += 4**steps if reached else -(4**steps)
+            x += 4 ** (steps - 1) if reached else -(4 ** (steps - 1))
         elif steps % 3 == 0:
             x = isqrt(reaches * misses)
         else:

@@ -5,17 +5,23 @@ from decimal import ROUND_CEILING, Context
 
 import numpy as np
 
+from melisma.allocation.checks import Ints
 from melisma.allocation.one_task import CycleProblem
 from melisma.errors import InfeasibleError
 
 
-def require_one_update(problem: CycleProblem) -> None:
-    """`InfeasibleError` unless each learner can train its least share, and all together all."""
+def require_one_update(problem: CycleProblem) -> Ints:
+    """The most that each learner can train once.
+
+    `InfeasibleError` unless that is its least share or more, and all data or more in all.
+    """
+    problem.require_room()
     needed_s = problem.seconds(problem.min_shards, 1)
     late = np.flatnonzero(needed_s > problem.deadline_s)
-    room = int(problem.most_shards(1).sum())
+    most = problem.most_shards(1)
+    room = int(most.sum())
     if not late.size and room >= problem.shards:
-        return
+        return most
     enough_s = max(float(needed_s.max()), deadline_for_all(problem))
     if late.size:
         names = ", ".join(map(str, late[:5])) + (" ..." if late.size > 5 else "")
@@ -54,4 +60,5 @@ def deadline_for_all(problem: CycleProblem) -> float:
 
 def rounded_up(value: float) -> str:
     """Five digits that are never below the value, so that what is printed is enough."""
-    return f"{Context(prec=5, rounding=ROUND_CEILING).create_decimal(value).normalize():f}"
+    context = Context(prec=5, rounding=ROUND_CEILING)
+    return f"{context.create_decimal(repr(float(value))).normalize():f}"

@@ -4,8 +4,8 @@ Mohammad and Sorour, problem (7): choose d_k with sum d_k = d so that the larges
 tau_k, the updates that fit d_k, is least. The paper relaxes, floors and repairs; `exact` need not,
 for tau_k depends on d_k alone. Learner k does between a and b updates exactly when
 D_k(b + 1) < d_k <= D_k(a), so a window [a, b] is feasible when each of these intervals, cut with
-the bounds, is non-empty, and their ends sum to at most and at least d. `exact` walks over the
-windows that no other lies within. docs/allocation/staleness.md has the argument.
+the bounds, is non-empty, and their ends sum to at most and at least d. The narrowest of them is
+found by one sort; docs/allocation/staleness.md has the argument.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from melisma.allocation.checks import Ints
-from melisma.allocation.costs import MOST_UPDATES
 from melisma.allocation.one_task import CyclePlan, CycleProblem
 from melisma.allocation.search import last_reaching
 from melisma.allocation.shares import fill, listed
@@ -35,9 +34,10 @@ def staleness(
     """
     if method not in METHODS:
         raise SettingError(f"method is {method!r}; expected one of {', '.join(METHODS)}")
-    served = replace(problem, min_shards=np.maximum(problem.min_shards, 1))
-    require_one_update(served)
-    bounded = replace(served, max_shards=served.most_shards(1))
+    served = problem
+    if not problem.min_shards.all():
+        served = replace(problem, min_shards=np.maximum(problem.min_shards, 1))
+    bounded = served.within(served.min_shards, require_one_update(served))
     if method == "exact":
         return CyclePlan.of(problem, exact(bounded), None)
     # These two work in floats, whose sums depend on the order of learners.
@@ -68,18 +68,19 @@ def exact(problem: CycleProblem) -> Ints:
 def best_window(problem: CycleProblem) -> Window:
     """The narrowest feasible window, among those the one with the largest least."""
     a_max, b_min = _outer(problem)
-    best, a = Window(0, MOST_UPDATES), a_max
-    while a >= 1 and b_min - a < best.width:
-        # The narrowest window from a: each learner's next possible number of updates counts.
-        b = max(b_min, a, int(problem.most_updates(problem.most_shards(a)).max()))
-        if b - a < best.width:
-            best = Window(a, b)
-        if b == b_min:
-            break
-        # A narrower one ends before b; from its end, the largest a that all can still reach.
-        low = np.maximum(problem.min_shards, problem.most_shards(b) + 1)
-        a = min(a_max, int(problem.most_updates(low).min()))
-    return best
+    shards = problem.most_shards(a_max)
+    above = problem.most_updates(shards)
+    # Who can do no number of updates from a_max to b_min: a window reaches down to the next that
+    # it can do below, or up to the next above.
+    torn = np.flatnonzero(above > b_min)
+    below = problem.costs.part(torn).most_updates(shards[torn] + 1, problem.deadline_s)
+    order = np.argsort(below)
+    below, above = below[order], np.maximum.accumulate(above[torn[order]])
+    least = np.append(below, a_max)
+    reached_by = np.searchsorted(below, least, side="left")
+    most = np.maximum(b_min, np.append(b_min, above)[reached_by])
+    best = np.flatnonzero(most - least == (most - least).min())[-1]
+    return Window(int(least[best]), int(most[best]))
 
 
 def _outer(problem: CycleProblem) -> Window:

@@ -10,8 +10,8 @@ import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.one_task import CycleProblem
-from melisma.allocation.staleness_relaxed import relaxed_updates, updates_slope
 from melisma.allocation.shares import by_weight
+from melisma.allocation.staleness_relaxed import relaxed_updates, updates_slope
 from melisma.errors import MelismaError, SettingError
 
 

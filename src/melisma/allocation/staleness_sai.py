@@ -15,8 +15,8 @@ import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.one_task import CycleProblem
-from melisma.allocation.staleness_relaxed import relaxed_updates
 from melisma.allocation.shares import by_weight
+from melisma.allocation.staleness_relaxed import relaxed_updates
 
 STEPS = 100
 STEP = 0.3

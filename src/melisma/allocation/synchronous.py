@@ -14,6 +14,7 @@ from melisma.allocation.shortfall import require_one_update
 
 # Where to begin the search among many learners is found from about so many of them.
 SAMPLE = 4096
+NEWTON = 6
 
 
 def synchronous(problem: CycleProblem) -> CyclePlan:
@@ -31,19 +32,24 @@ def most_common_updates(problem: CycleProblem) -> int:
     def room(updates: int) -> int:
         return int(problem.most_shards(updates).sum())
 
-    return last_reaching(room, problem.shards, start=_sampled(problem))
+    return last_reaching(room, problem.shards, start=_about(problem))
 
 
-def _sampled(problem: CycleProblem) -> int:
-    """About the same from every so-many-th learner, where to begin; 1 for few learners."""
-    step = problem.learners // SAMPLE
-    if step < 2:
-        return 1
-    some = problem.costs.part(slice(None, None, step))
-    high = problem.max_shards[::step]
-
-    def room(updates: int) -> int:
-        fitting = some.most_shards(updates, problem.deadline_s, problem.shards)
-        return int(np.minimum(fitting, high).sum())
-
-    return last_reaching(room, problem.shards * high.size // problem.learners)
+def _about(problem: CycleProblem) -> int:
+    """Nearly the same in real numbers, from a sample of many learners: where to begin."""
+    step = max(1, problem.learners // SAMPLE)
+    some, high = problem.costs.part(slice(None, None, step)), problem.max_shards[::step]
+    spare_s = np.maximum(problem.deadline_s - some.fixed_s, 0.0) + some.ship_s * some.held
+    # Whole shards are half a shard fewer on average.
+    target = high.size * (problem.shards / problem.learners + 0.5)
+    updates = 1.0
+    for _ in range(NEWTON):
+        shard_s = some.ship_s + some.train_s * updates
+        shards = spare_s / shard_s
+        # Newton's method in logarithms, where shards are nearly a straight line; shares that are
+        # cut to their bounds make its steps shorter, and none is longer than a square.
+        room = float(np.minimum(shards, high).sum())
+        falling = float((shards / shard_s) @ some.train_s) * updates
+        power = min(room / falling, 2.0) if falling > 0 else 0.0
+        updates = min(max(updates * (room / target) ** power, 1.0), float(MOST_UPDATES))
+    return round(updates)

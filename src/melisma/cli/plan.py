@@ -4,6 +4,7 @@ Nothing is trained and nobody is called: costs are what the files say of task an
 """
 
 import json
+from math import inf
 
 import click
 from rich.console import Console
@@ -44,26 +45,32 @@ def command(  # noqa: PLR0913 - one argument an option
     """Say who would get how much by when, and whether the deadline can be met."""
     if scheme is not None and every:
         raise SettingError("--scheme and --all exclude each other")
+    if show < 0:
+        raise SettingError(f"--show is {show}; expected at least 0")
+    if not 0 < time_limit_s < inf:
+        raise SettingError(f"--time-limit is {time_limit_s:g}; expected seconds, more than 0")
     read = [read_task(path) for path in tasks]
-    _check(tasks, read, scheme)
+    _check(tasks, read)
+    first = _scheme_of(read, scheme)
     fleet = read_fleet(fleet_path)
-    first = scheme_named(scheme or ("med" if len(read) > 1 else read[0].scheme))
     if every:
         reports = [_compared(row, read, fleet, time_limit_s) for row in _alike(first)]
     else:
+        _check_passes(tasks, read, first)
         reports = [plan_report.report(first, read, fleet, time_limit_s)]
     if as_json:
         click.echo(json.dumps({"plans": reports} if every else reports[0], allow_nan=False))
     else:
-        console = Console(highlight=False)
+        # Names are printed as they are, brackets and colons too.
+        console = Console(highlight=False, markup=False, emoji=False)
         view = plan_view.comparison(reports) if every else plan_view.plan(reports[0], show)
         console.print(view)
     if not any(report["feasible"] for report in reports):
         raise click.exceptions.Exit(1)
 
 
-def _check(paths: tuple[str, ...], tasks: list[Task], scheme: str | None) -> None:
-    """What a task says of its scheme, and what the command line asks instead, must fit."""
+def _check(paths: tuple[str, ...], tasks: list[Task]) -> None:
+    """What a task says of its scheme must fit, and no two may have one name."""
     for path, task in zip(paths, tasks, strict=True):
         if task.scheme not in SCHEMES:
             known = ", ".join(SCHEMES)
@@ -75,9 +82,27 @@ def _check(paths: tuple[str, ...], tasks: list[Task], scheme: str | None) -> Non
     names = [task.name for task in tasks]
     if len(set(names)) < len(names):
         raise SettingError(f"two tasks have one name: {', '.join(paths)}")
-    if len(tasks) > 1 and scheme_named(scheme or "med").problem != "shared":
-        shared = " or ".join(row.name for row in SCHEMES.values() if row.problem == "shared")
-        raise SettingError(f"scheme {scheme} plans one task; several need {shared}")
+
+
+def _scheme_of(tasks: list[Task], asked: str | None) -> Scheme:
+    """The scheme asked for, or the one that all tasks name; several share by `med` unless told."""
+    if asked is None and len(tasks) > 1:
+        named = {SCHEMES[task.scheme] for task in tasks}
+        row = named.pop() if len(named) == 1 else SCHEMES["med"]
+        return row if row.problem == "shared" else SCHEMES["med"]
+    row = scheme_named(tasks[0].scheme if asked is None else asked)
+    if len(tasks) > 1 and row.problem != "shared":
+        shared = " or ".join(each.name for each in SCHEMES.values() if each.problem == "shared")
+        raise SettingError(f"scheme {row.name} plans one task; several need --scheme {shared}")
+    return row
+
+
+def _check_passes(paths: tuple[str, ...], tasks: list[Task], row: Scheme) -> None:
+    for path, task in zip(paths, tasks, strict=True):
+        if row.problem != "radio" and row.passes == "fixed" and task.passes is None:
+            raise SettingError(
+                f"{path}: task: passes is missing; scheme {row.name} needs it, such as passes = 1"
+            )
 
 
 def _alike(first: Scheme) -> list[Scheme]:

@@ -5,6 +5,7 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from melisma.allocation.builders import cycle_problem, radio_problem, shared_problem
 from melisma.allocation.radio import RadioPlan
@@ -52,6 +53,9 @@ def _infeasible(error: InfeasibleError, fleet: Fleet) -> Report:
 
 def _cycle(scheme: Scheme, tasks: Sequence[Task], fleet: Fleet, _: float) -> Report:
     (task,) = tasks
+    if not scheme.hands_out_all:
+        # Who asks for a share may ask for none.
+        task = replace(task, min_shards=0)
     problem = cycle_problem(task, fleet)
     passes = None if scheme.passes == "chosen" else task.passes
     plan = cycle_plan(scheme.name, problem, passes)
@@ -87,13 +91,10 @@ def _shared(scheme: Scheme, tasks: Sequence[Task], fleet: Fleet, time_limit_s: f
     problem = shared_problem(tasks, fleet, states)
     plan = scheme.plan(problem, time_limit_s=time_limit_s)
     assert isinstance(plan, SharedPlan)
-    working = plan.shards.argmax(axis=0)
-    at = working, np.arange(fleet.learners)
-    mine = plan.shards[at]
     expected = problem if states is None else shared_problem(tasks, fleet)
-    seconds = np.where(mine > 0, expected.fixed_s[at] + expected.shard_s[at] * mine, 0.0)
-    expected_s = [float(seconds[working == task].max(initial=0.0)) for task in range(len(tasks))]
-    rows = zip(fleet.names, working, mine, seconds, strict=True)
+    seconds = expected.seconds(plan.shards)
+    each = plan.task_of, plan.shards.sum(axis=0), seconds.sum(axis=0)
+    rows = zip(fleet.names, *each, strict=True)
     return {
         "learners": [
             {
@@ -105,7 +106,7 @@ def _shared(scheme: Scheme, tasks: Sequence[Task], fleet: Fleet, time_limit_s: f
             for name, task, shards, time_s in rows
         ],
         "task_s": plan.task_s.tolist(),
-        "expected_s": expected_s,
+        "expected_s": seconds.max(axis=1).tolist(),
         "total_s": float(plan.task_s.sum()),
         "bound_s": float(plan.bound_s),
         "gap": plan.gap,

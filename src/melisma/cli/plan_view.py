@@ -1,14 +1,64 @@
 """Draws what `plan_report` found: tables with a bar for each learner against its deadline."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 Report = dict[str, Any]
-BAR = 26
+BAR, SHORT_BAR = 26, 6
+PAGE = 1000
+LEFT = ("task", "of the frame")
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Filled to `seconds`, with a mark at the deadline, if any; what is beyond it is red.
+
+    As wide as there is room for, `scale_s` from end to end.
+    """
+
+    seconds: float
+    scale_s: float
+    deadline_s: float | None = None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        a_second = min(BAR, options.max_width - 1) / self.scale_s
+        filled = round(self.seconds * a_second)
+        if self.deadline_s is None:
+            yield Text("━" * filled, style="cyan")
+            return
+        mark = round(self.deadline_s * a_second)
+        bar = Text("━" * min(filled, mark), style="green")
+        bar.append(" " * (mark - filled))
+        bar.append("│")
+        yield bar.append("━" * (filled - mark), style="red")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(SHORT_BAR, BAR + 1)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table where there is room for it, and else a line or two a row."""
+
+    titles: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table = _table(*self.titles)
+        for row in self.rows:
+            table.add_row(*row)
+        if Measurement.get(console, options.update_width(PAGE), table).maximum <= options.max_width:
+            yield table
+            return
+        for name, *figures in self.rows:
+            named = zip(self.titles[1:], figures, strict=True)
+            yield Text(f"{name}: {', '.join(f'{title} {figure}' for title, figure in named)}")
 
 
 def plan(report: Report, show: int) -> RenderableType:
@@ -21,18 +71,17 @@ def plan(report: Report, show: int) -> RenderableType:
 def comparison(reports: list[Report]) -> RenderableType:
     """One line a scheme."""
     kind = reports[0]["problem"]
-    table = _table("scheme", *COLUMNS[kind])
-    for report in reports:
-        if report["feasible"]:
-            table.add_row(report["scheme"], *_summary(report))
-        else:
-            table.add_row(report["scheme"], *["-"] * len(COLUMNS[kind]))
+    nothing = ("-",) * len(COLUMNS[kind])
+    rows = [
+        (report["scheme"], *(_summary(report) if report["feasible"] else nothing))
+        for report in reports
+    ]
     reasons = [
         Text(f"{report['scheme']}: {report['why']}{_who(report)}")
         for report in reports
         if not report["feasible"]
     ]
-    return Group(table, *reasons)
+    return Group(Rows(("scheme", *COLUMNS[kind]), rows), *reasons)
 
 
 COLUMNS = {
@@ -73,7 +122,7 @@ def _cycle_view(report: Report, show: int) -> RenderableType:
     scale_s = max([deadline_s, *(row["seconds"] for row in rows)])
     table = _table("learner", "shards", "updates", "seconds", f"deadline {deadline_s:g} s")
     for row in rows[:show]:
-        bar = _bar(row["seconds"], deadline_s, scale_s)
+        bar = Bar(row["seconds"], scale_s, deadline_s)
         figures = (str(row["shards"]), str(row["updates"]), f"{row['seconds']:.1f}")
         table.add_row(row["name"], *figures, bar)
     late = [row["name"] for row in rows if row["late"]]
@@ -81,12 +130,12 @@ def _cycle_view(report: Report, show: int) -> RenderableType:
     given = "handed out" if report["hands_out_all"] else "wanted"
     lines = [
         f"{report['handed_out']} shards {given}, {shards} there are"
-        + (f"; {idle} learners take no part" if idle else ""),
+        + (f"; {_count(idle, 'learner')} without any" if idle else ""),
         f"staleness {report['max_staleness']}, on average {report['average_staleness']:.2f}"
         + (f"; cost {_cost(report)}" if report["cost"] is not None else ""),
         _late(late, deadline_s),
     ]
-    head = f"{name}: {report['scheme']}, {len(rows)} learners"
+    head = f"{name}: {report['scheme']}, {_count(len(rows), 'learner')}"
     return Group(Text(head, style="bold"), table, *_more(rows, show), *map(Text, lines))
 
 
@@ -96,7 +145,7 @@ def _shared_view(report: Report, show: int) -> RenderableType:
     rows = report["learners"]
     table = _table("learner", "task", "shards", "seconds", "deadline of its task")
     for row in rows[:show]:
-        bar = _bar(row["seconds"], deadlines.get(row["task"], 0.0), scale_s)
+        bar = Bar(row["seconds"], scale_s, deadlines.get(row["task"], 0.0))
         figures = (row["task"] or "-", str(row["shards"]), f"{row['seconds']:.1f}")
         table.add_row(row["name"], *figures, bar)
     ends = [
@@ -111,7 +160,7 @@ def _shared_view(report: Report, show: int) -> RenderableType:
         ),
         f"cost {report['cost']:.1f}, {budget}",
     ]
-    head = f"{', '.join(report['tasks'])}: {report['scheme']}, {len(rows)} learners"
+    head = f"{', '.join(report['tasks'])}: {report['scheme']}, {_count(len(rows), 'learner')}"
     return Group(Text(head, style="bold"), table, *_more(rows, show), *map(Text, ends + lines))
 
 
@@ -121,19 +170,19 @@ def _radio_view(report: Report, show: int) -> RenderableType:
     widest = max(row["uplink_slot_s"] for row in rows)
     for row in rows[:show]:
         slots = [f"{row[key] * 1e3:.3f} ms" for key in ("uplink_slot_s", "downlink_slot_s")]
-        bar = Text("━" * round(BAR * row["uplink_slot_s"] / widest), style="cyan")
+        bar = Bar(row["uplink_slot_s"], widest)
         table.add_row(row["name"], str(row["batch"]), f"{row['gradient_s']:.2f} s", *slots, bar)
     lines = [
         (
             f"round of {report['round_s']:.2f} s with {report['batch']} samples; "
-            f"{report['rounds_by_deadline']} rounds in {report['deadline_s'][0]:g} s"
+            f"{_count(report['rounds_by_deadline'], 'round')} in {report['deadline_s'][0]:g} s"
         ),
         (
             f"efficiency {report['efficiency']:.3f} (square root of samples a second); "
             f"frame of {frame_s * 1e3:g} ms"
         ),
     ]
-    head = f"{report['tasks'][0]}: {report['scheme']}, {len(rows)} learners"
+    head = f"{report['tasks'][0]}: {report['scheme']}, {_count(len(rows), 'learner')}"
     return Group(Text(head, style="bold"), table, *_more(rows, show), *map(Text, lines))
 
 
@@ -152,15 +201,6 @@ def _who(report: Report) -> str:
     return f" (that is {', '.join(names[:5])}{more})" if names else ""
 
 
-def _bar(seconds: float, deadline_s: float, scale_s: float) -> Text:
-    """Filled to `seconds`, with a mark at the deadline; what is beyond it is red."""
-    mark, filled = (round(BAR * value / scale_s) for value in (deadline_s, seconds))
-    bar = Text("━" * min(filled, mark), style="green")
-    bar.append(" " * (mark - filled))
-    bar.append("│")
-    return bar.append("━" * (filled - mark), style="red")
-
-
 def _late(names: list[str], deadline_s: float) -> str:
     if not names:
         return f"everyone ends by {deadline_s:g} s"
@@ -169,6 +209,10 @@ def _late(names: list[str], deadline_s: float) -> str:
 
 def _more(rows: list[Report], show: int) -> Iterable[Text]:
     return [Text(f"and {len(rows) - show} more (--show)")] if len(rows) > show else []
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _cost(report: Report) -> str:
@@ -184,8 +228,8 @@ def _range(values: list[int]) -> str:
 
 def _table(first: str, *others: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column(first)
+    table.add_column(first, no_wrap=True)
     for title in others:
-        drawn = title.startswith(("deadline", "of the frame"))
-        table.add_column(title, justify="left" if drawn or title == "task" else "right")
+        left = title in LEFT or title.startswith("deadline")
+        table.add_column(title, justify="left" if left else "right")
     return table

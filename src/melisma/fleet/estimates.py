@@ -29,11 +29,13 @@ class Estimate:
         One measurement alone tells nothing about its spread; it is taken as none.
         """
         values = np.asarray(measured, dtype=np.float64)
-        if not values.shape or not values.shape[0] or not np.all(np.isfinite(values)):
-            raise SettingError("an estimate needs at least one measurement, each a finite number")
+        if not values.shape or not values.shape[0] or not np.all((values >= 0) & (values < np.inf)):
+            raise SettingError(
+                "an estimate needs at least one measurement, each a finite number not below 0"
+            )
         count = values.shape[0]
         sd = values.std(axis=0, ddof=1) if count > 1 else np.zeros(values.shape[1:])
-        return cls(values.mean(axis=0), np.asarray(sd * np.sqrt(1 + 1 / count)))
+        return cls(np.asarray(values.mean(axis=0)), np.asarray(sd * np.sqrt(1 + 1 / count)))
 
     def quantile(self, share: float) -> Floats:
         """What a cost stays below with probability `share`; the mean itself where spread is 0."""

@@ -82,7 +82,7 @@ class Fleet:
 
     def drawn_states(self, rng: np.random.Generator) -> NDArray[np.int64]:
         """A state for each learner, by its own chances."""
-        passed = np.cumsum(self.states, axis=1)[:, :-1] < rng.random((self.learners, 1))
+        passed = np.cumsum(self.states, axis=1)[:, :-1] <= rng.random((self.learners, 1))
         drawn: NDArray[np.int64] = passed.sum(axis=1, dtype=np.int64)
         return drawn
 

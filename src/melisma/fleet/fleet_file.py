@@ -3,16 +3,17 @@
 from math import inf, isclose
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 
 from melisma.fleet.profiles import PROFILES
-from melisma.fleet.task import Count, Positive, Table
+from melisma.fleet.task import Least, LeastCount, Positive, Seed, Table, check_name
 
-Least = Annotated[float, Meta(ge=0)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 SPEEDS = ("compute", "train_s", "samples_per_s", "clock_hz")
-SPREADS = ("compute", "bandwidth_bps", "latency_s")
+# More would not fit into memory.
+Members = Annotated[int, Meta(ge=1, le=10_000_000)]
+Decibel = Annotated[float, Meta(ge=-300, le=300)]
+Budget = Annotated[float, Meta(ge=0)]
 
 
 class State(Table, frozen=True, kw_only=True):
@@ -36,7 +37,7 @@ class Hardware(Table, frozen=True, kw_only=True):
     bandwidth_bps: Positive | None = None
     latency_s: Least | None = None
     base_s: Least = 0.0
-    threshold: Annotated[int, Meta(ge=0)] = 0
+    threshold: LeastCount = 0
 
     def __post_init__(self) -> None:
         """One way to say the speed, and a profile that exists."""
@@ -61,8 +62,7 @@ class Learner(Hardware, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """States that are all there are."""
         super().__post_init__()
-        if not self.name.strip():
-            raise ValueError("name is empty")
+        check_name(self.name)
         total = sum(state.probability for state in self.state)
         if self.state and not isclose(total, 1.0, abs_tol=1e-6):
             raise ValueError(f"probabilities of its states sum to {total:g}; expected 1")
@@ -75,6 +75,11 @@ class Price(Table, frozen=True, kw_only=True):
     sd: Least = 0.5
     low: Least = 0.1
     high: Least = 1.5
+
+    def __post_init__(self) -> None:
+        """A range that is one."""
+        if self.low > self.high:
+            raise ValueError(f"low is {self.low:g}; expected at most high, {self.high:g}")
 
 
 class States(Table, frozen=True, kw_only=True):
@@ -90,21 +95,28 @@ class States(Table, frozen=True, kw_only=True):
             raise ValueError("compute and bandwidth need one factor for each state")
 
 
+class Spread(Table, frozen=True, kw_only=True):
+    """Relative standard deviations within a group."""
+
+    compute: Least = 0.0
+    bandwidth_bps: Least = 0.0
+    latency_s: Least = 0.0
+
+
 class Group(Hardware, frozen=True, kw_only=True):
     """So many learners of one kind, each a little different."""
 
-    count: Count
+    count: Members
     name: str | None = None
-    spread: dict[str, Least] = msgspec.field(default_factory=dict)
+    spread: Spread = Spread()
     price: Least | Price = 1.0
     states: States | None = None
 
     def __post_init__(self) -> None:
-        """Spreads of what can be spread."""
+        """A name, if there is one, that can be read."""
         super().__post_init__()
-        for key in self.spread:
-            if key not in SPREADS:
-                raise ValueError(f"spread of {key!r}; expected one of {', '.join(SPREADS)}")
+        if self.name is not None:
+            check_name(self.name)
 
 
 class Cell(Table, frozen=True, kw_only=True):
@@ -112,8 +124,8 @@ class Cell(Table, frozen=True, kw_only=True):
 
     radius_m: Positive
     bandwidth_hz: Positive
-    power_dbm: float
-    noise_dbm_per_hz: float = -174.0
+    power_dbm: Decibel
+    noise_dbm_per_hz: Decibel = -174.0
     path_loss: Literal["attenuation", "urban"] = "urban"
     fading: Literal["rayleigh", "none"] = "rayleigh"
     placement: Literal["uniform", "edge"] = "uniform"
@@ -125,18 +137,14 @@ class FleetTable(Table, frozen=True, kw_only=True):
     learner: tuple[Learner, ...] = ()
     group: tuple[Group, ...] = ()
     cell: Cell | None = None
-    budget: Least = inf
+    budget: Budget = inf
     core_ops_per_s: Positive | None = None
-    seed: Annotated[int, Meta(ge=0)] = 1
+    seed: Seed = 1
 
     def __post_init__(self) -> None:
-        """Somebody, and each by a name of its own."""
+        """Somebody."""
         if not self.learner and not self.group:
             raise ValueError("names no learner: add [[fleet.learner]] or [[fleet.group]]")
-        names = [learner.name for learner in self.learner]
-        twice = {name for name in names if names.count(name) > 1}
-        if twice:
-            raise ValueError(f"two learners are called {min(twice)!r}")
 
 
 class FleetFile(Table, frozen=True, kw_only=True):

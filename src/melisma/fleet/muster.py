@@ -1,5 +1,6 @@
 """From the tables of a FLEET.toml to the learners themselves: profiles, groups, radio, states."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
@@ -44,8 +45,11 @@ def muster(table: FleetTable) -> Fleet:
     parts = [_single(learner, table) for learner in table.learner]
     parts += [_group(group, number, table) for number, group in enumerate(table.group)]
     names = tuple(name for part in parts for name in part.names)
-    if len(set(names)) < len(names):
-        raise SettingError("a group makes a name that another learner has; give it a name")
+    (name, times), *_ = Counter(names).most_common(1)
+    if times > 1:
+        raise SettingError(
+            f"{times} learners are called {name!r}; give one, or its group, another name"
+        )
     columns = {
         name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns
     }
@@ -89,13 +93,13 @@ def _group(group: Group, number: int, table: FleetTable) -> _Part:
     def drawn(what: str) -> np.random.Generator:
         return generator(table.seed, f"fleet group {number} {what}")
 
-    faster = _spread(group.spread.get("compute", 0.0), count, drawn("compute"))
+    faster = _spread(group.spread.compute, count, drawn("compute"))
     for key in ("shard_s", "sample_s"):
         columns[key] = columns[key] / faster
     for key in ("ops_per_s", "clock_hz"):
         columns[key] = columns[key] * faster
     for key in ("bandwidth_bps", "latency_s"):
-        columns[key] = columns[key] * _spread(group.spread.get(key, 0.0), count, drawn(key))
+        columns[key] = columns[key] * _spread(getattr(group.spread, key), count, drawn(key))
     if isinstance(group.price, Price):
         price = drawn("price").normal(group.price.mean, group.price.sd, count)
         columns["price"] = np.clip(price, group.price.low, group.price.high)
@@ -147,8 +151,10 @@ def _group_states(group: Group, rng: np.random.Generator) -> list[Floats]:
     if group.states is None:
         return [np.ones((group.count, 1))] * 3
     kinds = len(group.states.compute)
-    # softmax(one-hot / heat), the one drawn uniformly (section 4.3.1 of Mays' thesis).
-    weight = np.exp(np.eye(kinds)[rng.integers(0, kinds, group.count)] / group.states.heat)
+    # softmax(one-hot / heat), the one drawn uniformly (section 4.3.1 of Mays' thesis); less 1,
+    # so that a low heat makes the others unlikely rather than the one too large.
+    unlikely = np.eye(kinds)[rng.integers(0, kinds, group.count)] - 1
+    weight = np.exp(unlikely / group.states.heat)
     factors = (group.states.compute, group.states.bandwidth)
     left = [np.tile(np.array(factor), (group.count, 1)) for factor in factors]
     return [weight / weight.sum(axis=1, keepdims=True), *left]

@@ -85,7 +85,7 @@ def model_size(name: str, args: dict[str, Any]) -> ModelSize:
                 f"model_args.layers is {layers!r}; mlp needs widths such as [784, 50, 10]"
             )
         return dense(*layers)
-    return _of(MODELS, "model", name, "model_bytes and sample_ops")
+    return _of(MODELS, "model", name, "model_bytes and sample_ops", also=("mlp",))
 
 
 def data_size(name: str) -> DataSize:
@@ -94,12 +94,14 @@ def data_size(name: str) -> DataSize:
 
 
 def _is_width(width: object) -> bool:
-    return isinstance(width, int) and width > 0
+    return type(width) is int and 0 < width < 2**53
 
 
-def _of(table: Mapping[str, Size], what: str, name: str, instead: str) -> Size:
+def _of(
+    table: Mapping[str, Size], what: str, name: str, instead: str, also: tuple[str, ...] = ()
+) -> Size:
     if name not in table:
-        known = ", ".join(sorted(table))
+        known = ", ".join(sorted((*table, *also)))
         raise SettingError(
             f"the size of {what} {name!r} is not known (known are {known}); "
             f"say {instead} in [task.sizes]"

@@ -11,8 +11,16 @@ from melisma.errors import SettingError
 from melisma.fleet.sizes import data_size, model_size
 from melisma.fleet.toml_file import read
 
-Positive = Annotated[float, Meta(gt=0)]
-Count = Annotated[int, Meta(ge=1)]
+# Between these no product or quotient of a few figures leaves double precision.
+LEAST, MOST = 1e-30, 1e30
+# Counts stay exact in double precision.
+MOST_COUNT = 2**53
+
+Positive = Annotated[float, Meta(ge=LEAST, le=MOST)]
+Least = Annotated[float, Meta(ge=0, le=MOST)]
+Count = Annotated[int, Meta(ge=1, le=MOST_COUNT)]
+LeastCount = Annotated[int, Meta(ge=0, le=MOST_COUNT)]
+Seed = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(gt=0, lt=1)]
 
 
@@ -20,13 +28,21 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A table of a file; unknown keys are refused."""
 
 
+def check_name(name: str) -> None:
+    """A name is a line of its own in what is printed."""
+    if not name.strip():
+        raise ValueError("name is empty")
+    if not name.isprintable():
+        raise ValueError(f"name is {name!r:.60}; expected printable characters on one line")
+
+
 class Optimizer(Table, frozen=True, kw_only=True):
     """How a learner steps."""
 
     name: str = "sgd"
     lr: Positive = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    momentum: Least = 0.0
+    weight_decay: Least = 0.0
     keep: bool = False
 
 
@@ -60,7 +76,14 @@ class Radio(Table, frozen=True, kw_only=True):
     frame_s: Positive = 0.01
     min_batch: Count = 1
     max_batch: Count = 128
-    update_cycles: Annotated[float, Meta(ge=0)] = 0.0
+    update_cycles: Least = 0.0
+
+    def __post_init__(self) -> None:
+        """Bounds that leave room."""
+        if self.min_batch > self.max_batch:
+            raise ValueError(
+                f"min_batch is {self.min_batch}; expected at most max_batch, {self.max_batch}"
+            )
 
 
 class Task(Table, frozen=True, kw_only=True):
@@ -79,19 +102,22 @@ class Task(Table, frozen=True, kw_only=True):
     loss: str = "cross_entropy"
     optimizer: Optimizer = Optimizer()
     stop: Stop = Stop()
-    seed: Annotated[int, Meta(ge=0)] = 1
+    seed: Seed = 1
     caution: Share = 0.9
     model_args: dict[str, Any] = msgspec.field(default_factory=dict)
     partition: Partition | None = None
-    min_shards: Annotated[int, Meta(ge=0)] = 1
+    min_shards: LeastCount = 1
     max_shards: Count | None = None
     sizes: Sizes = Sizes()
     radio: Radio = Radio()
 
     def __post_init__(self) -> None:
         """What one key alone cannot show."""
-        if not self.name.strip():
-            raise ValueError("name is empty")
+        check_name(self.name)
+        if self.max_shards is not None and self.min_shards > self.max_shards:
+            raise ValueError(
+                f"min_shards is {self.min_shards}; expected at most max_shards, {self.max_shards}"
+            )
         if self.partition is not None and self.mode != "federated":
             raise ValueError('partition is for mode = "federated" only')
 

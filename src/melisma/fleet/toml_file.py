@@ -2,60 +2,84 @@
 
 import re
 import tomllib
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from melisma.errors import SettingError
 
 Record = TypeVar("Record", bound=msgspec.Struct)
+WORDS = {
+    "float": "a number",
+    "int": "a whole number",
+    "str": "text in quotes",
+    "bool": "true or false",
+    "object": "a table",
+    "array": "a list",
+}
+BOUNDS = {">": "above", ">=": "of at least", "<": "below", "<=": "of at most"}
 
 
 def read(path: str | Path, record: type[Record]) -> Record:
     """The file's contents as `record`; all that is wrong with it is a `SettingError`."""
     try:
-        text = Path(path).read_bytes().decode()
+        # Some editors begin a file with a byte order mark.
+        text = Path(path).read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise SettingError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     except UnicodeDecodeError:
         raise SettingError(f"{path}: not text in UTF-8") from None
     try:
-        return msgspec.convert(tomllib.loads(text), record)
-    except tomllib.TOMLDecodeError as error:
+        found = tomllib.loads(text)
+    # Endless digits and endless brackets are no TOMLDecodeError.
+    except (ValueError, RecursionError) as error:
         raise SettingError(f"{path}: not TOML: {error}") from None
+    try:
+        return msgspec.convert(found, record)
     except msgspec.ValidationError as error:
-        raise SettingError(f"{path}: {_readable(str(error), record)}") from None
+        raise SettingError(f"{path}: {_readable(str(error), record, found)}") from None
 
 
-def _readable(message: str, record: type[msgspec.Struct]) -> str:
-    """`msgspec`'s message with the key first, as the file spells it."""
-    said, _, place = message.partition(" - at `$")
-    key = place.removesuffix("`").removeprefix(".") or "top level"
-    key = re.sub(r"\[\.\.\.\]", "", key)
-    said = said.replace("`", "")
-    unknown = re.fullmatch(r"Object contains unknown field (.*)", said)
-    if unknown:
-        close = get_close_matches(unknown[1], sorted(_keys(record)), n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        return f"{key}: unknown key {unknown[1]}{hint}"
-    missing = re.fullmatch(r"Object missing required field (.*)", said)
-    if missing:
-        return f"{key}: {missing[1]} is missing"
-    return f"{key}: {said[:1].lower()}{said[1:]}"
+def _readable(message: str, record: type[msgspec.Struct], found: Any) -> str:
+    """`msgspec`'s message with the key first, what was found there, and what was expected."""
+    said, at, place = message.rpartition(" - at `$")
+    said, place = (said, place) if at else (message, "")
+    kinds: Sequence[inspect.Type] = [inspect.type_info(record)]
+    for key, number in re.findall(r"\.(\w+)|\[(\d+)\]", place):
+        kinds = _inside(kinds, key)
+        found = found[key or int(number)]
+    where = place.removesuffix("`").removeprefix(".") or "top level"
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", said):
+        return f"{where}: unknown key {unknown[1]}; {_instead(unknown[1], kinds)}"
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", said):
+        return f"{where}: {missing[1]} is missing"
+    if said.startswith("Invalid enum value"):
+        choices = [value for kind in kinds for value in getattr(kind, "values", ())]
+        return f"{where}: {found!r:.60}; expected one of {', '.join(choices)}"
+    if expected := re.fullmatch(r"Expected `([\w |]+)`(?:, got .*| ([<>]=?) (.*))", said):
+        named = [WORDS[kind] for kind in expected[1].split(" | ") if kind in WORDS]
+        bound = f" {BOUNDS[expected[2]]} {float(expected[3]):.16g}" if expected[2] else ""
+        return f"{where}: {found!r:.60}; expected {' or '.join(named)}{bound}"
+    return f"{where}: {said}"
 
 
-def _keys(record: type[msgspec.Struct]) -> set[str]:
-    """Every key of the file's records, at any depth."""
-    found: set[str] = set()
-    pending: list[object] = [msgspec.inspect.type_info(record)]
-    while pending:
-        info = pending.pop()
-        if isinstance(info, msgspec.inspect.StructType):
-            found |= {field.encode_name for field in info.fields}
-            pending += [field.type for field in info.fields]
-        pending += getattr(info, "types", ())
-        if (item := getattr(info, "item_type", None)) is not None:
-            pending.append(item)
-    return found
+def _inside(kinds: Sequence[inspect.Type], key: str) -> Sequence[inspect.Type]:
+    """What may stand at a key of a table, or, without a key, in a list."""
+    within = [field.type for field in _fields(kinds) if field.encode_name == key]
+    items = [kind.item_type for kind in kinds if isinstance(kind, inspect.VarTupleType)]
+    return [one for each in within or items for one in getattr(each, "types", (each,))]
+
+
+def _instead(unknown: str, kinds: Sequence[inspect.Type]) -> str:
+    known = [field.encode_name for field in _fields(kinds)]
+    close = get_close_matches(unknown, known, n=1)
+    return f"did you mean {close[0]}?" if close else f"expected one of {', '.join(known)}"
+
+
+def _fields(kinds: Sequence[inspect.Type]) -> list[inspect.Field]:
+    tables = [kind for kind in kinds if isinstance(kind, inspect.StructType)]
+    return [field for table in tables for field in table.fields]

@@ -1,0 +1,68 @@
+"""Problems from a task and a fleet: what the files say, as the schemes take it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from melisma.allocation.checks import Ints
+from melisma.allocation.one_task import CycleProblem
+from melisma.allocation.radio import RadioProblem
+from melisma.allocation.shared import SharedProblem
+from melisma.errors import SettingError
+from melisma.fleet.fleet import Fleet
+from melisma.fleet.task import Task
+
+
+def cycle_problem(task: Task, fleet: Fleet) -> CycleProblem:
+    """One task in one cycle, on costs at the task's `caution`."""
+    return CycleProblem(
+        **fleet.estimates(task).quantile(task.caution),
+        deadline_s=task.deadline_s,
+        shards=task.shards,
+        min_shards=min(task.min_shards, task.shards),
+        max_shards=task.max_shards,
+    )
+
+
+def shared_problem(
+    tasks: Sequence[Task], fleet: Fleet, states: Ints | None = None
+) -> SharedProblem:
+    """Several tasks at once, on expected costs (MED), or on those of one state each (MMTT)."""
+    fixed_s, shard_s = [], []
+    for task in tasks:
+        if task.passes is None:
+            raise SettingError(f"task {task.name}: several tasks at once need passes in each")
+        if task.max_shards is not None:
+            raise SettingError(f"task {task.name}: several tasks at once know no max_shards")
+        costs = fleet.estimates(task).mean() if states is None else fleet.in_state(task, states)
+        fixed_s.append(costs["fixed_s"])
+        shard_s.append(costs["ship_s"] + task.passes * costs["train_s"])
+    return SharedProblem(
+        fixed_s=np.array(fixed_s),
+        shard_s=np.array(shard_s),
+        shards=np.array([task.shards for task in tasks]),
+        deadline_s=np.array([task.deadline_s for task in tasks]),
+        price=fleet.price,
+        budget=fleet.budget,
+        min_shards=max(task.min_shards for task in tasks),
+    )
+
+
+def radio_problem(task: Task, fleet: Fleet) -> RadioProblem:
+    """Batches and slots of one round, undisturbed; without `gradient_bits`, 32 a parameter."""
+    cycles_per_s = np.where(np.isnan(fleet.clock_hz), fleet.ops_per_s, fleet.clock_hz)
+    if task.radio.update_cycles and np.any(np.isnan(cycles_per_s)):
+        raise SettingError("radio.update_cycles needs clock_hz or compute of every learner")
+    update_s = task.radio.update_cycles / cycles_per_s if task.radio.update_cycles else 0.0
+    return RadioProblem(
+        slope_s=fleet.sample_seconds(task),
+        uplink_bps=fleet.bandwidth_bps,
+        downlink_bps=fleet.bandwidth_bps,
+        gradient_bits=task.radio.gradient_bits or 8.0 * task.model_bytes,
+        frame_s=task.radio.frame_s,
+        apply_s=update_s,
+        base_s=fleet.base_s,
+        threshold=fleet.threshold,
+        min_batch=task.radio.min_batch,
+        max_batch=task.radio.max_batch,
+    )

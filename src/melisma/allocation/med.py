@@ -1,0 +1,113 @@
+"""MED: several tasks share uncertain learners within a budget (Eq. 4.4 of Mays).
+
+Who works for which task, with how many shards, so that the sum of the tasks' expected seconds is
+least. `fixed_s` and `shard_s` are expectations over a learner's states, Eq. 4.3; with the costs of
+one state instead, the same solver is MMTT, and with `assigned` it is MMTT-Ideal.
+"""
+
+import time
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from melisma.allocation.checks import Ints, counts, numbers, single, together
+from melisma.allocation.med_amounts import best_levels, fill
+from melisma.allocation.med_goal import least_cost, least_sum
+from melisma.allocation.med_infeasible import (
+    check_alone,
+    refuse,
+    refuse_assigned,
+)
+from melisma.allocation.med_kinds import Kinds, kinds_of, lenient, spread
+from melisma.allocation.med_tree import Stop, planted
+from melisma.allocation.shared import SharedPlan, SharedProblem
+from melisma.errors import SettingError
+
+
+def med(
+    problem: SharedProblem,
+    assigned: ArrayLike | None = None,
+    gap: float = 0.0,
+    time_limit_s: float | None = None,
+) -> SharedPlan:
+    """The plan with the least sum of the tasks' seconds, and a bound that proves how good it is.
+
+    `assigned` fixes for each learner its task; then only the amounts are decided. Otherwise the
+    search ends when the plan is proven to be within `gap` of the best, as a part of its sum, or
+    after `time_limit_s` with the best plan so far. While there is no plan yet it goes on beyond
+    the limit. Raises `InfeasibleError` if no plan keeps all constraints.
+    """
+    gap = float(single("gap", numbers("gap", gap)))
+    if assigned is not None:
+        return _with(problem, assigned)
+    kinds = kinds_of(problem)
+    check_alone(problem, kinds)
+    late = _timer(time_limit_s)
+    tree = planted(least_sum(kinds))
+    tree.run(lambda t: late(t) or (t.counts is None and t.searched > 0), gap)
+    if tree.counts is None:
+        tree.offer(_affordable(problem, kinds))
+    tree.run(late, gap)
+    assert tree.counts is not None
+    return _plan(problem, kinds, tree.counts, tree.bound_s)
+
+
+def cheapest(problem: SharedProblem, patience: int | None = None) -> tuple[float, bool]:
+    """The least cost of a plan that keeps the deadlines, and whether that is proven.
+
+    After `patience` nodes of the search the cost of the best plan so far is enough.
+    """
+    tree = planted(least_cost(kinds_of(problem)))
+    tree.run(lambda t: patience is not None and t.searched >= patience and t.counts is not None)
+    return tree.best_s, not tree.open
+
+
+def _affordable(problem: SharedProblem, kinds: Kinds) -> Ints:
+    """An association that keeps deadlines and budget, or the error that says why there is none."""
+    tree = planted(least_cost(kinds))
+    tree.run(
+        lambda t: (
+            t.counts is not None
+            and (t.best_s <= kinds.budget or t.bound_s > kinds.budget * (1 + 1e-9))
+        )
+    )
+    if tree.counts is None or tree.best_s > kinds.budget:
+        refuse(problem, kinds, tree)
+    return tree.counts
+
+
+def _with(problem: SharedProblem, assigned: ArrayLike) -> SharedPlan:
+    """The best amounts when each learner's task is given."""
+    given = counts("assigned", assigned)
+    task_of: Ints = together((problem.learners,), {"assigned": given})["assigned"]
+    if task_of.max() >= problem.tasks:
+        raise SettingError(
+            f"assigned names task {task_of.max()}; the {problem.tasks} tasks count from 0"
+        )
+    kinds = lenient(kinds_of(problem))
+    association = np.zeros(kinds.shape, dtype=np.int64)
+    np.add.at(association, (task_of, kinds.kind_of), 1)
+    if best_levels(kinds, association) is None:
+        refuse_assigned(problem, kinds, association)
+    return _plan(problem, kinds, association, np.inf, task_of)
+
+
+def _plan(
+    problem: SharedProblem,
+    kinds: Kinds,
+    association: Ints,
+    bound_s: float,
+    task_of: Ints | None = None,
+) -> SharedPlan:
+    level_s = best_levels(kinds, association)
+    assert level_s is not None
+    cap = kinds.caps(np.arange(problem.tasks), level_s)
+    amounts = fill(kinds, kinds.need, association, cap)
+    return SharedPlan(problem, spread(kinds, association, amounts, task_of), bound_s)
+
+
+def _timer(limit_s: float | None) -> Stop:
+    if limit_s is None:
+        return lambda _: False
+    end_s = time.monotonic() + float(single("time_limit_s", numbers("time_limit_s", limit_s)))
+    return lambda tree: tree.counts is not None and time.monotonic() >= end_s

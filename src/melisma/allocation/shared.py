@@ -1,0 +1,169 @@
+"""Several tasks that share learners: who trains how many shards of which task, within a budget.
+
+Seconds of learner j with d > 0 shards of task i, Eq. 4.3 of Mays (passes already in `shard_s`)::
+
+    seconds = fixed_s[i, j] + shard_s[i, j] * d
+
+A task takes as long as its slowest learner, Eq. 4.1. The rounding is monotone in d, and plans
+recompute their seconds by this very expression: none exceeds its deadline in the last bit.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from melisma.allocation.checks import Floats, Ints, common_shape, counts, numbers, single, together
+from melisma.errors import InfeasibleError, SettingError
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class SharedProblem:
+    """Costs of each learner at each task, the data of each task, and one budget for all.
+
+    `fixed_s` and `shard_s` are tasks x learners; `shards` and `deadline_s` are one number for all
+    tasks or one for each, `price` (of a shard) and `min_shards` for all learners or for each.
+    Every learner works for one task, with at least `min_shards` of its shards; with 0 it may stay
+    idle. `budget` may be infinite.
+    """
+
+    fixed_s: Floats
+    shard_s: Floats
+    shards: Ints
+    deadline_s: Floats
+    price: Floats
+    budget: float
+    min_shards: Ints
+
+    def __init__(  # noqa: PLR0913 - a record of the contract's fields, by keyword
+        self,
+        *,
+        fixed_s: ArrayLike,
+        shard_s: ArrayLike,
+        shards: ArrayLike,
+        deadline_s: ArrayLike,
+        price: ArrayLike,
+        budget: float,
+        min_shards: ArrayLike = 1,
+    ) -> None:
+        costs = {
+            "fixed_s": numbers("fixed_s", fixed_s),
+            "shard_s": numbers("shard_s", shard_s, above=True),
+        }
+        shape = common_shape(costs, axes=2)
+        fields: dict[str, Any] = together(shape, costs)
+        fields |= together(
+            shape[:1],
+            {
+                "shards": counts("shards", shards, least=1),
+                "deadline_s": numbers("deadline_s", deadline_s, above=True),
+            },
+        )
+        fields |= together(
+            shape[1:],
+            {
+                "price": numbers("price", price),
+                "min_shards": counts("min_shards", min_shards),
+            },
+        )
+        fields["budget"] = _budget(budget)
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+        self._check_counts()
+
+    def _check_counts(self) -> None:
+        tasks, learners = self.fixed_s.shape
+        if learners < tasks:
+            raise InfeasibleError(
+                f"{learners} learners cannot work for {tasks} tasks, one task each; "
+                f"{tasks} learners are the least",
+                constraint="learners",
+                miss=tasks - learners,
+                nearest={"learners": tasks},
+            )
+        least, total = int(self.min_shards.sum()), int(self.shards.sum())
+        if least > total:
+            raise InfeasibleError(
+                f"min_shards of all learners come to {least}, {least - total} more than the "
+                f"{total} shards there are; min_shards of {self.most_even()} for all would do",
+                constraint="min_shards",
+                miss=least - total,
+                nearest={"min_shards": self.most_even()},
+            )
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks there are."""
+        return int(self.fixed_s.shape[0])
+
+    @property
+    def learners(self) -> int:
+        """How many learners there are."""
+        return int(self.fixed_s.shape[1])
+
+    def seconds(self, shards: Ints) -> Floats:
+        """What the cost model says for a plan, tasks x learners; nothing for no shards."""
+        return np.where(shards > 0, self.fixed_s + self.shard_s * shards, 0.0)
+
+    def most_even(self) -> int:
+        """The largest `min_shards`, the same for all, that the tasks' shards allow."""
+        # Each task needs a learner, so none may ask for more than the smallest task has.
+        low, high = 0, int(self.shards.min())
+        while low < high:
+            middle = (low + high + 1) // 2
+            enough = int((self.shards // middle).sum()) >= self.learners
+            low, high = (middle, high) if enough else (low, middle - 1)
+        return low
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class SharedPlan:
+    """Shards of each task for each learner, the tasks' seconds, and a bound on their sum.
+
+    No plan of the same problem has a sum of `task_s` below `bound_s`.
+    """
+
+    shards: Ints
+    task_s: Floats
+    bound_s: float
+    cost: float
+
+    def __init__(self, problem: SharedProblem, shards: ArrayLike, bound_s: float) -> None:
+        given = counts("shards", shards)
+        fields: dict[str, Any] = together(problem.fixed_s.shape, {"shards": given})
+        if np.any(np.count_nonzero(given, axis=0) > 1):
+            raise SettingError("shards give a learner more than one task")
+        fields |= together((problem.tasks,), {"task_s": problem.seconds(given).max(axis=1)})
+        fields["bound_s"] = min(float(bound_s), float(fields["task_s"].sum()))
+        fields["cost"] = cost_of(problem, given)
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def total_s(self) -> float:
+        """What is minimised: the sum of the tasks' seconds (Eq. 4.4a)."""
+        return float(self.task_s.sum())
+
+    @property
+    def gap(self) -> float:
+        """How far the sum may be above the least possible, as a part of it; 0 is proven best."""
+        return (self.total_s - self.bound_s) / self.total_s
+
+    @property
+    def task_of(self) -> Ints:
+        """For each learner the task that it works for, -1 for an idle one."""
+        busy = self.shards.any(axis=0)
+        return np.where(busy, self.shards.argmax(axis=0), -1)
+
+
+def cost_of(problem: SharedProblem, shards: Ints) -> float:
+    """What a plan costs, by the one expression that is compared with the budget."""
+    # Sorted, so that the sum does not depend on the order of learners.
+    return float(np.sort(problem.price * shards.sum(axis=0)).sum())
+
+
+def _budget(value: float) -> float:
+    if np.ndim(value) == 0 and np.isposinf(value):
+        return float("inf")
+    return float(single("budget", numbers("budget", value)))

@@ -1,0 +1,173 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from melisma.allocation.builders import cycle_problem, radio_problem, shared_problem
+from melisma.allocation.dab import dab
+from melisma.allocation.equal import equal
+from melisma.allocation.staleness import staleness
+from melisma.errors import SettingError
+from melisma.fleet.chance import generator
+from melisma.fleet.channel import Channel
+from melisma.fleet.fleet import Fleet
+from melisma.fleet.muster import read_fleet
+from melisma.fleet.task import Task, read_task
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def example(folder: str, *names: str) -> tuple[list[Task], Fleet]:
+    tasks = [read_task(EXAMPLES / folder / name) for name in names or ("TASK.toml",)]
+    return tasks, read_fleet(EXAMPLES / folder / "FLEET.toml")
+
+
+def test_the_cluster_costs_what_its_profiles_say() -> None:
+    (task,), fleet = example("mays-cluster")
+    problem = cycle_problem(task, fleet)
+    # TwoNN: 40,400 multiplications and 40,480 parameters; shards of 500 times 785 bytes.
+    shard_ops, core = 500 * 6 * 40_400, 1e10
+    shard_bits, model_bits = 8 * 785 * 500, 32 * 40_480
+    link_bps = np.array([25e6, 40e6, 40e6, 300e6])
+    latency_s = np.array([0.005, 0.004, 0.004, 0.001])
+    np.testing.assert_allclose(
+        problem.train_s, shard_ops / (core * np.array([0.1, 0.3, 0.25, 0.6]))
+    )
+    np.testing.assert_allclose(problem.ship_s, shard_bits / link_bps)
+    np.testing.assert_allclose(problem.fixed_s, 2 * (model_bits / link_bps + latency_s))
+    assert (problem.deadline_s, problem.shards) == (15.0, 120)
+    assert problem.min_shards.tolist() == [1] * 4
+    assert problem.max_shards.tolist() == [120] * 4
+    # pi-1: (15 - 0.1136) / (0.1256 + 5 * 0.1212) = 20.3.
+    assert dab(problem, 5).shards.tolist() == [20, 53, 46, 120]
+
+
+def test_twenty_nodes_are_four_updates_apart_in_equal_shares_and_need_not_be() -> None:
+    (task,), fleet = example("twenty-nodes")
+    problem = cycle_problem(task, fleet)
+    assert problem.train_s[[0, 10]].tolist() == pytest.approx([1_123_736 / 2.4e9, 1_123_736 / 7e8])
+    rate_bps = float(Channel(5e6, 23, path_loss="attenuation").rate_bps(50.0))
+    assert set(problem.ship_s) == {8 * 784 / rate_bps}
+    assert set(problem.fixed_s) == {2 * 8 * 1_121_760 / rate_bps}
+    shares = equal(problem)
+    assert set(shares.shards) == {3000}
+    assert shares.max_staleness == 4
+    # Half of the pairs, 100 of 190, are four apart.
+    assert shares.average_staleness == pytest.approx(400 / 190)
+    assert shares.average_staleness == pytest.approx(2.11, abs=0.005)
+    assert staleness(problem).max_staleness == 0
+
+
+def test_more_caution_plans_on_longer_times_where_they_are_uncertain() -> None:
+    (_, task, _), fleet = example("med", "fashion.toml", "mnist-cn.toml", "mnist-ff.toml")
+    bold, usual = (cycle_problem(replace(task, caution=each), fleet) for each in (0.5, 0.9))
+    for name in ("train_s", "ship_s", "fixed_s"):
+        assert np.all(getattr(usual, name) > getattr(bold, name))
+    (certain,), cluster = example("mays-cluster")
+    careful = cycle_problem(replace(certain, caution=0.99), cluster)
+    assert careful.train_s.tolist() == cycle_problem(certain, cluster).train_s.tolist()
+
+
+def test_bounds_are_the_tasks() -> None:
+    (task,), fleet = example("mays-cluster")
+    problem = cycle_problem(replace(task, min_shards=3, max_shards=50), fleet)
+    assert problem.min_shards.tolist() == [3] * 4
+    assert problem.max_shards.tolist() == [50] * 4
+
+
+MED = ("fashion.toml", "mnist-cn.toml", "mnist-ff.toml")
+
+
+def test_several_tasks_take_expected_costs() -> None:
+    tasks, fleet = example("med", *MED)
+    problem = shared_problem(tasks, fleet)
+    # One state has e^2 / (e^2 + 2) of the time, the others 1 / (e^2 + 2) each.
+    likely, other = np.exp(2) / (np.exp(2) + 2), 1 / (np.exp(2) + 2)
+    assert (likely, other) == pytest.approx((0.787, 0.107), abs=1e-3)
+    first = int(fleet.states[0].argmax())
+    chances = np.where(np.arange(3) == first, likely, other)
+    slow = chances @ (1 / np.array([1.0, 0.4, 0.9]))
+    narrow = chances @ (1 / np.array([1.0, 0.9, 0.3]))
+    # Multiplications and parameters by hand, in the order fashion, mnist-cn, mnist-ff.
+    multiplications = [
+        9 * 16 * 28**2 + 16 * 32 * 9 * 14**2 + 1568 * 1000 + 1000 * 500 + 5000,
+        9 * 6 * 26**2 + 6 * 16 * 9 * 11**2 + 400 * 200 + 200 * 100 + 1000,
+        784 * 500 + 500 * 300 + 300 * 100 + 1000,
+    ]
+    parameters = [
+        160 + 4640 + 1_569_000 + 500_500 + 5010,
+        60 + 880 + 80_200 + 20_100 + 1010,
+        392_500 + 150_300 + 30_100 + 1010,
+    ]
+    passes = np.array([1, 1, 2])
+    train_s = 500 * 6 * np.array(multiplications) / 0.6e10
+    ship_s = 8 * 785 * 500 / 300e6
+    fixed_s = 2 * (32 * np.array(parameters) / 300e6 + 0.001)
+    np.testing.assert_allclose(problem.fixed_s[:, 0], fixed_s * narrow)
+    np.testing.assert_allclose(problem.shard_s[:, 0], ship_s * narrow + passes * train_s * slow)
+    assert problem.shards.tolist() == [20, 60, 60]
+    assert problem.deadline_s.tolist() == [40, 40, 55]
+    assert problem.budget == 300
+    assert problem.price.tolist() == fleet.price.tolist()
+
+
+def test_several_tasks_can_take_the_costs_of_one_state_each() -> None:
+    tasks, fleet = example("med", *MED)
+    states = fleet.drawn_states(generator(1, "test"))
+    problem = shared_problem(tasks, fleet, states)
+    for row, task in enumerate(tasks):
+        costs = fleet.in_state(task, states)
+        assert task.passes is not None
+        np.testing.assert_array_equal(problem.fixed_s[row], costs["fixed_s"])
+        np.testing.assert_array_equal(
+            problem.shard_s[row], costs["ship_s"] + task.passes * costs["train_s"]
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"passes": None}, "task mnist-cn: several tasks at once need passes in each"),
+        ({"max_shards": 30}, "task mnist-cn: several tasks at once know no max_shards"),
+    ],
+)
+def test_what_several_tasks_cannot_take_is_named(changes: dict[str, Any], said: str) -> None:
+    (one, other), fleet = example("med", "fashion.toml", "mnist-cn.toml")
+    with pytest.raises(SettingError, match=said):
+        shared_problem([one, replace(other, **changes)], fleet)
+
+
+def test_a_cell_is_what_the_radio_paper_says() -> None:
+    (task,), fleet = example("lte-cell")
+    problem = radio_problem(task, fleet)
+    clock_hz = np.repeat([0.7e9, 1.4e9, 2.1e9], 4)
+    np.testing.assert_allclose(problem.slope_s, 1e8 / clock_hz)
+    np.testing.assert_allclose(problem.apply_s, 7e6 / clock_hz)
+    assert problem.gradient_bits == 6_964_106
+    assert problem.frame_s == 0.01
+    assert set(problem.min_batch) == {1}
+    assert set(problem.max_batch) == {128}
+    assert not problem.base_s.any()
+    assert not problem.threshold.any()
+    edge_bps = float(Channel(10e6, 28).mean_rate_bps(200.0))
+    assert np.all(problem.uplink_bps >= edge_bps)
+    assert problem.uplink_bps.tolist() == problem.downlink_bps.tolist()
+    assert len(set(problem.uplink_bps)) == 12
+
+
+def test_a_gradient_is_32_bits_a_parameter_unless_said() -> None:
+    (task,), fleet = example("mays-cluster")
+    problem = radio_problem(task, fleet)
+    assert problem.gradient_bits == 32 * 40_480
+    assert problem.apply_s.tolist() == [0.0] * 4
+    assert problem.slope_s[0] == pytest.approx(6 * 40_400 / 1e9)
+
+
+def test_cycles_of_an_update_need_a_clock(tmp_path: Path) -> None:
+    (task,), _ = example("lte-cell")
+    path = tmp_path / "FLEET.toml"
+    path.write_text("[[fleet.group]]\ncount = 2\ntrain_s = 1\nbandwidth_bps = 1e6")
+    with pytest.raises(SettingError, match=r"radio.update_cycles needs clock_hz or compute"):
+        radio_problem(task, read_fleet(path))

@@ -1,0 +1,312 @@
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import optimize, sparse
+
+from benchmarks.med_instances import instance, with_budget
+from melisma.allocation.med import cheapest, med
+from melisma.allocation.shared import SharedPlan, SharedProblem
+from melisma.errors import InfeasibleError, SettingError
+from tests.allocation.brute_force import least_sum
+
+BATCHES = range(12)
+EACH = 40
+
+
+def small(seed: int) -> SharedProblem | None:
+    """Few learners and shards; ties and equal learners are frequent. None if counts forbid it."""
+    rng = np.random.default_rng(seed)
+    tasks = int(rng.integers(1, 4))
+    learners = int(rng.integers(tasks, 6))
+    shape = (tasks, learners)
+    if rng.random() < 0.4:
+        fixed_s, shard_s = rng.integers(0, 4, shape) * 1.0, rng.integers(1, 4, shape) * 1.0
+        price = rng.integers(0, 4, learners) * 1.0
+        if rng.random() < 0.5:
+            fixed_s[:], shard_s[:], price[:] = fixed_s[:, :1], shard_s[:, :1], price[0]
+    else:
+        fixed_s, shard_s = rng.uniform(0, 3, shape), rng.uniform(0.3, 3, shape)
+        price = rng.uniform(0.1, 1.5, learners)
+    shards = rng.integers(1, 7, tasks)
+    budget = float(price.mean() * shards.sum() * rng.uniform(0.6, 1.3))
+    try:
+        return SharedProblem(
+            fixed_s=fixed_s,
+            shard_s=shard_s,
+            shards=shards,
+            deadline_s=rng.choice([4.0, 8.0, 12.0, 100.0], tasks) * rng.uniform(0.7, 1.5),
+            price=price,
+            budget=np.inf if rng.random() < 0.3 else budget,
+            min_shards=rng.integers(0, 3, learners if rng.random() < 0.4 else None),
+        )
+    except InfeasibleError:
+        return None
+
+
+def changed(problem: SharedProblem, **changes: Any) -> SharedProblem:
+    fields = {field.name: getattr(problem, field.name) for field in dataclasses.fields(problem)}
+    return SharedProblem(**(fields | changes))
+
+
+def batch(number: int) -> list[SharedProblem]:
+    found = [small(seed) for seed in range(number * EACH, (number + 1) * EACH)]
+    return [problem for problem in found if problem]
+
+
+def assert_keeps_everything(plan: SharedPlan, problem: SharedProblem) -> None:
+    assert plan.shards.sum(axis=1).tolist() == problem.shards.tolist()
+    assert np.all(np.count_nonzero(plan.shards, axis=0) <= 1)
+    assert np.all(plan.shards.sum(axis=0) >= problem.min_shards)
+    assert np.all(plan.task_s <= problem.deadline_s)
+    assert np.all(problem.seconds(plan.shards) <= plan.task_s[:, None])
+    assert plan.cost <= problem.budget * (1 + 1e-12)
+    assert plan.bound_s <= plan.total_s
+
+
+@pytest.mark.parametrize("number", BATCHES)
+def test_no_plan_is_better_and_none_exists_where_it_says_so(number: int) -> None:
+    for problem in batch(number):
+        best_s = least_sum(problem)
+        try:
+            plan = med(problem)
+        except InfeasibleError as error:
+            assert best_s is None
+            assert_nearest_is_enough_and_no_less(problem, error)
+        else:
+            assert plan.total_s == pytest.approx(best_s, rel=1e-9)
+            assert plan.gap <= 1e-9
+            assert_keeps_everything(plan, problem)
+
+
+def assert_nearest_is_enough_and_no_less(problem: SharedProblem, error: InfeasibleError) -> None:
+    nearest, less = error.nearest, 1 - 1e-9
+    assert error.miss >= 0
+    if error.constraint == "deadline_s":
+        rich = changed(problem, budget=np.inf)
+        stretched_s = problem.deadline_s * nearest["stretch"]
+        assert least_sum(changed(rich, deadline_s=stretched_s)) is not None
+        assert least_sum(changed(rich, deadline_s=nearest["deadline_s"])) is not None
+        assert least_sum(changed(rich, deadline_s=stretched_s * less)) is None
+        med(changed(rich, deadline_s=stretched_s))
+    elif error.constraint == "budget":
+        med(changed(problem, budget=nearest["budget"]))
+        assert least_sum(changed(problem, budget=nearest["budget"] * less)) is None
+    else:
+        assert error.constraint == "min_shards"
+        easy = changed(problem, budget=np.inf, deadline_s=1e6)
+        assert least_sum(easy) is None
+        assert least_sum(changed(easy, min_shards=int(nearest["min_shards"]))) is not None
+
+
+@pytest.mark.parametrize("number", BATCHES[:4])
+def test_the_amounts_are_the_best_for_an_association_that_is_given(number: int) -> None:
+    rng = np.random.default_rng(number)
+    for problem in batch(number):
+        assigned = rng.integers(0, problem.tasks, problem.learners)
+        best_s = least_sum(problem, tuple(assigned.tolist()))
+        try:
+            plan = med(problem, assigned=assigned)
+        except InfeasibleError as error:
+            assert best_s is None
+            if "stretch" in error.nearest:
+                late = changed(problem, deadline_s=problem.deadline_s * error.nearest["stretch"])
+                med(changed(late, budget=np.inf), assigned=assigned)
+            elif "budget" in error.nearest:
+                med(changed(problem, budget=error.nearest["budget"]), assigned=assigned)
+        else:
+            assert plan.total_s == pytest.approx(best_s, rel=1e-9)
+            assert plan.gap == 0.0
+            assert_keeps_everything(plan, problem)
+            at_work = plan.task_of >= 0
+            assert plan.task_of[at_work].tolist() == assigned[at_work].tolist()
+
+
+def milp_sum(problem: SharedProblem) -> float:
+    """The textbook program, with big-M, by HiGHS."""
+    tasks, learners = problem.fixed_s.shape
+    size = tasks * learners
+    eye, none = sparse.identity(size), sparse.csr_matrix((size, tasks))
+    row, column = np.divmod(np.arange(size), learners)
+    ends = sparse.csr_matrix((np.ones(size), (np.arange(size), row)), (size, tasks))
+    per_task = sparse.csr_matrix((np.ones(size), (row, np.arange(size))), (tasks, size))
+    per_learner = sparse.csr_matrix((np.ones(size), (column, np.arange(size))), (learners, size))
+    zero = sparse.csr_matrix
+    most = problem.shards[row].astype(float)
+    blocks: list[tuple[Any, Any, Any]] = [
+        (
+            sparse.hstack(
+                [
+                    sparse.diags(problem.fixed_s.ravel()),
+                    sparse.diags(problem.shard_s.ravel()),
+                    -ends,
+                ]
+            ),
+            -np.inf,
+            0.0,
+        ),
+        (sparse.hstack([-sparse.diags(most), eye, none]), -np.inf, 0.0),
+        (sparse.hstack([-sparse.diags(problem.min_shards[column] * 1.0), eye, none]), 0.0, np.inf),
+        (
+            sparse.hstack([zero((tasks, size)), per_task, zero((tasks, tasks))]),
+            problem.shards,
+            problem.shards,
+        ),
+        (sparse.hstack([per_learner, zero((learners, size)), zero((learners, tasks))]), 1.0, 1.0),
+    ]
+    price = np.concatenate([np.zeros(size), problem.price[column], np.zeros(tasks)])
+    blocks.append((sparse.csr_matrix(price), -np.inf, problem.budget))
+    upper = np.concatenate([np.ones(size), most, problem.deadline_s])
+    found = optimize.milp(
+        np.concatenate([np.zeros(2 * size), np.ones(tasks)]),
+        constraints=[optimize.LinearConstraint(*block) for block in blocks],
+        integrality=np.concatenate([np.ones(2 * size), np.zeros(tasks)]),
+        bounds=optimize.Bounds(0.0, upper),
+        options={"mip_rel_gap": 0.0},
+    )
+    assert found.success
+    return float(found.fun)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("tight", [False, True])
+def test_a_general_solver_finds_the_same_sum(seed: int, tight: bool) -> None:
+    problem = instance(9, 3, seed)
+    if tight:
+        problem = with_budget(problem, 1.05 * cheapest(problem)[0])
+    assert med(problem).total_s == pytest.approx(milp_sum(problem), rel=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_later_deadlines_and_more_money_never_make_it_worse(seed: int) -> None:
+    problem = instance(8, 3, seed)
+    least = cheapest(problem)[0]
+    sums_s = [med(with_budget(problem, least * part)).total_s for part in (1, 1.02, 1.1, 1.5, 9)]
+    assert sums_s == sorted(sums_s, reverse=True)
+    problem = with_budget(problem, least * 1.1)
+    best_s = med(problem).total_s
+    for part in (1.1, 1.5, 4.0):
+        later_s = med(changed(problem, deadline_s=problem.deadline_s * part)).total_s
+        assert later_s <= best_s * (1 + 1e-12)
+        best_s = later_s
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_order_of_learners_decides_nothing(seed: int) -> None:
+    problem = instance(10, 3, seed)
+    plan = med(problem)
+    order = np.random.default_rng(seed).permutation(problem.learners)
+    other = med(
+        changed(
+            problem,
+            fixed_s=problem.fixed_s[:, order],
+            shard_s=problem.shard_s[:, order],
+            price=problem.price[order],
+            min_shards=problem.min_shards[order],
+        )
+    )
+    assert other.shards.tolist() == plan.shards[:, order].tolist()
+    assert other.bound_s == plan.bound_s
+
+
+def test_the_same_problem_gives_the_same_plan() -> None:
+    first, second = (med(instance(12, 3, 5)) for _ in range(2))
+    assert first.shards.tolist() == second.shards.tolist()
+
+
+def test_learners_that_are_alike_are_not_tried_one_by_one() -> None:
+    problem = SharedProblem(
+        fixed_s=np.ones((3, 31)),
+        shard_s=0.5,
+        shards=[40, 50, 37],
+        deadline_s=20.0,
+        price=1.0,
+        budget=np.inf,
+    )
+    plan = med(problem)
+    # Levels 1 + 0.5 d: ten, eleven and ten learners with at most 4, 5 and 4 shards each.
+    assert plan.total_s == pytest.approx(3.0 + 3.5 + 3.0)
+    assert plan.gap == 0.0
+    assert_keeps_everything(plan, problem)
+
+
+@pytest.mark.parametrize("gap", [0.01, 0.1])
+def test_a_gap_that_is_enough_ends_the_search(gap: float) -> None:
+    problem = instance(20, 3, 2)
+    plan, best = med(problem, gap=gap), med(problem)
+    assert plan.gap <= gap
+    assert plan.bound_s <= best.total_s <= plan.total_s
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_time_limit_gives_a_plan_and_a_true_bound(seed: int) -> None:
+    problem = instance(20, 5, seed)
+    hasty, best = med(problem, time_limit_s=0.0), med(problem)
+    assert_keeps_everything(hasty, problem)
+    assert hasty.bound_s <= best.total_s * (1 + 1e-12)
+    assert best.total_s <= hasty.total_s
+    assert 0 <= hasty.gap < 1
+
+
+def test_a_large_fleet_gets_a_certified_plan() -> None:
+    problem = instance(100, 5, 1)
+    plan = med(problem, gap=0.02)
+    assert plan.gap <= 0.02
+    assert_keeps_everything(plan, problem)
+
+
+def test_an_idle_learner_costs_no_time() -> None:
+    slow: dict[str, Any] = {
+        "fixed_s": [[1.0, 1.0, 90.0]],
+        "shard_s": 1.0,
+        "shards": 4,
+        "price": 1.0,
+    }
+    problem = SharedProblem(**slow, deadline_s=100.0, budget=np.inf, min_shards=0)
+    assert med(problem).shards.tolist() == [[2, 2, 0]]
+    assert med(problem).total_s == 3.0
+    assert med(changed(problem, min_shards=1)).total_s == 91.0
+
+
+def test_a_deadline_that_no_learner_keeps_names_the_task() -> None:
+    problem = changed(instance(6, 2, 0), deadline_s=[1e-3, 100.0])
+    with pytest.raises(InfeasibleError, match="all learners together cannot do task 0") as caught:
+        med(problem)
+    assert caught.value.constraint == "deadline_s"
+    assert caught.value.nearest["stretch"] > 1
+
+
+def test_a_learner_too_slow_for_every_task_is_named() -> None:
+    fixed_s = np.ones((2, 4))
+    fixed_s[:, 2] = 50.0
+    problem = SharedProblem(
+        fixed_s=fixed_s, shard_s=1.0, shards=4, deadline_s=10.0, price=1.0, budget=np.inf
+    )
+    with pytest.raises(InfeasibleError, match="learner 2 can do its min_shards of no task"):
+        med(problem)
+
+
+def test_a_budget_too_small_names_the_least_that_would_do() -> None:
+    problem = instance(8, 2, 0)
+    least, proven = cheapest(problem)
+    assert proven
+    with pytest.raises(InfeasibleError, match="is the least that would do") as caught:
+        med(with_budget(problem, least * 0.9))
+    assert caught.value.constraint == "budget"
+    assert caught.value.miss == pytest.approx(least * 0.1)
+    assert caught.value.nearest == {"budget": pytest.approx(least)}
+
+
+@pytest.mark.parametrize(
+    ("assigned", "words"),
+    [([0, 1], "assigned has shape"), ([0, 1, 2, 0, 1, 0], "task 2"), (-1, "assigned is -1")],
+)
+def test_an_association_that_cannot_be_meant_is_refused(assigned: Any, words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        med(instance(6, 2, 0), assigned=assigned)
+
+
+def test_a_task_without_a_learner_is_refused() -> None:
+    with pytest.raises(InfeasibleError, match="no learner is assigned to task 1"):
+        med(instance(6, 2, 0), assigned=0)

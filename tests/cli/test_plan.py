@@ -1,0 +1,446 @@
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from melisma import cli
+from melisma.allocation.schemes import SCHEMES
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+CLUSTER = ("mays-cluster/TASK.toml", "mays-cluster/FLEET.toml")
+NODES = ("twenty-nodes/TASK.toml", "twenty-nodes/FLEET.toml")
+CELL = ("lte-cell/TASK.toml", "lte-cell/FLEET.toml")
+MED = ("med/fashion.toml", "med/mnist-cn.toml", "med/mnist-ff.toml", "med/FLEET.toml")
+EVERY = pytest.mark.parametrize("files", [CLUSTER, NODES, CELL, MED], ids=lambda files: files[0])
+
+Plan = Callable[..., tuple[int, str, str]]
+
+
+def arguments(*files: str | Path) -> list[str]:
+    """The last file is the fleet's."""
+    *tasks, fleet = (str(EXAMPLES / file) for file in files)
+    return [*tasks, "--fleet", fleet]
+
+
+@pytest.fixture
+def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plan:
+    """Runs `melisma plan` to its end: exit code, output, errors."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    def run(*options: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["melisma", "plan", *map(str, options)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        assert isinstance(end.value.code, int)
+        return end.value.code, *capsys.readouterr()
+
+    return run
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """One JSON object, without the NaN and Infinity that JSON does not know."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    found = json.loads(text, parse_constant=refuse)
+    assert isinstance(found, dict)
+    return found
+
+
+def edited(path: Path, of: str, **changes: str) -> Path:
+    """A copy of an example with other values at some keys."""
+    text = (EXAMPLES / of).read_text()
+    for key, value in changes.items():
+        text, found = re.subn(rf"^{key} = .*$", f"{key} = {value}", text, flags=re.MULTILINE)
+        assert found == 1, key
+    path.write_text(text)
+    return path
+
+
+def test_a_process_of_its_own_prints_the_plan() -> None:
+    code = "from melisma.cli import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, "plan", *arguments(*CLUSTER)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    assert result.stderr == ""
+    lines = [line.rstrip() for line in result.stdout.splitlines()]
+    assert lines[0] == "digits: dab, 4 learners"
+    assert lines[2] == "pi-1         20        5     14.7  " + "━" * 26 + "│"
+    assert lines[5] == "jetson      120        5     13.4  " + "━" * 23 + "   │"
+    assert lines[6:] == [
+        "239 shards wanted, 120 there are",
+        "staleness 0, on average 0.00",
+        "everyone ends by 15 s",
+    ]
+
+
+@EVERY
+def test_every_example_has_a_plan(plan: Plan, files: tuple[str, ...]) -> None:
+    code, out, err = plan(*arguments(*files))
+    assert (code, err) == (0, "")
+    assert "…" not in out
+    assert all(len(line) <= 80 for line in out.splitlines())
+
+
+@EVERY
+def test_all_schemes_of_a_kind_stand_side_by_side(plan: Plan, files: tuple[str, ...]) -> None:
+    code, out, err = plan(*arguments(*files), "--all")
+    assert (code, err) == (0, "")
+    listed = [line.split()[0] for line in out.splitlines()[1:] if ":" not in line]
+    kind = {"mays-cluster": "cycle", "twenty-nodes": "cycle", "lte-cell": "radio", "med": "shared"}
+    expected = [r.name for r in SCHEMES.values() if r.problem == kind[files[0].split("/")[0]]]
+    assert listed == expected
+
+
+def test_what_cannot_take_part_in_a_comparison_says_why(plan: Plan) -> None:
+    _, out, _ = plan(*arguments(*NODES), "--all")
+    assert out.splitlines()[-1] == "dab: scheme dab needs passes, for example passes = 1"
+
+
+@pytest.mark.parametrize("scheme", [r.name for r in SCHEMES.values() if r.problem == "cycle"])
+def test_the_totals_of_one_task_add_up(plan: Plan, scheme: str) -> None:
+    code, out, _ = plan(*arguments(*CLUSTER), "--scheme", scheme, "--json")
+    report = parsed(out)
+    rows = report["learners"]
+    assert code == 0
+    assert report["feasible"] is True
+    assert (report["scheme"], report["tasks"], report["shards"]) == (scheme, ["digits"], [120])
+    assert [row["name"] for row in rows] == ["pi-1", "pi-2", "pi-3", "jetson"]
+    assert sum(row["shards"] for row in rows) == report["handed_out"]
+    if SCHEMES[scheme].hands_out_all:
+        assert report["handed_out"] == 120
+    assert max(row["seconds"] for row in rows) == report["ends_s"]
+    assert [row["late"] for row in rows] == [row["seconds"] > 15 for row in rows]
+    assert sum(row["late"] for row in rows) == report["late"]
+    updates = [row["updates"] for row in rows]
+    assert report["max_staleness"] == max(updates) - min(updates)
+    assert report["cost"] is None
+
+
+@pytest.mark.parametrize("scheme", ["med", "mmtt"])
+def test_the_totals_of_several_tasks_add_up(plan: Plan, scheme: str) -> None:
+    code, out, _ = plan(*arguments(*MED), "--scheme", scheme, "--json")
+    report = parsed(out)
+    rows = report["learners"]
+    assert code == 0
+    for name, shards, ends_s in zip(
+        report["tasks"], report["shards"], report["expected_s"], strict=True
+    ):
+        mine = [row for row in rows if row["task"] == name]
+        assert sum(row["shards"] for row in mine) == shards
+        assert max(row["seconds"] for row in mine) == ends_s
+    assert report["total_s"] == pytest.approx(sum(report["task_s"]))
+    assert report["bound_s"] <= report["total_s"]
+    assert report["gap"] == pytest.approx(1 - report["bound_s"] / report["total_s"])
+    assert report["cost"] <= report["budget"] == 300
+    if scheme == "med":
+        assert report["expected_s"] == report["task_s"]
+
+
+def test_expected_costs_are_no_worse_than_those_of_one_state(plan: Plan) -> None:
+    _, out, _ = plan(*arguments(*MED), "--all", "--json")
+    med, mmtt = parsed(out)["plans"]
+    assert sum(med["expected_s"]) <= sum(mmtt["expected_s"]) + 1e-9
+
+
+@pytest.mark.parametrize("scheme", ["feel", "online", "full", "random"])
+def test_the_totals_of_a_cell_add_up(plan: Plan, scheme: str) -> None:
+    code, out, _ = plan(*arguments(*CELL), "--scheme", scheme, "--json")
+    report = parsed(out)
+    rows = report["learners"]
+    assert code == 0
+    assert sum(row["batch"] for row in rows) == report["batch"]
+    for slot in ("uplink_slot_s", "downlink_slot_s"):
+        assert sum(row[slot] for row in rows) <= report["frame_s"] * (1 + 1e-9)
+    assert report["efficiency"] == pytest.approx(report["batch"] ** 0.5 / report["round_s"])
+    assert report["rounds_by_deadline"] == int(60 / report["round_s"])
+    assert out == plan(*arguments(*CELL), "--scheme", scheme, "--json")[1]
+
+
+def test_a_comparison_is_one_json_object(plan: Plan) -> None:
+    _, out, _ = plan(*arguments(*NODES), "--all", "--json")
+    plans = {each["scheme"]: each for each in parsed(out)["plans"]}
+    assert plans["equal"]["max_staleness"] == 4
+    assert plans["equal"]["average_staleness"] == pytest.approx(2.11, abs=0.005)
+    assert plans["staleness"]["max_staleness"] == 0
+    assert plans["dab"]["feasible"] is False
+
+
+def test_the_scheme_of_the_command_line_goes_before_the_tasks(plan: Plan) -> None:
+    _, out, _ = plan(*arguments(*CLUSTER), "--scheme", "equal")
+    assert out.startswith("digits: equal, 4 learners\n")
+    assert "1 late: pi-1\n" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--show", "-1"], "--show is -1; expected at least 0"),
+        (["--time-limit", "0"], "--time-limit is 0; expected seconds, more than 0"),
+        (["--time-limit", "-1"], "--time-limit is -1; expected seconds, more than 0"),
+        (["--time-limit", "nan"], "--time-limit is nan; expected seconds, more than 0"),
+        (["--time-limit", "inf"], "--time-limit is inf; expected seconds, more than 0"),
+        (["--scheme", "nonsense"], "no scheme is called 'nonsense'; there are equal, "),
+        (["--scheme", ""], "no scheme is called ''; there are equal, "),
+        (["--scheme", "dab", "--all"], "--scheme and --all exclude each other"),
+    ],
+)
+def test_a_wrong_option_is_one_line_and_exit_code_2(
+    plan: Plan, options: list[str], said: str
+) -> None:
+    code, out, err = plan(*arguments(*CLUSTER), *options)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"melisma: {said}")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--fleet", "x"], ["x"], ["x", "--fleet", "x", "--show", "many"], ["x", "--nonsense"]],
+)
+def test_wrong_usage_is_exit_code_2(plan: Plan, options: list[str]) -> None:
+    code, out, err = plan(*options)
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("TASK.toml", None, "no such file or directory"),
+        ("FLEET.toml", None, "no such file or directory"),
+        ("TASK.toml", "", "top level: task is missing"),
+        ("FLEET.toml", "[fleet]", "fleet: names no learner"),
+        ("FLEET.toml", "[[fleet.learner]]\nname = 'a'\ncompute = inf", "fleet.learner[0].compute:"),
+        ("TASK.toml", "[task]\nname = 'a'\nmodel = 'b'\ndata = 'c'", "task: deadline_s is missing"),
+    ],
+)
+def test_a_wrong_file_is_one_line_and_exit_code_2(
+    plan: Plan, tmp_path: Path, name: str, content: str | None, said: str
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_text(content)
+    files: dict[str, str | Path] = dict(zip(("TASK.toml", "FLEET.toml"), CLUSTER, strict=True))
+    files[name] = path
+    code, out, err = plan(*arguments(*files.values()))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"melisma: {path}: {said}")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"scheme": '"fedavg"'}, "task.scheme: 'fedavg'; expected one of equal, proportional"),
+        ({"scheme": '"staleness"'}, "task.passes: scheme staleness chooses passes by itself; leav"),
+    ],
+)
+def test_a_scheme_that_does_not_fit_the_file_is_named(
+    plan: Plan, tmp_path: Path, changes: dict[str, str], said: str
+) -> None:
+    path = edited(tmp_path / "TASK.toml", CLUSTER[0], **changes)
+    code, _, err = plan(*arguments(path, CLUSTER[1]))
+    assert code == 2
+    assert err.startswith(f"melisma: {path}: {said}")
+
+
+def test_a_scheme_that_needs_passes_names_the_file_without_them(plan: Plan) -> None:
+    code, _, err = plan(*arguments(*NODES), "--scheme", "dab")
+    assert code == 2
+    assert err.endswith(
+        "TASK.toml: task: passes is missing; scheme dab needs it, such as passes = 1\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "said"),
+    [
+        (MED, ["--scheme", "dab"], "scheme dab plans one task; several need --scheme med or mmtt"),
+        (MED, ["--scheme", "feel"], "scheme feel plans one task; several need"),
+        ((MED[0], MED[0], MED[-1]), [], "two tasks have one name: "),
+    ],
+)
+def test_several_tasks_need_a_scheme_for_several(
+    plan: Plan, files: tuple[str, ...], options: list[str], said: str
+) -> None:
+    code, out, err = plan(*arguments(*files), *options)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"melisma: {said}")
+    assert err.count("\n") == 1
+
+
+def test_several_tasks_go_to_med_whatever_each_of_them_names(plan: Plan, tmp_path: Path) -> None:
+    other = edited(tmp_path / "TASK.toml", CLUSTER[0], name='"other"', deadline_s="30.0")
+    code, out, _ = plan(*arguments(CLUSTER[0], other, CLUSTER[1]), "--json")
+    assert code == 0
+    assert json.loads(out)["scheme"] == "med"
+
+
+def test_tasks_that_all_name_mmtt_get_it(plan: Plan, tmp_path: Path) -> None:
+    tasks = [edited(tmp_path / Path(name).name, name, scheme='"mmtt"') for name in MED[:-1]]
+    _, out, _ = plan(*arguments(*tasks, MED[-1]))
+    assert out.startswith("fashion, mnist-cn, mnist-ff: mmtt, 10 learners\n")
+
+
+def test_a_deadline_that_cannot_be_met_says_who_is_in_the_way(plan: Plan, tmp_path: Path) -> None:
+    task = edited(tmp_path / "TASK.toml", CLUSTER[0], deadline_s="0.2")
+    code, out, err = plan(*arguments(task, CLUSTER[1]), "--scheme", "synchronous")
+    assert (code, err) == (1, "")
+    said = " ".join(out.split())
+    assert said.startswith("digits: no plan by synchronous: 1 of 4 learners")
+    assert "a deadline_s of 2.3349 would do" in said
+    assert said.endswith("(that is pi-1)")
+    code, out, err = plan(*arguments(task, CLUSTER[1]), "--scheme", "synchronous", "--json")
+    report = parsed(out)
+    assert (code, err) == (1, "")
+    assert report["feasible"] is False
+    assert report["learners"] == ["pi-1"]
+    assert report["constraint"] == "deadline_s"
+    # What is said to be enough is enough.
+    enough = edited(
+        tmp_path / "ENOUGH.toml", CLUSTER[0], deadline_s=repr(report["nearest"]["deadline_s"])
+    )
+    assert plan(*arguments(enough, CLUSTER[1]), "--scheme", "synchronous")[0] == 0
+
+
+def test_a_budget_that_is_too_small_says_which_would_do(plan: Plan, tmp_path: Path) -> None:
+    fleet = edited(tmp_path / "FLEET.toml", MED[-1], budget="50")
+    code, out, _ = plan(*arguments(*MED[:-1], fleet), "--json")
+    report = parsed(out)
+    assert code == 1
+    assert (report["feasible"], report["constraint"]) == (False, "budget")
+    assert report["nearest"]["budget"] == pytest.approx(50 + report["miss"])
+    code, out, _ = plan(*arguments(*MED[:-1], fleet))
+    assert code == 1
+    assert "no plan by med: budget is 50" in out
+
+
+def test_a_comparison_without_any_plan_is_exit_code_1(plan: Plan, tmp_path: Path) -> None:
+    fleet = edited(tmp_path / "FLEET.toml", MED[-1], budget="50")
+    code, out, _ = plan(*arguments(*MED[:-1], fleet), "--all")
+    assert code == 1
+    assert out.count("budget is 50") == 2
+
+
+def group(path: Path, count: int, more: str = "") -> Path:
+    spread = "spread = { compute = 0.3, bandwidth_bps = 0.5 }"
+    path.write_text(f'[[fleet.group]]\ncount = {count}\nprofile = "phone"\n{spread}\n{more}\n')
+    return path
+
+
+def test_of_many_learners_only_some_are_shown(plan: Plan, tmp_path: Path) -> None:
+    fleet = group(tmp_path / "FLEET.toml", 500)
+    for options, shown in (([], 20), (["--show", "3"], 3), (["--show", "0"], 0)):
+        code, out, _ = plan(*arguments(CLUSTER[0], fleet), *options)
+        lines = out.splitlines()
+        assert code == 0
+        assert len(lines) == 2 + shown + 1 + 3
+        assert lines[2 + shown].startswith(f"and {500 - shown} more (--show)")
+    _, out, _ = plan(*arguments(CLUSTER[0], fleet), "--show", "1000")
+    assert "phone-500" in out
+    assert "more (--show)" not in out
+
+
+def test_late_learners_beyond_ten_are_counted_not_listed(plan: Plan, tmp_path: Path) -> None:
+    task = edited(tmp_path / "TASK.toml", CLUSTER[0], deadline_s="0.4", shard_samples="60")
+    _, out, _ = plan(
+        *arguments(task, group(tmp_path / "FLEET.toml", 500)), "--scheme", "equal", "--show", "0"
+    )
+    last = " ".join(out.split("taleness", 1)[1].split())
+    assert " late: phone-" in last
+    assert last.count("phone-") == 10
+    assert last.endswith(" ...")
+
+
+def test_dab_plans_for_more_learners_than_shards(plan: Plan, tmp_path: Path) -> None:
+    # Who asks for a share may get none, so there is no least one to run out of.
+    fleet = group(tmp_path / "FLEET.toml", 500)
+    code, out, _ = plan(*arguments(CLUSTER[0], fleet), "--show", "0")
+    assert code == 0
+    assert "shards wanted, 120 there are" in out
+    code, out, _ = plan(*arguments(CLUSTER[0], fleet), "--scheme", "synchronous")
+    assert code == 1
+    assert "min_shards of all learners come to 500" in out
+
+
+@pytest.mark.parametrize("scheme", ["equal", "proportional", "synchronous", "staleness", "dab"])
+def test_a_hundred_thousand_phones_get_a_plan_at_once(
+    plan: Plan, tmp_path: Path, scheme: str
+) -> None:
+    fleet = group(tmp_path / "FLEET.toml", 100_000)
+    task = edited(tmp_path / "TASK.toml", CLUSTER[0])
+    task.write_text(task.read_text() + "\n[task.sizes]\nsamples = 200_000_000\n")
+    code, out, _ = plan(*arguments(task, fleet), "--scheme", scheme)
+    assert code == 0
+    assert len(out.splitlines()) == 26
+    assert "400000 there are" in out
+
+
+def test_a_comparison_leaves_out_who_would_take_too_long(plan: Plan, tmp_path: Path) -> None:
+    fleet = group(tmp_path / "FLEET.toml", 201)
+    task = edited(tmp_path / "TASK.toml", CLUSTER[0], shard_samples="50")
+    code, out, _ = plan(*arguments(task, fleet), "--all")
+    assert code == 0
+    assert "staleness-numerical: left out beyond 200 learners" in out
+
+
+@EVERY
+@pytest.mark.parametrize("options", [[], ["--all"]], ids=["one", "all"])
+def test_sixty_columns_are_enough(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, files: tuple[str, ...], options: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    code, out, _ = plan(*arguments(*files), *options)
+    lines = [line.rstrip() for line in out.splitlines()]
+    assert code == 0
+    assert all(len(line) <= 60 for line in lines)
+    # Nothing is cut off, and no bar is broken from its row.
+    assert "…" not in out
+    assert not any(line.strip(" ━│") == "" for line in lines)
+    if options and files[0] in {CLUSTER[0], NODES[0]}:
+        assert "staleness-numerical: shards " in out
+
+
+def test_prices_are_added_up_where_there_are_any(plan: Plan, tmp_path: Path) -> None:
+    fleet = group(tmp_path / "FLEET.toml", 4, "price = 2.5")
+    _, out, _ = plan(*arguments(CLUSTER[0], fleet), "--scheme", "equal")
+    assert "staleness 0, on average 0.00; cost 300.0" in out
+    _, out, _ = plan(*arguments(CLUSTER[0], fleet), "--scheme", "equal", "--json")
+    assert parsed(out)["cost"] == 300.0
+
+
+def test_the_budget_stands_beside_the_cost(plan: Plan, tmp_path: Path) -> None:
+    _, out, _ = plan(*arguments(*MED))
+    cost, budget = out.splitlines()[-1].strip().split(", ")
+    assert cost.startswith("cost ")
+    assert budget == "budget 300"
+    fleet = edited(tmp_path / "FLEET.toml", MED[-1], budget="inf")
+    _, out, _ = plan(*arguments(*MED[:-1], fleet), "--json")
+    assert parsed(out)["budget"] is None
+    assert plan(*arguments(*MED[:-1], fleet))[1].rstrip().endswith(", no budget")
+
+
+def test_names_are_printed_as_they_are(plan: Plan, tmp_path: Path) -> None:
+    fleet = tmp_path / "FLEET.toml"
+    names = ["pi [kitchen]", "[/red]", ":smile:", "[bold]x", "küche 厨房", "a\\[b"]
+    tables = [f'[[fleet.learner]]\nname = {json.dumps(n)}\nprofile = "phone"\n' for n in names]
+    fleet.write_text("".join(tables))
+    code, out, _ = plan(*arguments(CLUSTER[0], fleet))
+    assert code == 0
+    shown = [line.rsplit(maxsplit=4)[0].strip() for line in out.splitlines()[2:8]]
+    assert [line.startswith(name) for line, name in zip(shown, names, strict=True)] == [True] * 6
+
+
+def test_the_same_files_give_the_same_output(plan: Plan) -> None:
+    assert plan(*arguments(*MED), "--all", "--json") == plan(*arguments(*MED), "--all", "--json")

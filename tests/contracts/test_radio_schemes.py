@@ -1,0 +1,59 @@
+"""Laws that every scheme for a radio cell keeps."""
+
+import math
+
+import numpy as np
+import pytest
+
+from melisma.allocation.radio import RadioPlan
+from melisma.allocation.schemes import SCHEMES, Scheme
+from tests.allocation.radios import KINDS, fleet, in_order
+
+ROWS = [row for row in SCHEMES.values() if row.problem == "radio"]
+every_scheme = pytest.mark.parametrize("scheme", ROWS, ids=lambda row: row.name)
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@every_scheme
+@every_kind
+def test_a_plan_is_whole_within_bounds_and_within_the_frame(scheme: Scheme, kind: str) -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(30):
+        problem = fleet(rng, int(rng.integers(1, 15)), kind)
+        plan = scheme.plan(problem, rng)
+        assert isinstance(plan, RadioPlan)
+        assert plan.batch.dtype == np.int64
+        assert np.all((problem.min_batch <= plan.batch) & (plan.batch <= problem.max_batch))
+        for slots_s in (plan.uplink_slot_s, plan.downlink_slot_s):
+            assert np.all(slots_s > 0)
+            assert math.fsum(slots_s) <= problem.frame_s
+        round_s = problem.round_s(plan.batch, plan.uplink_slot_s, plan.downlink_slot_s)
+        assert plan.round_s == round_s
+        assert plan.efficiency == pytest.approx(math.sqrt(plan.batch.sum()) / round_s)
+
+
+# Random batches are drawn in the order of learners.
+@pytest.mark.parametrize("scheme", [r for r in ROWS if r.name != "random"], ids=lambda r: r.name)
+@every_kind
+def test_the_order_of_learners_does_not_matter(scheme: Scheme, kind: str) -> None:
+    rng = np.random.default_rng(6)
+    for _ in range(20):
+        problem = fleet(rng, int(rng.integers(1, 15)), kind)
+        order = rng.permutation(problem.learners)
+        plan, other = scheme.plan(problem, rng), scheme.plan(in_order(problem, order), rng)
+        assert isinstance(plan, RadioPlan)
+        assert isinstance(other, RadioPlan)
+        assert plan.batch[order].tolist() == other.batch.tolist()
+        assert plan.round_s == other.round_s
+
+
+@every_kind
+def test_feel_is_no_worse_than_any_other(kind: str) -> None:
+    rng = np.random.default_rng(7)
+    for _ in range(20):
+        problem = fleet(rng, int(rng.integers(1, 15)), kind)
+        found = {row.name: row.plan(problem, rng) for row in ROWS}
+        efficiency = {
+            name: plan.efficiency for name, plan in found.items() if isinstance(plan, RadioPlan)
+        }
+        assert efficiency["feel"] >= max(efficiency.values()) * (1 - 1e-9)

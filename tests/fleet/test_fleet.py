@@ -1,0 +1,163 @@
+import tomllib
+from types import SimpleNamespace
+from typing import cast
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from melisma.fleet.fleet import Fleet
+from melisma.fleet.fleet_file import FleetFile
+from melisma.fleet.muster import muster
+from melisma.fleet.task import Sizes, Task
+
+TASK = Task(
+    name="t",
+    model="any",
+    data="any",
+    deadline_s=10.0,
+    shard_samples=100,
+    sizes=Sizes(samples=1000, sample_bytes=50, model_bytes=2000, sample_ops=6e5),
+)
+FEDERATED = msgspec.structs.replace(TASK, mode="federated")
+
+
+def fleet(*learners: str) -> Fleet:
+    """One learner a text, each with 8 kB/s and 10 ms unless it says something else."""
+    link = "bandwidth_bps = 64_000\nlatency_s = 0.01\n"
+    tables = [
+        f'[[fleet.learner]]\nname = "{number}"\n{"" if "bandwidth_bps" in said else link}{said}\n'
+        for number, said in enumerate(learners)
+    ]
+    return muster(msgspec.convert(tomllib.loads("".join(tables)), FleetFile).fleet)
+
+
+@pytest.mark.parametrize(
+    ("said", "shard_s"),
+    [
+        ("train_s = 2.5", 2.5),
+        ("samples_per_s = 40", 100 / 40),
+        ("clock_hz = 1e6\ncycles_per_sample = 2e3", 100 * 2e3 / 1e6),
+        # One operation a cycle where nothing is said of cycles.
+        ("clock_hz = 1e6", 100 * 6e5 / 1e6),
+        ("compute = 0.5", 100 * 6e5 / 0.5e10),
+        ('profile = "phone"', 100 * 6e5 / 0.3e10),
+    ],
+)
+def test_a_shard_takes_what_the_speed_says(said: str, shard_s: float) -> None:
+    found = fleet(said)
+    assert found.train_s(TASK).tolist() == pytest.approx([shard_s])
+    assert found.sample_seconds(TASK).tolist() == pytest.approx([shard_s / 100])
+
+
+def test_learners_said_in_different_ways_stand_side_by_side() -> None:
+    found = fleet("train_s = 2.5", "samples_per_s = 40", "clock_hz = 1e6", "compute = 0.5")
+    assert found.train_s(TASK).tolist() == pytest.approx([2.5, 2.5, 60.0, 0.012])
+
+
+def test_data_and_model_travel_at_the_bandwidth() -> None:
+    found = fleet("compute = 1", "compute = 1\nbandwidth_bps = 128_000\nlatency_s = 0")
+    assert found.ship_s(TASK).tolist() == [100 * 50 / 8000, 100 * 50 / 16000]
+    assert found.fixed_s(TASK).tolist() == pytest.approx([2 * (0.25 + 0.01), 2 * 0.125])
+
+
+def test_federated_learning_ships_no_data() -> None:
+    found = fleet("compute = 1", 'profile = "phone"')
+    assert found.ship_s(FEDERATED).tolist() == [0.0, 0.0]
+    assert found.fixed_s(FEDERATED).tolist() == found.fixed_s(TASK).tolist()
+    assert found.estimates(FEDERATED).quantile(0.9)["ship_s"].tolist() == [0.0, 0.0]
+
+
+BUSY = """
+train_s = 2.0
+state = [
+    { probability = 0.5 },
+    { probability = 0.3, compute = 0.5, bandwidth = 0.8 },
+    { probability = 0.2, compute = 0.8, bandwidth = 0.25 },
+]
+"""
+
+
+def test_costs_in_a_state_are_those_of_what_it_leaves() -> None:
+    found = fleet(BUSY, "train_s = 1.0")
+    assert {
+        name: each.tolist() for name, each in found.in_state(TASK, np.array([2, 0])).items()
+    } == {
+        "train_s": [2.0 / 0.8, 1.0],
+        "ship_s": [0.625 / 0.25, 0.625],
+        "fixed_s": [0.52 / 0.25, 0.52],
+    }
+
+
+def test_expected_costs_are_the_mean_over_states() -> None:
+    mean = fleet(BUSY, "train_s = 1.0").estimates(TASK).mean()
+    slow, narrow = 0.5 + 0.3 / 0.5 + 0.2 / 0.8, 0.5 + 0.3 / 0.8 + 0.2 / 0.25
+    assert mean["train_s"].tolist() == pytest.approx([2.0 * slow, 1.0])
+    assert mean["ship_s"].tolist() == pytest.approx([0.625 * narrow, 0.625])
+    assert mean["fixed_s"].tolist() == pytest.approx([0.52 * narrow, 0.52])
+
+
+def test_the_spread_is_that_between_states() -> None:
+    known = fleet(BUSY, "train_s = 1.0").estimates(TASK)
+    chances, slower = np.array([0.5, 0.3, 0.2]), np.array([1, 2, 1.25])
+    sd = np.sqrt(chances @ (slower - chances @ slower) ** 2)
+    assert known.train_s.spread.tolist() == pytest.approx([2.0 * sd, 0.0])
+    assert known.ship_s.spread[1] == 0.0
+    assert known.fixed_s.spread[0] == pytest.approx(known.ship_s.spread[0] * 0.52 / 0.625)
+
+
+@given(shards=st.integers(1, 50), passes=st.integers(1, 9))
+def test_a_cycles_expected_seconds_are_the_mean_of_those_in_each_state(
+    shards: int, passes: int
+) -> None:
+    # Eq. 4.1 of Mays' thesis: the cost model is linear, so expectations can be taken of its parts.
+    found = fleet(BUSY)
+
+    def seconds(costs: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]) -> float:
+        return float(
+            costs["fixed_s"][0] + shards * (costs["ship_s"][0] + passes * costs["train_s"][0])
+        )
+
+    each = [seconds(found.in_state(TASK, np.array([state]))) for state in range(3)]
+    expected = float(found.states[0] @ each)
+    assert seconds(found.estimates(TASK).mean()) == pytest.approx(expected)
+
+
+def test_states_are_drawn_as_often_as_they_are_likely() -> None:
+    found = fleet(BUSY, "train_s = 1.0", BUSY.replace("0.5 }", "0.0 }").replace("0.3", "0.8"))
+    rng = np.random.default_rng(2)
+    drawn = np.array([found.drawn_states(rng) for _ in range(20_000)])
+    often = [np.bincount(each, minlength=3) / 20_000 for each in drawn.T]
+    assert often[0].tolist() == pytest.approx([0.5, 0.3, 0.2], abs=0.015)
+    assert often[1].tolist() == [1, 0, 0]
+    assert often[2].tolist() == pytest.approx([0, 0.8, 0.2], abs=0.015)
+    assert abs(np.corrcoef(drawn[:, 0], drawn[:, 2])[0, 1]) < 0.03
+
+
+def drawing(number: float) -> np.random.Generator:
+    """A generator that draws one number only."""
+    return cast(np.random.Generator, SimpleNamespace(random=lambda size: np.full(size, number)))
+
+
+def test_a_state_that_never_happens_is_not_drawn_even_at_the_ends() -> None:
+    found = fleet(BUSY.replace("0.5 }", "0.0 }").replace("0.3", "0.8"), "train_s = 1.0")
+    assert found.drawn_states(drawing(0.0)).tolist() == [1, 0]
+    assert found.drawn_states(drawing(np.nextafter(1.0, 0.0))).tolist() == [2, 0]
+
+
+@pytest.mark.parametrize("speed", ["train_s", "samples_per_s", "clock_hz", "compute"])
+@pytest.mark.parametrize("figure", ["1e-30", "1e30"])
+@pytest.mark.parametrize("left", ["1e-30", "1e30"])
+def test_costs_stay_finite_at_the_ends_of_what_can_be_said(
+    speed: str, figure: str, left: str
+) -> None:
+    state = f"{{ probability = 0.5, compute = {left}, bandwidth = {left} }}"
+    found = fleet(
+        f"{speed} = {figure}\nbandwidth_bps = {figure}\nlatency_s = 1e30\n"
+        f"state = [{state}, {{ probability = 0.5 }}]"
+    )
+    for share in (0.001, 0.999):
+        for seconds in found.estimates(TASK).quantile(share).values():
+            assert np.all(np.isfinite(seconds) & (seconds >= 0))

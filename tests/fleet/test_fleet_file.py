@@ -1,0 +1,248 @@
+from pathlib import Path
+
+import pytest
+
+from melisma.errors import SettingError
+from melisma.fleet.muster import read_fleet
+
+LEARNER = '[[fleet.learner]]\nname = "pi"\n'
+GROUP = "[[fleet.group]]\ncount = 2\n"
+PHONE = 'profile = "phone"\n'
+CELL = LEARNER + PHONE + "[fleet.cell]\n"
+SIZE = "radius_m = 10\nbandwidth_hz = 1e6\npower_dbm = 20\n"
+
+
+def refusal(tmp_path: Path, content: str) -> str:
+    path = tmp_path / "FLEET.toml"
+    path.write_text(content)
+    with pytest.raises(SettingError) as caught:
+        read_fleet(path)
+    said = str(caught.value)
+    assert said.startswith(f"{path}: ")
+    assert "\n" not in said
+    return said.removeprefix(f"{path}: ")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "top level: fleet is missing"),
+        ("[task]\n", "top level: unknown key task; expected one of fleet"),
+        ("[fleet]\n", "fleet: names no learner: add [[fleet.learner]] or [[fleet.group]]"),
+        ("[fleet]\nlearner = []\n", "fleet: names no learner"),
+        ("[fleet.learner]\nname = 'a'\n", "fleet.learner: {'name': 'a'}; expected a list"),
+        ("[[fleet.learner]]\n" + PHONE, "fleet.learner[0]: name is missing"),
+        ("[[fleet.learner]]\nname = ' '\n" + PHONE, "fleet.learner[0]: name is empty"),
+        ('[[fleet.learner]]\nname = "a\\tb"\n' + PHONE, "fleet.learner[0]: name is 'a\\tb'; expec"),
+        ("[[fleet.group]]\n" + PHONE, "fleet.group[0]: count is missing"),
+        (GROUP + PHONE + "name = ''", "fleet.group[0]: name is empty"),
+    ],
+)
+def test_a_fleet_has_learners_and_they_have_names(tmp_path: Path, content: str, said: str) -> None:
+    assert refusal(tmp_path, content).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (LEARNER + PHONE, LEARNER + PHONE),
+        (GROUP + PHONE, GROUP + PHONE),
+        ('[[fleet.learner]]\nname = "phone-2"\n' + PHONE, GROUP + PHONE),
+    ],
+)
+def test_two_learners_of_one_name_are_refused(tmp_path: Path, first: str, second: str) -> None:
+    said = refusal(tmp_path, first + second)
+    assert "fleet: 2 learners are called '" in said
+    assert "another name" in said
+
+
+def test_many_learners_one_by_one_are_read_at_once(tmp_path: Path) -> None:
+    content = "".join(f'[[fleet.learner]]\nname = "{n}"\n{PHONE}' for n in range(5000))
+    path = tmp_path / "FLEET.toml"
+    path.write_text(content)
+    assert read_fleet(path).learners == 5000
+
+
+SPEEDS = "a profile or one of compute, train_s, samples_per_s, clock_hz"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (LEARNER, f"fleet.learner[0]: says nothing of speed: {SPEEDS}"),
+        (GROUP, f"fleet.group[0]: says nothing of speed: {SPEEDS}"),
+        (LEARNER + "profile = 'phne'", "fleet.learner[0]: profile 'phne' is not known: raspberry"),
+        (
+            LEARNER + PHONE + "compute = 1\ntrain_s = 1",
+            "fleet.learner[0]: compute and train_s both say how fast it is; one is enough",
+        ),
+        (
+            GROUP + "samples_per_s = 1\nclock_hz = 1",
+            "fleet.group[0]: samples_per_s and clock_hz both say how fast it is",
+        ),
+        (
+            LEARNER + PHONE + "cycles_per_sample = 9",
+            "fleet.learner[0]: cycles_per_sample needs clock_hz",
+        ),
+        (
+            LEARNER + "compute = 0.1",
+            "fleet: learner 'pi' has no bandwidth_bps; say it, or a profile, or a [fleet.cell]",
+        ),
+        (GROUP + "compute = 0.1", "fleet: learner 'group-1-1' has no bandwidth_bps"),
+    ],
+)
+def test_speed_and_link_are_said_once_each(tmp_path: Path, content: str, said: str) -> None:
+    assert refusal(tmp_path, content).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (LEARNER + PHONE + "bandwith_bps = 1", "unknown key bandwith_bps; did you mean bandwidth_"),
+        # `states` is for groups, `state` for a learner.
+        (LEARNER + PHONE + "states = {}", "fleet.learner[0]: unknown key states; did you mean sta"),
+        (GROUP + PHONE + "state = []", "fleet.group[0]: unknown key state; did you mean states?"),
+        (GROUP + PHONE + "spread.comput = 1", "fleet.group[0].spread: unknown key comput; did you"),
+        (
+            GROUP + PHONE + "spread.train_s = 1",
+            "spread: unknown key train_s; expected one of compute, bandwidth_bps, latency_s",
+        ),
+        ("[fleet]\nxyz = 1\n" + LEARNER + PHONE, "fleet: unknown key xyz; expected one of learner"),
+        (CELL + SIZE + "radius = 1", "fleet.cell: unknown key radius; did you mean radius_m?"),
+    ],
+)
+def test_an_unknown_key_is_named_with_one_of_the_same_table(
+    tmp_path: Path, content: str, said: str
+) -> None:
+    assert said in refusal(tmp_path, content)
+
+
+def test_a_hint_is_never_the_unknown_key_itself(tmp_path: Path) -> None:
+    assert refusal(tmp_path, LEARNER + "states = {}").endswith("did you mean state?")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (LEARNER + "train_s = 'fast'", "fleet.learner[0].train_s: 'fast'; expected a number"),
+        (LEARNER + PHONE + "threshold = 1.5", "fleet.learner[0].threshold: 1.5; expected a whole"),
+        (LEARNER + PHONE + "threshold = -1", "threshold: -1; expected a whole number of at least"),
+        (LEARNER + PHONE + "price = -1", "fleet.learner[0].price: -1; expected a number of at lea"),
+        (LEARNER + PHONE + "latency_s = -0.1", "latency_s: -0.1; expected a number of at least 0"),
+        (LEARNER + "compute = 0", "fleet.learner[0].compute: 0; expected a number of at least 1e"),
+        (GROUP.replace("2", "0"), "fleet.group[0].count: 0; expected a whole number of at least 1"),
+        (GROUP.replace("2", "1.5"), "fleet.group[0].count: 1.5; expected a whole number"),
+        (GROUP.replace("2", "99999999999999"), "expected a whole number of at most 10000000"),
+        (GROUP + PHONE + "price = 'low'", "price: 'low'; expected a number or a table"),
+        (
+            GROUP + PHONE + "price = { low = 2.0 }",
+            "fleet.group[0].price: low is 2; expected at most high, 1.5",
+        ),
+        ("[fleet]\nseed = 1.5\n" + LEARNER + PHONE, "fleet.seed: 1.5; expected a whole number"),
+        ("[fleet]\nbudget = -1\n" + LEARNER + PHONE, "fleet.budget: -1; expected a number of at"),
+        (CELL + "radius_m = 10", "fleet.cell: bandwidth_hz is missing"),
+        (
+            CELL + SIZE + "path_loss = 'rural'",
+            "path_loss: 'rural'; expected one of attenuation, ur",
+        ),
+        (
+            CELL + SIZE + "placement = 'x'",
+            "fleet.cell.placement: 'x'; expected one of edge, unifor",
+        ),
+        (
+            CELL + SIZE + "fading = 'rice'",
+            "fleet.cell.fading: 'rice'; expected one of none, raylei",
+        ),
+    ],
+)
+def test_a_wrong_type_or_range_is_named(tmp_path: Path, content: str, said: str) -> None:
+    assert said in refusal(tmp_path, content)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e400"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        *(
+            f"learner:{key}"
+            for key in (
+                "compute",
+                "train_s",
+                "samples_per_s",
+                "clock_hz",
+                "cycles_per_sample",
+                "bandwidth_bps",
+                "latency_s",
+                "base_s",
+                "price",
+            )
+        ),
+        *(f"group:{key}" for key in ("spread.compute", "spread.latency_s", "price", "price.sd")),
+        *(f"fleet:{key}" for key in ("core_ops_per_s", "cell.radius_m", "cell.power_dbm")),
+    ],
+)
+def test_numbers_that_are_none_are_refused(tmp_path: Path, place: str, value: str) -> None:
+    table, _, key = place.partition(":")
+    line = f"{key} = {value}\n"
+    content = {
+        "learner": LEARNER + line,
+        "group": GROUP + PHONE + line,
+        "fleet": "[fleet]\n" + line + LEARNER + PHONE,
+    }[table]
+    said = refusal(tmp_path, content)
+    assert f"{key}: " in said
+    assert "; expected a number of at " in said
+
+
+def test_a_budget_may_be_infinite_but_not_nan(tmp_path: Path) -> None:
+    path = tmp_path / "FLEET.toml"
+    path.write_text("[fleet]\nbudget = inf\n" + LEARNER + PHONE)
+    assert read_fleet(path).budget == float("inf")
+    said = refusal(tmp_path, "[fleet]\nbudget = nan\n" + LEARNER + PHONE)
+    assert said == "fleet.budget: nan; expected a number of at least 0"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            "state = [{ probability = 0.5 }, { probability = 0.4 }]",
+            "fleet.learner[0]: probabilities of its states sum to 0.9; expected 1",
+        ),
+        ("state = [{ compute = 1 }]", "fleet.learner[0].state[0]: probability is missing"),
+        ("state = [{ probability = 1.5 }]", "state[0].probability: 1.5; expected a number of at "),
+        ("state = [{ probability = nan }]", "state[0].probability: nan; expected a number of at "),
+        (
+            "state = [{ probability = 1, compute = 0 }]",
+            "fleet.learner[0].state[0].compute: 0; expected a number of at least",
+        ),
+        ("state = { probability = 1 }", "state: {'probability': 1}; expected a list"),
+    ],
+)
+def test_states_of_a_learner_are_all_there_are(tmp_path: Path, content: str, said: str) -> None:
+    assert said in refusal(tmp_path, LEARNER + PHONE + content)
+
+
+@pytest.mark.parametrize(
+    ("states", "said"),
+    [
+        ("{ compute = [1] }", "fleet.group[0].states: bandwidth is missing"),
+        (
+            "{ compute = [1], bandwidth = [1, 2] }",
+            "fleet.group[0].states: compute and bandwidth need one factor for each state",
+        ),
+        ("{ compute = [], bandwidth = [] }", "need one factor for each state"),
+        ("{ compute = [nan], bandwidth = [1] }", "fleet.group[0].states.compute[0]: nan; expect"),
+        ("{ compute = [1], bandwidth = [1], heat = 0 }", "fleet.group[0].states.heat: 0; expecte"),
+    ],
+)
+def test_states_of_a_group_are_lists_of_one_length(tmp_path: Path, states: str, said: str) -> None:
+    assert said in refusal(tmp_path, GROUP + PHONE + f"states = {states}")
+
+
+def test_files_that_are_no_fleet_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"none.toml: no such file or directory"):
+        read_fleet(tmp_path / "none.toml")
+    with pytest.raises(SettingError, match=r": is a directory"):
+        read_fleet(tmp_path)
+    assert refusal(tmp_path, "[fleet").startswith("not TOML: ")

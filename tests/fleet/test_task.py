@@ -1,0 +1,220 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from melisma.errors import SettingError
+from melisma.fleet.task import Task, read_task
+
+NEEDED = {"name": '"digits"', "model": '"twonn"', "data": '"mnist"', "deadline_s": "15.0"}
+
+
+def written(tmp_path: Path, **keys: str | None) -> Path:
+    """A file with these keys beside the ones that every task needs, or without those of None."""
+    lines = [f"{key} = {value}" for key, value in (NEEDED | keys).items() if value is not None]
+    path = tmp_path / "TASK.toml"
+    path.write_text("\n".join(["[task]", *lines]))
+    return path
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(SettingError) as caught:
+        read_task(path)
+    said = str(caught.value)
+    assert said.startswith(f"{path}: ")
+    assert "\n" not in said
+    return said.removeprefix(f"{path}: ")
+
+
+def test_little_needs_to_be_said(tmp_path: Path) -> None:
+    task = read_task(written(tmp_path))
+    assert (task.mode, task.scheme, task.passes) == ("parallelized", "dab", None)
+    assert (task.shard_samples, task.batch, task.caution) == (500, 32, 0.9)
+    assert (task.samples, task.shards, task.shard_bytes) == (60_000, 120, 785 * 500)
+    assert (task.model_bytes, task.sample_ops) == (4 * 40_480, 6 * 40_400)
+
+
+def test_the_last_shard_may_be_short(tmp_path: Path) -> None:
+    assert read_task(written(tmp_path, shard_samples="7000")).shards == 9
+    assert read_task(written(tmp_path, shard_samples="60_001")).shards == 1
+
+
+def test_sizes_go_before_what_names_tell(tmp_path: Path) -> None:
+    sizes = "{ samples = 1001, sample_bytes = 3, model_bytes = 5, sample_ops = 7 }"
+    task = read_task(written(tmp_path, model='"my.net:Net"', data='"my.data:load"', sizes=sizes))
+    assert (task.shards, task.shard_bytes) == (3, 1500)
+    assert (task.model_bytes, task.sample_ops) == (5, 7)
+
+
+def test_all_of_the_contract_can_be_said(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        mode='"federated"',
+        partition='{ kind = "dirichlet", alpha = 0.1 }',
+        scheme='"med"',
+        passes="5",
+        cycles="10",
+        shard_samples="500",
+        batch="32",
+        loss='"cross_entropy"',
+        optimizer='{ name = "adam", lr = 1e-4, keep = true }',
+        stop="{ accuracy = 0.97 }",
+        seed="1",
+        caution="0.5",
+    )
+    task = read_task(path)
+    assert task.partition is not None
+    assert task.partition.alpha == 0.1
+    assert task.optimizer.keep
+    assert task.stop.accuracy == 0.97
+
+
+@pytest.mark.parametrize("key", NEEDED)
+def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
+    assert refusal(written(tmp_path, **{key: None})) == f"task: {key} is missing"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("deadline_s", '"soon"', "task.deadline_s: 'soon'; expected a number"),
+        ("deadline_s", "true", "task.deadline_s: True; expected a number"),
+        ("deadline_s", "[1.0]", "task.deadline_s: [1.0]; expected a number"),
+        ("model", "5", "task.model: 5; expected text in quotes"),
+        ("passes", "1.5", "task.passes: 1.5; expected a whole number"),
+        ("optimizer", '"sgd"', "task.optimizer: 'sgd'; expected a table"),
+        ("optimizer", "{ keep = 1 }", "task.optimizer.keep: 1; expected true or false"),
+        ("mode", '"central"', "task.mode: 'central'; expected one of federated, parallelized"),
+        ("partition", '{ kind = "odd" }', "task.partition.kind: 'odd'; expected one of dirichlet"),
+    ],
+)
+def test_a_wrong_type_is_named_with_what_was_found_and_expected(
+    tmp_path: Path, key: str, value: str, said: str
+) -> None:
+    assert refusal(written(tmp_path, **{key: value})).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("deadline_s", "0", "a number of at least 1e-30"),
+        ("deadline_s", "-3.5", "a number of at least 1e-30"),
+        ("passes", "0", "a whole number of at least 1"),
+        ("cycles", "0", "a whole number of at least 1"),
+        ("shard_samples", "-500", "a whole number of at least 1"),
+        ("batch", "0", "a whole number of at least 1"),
+        ("min_shards", "-1", "a whole number of at least 0"),
+        ("max_shards", "0", "a whole number of at least 1"),
+        ("seed", "-1", "a whole number of at least 0"),
+        ("caution", "0", "a number above 0"),
+        ("caution", "1", "a number below 1"),
+        ("passes", "9223372036854775808", "a whole number of at most 9007199254740992"),
+    ],
+)
+def test_what_is_out_of_range_is_named(tmp_path: Path, key: str, value: str, said: str) -> None:
+    assert refusal(written(tmp_path, **{key: value})) == f"task.{key}: {value}; expected {said}"
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e400", "-nan"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "deadline_s",
+        "caution",
+        "optimizer.lr",
+        "optimizer.momentum",
+        "optimizer.weight_decay",
+        "stop.accuracy",
+        "stop.loss",
+        "partition.alpha",
+        "sizes.sample_ops",
+        "radio.gradient_bits",
+        "radio.frame_s",
+        "radio.update_cycles",
+    ],
+)
+def test_numbers_that_are_none_are_refused(tmp_path: Path, key: str, value: str) -> None:
+    said = refusal(written(tmp_path, mode='"federated"', **{key: value}))
+    assert said.startswith(f"task.{key}: ")
+    assert "; expected a number " in said
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"dedline_s": "1"}, "task: unknown key dedline_s; did you mean deadline_s?"),
+        ({"stop.acuracy": "0.5"}, "task.stop: unknown key acuracy; did you mean accuracy?"),
+        # A key of another table is no help here.
+        ({"frame_s": "1.0"}, "task: unknown key frame_s; expected one of name, model,"),
+        ({"stop.xyz": "1"}, "task.stop: unknown key xyz; expected one of accuracy, loss"),
+        ({"name": '"  "'}, "task: name is empty"),
+        ({"name": '"two\\nlines"'}, "task: name is 'two\\nlines'; expected printable"),
+        ({"name": '"\\u001b[31mred"'}, "task: name is '\\x1b[31mred'; expected printable"),
+        ({"partition": "{}"}, 'task: partition is for mode = "federated" only'),
+        (
+            {"min_shards": "5", "max_shards": "2"},
+            "task: min_shards is 5; expected at most max_shards, 2",
+        ),
+        (
+            {"radio": "{ min_batch = 129 }"},
+            "task.radio: min_batch is 129; expected at most max_batch, 128",
+        ),
+        ({"model": '"resnet"'}, "task: the size of model 'resnet' is not known (known are cnn,"),
+        (
+            {"model": '"resnet"', "sizes": "{ model_bytes = 4 }"},
+            "task: the size of model 'resnet' is not known",
+        ),
+        ({"data": '"x:y"', "sizes": "{ samples = 4 }"}, "task: the size of data 'x:y' is not"),
+        ({"model": '"mlp"'}, "task: model_args.layers is None; mlp needs widths such as [784, 50"),
+        ({"model": '"mlp"', "model_args": "{ layers = [1] }"}, "task: model_args.layers is [1];"),
+    ],
+)
+def test_what_does_not_fit_together_is_named(
+    tmp_path: Path, keys: dict[str, Any], said: str
+) -> None:
+    assert refusal(written(tmp_path, **keys)).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "top level: task is missing"),
+        (b"# nothing\n", "top level: task is missing"),
+        (b"[task", "not TOML: Expected ']'"),
+        (b"\xff\xfe[task]", "not text in UTF-8"),
+        (b"task = 3", "task: 3; expected a table"),
+        (b'[[task]]\nname = "a"', "task: [{'name': 'a'}]; expected a table"),
+        (b"[Task]", "top level: unknown key Task; did you mean task?"),
+        (b"[fleet]", "top level: unknown key fleet; expected one of task"),
+        (b"[task]\nname = 'a'\nname = 'b'", "not TOML: Cannot overwrite a value"),
+        (b"[task]\nseed = " + b"9" * 5000, "not TOML: Exceeds the limit"),
+        (b"x = " + b"[" * 100_000, "not TOML: "),
+    ],
+)
+def test_a_file_that_is_no_task_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "TASK.toml"
+    path.write_bytes(content)
+    assert refusal(path).startswith(said)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "none.toml") == "no such file or directory"
+    assert refusal(tmp_path) == "is a directory"
+    beyond = written(tmp_path) / "TASK.toml"
+    assert refusal(beyond) == "not a directory"
+
+
+def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_task(path).name == "digits"
+
+
+def test_words_of_our_messages_in_a_file_confuse_nobody(tmp_path: Path) -> None:
+    path = written(tmp_path, mode='"x - at `$.task.name`"')
+    assert refusal(path).startswith("task.mode: 'x - at `$.task.name`'; expected one of")
+
+
+def test_a_task_made_in_python_is_checked_too() -> None:
+    with pytest.raises(ValueError, match="name is empty"):
+        Task(name="", model="twonn", data="mnist", deadline_s=1.0)
