@@ -11,8 +11,8 @@ from melisma.allocation.shared import SharedPlan, SharedProblem
 from melisma.errors import InfeasibleError, SettingError
 from tests.allocation.brute_force import least_sum
 
-BATCHES = range(12)
-EACH = 40
+BATCHES = range(10)
+EACH = 30
 
 
 def small(seed: int) -> SharedProblem | None:
@@ -310,3 +310,15 @@ def test_an_association_that_cannot_be_meant_is_refused(assigned: Any, words: st
 def test_a_task_without_a_learner_is_refused() -> None:
     with pytest.raises(InfeasibleError, match="no learner is assigned to task 1"):
         med(instance(6, 2, 0), assigned=0)
+
+
+def test_learners_that_cost_nothing_are_no_special_case() -> None:
+    for problem in batch(10):
+        free = changed(problem, price=0.0, budget=0.0)
+        best_s = least_sum(free)
+        try:
+            plan = med(free)
+        except InfeasibleError:
+            assert best_s is None
+        else:
+            assert plan.total_s == pytest.approx(best_s, rel=1e-9)

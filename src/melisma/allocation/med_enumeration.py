@@ -13,7 +13,7 @@ from melisma.allocation.med_bound import Knapsacks, Relaxed
 from melisma.allocation.med_columns import Aim, Code, Columns, Enumeration
 from melisma.allocation.med_join import Reach, join
 
-FIRST, GROWTH = 0.004, 1.6
+FIRST, LEAST, GROWTH = 0.004, 0.001, 1.6
 ROUNDING = 1e-9
 
 
@@ -36,7 +36,9 @@ def best_below(sacks: Knapsacks, relaxed: Relaxed, aim: Aim, cut_s: float, limit
     budget = kinds.budget if aim is Aim.BUDGET else np.inf
     # The slack covers the rounding of sums, so that no plan is lost to it.
     most_s = cut_s - bound_s + ROUNDING * abs(cut_s)
-    slack_s, proven_s = min(FIRST * abs(bound_s), most_s), bound_s
+    # A bound near zero says nothing about the scale; what is to be bridged does.
+    step_s = max(FIRST * abs(bound_s), LEAST * most_s)
+    slack_s, proven_s = min(step_s, most_s), bound_s
     floors_s = np.zeros(kinds.shape[0])
     while True:
         lists = enumeration.lists(floors_s, slack_s, limit)
@@ -51,8 +53,10 @@ def best_below(sacks: Knapsacks, relaxed: Relaxed, aim: Aim, cut_s: float, limit
         if slack_s >= most_s:
             return Found(max(proven_s, cut_s), None, complete=True)
         proven_s = max(proven_s, bound_s + slack_s)
-        beyond_s = max(slack_s - float(floors_s.sum()), FIRST * abs(bound_s))
+        beyond_s = max(slack_s - float(floors_s.sum()), step_s)
         slack_s = min(float(floors_s.sum()) + beyond_s * GROWTH, most_s)
+        # Where floors eat up the slack, the least step grows, so that an end is reached.
+        step_s *= GROWTH if beyond_s == step_s else 1.0
 
 
 def _counts(sacks: Knapsacks, code: Code, lists: list[Columns], picks: Ints) -> Ints:
