@@ -66,3 +66,11 @@ def test_many_learners_are_worked_off_in_blocks_with_the_same_result() -> None:
         one = many.part(slice(at, at + 1))
         assert shards[at] == one.most_shards(3, 20.0, 1000)
         assert updates[at] == one.most_updates(shards[at : at + 1], 20.0)
+
+
+def test_steps_below_the_rounding_of_the_whole_are_found_by_halving() -> None:
+    late_s = float(np.nextafter(np.nextafter(10.0, 0.0), 0.0))
+    learner = costs(train_s=1e-25, ship_s=0.0, fixed_s=late_s)
+    most = learner.most_shards(1, 10.0, 2**52)
+    assert learner.seconds(most, 1) <= 10.0
+    assert most == 2**52 or learner.seconds(most + 1, 1) > 10.0

@@ -162,3 +162,14 @@ def test_dab_that_nobody_can_take_part_in_says_which_deadline_would_do() -> None
 
 def test_dab_may_leave_data_for_a_later_cycle() -> None:
     assert dab(problem(max_shards=2), passes=1).shards.sum() == 6
+
+
+def test_dab_asks_for_no_least_share() -> None:
+    assert dab(problem(shards=2), passes=1).shards.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("scheme", [equal, proportional])
+@pytest.mark.parametrize("passes", [0, -1, 2.5])
+def test_passes_that_are_none_are_refused(scheme: Any, passes: Any) -> None:
+    with pytest.raises(SettingError, match="passes is"):
+        scheme(problem(), passes)

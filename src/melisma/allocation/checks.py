@@ -13,6 +13,8 @@ Numbers = Floats | Ints | float
 
 # Sums and products of counts stay exact in double precision below this.
 MOST = 2**53
+# Seconds that are as good as none, and whose inverse is still a number.
+SHORTEST_S = 1e-30
 
 
 def numbers(name: str, value: ArrayLike, *, least: float = 0.0, above: bool = False) -> Floats:

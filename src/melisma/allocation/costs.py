@@ -19,6 +19,7 @@ from melisma.allocation.checks import Floats, Ints, Numbers
 # Beyond this a learner is as good as done at once; it keeps counts within exact range.
 MOST_UPDATES = 2**31
 BLOCK = 2**15
+NEAR = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,10 +83,19 @@ class Costs:
 
 
 def _settle(guess: Floats, limit: int, fits: Callable[[Ints], NDArray[np.bool_]]) -> Ints:
-    """The largest whole number up to a limit that fits; the guess is off by rounding only."""
+    """The largest whole number up to a limit that fits, from a guess that is off by rounding."""
     found = np.fmin(guess, limit).astype(np.int64)
-    while (over := (found > 0) & ~fits(found)).any():
-        found = found - over
-    while (under := (found < limit) & fits(found + 1)).any():
-        found = found + under
-    return found
+    for _ in range(NEAR):
+        over = (found > 0) & ~fits(found)
+        under = ~over & (found < limit) & fits(found + 1)
+        if not (over | under).any():
+            return found
+        found = found + under - over
+    # Where a step is less than the rounding of the whole, nothing but halving gets there.
+    low, high = np.zeros_like(found), np.full_like(found, limit)
+    while (low < high).any():
+        middle = (low + high + 1) // 2
+        fit = fits(middle)
+        low, high = np.where(fit, middle, low), np.where(fit, high, np.minimum(middle - 1, high))
+        high = np.maximum(low, high)
+    return low

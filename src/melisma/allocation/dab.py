@@ -7,7 +7,7 @@ orchestrator then leaves shards for a later cycle, or hands one to two learners.
 
 import numpy as np
 
-from melisma.allocation.checks import MOST, counts, numbers, single
+from melisma.allocation.checks import MOST, SHORTEST_S, counts, numbers, single
 from melisma.allocation.costs import Costs
 from melisma.allocation.one_task import CyclePlan, CycleProblem
 from melisma.errors import InfeasibleError
@@ -18,7 +18,7 @@ def dab_shards(
 ) -> int:
     """How many shards a learner with these costs asks for; 0 means that it takes no part."""
     costs = Costs(
-        numbers("train_s", train_s, above=True),
+        numbers("train_s", train_s, least=SHORTEST_S),
         numbers("ship_s", ship_s),
         numbers("fixed_s", fixed_s),
         counts("held", held),

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from melisma.allocation.checks import (
+    SHORTEST_S,
     Floats,
     Ints,
     Numbers,
@@ -28,6 +29,7 @@ class CycleProblem:
 
     `min_shards`, `max_shards` and `held` are one number for all learners or one for each;
     no `max_shards` means all the data. `shards` in all and `deadline_s` are single numbers.
+    Whether bounds leave room for all data is for those schemes to ask that hand out all of it.
     """
 
     train_s: Floats
@@ -52,7 +54,7 @@ class CycleProblem:
         held: ArrayLike = 0,
     ) -> None:
         costs = {
-            "train_s": numbers("train_s", train_s, above=True),
+            "train_s": numbers("train_s", train_s, least=SHORTEST_S),
             "ship_s": numbers("ship_s", ship_s),
             "fixed_s": numbers("fixed_s", fixed_s),
         }
@@ -82,6 +84,19 @@ class CycleProblem:
                 miss=low - high,
                 nearest={"min_shards": high, "max_shards": low},
             )
+        soonest = float(self.fixed_s.min())
+        if soonest >= self.deadline_s:
+            useful = float(self.seconds(1, 1).min())
+            raise InfeasibleError(
+                f"deadline_s is {self.deadline_s:g}, but the model alone (fixed_s) takes every "
+                f"learner {soonest:g} s or more; {useful:g} s is the least for one shard, once",
+                constraint="deadline_s",
+                miss=useful - self.deadline_s,
+                nearest={"deadline_s": useful},
+            )
+
+    def require_room(self) -> None:
+        """`InfeasibleError` if the bounds do not let learners take all the data, and no more."""
         least = int(self.min_shards.sum())
         if least > self.shards:
             raise InfeasibleError(
@@ -91,19 +106,6 @@ class CycleProblem:
                 miss=least - self.shards,
                 nearest={"shards": least},
             )
-        soonest = float(self.fixed_s.min())
-        if soonest >= self.deadline_s:
-            useful = float(self.seconds(1, 1).min())
-            raise InfeasibleError(
-                f"deadline_s is {self.deadline_s:g}, but the model alone (fixed_s) takes every "
-                f"learner {soonest:g} s or more; {useful:g} s is the least for one shard, once",
-                constraint="deadline_s",
-                miss=soonest - self.deadline_s,
-                nearest={"deadline_s": useful},
-            )
-
-    def require_room(self) -> None:
-        """`InfeasibleError` if learners may not take all the data between them."""
         most = int(self.max_shards.sum())
         if most < self.shards:
             raise InfeasibleError(
@@ -168,6 +170,7 @@ class CyclePlan:
         """The plan with so many passes for all who have shards, or else with those that fit."""
         if passes is None:
             return cls(shards, problem.most_updates(shards))
+        counts("passes", passes, least=1)
         return cls(shards, np.where(shards > 0, passes, 0))
 
     def seconds(self, problem: CycleProblem) -> Floats:

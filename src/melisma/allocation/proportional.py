@@ -3,11 +3,13 @@
 The plan shows who is late: nothing is left out to meet the deadline.
 """
 
+from melisma.allocation.checks import counts, single
 from melisma.allocation.one_task import CyclePlan, CycleProblem
 from melisma.allocation.shares import by_weight
 
 
 def proportional(problem: CycleProblem, passes: int | None = None) -> CyclePlan:
     """Shares as 1 / (seconds a shard); without `passes`, each does the updates that fit."""
-    shard_s = problem.ship_s + (1 if passes is None else passes) * problem.train_s
+    repeats = 1 if passes is None else single("passes", counts("passes", passes, least=1))
+    shard_s = problem.ship_s + repeats * problem.train_s
     return CyclePlan.of(problem, by_weight(problem, 1 / shard_s), passes)

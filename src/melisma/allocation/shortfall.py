@@ -27,20 +27,22 @@ def require_one_update(problem: CycleProblem) -> Ints:
         names = ", ".join(map(str, late[:5])) + (" ..." if late.size > 5 else "")
         raise InfeasibleError(
             f"{late.size} of {problem.learners} learners (number {names}) cannot train their "
-            f"min_shards once by {problem.deadline_s:g} s; a deadline_s of {rounded_up(enough_s)} "
-            f"would do, or leaving them out",
+            f"min_shards once by {problem.deadline_s:g} s; leave them out, or a deadline_s of "
+            f"{rounded_up(enough_s)} would do for all",
             constraint="deadline_s",
             miss=float(needed_s.max()) - problem.deadline_s,
             nearest={"deadline_s": enough_s},
             learners=map(int, late),
         )
+    nearest = {"deadline_s": enough_s} | ({"shards": float(room)} if room else {})
+    fewer = f" or at most {room} shards" if room else ""
     raise InfeasibleError(
         f"by {problem.deadline_s:g} s all learners together can train {room} shards once, "
         f"{problem.shards - room} fewer than the {problem.shards} there are; a deadline_s of "
-        f"{rounded_up(enough_s)} or at most {room} shards would do",
+        f"{rounded_up(enough_s)}{fewer} would do",
         constraint="shards",
         miss=problem.shards - room,
-        nearest={"deadline_s": enough_s, "shards": room},
+        nearest=nearest,
     )
 
 

@@ -5,7 +5,6 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from melisma.allocation.builders import cycle_problem, radio_problem, shared_problem
 from melisma.allocation.radio import RadioPlan
@@ -53,9 +52,6 @@ def _infeasible(error: InfeasibleError, fleet: Fleet) -> Report:
 
 def _cycle(scheme: Scheme, tasks: Sequence[Task], fleet: Fleet, _: float) -> Report:
     (task,) = tasks
-    if not scheme.hands_out_all:
-        # Who asks for a share may ask for none.
-        task = replace(task, min_shards=0)
     problem = cycle_problem(task, fleet)
     passes = None if scheme.passes == "chosen" else task.passes
     plan = cycle_plan(scheme.name, problem, passes)
