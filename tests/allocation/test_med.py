@@ -7,6 +7,11 @@ from scipy import optimize, sparse
 
 from benchmarks.med_instances import instance, with_budget
 from melisma.allocation.med import cheapest, med
+from melisma.allocation.med_bids import bids
+from melisma.allocation.med_kinds import kinds_of
+from melisma.allocation.med_levels import soonest
+from melisma.allocation.med_market import market
+from melisma.allocation.med_rounding import placed
 from melisma.allocation.shared import SharedPlan, SharedProblem
 from melisma.errors import InfeasibleError, SettingError
 from tests.allocation.brute_force import least_sum
@@ -322,3 +327,80 @@ def test_learners_that_cost_nothing_are_no_special_case() -> None:
             assert best_s is None
         else:
             assert plan.total_s == pytest.approx(best_s, rel=1e-9)
+
+
+def most_room(problem: SharedProblem) -> float:
+    """How many times all shards go into the deadlines and the budget, with parts of learners."""
+    kinds = kinds_of(problem)
+    tasks, size = kinds.shape
+    cap = kinds.caps(np.arange(tasks), kinds.deadline_s).ravel().astype(float)
+    one, none = sparse.identity(tasks * size), sparse.csr_matrix((tasks * size, 1))
+    least = np.tile(kinds.least, tasks).astype(float)
+    shards = -sparse.kron(sparse.identity(tasks), np.ones((1, size)))
+    limits = sparse.vstack(
+        [
+            sparse.hstack([sparse.diags(-cap), one, none]),
+            sparse.hstack([sparse.diags(least), -one, none]),
+            sparse.hstack([sparse.csr_matrix((tasks, tasks * size)), shards, kinds.need[:, None]]),
+            np.concatenate([np.zeros(tasks * size), np.tile(kinds.price, tasks), [0.0]])[None],
+        ]
+    )
+    found = optimize.linprog(
+        np.append(np.zeros(2 * tasks * size), -1.0),
+        A_ub=limits,
+        b_ub=np.append(np.zeros(2 * tasks * size + tasks), kinds.budget),
+        A_eq=sparse.hstack(
+            [*[sparse.identity(size)] * tasks, sparse.csr_matrix((size, tasks * size + 1))]
+        ),
+        b_eq=kinds.copies,
+    )
+    return -float(found.fun)
+
+
+@pytest.mark.parametrize("part", [0.7, 1.0])
+def test_bids_leave_as_much_room_as_a_general_solver_finds(part: float) -> None:
+    problem = instance(120, 4, 0)
+    problem = with_budget(problem, part * problem.budget)
+    kinds = kinds_of(problem)
+    found = bids(kinds, kinds.deadline_s)
+    assert found is not None
+    room = most_room(problem)
+    assert room * (1 - 1e-9) <= found.room <= room * 1.002
+
+
+def test_every_learner_is_placed_once_until_it_is_time_to_stop() -> None:
+    kinds = kinds_of(instance(150, 4, 0))
+    states = list(placed(kinds, kinds.deadline_s, lambda: False))
+    assert states
+    assert all(np.array_equal(state.sum(axis=0), kinds.copies) for state in states)
+    assert not list(placed(kinds, kinds.deadline_s, lambda: True))
+
+
+def test_hundreds_of_learners_soon_have_a_plan_near_the_bound() -> None:
+    problem = instance(300, 5, 0)
+    plan = med(problem, gap=0.02)
+    assert_keeps_everything(plan, problem)
+    assert plan.gap <= 0.02
+
+
+@pytest.mark.parametrize("budget", [0.0, 1e-6, 1.0])
+def test_a_budget_far_too_small_leaves_prices_finite(budget: float) -> None:
+    kinds = kinds_of(with_budget(instance(40, 3, 0), budget))
+    found = market(kinds, soonest(kinds))
+    assert np.isfinite(found.prices.rate)
+    assert np.all(np.isfinite(found.prices.worth))
+
+
+def test_who_stays_idle_in_a_plan_may_stay_idle_when_it_is_assigned() -> None:
+    problem = SharedProblem(
+        fixed_s=[[1.0, 1.0, 50.0]],
+        shard_s=1.0,
+        shards=4,
+        deadline_s=10.0,
+        price=1.0,
+        budget=100.0,
+        min_shards=0,
+    )
+    plan = med(problem)
+    assert plan.task_of.tolist() == [0, 0, -1]
+    assert med(problem, assigned=plan.task_of).shards.tolist() == plan.shards.tolist()

@@ -13,8 +13,8 @@ Numbers = Floats | Ints | float
 
 # Sums and products of counts stay exact in double precision below this.
 MOST = 2**53
-# Seconds that are as good as none, and whose inverse is still a number.
-SHORTEST_S = 1e-30
+# Beyond these, products and quotients of costs would leave the range of floats.
+SHORTEST_S, LARGEST = 1e-30, 1e30
 
 
 def numbers(name: str, value: ArrayLike, *, least: float = 0.0, above: bool = False) -> Floats:
@@ -22,6 +22,7 @@ def numbers(name: str, value: ArrayLike, *, least: float = 0.0, above: bool = Fa
     found = _array(name, value)
     floats = found.astype(np.float64)
     _refuse(name, found, ~np.isfinite(floats), "a finite number")
+    _refuse(name, found, floats > LARGEST, f"at most {LARGEST:g}")
     wrong = floats <= least if above else floats < least
     _refuse(name, found, wrong, f"{'more than' if above else 'at least'} {least:g}")
     return floats

@@ -77,16 +77,19 @@ def _affordable(problem: SharedProblem, kinds: Kinds) -> Ints:
 
 
 def _with(problem: SharedProblem, assigned: ArrayLike) -> SharedPlan:
-    """The best amounts when each learner's task is given."""
-    given = counts("assigned", assigned)
+    """The best amounts when each learner's task is given; -1 for one that stays idle."""
+    given = counts("assigned", assigned, least=-1)
     task_of: Ints = together((problem.learners,), {"assigned": given})["assigned"]
     if task_of.max() >= problem.tasks:
         raise SettingError(
             f"assigned names task {task_of.max()}; the {problem.tasks} tasks count from 0"
         )
+    works = task_of >= 0
+    if np.any(~works & (problem.min_shards > 0)):
+        raise SettingError("assigned leaves a learner idle whose min_shards is not 0")
     kinds = lenient(kinds_of(problem))
     association = np.zeros(kinds.shape, dtype=np.int64)
-    np.add.at(association, (task_of, kinds.kind_of), 1)
+    np.add.at(association, (task_of[works], kinds.kind_of[works]), 1)
     if best_levels(kinds, association) is None:
         refuse_assigned(problem, kinds, association)
     return _plan(problem, kinds, association, np.inf, task_of)

@@ -12,6 +12,7 @@ from melisma.allocation.med_kinds import Kinds
 from melisma.allocation.med_levels import soonest
 from melisma.allocation.med_tree import Tree, planted
 from melisma.allocation.shared import SharedProblem
+from melisma.allocation.shortfall import rounded_up
 from melisma.errors import InfeasibleError
 
 PATIENCE = 30  # nodes of a search for the exact nearest change; then a sufficient one is given
@@ -51,7 +52,7 @@ def refuse_deadlines(
     stretch, proven = _least_stretch(kinds, most)
     miss_s = float((problem.deadline_s * (stretch - 1)).max())
     raise InfeasibleError(
-        f"deadline_s cannot be kept: {reason}; deadlines {stretch:.6g} times as long "
+        f"deadline_s cannot be kept: {reason}; deadlines {rounded_up(stretch)} times as long "
         f"{'are the least that would do' if proven else 'are enough, fewer may be'}",
         constraint="deadline_s",
         miss=miss_s,
@@ -100,7 +101,7 @@ def refuse_assigned(problem: SharedProblem, kinds: Kinds, association: Ints) -> 
     stretch = _enough(float(ratio.max()))
     raise InfeasibleError(
         f"deadline_s of task {latest} cannot be kept by the learners assigned to it; deadlines "
-        f"{stretch:.6g} times as long are the least that would do",
+        f"{rounded_up(stretch)} times as long are the least that would do",
         constraint="deadline_s",
         miss=float(problem.deadline_s[latest] * (stretch - 1)),
         nearest={"stretch": stretch, "deadline_s": float((problem.deadline_s * stretch).max())},
@@ -110,7 +111,8 @@ def refuse_assigned(problem: SharedProblem, kinds: Kinds, association: Ints) -> 
 def _refuse_cost(problem: SharedProblem, cost: float, *, proven: bool) -> NoReturn:
     raise InfeasibleError(
         f"budget is {problem.budget:g}, but plans that keep the deadlines cost more; "
-        f"{cost:.6g} {'is the least that would do' if proven else 'is enough, less may be'}",
+        f"{rounded_up(cost)} "
+        f"{'is the least that would do' if proven else 'is enough, less may be'}",
         constraint="budget",
         miss=cost - problem.budget,
         nearest={"budget": cost},
