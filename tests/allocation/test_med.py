@@ -305,7 +305,7 @@ def test_a_budget_too_small_names_the_least_that_would_do() -> None:
 
 @pytest.mark.parametrize(
     ("assigned", "words"),
-    [([0, 1], "assigned has shape"), ([0, 1, 2, 0, 1, 0], "task 2"), (-1, "assigned is -1")],
+    [([0, 1], "assigned has shape"), ([0, 1, 2, 0, 1, 0], "task 2"), (-1, "idle whose min_shards")],
 )
 def test_an_association_that_cannot_be_meant_is_refused(assigned: Any, words: str) -> None:
     with pytest.raises(SettingError, match=words):

@@ -4,6 +4,7 @@ A kind that several tasks use must ask for more, one that nobody uses for less, 
 dear when it is overspent. The step is Polyak's: towards a goal that no plan need exceed.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -17,11 +18,12 @@ AVERAGING = 0.08
 LARGE = 200  # kinds, from which a step seldom helps by itself
 
 
-def ascend(sacks: Knapsacks, start: Relaxed | Prices, goal_s: float, steps: int) -> Relaxed:
+def ascend(
+    sacks: Knapsacks, prices: Prices, goal_s: float, steps: int, stop: Callable[[], bool]
+) -> Relaxed:
     """The best bound found in so many steps; it ends early when the steps become too small."""
     kinds = sacks.kinds
     scale = 1.0 / max(float(kinds.price @ kinds.copies) / kinds.copies.sum() * 4, 1e-12)
-    prices = start.prices if isinstance(start, Relaxed) else start
     now = best = sacks.relax(prices)
     usual = now.used
     patience = 20 if prices.worth.size > LARGE else 10
@@ -29,7 +31,7 @@ def ascend(sacks: Knapsacks, start: Relaxed | Prices, goal_s: float, steps: int)
     drift = np.zeros(prices.worth.size + 1)
     for _ in range(steps):
         gap_s = goal_s - now.bound_s
-        if gap_s <= 0 or length < 0.02:
+        if gap_s <= 0 or length < 0.02 or stop():
             break
         drift = MOMENTUM * drift + _gradient(sacks, now, scale)
         square = float(drift @ drift)

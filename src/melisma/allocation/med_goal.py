@@ -1,5 +1,6 @@
 """What a search of MED looks for: the least sum of seconds, or the least cost by the deadlines."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -12,16 +13,16 @@ from melisma.allocation.med_columns import Aim
 from melisma.allocation.med_kinds import Kinds
 from melisma.allocation.med_levels import Ladder, Rows, ladder, soonest
 from melisma.allocation.med_market import market
+from melisma.allocation.med_rounding import placed
 from melisma.allocation.med_start import improved, rounded, thrifty_state, usual
 
-GRID = 32
 SMALL = 200  # kinds, up to which exchanges from a first guess are quick
 
 
 class Offers(Protocol):
-    """Takes associations; keeps the best."""
+    """Takes associations; keeps the best, and says whether one is a plan at all."""
 
-    def offer(self, counts: Ints) -> None: ...
+    def offer(self, counts: Ints) -> bool: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +50,20 @@ class Goal:
         level_s = best_levels(kinds, counts)
         return np.inf if level_s is None else float(level_s.sum())
 
-    def search(self, offers: Offers, sacks: Knapsacks, relaxed: Relaxed, number: int) -> None:
+    def search(
+        self,
+        offers: Offers,
+        sacks: Knapsacks,
+        relaxed: Relaxed,
+        number: int,
+        stop: Callable[[], bool],
+    ) -> None:
         """Offer what exchanges make of the prices; in turn from what was usual and what is best."""
         level_s, rate = sacks.rows.low_s[relaxed.best], relaxed.prices.rate
+        if self._large and self._round(offers, level_s, stop):
+            return
         state = rounded(sacks, relaxed) if number % 2 else usual(self.kinds, relaxed)
-        self._offer(offers, state, level_s, rate)
+        self._offer(offers, state, level_s, rate, stop)
 
     def start(self, offers: Offers) -> tuple[Rows, Limits, Prices, float]:
         """Coarse rows, no limits, prices of a market, and a guess of the sum; a first offer."""
@@ -67,19 +77,38 @@ class Goal:
             first_s = kinds.fixed_s + kinds.shard_s * kinds.least
             choice = (first_s / kinds.deadline_s[:, None]).argmin(axis=0)
             state[choice, np.arange(choice.size)] = kinds.copies
-            self._offer(offers, state, kinds.deadline_s, 1.0)
+            self._offer(offers, state, kinds.deadline_s, 1.0, _never)
             return rows, limits, Prices(-kinds.price * kinds.least, 1.0), self.most_s
         found = market(kinds, soonest(kinds))
-        if kinds.copies.size <= SMALL:
-            self._offer(offers, found.state, found.level_s, found.prices.rate)
+        if self._large:
+            self._round(offers, found.level_s, _never)
+        else:
+            self._offer(offers, found.state, found.level_s, found.prices.rate, _never)
         guess_s = min(1.1 * float(found.level_s.sum()), self.most_s)
         return rows, limits, found.prices, guess_s
 
-    def _offer(self, offers: Offers, state: Ints, level_s: Floats, rate: float) -> None:
+    @property
+    def _large(self) -> bool:
+        return not self.thrifty and self.kinds.copies.size > SMALL
+
+    def _round(self, offers: Offers, level_s: Floats, stop: Callable[[], bool]) -> bool:
+        """Offer what bids make of the levels; whether a plan came of it."""
+        some = False
+        for state in placed(self.kinds, level_s, stop):
+            some |= offers.offer(state[:-1])
+        return some
+
+    def _offer(
+        self, offers: Offers, state: Ints, level_s: Floats, rate: float, stop: Callable[[], bool]
+    ) -> None:
         if self.thrifty:
-            offers.offer(thrifty_state(self.kinds, state)[:-1])
+            offers.offer(thrifty_state(self.kinds, state, stop)[:-1])
         else:
-            offers.offer(improved(self.kinds, state, level_s, rate, GRID)[:-1])
+            offers.offer(improved(self.kinds, state, level_s, rate, stop)[:-1])
+
+
+def _never() -> bool:
+    return False
 
 
 def least_sum(kinds: Kinds) -> Goal:

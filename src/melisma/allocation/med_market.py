@@ -14,6 +14,7 @@ from melisma.allocation.med_bound import Prices
 from melisma.allocation.med_kinds import Kinds
 
 ROUNDS = 100
+DEAREST = 1e6  # rate of money, as a multiple of a shard's worth by its price
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +32,8 @@ def market(kinds: Kinds, soonest_s: Floats) -> Market:
     level_s = np.minimum(soonest_s * (1 + tasks) / 2, kinds.deadline_s)
     shard_s = tasks / (kinds.copies / kinds.shard_s).sum(axis=1)
     rate, rates = 0.0, 0.0
+    # A budget that no plan keeps would drive the rate, and with it all worths, beyond all numbers.
+    most = DEAREST * float(shard_s.mean()) / max(float(kinds.price.mean()), 1e-12)
     worths = np.zeros(every.size)
     choice = np.zeros(every.size, dtype=np.int64)
     for number in range(ROUNDS):
@@ -44,7 +47,7 @@ def market(kinds: Kinds, soonest_s: Floats) -> Market:
         level_s = np.clip(level_s * (1 + step * change), soonest_s, kinds.deadline_s)
         shard_s = shard_s + step * (_saved(kinds, choice, rate, shard_s) - shard_s)
         unit = float(shard_s.mean() / max(kinds.price.mean(), 1e-12))
-        rate = max(0.0, rate + step * 2 * unit * _overspent(kinds, taken))
+        rate = min(max(0.0, rate + step * 2 * unit * _overspent(kinds, taken)), most)
         if number >= ROUNDS // 2:
             worths -= np.where(np.isfinite(earned), earned, 0.0) / (ROUNDS - ROUNDS // 2)
             rates += rate / (ROUNDS - ROUNDS // 2)

@@ -5,6 +5,7 @@ Task values are read from a grid of levels, with money at a rate; a task that ca
 its deadline is charged for what is missing, so that the search also leads to plans that fit.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,16 +53,16 @@ class Search:
         for task in range(self.tasks):
             self._refresh(task)
 
-    def descend(self, sweeps: int = 1000) -> float:
-        """Sweep over all pairs until none improves; the sum of values."""
+    def descend(self, stop: Callable[[], bool], sweeps: int = 1000) -> float:
+        """Sweep over all pairs until none improves or `stop` says so; the sum of values."""
         idle = self.tasks if bool(self.kinds.optional.any()) else self.tasks - 1
         pairs = [(a, b) for a in range(self.tasks) for b in range(a + 1, idle + 1)]
         fresh = dict.fromkeys(pairs, True)
         for _ in range(sweeps):
-            if not any(fresh.values()):
+            if not any(fresh.values()) or stop():
                 break
             for pair in pairs:
-                if fresh[pair]:
+                if fresh[pair] and not stop():
                     fresh[pair] = False
                     if self._exchange(*pair):
                         for other in pairs:

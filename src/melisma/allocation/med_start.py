@@ -1,11 +1,15 @@
 """Plans from prices: every learner to the task that pays it best, then exchanges."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.med_bound import Knapsacks, Relaxed
 from melisma.allocation.med_kinds import Kinds
 from melisma.allocation.med_search import Grid, Search
+
+GRID = 32  # levels
 
 
 def rounded(sacks: Knapsacks, relaxed: Relaxed) -> Ints:
@@ -32,19 +36,21 @@ def usual(kinds: Kinds, relaxed: Relaxed) -> Ints:
     return state
 
 
-def improved(kinds: Kinds, state: Ints, level_s: Floats, rate: float, size: int) -> Ints:
+def improved(
+    kinds: Kinds, state: Ints, level_s: Floats, rate: float, stop: Callable[[], bool]
+) -> Ints:
     """Exchanges on a grid around given levels, then on a finer one around what came out."""
     for width in (0.3, 0.03):
-        grid = Grid.between(kinds, level_s * (1 - width), level_s * (1 + width), size)
+        grid = Grid.between(kinds, level_s * (1 - width), level_s * (1 + width), GRID)
         search = Search(kinds, grid, rate, state.copy())
-        search.descend()
+        search.descend(stop)
         state, level_s = search.state, search.level_s()
     return state
 
 
-def thrifty_state(kinds: Kinds, state: Ints) -> Ints:
+def thrifty_state(kinds: Kinds, state: Ints, stop: Callable[[], bool]) -> Ints:
     """Exchanges that lower the cost by the deadlines."""
     grid = Grid.between(kinds, kinds.deadline_s, kinds.deadline_s, 2)
     search = Search(kinds, grid, 1.0, state.copy())
-    search.descend()
+    search.descend(stop)
     return search.state

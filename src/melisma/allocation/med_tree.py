@@ -51,6 +51,7 @@ class Tree:
     open: list[tuple[float, int, Node]] = field(default_factory=list)
     settled_s: float = np.inf
     guess_s: float = np.inf
+    busy_s: float = np.inf  # bound of the node at work, which is not among the open ones
     gap: float = 0.0
     searched: int = 0
     number: "itertools.count[int]" = field(default_factory=itertools.count)
@@ -58,17 +59,18 @@ class Tree:
     @property
     def bound_s(self) -> float:
         """No plan has a lower sum; infinite if there is no plan at all."""
-        least_s = min(self.open[0][0] if self.open else np.inf, self.settled_s)
+        least_s = min(self.open[0][0] if self.open else np.inf, self.settled_s, self.busy_s)
         # Rows and nodes at or above the cut were left out.
         least_s = min(least_s, self._cut(self.gap))
         # Sums of prices and seconds are not told apart below their rounding.
         return self.best_s if least_s >= self.best_s * (1 - 2 * ROUNDING) else least_s
 
-    def offer(self, counts: Ints) -> None:
-        """Keep an association if its best amounts are better than all before."""
+    def offer(self, counts: Ints) -> bool:
+        """Keep an association if its best amounts are better than all before; if it has any."""
         value_s = self.goal.value(counts)
         if value_s < self.best_s:
             self.best_s, self.counts = value_s, counts.copy()
+        return bool(np.isfinite(value_s))
 
     def run(self, stop: Stop, gap: float = 0.0) -> None:
         """Search until nothing is open, the gap is reached, or `stop` says so."""
@@ -79,7 +81,9 @@ class Tree:
             if bound_s >= cut_s:
                 self.settled_s = min(self.settled_s, bound_s)
                 continue
+            self.busy_s = bound_s
             self._expand(node, gap, stop)
+            self.busy_s = np.inf
             self.searched += 1
 
     def _cut(self, gap: float) -> float:
@@ -142,8 +146,8 @@ class Tree:
                 continue
             steps = int(np.clip(STEPS * prices.worth.size, 60, 180))
             goal_s = min(self.best_s, max(self.guess_s, bound_s + 0.02 * abs(bound_s)))
-            relaxed = ascend(sacks, prices, goal_s, steps)
-            self.goal.search(self, sacks, relaxed, number)
+            relaxed = ascend(sacks, prices, goal_s, steps, lambda: stop(self))
+            self.goal.search(self, sacks, relaxed, number, lambda: stop(self))
             room_s = self._cut(gap) - relaxed.bound_s
             bound_s = max(bound_s, certified(sacks, self.goal.ladder, relaxed, room_s))
             if bound_s >= self._cut(gap) or stop(self):
