@@ -13,8 +13,6 @@ import os
 import resource
 import statistics
 import sys
-import time
-import tracemalloc
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -27,6 +25,7 @@ from numpy.typing import NDArray
 from scipy.optimize import BFGS, Bounds, NonlinearConstraint, minimize
 
 from benchmarks import machine, table
+from benchmarks.effort import peak_mb, timed
 from melisma.allocation.feel import feel
 from melisma.allocation.radio import RadioPlan, RadioProblem
 from melisma.allocation.slots import downlink_end_s, end_s, slots
@@ -111,40 +110,22 @@ def _visits(devices: int, quick: bool) -> list[dict[str, float]]:
     visited = []
     for seed in range(2 if quick else 5):
         p = cell(devices, seed)
-        exact, exact_s = _timed(lambda p=p: feel(p, integral=False), 3)
-        plan, whole_s = _timed(lambda p=p: feel(p), 3)
+        exact, exact_s = timed(lambda p=p: feel(p, integral=False), 3)
+        plan, whole_s = timed(lambda p=p: feel(p), 3)
         figures = {
             "exact ms": exact_s * 1e3,
             "whole ms": whole_s * 1e3,
-            "peak MB": _peak_mb(lambda p=p: feel(p)),
+            "peak MB": peak_mb(lambda p=p: feel(p)),
             "whole batches lose": 1 - plan.efficiency / exact.efficiency,
         }
         for name, solve in SOLVERS.items():
             # What takes a solver half a minute is seen once.
             if devices <= limits[name] and (devices < SLOW[name] or seed == 0):
-                found, taken_s = _timed(lambda p=p, solve=solve: solve(p), 1)
+                found, taken_s = timed(lambda p=p, solve=solve: solve(p), 1)
                 figures[f"{name} ms"] = taken_s * 1e3
                 figures[f"{name} loses"] = 1 - found.efficiency / exact.efficiency
         visited.append(figures)
     return visited
-
-
-def _timed(call: Callable[[], RadioPlan], times: int) -> tuple[RadioPlan, float]:
-    """The plan, and the median of the processor seconds it took."""
-    taken_s = []
-    for _ in range(times):
-        start_s = time.process_time()
-        plan = call()
-        taken_s.append(time.process_time() - start_s)
-    return plan, statistics.median(taken_s)
-
-
-def _peak_mb(call: Callable[[], object]) -> float:
-    tracemalloc.start()
-    call()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return peak / 1e6
 
 
 def _medians(visited: list[dict[str, float]]) -> dict[str, float]:

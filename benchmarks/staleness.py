@@ -12,8 +12,6 @@ import os
 import resource
 import statistics
 import sys
-import time
-import tracemalloc
 from collections.abc import Callable
 from itertools import combinations, pairwise
 from typing import Any
@@ -25,6 +23,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from benchmarks import machine, table
+from benchmarks.effort import peak_mb, timed
 from melisma.allocation.one_task import CyclePlan, CycleProblem
 from melisma.allocation.shares import by_weight
 from melisma.allocation.staleness import staleness
@@ -107,16 +106,16 @@ def _row(size: int, kind: str, quick: bool) -> dict[str, float]:
     visits: list[dict[str, float]] = []
     for seed in range(2 if quick else 5):
         problem = fleet(size, kind, seed)
-        plan, exact_s = _timed(lambda p=problem: staleness(p), 5 if size <= 10_000 else 1)
+        plan, exact_s = timed(lambda p=problem: staleness(p), 5 if size <= 10_000 else 1)
         figures = {
             "exact ms": exact_s * 1e3,
-            "peak MB": _peak_mb(lambda p=problem: staleness(p)),
+            "peak MB": peak_mb(lambda p=problem: staleness(p)),
             "staleness": plan.max_staleness,
         }
         for method, limit in limits.items():
             if size > limit or (size >= SLOW.get(method, size + 1) and seed):
                 continue
-            found, taken_s = _timed(lambda p=problem, m=method: METHODS[m](p), 1)
+            found, taken_s = timed(lambda p=problem, m=method: METHODS[m](p), 1)
             figures[f"{method} ms"] = taken_s * 1e3
             if isinstance(found, CyclePlan):
                 figures[f"of {method}"] = found.max_staleness
@@ -130,24 +129,6 @@ def _row(size: int, kind: str, quick: bool) -> dict[str, float]:
             row[f"{method} / exact"] = round(row[f"{method} ms"] / row["exact ms"], 1)
     row["worst exact ms"] = round(max(v["exact ms"] for v in visits), 3)
     return row
-
-
-def _timed(call: Callable[[], Any], times: int) -> tuple[Any, float]:
-    """The plan, and the median of the processor seconds it took."""
-    taken_s = []
-    for _ in range(times):
-        start_s = time.process_time()
-        plan = call()
-        taken_s.append(time.process_time() - start_s)
-    return plan, statistics.median(taken_s)
-
-
-def _peak_mb(call: Callable[[], object]) -> float:
-    tracemalloc.start()
-    call()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return peak / 1e6
 
 
 def _growth(rows: dict[str, dict[str, float]]) -> dict[str, float]:
