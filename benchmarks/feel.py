@@ -21,17 +21,16 @@ from typing import Any
 os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import BFGS, Bounds, NonlinearConstraint, minimize
 
 from benchmarks import machine, table
 from benchmarks.effort import peak_mb, timed
+from melisma.allocation.checks import Floats
 from melisma.allocation.feel import feel
 from melisma.allocation.radio import RadioPlan, RadioProblem
 from melisma.allocation.slots import downlink_end_s, end_s, slots
 from melisma.fleet.channel import Channel, placed_m
 
-Floats = NDArray[np.float64]
 PACKAGES = ["melisma", "numpy", "scipy"]
 SIZES = (10, 100, 1_000, 10_000, 100_000)
 COLUMNS = [

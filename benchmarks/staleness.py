@@ -27,7 +27,7 @@ from benchmarks.effort import peak_mb, timed
 from melisma.allocation.one_task import CyclePlan, CycleProblem
 from melisma.allocation.shares import by_weight
 from melisma.allocation.staleness import staleness
-from melisma.allocation.staleness_relaxed import relaxed_updates
+from melisma.allocation.staleness.relaxed import relaxed_updates
 
 PACKAGES = ["melisma", "numpy", "scipy"]
 SIZES = (20, 100, 1_000, 10_000, 100_000, 1_000_000)

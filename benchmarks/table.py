@@ -18,7 +18,9 @@ def render(columns: Sequence[str], rows: Mapping[str, Mapping[str, float | None]
 def _cell(value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}"
+    if isinstance(value, int) or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 1 or not value else f"{value:.2f}"
 
 
 def _pad(cell: str, width: int, column: int) -> str:

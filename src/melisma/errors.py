@@ -40,8 +40,9 @@ class InfeasibleError(MelismaError):
     """No plan keeps all constraints; the message says what would make one possible.
 
     ``constraint`` is the setting that cannot be kept, ``miss`` by how much it is missed, in its
-    own unit, and ``nearest`` the changes, one setting each, that would be enough. ``learners`` are
-    the numbers of those who cannot keep it, where it is about single ones.
+    own unit, and ``nearest`` the least changes that would be enough, each made alone; it is empty
+    where more than one setting must change. ``learners`` and ``tasks`` are the numbers of those
+    who cannot keep it, where it is about single ones.
     """
 
     def __init__(
@@ -52,9 +53,11 @@ class InfeasibleError(MelismaError):
         miss: float,
         nearest: Mapping[str, float],
         learners: Iterable[int] = (),
+        tasks: Iterable[int] = (),
     ) -> None:
         super().__init__(message)
         self.learners = tuple(learners)
+        self.tasks = tuple(tasks)
         self.constraint = constraint
         self.miss = miss
         self.nearest = dict(nearest)

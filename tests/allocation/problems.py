@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from melisma.allocation.earliest import earliest
 from melisma.allocation.one_task import CycleProblem
-from melisma.errors import InfeasibleError
+from melisma.errors import SettingError
 
 COSTS = st.sampled_from([0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 2.5]) | st.floats(0.01, 5.0)
 
@@ -29,7 +30,7 @@ def random_problem(rng: np.random.Generator) -> CycleProblem | None:
         fields["held"] = rng.integers(0, 8, learners)
     try:
         return CycleProblem(deadline_s=float(rng.uniform(2, 14)), shards=shards, **fields)
-    except InfeasibleError:
+    except SettingError:
         return None
 
 
@@ -45,21 +46,19 @@ def cycle_problems(draw: st.DrawFn) -> CycleProblem:
     high = low + np.array(each(st.integers(0, 60)))
     high[0] += max(0, 1 - int(high.sum()))
     shards = draw(st.integers(max(1, int(low.sum())), int(high.sum())))
-    fixed = np.array(each(st.floats(0, 4)))
-    return CycleProblem(
+    problem = CycleProblem(
         train_s=each(COSTS),
         ship_s=each(COSTS | st.just(0.0)),
-        fixed_s=fixed,
-        deadline_s=float(fixed.min()) + draw(st.floats(0.1, 200)),
+        fixed_s=each(st.floats(0, 4)),
+        deadline_s=1.0,
         shards=shards,
         min_shards=low,
         max_shards=high,
         held=each(st.integers(0, 10)),
     )
-
-
-def shuffled(problem: CycleProblem, order: Any) -> CycleProblem:
-    return problem.of(np.asarray(order))
+    # Some too early for one update of all, most later.
+    needed_s = earliest(problem.costs, low, high, shards)
+    return later(problem, needed_s * draw(st.floats(0.5, 6)))
 
 
 def later(problem: CycleProblem, factor: float) -> CycleProblem:
@@ -69,5 +68,6 @@ def later(problem: CycleProblem, factor: float) -> CycleProblem:
 def who_got_what(problem: CycleProblem, shards: Any) -> list[tuple[float, ...]]:
     """All that is known of each learner with its share, in an order of its own."""
     p = problem
-    columns = (p.train_s, p.ship_s, p.fixed_s, p.held, p.min_shards, p.max_shards, shards)
+    costs = (p.train_s, p.ship_s, p.fixed_s) if p.measured else ()
+    columns = (*costs, p.held, p.min_shards, p.max_shards, shards)
     return sorted(zip(*(np.asarray(column).tolist() for column in columns), strict=True))

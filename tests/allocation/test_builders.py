@@ -5,13 +5,19 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from melisma.allocation.builders import cycle_problem, radio_problem, shared_problem
+from melisma.allocation.builders import (
+    blind_problem,
+    cycle_problem,
+    radio_problem,
+    shared_problem,
+)
 from melisma.allocation.dab import dab
 from melisma.allocation.equal import equal
 from melisma.allocation.staleness import staleness
 from melisma.errors import SettingError
 from melisma.fleet.chance import generator
 from melisma.fleet.channel import Channel
+from melisma.fleet.estimates import Estimate, Estimates
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.muster import read_fleet
 from melisma.fleet.task import Task, read_task
@@ -26,7 +32,7 @@ def example(folder: str, *names: str) -> tuple[list[Task], Fleet]:
 
 def test_the_cluster_costs_what_its_profiles_say() -> None:
     (task,), fleet = example("mays-cluster")
-    problem = cycle_problem(task, fleet)
+    problem = cycle_problem(task, fleet.estimates(task))
     # TwoNN: 40,400 multiplications and 40,480 parameters; shards of 500 times 785 bytes.
     shard_ops, core = 500 * 6 * 40_400, 1e10
     shard_bits, model_bits = 8 * 785 * 500, 32 * 40_480
@@ -46,7 +52,7 @@ def test_the_cluster_costs_what_its_profiles_say() -> None:
 
 def test_twenty_nodes_are_four_updates_apart_in_equal_shares_and_need_not_be() -> None:
     (task,), fleet = example("twenty-nodes")
-    problem = cycle_problem(task, fleet)
+    problem = cycle_problem(task, fleet.estimates(task))
     assert problem.train_s[[0, 10]].tolist() == pytest.approx([1_123_736 / 2.4e9, 1_123_736 / 7e8])
     rate_bps = float(Channel(5e6, 23, path_loss="attenuation").rate_bps(50.0))
     assert set(problem.ship_s) == {8 * 784 / rate_bps}
@@ -62,19 +68,57 @@ def test_twenty_nodes_are_four_updates_apart_in_equal_shares_and_need_not_be() -
 
 def test_more_caution_plans_on_longer_times_where_they_are_uncertain() -> None:
     (_, task, _), fleet = example("med", "fashion.toml", "mnist-cn.toml", "mnist-ff.toml")
-    bold, usual = (cycle_problem(replace(task, caution=each), fleet) for each in (0.5, 0.9))
+    bold, usual = (
+        cycle_problem(replace(task, caution=each), fleet.estimates(task)) for each in (0.5, 0.9)
+    )
     for name in ("train_s", "ship_s", "fixed_s"):
-        assert np.all(getattr(usual, name) > getattr(bold, name))
+        assert np.all(getattr(usual, name) >= getattr(bold, name))
+        assert np.any(getattr(usual, name) > getattr(bold, name))
     (certain,), cluster = example("mays-cluster")
-    careful = cycle_problem(replace(certain, caution=0.99), cluster)
-    assert careful.train_s.tolist() == cycle_problem(certain, cluster).train_s.tolist()
+    careful = cycle_problem(replace(certain, caution=0.99), cluster.estimates(certain))
+    assert careful.train_s.tolist() == cluster.train_s(certain).tolist()
 
 
 def test_bounds_are_the_tasks() -> None:
     (task,), fleet = example("mays-cluster")
-    problem = cycle_problem(replace(task, min_shards=3, max_shards=50), fleet)
+    bounded = replace(task, min_shards=3, max_shards=50)
+    problem = cycle_problem(bounded, fleet.estimates(task), held=[0, 1, 2, 3])
     assert problem.min_shards.tolist() == [3] * 4
     assert problem.max_shards.tolist() == [50] * 4
+    assert problem.held.tolist() == [0, 1, 2, 3]
+
+
+def test_estimates_that_learners_reported_are_enough() -> None:
+    (task,), _ = example("mays-cluster")
+    reported = Estimates(
+        train_s=Estimate.of([[0.1, 0.2], [0.12, 0.2]]),
+        ship_s=Estimate.of([[0.05, 0.04]]),
+        fixed_s=Estimate.of([[0.3, 0.1]]),
+    )
+    problem = cycle_problem(task, reported)
+    assert problem.train_s.tolist() == reported.quantile(task.caution)["train_s"].tolist()
+    assert problem.train_s[0] > 0.12
+
+
+@pytest.mark.parametrize("blind", [False, True])
+def test_own_data_is_held_and_nobody_takes_that_of_others(blind: bool) -> None:
+    (task,), fleet = example("mays-cluster")
+    own = [40, 0, 50, 30]
+    problem = (
+        blind_problem(task, 4, own=own)
+        if blind
+        else cycle_problem(task, fleet.estimates(task), own=own)
+    )
+    assert problem.held.tolist() == problem.max_shards.tolist() == own
+    assert problem.min_shards.tolist() == [1, 0, 1, 1]
+    assert equal(problem, passes=1).shards.tolist() == own
+    assert problem.measured is not blind
+
+
+def test_a_number_of_learners_is_enough_for_equal_shares() -> None:
+    (task,), _ = example("mays-cluster")
+    problem = blind_problem(task, 7, held=2)
+    assert equal(problem, passes=1).shards.tolist() == [18] + [17] * 6
 
 
 MED = ("fashion.toml", "mnist-cn.toml", "mnist-ff.toml")
@@ -104,8 +148,9 @@ def test_several_tasks_take_expected_costs() -> None:
     passes = np.array([1, 1, 2])
     train_s = 500 * 6 * np.array(multiplications) / 0.6e10
     ship_s = 8 * 785 * 500 / 300e6
-    fixed_s = 2 * (32 * np.array(parameters) / 300e6 + 0.001)
-    np.testing.assert_allclose(problem.fixed_s[:, 0], fixed_s * narrow)
+    # A busy link is narrower, not longer.
+    fixed_s = 2 * (32 * np.array(parameters) / 300e6 * narrow + 0.001)
+    np.testing.assert_allclose(problem.fixed_s[:, 0], fixed_s)
     np.testing.assert_allclose(problem.shard_s[:, 0], ship_s * narrow + passes * train_s * slow)
     assert problem.shards.tolist() == [20, 60, 60]
     assert problem.deadline_s.tolist() == [40, 40, 55]

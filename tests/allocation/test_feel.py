@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from melisma.allocation.checks import Floats
 from melisma.allocation.feel import feel
+from melisma.allocation.feel.uplink import Uplink
 from melisma.allocation.radio import RadioPlan, RadioProblem
-from melisma.allocation.slots import full, online, random, slots
+from melisma.allocation.slots import downlink_end_s, end_s, full, online, random, slots
 from tests.allocation.radios import (
     KINDS,
     changed,
@@ -19,6 +21,27 @@ from tests.allocation.radios import (
 )
 
 seeds = st.integers(0, 2**32 - 1)
+# By how much learners of a like fleet differ.
+LIKE = (0.0, 1e-9, 1e-3, 0.03, 0.2)
+
+
+def like_fleet(
+    rng: np.random.Generator, learners: int, max_batch: int, unlike: float
+) -> RadioProblem:
+    """Learners of one kind, from one where computing dominates to one where radio does."""
+
+    def about(figure: float) -> Floats:
+        return figure * np.exp(rng.normal(0.0, unlike, learners))
+
+    return RadioProblem(
+        slope_s=about(10 ** rng.uniform(-3, -1)),
+        uplink_bps=about(1e7),
+        downlink_bps=about(1e7),
+        gradient_bits=10 ** rng.uniform(3, 8) / learners,
+        frame_s=0.01,
+        apply_s=rng.uniform(0, 0.05),
+        max_batch=max_batch,
+    )
 
 
 def optimality_gap(p: RadioProblem, plan: RadioPlan) -> float:
@@ -136,6 +159,68 @@ def test_small_fleets_get_the_best_whole_batches_there_are(kind: str) -> None:
         assert feel(p).efficiency >= best_whole(p) * (1 - 1e-6)
 
 
+@given(seeds, st.integers(2, 200), st.integers(2, 12), st.sampled_from(LIKE))
+@settings(max_examples=60)
+def test_like_learners_get_no_worse_than_the_same_batch_for_all(
+    seed: int, learners: int, max_batch: int, unlike: float
+) -> None:
+    p = like_fleet(np.random.default_rng(seed), learners, max_batch, unlike)
+    plan, exact = feel(p), feel(p, integral=False).batch
+    for batch in (np.floor(exact), np.ceil(exact), p.least_batch, p.max_batch):
+        assert plan.efficiency >= slots(p, batch).efficiency * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("unlike", LIKE)
+def test_few_like_learners_get_the_best_whole_batches_there_are(unlike: float) -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        p = like_fleet(rng, int(rng.integers(2, 5)), int(rng.integers(2, 6)), unlike)
+        assert feel(p).efficiency >= best_whole(p) * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("unlike", LIKE)
+def test_many_like_learners_get_the_best_of_all_sums(unlike: float) -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(8):
+        p = like_fleet(rng, int(rng.integers(24, 60)), int(rng.integers(2, 5)), unlike)
+        assert feel(p).efficiency >= best_of_sums(p) * (1 - 1e-6)
+
+
+def best_of_sums(p: RadioProblem) -> float:
+    """The largest efficiency over all sums, each with the whole batches that are ready first."""
+    up, _ = Uplink.of(p)
+    rest_s = downlink_end_s(p, broadcast=False)
+    batch, best = up.least.copy(), 0.0
+    while True:
+        batch, ready_s = first_ready(up, batch)
+        best = max(best, math.sqrt(batch.sum()) / (ready_s + rest_s))
+        if not (batch < up.most).any():
+            return best
+        free = np.flatnonzero(batch < up.most)
+        batch[free[up.seconds(batch + 1)[free].argmin()]] += 1
+
+
+def first_ready(up: Uplink, batch: Floats) -> tuple[Floats, float]:
+    """Units moved one at a time for as long as the end comes nearer."""
+    ready_s = end_s(up.air_s, up.seconds(batch))
+    while True:
+        share = up.air_s / (ready_s - up.seconds(batch))
+        send_s = ready_s - up.seconds(batch) - up.slope_s
+        fits = (batch < up.most) & (send_s > 0)
+        more = np.where(fits, up.air_s / np.where(fits, send_s, 1.0) - share, np.inf)
+        less = share - up.air_s / (ready_s - up.seconds(batch - 1))
+        less = np.where(batch > up.least, less, -np.inf)
+        if more.min() >= less.max():
+            return batch, ready_s
+        moved = batch.copy()
+        moved[more.argmin()] += 1
+        moved[less.argmax()] -= 1
+        moved_s = end_s(up.air_s, up.seconds(moved))
+        if moved_s >= ready_s:
+            return batch, ready_s
+        batch, ready_s = moved, moved_s
+
+
 @given(seeds, st.integers(2, 40), st.sampled_from(KINDS))
 @settings(max_examples=40)
 def test_the_same_learners_in_another_order_get_the_same_plan(
@@ -160,6 +245,13 @@ def test_no_baseline_is_better(kind: str) -> None:
         best = feel(p, integral=False).efficiency
         for batch in (online(p), full(p), random(p, rng)):
             assert slots(p, batch).efficiency <= best * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("bits", [1.0, 1e7, 32 * 8_062_504])
+def test_exact_batches_are_real_numbers_even_where_they_are_whole(bits: float) -> None:
+    p = paper_fleet(np.random.default_rng(2), cycles=1e7, bits=bits)
+    for broadcast in (False, True):
+        assert feel(p, integral=False, broadcast=broadcast).batch.dtype == np.float64
 
 
 def test_where_radio_dominates_the_optimum_is_the_full_batch() -> None:

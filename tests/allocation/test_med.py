@@ -1,4 +1,5 @@
 import dataclasses
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -6,12 +7,12 @@ import pytest
 from scipy import optimize, sparse
 
 from benchmarks.med_instances import instance, with_budget
-from melisma.allocation.med import cheapest, med
-from melisma.allocation.med_bids import bids
-from melisma.allocation.med_kinds import kinds_of
-from melisma.allocation.med_levels import soonest
-from melisma.allocation.med_market import market
-from melisma.allocation.med_rounding import placed
+from melisma.allocation.med import cheapest, curves, infeasible, levels, med, solver
+from melisma.allocation.med.bids import bids
+from melisma.allocation.med.kinds import kinds_of
+from melisma.allocation.med.levels import soonest
+from melisma.allocation.med.market import market
+from melisma.allocation.med.rounding import placed
 from melisma.allocation.shared import SharedPlan, SharedProblem
 from melisma.errors import InfeasibleError, SettingError
 from tests.allocation.brute_force import least_sum
@@ -20,8 +21,8 @@ BATCHES = range(10)
 EACH = 30
 
 
-def small(seed: int) -> SharedProblem | None:
-    """Few learners and shards; ties and equal learners are frequent. None if counts forbid it."""
+def small(seed: int) -> SharedProblem:
+    """Few learners and shards; ties and equal learners are frequent."""
     rng = np.random.default_rng(seed)
     tasks = int(rng.integers(1, 4))
     learners = int(rng.integers(tasks, 6))
@@ -36,18 +37,15 @@ def small(seed: int) -> SharedProblem | None:
         price = rng.uniform(0.1, 1.5, learners)
     shards = rng.integers(1, 7, tasks)
     budget = float(price.mean() * shards.sum() * rng.uniform(0.6, 1.3))
-    try:
-        return SharedProblem(
-            fixed_s=fixed_s,
-            shard_s=shard_s,
-            shards=shards,
-            deadline_s=rng.choice([4.0, 8.0, 12.0, 100.0], tasks) * rng.uniform(0.7, 1.5),
-            price=price,
-            budget=np.inf if rng.random() < 0.3 else budget,
-            min_shards=rng.integers(0, 3, learners if rng.random() < 0.4 else None),
-        )
-    except InfeasibleError:
-        return None
+    return SharedProblem(
+        fixed_s=fixed_s,
+        shard_s=shard_s,
+        shards=shards,
+        deadline_s=rng.choice([4.0, 8.0, 12.0, 100.0], tasks) * rng.uniform(0.7, 1.5),
+        price=price,
+        budget=np.inf if rng.random() < 0.3 else budget,
+        min_shards=rng.integers(0, 3, learners if rng.random() < 0.4 else None),
+    )
 
 
 def changed(problem: SharedProblem, **changes: Any) -> SharedProblem:
@@ -56,8 +54,7 @@ def changed(problem: SharedProblem, **changes: Any) -> SharedProblem:
 
 
 def batch(number: int) -> list[SharedProblem]:
-    found = [small(seed) for seed in range(number * EACH, (number + 1) * EACH)]
-    return [problem for problem in found if problem]
+    return [small(seed) for seed in range(number * EACH, (number + 1) * EACH)]
 
 
 def assert_keeps_everything(plan: SharedPlan, problem: SharedProblem) -> None:
@@ -85,24 +82,34 @@ def test_no_plan_is_better_and_none_exists_where_it_says_so(number: int) -> None
             assert_keeps_everything(plan, problem)
 
 
-def assert_nearest_is_enough_and_no_less(problem: SharedProblem, error: InfeasibleError) -> None:
-    nearest, less = error.nearest, 1 - 1e-9
-    assert error.miss >= 0
+def assert_nearest_is_enough_and_no_less(
+    problem: SharedProblem, error: InfeasibleError, assigned: tuple[int, ...] | None = None
+) -> None:
+    """Each change alone makes a plan possible, and a little less does not; none, if none does."""
+
+    def possible(**changes: Any) -> bool:
+        return least_sum(changed(problem, **changes), assigned) is not None
+
+    nearest, less, even = error.nearest, 1 - 1e-9, problem.most_even()
     if error.constraint == "deadline_s":
-        rich = changed(problem, budget=np.inf)
-        stretched_s = problem.deadline_s * nearest["stretch"]
-        assert least_sum(changed(rich, deadline_s=stretched_s)) is not None
-        assert least_sum(changed(rich, deadline_s=nearest["deadline_s"])) is not None
-        assert least_sum(changed(rich, deadline_s=stretched_s * less)) is None
-        med(changed(rich, deadline_s=stretched_s))
+        assert possible(deadline_s=1e6) == bool(nearest)
+        if nearest:
+            stretched_s = problem.deadline_s * nearest["stretch"]
+            assert possible(deadline_s=stretched_s)
+            assert possible(deadline_s=nearest["deadline_s"])
+            assert not possible(deadline_s=stretched_s * less)
+            assert error.miss > 0
+            med(changed(problem, deadline_s=stretched_s), assigned)
     elif error.constraint == "budget":
-        med(changed(problem, budget=nearest["budget"]))
-        assert least_sum(changed(problem, budget=nearest["budget"] * less)) is None
+        assert possible(budget=nearest["budget"])
+        assert not possible(budget=nearest["budget"] * less)
+        med(changed(problem, budget=nearest["budget"]), assigned)
     else:
         assert error.constraint == "min_shards"
-        easy = changed(problem, budget=np.inf, deadline_s=1e6)
-        assert least_sum(easy) is None
-        assert least_sum(changed(easy, min_shards=int(nearest["min_shards"]))) is not None
+        assert not possible(budget=np.inf, deadline_s=1e6)
+        cut = np.minimum(problem.min_shards, even)
+        if assigned is None:
+            assert nearest == ({"min_shards": even} if possible(min_shards=cut) else {})
 
 
 @pytest.mark.parametrize("number", BATCHES[:4])
@@ -115,11 +122,8 @@ def test_the_amounts_are_the_best_for_an_association_that_is_given(number: int) 
             plan = med(problem, assigned=assigned)
         except InfeasibleError as error:
             assert best_s is None
-            if "stretch" in error.nearest:
-                late = changed(problem, deadline_s=problem.deadline_s * error.nearest["stretch"])
-                med(changed(late, budget=np.inf), assigned=assigned)
-            elif "budget" in error.nearest:
-                med(changed(problem, budget=error.nearest["budget"]), assigned=assigned)
+            if error.constraint != "assigned":
+                assert_nearest_is_enough_and_no_less(problem, error, tuple(assigned.tolist()))
         else:
             assert plan.total_s == pytest.approx(best_s, rel=1e-9)
             assert plan.gap == 0.0
@@ -278,7 +282,7 @@ def test_a_deadline_that_no_learner_keeps_names_the_task() -> None:
     problem = changed(instance(6, 2, 0), deadline_s=[1e-3, 100.0])
     with pytest.raises(InfeasibleError, match="all learners together cannot do task 0") as caught:
         med(problem)
-    assert caught.value.constraint == "deadline_s"
+    assert (caught.value.constraint, caught.value.tasks) == ("deadline_s", (0,))
     assert caught.value.nearest["stretch"] > 1
 
 
@@ -288,15 +292,29 @@ def test_a_learner_too_slow_for_every_task_is_named() -> None:
     problem = SharedProblem(
         fixed_s=fixed_s, shard_s=1.0, shards=4, deadline_s=10.0, price=1.0, budget=np.inf
     )
-    with pytest.raises(InfeasibleError, match="learner 2 can do its min_shards of no task"):
+    with pytest.raises(
+        InfeasibleError, match="learner 2 can do its min_shards of no task"
+    ) as caught:
         med(problem)
+    assert caught.value.learners == (2,)
+
+
+def test_fewer_learners_than_tasks_are_refused() -> None:
+    problem = SharedProblem(
+        fixed_s=np.ones((4, 3)), shard_s=1.0, shards=2, deadline_s=9.0, price=1.0, budget=np.inf
+    )
+    with pytest.raises(InfeasibleError, match="3 learners cannot work for 4 tasks") as caught:
+        med(problem)
+    assert (caught.value.constraint, caught.value.miss) == ("learners", 1)
 
 
 def test_a_budget_too_small_names_the_least_that_would_do() -> None:
     problem = instance(8, 2, 0)
     least, proven = cheapest(problem)
     assert proven
-    with pytest.raises(InfeasibleError, match="is the least that would do") as caught:
+    with pytest.raises(
+        InfeasibleError, match="plans that keep the deadlines cost more; a"
+    ) as caught:
         med(with_budget(problem, least * 0.9))
     assert caught.value.constraint == "budget"
     assert caught.value.miss == pytest.approx(least * 0.1)
@@ -305,7 +323,12 @@ def test_a_budget_too_small_names_the_least_that_would_do() -> None:
 
 @pytest.mark.parametrize(
     ("assigned", "words"),
-    [([0, 1], "assigned has shape"), ([0, 1, 2, 0, 1, 0], "task 2"), (-1, "idle whose min_shards")],
+    [
+        ([0, 1], "assigned has shape"),
+        ([0, 1, 2, 0, 1, 0], "task 2"),
+        (-1, "idle whose min_shards"),
+        (-2, "at least -1"),
+    ],
 )
 def test_an_association_that_cannot_be_meant_is_refused(assigned: Any, words: str) -> None:
     with pytest.raises(SettingError, match=words):
@@ -370,7 +393,7 @@ def test_bids_leave_as_much_room_as_a_general_solver_finds(part: float) -> None:
 
 def test_every_learner_is_placed_once_until_it_is_time_to_stop() -> None:
     kinds = kinds_of(instance(150, 4, 0))
-    states = list(placed(kinds, kinds.deadline_s, lambda: False))
+    states = [state for _, state in placed(kinds, kinds.deadline_s, lambda: False)]
     assert states
     assert all(np.array_equal(state.sum(axis=0), kinds.copies) for state in states)
     assert not list(placed(kinds, kinds.deadline_s, lambda: True))
@@ -404,3 +427,118 @@ def test_who_stays_idle_in_a_plan_may_stay_idle_when_it_is_assigned() -> None:
     plan = med(problem)
     assert plan.task_of.tolist() == [0, 0, -1]
     assert med(problem, assigned=plan.task_of).shards.tolist() == plan.shards.tolist()
+
+
+def many_shards(learners: int, shards: int) -> SharedProblem:
+    rng = np.random.default_rng(0)
+    price = np.clip(rng.normal(1.0, 0.5, learners), 0.1, 1.5)
+    return SharedProblem(
+        fixed_s=rng.uniform(0.1, 8.0, (3, learners)),
+        shard_s=rng.uniform(0.3, 3.0, (3, learners)),
+        shards=shards,
+        deadline_s=36.0 * shards / learners + 30,
+        price=price,
+        budget=float(price.mean() * 3 * shards),
+    )
+
+
+def test_thousands_of_shards_each_need_little_memory() -> None:
+    problem = many_shards(300, 300_000)
+    tracemalloc.start()
+    plan = med(problem, gap=0.05, time_limit_s=5)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert_keeps_everything(plan, problem)
+    assert plan.gap < 0.05
+    assert peak < 500e6
+
+
+def test_few_learners_with_millions_of_shards_are_decided() -> None:
+    problem = many_shards(4, 1_000_000)
+    plan = med(problem)
+    assert_keeps_everything(plan, problem)
+    assert plan.gap < 1e-4
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_levels_in_parts_give_the_same_choice_as_levels_one_by_one(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = instance(12, 3, seed)
+    rng = np.random.default_rng(seed)
+    assigned = np.append([0, 1, 2], rng.integers(0, 3, 9))
+    try:
+        cost = med(changed(problem, budget=np.inf), assigned).cost
+        tight = with_budget(problem, 0.9 * cost)
+        plan = med(tight, assigned)
+    except InfeasibleError:
+        return
+    monkeypatch.setattr(curves, "LEVELS", 0)
+    monkeypatch.setattr(curves, "STEPS", 4)
+    again = med(tight, assigned)
+    assert again.total_s == pytest.approx(plan.total_s, rel=1e-12)
+    assert again.gap == plan.gap == 0.0
+
+
+def test_bounds_hold_where_steps_stand_for_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    for problem in batch(11)[:15]:
+        best_s = least_sum(problem)
+        with monkeypatch.context() as patch:
+            patch.setattr(levels, "MOST", 8)
+            if best_s is None:
+                with pytest.raises(InfeasibleError):
+                    med(problem)
+            else:
+                plan = med(problem)
+                assert plan.total_s == pytest.approx(best_s, rel=1e-9)
+                assert plan.gap <= 1e-9
+
+
+def test_what_is_too_large_is_refused_at_once() -> None:
+    learners = 500_000
+    rng = np.random.default_rng(0)
+    problem = SharedProblem(
+        fixed_s=1.0,
+        shard_s=rng.uniform(1, 2, (10, learners)),
+        shards=learners,
+        deadline_s=1e3,
+        price=1.0,
+        budget=np.inf,
+    )
+    with pytest.raises(SettingError, match="med takes up to 4194304"):
+        med(problem)
+
+
+def test_a_million_learners_of_few_kinds_are_not_too_many() -> None:
+    learners = 1_000_000
+    problem = SharedProblem(
+        fixed_s=1.0,
+        shard_s=np.tile([[1.0, 2.0], [2.0, 1.0]], learners // 2),
+        shards=learners,
+        deadline_s=1e3,
+        price=1.0,
+        budget=np.inf,
+    )
+    plan = med(problem)
+    assert plan.task_s.tolist() == [3.0, 3.0]
+    assert plan.gap == 0.0
+
+
+def test_a_search_without_a_plan_ends_some_time_after_its_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = instance(100, 5, 0)
+    least = 212.0
+    monkeypatch.setattr(solver, "WORK", 1e6)
+    monkeypatch.setattr(infeasible, "LITTLE", 1e6)
+    with pytest.raises(InfeasibleError, match="nor is it proven that there is none") as caught:
+        med(with_budget(problem, least * 0.998), time_limit_s=0.1)
+    assert caught.value.nearest["budget"] < least * 1.02
+    with pytest.raises(InfeasibleError, match="plans that keep the deadlines cost more"):
+        med(with_budget(problem, least * 0.98), time_limit_s=0.1)
+
+
+@pytest.mark.parametrize("gap", [1.0, 5, -0.1, np.nan])
+def test_a_gap_that_says_nothing_is_refused(gap: float) -> None:
+    with pytest.raises(SettingError, match="gap"):
+        med(instance(6, 2, 0), gap=gap)

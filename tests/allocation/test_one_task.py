@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from melisma.allocation.one_task import CyclePlan, CycleProblem
-from melisma.errors import InfeasibleError, SettingError
+from melisma.errors import SettingError
 
 
 def problem(**changes: Any) -> CycleProblem:
@@ -60,6 +60,10 @@ def test_a_problem_does_not_change_with_the_arrays_it_was_made_from() -> None:
         ({"deadline_s": float("inf")}, "deadline_s is inf; expected a finite number"),
         ({"min_shards": -1}, "min_shards is -1; expected at least 0"),
         ({"held": 0.5}, "held is 0.5; expected a whole number"),
+        (
+            {"min_shards": [4, 3], "max_shards": [3, 2]},
+            r"min_shards\[0\] is 4 \(and 1 more like it\); expected at most the max_shards",
+        ),
     ],
 )
 def test_what_cannot_work_is_named(changes: dict[str, Any], message: str) -> None:
@@ -67,36 +71,25 @@ def test_what_cannot_work_is_named(changes: dict[str, Any], message: str) -> Non
         problem(**changes)
 
 
-@pytest.mark.parametrize(
-    ("changes", "constraint", "miss", "nearest"),
-    [
-        ({"min_shards": [9, 7]}, "min_shards", 2, {"shards": 16}),
-        ({"max_shards": [5, 6]}, "max_shards", 3, {"shards": 11}),
-        (
-            {"min_shards": [4, 1], "max_shards": [3, 14]},
-            "max_shards",
-            1,
-            {"min_shards": 3, "max_shards": 4},
-        ),
-    ],
-)
-def test_bounds_that_leave_no_plan_are_infeasible(
-    changes: dict[str, Any], constraint: str, miss: float, nearest: dict[str, float]
-) -> None:
-    with pytest.raises(InfeasibleError) as caught:
-        problem(**changes).require_room()
-    assert caught.value.constraint == constraint
-    assert caught.value.miss == miss
-    assert caught.value.nearest == nearest
+def test_without_a_largest_share_a_learner_may_take_its_least() -> None:
+    assert problem(shards=3, min_shards=[1, 5]).max_shards.tolist() == [3, 5]
 
 
-def test_a_deadline_before_any_model_has_arrived_is_infeasible_and_says_what_would_do() -> None:
-    with pytest.raises(InfeasibleError, match=r"the model alone \(fixed_s\)") as caught:
-        problem(deadline_s=0.25)
-    assert caught.value.miss == pytest.approx(0.25)
-    least = caught.value.nearest["deadline_s"]
-    assert least == pytest.approx(0.5)
-    assert problem(deadline_s=least).most_shards(1).tolist() == [1, 0]
+def test_a_blind_problem_knows_bounds_and_no_costs() -> None:
+    known = problem(min_shards=2, held=[0, 3])
+    blind = known.blind()
+    assert known.measured
+    assert not blind.measured
+    assert not blind.of(np.array([1, 0])).measured
+    assert blind.of(np.array([1, 0])).held.tolist() == [3, 0]
+    assert np.isnan(blind.seconds(1, 1)).all()
+    assert known.seconds(1, 1).tolist() == pytest.approx([0.5, 1.1])
+
+
+def test_which_updates_fit_cannot_be_told_without_costs() -> None:
+    with pytest.raises(SettingError, match="not known without costs; give passes"):
+        CyclePlan.of(problem().blind(), np.array([7, 7]), None)
+    assert CyclePlan.of(problem().blind(), np.array([7, 7]), 2).updates.tolist() == [2, 2]
 
 
 def test_a_plan_predicts_by_the_cost_model() -> None:

@@ -1,14 +1,15 @@
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from melisma.allocation import schemes
 from melisma.allocation.one_task import CycleProblem
-from melisma.allocation.schemes import SCHEMES, cycle_plan, scheme_named
+from melisma.allocation.schemes import SCHEMES, Given, cycle_plan, scheme_named
 from melisma.errors import SettingError
+from tests.allocation.radios import fleet
 
 PROBLEM = CycleProblem(train_s=[1, 2], ship_s=0, fixed_s=0, deadline_s=20, shards=6)
-ESTIMATES = "train_s, ship_s and fixed_s, each with its spread"
 
 
 def test_names_are_unique_and_lead_to_their_row() -> None:
@@ -21,33 +22,49 @@ def test_every_scheme_says_what_it_is() -> None:
     for row in SCHEMES.values():
         assert row.summary
         assert row.paper
-        assert callable(row.plan)
+        assert callable(row.decide)
     assert len({row.summary for row in SCHEMES.values()}) == len(SCHEMES)
 
 
-@pytest.mark.parametrize("name", SCHEMES)
-def test_what_leaves_a_learner_is_as_agreed(name: str) -> None:
-    before, during = {
-        "dab": ("number of shards wanted", "that it is alive"),
-        "equal": ("nothing", "progress"),
-    }.get(name, (ESTIMATES, "progress"))
-    assert (SCHEMES[name].before, SCHEMES[name].during) == (before, during)
+# From the contract that all parts share; a scheme that it does not name is free to differ.
+AGREED = {
+    "dab": ("bounds", "that it is alive", "fixed"),
+    "equal": ("nothing", "progress", "optional"),
+    "proportional": ("costs", "progress", "optional"),
+    "synchronous": ("costs", "progress", "chosen"),
+    "staleness": ("costs", "progress", "chosen"),
+    "med": ("costs", "progress", "fixed"),
+    "feel": ("radio", "progress", "unused"),
+}
 
 
-def test_synchronous_and_staleness_alone_choose_passes() -> None:
-    chosen = {row.name for row in SCHEMES.values() if row.passes == "chosen"}
-    assert chosen == {"synchronous", "staleness", "staleness-numerical", "staleness-sai"}
-    optional = {row.name for row in SCHEMES.values() if row.passes == "optional"}
-    assert optional == {"equal", "proportional"}
+@pytest.mark.parametrize("name", AGREED)
+def test_what_leaves_a_learner_and_who_sets_passes_is_as_agreed(name: str) -> None:
+    row = SCHEMES[name]
+    assert (row.needs, row.during, row.passes) == AGREED[name]
 
 
-def test_only_dab_leaves_data_for_later() -> None:
-    assert [row.name for row in SCHEMES.values() if not row.hands_out_all] == ["dab"]
+def test_what_a_learner_tells_is_said_in_words() -> None:
+    for row in SCHEMES.values():
+        assert row.before == schemes.TOLD[row.needs]
+    assert SCHEMES["dab"].before == "number of shards wanted"
+    for told in ("slope_s", "base_s", "threshold", "rates of its link"):
+        assert told in SCHEMES["feel"].before
 
 
-def test_the_baselines_alone_may_be_late() -> None:
-    late = [row.name for row in SCHEMES.values() if not row.keeps_deadline]
-    assert late == ["equal", "proportional"]
+def test_a_scheme_takes_what_its_row_says_and_leaves_the_rest() -> None:
+    given = Given(passes=2, bounds=[6, 6], rng=np.random.default_rng(1), time_limit_s=1.0)
+    for row in SCHEMES.values():
+        if row.problem == "cycle":
+            assert row.plan(PROBLEM, given).shards.sum() >= 6
+
+
+def test_a_scheme_that_draws_needs_a_generator() -> None:
+    problem = fleet(np.random.default_rng(1), 3, "cpu")
+    for row in SCHEMES.values():
+        if row.draws:
+            with pytest.raises(SettingError, match="needs a random generator"):
+                row.plan(problem)
 
 
 def test_an_unknown_name_says_which_there_are() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from melisma.allocation.shared import SharedPlan, SharedProblem, cost_of
-from melisma.errors import InfeasibleError, SettingError
+from melisma.errors import SettingError
 
 COSTS: dict[str, Any] = {
     "fixed_s": [[1.0, 2.0, 1.0], [1.0, 1.0, 3.0]],
@@ -54,20 +54,6 @@ def test_the_budget_may_be_infinite() -> None:
 def test_an_argument_that_cannot_work_is_named(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         SharedProblem(**(COSTS | changes))
-
-
-def test_fewer_learners_than_tasks_are_refused() -> None:
-    with pytest.raises(InfeasibleError) as caught:
-        SharedProblem(**(COSTS | {"fixed_s": np.ones((4, 3)), "shard_s": 1.0, "shards": 2}))
-    assert (caught.value.constraint, caught.value.miss) == ("learners", 1)
-    assert caught.value.nearest == {"learners": 4}
-
-
-def test_more_min_shards_than_shards_are_refused() -> None:
-    with pytest.raises(InfeasibleError) as caught:
-        SharedProblem(**(COSTS | {"min_shards": [3, 3, 3]}))
-    assert (caught.value.constraint, caught.value.miss) == ("min_shards", 2)
-    assert caught.value.nearest == {"min_shards": 2}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Equal, proportional, synchronous and DAB: what sets each apart."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,8 +30,15 @@ def problem(**changes: Any) -> CycleProblem:
     return CycleProblem(**(fields | changes))
 
 
-def test_equal_shares_differ_by_one_and_the_faster_take_it() -> None:
+def test_equal_shares_differ_by_one_and_the_first_take_it() -> None:
     assert equal(problem()).shards.tolist() == [5, 5, 4]
+    assert equal(problem(train_s=[0.8, 0.2, 0.1])).shards.tolist() == [5, 5, 4]
+
+
+def test_equal_shares_go_out_even_if_nobody_is_in_time() -> None:
+    plan = equal(problem(deadline_s=0.1))
+    assert plan.shards.tolist() == [5, 5, 4]
+    assert not plan.updates.any()
 
 
 def test_equal_without_passes_does_the_updates_that_fit_even_none() -> None:
@@ -70,15 +76,6 @@ def test_synchronous_updates_never_fall_with_a_later_deadline(
     except InfeasibleError:
         return
     assert synchronous(later(whole, factor)).updates.max() >= now
-
-
-@given(cycle_problems())
-def test_synchronous_is_infeasible_only_where_one_update_is_too_much(whole: CycleProblem) -> None:
-    try:
-        synchronous(whole)
-    except InfeasibleError as error:
-        enough = replace(whole, deadline_s=error.nearest["deadline_s"])
-        assert synchronous(enough).updates.max() >= 1
 
 
 def test_synchronous_leaves_out_who_need_not_take_part() -> None:
@@ -145,12 +142,16 @@ def test_dab_of_all_is_what_each_asks_for_itself(whole: CycleProblem, passes: in
         )
         for k in range(whole.learners)
     ]
-    if not any(asked):
-        with pytest.raises(InfeasibleError, match="nobody can train a shard"):
-            dab(whole, passes)
-        return
     given = np.minimum(asked, np.minimum(whole.max_shards, whole.shards))
+    if not any(given):
+        with pytest.raises(InfeasibleError):
+            dab(whole, passes)
+        with pytest.raises(InfeasibleError, match="nobody who may take a shard asks for one"):
+            dab(whole.blind(), passes, bounds=asked)
+        return
     assert dab(whole, passes).shards.tolist() == given.tolist()
+    # The orchestrator needs no more than what was asked for.
+    assert dab(whole.blind(), passes, bounds=asked).shards.tolist() == given.tolist()
 
 
 def test_dab_that_nobody_can_take_part_in_says_which_deadline_would_do() -> None:
@@ -158,6 +159,30 @@ def test_dab_that_nobody_can_take_part_in_says_which_deadline_would_do() -> None
         dab(problem(deadline_s=0.5), passes=9)
     assert caught.value.nearest["deadline_s"] == pytest.approx(0.3 + 0.1 + 0.9)
     assert dab(problem(**caught.value.nearest), passes=9).shards.tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("deadline_s", "said", "nearest"),
+    [
+        (10, "max_shards is 0 for all learners; max_shards of 1 would do", {"max_shards": 1}),
+        (0.3, "and nobody can train a shard 1 times in less than 0.3 s; no change of one", {}),
+    ],
+)
+def test_dab_without_anybody_who_may_take_a_shard_is_no_plan(
+    deadline_s: float, said: str, nearest: dict[str, float]
+) -> None:
+    nobody = problem(max_shards=0, min_shards=0, deadline_s=deadline_s)
+    with pytest.raises(InfeasibleError, match=said) as caught:
+        dab(nobody, passes=1)
+    assert caught.value.constraint == "max_shards"
+    assert caught.value.nearest == nearest
+
+
+def test_dab_knows_neither_costs_nor_bounds_of_a_blind_problem() -> None:
+    with pytest.raises(SettingError, match="needs the bounds that learners report"):
+        dab(problem().blind(), passes=1)
+    with pytest.raises(SettingError, match=r"bounds has shape \(2,\); expected \(3,\)"):
+        dab(problem().blind(), passes=1, bounds=[1, 2])
 
 
 def test_dab_may_leave_data_for_a_later_cycle() -> None:

@@ -1,17 +1,15 @@
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 
 from melisma.allocation.equal import equal
 from melisma.allocation.one_task import CycleProblem
 from melisma.allocation.staleness import staleness
 from melisma.allocation.synchronous import synchronous
 from melisma.errors import InfeasibleError, SettingError
-from tests.allocation.problems import cycle_problems, random_problem
+from tests.allocation.problems import random_problem
 
 
 def updates_that_fit(problem: CycleProblem, learner: int, shards: int) -> int:
@@ -99,7 +97,7 @@ def test_without_bounds_least_staleness_is_the_synchronous_plan_at_the_papers_si
 @pytest.mark.parametrize("method", ["numerical", "sai"])
 def test_no_other_method_beats_exact(method: Any) -> None:
     rng = np.random.default_rng(11)
-    compared = 0
+    compared = equally = 0
     for problem in filter(None, (random_problem(rng) for _ in range(150))):
         try:
             best = staleness(problem)
@@ -108,38 +106,17 @@ def test_no_other_method_beats_exact(method: Any) -> None:
         found = staleness(problem, method=method)
         assert found.max_staleness >= best.max_staleness
         assert found.updates.min() >= 1
+        if found.max_staleness == best.max_staleness:
+            assert found.updates.min() <= best.updates.min()
+            equally += 1
         compared += 1
     assert compared > 50
+    assert equally > 20
 
 
 @pytest.mark.parametrize("method", ["numerical", "sai"])
 def test_the_papers_methods_reach_staleness_1_or_less_on_its_setting(method: Any) -> None:
     assert staleness(paper(20, 7.5), method=method).max_staleness <= 1
-
-
-@given(cycle_problems())
-@settings(max_examples=200)
-def test_infeasible_says_what_would_be_enough(problem: CycleProblem) -> None:
-    error = why_not(problem)
-    if error is None:
-        return
-    assert error.miss > 0
-    if "deadline_s" in error.nearest:
-        enough_s = error.nearest["deadline_s"]
-        assert staleness(replace(problem, deadline_s=enough_s)).updates.min() >= 1
-        assert why_not(replace(problem, deadline_s=np.nextafter(enough_s, 0)))
-    if error.constraint == "shards":
-        fewer = int(error.nearest["shards"])
-        high = np.minimum(problem.max_shards, fewer)
-        assert staleness(replace(problem, shards=fewer, max_shards=high)).updates.min() >= 1
-
-
-def why_not(problem: CycleProblem) -> InfeasibleError | None:
-    try:
-        staleness(problem)
-    except InfeasibleError as error:
-        return error
-    return None
 
 
 def test_a_learner_that_cannot_do_one_update_is_named() -> None:
@@ -153,8 +130,29 @@ def test_more_learners_than_shards_is_infeasible() -> None:
     problem = CycleProblem(
         train_s=[1, 1, 1], ship_s=0, fixed_s=0, deadline_s=20, shards=2, min_shards=0
     )
-    with pytest.raises(InfeasibleError, match="come to 3, 1 more than the 2 shards"):
+    # Nobody said anything of min_shards.
+    with pytest.raises(InfeasibleError, match="a learner comes to 3, 1 more than the 2") as caught:
         staleness(problem)
+    assert (caught.value.constraint, caught.value.nearest) == ("shards", {"shards": 3})
+
+
+def test_a_learner_that_may_take_none_is_named() -> None:
+    problem = CycleProblem(
+        train_s=[1, 1, 1],
+        ship_s=0,
+        fixed_s=0,
+        deadline_s=20,
+        shards=9,
+        min_shards=0,
+        max_shards=[5, 0, 5],
+    )
+    said = (
+        r"1 of 3 learners \(number 1\) may take none \(max_shards\); leaving them out or max_shards"
+    )
+    with pytest.raises(InfeasibleError, match=said) as caught:
+        staleness(problem)
+    assert caught.value.learners == (1,)
+    assert caught.value.nearest == {"max_shards": 1}
 
 
 def test_an_unknown_method_is_refused() -> None:

@@ -3,16 +3,23 @@
 What is where::
 
     schemes.py   the table of schemes, which everything else reads
-    builders.py  problems from a task and a fleet
+    builders.py  problems from a task and what is known of learners
     one_task.py  CycleProblem and CyclePlan; costs.py says what fits a deadline
                  equal, proportional, synchronous, staleness, dab
+                 shares.py makes whole shares; room.py says whether there is room for all data,
+                 and else what would be enough, in words by shortfall.py
     shared.py    SharedProblem and SharedPlan: several tasks, a budget
                  med
     radio.py     RadioProblem and RadioPlan: batches and slots of a radio cell
                  feel, slots
 """
 
-from melisma.allocation.builders import cycle_problem, radio_problem, shared_problem
+from melisma.allocation.builders import (
+    blind_problem,
+    cycle_problem,
+    radio_problem,
+    shared_problem,
+)
 from melisma.allocation.dab import dab, dab_shards
 from melisma.allocation.equal import equal
 from melisma.allocation.feel import feel
@@ -20,7 +27,7 @@ from melisma.allocation.med import med
 from melisma.allocation.one_task import CyclePlan, CycleProblem
 from melisma.allocation.proportional import proportional
 from melisma.allocation.radio import RadioPlan, RadioProblem
-from melisma.allocation.schemes import SCHEMES, Scheme, cycle_plan, scheme_named
+from melisma.allocation.schemes import SCHEMES, Given, Scheme, cycle_plan, scheme_named
 from melisma.allocation.shared import SharedPlan, SharedProblem
 from melisma.allocation.slots import slots
 from melisma.allocation.staleness import staleness
@@ -30,11 +37,13 @@ __all__ = [
     "SCHEMES",
     "CyclePlan",
     "CycleProblem",
+    "Given",
     "RadioPlan",
     "RadioProblem",
     "Scheme",
     "SharedPlan",
     "SharedProblem",
+    "blind_problem",
     "cycle_plan",
     "cycle_problem",
     "dab",

@@ -1,27 +1,55 @@
-"""Problems from a task and a fleet: what the files say, as the schemes take it."""
+"""Problems from a task and what is known of learners, as the schemes take them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from melisma.allocation.checks import Ints
 from melisma.allocation.one_task import CycleProblem
 from melisma.allocation.radio import RadioProblem
 from melisma.allocation.shared import SharedProblem
 from melisma.errors import SettingError
+from melisma.fleet.estimates import Costs
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task
 
 
-def cycle_problem(task: Task, fleet: Fleet) -> CycleProblem:
-    """One task in one cycle, on costs at the task's `caution`."""
-    return CycleProblem(
-        **fleet.estimates(task).quantile(task.caution),
-        deadline_s=task.deadline_s,
-        shards=task.shards,
-        min_shards=min(task.min_shards, task.shards),
-        max_shards=task.max_shards,
-    )
+def cycle_problem(
+    task: Task, estimates: Costs, held: ArrayLike = 0, own: ArrayLike | None = None
+) -> CycleProblem:
+    """One task in one cycle, on what is known of each learner, at the task's `caution`.
+
+    `estimates` are what learners reported, or what a fleet says of them; `held` the shards in each
+    one's cache. In federated learning `own` are those that lie on it, and it gets no others.
+    """
+    costs: Mapping[str, Any] = estimates.quantile(task.caution)
+    return CycleProblem(**costs, **_bounds(task, held, own))
+
+
+def blind_problem(
+    task: Task, learners: int, held: ArrayLike = 0, own: ArrayLike | None = None
+) -> CycleProblem:
+    """The same for so many learners of whose costs nothing is known."""
+    some = np.ones(learners)
+    known = CycleProblem(train_s=some, ship_s=0, fixed_s=0, **_bounds(task, held, own))
+    return known.blind()
+
+
+def _bounds(task: Task, held: ArrayLike, own: ArrayLike | None) -> dict[str, Any]:
+    most: Any = task.max_shards
+    if own is not None:
+        held = np.asarray(own)
+        most = held if most is None else np.minimum(held, most)
+    least = min(task.min_shards, task.shards)
+    return {
+        "deadline_s": task.deadline_s,
+        "shards": task.shards,
+        "min_shards": least if own is None else np.minimum(least, most),
+        "max_shards": most,
+        "held": held,
+    }
 
 
 def shared_problem(

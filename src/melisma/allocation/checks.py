@@ -13,6 +13,8 @@ Numbers = Floats | Ints | float
 
 # Sums and products of counts stay exact in double precision below this.
 MOST = 2**53
+# What sums of prices may exceed a budget by, as a part of it: they are rounded.
+ROUNDING = 1e-12
 # Beyond these, products and quotients of costs would leave the range of floats.
 SHORTEST_S, LARGEST = 1e-30, 1e30
 
@@ -21,10 +23,10 @@ def numbers(name: str, value: ArrayLike, *, least: float = 0.0, above: bool = Fa
     """`value` as finite floats, none below `least`, nor equal to it if `above`."""
     found = _array(name, value)
     floats = found.astype(np.float64)
-    _refuse(name, found, ~np.isfinite(floats), "a finite number")
-    _refuse(name, found, floats > LARGEST, f"at most {LARGEST:g}")
+    refuse(name, found, ~np.isfinite(floats), "a finite number")
+    refuse(name, found, floats > LARGEST, f"at most {LARGEST:g}")
     wrong = floats <= least if above else floats < least
-    _refuse(name, found, wrong, f"{'more than' if above else 'at least'} {least:g}")
+    refuse(name, found, wrong, f"{'more than' if above else 'at least'} {least:g}")
     return floats
 
 
@@ -32,11 +34,23 @@ def counts(name: str, value: ArrayLike, *, least: int = 0) -> Ints:
     """`value` as whole numbers, none below `least`."""
     found = _array(name, value)
     if found.dtype.kind == "f":
-        _refuse(name, found, ~np.isfinite(found), "a finite number")
-        _refuse(name, found, found != np.floor(found), "a whole number")
-    _refuse(name, found, np.abs(found) > MOST, f"at most {MOST}")
-    _refuse(name, found, found < least, f"at least {least}")
+        refuse(name, found, ~np.isfinite(found), "a finite number")
+        refuse(name, found, found != np.floor(found), "a whole number")
+    refuse(name, found, np.abs(found) > MOST, f"at most {MOST}")
+    refuse(name, found, found < least, f"at least {least}")
     return found.astype(np.int64)
+
+
+def refuse(name: str, found: NDArray[Any], wrong: NDArray[np.bool_], expected: str) -> None:
+    """`SettingError` that names the first of the wrong ones, and says how many there are."""
+    if np.any(wrong):
+        place = tuple(int(i) for i in np.argwhere(np.atleast_1d(wrong))[0])
+        where = f"[{', '.join(map(str, place))}]" if found.ndim else ""
+        count = int(np.count_nonzero(wrong))
+        more = f" (and {count - 1} more like it)" if count > 1 else ""
+        raise SettingError(
+            f"{name}{where} is {np.atleast_1d(found)[place]}{more}; expected {expected}"
+        )
 
 
 def together(shape: tuple[int, ...], arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -82,14 +96,3 @@ def _array(name: str, value: ArrayLike) -> NDArray[Any]:
     if found.dtype.kind not in "iuf":
         raise SettingError(f"{name} must be a number or an array of numbers, not {value!r:.80}")
     return found
-
-
-def _refuse(name: str, found: NDArray[Any], wrong: NDArray[np.bool_], expected: str) -> None:
-    if np.any(wrong):
-        place = tuple(int(i) for i in np.argwhere(np.atleast_1d(wrong))[0])
-        where = f"[{', '.join(map(str, place))}]" if found.ndim else ""
-        count = int(np.count_nonzero(wrong))
-        more = f" (and {count - 1} more like it)" if count > 1 else ""
-        raise SettingError(
-            f"{name}{where} is {np.atleast_1d(found)[place]}{more}; expected {expected}"
-        )

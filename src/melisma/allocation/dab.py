@@ -6,11 +6,13 @@ orchestrator then leaves shards for a later cycle, or hands one to two learners.
 """
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from melisma.allocation.checks import MOST, SHORTEST_S, counts, numbers, single
+from melisma.allocation.checks import MOST, SHORTEST_S, Ints, counts, numbers, single, together
 from melisma.allocation.costs import Costs
 from melisma.allocation.one_task import CyclePlan, CycleProblem
-from melisma.errors import InfeasibleError
+from melisma.allocation.shortfall import refused
+from melisma.errors import InfeasibleError, SettingError
 
 
 def dab_shards(
@@ -28,24 +30,60 @@ def dab_shards(
     return int(costs.most_shards(repeats, _before(deadline), MOST // 2))
 
 
-def dab(problem: CycleProblem, passes: int) -> CyclePlan:
+def dab(problem: CycleProblem, passes: int, bounds: ArrayLike | None = None) -> CyclePlan:
     """What each learner asks for, at most `max_shards` and at most all data; no least share.
 
-    `InfeasibleError` if nobody asks for any.
+    `bounds` are what learners reported, and then their costs are not looked at; without them it is
+    what each would report by the costs of the problem. `InfeasibleError` if nobody gets any.
     """
     counts("passes", passes, least=1)
-    asked = problem.costs.most_shards(passes, _before(problem.deadline_s), problem.shards)
-    if not asked.any():
-        soonest_s = float(problem.seconds(1, passes).min())
-        enough_s = float(np.nextafter(soonest_s, np.inf))
-        raise InfeasibleError(
-            f"nobody can train a shard {passes} times in less than {problem.deadline_s:g} s; "
-            f"a deadline_s of more than {soonest_s:g} would do",
-            constraint="deadline_s",
-            miss=enough_s - problem.deadline_s,
-            nearest={"deadline_s": enough_s},
+    asked = _by_costs(problem, passes) if bounds is None else _reported(problem, bounds)
+    shards = np.minimum(asked, np.minimum(problem.max_shards, problem.shards))
+    if not shards.any():
+        raise _nobody(problem) if bounds is not None else _nobody_in_time(problem, passes)
+    return CyclePlan.of(problem, shards, passes)
+
+
+def _by_costs(problem: CycleProblem, passes: int) -> Ints:
+    if not problem.measured:
+        raise SettingError("dab needs the bounds that learners report, or else their costs")
+    return problem.costs.most_shards(passes, _before(problem.deadline_s), problem.shards)
+
+
+def _reported(problem: CycleProblem, bounds: ArrayLike) -> Ints:
+    found: Ints = together((problem.learners,), {"bounds": counts("bounds", bounds)})["bounds"]
+    return found
+
+
+def _nobody(problem: CycleProblem) -> InfeasibleError:
+    return refused(
+        f"nobody who may take a shard asks for one by {problem.deadline_s:g} s",
+        constraint="shards",
+        miss=1,
+        nearest={},
+    )
+
+
+def _nobody_in_time(problem: CycleProblem, passes: int) -> InfeasibleError:
+    """Each learner knows when its first shard would end, and so which deadline would do."""
+    enough_s = np.nextafter(problem.seconds(1, passes), np.inf)
+    may, can = problem.max_shards > 0, enough_s <= problem.deadline_s
+    barred = "max_shards is 0 for all learners"
+    late = f"nobody can train a shard {passes} times in less than {problem.deadline_s:g} s"
+    if not may.any():
+        return refused(
+            barred if can.any() else f"{barred}, and {late}",
+            constraint="max_shards",
+            miss=1,
+            nearest={"max_shards": 1} if can.any() else {},
         )
-    return CyclePlan.of(problem, np.minimum(asked, problem.max_shards), passes)
+    soonest_s = float(enough_s[may].min())
+    return refused(
+        late if not can.any() else f"{late} of those with max_shards above 0",
+        constraint="deadline_s",
+        miss=soonest_s - problem.deadline_s,
+        nearest={"deadline_s": soonest_s} | ({"max_shards": 1} if can.any() else {}),
+    )
 
 
 def _before(deadline_s: float) -> float:

@@ -1,6 +1,7 @@
 """Equal shares, whatever the learners can do: HU or ETA in Mohammad and Sorour.
 
-The plan shows who is late: nothing is left out to meet the deadline.
+Shares follow from the bounds alone. The plan shows who is late, where costs are known: nothing is
+left out to meet the deadline.
 """
 
 import numpy as np
@@ -11,5 +12,5 @@ from melisma.allocation.shares import by_weight
 
 def equal(problem: CycleProblem, passes: int | None = None) -> CyclePlan:
     """The same number of shards for each; without `passes`, each does the updates that fit."""
-    shards = by_weight(problem, np.ones(problem.learners))
+    shards = by_weight(problem.blind(), np.ones(problem.learners))
     return CyclePlan.of(problem, shards, passes)

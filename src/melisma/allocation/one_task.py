@@ -1,7 +1,7 @@
 """One task, one cycle: who trains how many shards, how often, by the deadline."""
 
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
@@ -16,11 +16,12 @@ from melisma.allocation.checks import (
     common_shape,
     counts,
     numbers,
+    refuse,
     single,
     together,
 )
 from melisma.allocation.costs import Costs
-from melisma.errors import InfeasibleError
+from melisma.errors import SettingError
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -29,7 +30,7 @@ class CycleProblem:
 
     `min_shards`, `max_shards` and `held` are one number for all learners or one for each;
     no `max_shards` means all the data. `shards` in all and `deadline_s` are single numbers.
-    Whether bounds leave room for all data is for those schemes to ask that hand out all of it.
+    Whether there is room for all data, and time, is for each scheme to ask.
     """
 
     train_s: Floats
@@ -59,9 +60,12 @@ class CycleProblem:
             "fixed_s": numbers("fixed_s", fixed_s),
         }
         total = single("shards", counts("shards", shards, least=1))
+        least = counts("min_shards", min_shards)
         bounds = {
-            "min_shards": counts("min_shards", min_shards),
-            "max_shards": counts("max_shards", total if max_shards is None else max_shards),
+            "min_shards": least,
+            "max_shards": counts(
+                "max_shards", np.maximum(least, total) if max_shards is None else max_shards
+            ),
             "held": counts("held", held),
         }
         shape = common_shape(costs | bounds, axes=1)
@@ -70,69 +74,44 @@ class CycleProblem:
         fields["shards"] = total
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-        self._check_bounds()
-
-    def _check_bounds(self) -> None:
-        crossed = np.flatnonzero(self.min_shards > self.max_shards)
-        if crossed.size:
-            k = int(crossed[0])
-            low, high = int(self.min_shards[k]), int(self.max_shards[k])
-            raise InfeasibleError(
-                f"learner {k} must take at least {low} shards and at most {high}; "
-                f"min_shards of {high} or max_shards of {low} would do",
-                constraint="max_shards",
-                miss=low - high,
-                nearest={"min_shards": high, "max_shards": low},
-            )
-        soonest = float(self.fixed_s.min())
-        if soonest >= self.deadline_s:
-            useful = float(self.seconds(1, 1).min())
-            raise InfeasibleError(
-                f"deadline_s is {self.deadline_s:g}, but the model alone (fixed_s) takes every "
-                f"learner {soonest:g} s or more; {useful:g} s is the least for one shard, once",
-                constraint="deadline_s",
-                miss=useful - self.deadline_s,
-                nearest={"deadline_s": useful},
-            )
-
-    def require_room(self) -> None:
-        """`InfeasibleError` if the bounds do not let learners take all the data, and no more."""
-        least = int(self.min_shards.sum())
-        if least > self.shards:
-            raise InfeasibleError(
-                f"min_shards of all learners come to {least}, {least - self.shards} more than "
-                f"the {self.shards} shards there are; at least {least} shards would do",
-                constraint="min_shards",
-                miss=least - self.shards,
-                nearest={"shards": least},
-            )
-        most = int(self.max_shards.sum())
-        if most < self.shards:
-            raise InfeasibleError(
-                f"max_shards of all learners come to {most}, {self.shards - most} fewer than "
-                f"the {self.shards} shards there are; at most {most} shards would do",
-                constraint="max_shards",
-                miss=self.shards - most,
-                nearest={"shards": most},
-            )
+        refuse(
+            "min_shards",
+            self.min_shards,
+            self.min_shards > self.max_shards,
+            "at most the max_shards of the same learner",
+        )
 
     @property
     def learners(self) -> int:
         """How many learners there are."""
         return int(self.train_s.size)
 
-    def of(self, learners: Ints) -> "CycleProblem":
+    @property
+    def measured(self) -> bool:
+        """Whether anything is known of the costs."""
+        return not np.isnan(self.train_s[0])
+
+    def blind(self) -> Self:
+        """The same problem with nothing known of the costs: they are NaN."""
+        unknown = np.full(self.learners, np.nan)
+        return self._with(train_s=unknown, ship_s=unknown, fixed_s=unknown)
+
+    def of(self, learners: Ints) -> Self:
         """The same problem with its learners in this order."""
         names = ("train_s", "ship_s", "fixed_s", "min_shards", "max_shards", "held")
-        return replace(self, **{name: getattr(self, name)[learners] for name in names})
+        return self._with(**{name: getattr(self, name)[learners] for name in names})
 
-    def within(self, low: Ints, high: Ints) -> "CycleProblem":
+    def within(self, low: Ints, high: Ints) -> Self:
         """The same problem with other bounds, which leave room for all its data."""
+        return self._with(min_shards=low, max_shards=high)
+
+    def _with(self, **arrays: Floats | Ints) -> Self:
         # Nothing is left to check; this is where plans for a hundred learners spend their time.
-        bounded = copy(self)
-        object.__setattr__(bounded, "min_shards", low)
-        object.__setattr__(bounded, "max_shards", high)
-        return bounded
+        other = copy(self)
+        other.__dict__.pop("costs", None)
+        for name, array in arrays.items():
+            object.__setattr__(other, name, array)
+        return other
 
     @cached_property
     def costs(self) -> Costs:
@@ -168,6 +147,8 @@ class CyclePlan:
     @classmethod
     def of(cls, problem: CycleProblem, shards: Ints, passes: int | None) -> Self:
         """The plan with so many passes for all who have shards, or else with those that fit."""
+        if passes is None and not problem.measured:
+            raise SettingError("which updates fit is not known without costs; give passes")
         if passes is None:
             return cls(shards, problem.most_updates(shards))
         counts("passes", passes, least=1)

@@ -23,10 +23,11 @@ from melisma.allocation.checks import (
     common_shape,
     counts,
     numbers,
+    refuse,
     single,
     together,
 )
-from melisma.errors import InfeasibleError, SettingError
+from melisma.errors import SettingError
 
 # Between these no sum, square or quotient of seconds leaves double precision.
 SHORTEST_S, LONGEST_S = 1e-60, 1e60
@@ -84,17 +85,8 @@ class RadioProblem:
         self._check_range()
 
     def _check_bounds(self) -> None:
-        crossed = np.flatnonzero(self.min_batch > self.max_batch)
-        if crossed.size:
-            k = int(crossed[0])
-            low, high = int(self.min_batch[k]), int(self.max_batch[k])
-            raise InfeasibleError(
-                f"learner {k} must take a batch of at least {low} and at most {high}; "
-                f"min_batch of {high} or max_batch of {low} would do",
-                constraint="max_batch",
-                miss=low - high,
-                nearest={"min_batch": high, "max_batch": low},
-            )
+        crossed = self.min_batch > self.max_batch
+        refuse("min_batch", self.min_batch, crossed, "at most the max_batch of the same learner")
 
     def _check_range(self) -> None:
         with np.errstate(over="ignore", under="ignore"):

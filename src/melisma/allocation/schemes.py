@@ -1,4 +1,4 @@
-"""The table of schemes: what each is called, decides, must know, and gives away.
+"""The table of schemes: what each is called, decides, and must know.
 
 The command line, the docs and the cycle read schemes from here only. A new scheme is one file and
 one row.
@@ -6,10 +6,10 @@ one row.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from numpy.random import Generator
+from numpy.typing import ArrayLike
 
 from melisma.allocation.dab import dab
 from melisma.allocation.equal import equal
@@ -29,29 +29,68 @@ DAB = "Mays, Elsayed and Hassanein"
 STALENESS = "Mohammad and Sorour"
 FEEL = "Ren, Yu and Ding"
 
-Plan = CyclePlan | SharedPlan | RadioPlan
+# What a learner tells before its update, in words.
+TOLD = {
+    "nothing": "nothing",
+    "bounds": "number of shards wanted",
+    "costs": "train_s, ship_s and fixed_s, each with its spread",
+    "radio": "slope_s, base_s and threshold of a gradient, and the rates of its link",
+}
+
+
+class Given(NamedTuple):
+    """What there is beside the problem; a scheme takes from it what its row says.
+
+    `passes` as the task fixes them, `bounds` as learners reported them, a random generator, and
+    the seconds for a search.
+    """
+
+    passes: int | None = None
+    bounds: ArrayLike | None = None
+    rng: Generator | None = None
+    time_limit_s: float | None = None
+
+
+NOTHING_ELSE = Given()
 
 
 @dataclass(frozen=True)
 class Scheme:
     """A row of the table.
 
-    `problem` says what `plan` takes: a `CycleProblem` with the passes that the task fixes, where
-    `passes` is not "chosen"; a `SharedProblem`; or a `RadioProblem` with a random generator.
-    `before` and `during` are what a learner gives away before its update and while it trains.
+    `problem` is what `plan` takes: a `CycleProblem`, `SharedProblem` or `RadioProblem`. `needs` is
+    what a learner gives away before its update, and all that a plan depends on beside the bounds;
+    `during` what it gives away while it trains. `one_state` plans on the costs of the state in
+    which each learner was measured; `draws` needs a random generator.
     """
 
     name: str
     problem: Literal["cycle", "shared", "radio"]
-    plan: Callable[..., Plan]
+    decide: Callable[[Any, Given], CyclePlan | SharedPlan | RadioPlan]
     summary: str
     paper: str
-    before: str = "train_s, ship_s and fixed_s, each with its spread"
+    needs: Literal["nothing", "bounds", "costs", "radio"] = "costs"
     during: str = "progress"
-    passes: Literal["fixed", "optional", "chosen"] = "fixed"
+    passes: Literal["fixed", "optional", "chosen", "unused"] = "fixed"
     keeps_deadline: bool = True
     hands_out_all: bool = True
+    one_state: bool = False
+    draws: bool = False
     most_learners: int | None = None
+
+    @property
+    def before(self) -> str:
+        """What a learner gives away before its update, in words."""
+        return TOLD[self.needs]
+
+    def plan(self, problem: Any, given: Given = NOTHING_ELSE) -> Any:
+        """What the scheme decides, or `InfeasibleError`; `SettingError` if something is missing."""
+        if isinstance(problem, CycleProblem):
+            if self.passes == "fixed" and given.passes is None:
+                raise SettingError(f"scheme {self.name} needs passes, for example passes = 1")
+            if self.needs == "costs" and not problem.measured:
+                raise SettingError(f"scheme {self.name} needs the costs of learners")
+        return self.decide(problem, given)
 
 
 def cycle_plan(name: str, problem: CycleProblem, passes: int | None = None) -> CyclePlan:
@@ -61,9 +100,7 @@ def cycle_plan(name: str, problem: CycleProblem, passes: int | None = None) -> C
         raise SettingError(f"scheme {name} is not one for a single task in a cycle")
     if scheme.passes == "chosen" and passes is not None:
         raise SettingError(f"scheme {name} chooses passes by itself; leave passes out")
-    if scheme.passes == "fixed" and passes is None:
-        raise SettingError(f"scheme {name} needs passes, for example passes = 1")
-    plan = scheme.plan(problem) if scheme.passes == "chosen" else scheme.plan(problem, passes)
+    plan = scheme.plan(problem, Given(passes=passes))
     assert isinstance(plan, CyclePlan)
     return plan
 
@@ -75,37 +112,32 @@ def scheme_named(name: str) -> Scheme:
     return SCHEMES[name]
 
 
-def _feel(problem: RadioProblem, _: Generator) -> RadioPlan:
-    return feel(problem)
+def _dab(problem: CycleProblem, given: Given) -> CyclePlan:
+    assert given.passes is not None  # `Scheme.plan` has asked for them
+    return dab(problem, given.passes, given.bounds)
 
 
-def _online(problem: RadioProblem, _: Generator) -> RadioPlan:
-    return slots(problem, online(problem))
-
-
-def _full(problem: RadioProblem, _: Generator) -> RadioPlan:
-    return slots(problem, full(problem))
-
-
-def _random(problem: RadioProblem, rng: Generator) -> RadioPlan:
-    return slots(problem, random(problem, rng))
+def _random(problem: RadioProblem, given: Given) -> RadioPlan:
+    if given.rng is None:
+        raise SettingError("scheme random needs a random generator")
+    return slots(problem, random(problem, given.rng))
 
 
 _ROWS = (
     Scheme(
         name="equal",
         problem="cycle",
-        plan=equal,
+        decide=lambda problem, given: equal(problem, given.passes),
         summary="the same share for all, late or not",
         paper=STALENESS,
-        before="nothing",
+        needs="nothing",
         passes="optional",
         keeps_deadline=False,
     ),
     Scheme(
         name="proportional",
         problem="cycle",
-        plan=proportional,
+        decide=lambda problem, given: proportional(problem, given.passes),
         summary="shares by measured speed, late or not",
         paper="a baseline of the field",
         passes="optional",
@@ -114,7 +146,7 @@ _ROWS = (
     Scheme(
         name="synchronous",
         problem="cycle",
-        plan=synchronous,
+        decide=lambda problem, _: synchronous(problem),
         summary="the most updates that all can do",
         paper=STALENESS,
         passes="chosen",
@@ -122,7 +154,7 @@ _ROWS = (
     Scheme(
         name="staleness",
         problem="cycle",
-        plan=staleness,
+        decide=lambda problem, _: staleness(problem),
         summary="updates that differ as little as possible",
         paper=STALENESS,
         passes="chosen",
@@ -130,7 +162,7 @@ _ROWS = (
     Scheme(
         name="staleness-numerical",
         problem="cycle",
-        plan=partial(staleness, method="numerical"),
+        decide=lambda problem, _: staleness(problem, method="numerical"),
         summary="the same by relaxation in an NLP solver, for comparison",
         paper=STALENESS,
         passes="chosen",
@@ -139,7 +171,7 @@ _ROWS = (
     Scheme(
         name="staleness-sai",
         problem="cycle",
-        plan=partial(staleness, method="sai"),
+        decide=lambda problem, _: staleness(problem, method="sai"),
         summary="the same by suggest and improve, for comparison",
         paper=STALENESS,
         passes="chosen",
@@ -148,54 +180,64 @@ _ROWS = (
     Scheme(
         name="dab",
         problem="cycle",
-        plan=dab,
+        decide=_dab,
         summary="each learner asks for what it can do in time",
         paper=DAB,
-        before="number of shards wanted",
+        needs="bounds",
         during="that it is alive",
         hands_out_all=False,
     ),
     Scheme(
         name="med",
         problem="shared",
-        plan=med,
+        decide=lambda problem, given: med(problem, time_limit_s=given.time_limit_s),
         summary="several tasks on expected costs, within a budget",
         paper=MAYS,
     ),
     Scheme(
         name="mmtt",
         problem="shared",
-        plan=med,
+        decide=lambda problem, given: med(problem, time_limit_s=given.time_limit_s),
         summary="the same on the costs of one state of each learner",
         paper=MAYS,
+        one_state=True,
     ),
     Scheme(
         name="feel",
         problem="radio",
-        plan=_feel,
+        decide=lambda problem, _: feel(problem),
         summary="batch sizes and radio slots together",
         paper=FEEL,
+        needs="radio",
+        passes="unused",
     ),
     Scheme(
         name="online",
         problem="radio",
-        plan=_online,
+        decide=lambda problem, _: slots(problem, online(problem)),
         summary="the smallest batch, with the best slots",
         paper=FEEL,
+        needs="radio",
+        passes="unused",
     ),
     Scheme(
         name="full",
         problem="radio",
-        plan=_full,
+        decide=lambda problem, _: slots(problem, full(problem)),
         summary="the largest batch, with the best slots",
         paper=FEEL,
+        needs="radio",
+        passes="unused",
     ),
     Scheme(
         name="random",
         problem="radio",
-        plan=_random,
+        decide=_random,
         summary="a random batch, with the best slots",
         paper=FEEL,
+        draws=True,
+        needs="radio",
+        passes="unused",
     ),
 )
 SCHEMES = {row.name: row for row in _ROWS}

@@ -8,6 +8,7 @@ A task takes as long as its slowest learner, Eq. 4.1. The rounding is monotone i
 recompute their seconds by this very expression: none exceeds its deadline in the last bit.
 """
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from melisma.allocation.checks import Floats, Ints, common_shape, counts, numbers, single, together
-from melisma.errors import InfeasibleError, SettingError
+from melisma.errors import SettingError
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -70,27 +71,6 @@ class SharedProblem:
         fields["budget"] = _budget(budget)
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-        self._check_counts()
-
-    def _check_counts(self) -> None:
-        tasks, learners = self.fixed_s.shape
-        if learners < tasks:
-            raise InfeasibleError(
-                f"{learners} learners cannot work for {tasks} tasks, one task each; "
-                f"{tasks} learners are the least",
-                constraint="learners",
-                miss=tasks - learners,
-                nearest={"learners": tasks},
-            )
-        least, total = int(self.min_shards.sum()), int(self.shards.sum())
-        if least > total:
-            raise InfeasibleError(
-                f"min_shards of all learners come to {least}, {least - total} more than the "
-                f"{total} shards there are; min_shards of {self.most_even()} for all would do",
-                constraint="min_shards",
-                miss=least - total,
-                nearest={"min_shards": self.most_even()},
-            )
 
     @property
     def tasks(self) -> int:
@@ -105,6 +85,12 @@ class SharedProblem:
     def seconds(self, shards: Ints) -> Floats:
         """What the cost model says for a plan, tasks x learners; nothing for no shards."""
         return np.where(shards > 0, self.fixed_s + self.shard_s * shards, 0.0)
+
+    def with_least(self, min_shards: Ints) -> "SharedProblem":
+        """The same problem with other `min_shards`."""
+        changed = copy(self)
+        object.__setattr__(changed, "min_shards", min_shards)
+        return changed
 
     def most_even(self) -> int:
         """The largest `min_shards`, the same for all, that the tasks' shards allow."""
@@ -147,7 +133,10 @@ class SharedPlan:
 
     @property
     def gap(self) -> float:
-        """How far the sum may be above the least possible, as a part of it; 0 is proven best."""
+        """How far the sum may be above the least possible, as a part of it.
+
+        0 is proven best; sums are not told apart below a part in 10^9, which is their rounding.
+        """
         return (self.total_s - self.bound_s) / self.total_s
 
     @property
@@ -158,7 +147,7 @@ class SharedPlan:
 
 
 def cost_of(problem: SharedProblem, shards: Ints) -> float:
-    """What a plan costs, by the one expression that is compared with the budget."""
+    """What a plan costs. Sums are rounded: a budget is kept up to a part in 10^12 of it."""
     # Sorted, so that the sum does not depend on the order of learners.
     return float(np.sort(problem.price * shards.sum(axis=0)).sum())
 

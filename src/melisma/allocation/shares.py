@@ -8,6 +8,7 @@ import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.one_task import CycleProblem
+from melisma.allocation.room import require_room
 
 
 def fill(problem: CycleProblem, low: Ints, high: Ints) -> Ints:
@@ -25,7 +26,7 @@ def fill(problem: CycleProblem, low: Ints, high: Ints) -> Ints:
 
 def by_weight(problem: CycleProblem, weight: Floats) -> Ints:
     """Shares of all data in proportion to `weight`, cut to the bounds of each learner."""
-    problem.require_room()
+    require_room(problem)
     low, high = problem.min_shards, problem.max_shards
     quota = np.clip(_level(problem, weight) * weight, low, high)
     shares = np.floor(quota).astype(np.int64)

@@ -21,7 +21,8 @@ def slots(problem: RadioProblem, batch: ArrayLike, broadcast: bool = False) -> R
     """The plan of least `round_s` with these batches, one for all learners or one for each.
 
     In a broadcast the downlink is one transmission to all, at the rate of the slowest, and each
-    `downlink_slot_s` is the whole frame. Batches outside the learners' bounds are refused.
+    `downlink_slot_s` is the whole frame. Batches outside the learners' bounds are refused. Those of
+    the plan are of the kind given: whole numbers stay so, and floats do.
     """
     taken = _batches(problem, batch)
     up_s = problem.frame_s * _shares(problem.uplink_s, problem.gradient_s(taken))
@@ -104,8 +105,7 @@ def _beyond(air_s: Floats, idle_s: Floats) -> float:
 
 def _batches(problem: RadioProblem, batch: ArrayLike) -> Ints | Floats:
     given = numbers("batch", batch)
-    whole = bool(np.all(given == np.floor(given)))
-    fields = {"batch": counts("batch", batch) if whole else given}
+    fields = {"batch": counts("batch", batch) if np.asarray(batch).dtype.kind in "iu" else given}
     taken: Ints | Floats = together((problem.learners,), fields)["batch"]
     outside = np.flatnonzero((taken < problem.min_batch) | (taken > problem.max_batch))
     if outside.size:

@@ -8,9 +8,9 @@ import numpy as np
 
 from melisma.allocation.costs import MOST_UPDATES
 from melisma.allocation.one_task import CyclePlan, CycleProblem
+from melisma.allocation.room import require_one_update
 from melisma.allocation.search import last_reaching
 from melisma.allocation.shares import fill
-from melisma.allocation.shortfall import require_one_update
 
 # Where to begin the search among many learners is found from about so many of them.
 SAMPLE = 4096

@@ -1,16 +1,16 @@
 """`melisma plan`: who would get how much, when each would end, and whether the deadline holds.
 
 Nothing is trained and nobody is called: costs are what the files say of task and devices.
+It ends with 0 if a plan keeps deadlines and budget, and with 1 if none does.
 """
 
 import json
 from math import inf
 
 import click
-from rich.console import Console
 
 from melisma.allocation.schemes import SCHEMES, Scheme, scheme_named
-from melisma.cli import plan_report, plan_view
+from melisma.cli import output, plan_report, plan_view
 from melisma.errors import SettingError
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.muster import read_fleet
@@ -53,19 +53,20 @@ def command(  # noqa: PLR0913 - one argument an option
     _check(tasks, read)
     first = _scheme_of(read, scheme)
     fleet = read_fleet(fleet_path)
+    rows = _alike(first) if every else [first]
+    _check_rows(tasks, read, rows)
+    _check_own(tasks, read, fleet)
     if every:
-        reports = [_compared(row, read, fleet, time_limit_s) for row in _alike(first)]
+        reports = [_compared(row, read, fleet, time_limit_s) for row in rows]
     else:
-        _check_passes(tasks, read, first)
         reports = [plan_report.report(first, read, fleet, time_limit_s)]
     if as_json:
-        click.echo(json.dumps({"plans": reports} if every else reports[0], allow_nan=False))
+        whole = {"plans": reports} if every else reports[0]
+        output.write(json.dumps(whole, default=list, allow_nan=False) + "\n")
     else:
-        # Names are printed as they are, brackets and colons too.
-        console = Console(highlight=False, markup=False, emoji=False)
         view = plan_view.comparison(reports) if every else plan_view.plan(reports[0], show)
-        console.print(view)
-    if not any(report["feasible"] for report in reports):
+        output.write(view)
+    if not any(map(plan_report.holds, reports)):
         raise click.exceptions.Exit(1)
 
 
@@ -97,12 +98,27 @@ def _scheme_of(tasks: list[Task], asked: str | None) -> Scheme:
     return row
 
 
-def _check_passes(paths: tuple[str, ...], tasks: list[Task], row: Scheme) -> None:
+def _check_rows(paths: tuple[str, ...], tasks: list[Task], rows: list[Scheme]) -> None:
+    """What none of these schemes can do without, or with."""
+    name = rows[0].name
     for path, task in zip(paths, tasks, strict=True):
-        if row.problem != "radio" and row.passes == "fixed" and task.passes is None:
+        if task.passes is None and all(row.passes == "fixed" for row in rows):
             raise SettingError(
-                f"{path}: task: passes is missing; scheme {row.name} needs it, such as passes = 1"
+                f"{path}: task: passes is missing; scheme {name} needs it, such as passes = 1"
             )
+        if task.max_shards is not None and rows[0].problem == "shared":
+            raise SettingError(
+                f"{path}: task.max_shards: scheme {name} knows no largest share; leave it out"
+            )
+
+
+def _check_own(paths: tuple[str, ...], tasks: list[Task], fleet: Fleet) -> None:
+    """Data that stays on devices must be enough for all of them."""
+    for path, task in zip(paths, tasks, strict=True):
+        try:
+            fleet.own_shards(task)
+        except SettingError as error:
+            raise SettingError(f"{path}: {error}") from None
 
 
 def _alike(first: Scheme) -> list[Scheme]:
@@ -114,8 +130,8 @@ def _compared(
 ) -> plan_report.Report:
     """A comparison goes on without the schemes that cannot take part."""
     if row.most_learners is not None and fleet.learners > row.most_learners:
-        return plan_report.skipped(row, f"left out beyond {row.most_learners} learners")
+        return plan_report.skipped(row, tasks, f"left out beyond {row.most_learners} learners")
     try:
         return plan_report.report(row, tasks, fleet, time_limit_s)
     except SettingError as error:
-        return plan_report.skipped(row, str(error))
+        return plan_report.skipped(row, tasks, str(error))

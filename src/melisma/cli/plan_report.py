@@ -1,14 +1,17 @@
 """What `melisma plan` has to say, as plain data: printed as JSON, or drawn by `plan_view`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from melisma.allocation.builders import cycle_problem, radio_problem, shared_problem
+from melisma.allocation.checks import ROUNDING
+from melisma.allocation.one_task import CyclePlan
 from melisma.allocation.radio import RadioPlan
-from melisma.allocation.schemes import Scheme, cycle_plan
+from melisma.allocation.schemes import Given, Scheme
 from melisma.allocation.shared import SharedPlan
 from melisma.errors import InfeasibleError
 from melisma.fleet.chance import generator
@@ -18,96 +21,167 @@ from melisma.fleet.task import Task
 Report = dict[str, Any]
 
 
+@dataclass(frozen=True, eq=False)
+class Learners:
+    """A row for each learner, made when it is looked at; a million of them are arrays."""
+
+    columns: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.columns["name"])
+
+    def __iter__(self) -> Iterator[Report]:
+        return self.first(len(self))
+
+    def first(self, count: int) -> Iterator[Report]:
+        """The rows of so many learners."""
+        parts = (column[:count] for column in self.columns.values())
+        values = (part.tolist() if isinstance(part, np.ndarray) else part for part in parts)
+        return (dict(zip(self.columns, row, strict=True)) for row in zip(*values, strict=True))
+
+
 def report(scheme: Scheme, tasks: Sequence[Task], fleet: Fleet, time_limit_s: float) -> Report:
     """The plan of one scheme, or why there is none."""
-    head = {
+    given = Given(
+        passes=tasks[0].passes,
+        rng=generator(tasks[0].seed, "random batch"),
+        time_limit_s=time_limit_s,
+    )
+    try:
+        found = KINDS[scheme.problem](scheme, given, tasks, fleet)
+    except InfeasibleError as error:
+        return _head(scheme, tasks) | _infeasible(error, tasks, fleet)
+    return _head(scheme, tasks) | {"feasible": True} | found
+
+
+def skipped(scheme: Scheme, tasks: Sequence[Task], why: str) -> Report:
+    """A scheme that does not take part in a comparison."""
+    return _head(scheme, tasks) | _no_plan(why)
+
+
+def holds(found: Report) -> bool:
+    """Whether there is a plan, and it keeps deadlines and budget."""
+    return all(found.get(key, False) for key in ("feasible", "keeps_deadline", "keeps_budget"))
+
+
+def _head(scheme: Scheme, tasks: Sequence[Task]) -> Report:
+    return {
         "scheme": scheme.name,
         "problem": scheme.problem,
         "tasks": [task.name for task in tasks],
         "deadline_s": [task.deadline_s for task in tasks],
         "shards": [task.shards for task in tasks],
     }
-    try:
-        return head | {"feasible": True} | KINDS[scheme.problem](scheme, tasks, fleet, time_limit_s)
-    except InfeasibleError as error:
-        return head | _infeasible(error, fleet)
 
 
-def skipped(scheme: Scheme, why: str) -> Report:
-    """A scheme that does not take part in a comparison."""
-    return {"scheme": scheme.name, "problem": scheme.problem, "feasible": False, "why": why}
+def _infeasible(error: InfeasibleError, tasks: Sequence[Task], fleet: Fleet) -> Report:
+    about = {"constraint": error.constraint, "miss": error.miss, "nearest": error.nearest}
+    who = {
+        "learners_in_the_way": [fleet.names[number] for number in error.learners],
+        "tasks_in_the_way": [tasks[number].name for number in error.tasks],
+    }
+    return _no_plan(str(error)) | about | who
 
 
-def _infeasible(error: InfeasibleError, fleet: Fleet) -> Report:
-    names = [fleet.names[number] for number in error.learners]
+def _no_plan(why: str) -> Report:
     return {
         "feasible": False,
-        "why": str(error),
-        "constraint": error.constraint,
-        "miss": error.miss,
-        "nearest": error.nearest,
-        "learners": names,
+        "why": why,
+        "constraint": None,
+        "miss": None,
+        "nearest": {},
+        "learners_in_the_way": [],
+        "tasks_in_the_way": [],
     }
 
 
-def _cycle(scheme: Scheme, tasks: Sequence[Task], fleet: Fleet, _: float) -> Report:
+def _cycle(scheme: Scheme, given: Given, tasks: Sequence[Task], fleet: Fleet) -> Report:
     (task,) = tasks
-    problem = cycle_problem(task, fleet)
-    passes = None if scheme.passes == "chosen" else task.passes
-    plan = cycle_plan(scheme.name, problem, passes)
+    own = fleet.own_shards(task) if task.mode == "federated" else None
+    problem = cycle_problem(task, fleet.estimates(task), own=own)
+    plan: CyclePlan = scheme.plan(problem, given)
     seconds = plan.seconds(problem)
-    late = (seconds > task.deadline_s) | ((plan.shards > 0) & (plan.updates == 0))
-    rows = zip(fleet.names, plan.shards, plan.updates, seconds, late, strict=True)
+    busy = plan.shards > 0
+    late = (seconds > task.deadline_s) | (busy & (plan.updates == 0))
+    columns = {
+        "name": fleet.names,
+        "shards": plan.shards,
+        "updates": plan.updates,
+        "seconds": seconds,
+        "late": late,
+    }
     return {
-        "learners": [
-            {
-                "name": name,
-                "shards": int(shards),
-                "updates": int(updates),
-                "seconds": float(time_s),
-                "late": bool(is_late),
-            }
-            for name, shards, updates, time_s, is_late in rows
-        ],
+        "learners": Learners(columns),
         "handed_out": int(plan.shards.sum()),
         "hands_out_all": scheme.hands_out_all,
+        "idle": int(np.count_nonzero(~busy)),
         "late": int(late.sum()),
+        "keeps_deadline": not late.any(),
         "ends_s": float(seconds.max()),
+        "least_updates": int(plan.updates[busy].min()),
+        "most_updates": int(plan.updates[busy].max()),
         "max_staleness": plan.max_staleness,
         "average_staleness": plan.average_staleness,
-        "cost": float(fleet.price @ plan.shards) if _priced(fleet) else None,
-    }
+    } | _costs(float(fleet.price @ plan.shards) if _priced(fleet) else None, fleet)
 
 
-def _shared(scheme: Scheme, tasks: Sequence[Task], fleet: Fleet, time_limit_s: float) -> Report:
+def _shared(scheme: Scheme, given: Given, tasks: Sequence[Task], fleet: Fleet) -> Report:
     states = None
-    if scheme.name == "mmtt":
+    if scheme.one_state:
         # As benchmarked in whatever state each learner happened to be in.
         states = fleet.drawn_states(generator(fleet.seed, "benchmarked state"))
     problem = shared_problem(tasks, fleet, states)
-    plan = scheme.plan(problem, time_limit_s=time_limit_s)
-    assert isinstance(plan, SharedPlan)
+    plan: SharedPlan = scheme.plan(problem, given)
     expected = problem if states is None else shared_problem(tasks, fleet)
     seconds = expected.seconds(plan.shards)
-    each = plan.task_of, plan.shards.sum(axis=0), seconds.sum(axis=0)
-    rows = zip(fleet.names, *each, strict=True)
+    shards, ends_s = plan.shards.sum(axis=0), seconds.max(axis=1)
+    # The last is for those without any shards.
+    names = np.array([*(task.name for task in tasks), None], dtype=np.object_)
+    columns = {
+        "name": fleet.names,
+        "task": names[np.where(shards > 0, plan.task_of, -1)],
+        "shards": shards,
+        "seconds": seconds.sum(axis=0),
+    }
     return {
-        "learners": [
-            {
-                "name": name,
-                "task": tasks[task].name if shards else None,
-                "shards": int(shards),
-                "seconds": float(time_s),
-            }
-            for name, task, shards, time_s in rows
-        ],
+        "learners": Learners(columns),
         "task_s": plan.task_s.tolist(),
-        "expected_s": seconds.max(axis=1).tolist(),
+        "expected_s": ends_s.tolist(),
+        "keeps_deadline": bool(np.all(ends_s <= expected.deadline_s)),
         "total_s": float(plan.task_s.sum()),
         "bound_s": float(plan.bound_s),
         "gap": plan.gap,
-        "cost": plan.cost,
+    } | _costs(plan.cost, fleet)
+
+
+def _radio(scheme: Scheme, given: Given, tasks: Sequence[Task], fleet: Fleet) -> Report:
+    (task,) = tasks
+    problem = radio_problem(task, fleet)
+    plan: RadioPlan = scheme.plan(problem, given)
+    columns = {
+        "name": fleet.names,
+        "batch": plan.batch,
+        "gradient_s": problem.gradient_s(plan.batch),
+        "uplink_slot_s": plan.uplink_slot_s,
+        "downlink_slot_s": plan.downlink_slot_s,
+    }
+    rounds = int(task.deadline_s // plan.round_s)
+    return {
+        "learners": Learners(columns),
+        "frame_s": problem.frame_s,
+        "batch": int(plan.batch.sum()),
+        "round_s": plan.round_s,
+        "efficiency": plan.efficiency,
+        "rounds_by_deadline": rounds,
+        "keeps_deadline": rounds > 0,
+    } | _costs(None, fleet)
+
+
+def _costs(cost: float | None, fleet: Fleet) -> Report:
+    return {
+        "cost": cost,
         "budget": fleet.budget if isfinite(fleet.budget) else None,
+        "keeps_budget": cost is None or cost <= fleet.budget * (1 + ROUNDING),
     }
 
 
@@ -116,35 +190,7 @@ def _priced(fleet: Fleet) -> bool:
     return isfinite(fleet.budget) or bool(np.any(fleet.price != 1.0))
 
 
-def _radio(scheme: Scheme, tasks: Sequence[Task], fleet: Fleet, _: float) -> Report:
-    (task,) = tasks
-    problem = radio_problem(task, fleet)
-    plan = scheme.plan(problem, generator(task.seed, "random batch"))
-    assert isinstance(plan, RadioPlan)
-    gradient_s = problem.gradient_s(plan.batch)
-    rows = zip(
-        fleet.names, plan.batch, gradient_s, plan.uplink_slot_s, plan.downlink_slot_s, strict=True
-    )
-    return {
-        "learners": [
-            {
-                "name": name,
-                "batch": int(batch),
-                "gradient_s": float(own_s),
-                "uplink_slot_s": float(up_s),
-                "downlink_slot_s": float(down_s),
-            }
-            for name, batch, own_s, up_s, down_s in rows
-        ],
-        "frame_s": problem.frame_s,
-        "batch": int(plan.batch.sum()),
-        "round_s": plan.round_s,
-        "efficiency": plan.efficiency,
-        "rounds_by_deadline": int(task.deadline_s // plan.round_s),
-    }
-
-
-KINDS: dict[str, Callable[[Scheme, Sequence[Task], Fleet, float], Report]] = {
+KINDS: dict[str, Callable[[Scheme, Given, Sequence[Task], Fleet], Report]] = {
     "cycle": _cycle,
     "shared": _shared,
     "radio": _radio,

@@ -5,7 +5,8 @@ What is where::
     task.py        TASK.toml; sizes.py what models and data weigh
     fleet_file.py  FLEET.toml; muster.py makes the learners of it, profiles.py knows kinds of them
     fleet.py       learners as arrays, and what a task costs each
-    estimates.py   a cost with its spread
+    states.py      costs by operating states
+    estimates.py   a cost as measured, with its spread; student.py its quantiles
     channel.py     radio rates
     chance.py      random generators by key
 """

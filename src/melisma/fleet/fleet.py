@@ -1,8 +1,8 @@
 """A fleet as arrays over its learners, and what a task costs each of them.
 
 Seconds follow from the description: a shard in `train_s`, or samples by a rate, or operations by
-the clock or by a share of a core. Over states, costs are expectations with the spread between the
-states (Eq. 4.1 of Mays' thesis is linear in them).
+the clock or by a share of a core. A state slows training by what it leaves of compute, and what
+travels by what it leaves of bandwidth; latency stays.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.fleet.estimates import Estimate, Estimates, Floats
+from melisma.errors import SettingError
+from melisma.fleet.channel import Floats
+from melisma.fleet.states import StateCosts
 from melisma.fleet.task import Task
 
 
@@ -60,25 +62,39 @@ class Fleet:
 
     def fixed_s(self, task: Task) -> Floats:
         """Seconds for the model down and the update up, undisturbed."""
-        return 2 * (8 * task.model_bytes / self.bandwidth_bps + self.latency_s)
+        return self._transfer_s(task) + 2 * self.latency_s
 
     def in_state(self, task: Task, state: NDArray[np.int64]) -> dict[str, Floats]:
         """The three costs with each learner in the state of that number."""
-        at = np.arange(self.learners), state
-        compute, bandwidth = self.compute_left[at], self.bandwidth_left[at]
-        return {
-            "train_s": self.train_s(task) / compute,
-            "ship_s": self.ship_s(task) / bandwidth,
-            "fixed_s": self.fixed_s(task) / bandwidth,
-        }
+        return self.estimates(task).within(state)
 
-    def estimates(self, task: Task) -> Estimates:
-        """The three costs over the states: their mean and spread."""
-        return Estimates(
-            self._over_states(self.train_s(task), self.compute_left),
-            self._over_states(self.ship_s(task), self.bandwidth_left),
-            self._over_states(self.fixed_s(task), self.bandwidth_left),
-        )
+    def estimates(self, task: Task) -> StateCosts:
+        """The three costs in each state, with its probability."""
+        latency_s = 2 * self.latency_s[:, None]
+        train_s = self.train_s(task)[:, None] / self.compute_left
+        ship_s = self.ship_s(task)[:, None] / self.bandwidth_left
+        fixed_s = self._transfer_s(task)[:, None] / self.bandwidth_left + latency_s
+        shard_s = ship_s + (task.passes or 1) * train_s
+        typical_s = fixed_s + task.shards / self.learners * shard_s
+        return StateCosts(self.states, typical_s, train_s, ship_s, fixed_s)
+
+    def own_shards(self, task: Task) -> NDArray[np.int64]:
+        """Shards that lie on each device before the first cycle: none in parallelized learning.
+
+        In federated learning all shards lie there, as many on each device; the first ones have one
+        more where that leaves some over. `partition` says which samples these are, not how many.
+        """
+        if task.mode == "parallelized":
+            return np.zeros(self.learners, dtype=np.int64)
+        each, over = divmod(task.shards, self.learners)
+        if each < task.min_shards:
+            enough = task.samples // (self.learners * task.min_shards)
+            raise SettingError(
+                f"task {task.name}: {task.shards} shards on {self.learners} devices "
+                f"leave {each} to some; expected at least min_shards, {task.min_shards}"
+                + (f": shard_samples of {enough} would do" if enough else "")
+            )
+        return each + (np.arange(self.learners) < over).astype(np.int64)
 
     def drawn_states(self, rng: np.random.Generator) -> NDArray[np.int64]:
         """A state for each learner, by its own chances."""
@@ -86,8 +102,5 @@ class Fleet:
         drawn: NDArray[np.int64] = passed.sum(axis=1, dtype=np.int64)
         return drawn
 
-    def _over_states(self, seconds: Floats, left: Floats) -> Estimate:
-        slower = 1 / left
-        mean = (self.states * slower).sum(axis=1)
-        variance = (self.states * (slower - mean[:, None]) ** 2).sum(axis=1)
-        return Estimate(seconds * mean, seconds * np.sqrt(variance))
+    def _transfer_s(self, task: Task) -> Floats:
+        return 2 * 8 * task.model_bytes / self.bandwidth_bps

@@ -10,8 +10,7 @@ import numpy as np
 
 from melisma.errors import SettingError
 from melisma.fleet.chance import generator
-from melisma.fleet.channel import Channel, placed_m
-from melisma.fleet.estimates import Floats
+from melisma.fleet.channel import Channel, Floats, placed_m
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.fleet_file import Cell, FleetFile, FleetTable, Group, Hardware, Learner, Price
 from melisma.fleet.profiles import PROFILES, Profile

@@ -1,0 +1,46 @@
+"""Least staleness: each learner works until the deadline, and updates differ as little as may be.
+
+Mohammad and Sorour, problem (7): choose d_k with sum d_k = d so that the largest difference of
+tau_k, the updates that fit d_k, is least. `exact` solves it; `numerical` and `sai` are the paper's
+own ways over the `relaxed` problem, for comparison.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+from melisma.allocation.checks import Ints
+from melisma.allocation.one_task import CyclePlan, CycleProblem
+from melisma.allocation.room import require_one_update
+from melisma.allocation.shares import listed
+from melisma.allocation.staleness.exact import exact
+from melisma.allocation.staleness.numerical import numerical
+from melisma.allocation.staleness.sai import sai
+from melisma.errors import SettingError
+
+
+def staleness(
+    problem: CycleProblem, method: Literal["exact", "numerical", "sai"] = "exact"
+) -> CyclePlan:
+    """Least maximum staleness, then most updates; every learner does one update or more.
+
+    `numerical` and `sai` may miss the least.
+    """
+    if method not in METHODS:
+        raise SettingError(f"method is {method!r}; expected one of {', '.join(METHODS)}")
+    bounded = require_one_update(problem, least=1)
+    if method == "exact":
+        return CyclePlan.of(problem, exact(bounded), None)
+    # These two work in floats, whose sums depend on the order of learners.
+    order = listed(problem, np.arange(problem.learners))
+    shards = np.empty(problem.learners, dtype=np.int64)
+    shards[order] = METHODS[method](bounded.of(order))
+    return CyclePlan.of(problem, shards, None)
+
+
+METHODS: dict[str, Callable[[CycleProblem], Ints]] = {
+    "exact": exact,
+    "numerical": numerical,
+    "sai": sai,
+}

@@ -1,0 +1,66 @@
+"""Least staleness, exactly: the narrowest window of updates that leaves room for all data.
+
+The paper relaxes, floors and repairs; this need not, for tau_k depends on d_k alone. Learner k does
+between a and b updates exactly when D_k(b + 1) < d_k <= D_k(a), so a window [a, b] is feasible when
+each of these intervals, cut with the bounds, is non-empty, and their ends sum to at most and at
+least d. The narrowest of them is found by one sort; docs/allocation/staleness.md has the argument.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from melisma.allocation.checks import Ints
+from melisma.allocation.one_task import CycleProblem
+from melisma.allocation.search import last_reaching
+from melisma.allocation.shares import fill
+from melisma.allocation.synchronous import most_common_updates
+
+
+class Window(NamedTuple):
+    """The least and the most updates of any learner."""
+
+    least: int
+    most: int
+
+    @property
+    def width(self) -> int:
+        return self.most - self.least
+
+
+def exact(problem: CycleProblem) -> Ints:
+    """Shares of the best window, filled in proportion to the room of each learner."""
+    window = best_window(problem)
+    low = np.maximum(problem.min_shards, problem.most_shards(window.most + 1) + 1)
+    return fill(problem, low, problem.most_shards(window.least))
+
+
+def best_window(problem: CycleProblem) -> Window:
+    """The narrowest feasible window, among those the one with the largest least."""
+    a_max, b_min = _outer(problem)
+    shards = problem.most_shards(a_max)
+    above = problem.most_updates(shards)
+    # Who can do no number of updates from a_max to b_min: a window reaches down to the next that
+    # it can do below, or up to the next above.
+    torn = np.flatnonzero(above > b_min)
+    below = problem.costs.part(torn).most_updates(shards[torn] + 1, problem.deadline_s)
+    order = np.argsort(below)
+    below, above = below[order], np.maximum.accumulate(above[torn[order]])
+    least = np.append(below, a_max)
+    reached_by = np.searchsorted(below, least, side="left")
+    most = np.maximum(b_min, np.append(b_min, above)[reached_by])
+    best = np.flatnonzero(most - least == (most - least).min())[-1]
+    return Window(int(least[best]), int(most[best]))
+
+
+def _outer(problem: CycleProblem) -> Window:
+    """The largest a and the smallest b that any feasible window can have, each by itself."""
+
+    def lower(b: int) -> int:
+        return int(np.maximum(problem.min_shards, problem.most_shards(b + 1) + 1).sum())
+
+    slowest = int(problem.most_updates(problem.min_shards).min())
+    fastest = int(problem.most_updates(problem.max_shards).max())
+    common = most_common_updates(problem)
+    b_min = max(fastest, last_reaching(lower, problem.shards + 1, start=common) + 1)
+    return Window(min(slowest, common), b_min)

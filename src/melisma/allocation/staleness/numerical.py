@@ -1,0 +1,81 @@
+"""Least staleness by the relaxation of Mohammad and Sorour, problem (8), in a general NLP solver.
+
+Real d_k and a window [low, high] of real updates: minimise high - low with every tau_k(d_k) inside,
+sum d_k = d, and the bounds. Then floor, and hand what is left to the largest remainders.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from melisma.allocation.checks import Floats, Ints
+from melisma.allocation.one_task import CycleProblem
+from melisma.allocation.shares import by_weight
+from melisma.allocation.staleness.relaxed import relaxed_updates, updates_slope
+from melisma.errors import MelismaError, SettingError
+
+SOLVE = 'method "numerical" needs the solve extra: pip install "melisma[solve]"'
+
+
+def numerical(problem: CycleProblem) -> Ints:
+    """Shares near the relaxed optimum; needs the `solve` extra."""
+    return by_weight(problem, relaxed_shares(problem))
+
+
+def relaxed_shares(problem: CycleProblem) -> Floats:
+    """The relaxed problem's solution, from shares in proportion to speed, by SciPy's SLSQP."""
+    try:
+        from scipy.optimize import minimize
+    except ImportError:
+        raise SettingError(SOLVE) from None
+    model = _Model(problem)
+    found = minimize(
+        lambda x: x[-1] - x[-2],
+        model.start(),
+        jac=lambda x: np.concatenate([np.zeros(x.size - 2), [-1.0, 1.0]]),
+        bounds=model.bounds(),
+        constraints=[
+            {"type": "eq", "fun": model.missing, "jac": model.missing_slope},
+            {"type": "ineq", "fun": model.inside, "jac": model.inside_slope},
+        ],
+        method="SLSQP",
+        options={"maxiter": 200, "ftol": 1e-9},
+    )
+    if not np.all(np.isfinite(found.x)):
+        raise MelismaError(f"the numerical relaxation has no solution: {found.message}")
+    # An iteration limit leaves a point that is repaired like any other: staleness may be larger.
+    shares: Floats = found.x[:-2] * model.unit
+    return np.clip(shares, problem.min_shards, problem.max_shards)
+
+
+class _Model:
+    """The relaxed problem in units near one: shares over their mean, updates over theirs."""
+
+    def __init__(self, problem: CycleProblem) -> None:
+        self.problem = problem
+        self.unit = problem.shards / problem.learners
+        self.first = by_weight(problem, 1 / (problem.ship_s + problem.train_s)).astype(np.float64)
+        self.scale = float(relaxed_updates(problem, self.first).mean())
+
+    def start(self) -> Floats:
+        updates = relaxed_updates(self.problem, self.first) / self.scale
+        return np.concatenate([self.first / self.unit, [updates.min(), updates.max()]])
+
+    def bounds(self) -> list[tuple[float, float | None]]:
+        low, high = self.problem.min_shards / self.unit, self.problem.max_shards / self.unit
+        return [*zip(low, high, strict=True), (0.0, None), (0.0, None)]
+
+    def missing(self, x: Floats) -> float:
+        return float(x[:-2].sum()) - self.problem.learners
+
+    def missing_slope(self, x: Floats) -> Floats:
+        return np.concatenate([np.ones(x.size - 2), [0.0, 0.0]])
+
+    def inside(self, x: Floats) -> Floats:
+        updates = relaxed_updates(self.problem, x[:-2] * self.unit) / self.scale
+        return np.concatenate([updates - x[-2], x[-1] - updates])
+
+    def inside_slope(self, x: Floats) -> Any:
+        slope = updates_slope(self.problem, x[:-2] * self.unit) * self.unit / self.scale
+        ones, none = np.ones((x.size - 2, 1)), np.zeros((x.size - 2, 1))
+        return np.block([[np.diag(slope), -ones, none], [-np.diag(slope), none, ones]])

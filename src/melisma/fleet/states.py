@@ -1,0 +1,64 @@
+"""Costs of devices whose operating states, and how likely each is, are known.
+
+A cycle's seconds add up costs of one and the same state, so quantiles of single costs do not do:
+a state that slows training and another that slows the link would both be left out, and together
+they are likely. Instead states are left out one by one, the slowest first, as long as the rest is
+as likely as `caution`. Each cost is the largest in the states that stay: whatever the shards and
+passes, a cycle in one of these takes no longer than planned.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from melisma.fleet.channel import Floats
+from melisma.fleet.estimates import check_caution
+
+# What sums of probabilities may lack by rounding, and by the digits in which files give them.
+ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class StateCosts:
+    """The three costs of a cycle, learners by states, and how likely each state is.
+
+    `typical_s` is what a cycle of usual size takes in each state; by it one is slower than another.
+    """
+
+    probability: Floats
+    typical_s: Floats
+    train_s: Floats
+    ship_s: Floats
+    fixed_s: Floats
+
+    def costs(self) -> dict[str, Floats]:
+        """Each cost by name, learners by states."""
+        return {"train_s": self.train_s, "ship_s": self.ship_s, "fixed_s": self.fixed_s}
+
+    def mean(self) -> dict[str, Floats]:
+        """Each cost by name, as expected (Eq. 4.1 of Mays' thesis is linear in them)."""
+        return {name: (self.probability * row).sum(axis=1) for name, row in self.costs().items()}
+
+    def within(self, state: NDArray[np.int64]) -> dict[str, Floats]:
+        """Each cost by name, with each learner in the state of that number."""
+        at = np.arange(state.size), state
+        return {name: row[at] for name, row in self.costs().items()}
+
+    def quantile(self, share: float) -> dict[str, Floats]:
+        """Each cost by name; no cycle exceeds all three together more often than 1 - `share`."""
+        check_caution(share)
+        kept = self._kept(share)
+        return {
+            name: np.where(kept, row, 0.0).max(axis=1, initial=0.0)
+            for name, row in self.costs().items()
+        }
+
+    def _kept(self, share: float) -> NDArray[np.bool_]:
+        """The fastest states that are together as likely as `share`."""
+        order = np.argsort(self.typical_s, axis=1, kind="stable")
+        likely = np.take_along_axis(self.probability, order, axis=1)
+        faster = np.cumsum(likely, axis=1) - likely
+        kept = np.zeros(order.shape, dtype=np.bool_)
+        np.put_along_axis(kept, order, (faster < share - ROUNDING) & (likely > 0), axis=1)
+        return kept

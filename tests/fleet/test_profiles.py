@@ -1,0 +1,16 @@
+"""The page lists every profile with its figures."""
+
+import re
+from pathlib import Path
+
+from melisma.fleet.profiles import PROFILES
+
+PAGE = Path(__file__).parents[2] / "docs" / "fleet" / "index.md"
+
+
+def test_the_table_of_profiles_is_that_of_the_code() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \| (\d.*) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert dict(rows) == {
+        name: f"{p.compute:g} | {p.bandwidth_bps / 1e6:g} | {1000 * p.latency_s:g} | {p.about}"
+        for name, p in PROFILES.items()
+    }

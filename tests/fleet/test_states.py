@@ -1,0 +1,75 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from melisma.errors import SettingError
+from melisma.fleet.states import StateCosts
+
+Floats = NDArray[np.float64]
+
+
+def costs(probability: Any, slow: Any, narrow: Any) -> StateCosts:
+    """Learners that train a shard in 2 s, fetch it in 1 s and fetch the model in 3 s if idle."""
+    train_s, ship_s = 2.0 * np.array(slow), 1.0 * np.array(narrow)
+    typical_s = 4 * ship_s + train_s
+    return StateCosts(np.array(probability), typical_s, train_s, ship_s, 3.0 * ship_s)
+
+
+def seconds(each: dict[str, Floats], shards: int, passes: int) -> Floats:
+    return each["fixed_s"] + shards * (each["ship_s"] + passes * each["train_s"])
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 5),
+    st.floats(0.01, 0.99),
+    st.integers(0, 40),
+    st.integers(1, 9),
+)
+@settings(max_examples=200)
+def test_no_cycle_takes_longer_than_planned_more_often_than_caution_allows(
+    seed: int, states: int, caution: float, shards: int, passes: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    found = costs(
+        rng.dirichlet(np.ones(states), size=6),
+        rng.uniform(1, 9, (6, states)),
+        rng.uniform(1, 9, (6, states)),
+    )
+    planned_s = seconds(found.quantile(caution), shards, passes)
+    late = np.zeros(6)
+    for state in range(states):
+        real_s = seconds(found.within(np.full(6, state)), shards, passes)
+        late += found.probability[:, state] * (real_s > planned_s * (1 + 1e-12))
+    assert np.all(late <= 1 - caution + 2e-6)
+
+
+@pytest.mark.parametrize(
+    ("caution", "slow"), [(0.5, 1.0), (0.69, 1.0), (0.7, 1.0), (0.71, 2.0), (0.9, 2.0), (0.91, 5.0)]
+)
+def test_where_states_are_ordered_alike_each_cost_is_at_its_own_quantile(
+    caution: float, slow: float
+) -> None:
+    found = costs([[0.1, 0.7, 0.2]], [[5, 1, 2]], [[3, 1, 2]]).quantile(caution)
+    assert found["train_s"].tolist() == [2 * slow]
+    assert found["ship_s"].tolist() == [{1.0: 1, 2.0: 2, 5.0: 3}[slow]]
+
+
+def test_a_state_that_never_happens_costs_nothing() -> None:
+    found = costs([[0.5, 0.5, 0.0]], [[0.1, 0.2, 1.0]], [[0.1, 0.2, 1.0]])
+    assert found.quantile(0.99)["train_s"].tolist() == [0.4]
+
+
+def test_one_state_is_all_there_is() -> None:
+    found = costs([[1.0], [1.0]], [[1.0], [2.0]], [[1.0], [1.0]])
+    for caution in (0.01, 0.99):
+        assert found.quantile(caution)["train_s"].tolist() == [2.0, 4.0]
+
+
+def test_a_share_that_is_none_is_refused() -> None:
+    with pytest.raises(SettingError, match="caution is 1; expected more than 0"):
+        costs([[1.0]], [[1.0]], [[1.0]]).quantile(1.0)
