@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from benchmarks import feel, http_stack, machine, med, rpc, staleness, table
+from benchmarks import feel, http_stack, machine, med, rpc, staleness, table, wanted
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[1] / "docs"
@@ -49,9 +49,10 @@ def main() -> None:
 def _write_allocation() -> None:
     folder = DOCS / "allocation" / "figures"
     folder.mkdir(parents=True, exist_ok=True)
+    every = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in ALLOCATION}
     for name, tables in ALLOCATION.items():
-        found = json.loads((RESULTS / f"{name}.json").read_text())
-        _write(f"{name}.md", found["machine"], tables(found), folder)
+        _write(f"{name}.md", every[name]["machine"], tables(every[name]), folder)
+    (folder / "wanted.md").write_text(wanted.table(every) + "\n")
 
 
 def _staleness(found: dict[str, Any]) -> list[str]:

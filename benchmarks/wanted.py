@@ -1,0 +1,131 @@
+"""What planning was to reach, beside what the last runs measured."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+Found = Mapping[str, Any]
+YES, NO = "reached", "**not reached**"
+
+
+class Wanted(NamedTuple):
+    """A target: what it is about, the figure, and the limit from above or from below."""
+
+    what: str
+    figure: Callable[[Found], float]
+    most: float | None = None
+    least: float | None = None
+    unit: str = ""
+
+    def row(self, found: Found) -> str:
+        """The target as a row of a table."""
+        figure = self.figure(found)
+        limit = self.most if self.least is None else self.least
+        assert limit is not None
+        holds = figure <= limit if self.least is None else figure >= limit
+        sign = "≤" if self.least is None else "≥"
+        said = f"{figure:,.0f}" if figure >= 100 else f"{figure:.2g}"
+        return f"| {self.what} | {said} {self.unit} | {sign} {limit:g} | {YES if holds else NO} |"
+
+
+def table(found: Found) -> str:
+    """All targets; `found` has the results of staleness, med and feel by name."""
+    return "\n".join(
+        [
+            "| target | measured | wanted | |",
+            "|---|--:|--:|---|",
+            *(wanted.row(found) for wanted in WANTED),
+        ]
+    )
+
+
+def _staleness(kind: str, size: str, column: str) -> Callable[[Found], float]:
+    return lambda found: float(found["staleness"]["kinds"][kind][size][column])
+
+
+def _med(row: str, column: str) -> Callable[[Found], float]:
+    return lambda found: float(found["med"]["melisma"][row][column])
+
+
+def _gurobi(found: Found) -> float:
+    figures = found["med"]["peers"]["10 x 3"]
+    return float(figures["gurobi"]["median ms"] / figures["melisma"]["median ms"])
+
+
+def _feel(size: str, column: str) -> Callable[[Found], float]:
+    return lambda found: float(found["feel"]["sizes"][size][column])
+
+
+def _as_stated(found: Found) -> float:
+    figures = found["feel"]["sizes"]["100"]
+    return float(figures["SLSQP, as stated ms"] / figures["exact ms"])
+
+
+BOUNDS = "bounds and held shards"
+WANTED = [
+    Wanted("staleness, 10⁶ learners", _staleness("free", "1,000,000", "exact ms"), 1000, unit="ms"),
+    Wanted(
+        "staleness, 10⁶ learners with bounds and held shards",
+        _staleness(BOUNDS, "1,000,000", "exact ms"),
+        1000,
+        unit="ms",
+    ),
+    Wanted(
+        "staleness, memory of the process",
+        lambda found: float(found["staleness"]["process_peak_mb"]),
+        500,
+        unit="MB",
+    ),
+    Wanted(
+        "staleness, 100 learners, beside the relaxation as the paper states it",
+        _staleness("free", "100", "as stated / exact"),
+        least=100,
+        unit="x",
+    ),
+    Wanted(
+        "the same with bounds and held shards",
+        _staleness(BOUNDS, "100", "as stated / exact"),
+        least=100,
+        unit="x",
+    ),
+    Wanted(
+        "staleness, 100 learners, beside `numerical`",
+        _staleness("free", "100", "numerical / exact"),
+        least=100,
+        unit="x",
+    ),
+    Wanted("MED, 10 x 3, proven best", _med("10 x 3, mean budget", "median ms"), 200, unit="ms"),
+    Wanted("MED, 10 x 3, beside Gurobi", _gurobi, least=10, unit="x"),
+    Wanted("MED, 20 x 3, proven best", _med("20 x 3, mean budget", "median ms"), 500, unit="ms"),
+    Wanted("MED, 20 x 5, proven best", _med("20 x 5, mean budget", "median ms"), 1000, unit="ms"),
+    Wanted("MED, 30 x 3, proven best", _med("30 x 3, mean budget", "median ms"), 2000, unit="ms"),
+    Wanted("MED, 100 x 5 in 30 s", _med("100 x 5, mean budget", "largest gap %"), 1, unit="%"),
+    Wanted(
+        "MED, 100 x 5 in 30 s, tight budget, median",
+        _med("100 x 5, tight budget", "gap %"),
+        2,
+        unit="%",
+    ),
+    Wanted(
+        "MED, 100 x 5 in 30 s, tight budget, largest",
+        _med("100 x 5, tight budget", "largest gap %"),
+        2,
+        unit="%",
+    ),
+    Wanted("MED, 1,000 x 10 in 60 s", _med("1000 x 10, mean budget", "gap %"), 1.5, unit="%"),
+    Wanted(
+        "MED, 1,000 x 10 in 60 s, tight budget",
+        _med("1000 x 10, tight budget", "gap %"),
+        3,
+        unit="%",
+    ),
+    Wanted("FEEL, 100,000 devices, whole batches", _feel("100,000", "whole ms"), 1000, unit="ms"),
+    Wanted(
+        "FEEL, 100 devices, beside SLSQP on the paper's problem", _as_stated, least=100, unit="x"
+    ),
+    Wanted(
+        "FEEL, 100 devices, beside SLSQP with slots eliminated",
+        _feel("100", "fastest solver / exact"),
+        least=100,
+        unit="x",
+    ),
+]
