@@ -1,3 +1,4 @@
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from melisma.fleet.channel import Channel
 from melisma.fleet.estimates import Estimate, Estimates
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.muster import read_fleet
+from melisma.fleet.states import StateCosts
 from melisma.fleet.task import Task, read_task
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -126,7 +128,8 @@ MED = ("fashion.toml", "mnist-cn.toml", "mnist-ff.toml")
 
 def test_several_tasks_take_expected_costs() -> None:
     tasks, fleet = example("med", *MED)
-    problem = shared_problem(tasks, fleet)
+    costs = [fleet.estimates(task).mean() for task in tasks]
+    problem = shared_problem(tasks, costs, fleet.price, fleet.budget)
     # One state has e^2 / (e^2 + 2) of the time, the others 1 / (e^2 + 2) each.
     likely, other = np.exp(2) / (np.exp(2) + 2), 1 / (np.exp(2) + 2)
     assert (likely, other) == pytest.approx((0.787, 0.107), abs=1e-3)
@@ -161,9 +164,9 @@ def test_several_tasks_take_expected_costs() -> None:
 def test_several_tasks_can_take_the_costs_of_one_state_each() -> None:
     tasks, fleet = example("med", *MED)
     states = fleet.drawn_states(generator(1, "test"))
-    problem = shared_problem(tasks, fleet, states)
-    for row, task in enumerate(tasks):
-        costs = fleet.in_state(task, states)
+    known = [fleet.estimates(task).within(states) for task in tasks]
+    problem = shared_problem(tasks, known, fleet.price)
+    for row, (task, costs) in enumerate(zip(tasks, known, strict=True)):
         assert task.passes is not None
         np.testing.assert_array_equal(problem.fixed_s[row], costs["fixed_s"])
         np.testing.assert_array_equal(
@@ -176,12 +179,27 @@ def test_several_tasks_can_take_the_costs_of_one_state_each() -> None:
     [
         ({"passes": None}, "task mnist-cn: several tasks at once need passes in each"),
         ({"max_shards": 30}, "task mnist-cn: several tasks at once know no max_shards"),
+        ({"mode": "federated"}, "task mnist-cn: several tasks at once need data that can move"),
     ],
 )
 def test_what_several_tasks_cannot_take_is_named(changes: dict[str, Any], said: str) -> None:
     (one, other), fleet = example("med", "fashion.toml", "mnist-cn.toml")
+    costs = [fleet.estimates(task).mean() for task in (one, other)]
     with pytest.raises(SettingError, match=said):
-        shared_problem([one, replace(other, **changes)], fleet)
+        shared_problem([one, replace(other, **changes)], costs, fleet.price)
+
+
+def test_devices_that_are_absent_leave_their_own_shards_out() -> None:
+    (task,), fleet = example("mays-cluster")
+    federated = replace(task, mode="federated", deadline_s=1e3)
+    own = fleet.own_shards(federated)
+    estimates = fleet.estimates(federated)
+    some = StateCosts(*(getattr(estimates, field.name)[1:] for field in fields(estimates)))
+    problem = cycle_problem(federated, some, own=own[1:])
+    assert problem.shards == own[1:].sum() < task.shards
+    assert equal(problem, 1).shards.tolist() == own[1:].tolist()
+    with pytest.raises(SettingError, match="held is given with own"):
+        cycle_problem(federated, some, held=1, own=own[1:])
 
 
 def test_a_cell_is_what_the_radio_paper_says() -> None:

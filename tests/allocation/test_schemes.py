@@ -5,7 +5,7 @@ import pytest
 
 from melisma.allocation import schemes
 from melisma.allocation.one_task import CycleProblem
-from melisma.allocation.schemes import SCHEMES, Given, cycle_plan, scheme_named
+from melisma.allocation.schemes import SCHEMES, Given, scheme_named
 from melisma.errors import SettingError
 from tests.allocation.radios import fleet
 
@@ -77,5 +77,5 @@ def test_an_unknown_name_says_which_there_are() -> None:
 
 @pytest.mark.parametrize("name", [row.name for row in SCHEMES.values() if row.problem != "cycle"])
 def test_a_scheme_for_something_else_plans_no_single_task(name: str) -> None:
-    with pytest.raises(SettingError, match=f"scheme {name} is not one for a single task"):
-        cycle_plan(name, PROBLEM, 1)
+    with pytest.raises(SettingError, match=f"scheme {name} plans a (Shared|Radio)Problem"):
+        SCHEMES[name].plan(PROBLEM, Given(passes=1))

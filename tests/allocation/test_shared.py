@@ -33,7 +33,7 @@ def test_the_budget_may_be_infinite() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"shard_s": 0.0}, "shard_s is 0.0; expected more than 0"),
+        ({"shard_s": 0.0}, "shard_s is 0.0; expected at least 1e-30"),
         ({"fixed_s": -1.0}, "fixed_s is -1.0"),
         ({"fixed_s": [[1.0, np.nan, 1.0]] * 2}, r"fixed_s\[0, 1\] is nan"),
         ({"shards": [0, 4]}, r"shards\[0\] is 0; expected at least 1"),
@@ -54,20 +54,6 @@ def test_the_budget_may_be_infinite() -> None:
 def test_an_argument_that_cannot_work_is_named(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         SharedProblem(**(COSTS | changes))
-
-
-@pytest.mark.parametrize(
-    ("shards", "learners", "even"), [([3, 4], 3, 2), ([3, 4], 7, 1), ([1, 9], 2, 1), ([3, 4], 8, 0)]
-)
-def test_the_most_even_min_shards_fit_into_every_task(
-    shards: list[int], learners: int, even: int
-) -> None:
-    costs = np.ones((2, learners))
-    problem = SharedProblem(
-        **(COSTS | {"fixed_s": costs, "shard_s": costs, "shards": shards, "price": 1.0}),
-        min_shards=0,
-    )
-    assert problem.most_even() == even
 
 
 def test_nobody_changes_a_problem_through_an_array_of_their_own() -> None:

@@ -13,7 +13,6 @@ def test_what_is_printed_is_enough(value: float) -> None:
 @pytest.mark.parametrize(
     ("nearest", "also", "said"),
     [
-        ({}, [], "no change of one setting alone would do"),
         ({"deadline_s": 1.00001}, [], "a deadline_s of 1.0001 would do"),
         (
             {"deadline_s": 2.0, "shards": 1234567},

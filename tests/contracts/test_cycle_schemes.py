@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from melisma.allocation.dab import dab_shards
 from melisma.allocation.one_task import CyclePlan, CycleProblem
-from melisma.allocation.schemes import SCHEMES, Given, Scheme, cycle_plan
+from melisma.allocation.schemes import SCHEMES, Given, Scheme
 from melisma.errors import InfeasibleError, SettingError
 from tests.allocation.problems import cycle_problems, who_got_what
 
@@ -114,10 +114,10 @@ def test_passes_are_chosen_by_the_task_or_by_the_scheme(scheme: Scheme) -> None:
     problem = CycleProblem(train_s=[1, 2], ship_s=0, fixed_s=0, deadline_s=20, shards=6)
     if scheme.passes == "chosen":
         with pytest.raises(SettingError, match="chooses passes by itself"):
-            cycle_plan(scheme.name, problem, 2)
+            scheme.check_passes(2)
     else:
-        plan = cycle_plan(scheme.name, problem, 2)
+        plan = scheme.plan(problem, Given(passes=2))
         assert set(plan.updates[plan.shards > 0].tolist()) == {2}
     if scheme.passes == "fixed":
         with pytest.raises(SettingError, match="needs passes"):
-            cycle_plan(scheme.name, problem)
+            scheme.plan(problem)

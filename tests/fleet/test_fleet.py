@@ -85,7 +85,7 @@ state = [
 def test_costs_in_a_state_are_those_of_what_it_leaves() -> None:
     found = fleet(BUSY, "train_s = 1.0")
     assert {
-        name: each.tolist() for name, each in found.in_state(TASK, np.array([2, 0])).items()
+        name: each.tolist() for name, each in found.estimates(TASK).within(np.array([2, 0])).items()
     } == {
         "train_s": [2.0 / 0.8, 1.0],
         "ship_s": [0.625 / 0.25, 0.625],
@@ -104,7 +104,7 @@ def test_expected_costs_are_the_mean_over_states() -> None:
 def test_a_narrow_link_takes_no_longer_to_answer() -> None:
     slow = "compute = 1\nbandwidth_bps = 1e30\nlatency_s = 0.5\n"
     found = fleet(slow + "state = [{ probability = 1.0, bandwidth = 0.01 }]")
-    assert found.in_state(TASK, np.array([0]))["fixed_s"].tolist() == pytest.approx([1.0])
+    assert found.estimates(TASK).within(np.array([0]))["fixed_s"].tolist() == pytest.approx([1.0])
     assert found.estimates(TASK).mean()["fixed_s"].tolist() == pytest.approx([1.0])
 
 
@@ -117,7 +117,7 @@ def test_drawn_states_exceed_what_is_planned_no_more_often_than_caution_allows(
         BUSY, BUSY.replace("0.5 }", "0.8 }").replace("0.3,", "0.1,").replace("0.2,", "0.1,")
     )
     rng = np.random.default_rng(6)
-    drawn = [found.in_state(TASK, found.drawn_states(rng)) for _ in range(4_000)]
+    drawn = [found.estimates(TASK).within(found.drawn_states(rng)) for _ in range(4_000)]
     planned = found.estimates(TASK).quantile(caution)
     for shards, passes in ((1, 1), (30, 1), (2, 9)):
 
@@ -140,7 +140,7 @@ def test_a_cycles_expected_seconds_are_the_mean_of_those_in_each_state(
             costs["fixed_s"][0] + shards * (costs["ship_s"][0] + passes * costs["train_s"][0])
         )
 
-    each = [seconds(found.in_state(TASK, np.array([state]))) for state in range(3)]
+    each = [seconds(found.estimates(TASK).within(np.array([state]))) for state in range(3)]
     expected = float(found.states[0] @ each)
     assert seconds(found.estimates(TASK).mean()) == pytest.approx(expected)
 

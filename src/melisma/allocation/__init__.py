@@ -27,7 +27,7 @@ from melisma.allocation.med import med
 from melisma.allocation.one_task import CyclePlan, CycleProblem
 from melisma.allocation.proportional import proportional
 from melisma.allocation.radio import RadioPlan, RadioProblem
-from melisma.allocation.schemes import SCHEMES, Given, Scheme, cycle_plan, scheme_named
+from melisma.allocation.schemes import SCHEMES, Given, Scheme, scheme_named
 from melisma.allocation.shared import SharedPlan, SharedProblem
 from melisma.allocation.slots import slots
 from melisma.allocation.staleness import staleness
@@ -44,7 +44,6 @@ __all__ = [
     "SharedPlan",
     "SharedProblem",
     "blind_problem",
-    "cycle_plan",
     "cycle_problem",
     "dab",
     "dab_shards",

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from melisma.allocation.checks import Ints
 from melisma.allocation.one_task import CycleProblem
 from melisma.allocation.radio import RadioProblem
 from melisma.allocation.shared import SharedProblem
@@ -22,7 +21,8 @@ def cycle_problem(
     """One task in one cycle, on what is known of each learner, at the task's `caution`.
 
     `estimates` are what learners reported, or what a fleet says of them; `held` the shards in each
-    one's cache. In federated learning `own` are those that lie on it, and it gets no others.
+    one's cache. In federated learning `own` are those that lie on it, and it gets no others; what
+    lies on devices that are absent is left out.
     """
     costs: Mapping[str, Any] = estimates.quantile(task.caution)
     return CycleProblem(**costs, **_bounds(task, held, own))
@@ -39,13 +39,17 @@ def blind_problem(
 
 def _bounds(task: Task, held: ArrayLike, own: ArrayLike | None) -> dict[str, Any]:
     most: Any = task.max_shards
+    shards = task.shards
     if own is not None:
+        if np.any(held):
+            raise SettingError("held is given with own; what lies on a device is all that it holds")
         held = np.asarray(own)
         most = held if most is None else np.minimum(held, most)
-    least = min(task.min_shards, task.shards)
+        shards = min(shards, int(held.sum()))
+    least = min(task.min_shards, shards)
     return {
         "deadline_s": task.deadline_s,
-        "shards": task.shards,
+        "shards": shards,
         "min_shards": least if own is None else np.minimum(least, most),
         "max_shards": most,
         "held": held,
@@ -53,25 +57,32 @@ def _bounds(task: Task, held: ArrayLike, own: ArrayLike | None) -> dict[str, Any
 
 
 def shared_problem(
-    tasks: Sequence[Task], fleet: Fleet, states: Ints | None = None
+    tasks: Sequence[Task],
+    costs: Sequence[Mapping[str, Any]],
+    price: ArrayLike,
+    budget: float = np.inf,
 ) -> SharedProblem:
-    """Several tasks at once, on expected costs (MED), or on those of one state each (MMTT)."""
+    """Several tasks at once, with the costs of learners at each: what a `Costs` tells by name.
+
+    Their means make it MED, those of one state of each learner MMTT.
+    """
     fixed_s, shard_s = [], []
-    for task in tasks:
+    for task, cost in zip(tasks, costs, strict=True):
+        if task.mode == "federated":
+            raise SettingError(f"task {task.name}: several tasks at once need data that can move")
         if task.passes is None:
             raise SettingError(f"task {task.name}: several tasks at once need passes in each")
         if task.max_shards is not None:
             raise SettingError(f"task {task.name}: several tasks at once know no max_shards")
-        costs = fleet.estimates(task).mean() if states is None else fleet.in_state(task, states)
-        fixed_s.append(costs["fixed_s"])
-        shard_s.append(costs["ship_s"] + task.passes * costs["train_s"])
+        fixed_s.append(cost["fixed_s"])
+        shard_s.append(cost["ship_s"] + task.passes * cost["train_s"])
     return SharedProblem(
         fixed_s=np.array(fixed_s),
         shard_s=np.array(shard_s),
         shards=np.array([task.shards for task in tasks]),
         deadline_s=np.array([task.deadline_s for task in tasks]),
-        price=fleet.price,
-        budget=fleet.budget,
+        price=price,
+        budget=budget,
         min_shards=max(task.min_shards for task in tasks),
     )
 

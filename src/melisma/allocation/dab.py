@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from melisma.allocation.checks import MOST, SHORTEST_S, Ints, counts, numbers, single, together
 from melisma.allocation.costs import Costs
 from melisma.allocation.one_task import CyclePlan, CycleProblem
-from melisma.allocation.shortfall import refused
+from melisma.allocation.shortfall import alone, refused
 from melisma.errors import InfeasibleError, SettingError
 
 
@@ -60,7 +60,7 @@ def _nobody(problem: CycleProblem) -> InfeasibleError:
         f"nobody who may take a shard asks for one by {problem.deadline_s:g} s",
         constraint="shards",
         miss=1,
-        nearest={},
+        nearest={} if problem.max_shards.any() else {"max_shards": 1},
     )
 
 
@@ -72,7 +72,7 @@ def _nobody_in_time(problem: CycleProblem, passes: int) -> InfeasibleError:
     late = f"nobody can train a shard {passes} times in less than {problem.deadline_s:g} s"
     if not may.any():
         return refused(
-            barred if can.any() else f"{barred}, and {late}",
+            barred if can.any() else alone(f"{barred}, and {late}"),
             constraint="max_shards",
             miss=1,
             nearest={"max_shards": 1} if can.any() else {},

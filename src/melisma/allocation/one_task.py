@@ -23,6 +23,9 @@ from melisma.allocation.checks import (
 from melisma.allocation.costs import Costs
 from melisma.errors import SettingError
 
+# Bounds, cut to all data, add up to less than this for any learners.
+MOST_DEALT = 2**62
+
 
 @dataclass(frozen=True, init=False, eq=False)
 class CycleProblem:
@@ -80,6 +83,11 @@ class CycleProblem:
             self.min_shards > self.max_shards,
             "at most the max_shards of the same learner",
         )
+        if self.learners * total > MOST_DEALT:
+            raise SettingError(
+                f"shards is {total}; expected at most {MOST_DEALT // self.learners} for "
+                f"{self.learners} learners, so that sums over all stay whole numbers"
+            )
 
     @property
     def learners(self) -> int:
@@ -90,6 +98,11 @@ class CycleProblem:
     def measured(self) -> bool:
         """Whether anything is known of the costs."""
         return not np.isnan(self.train_s[0])
+
+    def require_costs(self) -> None:
+        """`SettingError` if nothing is known of the costs."""
+        if not self.measured:
+            raise SettingError("this scheme needs the costs of learners, and they are not known")
 
     def blind(self) -> Self:
         """The same problem with nothing known of the costs: they are NaN."""

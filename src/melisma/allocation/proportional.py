@@ -10,6 +10,7 @@ from melisma.allocation.shares import by_weight
 
 def proportional(problem: CycleProblem, passes: int | None = None) -> CyclePlan:
     """Shares as 1 / (seconds a shard); without `passes`, each does the updates that fit."""
+    problem.require_costs()
     repeats = 1 if passes is None else single("passes", counts("passes", passes, least=1))
     shard_s = problem.ship_s + repeats * problem.train_s
     return CyclePlan.of(problem, by_weight(problem, 1 / shard_s), passes)

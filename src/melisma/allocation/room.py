@@ -19,15 +19,14 @@ import numpy as np
 from melisma.allocation.checks import Ints
 from melisma.allocation.earliest import earliest
 from melisma.allocation.one_task import CycleProblem
-from melisma.allocation.shortfall import refused
+from melisma.allocation.shortfall import alone, refused
 from melisma.errors import InfeasibleError
 
 
 def require_room(problem: CycleProblem) -> None:
     """`InfeasibleError` if the bounds do not let learners take all the data, and no more."""
-    # Cut to all data, so that no sum of bounds leaves the range of whole numbers.
     most = int(np.minimum(problem.max_shards, problem.shards).sum())
-    if not int(problem.min_shards.sum()) <= problem.shards <= most:
+    if not _sum(problem.min_shards) <= problem.shards <= most:
         raise _refusal(_Room.of(problem, timed=False))
 
 
@@ -36,9 +35,10 @@ def require_one_update(problem: CycleProblem, least: int = 0) -> CycleProblem:
 
     `InfeasibleError` if these leave no room for all the data.
     """
+    problem.require_costs()
     low = np.maximum(problem.min_shards, least)
     high = problem.most_shards(1)
-    if int(low.sum()) <= problem.shards <= int(high.sum()) and np.all(low <= high):
+    if _sum(low) <= problem.shards <= int(high.sum()) and np.all(low <= high):
         return problem.within(low, high)
     raise _refusal(_Room.of(problem, least))
 
@@ -65,7 +65,7 @@ class _Room:
 
     def holds(self) -> bool:
         top = np.minimum(self.high, self.fit)
-        room = int(self.low.sum()) <= self.shards <= int(top.sum())
+        room = _sum(self.low) <= self.shards <= _sum(top)
         return room and bool(np.all(self.low <= top))
 
     def without(self, learners: Ints) -> "_Room":
@@ -87,9 +87,16 @@ class _Room:
             return None
         return earliest(self.problem.costs, self.low, self.high, self.shards)
 
+    @property
+    def _own(self) -> bool:
+        """Whether nobody may take more than what lies there: then data and bounds are one."""
+        return np.array_equal(self.problem.held, self.problem.max_shards)
+
     def _shards(self) -> int | None:
-        most = int(np.minimum(self.high, self.fit).sum())
-        changed = replace(self, shards=max(1, min(max(self.shards, int(self.low.sum())), most)))
+        if self._own:
+            return None
+        most = _sum(np.minimum(self.high, self.fit))
+        changed = replace(self, shards=max(1, min(max(self.shards, _sum(self.low)), most)))
         return changed.shards if changed.holds() else None
 
     def _min_shards(self) -> int | None:
@@ -105,8 +112,16 @@ class _Room:
 
     def _max_shards(self) -> int | None:
         """The smallest that is enough when those of all learners are raised to it."""
+        if self._own:
+            return None
         most = max(self.shards, int(self.low.max()))
         return _first(lambda x: replace(self, high=np.maximum(self.high, x)).holds(), most)
+
+
+def _sum(bounds: Ints) -> int:
+    """The exact sum: bounds of many learners may leave the range of 64 bits."""
+    few = bounds.size * int(bounds.max(initial=0)) < 2**63
+    return int(bounds.sum()) if few else sum(bounds.tolist())
 
 
 def _first(enough: Callable[[int], bool], last: int) -> int | None:
@@ -132,12 +147,13 @@ class _Cause(NamedTuple):
 def _refusal(room: _Room) -> InfeasibleError:
     causes = [*_unbounded(room), *_untimely(room)]
     who = np.unique(np.concatenate([cause.learners for cause in causes]))
-    left_out = who.size and room.without(who).holds()
+    left_out = bool(who.size) and room.without(who).holds()
+    nearest, cause = room.nearest(), ", and ".join(cause.text for cause in causes)
     return refused(
-        ", and ".join(cause.text for cause in causes),
+        cause if nearest or left_out else alone(cause),
         constraint=causes[0].constraint,
         miss=causes[0].miss,
-        nearest=room.nearest(),
+        nearest=nearest,
         learners=who.tolist(),
         also=["leaving them out"] if left_out else (),
     )
@@ -146,13 +162,13 @@ def _refusal(room: _Room) -> InfeasibleError:
 def _unbounded(room: _Room) -> Iterator[_Cause]:
     """What is wrong with the bounds, whatever the deadline."""
     all_data = f"the {room.shards} shards there are"
-    over = int(room.low.sum()) - room.shards
+    over = _sum(room.low) - room.shards
     if over > 0:
-        own = int(room.problem.min_shards.sum()) > room.shards
+        own = _sum(room.problem.min_shards) > room.shards
         what = "min_shards of all learners come" if own else "one shard or more a learner comes"
         text = f"{what} to {room.shards + over}, {over} more than {all_data}"
         yield _Cause("min_shards" if own else "shards", over, text)
-    under = room.shards - int(room.high.sum())
+    under = room.shards - _sum(room.high)
     if under > 0:
         text = f"max_shards of all learners come to {room.shards - under}, {under} fewer than"
         yield _Cause("max_shards", under, f"{text} {all_data}")
@@ -170,8 +186,8 @@ def _untimely(room: _Room) -> Iterator[_Cause]:
         amount = "one shard" if room.low[late].max() == 1 else "their min_shards"
         text = f"{_who(room, late)} cannot train {amount} once by {problem.deadline_s:g} s"
         yield _Cause("deadline_s", over_s - problem.deadline_s, text, late)
-    high = room.high if int(room.high.sum()) >= room.shards else np.maximum(room.high, room.shards)
-    trained = int(np.minimum(high, room.fit).sum())
+    high = room.high if _sum(room.high) >= room.shards else np.maximum(room.high, room.shards)
+    trained = _sum(np.minimum(high, room.fit))
     if trained < room.shards:
         text = f"by {problem.deadline_s:g} s all learners together can train {trained} shards once"
         fewer = room.shards - trained

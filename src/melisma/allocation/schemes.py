@@ -18,7 +18,7 @@ from melisma.allocation.med import med
 from melisma.allocation.one_task import CyclePlan, CycleProblem
 from melisma.allocation.proportional import proportional
 from melisma.allocation.radio import RadioPlan, RadioProblem
-from melisma.allocation.shared import SharedPlan
+from melisma.allocation.shared import SharedPlan, SharedProblem
 from melisma.allocation.slots import full, online, random, slots
 from melisma.allocation.staleness import staleness
 from melisma.allocation.synchronous import synchronous
@@ -34,7 +34,7 @@ TOLD = {
     "nothing": "nothing",
     "bounds": "number of shards wanted",
     "costs": "train_s, ship_s and fixed_s, each with its spread",
-    "radio": "slope_s, base_s and threshold of a gradient, and the rates of its link",
+    "radio": "slope_s, base_s and threshold of a gradient, apply_s, and the rates of its link",
 }
 
 
@@ -52,6 +52,7 @@ class Given(NamedTuple):
 
 
 NOTHING_ELSE = Given()
+KINDS = {"cycle": CycleProblem, "shared": SharedProblem, "radio": RadioProblem}
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Scheme:
     """A row of the table.
 
     `problem` is what `plan` takes: a `CycleProblem`, `SharedProblem` or `RadioProblem`. `needs` is
-    what a learner gives away before its update, and all that a plan depends on beside the bounds;
+    what a learner gives away before its update; a plan of one task depends on no more of it;
     `during` what it gives away while it trains. `one_state` plans on the costs of the state in
     which each learner was measured; `draws` needs a random generator.
     """
@@ -83,26 +84,20 @@ class Scheme:
         """What a learner gives away before its update, in words."""
         return TOLD[self.needs]
 
+    def check_passes(self, passes: int | None) -> None:
+        """`SettingError` if a task of this scheme fixes passes that it chooses, or lacks them."""
+        if self.passes == "chosen" and passes is not None:
+            raise SettingError(f"scheme {self.name} chooses passes by itself; leave it out")
+        if self.passes == "fixed" and passes is None:
+            raise SettingError(f"scheme {self.name} needs passes, for example passes = 1")
+
     def plan(self, problem: Any, given: Given = NOTHING_ELSE) -> Any:
         """What the scheme decides, or `InfeasibleError`; `SettingError` if something is missing."""
-        if isinstance(problem, CycleProblem):
-            if self.passes == "fixed" and given.passes is None:
-                raise SettingError(f"scheme {self.name} needs passes, for example passes = 1")
-            if self.needs == "costs" and not problem.measured:
-                raise SettingError(f"scheme {self.name} needs the costs of learners")
+        if not isinstance(problem, KINDS[self.problem]):
+            raise SettingError(f"scheme {self.name} plans a {KINDS[self.problem].__name__}")
+        if self.passes == "fixed" and self.problem == "cycle" and given.passes is None:
+            raise SettingError(f"scheme {self.name} needs passes, for example passes = 1")
         return self.decide(problem, given)
-
-
-def cycle_plan(name: str, problem: CycleProblem, passes: int | None = None) -> CyclePlan:
-    """What the scheme of that name decides, with `passes` as the task fixes them."""
-    scheme = scheme_named(name)
-    if scheme.problem != "cycle":
-        raise SettingError(f"scheme {name} is not one for a single task in a cycle")
-    if scheme.passes == "chosen" and passes is not None:
-        raise SettingError(f"scheme {name} chooses passes by itself; leave passes out")
-    plan = scheme.plan(problem, Given(passes=passes))
-    assert isinstance(plan, CyclePlan)
-    return plan
 
 
 def scheme_named(name: str) -> Scheme:

@@ -15,7 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from melisma.allocation.checks import Floats, Ints, common_shape, counts, numbers, single, together
+from melisma.allocation.checks import (
+    SHORTEST_S,
+    Floats,
+    Ints,
+    common_shape,
+    counts,
+    numbers,
+    single,
+    together,
+)
 from melisma.errors import SettingError
 
 
@@ -50,7 +59,7 @@ class SharedProblem:
     ) -> None:
         costs = {
             "fixed_s": numbers("fixed_s", fixed_s),
-            "shard_s": numbers("shard_s", shard_s, above=True),
+            "shard_s": numbers("shard_s", shard_s, least=SHORTEST_S),
         }
         shape = common_shape(costs, axes=2)
         fields: dict[str, Any] = together(shape, costs)
@@ -91,16 +100,6 @@ class SharedProblem:
         changed = copy(self)
         object.__setattr__(changed, "min_shards", min_shards)
         return changed
-
-    def most_even(self) -> int:
-        """The largest `min_shards`, the same for all, that the tasks' shards allow."""
-        # Each task needs a learner, so none may ask for more than the smallest task has.
-        low, high = 0, int(self.shards.min())
-        while low < high:
-            middle = (low + high + 1) // 2
-            enough = int((self.shards // middle).sum()) >= self.learners
-            low, high = (middle, high) if enough else (low, middle - 1)
-        return low
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -153,6 +152,6 @@ def cost_of(problem: SharedProblem, shards: Ints) -> float:
 
 
 def _budget(value: float) -> float:
-    if np.ndim(value) == 0 and np.isposinf(value):
+    if np.ndim(value) == 0 and value == np.inf:
         return float("inf")
     return float(single("budget", numbers("budget", value)))

@@ -10,6 +10,7 @@ WORDS = {
     "stretch": "deadlines {} times as long",
     "budget": "a budget of {}",
     "shards": "{} shards",
+    "data": "a part of {} of the data",
 }
 
 
@@ -22,17 +23,28 @@ def refused(  # noqa: PLR0913 - the parts of one sentence
     learners: Iterable[int] = (),
     tasks: Iterable[int] = (),
     also: Iterable[str] = (),
+    certain: bool = True,
 ) -> InfeasibleError:
-    """The error that says the cause, and then what would do: what `also` says, or `nearest`."""
+    """The error that says the cause, and then what would do: what `also` says, or `nearest`.
+
+    Unless it is `certain`, a smaller change may be enough.
+    """
     changes = [WORDS.get(name, name + " of {}").format(_said(nearest[name])) for name in nearest]
+    ways = [*also, *changes]
+    enough = f"; {_any_of(ways)} would do" if ways else ""
     return InfeasibleError(
-        f"{cause}; {_any_of([*also, *changes])} would do",
+        cause + enough + ("" if certain or not ways else ", and less may"),
         constraint=constraint,
         miss=miss,
         nearest=nearest,
         learners=learners,
         tasks=tasks,
     )
+
+
+def alone(cause: str) -> str:
+    """The cause, where every setting has been tried and none is enough by itself."""
+    return f"{cause}; no change of one setting alone would do"
 
 
 def rounded_up(value: float) -> str:
@@ -46,6 +58,4 @@ def _said(value: float) -> str:
 
 
 def _any_of(ways: list[str]) -> str:
-    if not ways:
-        return "no change of one setting alone"
     return " or ".join(filter(None, [", ".join(ways[:-1]), ways[-1]]))

@@ -13,6 +13,8 @@ LEAST_WIDTH, PAGE_WIDTH = 60, 10_000
 
 def write(view: RenderableType | str) -> None:
     """Print it all; characters that the output cannot show are escaped."""
+    if sys.stdout is None:
+        raise MelismaError("standard output is closed")
     encoding = sys.stdout.encoding or "utf-8"
     try:
         text = view if isinstance(view, str) else _drawn(view)

@@ -50,7 +50,7 @@ def command(  # noqa: PLR0913 - one argument an option
     if not 0 < time_limit_s < inf:
         raise SettingError(f"--time-limit is {time_limit_s:g}; expected seconds, more than 0")
     read = [read_task(path) for path in tasks]
-    _check(tasks, read)
+    _check(tasks, read, own=scheme is None and not every)
     first = _scheme_of(read, scheme)
     fleet = read_fleet(fleet_path)
     rows = _alike(first) if every else [first]
@@ -70,13 +70,13 @@ def command(  # noqa: PLR0913 - one argument an option
         raise click.exceptions.Exit(1)
 
 
-def _check(paths: tuple[str, ...], tasks: list[Task]) -> None:
-    """What a task says of its scheme must fit, and no two may have one name."""
+def _check(paths: tuple[str, ...], tasks: list[Task], *, own: bool) -> None:
+    """What a task says of its scheme must fit if that is to be used; no two may have one name."""
     for path, task in zip(paths, tasks, strict=True):
         if task.scheme not in SCHEMES:
             known = ", ".join(SCHEMES)
             raise SettingError(f"{path}: task.scheme: {task.scheme!r}; expected one of {known}")
-        if SCHEMES[task.scheme].passes == "chosen" and task.passes is not None:
+        if own and SCHEMES[task.scheme].passes == "chosen" and task.passes is not None:
             raise SettingError(
                 f"{path}: task.passes: scheme {task.scheme} chooses passes by itself; leave it out"
             )

@@ -100,9 +100,10 @@ def _cycle(scheme: Scheme, given: Given, tasks: Sequence[Task], fleet: Fleet) ->
     own = fleet.own_shards(task) if task.mode == "federated" else None
     problem = cycle_problem(task, fleet.estimates(task), own=own)
     plan: CyclePlan = scheme.plan(problem, given)
-    seconds = plan.seconds(problem)
     busy = plan.shards > 0
-    late = (seconds > task.deadline_s) | (busy & (plan.updates == 0))
+    # Who cannot make a single pass in time is late by what that pass takes.
+    seconds = problem.seconds(plan.shards, np.maximum(plan.updates, busy))
+    late = seconds > task.deadline_s
     columns = {
         "name": fleet.names,
         "shards": plan.shards,
@@ -126,13 +127,16 @@ def _cycle(scheme: Scheme, given: Given, tasks: Sequence[Task], fleet: Fleet) ->
 
 
 def _shared(scheme: Scheme, given: Given, tasks: Sequence[Task], fleet: Fleet) -> Report:
-    states = None
+    costs = [fleet.estimates(task) for task in tasks]
+    means = [each.mean() for each in costs]
+    known = means
     if scheme.one_state:
         # As benchmarked in whatever state each learner happened to be in.
         states = fleet.drawn_states(generator(fleet.seed, "benchmarked state"))
-    problem = shared_problem(tasks, fleet, states)
+        known = [each.within(states) for each in costs]
+    expected = shared_problem(tasks, means, fleet.price, fleet.budget)
+    problem = shared_problem(tasks, known, fleet.price, fleet.budget)
     plan: SharedPlan = scheme.plan(problem, given)
-    expected = problem if states is None else shared_problem(tasks, fleet)
     seconds = expected.seconds(plan.shards)
     shards, ends_s = plan.shards.sum(axis=0), seconds.max(axis=1)
     # The last is for those without any shards.

@@ -121,7 +121,7 @@ def _cycle_view(report: Report, show: int) -> RenderableType:
 
 def _shared_view(report: Report, show: int) -> RenderableType:
     deadlines = dict(zip(report["tasks"], report["deadline_s"], strict=True))
-    scale_s = max([*deadlines.values(), *report["task_s"]])
+    scale_s = max([*deadlines.values(), *report["expected_s"]])
     rows = report["learners"]
     listed = table("learner", "task", "shards", "seconds", "deadline of its task")
     for row in rows.first(show):

@@ -70,6 +70,11 @@ class Estimate:
         followed, at first by the spread, which plans carefully at once, then by the mean.
         """
         new = np.asarray(observed, dtype=np.float64)
+        if new.shape != self.mean.shape or np.any(new < 0):
+            raise SettingError(
+                f"what a cycle took has shape {new.shape}; expected {self.mean.shape}, "
+                "each not below 0"
+            )
         seen, count = ~np.isnan(new), np.minimum(self.count + 1.0, MEMORY)
         step = np.where(seen, new - self.mean, 0.0)
         variance = self.spread**2 * (count - 2.0) / (count - 1.0) + step**2 / count
@@ -115,6 +120,8 @@ class Estimates:
     def after(self, **observed: ArrayLike) -> "Estimates":
         """With what a cycle really took, by the name of the cost; see `Estimate.after`."""
         known = {cost.name: getattr(self, cost.name) for cost in fields(self)}
+        if observed.keys() - known.keys():
+            raise SettingError(f"costs are {', '.join(known)}, not {', '.join(observed)}")
         return Estimates(**known | {name: known[name].after(v) for name, v in observed.items()})
 
     def mean(self) -> dict[str, Floats]:

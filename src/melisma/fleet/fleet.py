@@ -64,10 +64,6 @@ class Fleet:
         """Seconds for the model down and the update up, undisturbed."""
         return self._transfer_s(task) + 2 * self.latency_s
 
-    def in_state(self, task: Task, state: NDArray[np.int64]) -> dict[str, Floats]:
-        """The three costs with each learner in the state of that number."""
-        return self.estimates(task).within(state)
-
     def estimates(self, task: Task) -> StateCosts:
         """The three costs in each state, with its probability."""
         latency_s = 2 * self.latency_s[:, None]

@@ -60,5 +60,7 @@ class StateCosts:
         likely = np.take_along_axis(self.probability, order, axis=1)
         faster = np.cumsum(likely, axis=1) - likely
         kept = np.zeros(order.shape, dtype=np.bool_)
-        np.put_along_axis(kept, order, (faster < share - ROUNDING) & (likely > 0), axis=1)
+        np.put_along_axis(
+            kept, order, (faster < max(share - ROUNDING, 1e-300)) & (likely > 0), axis=1
+        )
         return kept

@@ -34,8 +34,8 @@ def lowest_levels(kinds: Kinds, counts: Ints) -> Floats:
     every = np.arange(kinds.shape[0])
     low_s, high_s = np.zeros(every.size), kinds.deadline_s.copy()
     possible = _enough(kinds, counts, kinds.caps(every, high_s))
-    for _ in range(52):
-        middle_s = (low_s + high_s) / 2
+    # Until no number lies between the two: a deadline may be far beyond any level.
+    while np.any((low_s < (middle_s := (low_s + high_s) / 2)) & (middle_s < high_s)):
         enough = _enough(kinds, counts, kinds.caps(every, middle_s))
         low_s, high_s = np.where(enough, low_s, middle_s), np.where(enough, middle_s, high_s)
     cap = kinds.caps(every, high_s)

@@ -49,10 +49,13 @@ def bids(kinds: Kinds, level_s: Floats, start: Floats | None = None) -> Bids | N
     options = _Options(kinds, level_s)
     if options.barred.all(axis=0).any():
         return None
-    worth = np.append(np.ones(kinds.shape[0]), 0.01) if start is None else start
+    if start is None:
+        start = np.append(np.ones(kinds.shape[0]), 0.01 * options.priced)
+    worth = start
     worth = worth * (kinds.need.sum() / float(worth[:-1] @ kinds.need))
     for part in SMOOTHING:
-        worth = options.minimise(worth, part * float(kinds.need.sum() / kinds.copies.sum()))
+        worth = options.minimise(worth, part * options.paid(worth))
+    worth = min([worth, *options.corners()], key=options.value)
     margin = worth[:-1, None] - worth[-1] * kinds.price
     cap, least, _ = np.split(options.amount, [kinds.shape[0], 2 * kinds.shape[0]])
     amount = np.where(margin > 0, cap, least)
@@ -74,6 +77,28 @@ class _Options:
         self.money = self.amount * kinds.price
         self.priced = bool(np.isfinite(kinds.budget))
         self.budget = kinds.budget if self.priced else 0.0
+
+    def value(self, worth: Floats) -> float:
+        """Of the dual without smoothing."""
+        return float(self.kinds.copies @ self._pay(worth).max(axis=0)) + float(
+            worth[-1] * self.budget
+        )
+
+    def paid(self, worth: Floats) -> float:
+        """What a learner gets on average, at least what its part of the shards is worth."""
+        top = np.abs(self._pay(worth).max(axis=0))
+        fair = float(self.kinds.need.sum())
+        return max(float(self.kinds.copies @ top), fair) / float(self.kinds.copies.sum())
+
+    def corners(self) -> list[Floats]:
+        """All worth on one task: no more is placed than of the one that fits worst."""
+        total = float(self.kinds.need.sum())
+        return [np.append(row, 0.0) for row in np.diag(total / self.kinds.need)]
+
+    def _pay(self, worth: Floats) -> Floats:
+        by_option = np.concatenate([worth[:-1], worth[:-1], [0.0]])[:, None]
+        pay = by_option * self.amount - worth[-1] * self.money
+        return np.where(self.barred, -np.inf, pay)
 
     def minimise(self, worth: Floats, soft: float) -> Floats:
         """Newton's steps with some smoothing, each as long as it helps."""
@@ -101,8 +126,7 @@ class _Options:
 
     def _look(self, worth: Floats, soft: float) -> tuple[float, Floats]:
         """Value of the smoothed dual, and with which share each option is taken."""
-        by_option = np.concatenate([worth[:-1], worth[:-1], [0.0]])[:, None]
-        pay = np.where(self.barred, -np.inf, by_option * self.amount - worth[-1] * self.money)
+        pay = self._pay(worth)
         top = pay.max(axis=0)
         part = np.exp((pay - top) / soft)
         total = part.sum(axis=0)

@@ -60,6 +60,7 @@ class Code:
 
 
 FACTORS = np.array([1.0, 0.8, 1.25])
+WORK = 3.0  # for each column in the making, in entries of rows that prices look at
 
 
 class Aim(Enum):
@@ -115,6 +116,7 @@ class Enumeration:
         value_s = self.rows.low_s + shard_s * kinds.need[self.rows.task]
         value_s += (self.take_s * self.low + self.wish_s).sum(axis=2)
         self.excess_s = value_s - relaxed.least_s[self.rows.task]
+        self.work = 0.0
 
     def lists(self, floors_s: Floats, slack_s: float, limit: int) -> list[Columns] | None:
         """Columns of every task that a plan within the slack can have; None if too many.
@@ -143,6 +145,7 @@ class Enumeration:
         weight = np.where(self.span[chosen] > 0, np.abs(self.take_s[0, chosen]), np.inf)
         for kind in np.argsort(-weight.sum(axis=0), kind="stable"):
             found = self._decide(found, int(kind), slack_s, int(self.kinds.need[task]))
+            self.work += WORK * found.row.size
             if found.row.size > limit:
                 return None
         return self._finish(found, task, slack_s)

@@ -24,6 +24,7 @@ class Found:
     bound_s: float
     counts: Ints | None
     complete: bool
+    work: float = 0.0
 
 
 def best_below(sacks: Knapsacks, relaxed: Relaxed, aim: Aim, cut_s: float, limit: int) -> Found:
@@ -46,12 +47,13 @@ def best_below(sacks: Knapsacks, relaxed: Relaxed, aim: Aim, cut_s: float, limit
         proven_s = max(proven_s, bound_s + min(float(floors_s.sum()), slack_s))
         joined = lists and join(lists, code, kinds.optional, budget, Reach(slack_s, 4 * limit))
         if not lists or not joined:
-            return Found(proven_s, None, complete=False)
+            return Found(proven_s, None, complete=False, work=enumeration.work)
         total_s, picks = joined
         if np.isfinite(total_s) and total_s <= bound_s + slack_s:
-            return Found(total_s, _counts(sacks, code, lists, picks), complete=True)
+            counts = _counts(sacks, code, lists, picks)
+            return Found(total_s, counts, complete=True, work=enumeration.work)
         if slack_s >= most_s:
-            return Found(max(proven_s, cut_s), None, complete=True)
+            return Found(max(proven_s, cut_s), None, complete=True, work=enumeration.work)
         proven_s = max(proven_s, bound_s + slack_s)
         beyond_s = max(slack_s - float(floors_s.sum()), step_s)
         slack_s = min(float(floors_s.sum()) + beyond_s * GROWTH, most_s)

@@ -1,12 +1,16 @@
-"""Why no plan of MED exists, by how much, and changes that are enough, each made alone."""
+"""Why no plan of MED exists, by how much, and changes that are enough, each made alone.
+
+Such a change is as hard to find as a plan. So all that is looked for here shares an amount of work;
+what is found by then is enough, and the message says where less may do.
+"""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import numpy as np
 
-from melisma.allocation.checks import Ints
+from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.med.amounts import fill_cost
 from melisma.allocation.med.curves import best_levels
 from melisma.allocation.med.kinds import Kinds, kinds_of, lenient
@@ -16,11 +20,33 @@ from melisma.allocation.med.tree import Tree, planted
 from melisma.allocation.shared import SharedProblem
 from melisma.allocation.shortfall import refused
 
-LITTLE = 2e7  # work for a nearer change, once it is known that there is no plan
-NEAR = 1e-3  # between stretches of the deadlines, as a part, where work was too little to tell
+WORK = 6e7  # for all that a refusal says would do
+EACH = 4  # one look takes so much of what is left, as its inverse
+NEAR = 1e-3  # between factors, as a part, where work was too little to tell them apart
+PARTS = 1000  # of all data, at the most
 
 Fits = Callable[[Kinds], tuple[Ints | None, bool]]
 """An association that keeps deadlines and budget, or None; and whether that is certain."""
+
+
+@dataclass
+class Looks:
+    """Looks for plans of changed problems, with so much work in all."""
+
+    left: float
+
+    def __call__(self, kinds: Kinds) -> tuple[Ints | None, bool]:
+        """As `Fits`; the more is left, the longer it looks."""
+        if kinds.copies @ np.where(kinds.optional, 0, kinds.least) > kinds.need.sum():
+            return None, True
+        if np.isinf(soonest(kinds)).any():
+            return None, True
+        tree = planted(LeastCost.of(kinds))
+        most = self.left / EACH
+        tree.run(lambda t: t.decided(kinds.budget) or t.work > most)
+        self.left -= tree.work
+        fits = tree.best_s <= kinds.budget and tree.counts is not None
+        return tree.counts if fits else None, fits or not tree.open or tree.decided(kinds.budget)
 
 
 def check_counts(problem: SharedProblem) -> None:
@@ -69,10 +95,11 @@ def refuse(problem: SharedProblem, kinds: Kinds, tree: Tree) -> NoReturn:
     if tree.bound_s <= kinds.budget:
         cause = "no plan within it was found, nor is it proven that there is none"
     done = tree.work
-    tree.run(lambda t: t.work > done + LITTLE)
-    if tree.open:
-        cause += " (less may do, too)"
-    _refuse_cost(problem, tree.best_s, cause)
+    tree.run(lambda t: t.work > done + WORK / EACH)
+    looks = Looks(WORK)
+    stretch, proven = least_stretch(kinds, looks)
+    nearest = {"budget": tree.best_s, "stretch": stretch, "data": _most_data(kinds, looks)}
+    _refuse_cost(problem, nearest, cause, certain=proven and not tree.open)
 
 
 def refuse_deadlines(
@@ -83,15 +110,29 @@ def refuse_deadlines(
     learners: Ints | tuple[int, ...] = (),
 ) -> NoReturn:
     """Raise with the smallest common stretch of the deadlines that allows a plan."""
-    divided, sure = _found(_stretched(replace(kinds, budget=np.inf), _most(kinds)))
+    looks, free = Looks(WORK), replace(kinds, budget=np.inf)
+    divided, sure = looks(_stretched(free, _most(kinds)))
     if divided is None and sure:
         _refuse_least(
             problem,
             "min_shards of the learners cannot be divided among tasks with "
             f"{', '.join(map(str, problem.shards))} shards",
         )
-    stretch, proven = least_stretch(kinds, _found)
-    _refuse_late(problem, reason, stretch, tasks=tasks, learners=learners, proven=proven)
+    stretch, proven = least_stretch(kinds, looks)
+    nearest = {"stretch": stretch, "data": _most_data(kinds, looks)}
+    if stretch is None:
+        reason += ", and no longer ones keep the budget" + ("" if proven else ", as far as found")
+        stretch, _ = least_stretch(free, looks)
+    miss_s = 0.0 if stretch is None else float((problem.deadline_s * (stretch - 1)).max())
+    raise refused(
+        f"deadline_s cannot be kept: {reason}",
+        constraint="deadline_s",
+        miss=miss_s,
+        nearest=_known(nearest),
+        tasks=map(int, tasks),
+        learners=map(int, learners),
+        certain=proven,
+    )
 
 
 def refuse_assigned(problem: SharedProblem, kinds: Kinds, association: Ints) -> NoReturn:
@@ -115,18 +156,28 @@ def refuse_assigned(problem: SharedProblem, kinds: Kinds, association: Ints) -> 
             nearest={},
             tasks=[int(task)],
         )
+
+    def fits(changed: Kinds) -> tuple[Ints | None, bool]:
+        return None if best_levels(changed, association) is None else association, True
+
     cap = kinds.caps(np.arange(problem.tasks), kinds.deadline_s)
     cost = fill_cost(kinds, kinds.need, association, cap)
     late = np.flatnonzero(np.isinf(cost))
-    if not late.size:
-        _refuse_cost(problem, float(cost.sum()), "plans with these tasks cost more")
-
-    def fits(stretched: Kinds) -> tuple[Ints | None, bool]:
-        return None if best_levels(stretched, association) is None else association, True
-
     stretch, _ = least_stretch(kinds, fits)
-    reason = f"the learners assigned to task {late[0]} cannot do it by then"
-    _refuse_late(problem, reason, stretch, tasks=late)
+    if not late.size:
+        nearest = {"budget": float(cost.sum()), "stretch": stretch}
+        _refuse_cost(problem, nearest, "plans with these tasks cost more")
+    cause = (
+        f"deadline_s cannot be kept: the learners assigned to task {late[0]} cannot do it by then"
+    )
+    longer = stretch or least_stretch(replace(kinds, budget=np.inf), fits)[0] or 1.0
+    raise refused(
+        cause if stretch else f"{cause}, and no longer ones keep the budget",
+        constraint="deadline_s",
+        miss=float((problem.deadline_s * (longer - 1)).max()),
+        nearest=_known({"stretch": stretch}),
+        tasks=map(int, late),
+    )
 
 
 def least_stretch(kinds: Kinds, fits: Fits) -> tuple[float | None, bool]:
@@ -140,9 +191,8 @@ def least_stretch(kinds: Kinds, fits: Fits) -> tuple[float | None, bool]:
     while found is not None:
         levels = best_levels(_stretched(lenient(kinds), high), found)
         assert levels is not None
-        own = float((levels.level_s / kinds.deadline_s).max()) * (1 + 4e-16)
-        high = min(high, max(own, 1.0))
-        # A plan's own factor is rounded up, the next one is not.
+        high = min(high, max(_factor(kinds, levels.level_s), 1.0))
+        # A plan's own factor may be rounded up, the next one is not.
         last = _next_stretch(kinds, low) * (1 + 1e-12) >= high
         if last or (not proven and high <= low * (1 + NEAR)):
             return high, proven
@@ -153,6 +203,12 @@ def least_stretch(kinds: Kinds, fits: Fits) -> tuple[float | None, bool]:
     return None, proven
 
 
+def _factor(kinds: Kinds, level_s: Floats) -> float:
+    """By how much deadlines must grow so that none is below its level, in the last bit too."""
+    factor = float((level_s / kinds.deadline_s).max())
+    return factor if np.all(kinds.deadline_s * factor >= level_s) else factor * (1 + 4e-16)
+
+
 def _next_stretch(kinds: Kinds, stretch: float) -> float:
     """The first factor above this at which some learner can do one shard more."""
     tasks, deadline_s = np.arange(kinds.shape[0]), kinds.deadline_s[:, None]
@@ -161,13 +217,15 @@ def _next_stretch(kinds: Kinds, stretch: float) -> float:
     return float((ends_s / deadline_s).min())
 
 
-def _found(kinds: Kinds) -> tuple[Ints | None, bool]:
-    if np.isinf(soonest(kinds)).any():
-        return None, True
-    tree = planted(LeastCost.of(kinds))
-    tree.run(lambda t: t.decided(kinds.budget) or t.work > LITTLE)
-    fits = tree.best_s <= kinds.budget
-    return tree.counts if fits else None, fits or not tree.open or tree.decided(kinds.budget)
+def _most_data(kinds: Kinds, looks: Looks) -> float | None:
+    """The largest part of each task's shards, rounded down, for which a plan was found."""
+    parts = min(int(kinds.need.max()), PARTS)
+    low, high = 0, parts
+    while high - low > 1:
+        middle = (low + high) // 2
+        need = np.maximum(kinds.need * middle // parts, 1)
+        low, high = (low, middle) if looks(replace(kinds, need=need))[0] is None else (middle, high)
+    return low / parts if low else None
 
 
 def _most(kinds: Kinds) -> float:
@@ -180,47 +238,34 @@ def _stretched(kinds: Kinds, factor: float) -> Kinds:
     return replace(kinds, deadline_s=kinds.deadline_s * factor)
 
 
-def _refuse_late(
-    problem: SharedProblem,
-    reason: str,
-    stretch: float | None,
-    *,
-    tasks: Ints | tuple[int, ...] = (),
-    learners: Ints | tuple[int, ...] = (),
-    proven: bool = True,
+def _known(nearest: dict[str, float | None]) -> dict[str, float]:
+    return {name: value for name, value in nearest.items() if value is not None}
+
+
+def _refuse_cost(
+    problem: SharedProblem, nearest: dict[str, float | None], cause: str, *, certain: bool = True
 ) -> NoReturn:
-    cause = f"deadline_s cannot be kept: {reason}"
-    if stretch is None:
-        cause += f", and no plan {'keeps' if proven else 'was found that keeps'} the budget either"
-    elif not proven:
-        cause += " (less may do, too)"
-    latest_s = 0.0 if stretch is None else float((problem.deadline_s * stretch).max())
-    raise refused(
-        cause,
-        constraint="deadline_s",
-        miss=float("nan") if stretch is None else float((problem.deadline_s * (stretch - 1)).max()),
-        nearest={} if stretch is None else {"stretch": stretch, "deadline_s": latest_s},
-        tasks=map(int, tasks),
-        learners=map(int, learners),
-    )
-
-
-def _refuse_cost(problem: SharedProblem, cost: float, cause: str) -> NoReturn:
+    known = _known(nearest)
     raise refused(
         f"budget is {problem.budget:g}, but {cause}",
         constraint="budget",
-        miss=cost - problem.budget,
-        nearest={"budget": cost},
+        miss=known["budget"] - problem.budget,
+        nearest=known,
+        certain=certain,
     )
 
 
 def _refuse_least(problem: SharedProblem, cause: str, miss: float | None = None) -> NoReturn:
-    """Raise for `min_shards`: the largest for all that can be divided, if a plan then exists."""
-    even = problem.most_even()
-    kinds = kinds_of(problem.with_least(np.minimum(problem.min_shards, even)))
+    """Raise for `min_shards`: the largest that is enough when those of all are cut to it."""
+    looks = Looks(WORK)
+    low, high = -1, int(problem.min_shards.max())
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits, _ = looks(kinds_of(problem.with_least(np.minimum(problem.min_shards, middle))))
+        low, high = (low, middle) if fits is None else (middle, high)
     raise refused(
         cause,
         constraint="min_shards",
-        miss=float(problem.min_shards.max() - even) if miss is None else miss,
-        nearest={} if _found(kinds)[0] is None else {"min_shards": even},
+        miss=float(problem.min_shards.max() - max(low, 0)) if miss is None else miss,
+        nearest={} if low < 0 else {"min_shards": low},
     )

@@ -74,6 +74,7 @@ def kinds_of(problem: SharedProblem) -> Kinds:
     kind_of = np.empty(order.size, dtype=np.int64)
     kind_of[order] = np.cumsum(new) - 1
     least = problem.min_shards[first]
+    ends_s = problem.fixed_s + problem.shard_s * problem.shards[:, None]
     return Kinds(
         fixed_s=problem.fixed_s[:, first],
         shard_s=problem.shard_s[:, first],
@@ -82,7 +83,8 @@ def kinds_of(problem: SharedProblem) -> Kinds:
         copies=np.bincount(kind_of),
         optional=least == 0,
         need=problem.shards,
-        deadline_s=problem.deadline_s,
+        # Nobody works longer than for all shards of a task.
+        deadline_s=np.minimum(problem.deadline_s, ends_s.max(axis=1)),
         budget=problem.budget * (1 + ROUNDING),
         kind_of=kind_of,
     )

@@ -105,7 +105,10 @@ class LeastSum:
         kinds = self.kinds
         rows = self.ladder.rows(int(np.clip(SAMPLE // kinds.fixed_s.size, 8, 100)))
         sacks = Knapsacks(kinds, rows, everybody(kinds))
-        unit_s = 1 / float(bid.gains(kinds).mean() * kinds.need.sum())
+        gain = float(bid.gains(kinds).mean() * kinds.need.sum())
+        if not gain > 0:
+            return prices
+        unit_s = 1 / gain
         scaled = [sacks.relax(bid.prices(kinds, unit_s * scale)) for scale in SCALES]
         best = max(scaled, key=lambda each: each.bound_s)
         if not self._small:

@@ -41,9 +41,27 @@ class Placing:
                 break
             for learner, task in moves:
                 self.task_of[learner] = task
+        self._relieve()
         state = np.zeros((self.tasks + 1, self.kinds.shape[1]), dtype=np.int64)
         np.add.at(state, (self.task_of, self.kind), 1)
         return state
+
+    def _relieve(self) -> None:
+        """Send learners away from tasks with fewer shards than they must get, who can do least."""
+        least = self.kinds.least[self.kind]
+        for task in range(self.tasks):
+            mine = np.flatnonzero(self.task_of == task)
+            over = int(least[mine].sum()) - int(self.kinds.need[task])
+            for learner in mine[np.argsort(self.amount[task, mine], kind="stable")]:
+                if over <= 0:
+                    break
+                done = np.bincount(self.task_of, weights=least, minlength=self.tasks + 1)
+                free = np.append(self.kinds.need - done[:-1] >= least[learner], True)
+                pay = np.where(free, self.pay[:, learner], -np.inf)
+                pay[task] = -np.inf
+                if np.isfinite(pay.max()):
+                    self.task_of[learner] = int(pay.argmax())
+                    over -= int(least[learner])
 
     def _left(self) -> Floats:
         every = np.arange(self.kind.size)

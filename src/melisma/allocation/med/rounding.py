@@ -18,6 +18,7 @@ from melisma.allocation.med.placing import SPARE, Placing
 ROOMS = (1.002, 1.001, 1.0004)  # more than enough, for what whole learners lose
 ROUNDS = 100  # of levels, for each of these
 WIDTHS = (0.06, 0.002)  # of a change of a level, as a part: at first, and in the end
+LACK = 0.02  # of the room, at the most, on the way
 CHOICES = 31  # of a level
 TRIES = 3  # of pairs of levels
 
@@ -116,4 +117,5 @@ class _Levels:
     def _merit_s(self, sum_s: Floats, room: Floats | float, unit_s: float) -> Floats:
         spare = np.asarray(room) - self.room
         merit_s: Floats = sum_s - unit_s * np.where(spare < 0, self.strict, SPARE) * spare
-        return merit_s
+        # What a second is worth holds nearby only: with whole shards, levels are steps.
+        return np.where(spare < min(self.found.room - self.room, -LACK), np.inf, merit_s)

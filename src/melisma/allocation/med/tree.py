@@ -22,7 +22,7 @@ from melisma.allocation.med.levels import Rows
 
 ROWS = 1 << 18  # rows x kinds that a node may hold
 HELD = 1 << 22  # of them at the most, however many kinds there are
-SMALL = 1 << 10  # of them cost no less to look at
+CHEAP = 1 << 10  # of them cost no less to look at
 FEW = 1 << 13  # of them need not be found out step by step
 MOST_ROWS = 1000  # for many kinds
 STEPS = 1.5  # of prices between two looks at rows, for each kind, from 60 to 180
@@ -114,6 +114,7 @@ class Tree:
             return
         for aim in self.goal.aims(relaxed) if sacks.rows.exact else ():
             found = best_below(sacks, relaxed, aim, cut_s, LIMIT)
+            self.work += found.work
             bound_s = max(bound_s, found.bound_s)
             if found.counts is not None:
                 self.offer(found.counts)
@@ -154,7 +155,7 @@ class Tree:
             steps = int(np.clip(STEPS * prices.worth.size, 60, 180))
             goal_s = min(self.best_s, max(self.guess_s, bound_s + 0.02 * abs(bound_s)))
             relaxed = ascend(sacks, prices, goal_s, steps, lambda: stop(self))
-            self.work += steps * max(sacks.rows.cap.size, SMALL)
+            self.work += steps * max(sacks.rows.cap.size, CHEAP)
             self.goal.search(self, sacks, relaxed, number, lambda: stop(self))
             room_s = self._cut(gap) - relaxed.bound_s
             bound_s = max(bound_s, certified(sacks, self.goal.ladder, relaxed, room_s))
