@@ -45,7 +45,7 @@ def _bounds(task: Task, held: ArrayLike, own: ArrayLike | None) -> dict[str, Any
             raise SettingError("held is given with own; what lies on a device is all that it holds")
         held = np.asarray(own)
         most = held if most is None else np.minimum(held, most)
-        shards = min(shards, int(held.sum()))
+        shards = min(shards, int(np.sum(most)))
     least = min(task.min_shards, shards)
     return {
         "deadline_s": task.deadline_s,
@@ -90,8 +90,12 @@ def shared_problem(
 def radio_problem(task: Task, fleet: Fleet) -> RadioProblem:
     """Batches and slots of one round, undisturbed; without `gradient_bits`, 32 a parameter."""
     cycles_per_s = np.where(np.isnan(fleet.clock_hz), fleet.ops_per_s, fleet.clock_hz)
-    if task.radio.update_cycles and np.any(np.isnan(cycles_per_s)):
-        raise SettingError("radio.update_cycles needs clock_hz or compute of every learner")
+    unknown = np.flatnonzero(np.isnan(cycles_per_s))
+    if task.radio.update_cycles and unknown.size:
+        raise SettingError(
+            f"task {task.name}: radio.update_cycles needs clock_hz or compute of every learner; "
+            f"{fleet.names[unknown[0]]} has neither"
+        )
     update_s = task.radio.update_cycles / cycles_per_s if task.radio.update_cycles else 0.0
     return RadioProblem(
         slope_s=fleet.sample_seconds(task),

@@ -62,9 +62,15 @@ def _readable(message: str, record: type[msgspec.Struct], found: Any) -> str:
         return f"{where}: {found!r:.60}; expected one of {', '.join(choices)}"
     if expected := re.fullmatch(r"Expected `([\w |]+)`(?:, got .*| ([<>]=?) (.*))", said):
         named = [WORDS[kind] for kind in expected[1].split(" | ") if kind in WORDS]
-        bound = f" {BOUNDS[expected[2]]} {float(expected[3]):.16g}" if expected[2] else ""
+        bound = _bound(expected[2], float(expected[3])) if expected[2] else ""
         return f"{where}: {found!r:.60}; expected {' or '.join(named)}{bound}"
     return f"{where}: {said}"
+
+
+def _bound(sign: str, limit: float) -> str:
+    """The limit in words; one that only keeps quotients in range is as good as 0."""
+    least = sign == ">=" and 0 < limit < 1e-20
+    return " above 0" if least else f" {BOUNDS[sign]} {limit:.16g}"
 
 
 def _inside(kinds: Sequence[inspect.Type], key: str) -> Sequence[inspect.Type]:

@@ -21,6 +21,7 @@ from melisma.allocation.med.goal import Goal, everybody
 from melisma.allocation.med.levels import Rows
 
 ROWS = 1 << 18  # rows x kinds that a node may hold
+FINE = 1 << 13  # rows, for few kinds
 HELD = 1 << 22  # of them at the most, however many kinds there are
 CHEAP = 1 << 10  # of them cost no less to look at
 FEW = 1 << 13  # of them need not be found out step by step
@@ -178,7 +179,7 @@ class Tree:
         """Rows cut into four, those nearest to the bound first, as many as a node may hold."""
         wide = np.flatnonzero(rows.first < rows.last)
         many = rows.cap.shape[1]
-        most = max(ROWS // many, min(MOST_ROWS, HELD // many))
+        most = max(min(ROWS // many, FINE), min(MOST_ROWS, HELD // many))
         places = max(0, most - rows.task.size) // 3
         if not wide.size or not places:
             return rows
