@@ -37,9 +37,11 @@ clean:  ## Remove all that make has made, .venv included
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks docs -name __pycache__ -prune -exec rm -rf {} +
 
-# Tests lay network namespaces.
+# Tests lay network namespaces, and bring data sets from where they are kept.
 system:
 	@command -v ip >/dev/null || { $(call apt,iproute2); }
+	@command -v npm >/dev/null || { $(call apt,npm); }
+	@dpkg -s dataset-fashion-mnist >/dev/null 2>&1 || { $(call apt,dataset-fashion-mnist); }
 
 # Debian's Python comes without venv.
 $(LIGHT): pyproject.toml constraints.txt

@@ -5,6 +5,7 @@
     MelismaError
     ├── SettingError            a setting or an argument that cannot work
     ├── InfeasibleError         no plan keeps all constraints
+    ├── DataError               data that cannot be had, or is not what it should be
     └── AxonError               a remote call did not end as it should
         ├── UnreachableError    nobody answers there, or the connection broke
         ├── RefusedError        the worker declined the call
@@ -61,6 +62,10 @@ class InfeasibleError(MelismaError):
         self.constraint = constraint
         self.miss = miss
         self.nearest = dict(nearest)
+
+
+class DataError(MelismaError):
+    """Data that cannot be had, or is not what it should be; the message says what was tried."""
 
 
 class AxonError(MelismaError):

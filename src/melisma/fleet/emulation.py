@@ -1,0 +1,76 @@
+"""Emulated devices: a process slowed to the compute and the link of the device it stands for.
+
+Both count what really happened and wait for the rest, so that small errors never add up. Compute
+is paced by the processor time that was used: other load on the machine makes a learner wait less,
+not train less. Clocks and sleep are arguments.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from melisma.errors import SettingError
+
+
+@dataclass
+class Pace:
+    """Makes work take as long as on a share of one core.
+
+    After every small piece of work, `rest` waits until the processor time used so far, divided by
+    the share, has passed. `used_s` is the processor time of this process or thread.
+    """
+
+    share: float
+    used_s: Callable[[], float]
+    now_s: Callable[[], float]
+    sleep: Callable[[float], None]
+    _began: tuple[float, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not self.share > 0:
+            raise SettingError(f"share is {self.share:g}; expected more than 0")
+        self.begin()
+
+    def begin(self) -> None:
+        """Start counting: what was before is not made up for."""
+        self._began = self.now_s(), self.used_s()
+
+    def rest(self) -> None:
+        """Wait until as much time has passed as the work would take on the device."""
+        began_s, used_before_s = self._began
+        due_s = began_s + (self.used_s() - used_before_s) / self.share
+        left_s = due_s - self.now_s()
+        if left_s > 0:
+            self.sleep(left_s)
+
+
+@dataclass
+class Link:
+    """Makes bytes take as long as on a link of some bandwidth and latency, one way at a time.
+
+    `begin` is called where a transfer starts and waits for the latency; `passed` after every piece,
+    and waits until the link would have carried it. Pieces of several transfers queue up.
+    """
+
+    bandwidth_bps: float
+    latency_s: float
+    now_s: Callable[[], float]
+    sleep: Callable[[float], None]
+    _free_s: float = field(init=False, default=float("-inf"))
+
+    def __post_init__(self) -> None:
+        if not self.bandwidth_bps > 0 or not self.latency_s >= 0:
+            raise SettingError(
+                f"a link of {self.bandwidth_bps:g} bits/s and {self.latency_s:g} s; expected more "
+                "than 0, and at least 0"
+            )
+
+    def begin(self) -> None:
+        """The first byte is on its way."""
+        self.sleep(self.latency_s)
+
+    def passed(self, size_bytes: int) -> None:
+        """So many bytes more have gone over the link."""
+        now_s = self.now_s()
+        self._free_s = max(self._free_s, now_s) + 8 * size_bytes / self.bandwidth_bps
+        if self._free_s > now_s:
+            self.sleep(self._free_s - now_s)

@@ -1,0 +1,87 @@
+"""The weighted mean of updates, from files, in a fixed order and bounded memory.
+
+An update is written to a file of its own as it arrives, and gets its name by an atomic rename: a
+kill at any instant leaves whole updates only. At the end of a cycle they are averaged in the order
+of learners, chunk by chunk, in double precision: the result does not depend on who came first.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from melisma.errors import DataError
+from melisma.learning.parameters import Arrays, Field, Layout
+
+CHUNK = 1 << 17  # numbers at a time: with their double they stay in the processor's cache
+
+
+@dataclass(frozen=True)
+class Spooled:
+    """An update on disk, and what it weighs."""
+
+    learner: int
+    weight: float
+    path: Path
+
+
+class Spool:
+    """The updates of one cycle, one file each, in a folder of their own."""
+
+    def __init__(self, folder: Path, layout: Layout) -> None:
+        self._folder, self._layout = folder, layout
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def add(self, learner: int, weight: float, update: Arrays) -> Spooled:
+        """Keep an update; `DataError` if it does not fit the model or holds what is no number."""
+        self._layout.check(update)
+        for name, array in update.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise DataError(f"{name} holds numbers that are not finite")
+        path = self._folder / f"{learner:09}.update"
+        part = path.with_suffix(".part")
+        with part.open("wb") as file:
+            for field in self._layout.fields:
+                file.write(np.ascontiguousarray(update[field.name], field.dtype).data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+        return Spooled(learner, weight, path)
+
+
+def weighted_mean(layout: Layout, updates: Sequence[Spooled]) -> dict[str, NDArray[Any]]:
+    """The mean by weight; whole numbers are those of the heaviest update, the first of equals."""
+    ordered = sorted(updates, key=lambda each: each.learner)
+    total = sum(each.weight for each in ordered)
+    if not total > 0:
+        raise DataError("no update has any weight")
+    heaviest = max(ordered, key=lambda each: each.weight)
+    whole = bytearray(layout.size_bytes)
+    mean = layout.unpack(whole)
+    for field in layout.fields:
+        target = mean[field.name].reshape(-1)
+        if field.dtype.kind == "f":
+            _average(field, target, [(each.path, each.weight / total) for each in ordered])
+        else:
+            target[:] = np.fromfile(heaviest.path, field.dtype, field.size, offset=field.start)
+    return mean
+
+
+def _average(field: Field, target: NDArray[Any], shares: list[tuple[Path, float]]) -> None:
+    sources = [
+        (np.memmap(path, field.dtype, "r", field.start, (field.size,)), share)
+        for path, share in shares
+    ]
+    double, scaled = np.empty(CHUNK), np.empty(CHUNK)
+    for start in range(0, field.size, CHUNK):
+        end = min(start + CHUNK, field.size)
+        total, part = double[: end - start], scaled[: end - start]
+        total[:] = 0.0
+        for source, share in sources:
+            np.multiply(source[start:end], share, out=part)
+            total += part
+        target[start:end] = total

@@ -1,0 +1,88 @@
+"""Models of the papers by name, and models of your own by `package.module:Class`."""
+
+from importlib import import_module
+from itertools import pairwise
+from typing import Any
+
+from torch import Tensor, nn
+
+from melisma.errors import SettingError
+
+
+def dense(*widths: int) -> list[nn.Module]:
+    """Fully connected layers of these widths, with ReLU between them."""
+    layers: list[nn.Module] = []
+    for number, (before, after) in enumerate(pairwise(widths)):
+        layers += [nn.ReLU()] if number else []
+        layers.append(nn.Linear(before, after))
+    return layers
+
+
+def convolution(channels: int, filters: int, kernel: int, padding: int = 0) -> list[nn.Module]:
+    """A convolution, ReLU, and a pool that halves both sides."""
+    return [nn.Conv2d(channels, filters, kernel, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+
+
+class Mlp(nn.Sequential):
+    """Fully connected layers on flat samples."""
+
+    def __init__(self, layers: list[int]) -> None:
+        super().__init__(nn.Flatten(), *dense(*layers))
+
+
+class Convolutional(nn.Sequential):
+    """Convolutions, then fully connected layers."""
+
+    def __init__(self, convolutions: list[list[nn.Module]], *widths: int) -> None:
+        flat = [layer for layers in convolutions for layer in layers]
+        super().__init__(*flat, nn.Flatten(), *dense(*widths))
+
+
+MODELS = {
+    "twonn": lambda: Mlp([784, 50, 20, 10]),
+    "threenn": lambda: Mlp([784, 500, 300, 100, 10]),
+    "mlp": Mlp,
+    "convnet": lambda: Convolutional(
+        [convolution(1, 6, 3), convolution(6, 16, 3)], 400, 200, 100, 10
+    ),
+    "fashionnet": lambda: Convolutional(
+        [convolution(1, 16, 3, 1), convolution(16, 32, 3, 1)], 1568, 1000, 500, 10
+    ),
+    "cnn": lambda: Convolutional(
+        [convolution(1, 32, 3, 1), convolution(32, 64, 3, 1)], 3136, 512, 10
+    ),
+    "lenet": lambda: Convolutional(
+        [convolution(1, 20, 5, 1), convolution(20, 50, 5)], 800, 128, 84, 10
+    ),
+}
+
+
+def build(name: str, args: dict[str, Any] | None = None) -> nn.Module:
+    """The model of that name; `SettingError` if there is none, or its arguments do not fit."""
+    maker = MODELS.get(name) or _own(name)
+    try:
+        model = maker(**(args or {}))  # type: ignore[operator]
+    except (TypeError, ValueError) as error:
+        raise SettingError(f"model {name} with {args or 'no arguments'}: {error}") from error
+    if not isinstance(model, nn.Module):
+        raise SettingError(f"model {name} is a {type(model).__name__}; expected a torch.nn.Module")
+    return model
+
+
+def _own(name: str) -> Any:
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        known = ", ".join(MODELS)
+        raise SettingError(
+            f"no model is called {name!r}; there are {known}, or package.module:Class"
+        )
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise SettingError(f"model {name}: {error}") from error
+
+
+def shaped(samples: Tensor) -> Tensor:
+    """Bytes of images as numbers from 0 to 1, channels first."""
+    numbers = samples.float() / 255
+    return numbers.unsqueeze(1) if samples.dim() == 3 else numbers.movedim(-1, 1)

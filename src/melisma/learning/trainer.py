@@ -1,0 +1,71 @@
+"""The seam between learning and a framework: whatever turns its parameters into named arrays.
+
+A trainer gets parameters, samples and a number of passes, and returns the changed parameters with
+what it has really done: it asks `stop` before every batch and leaves when told, in the middle of a
+pass too.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from melisma.learning.data import Split
+from melisma.learning.parameters import Arrays
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """Parameters after training, the samples that were visited, and their mean loss on the way."""
+
+    parameters: dict[str, NDArray[Any]]
+    visits: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class Score:
+    """How good parameters are on some samples; sums, so that parts can be added."""
+
+    samples: int
+    loss_sum: float
+    right: int
+
+    def __add__(self, other: "Score") -> "Score":
+        return Score(
+            self.samples + other.samples,
+            self.loss_sum + other.loss_sum,
+            self.right + other.right,
+        )
+
+    @property
+    def loss(self) -> float:
+        """Mean loss of a sample."""
+        return self.loss_sum / self.samples
+
+    @property
+    def accuracy(self) -> float:
+        """Part of the samples that were right."""
+        return self.right / self.samples
+
+
+class Trainer(Protocol):
+    """Trains one task."""
+
+    def initial(self) -> dict[str, NDArray[Any]]:
+        """Parameters to begin with, by the seed of the task."""
+
+    def train(
+        self,
+        parameters: Arrays,
+        samples: Split,
+        passes: int,
+        rng: np.random.Generator,
+        stop: Callable[[], bool],
+    ) -> Trained:
+        """So many passes over the samples in batches, in random order, until `stop` says so."""
+
+    def score(self, parameters: Arrays, samples: Split) -> Score:
+        """How good the parameters are."""

@@ -1,0 +1,39 @@
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from melisma.cli import melisma
+from melisma.errors import SettingError
+from melisma.learning.data import DATA
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    return tmp_path
+
+
+def output(*arguments: str) -> str:
+    found = CliRunner().invoke(melisma, ["data", *arguments], catch_exceptions=False)
+    assert found.exit_code == 0
+    return found.output
+
+
+def test_what_is_listed_can_be_brought_here_and_found(home: Path) -> None:
+    rows = json.loads(output("list", "--json"))
+    assert [row["name"] for row in rows] == list(DATA)
+    assert not any(row["here"] for row in rows)
+    folder = home / "melisma" / "data" / "mnist"
+    assert output("where", "mnist").strip() == str(folder)
+    assert not folder.exists()
+    assert output("get", "mnist").strip() == str(folder)
+    assert {path.name for path in folder.iterdir()} == set(DATA["mnist"].files)
+    assert output("list").splitlines()[0].split()[1] == "here"
+
+
+@pytest.mark.parametrize("command", ["get", "where"])
+def test_an_unknown_name_lists_those_there_are(command: str) -> None:
+    with pytest.raises(SettingError, match="no data set is called 'cats'"):
+        output(command, "cats")

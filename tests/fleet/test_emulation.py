@@ -1,0 +1,89 @@
+from dataclasses import dataclass
+
+import pytest
+
+from melisma.errors import SettingError
+from melisma.fleet.emulation import Link, Pace
+
+
+@dataclass
+class Machine:
+    """A clock that only work and sleep move; others may use the processor meanwhile."""
+
+    now_s: float = 100.0
+    used_s: float = 7.0
+
+    def work(self, seconds: float, *, others_s: float = 0.0) -> None:
+        self.now_s += seconds + others_s
+        self.used_s += seconds
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds >= 0
+        self.now_s += seconds
+
+    def pace(self, share: float) -> Pace:
+        return Pace(share, lambda: self.used_s, lambda: self.now_s, self.sleep)
+
+    def link(self, bandwidth_bps: float, latency_s: float = 0.0) -> Link:
+        return Link(bandwidth_bps, latency_s, lambda: self.now_s, self.sleep)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.25, 0.9, 1.0])
+def test_work_takes_as_long_as_on_the_share(share: float) -> None:
+    machine = Machine()
+    pace = machine.pace(share)
+    for piece in range(1, 200):
+        machine.work(0.001 * (1 + piece % 7))
+        pace.rest()
+    used_s = machine.used_s - 7.0
+    assert machine.now_s - 100.0 == pytest.approx(used_s / share, rel=0.01)
+
+
+def test_other_load_on_the_machine_is_waited_for_less() -> None:
+    machine = Machine()
+    pace = machine.pace(0.25)
+    for _ in range(100):
+        machine.work(0.002, others_s=0.004)
+        pace.rest()
+    assert machine.now_s - 100.0 == pytest.approx(0.2 / 0.25, rel=0.01)
+
+
+def test_what_was_before_the_beginning_is_not_made_up_for() -> None:
+    machine = Machine()
+    pace = machine.pace(0.5)
+    machine.work(10.0)
+    pace.begin()
+    machine.work(1.0)
+    pace.rest()
+    assert machine.now_s == pytest.approx(112.0)
+
+
+@pytest.mark.parametrize("pieces", [[1_000_000], [1000] * 1000, [10, 999_990]])
+def test_bytes_take_as_long_as_on_the_link(pieces: list[int]) -> None:
+    machine = Machine()
+    link = machine.link(8e6, latency_s=0.03)
+    link.begin()
+    for piece in pieces:
+        link.passed(piece)
+    assert machine.now_s - 100.0 == pytest.approx(1.03, rel=0.01)
+
+
+def test_a_real_link_that_is_slower_is_not_slowed_further() -> None:
+    machine = Machine()
+    link = machine.link(8e6)
+    for _ in range(10):
+        machine.now_s += 0.01
+        link.passed(1000)
+    assert machine.now_s - 100.0 == pytest.approx(10 * 0.011)
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, float("nan")])
+def test_a_share_of_nothing_is_refused(share: float) -> None:
+    with pytest.raises(SettingError, match="share is"):
+        Machine().pace(share)
+
+
+@pytest.mark.parametrize(("bandwidth_bps", "latency_s"), [(0.0, 0.0), (1.0, -1.0)])
+def test_a_link_of_nothing_is_refused(bandwidth_bps: float, latency_s: float) -> None:
+    with pytest.raises(SettingError, match="a link of"):
+        Machine().link(bandwidth_bps, latency_s)

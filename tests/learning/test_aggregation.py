@@ -1,0 +1,92 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from melisma.errors import DataError
+from melisma.learning import aggregation
+from melisma.learning.aggregation import Spool, weighted_mean
+from melisma.learning.parameters import Layout
+
+Update = dict[str, NDArray[Any]]
+
+
+def update(seed: int) -> Update:
+    rng = np.random.default_rng(seed)
+    return {
+        "weight": rng.normal(size=(30, 7)).astype(np.float32),
+        "bias": rng.normal(size=7),
+        "batches": np.array([seed], dtype=np.int64),
+        "scalar": np.array(float(seed), dtype=np.float32),
+    }
+
+
+LAYOUT = Layout.of(update(0))
+
+
+@pytest.fixture(params=[1 << 17, 8])
+def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any) -> Spool:
+    monkeypatch.setattr(aggregation, "CHUNK", request.param)
+    return Spool(tmp_path / "cycle", LAYOUT)
+
+
+def test_the_mean_is_by_weight_and_does_not_depend_on_who_came_first(spool: Spool) -> None:
+    weights = [1.0, 500.0, 20.5]
+    updates = [update(seed) for seed in range(3)]
+    spooled = [spool.add(k, w, u) for k, (w, u) in enumerate(zip(weights, updates, strict=True))]
+    mean = weighted_mean(LAYOUT, spooled)
+    for name in ("weight", "bias", "scalar"):
+        expected = np.average([u[name] for u in updates], axis=0, weights=weights)
+        np.testing.assert_allclose(mean[name], expected, rtol=1e-6)
+        assert mean[name].dtype == updates[0][name].dtype
+    assert mean["batches"].tolist() == [1]
+    other = weighted_mean(LAYOUT, spooled[::-1])
+    assert all(np.array_equal(mean[name], other[name]) for name in mean)
+
+
+def test_a_repeated_update_of_a_learner_takes_the_place_of_the_first(spool: Spool) -> None:
+    spool.add(1, 1.0, update(1))
+    again = spool.add(1, 1.0, update(2))
+    mean = weighted_mean(LAYOUT, [again])
+    np.testing.assert_array_equal(mean["weight"], update(2)["weight"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("weight", np.zeros((7, 30), np.float32), r"weight is float32\[7, 30\]; expected float32"),
+        ("weight", np.zeros((30, 7)), r"weight is float64\[30, 7\]; expected float32\[30, 7\]"),
+        ("bias", np.full(7, np.nan), "bias holds numbers that are not finite"),
+        ("scalar", np.array(np.inf, np.float32), "scalar holds numbers that are not finite"),
+        ("more", np.zeros(1), "more is not of this model"),
+    ],
+)
+def test_an_update_that_does_not_fit_is_refused(
+    spool: Spool, tmp_path: Path, name: str, value: NDArray[Any], said: str
+) -> None:
+    with pytest.raises(DataError, match=said):
+        spool.add(1, 1.0, update(0) | {name: value})
+    assert not list((tmp_path / "cycle").iterdir())
+
+
+def test_a_missing_array_is_named(spool: Spool) -> None:
+    partial = update(0)
+    del partial["bias"]
+    with pytest.raises(DataError, match="bias is missing"):
+        spool.add(1, 1.0, partial)
+
+
+def test_updates_without_weight_have_no_mean(spool: Spool) -> None:
+    with pytest.raises(DataError, match="no update has any weight"):
+        weighted_mean(LAYOUT, [spool.add(1, 0.0, update(0))])
+
+
+def test_parameters_are_one_stretch_of_bytes() -> None:
+    whole = LAYOUT.pack(update(5))
+    assert len(whole) == LAYOUT.size_bytes == 30 * 7 * 4 + 7 * 8 + 8 + 4
+    for name, array in LAYOUT.unpack(whole).items():
+        np.testing.assert_array_equal(array, update(5)[name])
+    with pytest.raises(DataError, match="parameters of 3 bytes; expected 908"):
+        LAYOUT.unpack(b"abc")

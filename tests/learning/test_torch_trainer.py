@@ -1,0 +1,122 @@
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from torch import nn
+
+from melisma.errors import SettingError
+from melisma.fleet.sizes import MODELS as SIZES
+from melisma.fleet.sizes import model_size
+from melisma.fleet.task import Optimizer, Task
+from melisma.learning.data import Split
+from melisma.learning.models import MODELS, build
+from melisma.learning.torch_trainer import TorchTrainer
+
+TASK = Task(name="digits", model="twonn", data="mnist", deadline_s=15.0, passes=2)
+NEVER: Callable[[], bool] = lambda: False  # noqa: E731 - a stop that never comes
+
+
+def blobs(count: int = 600, seed: int = 0) -> Split:
+    """Images of ten classes, each bright in rows of its own."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 10, count).astype(np.uint8)
+    samples = rng.integers(0, 60, (count, 28, 28)).astype(np.uint8)
+    for row in range(2):
+        samples[np.arange(count), 4 + 2 * labels + row] += 150
+    return Split(samples, labels)
+
+
+def generator() -> np.random.Generator:
+    return np.random.default_rng(5)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "mlp"])
+def test_models_have_the_parameters_that_planning_counts_with(name: str) -> None:
+    count = sum(weights.numel() for weights in build(name).parameters())
+    assert count == SIZES[name].parameters
+
+
+def test_a_model_of_layers_is_what_was_asked_for() -> None:
+    args = {"layers": [784, 300, 124, 60, 10]}
+    count = sum(weights.numel() for weights in build("mlp", args).parameters())
+    assert count == model_size("mlp", args).parameters
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_learns(name: str) -> None:
+    args = {"layers": [784, 30, 10]} if name == "mlp" else {}
+    adam = Optimizer(name="adam", lr=2e-3)
+    trainer = TorchTrainer(replace(TASK, model=name, model_args=args, optimizer=adam))
+    before = trainer.score(trainer.initial(), blobs(200, 1))
+    trained = trainer.train(trainer.initial(), blobs(), 3, generator(), NEVER)
+    after = trainer.score(trained.parameters, blobs(200, 1))
+    assert trained.visits == 1800
+    assert after.accuracy > max(0.5, before.accuracy)
+    assert after.loss < before.loss
+
+
+def test_the_same_seed_gives_the_same_parameters() -> None:
+    one, other = (
+        TorchTrainer(TASK).train(TorchTrainer(TASK).initial(), blobs(), 1, generator(), NEVER)
+        for _ in range(2)
+    )
+    assert all(np.array_equal(one.parameters[k], other.parameters[k]) for k in one.parameters)
+    assert one.loss == other.loss
+
+
+def test_training_stops_in_the_middle_of_a_pass_and_says_what_it_has_done() -> None:
+    trainer = TorchTrainer(TASK)
+    calls = iter(range(100))
+    halted = trainer.train(trainer.initial(), blobs(), 2, generator(), lambda: next(calls) == 5)
+    assert halted.visits == 5 * 32
+    none = trainer.train(trainer.initial(), blobs(), 2, generator(), lambda: True)
+    assert none.visits == 0
+    start = trainer.initial()
+    assert not np.array_equal(halted.parameters["1.weight"], none.parameters["1.weight"])
+    assert np.isnan(none.loss)
+    assert none.parameters.keys() == start.keys()
+
+
+def test_what_was_given_is_not_changed() -> None:
+    trainer = TorchTrainer(TASK)
+    start = trainer.initial()
+    kept = {name: array.copy() for name, array in start.items()}
+    trainer.train(start, blobs(), 1, generator(), NEVER)
+    assert all(np.array_equal(start[name], kept[name]) for name in start)
+
+
+def test_an_optimizer_is_kept_only_if_the_task_says_so() -> None:
+    def second(keep: bool) -> Any:
+        trainer = TorchTrainer(replace(TASK, optimizer=Optimizer(momentum=0.9, keep=keep)))
+        start = trainer.initial()
+        trainer.train(start, blobs(), 1, generator(), NEVER)
+        return trainer.train(start, blobs(), 1, generator(), NEVER).parameters["1.weight"]
+
+    fresh = TorchTrainer(replace(TASK, optimizer=Optimizer(momentum=0.9)))
+    once = fresh.train(fresh.initial(), blobs(), 1, generator(), NEVER).parameters["1.weight"]
+    assert np.array_equal(second(keep=False), once)
+    assert not np.array_equal(second(keep=True), once)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"loss": "crossentropy"}, "loss is 'crossentropy'; expected one of cross_entropy"),
+        ({"optimizer": Optimizer(name="adamm")}, "optimizer.name is 'adamm'"),
+        ({"model": "resnet"}, "no model is called 'resnet'; there are twonn"),
+        ({"model": "no.such.module:Net"}, "model no.such.module:Net: No module named"),
+        ({"model": "torch.nn:NoSuch"}, "model torch.nn:NoSuch"),
+        ({"model": "collections:OrderedDict"}, "is a OrderedDict; expected a torch.nn.Module"),
+        ({"model_args": {"hidden": 5}}, "model twonn with {'hidden': 5}"),
+    ],
+)
+def test_what_cannot_be_trained_is_named(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        TorchTrainer(replace(TASK, **changes))
+
+
+def test_a_model_of_ones_own_is_taken_by_name() -> None:
+    args = {"in_features": 3, "out_features": 2}
+    assert isinstance(build("torch.nn:Linear", args), nn.Linear)
