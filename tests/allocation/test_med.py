@@ -565,3 +565,40 @@ def test_a_refusal_of_deadlines_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         med(short, time_limit_s=0.5)
     factor = caught.value.nearest["stretch"]
     med(changed(short, deadline_s=short.deadline_s * factor), time_limit_s=0.5)
+
+
+@pytest.mark.parametrize("learners", [41, 60, 250])
+@pytest.mark.parametrize("min_shards", [0, 1])
+def test_many_learners_without_a_budget_have_a_plan_near_the_bound(
+    learners: int, min_shards: int
+) -> None:
+    rng = np.random.default_rng(learners)
+    problem = SharedProblem(
+        fixed_s=rng.uniform(1.5, 6.0, (2, learners)),
+        shard_s=np.outer([2.0, 4.0], rng.lognormal(0.0, 0.3, learners)),
+        shards=[learners, 2 * learners // 3],
+        deadline_s=[60.0, 90.0],
+        price=1.0,
+        budget=np.inf,
+        min_shards=min_shards,
+    )
+    plan = med(problem, gap=0.02, time_limit_s=3)
+    assert_keeps_everything(plan, problem)
+    assert plan.gap < 0.05
+
+
+def test_far_more_learners_than_shards_leave_the_slow_ones_idle() -> None:
+    rng = np.random.default_rng(1)
+    shape = (2, 400)
+    problem = SharedProblem(
+        fixed_s=rng.uniform(2.0, 9.0, shape),
+        shard_s=rng.uniform(3.0, 9.0, shape),
+        shards=[25, 20],
+        deadline_s=[30.0, 60.0],
+        price=rng.uniform(0.1, 1.5, 400),
+        budget=300.0,
+        min_shards=0,
+    )
+    plan = med(problem, gap=0.02, time_limit_s=3)
+    assert_keeps_everything(plan, problem)
+    assert plan.gap < 0.05
