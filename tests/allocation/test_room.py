@@ -1,12 +1,17 @@
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from melisma.allocation.costs import Costs
+from melisma.allocation.equal import equal
 from melisma.allocation.one_task import CycleProblem
+from melisma.allocation.proportional import proportional
 from melisma.allocation.room import require_one_update, require_room
-from melisma.errors import InfeasibleError
+from melisma.allocation.staleness import staleness
+from melisma.allocation.synchronous import synchronous
+from melisma.errors import InfeasibleError, SettingError
 
 
 def problem(**changes: Any) -> CycleProblem:
@@ -78,3 +83,26 @@ def test_who_refuses_many_learners_does_so_at_once(monkeypatch: pytest.MonkeyPat
     with pytest.raises(InfeasibleError, match="a deadline_s of"):
         require_one_update(big)
     assert asked < 20
+
+
+@pytest.mark.parametrize("scheme", [proportional, synchronous, staleness])
+def test_what_needs_costs_says_that_they_are_not_known(scheme: Callable[[Any], object]) -> None:
+    known = CycleProblem(train_s=[1, 2], ship_s=0, fixed_s=0, deadline_s=20, shards=6)
+    with pytest.raises(SettingError, match="needs the costs of learners"):
+        scheme(known.blind())
+
+
+def test_sums_of_bounds_beyond_64_bits_are_said_as_they_are() -> None:
+    many = CycleProblem(
+        train_s=np.ones(2048),
+        ship_s=0,
+        fixed_s=0,
+        deadline_s=9,
+        shards=5,
+        min_shards=2**53,
+        max_shards=2**53,
+    )
+    with pytest.raises(InfeasibleError, match=f"come to {2**64}, "):
+        equal(many, 1)
+    with pytest.raises(SettingError, match="shards is 10000000000000; expected at most"):
+        CycleProblem(train_s=np.ones(10**6), ship_s=0, fixed_s=0, deadline_s=9, shards=10**13)

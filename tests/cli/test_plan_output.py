@@ -1,5 +1,6 @@
 """Exit codes, and output that is no terminal of eighty columns in UTF-8."""
 
+import json
 import os
 import re
 import subprocess
@@ -243,3 +244,39 @@ def test_rows_of_learners_are_made_when_looked_at(monkeypatch: pytest.MonkeyPatc
     assert len(found) == 4
     assert [row["name"] for row in found.first(2)] == ["pi-1", "pi-2"]
     assert len(list(found.first(9))) == 4
+
+
+def test_a_refusal_of_deadlines_and_budget_together_is_json(tmp_path: Path) -> None:
+    paths = []
+    for name in ("one", "two"):
+        paths.append(tmp_path / f"{name}.toml")
+        paths[-1].write_text(
+            f'[task]\nname = "{name}"\nmodel = "twonn"\ndata = "mnist"\nscheme = "med"\n'
+            "passes = 1\ndeadline_s = 0.01\n"
+        )
+    fleet = tmp_path / "fleet.toml"
+    learner = '[[fleet.learner]]\nname = "{}"\nprofile = "laptop"\nprice = 1\n'
+    fleet.write_text("[fleet]\nbudget = 1\n" + learner.format("a") + learner.format("b"))
+    command = [sys.executable, "-c", "from melisma.cli import main; main()", "plan"]
+    done = subprocess.run(
+        [*command, *map(str, paths), "--fleet", str(fleet), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert (found["constraint"], found["nearest"]) == ("deadline_s", {})
+    assert found["miss"] > 0
+
+
+def test_a_closed_output_is_said_in_one_line() -> None:
+    task, fleet = (EXAMPLES / name for name in CLUSTER)
+    run = f"{sys.executable} -c 'from melisma.cli import main; main()'"
+    done = subprocess.run(
+        ["bash", "-c", f"{run} plan {task} --fleet {fleet} >&-"],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "melisma: standard output is closed\n")

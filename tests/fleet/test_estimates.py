@@ -10,6 +10,7 @@ from scipy.stats import t as student
 
 from melisma.errors import SettingError
 from melisma.fleet.estimates import ASSUMED_SPREAD, MEMORY, Estimate, Estimates
+from melisma.fleet.states import StateCosts
 
 SHARES = st.floats(0.001, 0.999)
 COUNTS = st.sampled_from([1.0, 2.0, 3.0, 8.0, 100.0, math.inf])
@@ -179,3 +180,24 @@ def test_a_cycle_refreshes_the_costs_that_it_showed() -> None:
     assert after.train_s.count.tolist() == [3, 6]
     assert after.fixed_s.count.tolist() == [2, 6]
     assert after.ship_s is known.ship_s
+
+
+@pytest.mark.parametrize(
+    ("observed", "said"),
+    [
+        ({"foo": [1.0, 1.0]}, "costs are train_s, ship_s, fixed_s, not foo"),
+        ({"train_s": [-1.0, 1.0]}, "each not below 0"),
+        ({"train_s": [1.0]}, r"has shape \(1,\); expected \(2,\)"),
+    ],
+)
+def test_what_no_cycle_can_have_taken_is_refused(observed: dict[str, Any], said: str) -> None:
+    known = Estimates(*(Estimate([1.0, 2.0], [0.1, 0.1], 3) for _ in range(3)))
+    with pytest.raises(SettingError, match=said):
+        known.after(**observed)
+
+
+@pytest.mark.parametrize("caution", [1e-9, 1e-6, 0.5])
+def test_the_fastest_state_is_kept_whatever_the_caution(caution: float) -> None:
+    one = np.array([[1.0, 2.0]])
+    states = StateCosts(np.array([[0.7, 0.3]]), one, one, one, one)
+    assert states.quantile(caution)["train_s"].tolist() == [1.0]
