@@ -111,9 +111,14 @@ WANTED = [
         2,
         unit="%",
     ),
-    Wanted("MED, 1,000 x 10 in 60 s", _med("1000 x 10, mean budget", "gap %"), 1.5, unit="%"),
     Wanted(
-        "MED, 1,000 x 10 in 60 s, tight budget",
+        "MED, 1,000 x 10 in 60 s, one problem",
+        _med("1000 x 10, mean budget", "gap %"),
+        1.5,
+        unit="%",
+    ),
+    Wanted(
+        "MED, 1,000 x 10 in 60 s, tight budget, one problem",
         _med("1000 x 10, tight budget", "gap %"),
         3,
         unit="%",
