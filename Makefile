@@ -3,6 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 LIGHT := $(VENV)/.light
+RUN := $(VENV)/.run
 DEV := $(VENV)/.dev
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -16,7 +17,7 @@ apt = if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
-run: $(LIGHT)  ## Run melisma with what a device needs, no more
+run: $(RUN)  ## Train digits on four emulated devices
 	@$(BIN)/melisma run
 
 test: check system  ## Run the checks, then all tests; ARGS goes to pytest
@@ -51,7 +52,13 @@ $(LIGHT): pyproject.toml constraints.txt
 	@$(INSTALL) --editable '.[tls]'
 	@touch $@
 
-$(DEV): $(LIGHT)
-	@echo "Adding PyTorch and the tools for tests and docs to $(VENV)"
+$(RUN): $(LIGHT)
+	@echo "Adding PyTorch to $(VENV)"
+	@command -v npm >/dev/null || { $(call apt,npm); }
+	@$(INSTALL) --editable '.[torch]'
+	@touch $@
+
+$(DEV): $(RUN)
+	@echo "Adding the tools for tests and docs to $(VENV)"
 	@$(INSTALL) --editable '.[dev,torch]'
 	@touch $@

@@ -1,11 +1,22 @@
 """Melisma trains one model on the devices you have, by the deadline you set.
 
+::
+
+    import melisma
+
+    report = melisma.train("task.toml", "fleet.toml")
+    print(report.accuracy, report.model)
+    report.plot()
+
 What is where::
 
     errors.py    every exception
     axon/        remote calls over HTTP; can be used alone
-    fleet/       what devices are: profiles, radio channels, states, estimates, the two TOML files
+    fleet/       what devices are: profiles, links, states, estimates, emulation, the two TOML files
     allocation/  who trains how much: problem -> plan, one scheme a file
+    learning/    what is trained: data, shards, models, trainers, benchmark, aggregation, metrics
+    cycle/       the global update cycle as a state machine; its trace and report
+    live/        the cycle on the wall clock: orchestrator and learners as processes
     cli/         the `melisma` command, one file a subcommand; the only place that prints
 
 Importing this package imports nothing else: each part is loaded when it is first named.
@@ -14,15 +25,20 @@ Importing this package imports nothing else: each part is loaded when it is firs
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__all__ = ["__version__", "allocation", "axon", "errors", "fleet"]
+__all__ = ["Report", "__version__", "allocation", "axon", "errors", "fleet", "train"]
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from melisma import allocation, axon, errors, fleet
+    from melisma.cycle.report import Report
+    from melisma.live.training import train
 else:
+    _FROM = {"Report": "cycle.report", "train": "live.training"}
 
     def __getattr__(name):
+        if name in _FROM:
+            return getattr(import_module(f"{__name__}.{_FROM[name]}"), name)
         if name in __all__:
             return import_module(f"{__name__}.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,63 +1,197 @@
+"""`melisma run` as its user calls it."""
+
 import json
+import os
+import pty
+import re
+import shutil
+import signal
 import subprocess
 import sys
-from typing import Any
+import time
+from pathlib import Path
 
-import psutil
 import pytest
 
-from melisma import axon
-from melisma.cli.run import worker_process
-from melisma.errors import MelismaError
+from tests.live import small
+
+MELISMA = [sys.executable, "-c", "from melisma.cli import main; main()", "run"]
+TASK = """
+[task]
+name = "blobs"
+model = "small:Linear"
+data = "small:blobs"
+passes = 2
+deadline_s = 1.0
+cycles = 2
+shard_samples = 50
+optimizer = { name = "sgd", lr = 0.3 }
+"""
+FLEET = """
+[[fleet.learner]]
+name = "tortoise"
+compute = 0.05
+bandwidth_bps = 20e6
+
+[[fleet.learner]]
+name = "hare"
+compute = 0.4
+bandwidth_bps = 80e6
+"""
 
 
-def melisma_run(*arguments: str) -> str:
-    command = [sys.executable, "-c", "from melisma.cli import main; main()", "run", *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with a task, a fleet, and a model of one's own beside them."""
+    shutil.copy(small.__file__, tmp_path / "small.py")
+    (tmp_path / "task.toml").write_text(TASK)
+    (tmp_path / "fleet.toml").write_text(FLEET)
+    return tmp_path
+
+
+def run(place: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*MELISMA, *arguments], cwd=place, capture_output=True, text=True, check=False, timeout=50
+    )
+
+
+def small_run(place: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return run(place, "task.toml", "--fleet", "fleet.toml", *arguments)
+
+
+def test_it_trains_and_says_what_came_of_it(place: Path) -> None:
+    result = small_run(place)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
-    return result.stdout
+    first, second, verdict, *rest = result.stdout.splitlines()
+    assert re.match(r"cycle 1: [\d.]+ of 1 s; 2 of 2 in; accuracy", first)
+    assert second.startswith("cycle 2:")
+    assert verdict.startswith("the deadline of 1 s held in 2 of 2 cycles")
+    text = "\n".join(rest)
+    assert "tortoise" in text
+    assert "hare" in text
+    for kind in ("model", "picture", "trace"):
+        (path,) = re.findall(rf"^{kind} +(\S+)$", text, re.MULTILINE)
+        assert (place / path).is_file()
+        assert Path(path).is_relative_to("runs")
 
 
-def test_run_says_who_served_what_and_who_answered() -> None:
-    worker, call, answer = melisma_run().splitlines()
-    assert worker.startswith("worker   process ")
-    assert ".simple_hello('John')" in call
-    assert answer.startswith("answer   Hello, John, from process ")
+def test_json_is_the_same_as_data(place: Path) -> None:
+    result = small_run(place, "--json", "--out", "mine")
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report["outcome"] == "done"
+    assert len(report["cycles"]) == 2
+    assert report["accuracy"] > 0.9
+    assert Path(report["model"]).resolve() == (place / "mine" / "model.safetensors").resolve()
 
 
-def test_the_answer_comes_from_the_worker_process() -> None:
-    report: dict[str, Any] = json.loads(melisma_run("--json", "--name", "Ada"))
-    assert report["answer"] == f"Hello, Ada, from process {report['worker_pid']}"
-    assert report["address"].startswith("http://127.0.0.1:")
-    assert report["seconds"] > 0
+def test_another_scheme_can_be_asked_for(place: Path) -> None:
+    result = small_run(place, "--scheme", "staleness", "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["task"]["scheme"] == "staleness"
 
 
-def test_the_worker_process_ends_with_the_block() -> None:
-    with worker_process() as (pid, address):
-        assert axon.connect(address).simple_hello("Ada").endswith(f"from process {pid}")
-    assert not psutil.pid_exists(pid)
-
-
-def test_the_worker_process_ends_when_its_parent_is_killed() -> None:
-    code = (
-        "from melisma.cli.run import worker_process\n"
-        "with worker_process() as (pid, _):\n"
-        "    print(pid, flush=True)\n"
-        "    input()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as parent:
-        assert parent.stdout is not None
-        worker = psutil.Process(int(parent.stdout.readline()))
-        parent.kill()
-    worker.wait(timeout=10)
-
-
-def test_a_worker_that_cannot_start_is_an_error_that_says_so(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("task.toml", "passes = 2", "pases = 2"), ["task.toml", "pases"]),
+        (("task.toml", "cycles = 2", 'cycles = "two"'), ["task.toml", "cycles"]),
+        (("task.toml", "deadline_s = 1.0", "deadline_s = 0"), ["task.toml", "deadline_s"]),
+        (("task.toml", "small:Linear", "small:Curved"), ["small:Curved"]),
+        (("task.toml", "small:Linear", "twonn"), ["does not fit the data"]),
+        (("task.toml", "small:blobs", "letters"), ["letters", "mnist"]),
+        (("fleet.toml", "compute = 0.4", "compute = -1"), ["fleet.toml", "compute"]),
+        (("fleet.toml", "bandwidth_bps = 80e6", "bandwith = 1"), ["fleet.toml", "bandwith"]),
+    ],
+)
+def test_a_mistake_in_a_file_is_one_line_that_names_it(
+    place: Path, change: tuple[str, str, str], words: list[str]
 ) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(MelismaError, match="ended before it served"), worker_process():
-        pass
+    name, before, after = change
+    text = (place / name).read_text()
+    assert before in text
+    (place / name).write_text(text.replace(before, after))
+    result = small_run(place)
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    for word in words:
+        assert word in result.stderr
+    assert not list(place.glob("runs/*/devices"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nothing.toml",),
+        ("task.toml", "--fleet", "nothing.toml"),
+        ("task.toml", "--fleet", "fleet.toml", "--scheme", "fastest"),
+        ("task.toml", "--fleet", "fleet.toml", "--scheme", "feel"),
+        ("task.toml", "--fleet", "fleet.toml", "--port", "99999"),
+        ("task.toml", "--fleet", "fleet.toml", "--out", "task.toml"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_no_traceback(place: Path, arguments: tuple[str, ...]) -> None:
+    result = run(place, *arguments)
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_deadline_that_nobody_can_meet_ends_with_1_and_says_which_would_do(place: Path) -> None:
+    text = (place / "task.toml").read_text().replace("deadline_s = 1.0", "deadline_s = 0.001")
+    (place / "task.toml").write_text(text)
+    result = small_run(place)
+    assert result.returncode == 1
+    assert "somebody would (deadline_s)" in " ".join(result.stdout.split())
+
+
+def test_ctrl_c_ends_the_run_and_keeps_the_model(place: Path) -> None:
+    text = (place / "task.toml").read_text().replace("cycles = 2", "cycles = 1000")
+    (place / "task.toml").write_text(text)
+    process = subprocess.Popen(
+        [*MELISMA, "task.toml", "--fleet", "fleet.toml", "--out", "mine"],
+        cwd=place,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("cycle 1:")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert err == ""
+    assert "interrupted" in out
+    assert (place / "mine" / "model.safetensors").is_file()
+    assert (place / "mine" / "trace.jsonl").is_file()
+
+
+def test_in_a_terminal_each_learner_is_shown(place: Path) -> None:
+    mine, theirs = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
+    process = subprocess.Popen(
+        [*MELISMA, "task.toml", "--fleet", "fleet.toml"],
+        cwd=place,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+    os.close(theirs)
+    shown, end = b"", time.monotonic() + 40
+    while time.monotonic() < end:
+        try:
+            piece = os.read(mine, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(mine)
+    assert process.stderr is not None
+    error = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(10) == 0, error
+    text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown).decode()
+    assert "tortoise" in text
+    assert "cycle 2 of 2" in text
+    assert "the deadline of 1 s held in 2 of 2 cycles" in text

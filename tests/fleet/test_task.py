@@ -1,10 +1,11 @@
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from melisma.errors import SettingError
-from melisma.fleet.task import Task, read_task
+from melisma.fleet.task import Task, read_sized_task, read_task
 
 NEEDED = {"name": '"digits"', "model": '"twonn"', "data": '"mnist"', "deadline_s": "15.0"}
 
@@ -17,9 +18,9 @@ def written(tmp_path: Path, **keys: str | None) -> Path:
     return path
 
 
-def refusal(path: Path) -> str:
+def refusal(path: Path, read: Callable[[Path], Task] = read_task) -> str:
     with pytest.raises(SettingError) as caught:
-        read_task(path)
+        read(path)
     said = str(caught.value)
     assert said.startswith(f"{path}: ")
     assert "\n" not in said
@@ -159,6 +160,17 @@ def test_numbers_that_are_none_are_refused(tmp_path: Path, key: str, value: str)
             {"radio": "{ min_batch = 129 }"},
             "task.radio: min_batch is 129; expected at most max_batch, 128",
         ),
+    ],
+)
+def test_what_does_not_fit_together_is_named(
+    tmp_path: Path, keys: dict[str, Any], said: str
+) -> None:
+    assert refusal(written(tmp_path, **keys)).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
         ({"model": '"resnet"'}, "task: the size of model 'resnet' is not known (known are cnn,"),
         (
             {"model": '"resnet"', "sizes": "{ model_bytes = 4 }"},
@@ -169,10 +181,12 @@ def test_numbers_that_are_none_are_refused(tmp_path: Path, key: str, value: str)
         ({"model": '"mlp"', "model_args": "{ layers = [1] }"}, "task: model_args.layers is [1];"),
     ],
 )
-def test_what_does_not_fit_together_is_named(
+def test_sizes_that_nobody_knows_are_missed_where_they_are_needed(
     tmp_path: Path, keys: dict[str, Any], said: str
 ) -> None:
-    assert refusal(written(tmp_path, **keys)).startswith(said)
+    path = written(tmp_path, **keys)
+    assert read_task(path).name == "digits"
+    assert refusal(path, read_sized_task).startswith(said)
 
 
 @pytest.mark.parametrize(

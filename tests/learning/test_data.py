@@ -1,4 +1,7 @@
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,3 +66,80 @@ def test_content_with_another_hash_is_not_taken(tmp_path: Path) -> None:
 def test_an_unknown_name_lists_those_there_are() -> None:
     with pytest.raises(SettingError, match="no data set is called 'cats'; there are mnist"):
         data.load("cats")
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Writes a module with a function that returns this, and gives its name for a task."""
+    monkeypatch.syspath_prepend(tmp_path)
+    module = f"data_of_{tmp_path.name}"
+    monkeypatch.setitem(sys.modules, module, sys)  # so that it is forgotten afterwards
+
+    def write(returned: str) -> str:
+        sys.modules.pop(module)
+        code = "import numpy as np\ndef load(count=3):\n    x = np.ones((count, 2))\n"
+        (tmp_path / f"{module}.py").write_text(f"{code}    return {returned}\n")
+        return f"{module}:load"
+
+    return write
+
+
+def test_data_of_ones_own_come_from_a_function(own: Callable[[str], str]) -> None:
+    name = own("(x, np.arange(count)), (x[:2], np.arange(2))")
+    found = data.load(name, {"count": 5})
+    assert found.train.samples.dtype == np.float64
+    assert found.train.samples.shape == (5, 2)
+    np.testing.assert_array_equal(found.train.labels, np.arange(5))
+    assert (len(data.load(name).train), len(data.load(name).test)) == (3, 2)
+
+
+def test_data_of_ones_own_may_come_as_a_data_set(own: Callable[[str], str]) -> None:
+    name = own("__import__('tests.learning.test_data', fromlist=['x']).SMALL")
+    assert data.load(name) is SMALL
+
+
+SMALL = data.DataSet(*[data.Split(np.ones((2, 2)), np.zeros((2, 3)))] * 2)
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ("5", "returned int; expected a DataSet, or two pairs"),
+        ("(x, x, x)", "returned 3 values; expected a DataSet"),
+        ("(x, x)", "returned 2 values; expected a DataSet"),
+        ("(x, x[:2]), (x, x)", "train: 3 samples with 2 labels"),
+        ("(x, x), (x, x[:1])", "test: 3 samples with 1 labels"),
+        ("(x, x), (x[:0], x[:0])", "test: there are no samples"),
+        ("(x[:, :0], x), (x[:, :0], x)", "train: samples or labels hold no numbers"),
+        ("(x, x), (x[:, :1], x)", r"samples to train are float64\[2\], to test float64\[1\]"),
+        ("(x.astype(object), x), (x, x)", "train: samples are object; expected whole or floating"),
+        ("(x, np.array(['cat'] * 3)), (x, x)", "train: labels are <U3; expected"),
+        ("(x, [[1], [2, 3], 4]), (x, x)", "train: setting an array element"),
+        ("(3, x), (x, x)", "train: samples are one number; expected an array"),
+    ],
+)
+def test_what_a_function_returned_instead_of_data_is_named(
+    own: Callable[[str], str], returned: str, said: str
+) -> None:
+    name = own(returned)
+    with pytest.raises(DataError, match=f"data {name}:? {said}"):
+        data.load(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "said"),
+    [
+        ("no.such.module:load", {}, "data no.such.module:load: No module named 'no'"),
+        ("json:nothing", {}, "data json:nothing: json has no nothing"),
+        ("json:__doc__", {}, "data json:__doc__ is a str; it cannot be called"),
+        ("json:loads", {"x": 1}, "data json:loads with {'x': 1}: "),
+        ("json:", {}, "data is 'json:'; expected package.module:name"),
+        ("../data.py:load", {}, "data is '../data.py:load'; expected package.module:name"),
+        ("mnist", {"count": 3}, "data set mnist takes no arguments; found count"),
+    ],
+)
+def test_a_function_that_cannot_be_called_is_named(
+    name: str, args: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SettingError, match=said):
+        data.load(name, args)

@@ -1,9 +1,12 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from melisma.errors import SettingError
 from melisma.fleet.task import Partition
 from melisma.learning.partition import divided, shuffled_shards
 
@@ -54,3 +57,12 @@ def test_shards_are_all_samples_and_the_last_may_be_short() -> None:
     parts = shuffled_shards(103, 25, np.random.default_rng(0))
     assert [part.size for part in parts] == [25, 25, 25, 25, 3]
     assert np.sort(np.concatenate(parts)).tolist() == list(range(103))
+
+
+@pytest.mark.parametrize("kind", ["sorted", "dirichlet"])
+@pytest.mark.parametrize("labels", [np.zeros(9), np.zeros((9, 2), np.int64)])
+def test_only_whole_numbers_can_be_sorted_by(kind: Any, labels: NDArray[Any]) -> None:
+    with pytest.raises(SettingError, match=f"partition {kind} goes by label; these are"):
+        divided(labels, np.array([4, 4]), Partition(kind=kind), np.random.default_rng(0))
+    parts = divided(labels, np.array([4, 4]), Partition(), np.random.default_rng(0))
+    assert [part.size for part in parts] == [4, 4]

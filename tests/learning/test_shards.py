@@ -3,10 +3,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from melisma.errors import DataError
-from melisma.learning.data import Split
-from melisma.learning.shards import ShardCache, ShardFolder, decoded, encoded, together
+from melisma.learning.data import PLAIN, Split
+from melisma.learning.shards import HEAD, ShardCache, ShardFolder, decoded, encoded, together
 
 PIECE = 100
 
@@ -95,6 +97,69 @@ def test_a_shard_that_is_cut_off_is_refused(cut: int) -> None:
 
 
 def test_a_shard_that_claims_more_than_it_has_is_refused() -> None:
-    content = encoded(split(3)).replace(b"[3,[4,3]]", b"[9,[4,3]]")
+    content = encoded(split(3)).replace(b"[3,[4,3],", b"[9,[4,3],")
     with pytest.raises(DataError, match="longer or shorter than it says"):
         decoded(content)
+
+
+@pytest.mark.parametrize("labels", PLAIN)
+@pytest.mark.parametrize("samples", PLAIN)
+def test_every_type_of_numbers_comes_back_as_it_went(samples: str, labels: str) -> None:
+    given = Split(
+        np.arange(24).reshape(4, 3, 2).astype(samples), np.arange(8).reshape(4, 2).astype(labels)
+    )
+    found = decoded(encoded(given))
+    for before, after in ((given.samples, found.samples), (given.labels, found.labels)):
+        assert after.dtype == before.dtype
+        np.testing.assert_array_equal(after, before)
+
+
+def test_numbers_of_another_byte_order_are_the_same_shard() -> None:
+    big = Split(np.arange(6, dtype=">f8").reshape(3, 2), np.arange(3, dtype=">i4"))
+    little = Split(big.samples.astype("<f8"), big.labels.astype("<i4"))
+    assert encoded(big) == encoded(little)
+
+
+def shard(head: str, body: bytes = b"") -> bytes:
+    return HEAD.pack(len(head)) + head.encode() + body
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        shard('[1,[1],"|O",[],"|u1"]', bytes(9)),
+        shard('[1,[1],"<f8,<f8",[],"|u1"]', bytes(17)),
+        shard('[1,[1],"|V1",[],"|u1"]', bytes(2)),
+        shard('[1,[1],">f8",[],"|u1"]', bytes(9)),
+        shard('[1,[1],"|u1",[],"|S1"]', bytes(2)),
+        shard('[-1,[1],"|u1",[],"|u1"]'),
+        shard('[1,[-1],"|u1",[],"|u1"]'),
+        shard('[1,[-1,-1],"|u1",[],"|u1"]', bytes(2)),
+        shard('[4611686018427387904,[0],"|u1",[0],"|u1"]'),
+        shard('[1,[],"|b1",[],"|u1"]', b"\x02\x00"),
+        shard(f'[1,[{"9" * 18},{"9" * 18}],"<f8",[],"|u1"]'),
+        shard(f'[1,{[1] * 40},"|u1",[],"|u1"]', bytes(2)),
+        shard(f'[1,[{"9" * 400}],"|u1",[],"|u1"]'),
+        shard('[1,[1],"|u1"]', bytes(2)),
+        shard("[1,[1]]", bytes(2)),
+        shard("{}"),
+        HEAD.pack(2**32 - 1) + bytes(100),
+    ],
+)
+def test_a_head_that_nobody_writes_is_refused(content: bytes) -> None:
+    with pytest.raises(DataError, match="shard"):
+        decoded(content)
+
+
+@given(data=st.data())
+def test_no_change_of_bytes_does_more_than_change_numbers_or_be_refused(
+    data: st.DataObject,
+) -> None:
+    content = bytearray(encoded(split(3)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, 60))] = data.draw(st.integers(0, 255))
+    try:
+        found = decoded(bytes(content))
+    except DataError:
+        return
+    assert found.samples.nbytes + found.labels.nbytes < len(content)

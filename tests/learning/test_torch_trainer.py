@@ -6,12 +6,13 @@ import pytest
 from msgspec.structs import replace
 from torch import nn
 
-from melisma.errors import SettingError
+from melisma.errors import DataError, SettingError
 from melisma.fleet.sizes import MODELS as SIZES
 from melisma.fleet.sizes import model_size
-from melisma.fleet.task import Optimizer, Task
+from melisma.fleet.task import Optimizer, Stop, Task
 from melisma.learning.data import Split
 from melisma.learning.models import MODELS, build
+from melisma.learning.shards import decoded, encoded
 from melisma.learning.torch_trainer import TorchTrainer
 
 TASK = Task(name="digits", model="twonn", data="mnist", deadline_s=15.0, passes=2)
@@ -107,7 +108,8 @@ def test_an_optimizer_is_kept_only_if_the_task_says_so() -> None:
         ({"optimizer": Optimizer(name="adamm")}, "optimizer.name is 'adamm'"),
         ({"model": "resnet"}, "no model is called 'resnet'; there are twonn"),
         ({"model": "no.such.module:Net"}, "model no.such.module:Net: No module named"),
-        ({"model": "torch.nn:NoSuch"}, "model torch.nn:NoSuch"),
+        ({"model": "torch.nn:NoSuch"}, "model torch.nn:NoSuch: torch.nn has no NoSuch"),
+        ({"loss": "mse", "stop": Stop(accuracy=0.9)}, "stop.accuracy has no meaning with loss mse"),
         ({"model": "collections:OrderedDict"}, "is a OrderedDict; expected a torch.nn.Module"),
         ({"model_args": {"hidden": 5}}, "model twonn with {'hidden': 5}"),
     ],
@@ -120,3 +122,59 @@ def test_what_cannot_be_trained_is_named(changes: dict[str, Any], said: str) -> 
 def test_a_model_of_ones_own_is_taken_by_name() -> None:
     args = {"in_features": 3, "out_features": 2}
     assert isinstance(build("torch.nn:Linear", args), nn.Linear)
+
+
+LINEAR = replace(
+    TASK, model="torch.nn:Linear", model_args={"in_features": 3, "out_features": 1}, loss="mse"
+)
+
+
+@pytest.mark.parametrize("shape", [(400,), (400, 1)])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_quantities_are_learnt_with_squares_and_not_judged(
+    shape: tuple[int, ...], dtype: type[np.floating[Any]]
+) -> None:
+    x = np.random.default_rng(0).normal(size=(400, 3)).astype(dtype)
+    samples = Split(x, (x @ np.array([1, -2, 3], dtype) + 5).reshape(shape))
+    trainer = TorchTrainer(LINEAR)
+    trained = trainer.train(trainer.initial(), samples, 5, generator(), NEVER)
+    np.testing.assert_allclose(trained.parameters["weight"], [[1, -2, 3]], atol=1e-3)
+    np.testing.assert_allclose(trained.parameters["bias"], [5], atol=1e-3)
+    score = trainer.score(trained.parameters, samples)
+    assert score.loss < 1e-5
+    assert score.right == 0
+    assert np.isnan(score.accuracy)
+    assert np.isnan((score + score).accuracy)
+
+
+def test_samples_that_are_whole_numbers_go_in_as_such() -> None:
+    """Words, say: a model looks them up."""
+    args = {"num_embeddings": 9, "embedding_dim": 4}
+    trainer = TorchTrainer(replace(TASK, model="torch.nn:Embedding", model_args=args))
+    words = np.arange(20, dtype=np.uint16) % 9
+    score = trainer.score(trainer.initial(), Split(words, (words % 4).astype(np.int32)))
+    assert score.judged == 20
+
+
+def test_each_of_several_labels_of_a_sample_is_judged() -> None:
+    args = {"in_channels": 1, "out_channels": 3, "kernel_size": 1}
+    trainer = TorchTrainer(replace(TASK, model="torch.nn:Conv1d", model_args=args))
+    start = {"weight": np.zeros((3, 1, 1), np.float32), "bias": np.eye(3, dtype=np.float32)[1]}
+    labels = np.array([[0, 1, 1, 2], [1, 1, 1, 1]])
+    score = trainer.score(start, Split(np.ones((2, 1, 4), np.float32), labels))
+    assert (score.samples, score.right, score.judged) == (2, 6, 8)
+    assert (score + score).accuracy == 0.75
+
+
+def test_labels_that_the_loss_cannot_use_are_named() -> None:
+    trainer = TorchTrainer(TASK)
+    samples = Split(blobs(10).samples, np.zeros(10))
+    with pytest.raises(DataError, match="labels are float64; loss cross_entropy needs whole"):
+        trainer.score(trainer.initial(), samples)
+
+
+def test_what_came_over_the_network_is_trained_without_a_word() -> None:
+    """Shards look into bytes that may not be written to; a warning here would be an error."""
+    trainer = TorchTrainer(TASK)
+    samples = decoded(encoded(blobs(50)))
+    assert trainer.train(trainer.initial(), samples, 1, generator(), NEVER).visits == 50

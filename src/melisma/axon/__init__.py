@@ -24,7 +24,7 @@ http, transport, blocking, event, wire      bytes on a connection, blocking or o
 address, tls, tokens, limits                where, how safely, by whom, how much
 functions, outcome, context, eager, threads,
 processes, streams, ledger, spool, calls    a call at the worker
-server, service, worker                     the worker
+files, server, service, worker              the worker
 network, requests, results, returns,
 caller, remote, client                      the caller
 board, discovery, relay, presence           how they find each other
@@ -39,6 +39,7 @@ from melisma.axon.caller import Options
 from melisma.axon.client import Handle
 from melisma.axon.context import CallContext, current_call
 from melisma.axon.discovery import Found, discover
+from melisma.axon.files import fetch
 from melisma.axon.limits import Limits
 from melisma.axon.metrics import CallRecord
 from melisma.axon.relay import Relay
@@ -65,6 +66,7 @@ __all__ = [
     "current_call",
     "describe",
     "discover",
+    "fetch",
     "issue_token",
     "resume",
     "worker",

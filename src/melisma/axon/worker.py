@@ -9,8 +9,8 @@
     axon.worker.init()
 
 Endpoints: ``POST /rpc/NAME`` calls, ``GET /calls/ID`` waits for a duplex result, ``DELETE
-/calls/ID`` cancels a call or says that its result arrived, ``GET /`` lists the functions, ``GET
-/metrics`` the counters.
+/calls/ID`` cancels a call or says that its result arrived, ``GET /files/NAME`` gives a file or a
+part of it, ``GET /`` lists the functions, ``GET /metrics`` the counters.
 """
 
 import contextlib
@@ -28,6 +28,7 @@ import msgspec
 from melisma.axon import tls as axon_tls
 from melisma.axon.address import DEFAULT_PORT, Address, check_name
 from melisma.axon.calls import Calls
+from melisma.axon.files import FileNames, served
 from melisma.axon.functions import POOL_PROCESS, F, Functions
 from melisma.axon.limits import Limits
 from melisma.axon.metrics import Metrics, Trace
@@ -50,7 +51,7 @@ class Worker(Service):
     certificate and key are kept. ``trace`` sees each call. ``announce``: be found by `discover`.
     ``board`` and ``relay``: addresses of a notice board to sign in at and of a relay to be called
     through; ``name`` is what the worker is called there. ``advertise``: the host name by which
-    callers reach it.
+    callers reach it. ``files`` says which path a name stands for, for `fetch`.
     """
 
     host: str = "127.0.0.1"
@@ -65,6 +66,7 @@ class Worker(Service):
     relay: str | None = field(default=None, repr=False)
     advertise: str | None = None
     functions: Functions = field(default_factory=Functions)
+    files: FileNames | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -124,6 +126,8 @@ class Worker(Service):
                 return await self._calls.wait(rest, request.query, caller)
             case "DELETE", "calls", _:
                 return self._calls.dismiss(rest, caller)
+            case "GET", "files", _:
+                return served(self.files, rest, request)
             case "GET", "", "":
                 return Reply(200, buffers=[msgspec.json.encode(self._profile())])
             case "GET", "metrics", "":

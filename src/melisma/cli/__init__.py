@@ -13,7 +13,7 @@ import click
 from melisma import __version__
 from melisma.errors import MelismaError, SettingError
 
-SUBCOMMANDS = ("run", "plan", "data", "axon")
+SUBCOMMANDS = ("run", "plan", "bench", "data", "axon")
 
 
 class LazyGroup(click.Group):

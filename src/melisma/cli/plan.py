@@ -14,7 +14,7 @@ from melisma.cli import output, plan_report, plan_view
 from melisma.errors import SettingError
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.muster import read_fleet
-from melisma.fleet.task import Task, read_task
+from melisma.fleet.task import Task, read_sized_task
 
 
 @click.command("plan")
@@ -49,7 +49,7 @@ def command(  # noqa: PLR0913 - one argument an option
         raise SettingError(f"--show is {show}; expected at least 0")
     if not 0 < time_limit_s < inf:
         raise SettingError(f"--time-limit is {time_limit_s:g}; expected seconds, more than 0")
-    read = [read_task(path) for path in tasks]
+    read = [read_sized_task(path) for path in tasks]
     _check(tasks, read, own=scheme is None and not every)
     first = _scheme_of(read, scheme)
     fleet = read_fleet(fleet_path)

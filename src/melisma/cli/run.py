@@ -1,49 +1,110 @@
-"""`melisma run`: a function served by one process and called from another.
+"""`melisma run`: train a task on a fleet of emulated devices, and show it.
 
-The worker is a child process of its own, so that the call really crosses a process
-boundary; closing its standard input ends it, however this process ends.
+Exit codes: 0 trained, 1 could not be trained, 2 wrong usage or settings, 130 interrupted.
 """
 
-import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
 
 import click
+import msgspec
+from rich.console import Console, RenderableType
+from rich.live import Live
 
-from melisma import axon
-from melisma.errors import MelismaError
+from melisma.cli.output import write
+from melisma.cli.run_screen import screen
+from melisma.cli.run_view import cycle_line, view
+from melisma.cycle.events import Evaluated
+from melisma.cycle.story import Story
+from melisma.cycle.trace import Step
+from melisma.live.training import Watcher, train
+
+FIRST = Path(__file__).parent / "first"
+EXIT = {"done": 0, "stopped": 0, "failed": 1, "cancelled": 130}
+FRAMES_PER_S = 8
+
+
+class Watched:
+    """The story so far, told by one thread and shown by another."""
+
+    def __init__(self) -> None:
+        self._story, self._lock, self._offset_s = Story(), Lock(), 0.0
+
+    def hear(self, step: Step) -> None:
+        """One more step."""
+        with self._lock:
+            self._story.hear(step)
+            self._offset_s = time.monotonic() - step.event.at_s
+
+    def shown(self) -> RenderableType:
+        """As it stands now."""
+        with self._lock:
+            if not self._offset_s:
+                return "starting"
+            return view(self._story, time.monotonic() - self._offset_s)
+
+    def line(self, step: Step) -> None:
+        """One more step, and a line where it ends a cycle."""
+        self.hear(step)
+        if isinstance(step.event, Evaluated):
+            write(f"{cycle_line(self._story.report().cycles[-1])}\n")
 
 
 @contextmanager
-def worker_process() -> Iterator[tuple[int, str]]:
-    """Start the worker and yield its process number and its address."""
-    arguments = [sys.executable, "-m", "melisma.cli.hello_worker"]
-    with subprocess.Popen(
-        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        if not address:
-            raise MelismaError("the worker process ended before it served; see its message above")
-        yield process.pid, address
+def shown(as_json: bool) -> Iterator[Watcher]:
+    """How a run is watched: not at all, in a terminal, or by a line a cycle."""
+    watched = Watched()
+    if as_json:
+        yield lambda _: None
+    elif sys.stdout is not None and sys.stdout.isatty():
+        console = Console(highlight=False, markup=False, emoji=False)
+        with Live(
+            get_renderable=watched.shown,
+            console=console,
+            refresh_per_second=FRAMES_PER_S,
+            transient=True,
+        ):
+            yield watched.hear
+    else:
+        yield watched.line
 
 
 @click.command("run")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-@click.option("--name", default="John", show_default=True, help="Whom the worker greets.")
-def command(as_json: bool, name: str) -> None:
-    """Serve a function from a worker process and call it from this one."""
-    with worker_process() as (pid, address):
-        started = time.perf_counter()
-        answer = axon.connect(address).simple_hello(name)
-        seconds = time.perf_counter() - started
+@click.argument("task", type=click.Path(path_type=Path), required=False)
+@click.option("--fleet", type=click.Path(path_type=Path), help="FLEET.toml; else four devices.")
+@click.option("--scheme", help="Allocate by this scheme, whatever the task says.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for model, picture and trace.")
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Where learners call.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+def command(
+    task: Path | None,
+    fleet: Path | None,
+    scheme: str | None,
+    out: Path | None,
+    port: int,
+    as_json: bool,
+) -> None:
+    """Train TASK.toml on a fleet of emulated devices, by its deadline.
+
+    Without a file: handwritten digits, on four unlike devices, in about a minute.
+    """
+    if not as_json and task is None:
+        write("MNIST on four emulated devices; the first time it takes a while to start\n")
+    with shown(as_json) as watch:
+        report = train(
+            task or FIRST / "task.toml",
+            fleet or FIRST / "fleet.toml",
+            scheme=scheme,
+            folder=out,
+            port=port,
+            watch=watch,
+        )
     if as_json:
-        report = {"worker_pid": pid, "address": address, "answer": answer, "seconds": seconds}
-        click.echo(json.dumps(report))
-        return
-    click.echo(f"worker   process {pid} serves simple_hello at {address}")
-    click.echo(f"call     axon.connect({address!r}).simple_hello({name!r})")
-    click.echo(f"answer   {answer}   ({seconds * 1e3:.1f} ms, connection included)")
+        write(msgspec.json.encode(report.as_dict()).decode() + "\n")
+    else:
+        write(screen(report))
+    sys.exit(EXIT[report.outcome or "failed"])

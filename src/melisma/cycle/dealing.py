@@ -28,6 +28,10 @@ class Deck:
         """So many shards in a random order."""
         return cls(rng.permutation(shards).astype(np.int64))
 
+    def ahead(self, count: int) -> Ints:
+        """So many shards that come next."""
+        return self.order[(self.place + np.arange(count)) % max(self.order.size, 1)]
+
     def deal(
         self, counts: Ints, held: Mapping[int, Set[int]] | None = None
     ) -> tuple["Deck", list[Ints]]:
@@ -35,7 +39,7 @@ class Deck:
         total, size = int(counts.sum()), self.order.size
         if counts.size and int(counts.max()) > size:
             raise ValueError(f"a learner cannot get {counts.max()} of {size} shards")
-        stretch = self.order[(self.place + np.arange(total)) % max(size, 1)]
+        stretch = self.ahead(total)
         after = replace(self, place=(self.place + total) % max(size, 1))
         if held and total <= size:
             return after, _preferring(stretch, counts, held)

@@ -39,6 +39,7 @@ class Fleet:
     bandwidth_left: Floats
     budget: float
     seed: int
+    core_ops_per_s: float
 
     @property
     def learners(self) -> int:
@@ -54,6 +55,13 @@ class Fleet:
         """Seconds to train one sample once, undisturbed."""
         by_ops = np.where(np.isnan(self.sample_s), task.sample_ops / self.ops_per_s, self.sample_s)
         return np.where(np.isnan(self.shard_s), by_ops, self.shard_s / task.shard_samples)
+
+    def core_shares(self, task: Task, core_sample_s: float) -> Floats:
+        """What each is of one core of this machine, which trains a sample once in that time."""
+        by_shard = self.shard_s / task.shard_samples
+        said_s = np.where(np.isnan(by_shard), self.sample_s, by_shard)
+        by_ops = self.ops_per_s / self.core_ops_per_s
+        return np.where(np.isnan(said_s), by_ops, core_sample_s / said_s)
 
     def ship_s(self, task: Task) -> Floats:
         """Seconds to fetch one shard, undisturbed; none in federated learning."""

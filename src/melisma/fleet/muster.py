@@ -71,6 +71,7 @@ def muster(table: FleetTable) -> Fleet:
         bandwidth_left=states[2],
         budget=table.budget,
         seed=table.seed,
+        core_ops_per_s=table.core_ops_per_s or CORE_OPS_PER_S,
     )
 
 

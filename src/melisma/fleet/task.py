@@ -105,6 +105,7 @@ class Task(Table, frozen=True, kw_only=True):
     seed: Seed = 1
     caution: Share = 0.9
     model_args: dict[str, Any] = msgspec.field(default_factory=dict)
+    data_args: dict[str, Any] = msgspec.field(default_factory=dict)
     partition: Partition | None = None
     min_shards: LeastCount = 1
     max_shards: Count | None = None
@@ -155,8 +156,16 @@ class TaskFile(Table, frozen=True, kw_only=True):
 
 
 def read_task(path: str | Path) -> Task:
-    """The task of a TASK.toml; `SettingError` names file and key."""
-    task = read(path, TaskFile).task
+    """The task of a TASK.toml; `SettingError` names file and key.
+
+    What model and data of one's own weigh may be unsaid: the loaded data and the built model tell.
+    """
+    return read(path, TaskFile).task
+
+
+def read_sized_task(path: str | Path) -> Task:
+    """A task whose sizes are known without loading anything; `SettingError` if they are not."""
+    task = read_task(path)
     try:
         _ = task.shards, task.shard_bytes, task.model_bytes, task.sample_ops
     except SettingError as error:

@@ -1,7 +1,7 @@
-"""Data sets: samples as bytes, labels as whole numbers, by the names that tasks use.
+"""Data sets: samples and labels as plain numbers, by the names that tasks use.
 
-`load` reads from the cache of this machine and fills it first where needed. What cannot be had is
-an error that lists what was tried; nothing takes its place.
+`load` reads from the cache of this machine and fills it first where needed, or calls a function of
+your own. What cannot be had is an error that lists what was tried; nothing takes its place.
 """
 
 import json
@@ -9,21 +9,38 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from melisma.errors import DataError, SettingError
 from melisma.learning.images import read_idx, read_png
+from melisma.learning.named import is_own, made
 from melisma.learning.sources import Address, Debian, Npm, Source, get
+
+# Numbers that mean the same on every machine; nothing in them can be executed.
+PLAIN = (
+    *("|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8"),
+    *("<f2", "<f4", "<f8"),
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Samples on the first axis, and a label each."""
+    """Samples on the first axis, and a label each; `DataError` unless both are plain numbers."""
 
-    samples: NDArray[np.uint8]
-    labels: NDArray[np.uint8]
+    samples: NDArray[Any]
+    labels: NDArray[Any]
+
+    def __post_init__(self) -> None:
+        for name, array in (("samples", self.samples), ("labels", self.labels)):
+            if not array.ndim:
+                raise DataError(f"{name} are one number; expected an array")
+            if array.dtype.newbyteorder("<").str not in PLAIN:
+                raise DataError(f"{name} are {array.dtype}; expected whole or floating numbers")
+        if len(self.samples) != len(self.labels):
+            raise DataError(f"{len(self.samples)} samples with {len(self.labels)} labels")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -55,9 +72,17 @@ IDX_FILES = (
 )
 
 
-def load(name: str) -> DataSet:
-    """The data set of that name, brought here first if it is not here yet."""
+def load(name: str, args: Mapping[str, Any] | None = None) -> DataSet:
+    """The data set of that name, brought here first if it is not here yet.
+
+    `package.module:function` is called with the arguments, and returns a `DataSet` or a pair of
+    pairs of arrays: `(samples, labels), (test_samples, test_labels)`.
+    """
+    if is_own(name):
+        return _own(name, made("data", name, **(args or {})))
     known = data_named(name)
+    if args:
+        raise SettingError(f"data set {name} takes no arguments; found {', '.join(args)}")
     folder = where(name)
     if not is_here(name):
         fetch(name)
@@ -93,8 +118,55 @@ def where(name: str) -> Path:
 def data_named(name: str) -> Known:
     """The row of that name."""
     if name not in DATA:
-        raise SettingError(f"no data set is called {name!r}; there are {', '.join(DATA)}")
+        known = ", ".join(DATA)
+        raise SettingError(
+            f"no data set is called {name!r}; there are {known}, or package.module:function"
+        )
     return DATA[name]
+
+
+def _own(name: str, returned: Any) -> DataSet:
+    if isinstance(returned, DataSet):
+        data = returned
+    elif _is_pair(returned) and all(map(_is_pair, returned)):
+        train, test = returned
+        data = DataSet(_split(name, "train", train), _split(name, "test", test))
+    else:
+        raise DataError(
+            f"data {name} returned {_kind(returned)}; expected a DataSet, or two pairs of arrays: "
+            "(samples, labels), (test_samples, test_labels)"
+        )
+    for part, split in (("train", data.train), ("test", data.test)):
+        if not len(split):
+            raise DataError(f"data {name}: {part}: there are no samples")
+        if not split.samples.size or not split.labels.size:
+            raise DataError(f"data {name}: {part}: samples or labels hold no numbers")
+    for what in ("samples", "labels"):
+        train, test = _form(getattr(data.train, what)), _form(getattr(data.test, what))
+        if train != test:
+            raise DataError(f"data {name}: {what} to train are {train}, to test {test}")
+    return data
+
+
+def _split(name: str, part: str, pair: Any) -> Split:
+    try:
+        return Split(*(np.asarray(array) for array in pair))
+    except (ValueError, DataError) as error:
+        raise DataError(f"data {name}: {part}: {error}") from None
+
+
+def _is_pair(found: Any) -> bool:
+    return isinstance(found, tuple | list) and len(found) == 2
+
+
+def _kind(found: Any) -> str:
+    """A short word for what was found."""
+    return f"{len(found)} values" if isinstance(found, tuple | list) else type(found).__name__
+
+
+def _form(array: NDArray[Any]) -> str:
+    """Type and shape of one sample or label."""
+    return f"{array.dtype}{list(array.shape[1:])}"
 
 
 def _idx(folder: Path) -> DataSet:

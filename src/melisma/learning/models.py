@@ -1,12 +1,13 @@
 """Models of the papers by name, and models of your own by `package.module:Class`."""
 
-from importlib import import_module
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor, nn, uint8
 
 from melisma.errors import SettingError
+from melisma.learning.named import is_own, made
 
 
 def dense(*widths: int) -> list[nn.Module]:
@@ -38,7 +39,7 @@ class Convolutional(nn.Sequential):
         super().__init__(*flat, nn.Flatten(), *dense(*widths))
 
 
-MODELS = {
+MODELS: dict[str, Callable[..., nn.Module]] = {
     "twonn": lambda: Mlp([784, 50, 20, 10]),
     "threenn": lambda: Mlp([784, 500, 300, 100, 10]),
     "mlp": Mlp,
@@ -57,32 +58,29 @@ MODELS = {
 }
 
 
-def build(name: str, args: dict[str, Any] | None = None) -> nn.Module:
+def build(name: str, args: Mapping[str, Any] | None = None) -> nn.Module:
     """The model of that name; `SettingError` if there is none, or its arguments do not fit."""
-    maker = MODELS.get(name) or _own(name)
-    try:
-        model = maker(**(args or {}))  # type: ignore[operator]
-    except (TypeError, ValueError) as error:
-        raise SettingError(f"model {name} with {args or 'no arguments'}: {error}") from error
+    model = made("model", name, **(args or {})) if is_own(name) else _ours(name, args or {})
     if not isinstance(model, nn.Module):
         raise SettingError(f"model {name} is a {type(model).__name__}; expected a torch.nn.Module")
     return model
 
 
-def _own(name: str) -> Any:
-    module, colon, attribute = name.partition(":")
-    if not colon:
+def _ours(name: str, args: Mapping[str, Any]) -> nn.Module:
+    if name not in MODELS:
         known = ", ".join(MODELS)
         raise SettingError(
             f"no model is called {name!r}; there are {known}, or package.module:Class"
         )
     try:
-        return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise SettingError(f"model {name}: {error}") from error
+        return MODELS[name](**args)
+    except (TypeError, ValueError) as error:
+        raise SettingError(f"model {name} with {args or 'no arguments'}: {error}") from error
 
 
 def shaped(samples: Tensor) -> Tensor:
-    """Bytes of images as numbers from 0 to 1, channels first."""
+    """What a model gets: bytes of images as numbers from 0 to 1, channels first; else as it is."""
+    if samples.dtype != uint8:
+        return samples
     numbers = samples.float() / 255
     return numbers.unsqueeze(1) if samples.dim() == 3 else numbers.movedim(-1, 1)

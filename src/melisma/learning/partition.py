@@ -6,10 +6,13 @@ whole. In federated learning each device has as many shards as it has; `partitio
 proportions drawn for each device, the more unequal the smaller `alpha`.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from melisma.errors import SettingError
 from melisma.fleet.task import Partition
 
 Ints = NDArray[np.int64]
@@ -25,18 +28,21 @@ def cut(order: Ints, shard_samples: int) -> list[Ints]:
     return [order[start : start + shard_samples] for start in range(0, order.size, shard_samples)]
 
 
-def divided(
-    labels: NDArray[np.uint8], sizes: Ints, partition: Partition, rng: Generator
-) -> list[Ints]:
+def divided(labels: NDArray[Any], sizes: Ints, partition: Partition, rng: Generator) -> list[Ints]:
     """For each device so many samples, none twice; what the sizes leave over is on none."""
     if partition.kind == "iid":
-        return np.split(rng.permutation(labels.size)[: sizes.sum()], np.cumsum(sizes)[:-1])
+        return np.split(rng.permutation(len(labels))[: sizes.sum()], np.cumsum(sizes)[:-1])
+    if labels.ndim > 1 or labels.dtype.kind == "f":
+        raise SettingError(
+            f"partition {partition.kind} goes by label; these are {labels.dtype}"
+            f"{list(labels.shape[1:])}, expected one whole number a sample"
+        )
     if partition.kind == "sorted":
         return _sorted(labels, sizes, rng)
     return _skewed(labels, sizes, partition.alpha, rng)
 
 
-def _sorted(labels: NDArray[np.uint8], sizes: Ints, rng: Generator) -> list[Ints]:
+def _sorted(labels: NDArray[Any], sizes: Ints, rng: Generator) -> list[Ints]:
     """Two stretches for each device, from anywhere in what is sorted by label."""
     # Equal labels in random order, so that stretches differ from seed to seed.
     order = rng.permutation(labels.size)
@@ -53,7 +59,7 @@ def _sorted(labels: NDArray[np.uint8], sizes: Ints, rng: Generator) -> list[Ints
     ]
 
 
-def _skewed(labels: NDArray[np.uint8], sizes: Ints, alpha: float, rng: Generator) -> list[Ints]:
+def _skewed(labels: NDArray[Any], sizes: Ints, alpha: float, rng: Generator) -> list[Ints]:
     """Labels in drawn proportions; where a label has run out, in those of the others."""
     order = rng.permutation(labels.size)
     pools = [order[labels[order] == label] for label in np.unique(labels)]

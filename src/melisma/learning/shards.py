@@ -10,24 +10,46 @@ import os
 import struct
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
+from typing import Any, Self
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from melisma.errors import DataError
-from melisma.learning.data import Split
+from melisma.learning.data import PLAIN, Split
 
 HEAD = struct.Struct("<I")
 MOST_HEAD = 1 << 10
+MOST_AXES = 32
 
 
 class Form(msgspec.Struct, frozen=True, array_like=True):
-    """How many samples, and the shape of one; samples are bytes, labels one byte each."""
+    """How many samples, and the shape and type of one sample and of one label."""
 
     count: int
     shape: tuple[int, ...]
+    dtype: str
+    label_shape: tuple[int, ...]
+    label_dtype: str
+
+    @classmethod
+    def of(cls, split: Split) -> Self:
+        """The form of these samples."""
+        x, y = split.samples, split.labels
+        return cls(len(split), x.shape[1:], _little(x).str, y.shape[1:], _little(y).str)
+
+    def check(self) -> None:
+        """`DataError` unless it is one that `of` could have given."""
+        sides = self.shape + self.label_shape
+        # An empty side would let any count pass as no bytes at all.
+        if self.count < 0 or min(sides, default=1) < 1 or len(sides) > MOST_AXES:
+            raise DataError(f"a shard of {self.count} samples with sides {list(sides)}"[:200])
+        for dtype in (self.dtype, self.label_dtype):
+            if dtype not in PLAIN:
+                raise DataError(f"a shard of {dtype!r:.20}; expected one of {', '.join(PLAIN)}")
 
 
 @dataclass(frozen=True)
@@ -42,25 +64,48 @@ class Shard:
 
 def encoded(split: Split) -> bytes:
     """Samples and labels as one stretch of bytes."""
-    head = msgspec.json.encode(Form(len(split), split.samples.shape[1:]))
-    samples, labels = np.ascontiguousarray(split.samples), np.ascontiguousarray(split.labels)
-    return b"".join([HEAD.pack(len(head)), head, samples.data, labels.data])
+    form = Form.of(split)
+    form.check()
+    head = msgspec.json.encode(form)
+    arrays = (np.ascontiguousarray(a, _little(a)) for a in (split.samples, split.labels))
+    return b"".join([HEAD.pack(len(head)), head, *(array.tobytes() for array in arrays)])
 
 
 def decoded(content: bytes) -> Split:
     """What `encoded` made; `DataError` if it is not such."""
+    form, start = _head(content)
+    form.check()
+    labels_start = start + form.count * prod(form.shape) * np.dtype(form.dtype).itemsize
+    label_bytes = prod(form.label_shape) * np.dtype(form.label_dtype).itemsize
+    if len(content) != labels_start + form.count * label_bytes:
+        raise DataError("a shard that is longer or shorter than it says")
+    return Split(
+        _array(content[start:labels_start], form.dtype, (form.count, *form.shape)),
+        _array(content[labels_start:], form.label_dtype, (form.count, *form.label_shape)),
+    )
+
+
+def _head(content: bytes) -> tuple[Form, int]:
+    """The form, and where the samples begin."""
     try:
         (size,) = HEAD.unpack_from(content)
-        start = HEAD.size + min(size, MOST_HEAD)
-        form = msgspec.json.decode(content[HEAD.size : start], type=Form)
-    except (struct.error, msgspec.DecodeError, msgspec.ValidationError) as error:
+        if size > MOST_HEAD:
+            raise DataError(f"this is no shard: a head of {size} bytes")
+        start = HEAD.size + size
+        return msgspec.json.decode(content[HEAD.size : start], type=Form), start
+    except (struct.error, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DataError(f"this is no shard: {error}") from None
-    sample = int(np.prod(form.shape, dtype=np.float64))
-    if min(form.count, *form.shape) < 0 or len(content) != start + form.count * (sample + 1):
-        raise DataError("a shard that is longer or shorter than it says")
-    samples = np.frombuffer(content, np.uint8, form.count * sample, start)
-    labels = np.frombuffer(content, np.uint8, form.count, start + form.count * sample)
-    return Split(samples.reshape(form.count, *form.shape), labels)
+
+
+def _array(content: bytes, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    # A byte that is neither 0 nor 1 would be a truth value that equals no other.
+    if dtype == "|b1" and content.translate(None, b"\x00\x01"):
+        raise DataError("a shard with truth values that are neither 0 nor 1")
+    return np.frombuffer(content, dtype).reshape(shape)
+
+
+def _little(array: NDArray[Any]) -> np.dtype[Any]:
+    return array.dtype.newbyteorder("<")
 
 
 def together(splits: list[Split]) -> Split:
@@ -100,6 +145,9 @@ class ShardCache:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._most_bytes = folder, most_bytes
 
+    def __contains__(self, sha256: str) -> bool:
+        return (self._folder / sha256).is_file()
+
     def held(self) -> set[str]:
         """Hashes of what is here, whole."""
         return {path.name for path in self._folder.iterdir() if not path.suffix}
@@ -116,7 +164,7 @@ class ShardCache:
         part = self._part(sha256)
         return part.stat().st_size if part.is_file() else 0
 
-    def append(self, sha256: str, piece: bytes) -> None:
+    def append(self, sha256: str, piece: bytes | bytearray) -> None:
         """One more piece of a shard that is on its way."""
         with self._part(sha256).open("ab") as file:
             file.write(piece)

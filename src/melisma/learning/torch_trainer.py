@@ -6,20 +6,24 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional
 
-from melisma.errors import SettingError
+from melisma.errors import DataError, SettingError
 from melisma.fleet.task import Task
 from melisma.learning.data import Split
 from melisma.learning.models import build, shaped
+from melisma.learning.optimizers import optimizer_for
 from melisma.learning.parameters import Arrays
 from melisma.learning.trainer import Score, Trained
 
-LOSSES: dict[str, Callable[[], nn.Module]] = {
-    "cross_entropy": nn.CrossEntropyLoss,
-    "nll": nn.NLLLoss,
+Loss = Callable[[Tensor, Tensor], Any]
+LOSSES: dict[str, Loss] = {
+    "cross_entropy": functional.cross_entropy,
+    "nll": functional.nll_loss,
+    # One number a sample may come as an axis of one or as none; torch would compare all with all.
+    "mse": lambda out, wanted: functional.mse_loss(out, wanted.reshape(out.shape)),
 }
-OPTIMIZERS = ("sgd", "adam")
 SCORED = 1000  # samples at a time
 
 
@@ -29,17 +33,14 @@ class TorchTrainer:
     def __init__(self, task: Task) -> None:
         if task.loss not in LOSSES:
             raise SettingError(f"loss is {task.loss!r}; expected one of {', '.join(LOSSES)}")
-        if task.optimizer.name not in OPTIMIZERS:
-            known = ", ".join(OPTIMIZERS)
-            raise SettingError(
-                f"optimizer.name is {task.optimizer.name!r}; expected one of {known}"
-            )
-        self._task, self._loss = task, LOSSES[task.loss]()
+        if task.loss == "mse" and task.stop.accuracy is not None:
+            raise SettingError("stop.accuracy has no meaning with loss mse; say stop.loss")
+        self._task, self._loss = task, LOSSES[task.loss]
+        self._optimizer = optimizer_for(task.optimizer)
         with torch.random.fork_rng():
             torch.manual_seed(task.seed)
             self._model = build(task.model, task.model_args)
         self._initial = self._arrays()
-        self._state: dict[str, Any] | None = None
 
     def initial(self) -> dict[str, NDArray[Any]]:
         """Parameters to begin with; buffers such as BatchNorm's are among them."""
@@ -56,48 +57,53 @@ class TorchTrainer:
         """As `Trainer` says; the optimiser begins anew unless the task keeps its state."""
         self._load(parameters)
         self._model.train()
-        optimizer = self._optimizer()
-        x, y = _tensors(samples)
+        if not self._task.optimizer.keep:
+            self._optimizer = optimizer_for(self._task.optimizer)
+        weights = list(self._model.parameters())
+        x, y = self._tensors(samples)
         visits, loss_sum = 0, 0.0
         for _ in range(passes):
             for batch in _parts(rng.permutation(len(samples)), self._task.batch):
                 if stop():
-                    return self._trained(optimizer, visits, loss_sum)
-                optimizer.zero_grad()
+                    return self._trained(visits, loss_sum)
+                self._model.zero_grad()
                 loss = self._loss(self._model(shaped(x[batch])), y[batch])
                 loss.backward()
-                optimizer.step()
+                self._optimizer.step(weights)
                 visits, loss_sum = visits + len(batch), loss_sum + loss.item() * len(batch)
-        return self._trained(optimizer, visits, loss_sum)
+        return self._trained(visits, loss_sum)
 
     def score(self, parameters: Arrays, samples: Split) -> Score:
         """Sums over the samples, some at a time."""
         self._load(parameters)
         self._model.eval()
-        x, y = _tensors(samples)
+        x, y = self._tensors(samples)
         total = Score(0, 0.0, 0)
         with torch.inference_mode():
             for some in _parts(np.arange(len(samples)), SCORED):
                 out = self._model(shaped(x[some]))
-                right = int((out.argmax(dim=1) == y[some]).sum())
-                total += Score(len(some), self._loss(out, y[some]).item() * len(some), right)
+                loss = self._loss(out, y[some]).item()
+                total += Score(len(some), loss * len(some), *self._judged(out, y[some]))
         return total
 
-    def _trained(self, optimizer: torch.optim.Optimizer, visits: int, loss_sum: float) -> Trained:
-        if self._task.optimizer.keep:
-            self._state = optimizer.state_dict()
-        return Trained(self._arrays(), visits, loss_sum / visits if visits else float("nan"))
+    def _judged(self, out: Tensor, wanted: Tensor) -> tuple[int, int]:
+        """How many labels were met, and of how many; quantities are not judged."""
+        if self._task.loss == "mse":
+            return 0, 0
+        return int((out.argmax(dim=1) == wanted).sum()), wanted.numel()
 
-    def _optimizer(self) -> torch.optim.Optimizer:
-        said, weights = self._task.optimizer, self._model.parameters()
-        optimizer: torch.optim.Optimizer
-        if said.name == "adam":
-            optimizer = torch.optim.Adam(weights, said.lr, weight_decay=said.weight_decay)
-        else:
-            optimizer = torch.optim.SGD(weights, said.lr, said.momentum, 0, said.weight_decay)
-        if self._state is not None:
-            optimizer.load_state_dict(self._state)
-        return optimizer
+    def _tensors(self, split: Split) -> tuple[Tensor, Tensor]:
+        """Samples as bytes, float32 or, where they are whole numbers such as words, int64."""
+        if self._task.loss != "mse" and split.labels.dtype.kind == "f":
+            raise DataError(
+                f"labels are {split.labels.dtype}; loss {self._task.loss} needs whole numbers, "
+                "quantities need loss mse"
+            )
+        labels = np.float32 if self._task.loss == "mse" else np.int64
+        return _tensor(split.samples, _taken_as(split.samples)), _tensor(split.labels, labels)
+
+    def _trained(self, visits: int, loss_sum: float) -> Trained:
+        return Trained(self._arrays(), visits, loss_sum / visits if visits else float("nan"))
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         state = self._model.state_dict()
@@ -112,5 +118,12 @@ def _parts(order: NDArray[np.int64], size: int) -> Iterator[Tensor]:
     return (torch.from_numpy(order[start : start + size]) for start in range(0, len(order), size))
 
 
-def _tensors(samples: Split) -> tuple[Tensor, Tensor]:
-    return torch.from_numpy(samples.samples), torch.from_numpy(samples.labels.astype(np.int64))
+def _taken_as(samples: NDArray[Any]) -> type[np.generic]:
+    if samples.dtype == np.uint8:
+        return np.uint8
+    return np.int64 if samples.dtype.kind in "iu" else np.float32
+
+
+def _tensor(array: NDArray[Any], dtype: type[np.generic]) -> Tensor:
+    """Of that type; a copy only where the array is of another, or may not be written to."""
+    return torch.from_numpy(np.require(array, dtype, ["C", "W", "A"]))

@@ -7,6 +7,7 @@ pass too.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import nan
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,17 +28,23 @@ class Trained:
 
 @dataclass(frozen=True)
 class Score:
-    """How good parameters are on some samples; sums, so that parts can be added."""
+    """How good parameters are on some samples; sums, so that parts can be added.
+
+    `right` counts labels that were met, of the `judged` ones: one a sample unless said. Where
+    labels are quantities none is judged, and accuracy has no meaning.
+    """
 
     samples: int
     loss_sum: float
     right: int
+    judged: int | None = None
 
     def __add__(self, other: "Score") -> "Score":
         return Score(
             self.samples + other.samples,
             self.loss_sum + other.loss_sum,
             self.right + other.right,
+            self._of() + other._of(),
         )
 
     @property
@@ -47,8 +54,11 @@ class Score:
 
     @property
     def accuracy(self) -> float:
-        """Part of the samples that were right."""
-        return self.right / self.samples
+        """Part of the labels that were met; NaN where none was judged."""
+        return self.right / self._of() if self._of() else nan
+
+    def _of(self) -> int:
+        return self.samples if self.judged is None else self.judged
 
 
 class Trainer(Protocol):

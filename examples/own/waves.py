@@ -1,0 +1,34 @@
+"""A model and data of one's own: the speed of a wave, told from a few points of it."""
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+Pair = tuple[Any, Any]
+
+
+def load(points: int = 32, count: int = 6000) -> tuple[Pair, Pair]:
+    """Samples and labels to train on, and to test with."""
+    rng = np.random.default_rng(0)
+    speed = rng.uniform(1.0, 5.0, (count, 1))
+    start = rng.uniform(0.0, 0.5, (count, 1))
+    waves = np.sin(start + speed * np.linspace(0.0, 2.0, points)).astype(np.float32)
+    speeds = speed[:, 0].astype(np.float32)
+    half = count * 5 // 6
+    return (waves[:half], speeds[:half]), (waves[half:], speeds[half:])
+
+
+class Net(nn.Module):
+    """Points in, one number out."""
+
+    def __init__(self, points: int = 32, width: int = 64) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(points, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh()
+        )
+        self.out = nn.Linear(width, 1)
+
+    def forward(self, waves: Tensor) -> Tensor:
+        speeds: Tensor = self.out(self.layers(waves))
+        return speeds

@@ -1,0 +1,88 @@
+"""Logistic regression, one class against the rest, with scikit-learn, as a trainer for Melisma."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from sklearn.linear_model import SGDClassifier
+
+from melisma.errors import DataError
+from melisma.fleet.task import Task
+from melisma.learning.data import Split
+from melisma.learning.trainer import Score, Trained
+
+Arrays = Mapping[str, Any]
+
+
+class Logistic:
+    """One linear classifier for each class, trained batch by batch with `partial_fit`."""
+
+    def __init__(self, task: Task, features: int, classes: int) -> None:
+        if classes < 3:
+            raise ValueError(f"classes is {classes}; this example has one row each, from 3 on")
+        self._task, self._features, self._classes = task, features, classes
+
+    def initial(self) -> dict[str, Any]:
+        """Zeros: the loss has one lowest place, wherever one begins."""
+        return {
+            "coef": np.zeros((self._classes, self._features)),
+            "intercept": np.zeros(self._classes),
+        }
+
+    def train(
+        self,
+        parameters: Arrays,
+        samples: Split,
+        passes: int,
+        rng: np.random.Generator,
+        stop: Callable[[], bool],
+    ) -> Trained:
+        """So many passes in batches; asks before every batch whether to stop."""
+        model = self._loaded(parameters)
+        x, y = self._flat(samples), samples.labels
+        visits, loss_sum = 0, 0.0
+        for _ in range(passes):
+            order = rng.permutation(len(samples))
+            for start in range(0, len(order), self._task.batch):
+                if stop():
+                    return self._trained(model, visits, loss_sum)
+                batch = order[start : start + self._task.batch]
+                loss_sum += self._score(model, x[batch], y[batch]).loss_sum
+                model.partial_fit(x[batch], y[batch], classes=np.arange(self._classes))
+                visits += len(batch)
+        return self._trained(model, visits, loss_sum)
+
+    def score(self, parameters: Arrays, samples: Split) -> Score:
+        """Sums over the samples."""
+        return self._score(self._loaded(parameters), self._flat(samples), samples.labels)
+
+    def _loaded(self, parameters: Arrays) -> SGDClassifier:
+        model = SGDClassifier(
+            loss="log_loss",
+            learning_rate="constant",
+            eta0=self._task.optimizer.lr,
+            alpha=self._task.optimizer.weight_decay,
+            random_state=self._task.seed,
+        )
+        model.coef_ = np.array(parameters["coef"])
+        model.intercept_ = np.array(parameters["intercept"])
+        model.classes_ = np.arange(self._classes)
+        return model
+
+    def _trained(self, model: SGDClassifier, visits: int, loss_sum: float) -> Trained:
+        parameters = {"coef": model.coef_, "intercept": model.intercept_}
+        return Trained(parameters, visits, loss_sum / visits if visits else float("nan"))
+
+    def _score(self, model: SGDClassifier, x: Any, y: Any) -> Score:
+        if y.max() >= self._classes:
+            raise DataError(f"a label is {y.max()}; there are {self._classes} classes")
+        margins = x @ model.coef_.T + model.intercept_
+        wanted = np.where(np.arange(self._classes) == y[:, None], 1.0, -1.0)
+        loss_sum = float(np.logaddexp(0.0, -wanted * margins).sum())
+        return Score(len(y), loss_sum, int((margins.argmax(axis=1) == y).sum()))
+
+    def _flat(self, samples: Split) -> Any:
+        flat = samples.samples.reshape(len(samples), -1)
+        if flat.shape[1] != self._features:
+            raise DataError(f"samples of {flat.shape[1]} numbers; expected {self._features}")
+        return flat / 255.0 if flat.dtype == np.uint8 else flat.astype(np.float64)

@@ -1,0 +1,122 @@
+"""What the cycle machine hears. Each event names its instant, and one learner or many at once.
+
+Learners go by number, in arrays. Instants are seconds on the clock of whoever drives the machine.
+"""
+
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from melisma.fleet.task import Task
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Tells = Literal["nothing", "bounds", "costs"]
+
+COSTS = ("train_s", "ship_s", "fixed_s")
+PARTS = ("mean", "spread", "count")
+PHASES = ("wait", "fetch model", "fetch shards", "load", "train", "upload")
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, eq=False, tag_field="event", tag=True):
+    """Something that happened."""
+
+    at_s: float
+
+
+class TaskSubmitted(Event, frozen=True, kw_only=True, eq=False):
+    """A task to train, on so many learners; `samples` are those of each shard.
+
+    In federated learning the orchestrator owns no shards, and `samples` is empty.
+    """
+
+    run: str
+    task: Task
+    learners: int
+    samples: Ints
+
+
+class TaskCancelled(Event, frozen=True, kw_only=True, eq=False):
+    """Somebody wants it to end."""
+
+    reason: str
+
+
+class LearnersJoined(Event, frozen=True, kw_only=True, eq=False):
+    """Learners are there; `tells` is the most that each lets out before its update.
+
+    In federated learning `own` are the samples of each shard that lies on each device.
+    """
+
+    learners: Ints
+    names: tuple[str, ...]
+    tells: tuple[Tells, ...]
+    own: tuple[Ints, ...] = ()
+
+
+class LearnersLeft(Event, frozen=True, kw_only=True, eq=False):
+    """Learners are gone, and what they were at with them."""
+
+    learners: Ints
+    reason: str
+
+
+class EstimatesReported(Event, frozen=True, kw_only=True, eq=False):
+    """What learners measured: costs by parts by learners, in the order of `COSTS` and `PARTS`."""
+
+    learners: Ints
+    costs: Floats
+
+
+class BoundsReported(Event, frozen=True, kw_only=True, eq=False):
+    """How many shards learners ask for by a deadline; all that leaves them with DAB."""
+
+    learners: Ints
+    cycle: int
+    deadline_s: float
+    shards: Ints
+
+
+class ProgressReported(Event, frozen=True, kw_only=True, eq=False):
+    """Samples that learners have trained so far in this cycle."""
+
+    learners: Ints
+    cycle: int
+    visits: Ints
+
+
+class UpdatesReceived(Event, frozen=True, kw_only=True, eq=False):
+    """Updates that came, whole or partial, and are kept, unless `refused` says what was wrong.
+
+    `phases` are learners by `PHASES`, in seconds, as each measured its own.
+    """
+
+    learners: Ints
+    cycle: int
+    attempts: Ints
+    visits: Ints
+    loss: Floats
+    phases: Floats
+    refused: str = ""
+
+
+class TimeReached(Event, frozen=True, kw_only=True, eq=False):
+    """The instant of a `Wake`, or a later one."""
+
+
+class Aggregated(Event, frozen=True, kw_only=True, eq=False):
+    """The updates of a cycle are one model now."""
+
+    cycle: int
+    seconds: float
+
+
+class Evaluated(Event, frozen=True, kw_only=True, eq=False):
+    """How good the model is after a cycle; None where that is no number."""
+
+    cycle: int
+    loss: float | None
+    accuracy: float | None
+    seconds: float

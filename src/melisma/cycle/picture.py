@@ -1,0 +1,333 @@
+"""A run as a picture: who was at what, when, and how good the model became. SVG, by hand.
+
+Time runs to the right, one row a learner. Work ends where its update arrived and is drawn back
+from there by the phases that the learner measured; before it, the learner waited. Only so much is
+drawn as can be read: the last `CYCLES` cycles and the first `LEARNERS` learners, and a note says
+so; accuracy and loss are always those of all cycles.
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import floor, isfinite, log10
+from pathlib import Path
+from textwrap import wrap
+from unicodedata import east_asian_width
+from xml.sax.saxutils import escape, quoteattr
+
+from melisma.cycle.events import PHASES
+from melisma.cycle.report import Assignment, Cycle, Report
+
+CYCLES, LEARNERS = 12, 40
+WIDTH, LEFT, RIGHT = 960, 150, 112
+TOP, HEADER, SCORES = 92, 40, 96
+ROW, SMALL_ROW, MANY = 26, 16, 16
+NAME = 20
+NEAR = 0.15  # of a deadline: a cycle that ended so much earlier still has it drawn
+COLORS = dict(
+    zip(PHASES, ("#e6e9ed", "#9ecae1", "#4a90c2", "#b39ddb", "#2a9d6f", "#f0a04b"), strict=True)
+)
+RED, INK, GREY, PALE, BAND = "#c92a2a", "#1f2933", "#6b7785", "#d5dae0", "#f5f7f9"
+HATCH = (
+    '<defs><pattern id="dropped" width="6" height="6" patternUnits="userSpaceOnUse" '
+    'patternTransform="rotate(45)"><rect width="6" height="6" fill="#fbe3e3"/>'
+    f'<rect width="2.5" height="6" fill="{RED}"/></pattern></defs>'
+)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture that notebooks show and files keep."""
+
+    svg: str
+
+    @classmethod
+    def of(cls, report: Report) -> "Picture":
+        """The picture of a run, whole or not."""
+        return cls(_Drawing(report).drawn())
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def save(self, path: Path | str) -> Path:
+        """Write it; a kill leaves the old file or the new one."""
+        target = Path(path)
+        part = target.with_name(f"{target.name}.{os.getpid()}.part")
+        part.write_text(self.svg, encoding="utf-8")
+        part.replace(target)
+        return target
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From quantities to places, from end to end."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """The place of a value."""
+        span = self.high - self.low
+        part = (value - self.low) / span if span > 0 else 0.0
+        return self.start + part * (self.end - self.start)
+
+    def ticks(self, about: int) -> list[float]:
+        """Round values, about so many."""
+        step = _round_step((self.high - self.low) / about)
+        first = floor(self.low / step) + (self.low % step > 0)
+        return [step * k for k in range(first, floor(self.high / step + 1e-9) + 1)]
+
+
+class _Drawing:
+    """The parts of one picture, from top to bottom."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.cycles = report.cycles[-CYCLES:]
+        self.names = report.names[:LEARNERS]
+        self.row = SMALL_ROW if len(self.names) > MANY else ROW
+        self.rows_y = TOP + HEADER
+        self.axis_y = self.rows_y + self.row * max(len(self.names), 1) + 4
+        self.cut = len(report.cycles) > CYCLES
+        start_s = self.cycles[0].began_s if self.cut else report.began_s
+        ends = [report.ended_s, *map(self.deadline_s, filter(self.shows_deadline, self.cycles))]
+        self.x = Scale(start_s, max(*ends, start_s + 1e-9), LEFT, WIDTH - RIGHT)
+
+    def drawn(self) -> str:
+        parts = [*self.head(), *self.legend(), *self.bands(), *self.rows(), *self.deadlines()]
+        parts += self.axis()
+        bottom = self.axis_y + 44
+        if any(isfinite(each.accuracy) or isfinite(each.loss) for each in self.report.cycles):
+            parts += self.scores(bottom)
+            bottom += SCORES + (44 if self.cut else 28)
+        notes = [(note, GREY) for note in self.notes()] + [(line, RED) for line in self.failure()]
+        parts += [_text(LEFT, bottom + 16 * k, *note) for k, note in enumerate(notes)]
+        height = bottom + 16 * len(notes)
+        body = "\n".join(parts)
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+            f'width="{WIDTH}" height="{height}" '
+            'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif" '
+            f'font-size="12">\n{HATCH}\n{_rect(0, 0, WIDTH, height, "#ffffff")}\n{body}\n</svg>\n'
+        )
+
+    def head(self) -> Iterable[str]:
+        task, count = self.report.task, len(self.report.names)
+        learners = f"{count} learner" + "s" * (count != 1)
+        title = _clean(f"{task.name}: {task.scheme}, {learners}")
+        yield _text(24, 32, _short(title, 90), INK, 'font-size="17" font-weight="600"', title)
+        yield _text(24, 52, self.report.verdict, GREY)
+
+    def legend(self) -> Iterable[str]:
+        x, y = LEFT, TOP - 20
+        shown = [*COLORS.items(), ("not counted", "url(#dropped)")]
+        for name, color in shown:
+            yield _rect(x, y, 12, 10, color)
+            yield _text(x + 17, y + 9, name, GREY)
+            x += 34 + round(6.3 * len(name))
+        yield _dashes(x + 6, y - 1, y + 12)
+        yield _text(x + 14, y + 9, "deadline", GREY)
+
+    def bands(self) -> Iterable[str]:
+        if self.cycles and not self.cut and self.x(self.cycles[0].began_s) - LEFT > 70:
+            middle = (LEFT + self.x(self.cycles[0].began_s)) / 2
+            yield _text(middle, self.rows_y - 20, "measuring", GREY, 'text-anchor="middle"')
+        for cycle in self.cycles:
+            yield from self.band(cycle)
+        for place, _ in enumerate(self.names):
+            y = self.rows_y + self.row * place
+            yield _line(LEFT, y, WIDTH - RIGHT, y, "#e9edf1")
+
+    def deadlines(self) -> Iterable[str]:
+        for cycle in filter(self.shows_deadline, self.cycles):
+            yield _dashes(self.x(self.deadline_s(cycle)), self.rows_y - 4, self.axis_y)
+
+    def band(self, cycle: Cycle) -> Iterable[str]:
+        start, end = self.x(cycle.began_s), self.x(self.closed_s(cycle))
+        yield _rect(start, self.rows_y - 36, end - start, self.axis_y - self.rows_y + 36, BAND)
+        said = f"{cycle.waited_s:.4g} s" if cycle.ending == "averaged" else cycle.ending
+        wrong = not cycle.by_deadline and cycle.ending != "under way"
+        number = str(cycle.number) if len(self.cycles) > 8 else f"cycle {cycle.number}"
+        lines = ((number, INK, -22, 'font-weight="600"'), (said, RED if wrong else GREY, -8, ""))
+        for line, color, y, style in lines:
+            fits = end - start > 6.6 * len(line)
+            short = line if fits else "!" * (color == RED)
+            place = (start + end) / 2, self.rows_y + y
+            yield _text(*place, short, color, f'text-anchor="middle" {style}', line)
+
+    def rows(self) -> Iterable[str]:
+        for place, name in enumerate(self.names):
+            y, whole = self.rows_y + self.row * (place + 0.5) + 4, _clean(name) or "-"
+            yield _text(LEFT - 12, y, _short(whole, NAME), INK, 'text-anchor="end"', whole)
+        for cycle in self.cycles:
+            for each in cycle.assignments:
+                if each.learner < len(self.names):
+                    yield from self.bars(each)
+
+    def bars(self, each: Assignment) -> Iterable[str]:
+        y = self.rows_y + self.row * each.learner + self.row * 0.2
+        high = self.row * 0.6
+        start, end = self.x(each.given_s), self.x(self.ended_s(each))
+        said = f"{_clean(each.name)}, cycle {each.cycle}: {each.status}, {each.done} samples"
+        yield f"<g><title>{escape(said)}</title>"
+        if each.status != "in":
+            fill = PALE if each.status == "training" else "url(#dropped)"
+            yield _rect(start, y, end - start, high, fill)
+        else:
+            yield from _phases(each, self.x, y, high)
+        yield "</g>"
+
+    def axis(self) -> Iterable[str]:
+        y, zero_s = self.axis_y, self.report.began_s
+        yield _line(LEFT, y, WIDTH - RIGHT, y, PALE)
+        shifted = Scale(self.x.low - zero_s, self.x.high - zero_s, self.x.start, self.x.end)
+        for value in shifted.ticks(8):
+            yield _line(shifted(value), y, shifted(value), y + 4, GREY)
+            yield _text(shifted(value), y + 17, f"{value:g}", GREY, 'text-anchor="middle"')
+        yield _text(WIDTH - RIGHT + 14, y + 17, "seconds", GREY)
+
+    def scores(self, top: float) -> Iterable[str]:
+        """Accuracy and loss after each cycle; below, cycle numbers where time does not fit."""
+        every, bottom = self.report.cycles, top + SCORES
+        yield _line(LEFT, bottom, WIDTH - RIGHT, bottom, PALE)
+        x = Scale(0, every[-1].number, LEFT, WIDTH - RIGHT) if self.cut else self.x
+        if self.cut:
+            for value in x.ticks(10):
+                yield _text(x(value), bottom + 17, f"{value:g}", GREY, 'text-anchor="middle"')
+            yield _text(WIDTH - RIGHT + 14, bottom + 17, "cycles", GREY)
+        places = [x(each.number) if self.cut else x(self.closed_s(each)) for each in every]
+        lines = {
+            "accuracy": (COLORS["train"], [each.accuracy for each in every]),
+            "loss": (COLORS["fetch shards"], [each.loss for each in every]),
+        }
+        ends: list[float] = []
+        for name, (color, values) in lines.items():
+            points = [(p, v) for p, v in zip(places, values, strict=True) if isfinite(v)]
+            if points:
+                y = _range(name, [v for _, v in points], top, bottom)
+                yield from _curve(points, y, color)
+                yield from _ends(name, points, y, color, ends)
+
+    def notes(self) -> list[str]:
+        """What is not drawn."""
+        report, said = self.report, []
+        if self.cut:
+            said.append(f"the last {CYCLES} of {len(report.cycles)} cycles are drawn above")
+        if len(report.names) > LEARNERS:
+            said.append(f"the first {LEARNERS} of {len(report.names)} learners are drawn")
+        if not all(map(self.shows_deadline, report.over[-CYCLES:])):
+            said.append("no deadline is drawn where a cycle ended long before it")
+        return said
+
+    def failure(self) -> list[str]:
+        """How it ended, if not as planned."""
+        report = self.report
+        ended = report.outcome in ("failed", "cancelled")
+        return wrap(_clean(f"{report.outcome}: {report.reason}"), 115) if ended else []
+
+    def deadline_s(self, cycle: Cycle) -> float:
+        return cycle.began_s + cycle.deadline_s
+
+    def shows_deadline(self, cycle: Cycle) -> bool:
+        """A cycle may end so early that its deadline would stand amid a later one."""
+        if cycle.ending == "under way":
+            return True
+        return self.deadline_s(cycle) <= self.closed_s(cycle) + NEAR * cycle.deadline_s
+
+    def closed_s(self, cycle: Cycle) -> float:
+        return cycle.closed_s if isfinite(cycle.closed_s) else self.report.ended_s
+
+    def ended_s(self, each: Assignment) -> float:
+        return each.ended_s if isfinite(each.ended_s) else self.report.ended_s
+
+
+def _phases(each: Assignment, x: Scale, y: float, high: float) -> Iterable[str]:
+    """Back from its arrival; squeezed where a learner measured more than there was."""
+    told = [seconds if isfinite(seconds) else 0.0 for seconds in each.phases]
+    busy_s, span_s = sum(told[1:]), each.arrived_s - each.given_s
+    squeeze = min(1.0, span_s / busy_s) if busy_s > 0 else 1.0
+    at_s = each.arrived_s - busy_s * squeeze
+    yield _rect(x(each.given_s), y, x(at_s) - x(each.given_s), high, COLORS["wait"])
+    for name, seconds in zip(PHASES[1:], told[1:], strict=True):
+        yield _rect(x(at_s), y, x(at_s + seconds * squeeze) - x(at_s), high, COLORS[name])
+        at_s += seconds * squeeze
+
+
+def _range(name: str, values: list[float], top: float, bottom: float) -> Scale:
+    """Loss from 0; accuracy by tenths around what it was, so that its rise is seen."""
+    if name == "loss":
+        return Scale(0, max([*values, 1e-9]), bottom, top)
+    low, high = floor(min(values) * 10) / 10, -floor(-max(values) * 10) / 10
+    return Scale(low, max(high, low + 0.1), bottom, top)
+
+
+def _curve(points: list[tuple[float, float]], y: Scale, color: str) -> Iterable[str]:
+    path = " ".join(f"{x:.1f},{y(value):.1f}" for x, value in points)
+    yield f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.8"/>'
+    radius = 2.6 if len(points) <= 40 else 0.0
+    for x, value in points:
+        yield (
+            f'<circle cx="{x:.1f}" cy="{y(value):.1f}" r="{radius}" fill="{color}">'
+            f"<title>{value:.4g}</title></circle>"
+        )
+
+
+def _ends(
+    name: str, points: list[tuple[float, float]], y: Scale, color: str, taken: list[float]
+) -> Iterable[str]:
+    """The scale at the left for accuracy, and the last value at the right of each curve."""
+    if name == "accuracy":
+        for value in (y.low, y.high):
+            yield _text(LEFT - 12, y(value) + 4, f"{value:.0%}", color, 'text-anchor="end"')
+        yield _text(LEFT - 12, (y.start + y.end) / 2 + 4, name, color, 'text-anchor="end"')
+    last_x, last = points[-1]
+    place = y(last) + 4
+    while any(abs(place - other) < 14 for other in taken):
+        place += 14 if place <= y.start - 10 else -14
+    taken.append(place)
+    said = f"{last:.1%}" if name == "accuracy" else f"{name} {last:.3g}"
+    yield _text(min(last_x, WIDTH - RIGHT) + 10, place, said, color, 'font-weight="600"')
+
+
+def _round_step(least: float) -> float:
+    """1, 2 or 5 times a power of ten, not below."""
+    power = 10.0 ** floor(log10(max(least, 1e-12)))
+    return next(power * k for k in (1, 2, 5, 10) if power * k >= least * (1 - 1e-9))
+
+
+def _rect(x: float, y: float, width: float, height: float, fill: str) -> str:
+    size = f'width="{max(width, 0):.2f}" height="{height:.2f}"'
+    return f'<rect x="{x:.2f}" y="{y:.2f}" {size} fill="{fill}"/>'
+
+
+def _line(x: float, y: float, to_x: float, to_y: float, color: str) -> str:
+    ends = f'x1="{x:.2f}" y1="{y:.2f}" x2="{to_x:.2f}" y2="{to_y:.2f}"'
+    return f'<line {ends} stroke="{color}"/>'
+
+
+def _dashes(x: float, top: float, bottom: float) -> str:
+    ends = f'x1="{x:.2f}" y1="{top:.2f}" x2="{x:.2f}" y2="{bottom:.2f}"'
+    return f'<line {ends} stroke="{RED}" stroke-width="1.3" stroke-dasharray="4 3"/>'
+
+
+def _text(x: float, y: float, said: str, color: str, style: str = "", title: str = "") -> str:
+    whole = f"<title>{escape(title)}</title>" if title else ""
+    start = f'<text x="{x:.1f}" y="{y:.1f}" fill={quoteattr(color)} {style}'.rstrip()
+    return f"{start}>{whole}{escape(said)}</text>"
+
+
+def _clean(said: str) -> str:
+    """Without what XML cannot hold."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in said)
+
+
+def _short(said: str, most: int) -> str:
+    """Cut to so many letters; wide ones count twice."""
+    room = most
+    for place, letter in enumerate(said):
+        room -= 2 if east_asian_width(letter) in "WF" else 1
+        if room < 0:
+            return said[: max(place - 1, 0)].rstrip() + "\N{HORIZONTAL ELLIPSIS}"
+    return said

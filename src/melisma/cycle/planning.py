@@ -1,0 +1,115 @@
+"""Who gets how many shards in this cycle, and which: a problem from the state, a scheme, a deal."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from melisma.allocation import CyclePlan, CycleProblem, Given, blind_problem, cycle_problem
+from melisma.cycle.dealing import Deck
+from melisma.cycle.events import COSTS, Floats, Ints
+from melisma.cycle.state import State
+from melisma.errors import InfeasibleError
+from melisma.fleet.chance import generator
+from melisma.fleet.estimates import Estimate, Estimates
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """What those who take part get; the others are left out because they cannot make it."""
+
+    learners: Ints
+    plan: CyclePlan
+    predicted_s: Floats
+    left_out: tuple[int, ...]
+
+
+def able(state: State) -> Ints:
+    """Those who are there and have told what the scheme needs."""
+    learners = state.learners
+    told = {
+        "costs": ~np.isnan(learners.costs).any(axis=(0, 1)),
+        "bounds": learners.bounds >= 0,
+    }
+    return np.flatnonzero(learners.present & told.get(state.scheme.needs, learners.present))
+
+
+def share(state: State) -> Share:
+    """The plan of the scheme, without those who it says cannot make it; or `InfeasibleError`."""
+    who, left_out = able(state), []
+    while True:
+        problem = _problem(state, who)
+        given = Given(
+            passes=state.task.passes,
+            bounds=state.learners.bounds[who] if state.scheme.needs == "bounds" else None,
+            rng=generator(state.task.seed, "plan", state.cycle),
+        )
+        try:
+            plan = state.scheme.plan(problem, given)
+        except InfeasibleError as error:
+            if not 0 < len(error.learners) < who.size:
+                raise
+            left_out += who[list(error.learners)].tolist()
+            who = np.delete(who, list(error.learners))
+        else:
+            return Share(who, plan, _predicted(problem, plan), tuple(left_out))
+
+
+def held_ahead(state: State, who: Ints) -> Ints:
+    """How many of the shards that come next each one holds, if as many are dealt as last time."""
+    size = state.samples.size
+    wanted = state.dealt if state.scheme.needs == "bounds" else size
+    if state.federated or wanted > size:
+        return np.zeros(who.size, np.int64)
+    ahead = set(state.deck.ahead(wanted).tolist())
+    held = [len(state.learners.held.get(learner, set()) & ahead) for learner in who.tolist()]
+    return np.array(held, dtype=np.int64)
+
+
+def deal(state: State, who: Ints, counts: Ints) -> tuple[Ints, ...]:
+    """Which shards each gets; the decks of the state move on."""
+    if state.federated:
+        return tuple(
+            _own(state, learner, count)
+            for learner, count in zip(who.tolist(), counts.tolist(), strict=True)
+        )
+    held = {
+        place: frozenset(state.learners.held.get(learner, ()))
+        for place, learner in enumerate(who.tolist())
+    }
+    state.deck, dealt = state.deck.deal(counts, held)
+    for learner, shards in zip(who.tolist(), dealt, strict=True):
+        state.learners.held.setdefault(learner, set()).update(shards.tolist())
+    state.dealt = int(counts.sum())
+    return tuple(dealt)
+
+
+def samples_of(state: State, learner: int, shards: Ints) -> int:
+    """Distinct samples in these shards."""
+    sizes = state.learners.own[learner] if state.federated else state.samples
+    return int(sizes[shards].sum())
+
+
+def _problem(state: State, who: Ints) -> CycleProblem:
+    own = None
+    if state.federated:
+        own = np.array([state.learners.own[learner].size for learner in who.tolist()])
+    held = 0 if state.federated else held_ahead(state, who)
+    if state.scheme.needs != "costs":
+        return blind_problem(state.task, who.size, held, own)
+    known = state.learners.costs[:, :, who]
+    return cycle_problem(state.task, Estimates(*(Estimate(*cost) for cost in known)), held, own)
+
+
+def _predicted(problem: CycleProblem, plan: CyclePlan) -> Floats:
+    return plan.seconds(problem) if problem.measured else np.full(plan.shards.size, np.nan)
+
+
+def _own(state: State, learner: int, count: int) -> Ints:
+    decks, size = state.learners.decks, state.learners.own[learner].size
+    if learner not in decks:
+        decks[learner] = Deck.shuffled(size, generator(state.task.seed, "own", learner=learner))
+    decks[learner], (dealt,) = decks[learner].deal(np.array([count]))
+    return dealt
+
+
+assert COSTS == ("train_s", "ship_s", "fixed_s")  # the order in which `Estimates` takes them

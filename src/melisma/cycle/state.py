@@ -1,0 +1,152 @@
+"""What the cycle machine knows: arrays indexed by learner number, and where the cycle stands."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from melisma.allocation.schemes import Scheme, scheme_named
+from melisma.cycle.dealing import Deck
+from melisma.cycle.events import COSTS, PARTS, Floats, Ints, TaskSubmitted, Tells
+from melisma.fleet.chance import generator
+from melisma.fleet.task import Task
+
+COUNTS = ("work", "attempts", "shards", "passes", "samples", "visits")
+
+Bools = NDArray[np.bool_]
+
+
+class Stage(StrEnum):
+    """Where a task stands."""
+
+    GATHERING = "gathering"  # learners join
+    MEASURING = "measuring"  # they measure themselves
+    ASKING = "asking"  # they say what they would take
+    PROBING = "probing"  # nobody would take any: by which deadline would somebody?
+    TRAINING = "training"
+    AGGREGATING = "aggregating"
+    EVALUATING = "evaluating"
+    FINISHED = "finished"
+
+
+class Work(IntEnum):
+    """How the assignment of a learner in this cycle stands."""
+
+    NONE = 0
+    GIVEN = 1
+    TAKEN = 2  # its update counts
+    DROPPED = 3
+
+
+@dataclass(eq=False)
+class Learners:
+    """One column for each thing known of learners; a number that never joined is absent."""
+
+    present: Bools
+    costs: Floats  # of COSTS by of PARTS by learners; NaN where not reported
+    bounds: Ints  # reported for this cycle, -1 where not
+    work: Ints
+    attempts: Ints
+    shards: Ints
+    passes: Ints
+    samples: Ints
+    visits: Ints
+    names: list[str] = field(default_factory=list)
+    tells: list[Tells] = field(default_factory=list)
+    held: dict[int, set[int]] = field(default_factory=dict)
+    own: dict[int, Ints] = field(default_factory=dict)
+    decks: dict[int, Deck] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, count: int) -> "Learners":
+        """So many who have not joined yet."""
+        counts: dict[str, Any] = {name: np.zeros(count, np.int64) for name in COUNTS}
+        return cls(
+            present=np.zeros(count, np.bool_),
+            costs=np.full((len(COSTS), len(PARTS), count), np.nan),
+            bounds=np.full(count, -1),
+            names=[""] * count,
+            tells=["nothing"] * count,
+            **counts,
+        )
+
+    def make_room(self, count: int) -> None:
+        """Columns for so many learners, at least."""
+        missing = count - self.present.size
+        if missing <= 0:
+            return
+        new = Learners.empty(missing)
+        for name in ("present", "costs", "bounds", *COUNTS):
+            both = [getattr(self, name), getattr(new, name)]
+            setattr(self, name, np.concatenate(both, axis=-1))
+        self.names += new.names
+        self.tells += new.tells
+
+    def of(self, work: Work) -> Ints:
+        """Those whose assignment stands so."""
+        return np.flatnonzero(self.work == work)
+
+    def planned(self, learners: Ints) -> Ints:
+        """Samples that they were to visit in this cycle."""
+        return self.samples[learners] * self.passes[learners]
+
+    def weights(self, learners: Ints) -> Floats:
+        """Samples given, less where not all visits were made."""
+        planned = self.planned(learners)
+        done = np.minimum(self.visits[learners], planned)
+        return self.samples[learners] * done / np.maximum(planned, 1)
+
+
+@dataclass(eq=False)
+class State:
+    """One task on its learners."""
+
+    run: str
+    task: Task
+    scheme: Scheme
+    samples: Ints
+    deck: Deck
+    learners: Learners
+    expected: int
+    stage: Stage = Stage.GATHERING
+    cycle: int = 0
+    began_s: float = 0.0
+    limit_s: float = np.inf
+    late_s: float = 0.0  # the latest that an update of this run came after the deadline
+    dealt: int = 0  # shards in the last cycle
+    empty: int = 0  # cycles in a row without an update
+    probe: tuple[float, float] = (0.0, np.inf)  # deadlines too short, and long enough
+
+    @classmethod
+    def of(cls, event: TaskSubmitted) -> "State":
+        """The state before anybody has joined."""
+        task = event.task
+        return cls(
+            run=event.run,
+            task=task,
+            scheme=scheme_named(task.scheme),
+            samples=event.samples,
+            deck=Deck.shuffled(event.samples.size, generator(task.seed, "shards")),
+            learners=Learners.empty(event.learners),
+            expected=event.learners,
+        )
+
+    @property
+    def federated(self) -> bool:
+        """Whether data stays where it is."""
+        return self.task.mode == "federated"
+
+    @property
+    def deadline_s(self) -> float:
+        """The instant of this cycle's deadline."""
+        return self.began_s + self.task.deadline_s
+
+    def expects(self, learners: Ints, cycle: int, attempts: Ints) -> Bools:
+        """Whose update of that cycle and attempt would count if it came now."""
+        if self.stage is not Stage.TRAINING or cycle != self.cycle:
+            return np.zeros(learners.size, np.bool_)
+        at_work = self.learners.work[learners] == Work.GIVEN
+        awaited: Bools = at_work & (self.learners.attempts[learners] == attempts)
+        return awaited

@@ -1,0 +1,100 @@
+"""Steps of the optimisers by name, through PyTorch's functional interface.
+
+Its optimiser classes load a compiler when the first one is made: two seconds of a server's core,
+and far more on a small device, for nothing that is used here.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+from melisma.errors import SettingError
+from melisma.fleet.task import Optimizer
+
+
+class Steps(Protocol):
+    """The state of an optimiser: of one cycle, or of all."""
+
+    def step(self, weights: Sequence[Tensor]) -> None:
+        """Move weights along their gradients."""
+
+
+class Sgd:
+    """Stochastic gradient descent, with momentum where there is some."""
+
+    def __init__(self, said: Optimizer) -> None:
+        self._said = said
+        self._momenta: list[Tensor | None] = []
+
+    def step(self, weights: Sequence[Tensor]) -> None:
+        """As `torch.optim.SGD`."""
+        moved, gradients = _moved(weights)
+        self._momenta = self._momenta or [None] * len(moved)
+        with torch.no_grad():
+            sgd(
+                moved,
+                gradients,
+                self._momenta,
+                lr=self._said.lr,
+                momentum=self._said.momentum,
+                weight_decay=self._said.weight_decay,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+            )
+
+
+class Adam:
+    """Adam with the usual constants."""
+
+    def __init__(self, said: Optimizer) -> None:
+        self._said = said
+        self._state: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
+
+    def step(self, weights: Sequence[Tensor]) -> None:
+        """As `torch.optim.Adam`."""
+        moved, gradients = _moved(weights)
+        if not self._state[0]:
+            self._state = (
+                [torch.zeros_like(weight) for weight in moved],
+                [torch.zeros_like(weight) for weight in moved],
+                [torch.tensor(0.0) for _ in moved],
+            )
+        means, squares, steps = self._state
+        with torch.no_grad():
+            adam(
+                moved,
+                gradients,
+                means,
+                squares,
+                [],
+                steps,
+                amsgrad=False,
+                beta1=0.9,
+                beta2=0.999,
+                lr=self._said.lr,
+                weight_decay=self._said.weight_decay,
+                eps=1e-8,
+                maximize=False,
+            )
+
+
+OPTIMIZERS: dict[str, Callable[[Optimizer], Steps]] = {"sgd": Sgd, "adam": Adam}
+
+
+def optimizer_for(said: Optimizer) -> Steps:
+    """The optimiser of that name, at its beginning."""
+    if said.name not in OPTIMIZERS:
+        known = ", ".join(OPTIMIZERS)
+        raise SettingError(f"optimizer.name is {said.name!r}; expected one of {known}")
+    return OPTIMIZERS[said.name](said)
+
+
+def _moved(weights: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Weights that have a gradient, and the gradients."""
+    pairs = [(weight, weight.grad) for weight in weights if weight.grad is not None]
+    return [weight for weight, _ in pairs], [gradient for _, gradient in pairs]

@@ -1,0 +1,84 @@
+"""Who trains a task: PyTorch, or a class of your own with `initial`, `train` and `score`.
+
+PyTorch is imported only for a task that needs it.
+"""
+
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from melisma.errors import DataError, SettingError
+from melisma.fleet.task import Task
+from melisma.learning.data import DataSet, Split
+from melisma.learning.named import is_own, made, named
+from melisma.learning.trainer import Trainer
+
+METHODS = ("initial", "train", "score")
+TRIED = 32  # samples that show whether a model fits
+
+
+def trainer_for(task: Task) -> Trainer:
+    """The trainer of a task.
+
+    A class that has the three methods of a `Trainer` and is no torch module is one itself, made
+    with the task and its `model_args`; every other model is trained by PyTorch.
+    """
+    if is_own(task.model) and _trains(named("model", task.model)):
+        trainer: Trainer = made("model", task.model, task, **task.model_args)
+        return trainer
+    try:
+        from melisma.learning.torch_trainer import TorchTrainer
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise SettingError(
+            f"model {task.model} needs PyTorch, which is not installed: "
+            "pip install 'melisma[torch]'"
+        ) from error
+    return TorchTrainer(task)
+
+
+def fits(trainer: Trainer, data: DataSet) -> None:
+    """`SettingError` with both shapes unless the model takes these samples and these labels."""
+    parameters = trainer.initial()
+    for split in (data.train, data.test):
+        try:
+            trainer.score(parameters, _few(split))
+        except (DataError, IndexError, RuntimeError, TypeError, ValueError) as error:
+            model = ", ".join(f"{name} {_form(array)}" for name, array in parameters.items())
+            said = " ".join(str(error).split())
+            raise SettingError(
+                f"the model ({model}) does not fit the data (samples {_form(split.samples[0])}, "
+                f"labels {_form(split.labels[0])} {_range(split)}): {said}"
+            ) from error
+
+
+def _trains(own: Any) -> bool:
+    torch = sys.modules.get("torch")
+    is_module = torch is not None and isinstance(own, type) and issubclass(own, torch.nn.Module)
+    return not is_module and all(callable(getattr(own, name, None)) for name in METHODS)
+
+
+def _few(split: Split) -> Split:
+    """Some samples, those with the smallest and the largest label among them."""
+    flat = split.labels.reshape(len(split), -1)
+    extreme = [flat.min(axis=1).argmin(), flat.max(axis=1).argmax()]
+    some = np.unique([*range(min(TRIED, len(split))), *extreme])
+    return Split(split.samples[some], split.labels[some])
+
+
+def _form(array: NDArray[Any]) -> str:
+    return f"{array.dtype}{list(array.shape)}" if array.ndim else str(array.dtype)
+
+
+def _range(split: Split) -> str:
+    return f"from {split.labels.min():g} to {split.labels.max():g}"
+
+
+def train_on_one_thread() -> None:
+    """Keep PyTorch, where it is loaded, to one thread: what an emulated device is paced by."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)

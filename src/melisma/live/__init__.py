@@ -1,0 +1,15 @@
+"""Wall clock: an orchestrator and learners as processes of their own, over Axon.
+
+What is where::
+
+    orders.py        what travels between orchestrator and learner, beside parameters and shards
+    orchestrator.py  hears learners, lets the cycle machine decide, carries out what it says
+    storehouse.py    what the orchestrator keeps on disk: shards, parameters, updates, the trace
+    agent.py         a learner: asks for orders and follows them
+    job.py           an assignment at a learner, against its deadline
+    supply.py        parameters and shards that it fetches
+    experience.py    what a learner knows of its own costs
+    device.py        the device that a learner stands for, emulated or real
+    processes.py     learners as processes of this machine
+    training.py      `train`: a task and a fleet to a report
+"""

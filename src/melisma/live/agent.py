@@ -1,0 +1,306 @@
+"""A learner: asks the orchestrator for orders and follows them.
+
+One thread asks for orders, so that a learner at work can still be told to stop; the other follows
+them, one at a time. The framework is loaded when the task is known. A learner stops training so
+early that its update is in by the deadline, and hands in what it has.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import msgspec
+from numpy.typing import NDArray
+
+from melisma import axon
+from melisma.allocation import dab_shards, scheme_named
+from melisma.cycle.events import PHASES, Tells
+from melisma.errors import AxonError, MelismaError, SettingError
+from melisma.fleet.chance import generator
+from melisma.fleet.estimates import Estimate
+from melisma.learning.data import Split
+from melisma.learning.parameters import Layout
+from melisma.learning.shards import ShardCache, decoded, together
+from melisma.learning.trainer import Trained
+from melisma.live import orders as say
+from melisma.live.device import Device, Emulated
+from melisma.live.experience import Experience, per
+from melisma.live.job import Job, WithdrawnError
+from melisma.live.supply import Supply
+
+CACHE_BYTES = 4 << 30
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What a learner is told by whoever starts it.
+
+    `tells` is the most that it lets out before its update. `path` are folders to find models of
+    one's own in; without them none is imported. `own` is a folder of shards that lie on the device.
+    """
+
+    name: str
+    orchestrator: str
+    cache: str
+    cache_bytes: int = CACHE_BYTES
+    tells: Tells = "costs"
+    emulated: Emulated | None = None
+    path: tuple[str, ...] = ()
+    own: str | None = None
+
+
+class Agent:
+    """One learner of one run, with its task known."""
+
+    def __init__(self, setting: Setting, orchestrator: axon.Remote, entry: say.Entry) -> None:
+        from melisma.learning.trainers import trainer_for
+
+        self._task, self._entry, self._orchestrator = entry.task, entry, orchestrator
+        if ":" in self._task.model and not setting.path:
+            raise SettingError(f"model {self._task.model} is none that this device may import")
+        self._scheme = scheme_named(self._task.scheme)
+        self._device = Device(setting.emulated, entry.number)
+        self._trainer = trainer_for(self._task)
+        layout = Layout.of(self._trainer.initial())
+        cache = ShardCache(Path(setting.cache), setting.cache_bytes)
+        self._supply = Supply(orchestrator, cache, layout)
+        self._own = _read_own(setting.own)
+        self._tells = setting.tells
+        self._orders: SimpleQueue[tuple[float, say.AnyOrder]] = SimpleQueue()
+        self._jobs: dict[tuple[int, int], Job] = {}
+        self._experience: Experience | None = None
+
+    def run(self) -> None:
+        """Take part until the orchestrator says that it is over."""
+        sizes = tuple(len(split) for split in self._own)
+        joining = say.Joining(self._entry.number, self._tells, sizes)
+        self._orchestrator.join(say.plain(joining))
+        threading.Thread(target=self._ask, name="orders", daemon=True).start()
+        while True:
+            received_at, order = self._orders.get()
+            match order:
+                case say.Measure():
+                    self._measure(received_at + order.seconds)
+                    self._orchestrator.costs(self._entry.number, self._costs())
+                case say.Bound():
+                    self._bound(received_at, order)
+                case say.Train():
+                    self._work(self._jobs[order.cycle, order.attempt])
+                case say.Leave():
+                    return
+
+    def _ask(self) -> None:
+        """Ask for orders until there are no more; what is taken back is taken back at once."""
+        while True:
+            try:
+                came = say.orders(self._orchestrator.orders(self._entry.number, self._progress()))
+            except AxonError:
+                came = [say.Leave()]
+            received_at = time.monotonic()
+            for order in came:
+                if isinstance(order, say.Stop):
+                    if job := self._jobs.get((order.cycle, order.attempt)):
+                        job.withdraw()
+                    continue
+                if isinstance(order, say.Train):
+                    job = Job(order, received_at)
+                    self._jobs[job.key] = job
+                self._orders.put((received_at, order))
+                if isinstance(order, say.Leave):
+                    return
+
+    def _progress(self) -> tuple[int, int] | None:
+        """How far it is, where the scheme lets that out."""
+        jobs = list(self._jobs.values())
+        if not jobs or self._scheme.during != "progress":
+            return None
+        return jobs[-1].order.cycle, jobs[-1].visits
+
+    def _bound(self, received_at: float, order: say.Bound) -> None:
+        if self._experience is None:
+            self._measure(received_at + self._task.deadline_s)
+        assert self._experience is not None
+        quantiles = self._experience.estimates.quantile(self._task.caution)
+        shards = dab_shards(
+            order.deadline_s,
+            **{name: float(seconds) for name, seconds in quantiles.items()},
+            passes=self._task.passes or 1,
+            held=order.held,
+        )
+        self._orchestrator.bound(self._entry.number, order.cycle, order.deadline_s, shards)
+        if not shards and order.cycle > 1:
+            # Nothing to do, and no cycle that would tell: maybe it can do more by now.
+            self._measure(time.monotonic() + self._task.deadline_s)
+
+    def _work(self, job: Job) -> None:
+        self._device.enter(job.order.cycle)
+        job.lap("wait")
+        try:
+            trained = self._trained(job)
+            self._hand_in(job, trained)
+        except WithdrawnError:
+            return
+        finally:
+            del self._jobs[job.key]
+
+    def _trained(self, job: Job) -> Trained | None:
+        """What training came to by the deadline; nothing if it did not come to that."""
+        order = job.order
+        model = self._supply.model(order.model, self._device)
+        down_s = job.lap("fetch model")
+        # Before anything was measured: what came down goes up again.
+        upload_s = self._upload_s() or down_s
+        fetched = self._fetch(order.shards, lambda: job.over(upload_s))
+        ship_s = job.lap("fetch shards")
+        if fetched is None:
+            return None
+        own = [self._own[number] for number in order.own]
+        samples = together(own or self._supply.read(order.shards))
+        load_s = job.lap("load")
+        trained = self._trainer.train(
+            model,
+            samples,
+            order.passes,
+            generator(self._task.seed, "train", order.cycle, self._entry.number),
+            job.stop(self._device, self._task.batch, upload_s),
+        )
+        self._device.rest()
+        train_s = job.lap("train")
+        self._learn(
+            train_s=per(train_s, trained.visits / self._task.shard_samples),
+            ship_s=per(ship_s, fetched),
+            down_s=down_s,
+            rest_s=job.seconds["wait"] + load_s,
+        )
+        return trained
+
+    def _fetch(self, parcels: Sequence[say.Parcel], over: Callable[[], bool]) -> int | None:
+        """Bring the shards that are missing; how many, or nothing where time was over before."""
+        missing = [parcel for parcel in parcels if not self._supply.has(parcel)]
+        for parcel in missing:
+            self._supply.shard(parcel, self._device, over, [each.sha256 for each in parcels])
+            if over():
+                return None
+        return len(missing)
+
+    def _hand_in(self, job: Job, trained: Trained | None) -> None:
+        done = trained if trained is not None and trained.visits else None
+        arrays: dict[str, NDArray[Any]] = done.parameters if done else {}
+        handed = say.Handed(
+            learner=self._entry.number,
+            cycle=job.order.cycle,
+            attempt=job.order.attempt,
+            visits=done.visits if done else 0,
+            loss=done.loss if done else 0.0,
+            phases=tuple(job.seconds[phase] for phase in PHASES),
+            costs=self._costs() if self._scheme.needs == "costs" and self._experience else None,
+        )
+        self._device.begin_transfer()
+        self._device.passed(sum(array.nbytes for array in arrays.values()))
+        if refused := self._orchestrator.update(say.plain(handed), arrays):
+            sys.stderr.write(f"{refused}\n")
+        up_s = job.lap("upload")
+        if done:
+            self._learn(up_s=up_s)
+
+    def _costs(self) -> tuple[tuple[float, ...], ...]:
+        assert self._experience is not None
+        return tuple(tuple(row) for row in self._experience.costs().tolist())
+
+    def _upload_s(self) -> float:
+        if self._experience is None:
+            return 0.0
+        return float(self._experience.up_s.quantile(self._task.caution))
+
+    def _learn(self, **took_s: float) -> None:
+        """What a cycle took; without a benchmark there is nothing to add it to."""
+        if self._experience is not None:
+            self._experience = self._experience.after(**took_s)
+
+    def _measure(self, until_at: float) -> None:
+        """The subset benchmark, until then at the latest."""
+        from melisma.learning.benchmark import subset
+        from melisma.learning.trainers import trainer_for
+
+        began = time.monotonic()
+        self._supply.model(say.FIRST_MODEL, self._device)
+        down_s = time.monotonic() - began
+        ship_s: list[float] = []
+        for parcel in self._entry.subset:
+            began = time.monotonic()
+            if began >= until_at and ship_s:
+                break
+            if not self._supply.has(parcel):
+                self._supply.shard(parcel, self._device)
+                ship_s.append(time.monotonic() - began)
+        samples = self._own[: say.SUBSET] or self._supply.read(self._entry.subset)
+        self._device.begin_work()
+        # On a copy: nothing of it stays in the optimiser.
+        cost = subset(
+            trainer_for(self._task),
+            samples,
+            rng=generator(self._task.seed, "benchmark", learner=self._entry.number),
+            now_s=time.monotonic,
+            rest=self._device.rest,
+            until_s=until_at,
+            shard_samples=self._task.shard_samples,
+        )
+        link = Estimate.of([down_s])
+        known = self._experience.ship_s if self._experience else Estimate(0.0, 0.0)
+        self._experience = Experience(
+            train_s=cost.shard_s,
+            ship_s=Estimate.of(ship_s) if ship_s else known,
+            down_s=link,
+            up_s=link,
+            rest_s=cost.setup_s,
+        )
+
+
+def take_part(setting: Setting) -> None:
+    """Enter a run, and take part in it to its end."""
+    sys.path[:0] = setting.path
+    orchestrator = axon.connect(setting.orchestrator)
+    entry = say.checked(orchestrator.enter(setting.name), say.Entry)
+    try:
+        Agent(setting, orchestrator, entry).run()
+    except AxonError:
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        orchestrator.fail(entry.number, f"{setting.name}: {said}"[:1000])
+        raise
+
+
+def _read_own(folder: str | None) -> list[Split]:
+    """The shards that lie on the device, in the order of their names."""
+    if folder is None:
+        return []
+    return [decoded(path.read_bytes()) for path in sorted(Path(folder).iterdir())]
+
+
+def _end_with_parent() -> None:
+    """Whoever started this process holds its standard input open; when it goes, so does this."""
+    # Not through `sys.stdin`, whose lock a thread must not hold when the interpreter ends.
+    while os.read(0, 1024):
+        pass
+    os._exit(1)
+
+
+def main() -> int:
+    """Take part as the first line of standard input says."""
+    setting = msgspec.json.decode(sys.stdin.buffer.readline(), type=Setting)
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    try:
+        take_part(setting)
+    except MelismaError as error:
+        sys.stderr.write(f"{setting.name}: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

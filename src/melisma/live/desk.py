@@ -1,0 +1,150 @@
+"""Where learners call: what they say is checked and becomes events; what they ask for is here.
+
+An update is kept on disk before it is counted, and refused by name if it does not fit the model.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from melisma.cycle import events as ev
+from melisma.errors import DataError, RefusedError
+from melisma.fleet.chance import generator
+from melisma.fleet.task import Task
+from melisma.live import orders as say
+from melisma.live.seats import Seat
+from melisma.live.storehouse import Storehouse
+
+POLL_S: Final = 20.0
+"""The longest that a learner waits for an order in one request."""
+SHOWN: Final = 20
+"""How many times in a cycle a learner says how far it is, where it does."""
+MOST_SHARDS: Final = 2**40
+METHODS: Final = ("enter", "join", "orders", "costs", "bound", "update", "fail")
+
+
+class Hears(Protocol):
+    """Whoever the desk reports to."""
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+
+    def hear(self, event: ev.Event) -> None:
+        """Something happened."""
+
+    def expects(self, learner: int, cycle: int, attempt: int) -> bool:
+        """Whether an update of that assignment would count now."""
+
+
+class Desk:
+    """Learners of one run, by number."""
+
+    def __init__(
+        self, run: str, task: Task, seats: list[Seat], store: Storehouse, to: Hears
+    ) -> None:
+        self._run, self._task, self._seats, self._store, self._to = run, task, seats, store, to
+        self._numbers = {seat.name: number for number, seat in enumerate(seats)}
+        self._arriving: set[tuple[int, int, int]] = set()
+
+    async def enter(self, name: str) -> Any:
+        """The number and the task of the learner of that name."""
+        if name not in self._numbers:
+            raise RefusedError(f"no learner is called {name!r} in this run")
+        number = self._numbers[name]
+        rng = generator(self._task.seed, "subset", learner=number)
+        some = rng.permutation(len(self._store.samples))[: say.SUBSET].tolist()
+        return say.plain(say.Entry(number, self._run, self._task, self._store.parcels(some)))
+
+    async def join(self, joining: Any) -> None:
+        """A learner is ready."""
+        said = say.checked(joining, say.Joining)
+        seat = self._seat(said.number)
+        if seat.here:
+            raise RefusedError(f"{seat.name} has joined before")
+        seat.here = True
+        own = (np.array(said.own, dtype=np.int64),) if said.own else ()
+        self._hear(ev.LearnersJoined, said.number, names=(seat.name,), tells=(said.tells,), own=own)
+
+    async def orders(self, number: int, progress: Any = None) -> Any:
+        """The next orders of a learner, as soon as there are any; with how far it is."""
+        seat, wait_s = self._seat(number), POLL_S
+        if progress is not None:
+            cycle, visits = say.checked(progress, tuple[int, int])
+            self._hear(ev.ProgressReported, number, cycle=cycle, visits=np.array([visits]))
+            wait_s = min(POLL_S, self._task.deadline_s / SHOWN)
+        return [say.plain(order) for order in await seat.take(wait_s)]
+
+    async def costs(self, number: int, costs: Any) -> None:
+        """What a learner measured."""
+        self._seat(number)
+        self._estimates(number, costs)
+
+    async def bound(self, number: int, cycle: int, deadline_s: float, shards: int) -> None:
+        """What a learner would take."""
+        self._seat(number)
+        asked = np.array([min(say.checked(shards, say.Number), MOST_SHARDS)])
+        self._hear(ev.BoundsReported, number, cycle=cycle, deadline_s=deadline_s, shards=asked)
+
+    async def update(self, handed: Any, parameters: dict[str, NDArray[Any]]) -> str:
+        """What a learner has trained: kept, then counted, once; or what is wrong with it."""
+        at_s, said = self._to.now(), say.checked(handed, say.Handed)
+        seat = self._seat(said.learner)
+        refused = await self._kept(said, parameters)
+        if said.costs and not refused:
+            self._estimates(said.learner, said.costs)
+        # Only here it is known how long the upload took.
+        upload_s = max(0.0, at_s - seat.sent_s - sum(said.phases[:-1]))
+        self._to.hear(
+            ev.UpdatesReceived(
+                at_s=at_s,
+                learners=np.array([said.learner]),
+                cycle=said.cycle,
+                attempts=np.array([said.attempt]),
+                visits=np.array([said.visits]),
+                loss=np.array([said.loss]),
+                phases=np.array([[*said.phases[:-1], upload_s]]),
+                refused=refused,
+            )
+        )
+        return refused
+
+    async def fail(self, number: int, reason: str) -> None:
+        """A learner cannot go on."""
+        self._seat(number)
+        self.gone(number, reason)
+
+    def gone(self, number: int, reason: str) -> None:
+        """A learner is no longer there; said once."""
+        seat = self._seats[number]
+        if not seat.gone:
+            seat.here, seat.gone = False, True
+            self._hear(ev.LearnersLeft, number, reason=reason)
+
+    async def _kept(self, said: say.Handed, parameters: dict[str, NDArray[Any]]) -> str:
+        """Keep an update if it would count; what is wrong with it, or nothing."""
+        key = (said.learner, said.cycle, said.attempt)
+        if key in self._arriving or not self._to.expects(*key) or not said.visits:
+            return ""
+        self._arriving.add(key)
+        try:
+            await asyncio.to_thread(self._store.keep, said.learner, parameters)
+        except DataError as error:
+            return f"the update of {self._seats[said.learner].name} is refused: {error}"
+        finally:
+            self._arriving.discard(key)
+        return ""
+
+    def _estimates(self, number: int, costs: Any) -> None:
+        found = np.array(say.checked(costs, say.Costs), dtype=np.float64)
+        self._hear(ev.EstimatesReported, number, costs=found[:, :, None])
+
+    def _hear(self, kind: Callable[..., ev.Event], number: int, **said: Any) -> None:
+        self._to.hear(kind(at_s=self._to.now(), learners=np.array([number]), **said))
+
+    def _seat(self, number: int) -> Seat:
+        if type(number) is not int or not 0 <= number < len(self._seats):
+            raise RefusedError(f"no learner has the number {number!r} in this run")
+        return self._seats[number]

@@ -1,0 +1,65 @@
+"""The device that a learner stands for: this one as it is, or another, by pacing and shaping.
+
+An emulated device is drawn into one of its states for each cycle, by the fleet's seed; the state
+leaves it a part of its compute and of its bandwidth.
+"""
+
+import time
+
+import msgspec
+import numpy as np
+
+from melisma.fleet.chance import generator
+from melisma.fleet.emulation import Link, Pace
+
+
+class Emulated(msgspec.Struct, frozen=True):
+    """A device to stand for: share of a core, link, and (probability, compute, bandwidth) rows."""
+
+    share: float
+    bandwidth_bps: float
+    latency_s: float
+    states: tuple[tuple[float, float, float], ...] = ((1.0, 1.0, 1.0),)
+    seed: int = 1
+
+
+class Device:
+    """Makes compute and transfers take as long as they would there; a real one just passes."""
+
+    def __init__(self, emulated: Emulated | None, number: int = 0) -> None:
+        self._emulated, self._number = emulated, number
+        self.enter(0)
+
+    def enter(self, cycle: int) -> None:
+        """A cycle begins, in a state of its own."""
+        self._pace: Pace | None = None
+        self._link: Link | None = None
+        if (what := self._emulated) is None:
+            return
+        chances = np.array([state[0] for state in what.states])
+        rng = generator(what.seed, "state", cycle, self._number)
+        _, compute, bandwidth = what.states[int(rng.choice(chances.size, p=chances))]
+        self._pace = Pace(what.share * compute, time.process_time, time.monotonic, time.sleep)
+        self._link = Link(
+            what.bandwidth_bps * bandwidth, what.latency_s, time.monotonic, time.sleep
+        )
+
+    def begin_work(self) -> None:
+        """Compute begins here."""
+        if self._pace is not None:
+            self._pace.begin()
+
+    def rest(self) -> None:
+        """Wait for as long as the device would still be at it."""
+        if self._pace is not None:
+            self._pace.rest()
+
+    def begin_transfer(self) -> None:
+        """A transfer begins here."""
+        if self._link is not None:
+            self._link.begin()
+
+    def passed(self, size_bytes: int) -> None:
+        """So many bytes have gone over the link."""
+        if self._link is not None:
+            self._link.passed(size_bytes)

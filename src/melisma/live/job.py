@@ -1,0 +1,73 @@
+"""An assignment at a learner: fetch, train until time is up, and what each phase took."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from melisma.cycle.events import PHASES
+from melisma.errors import MelismaError
+from melisma.live.device import Device
+from melisma.live.orders import Train
+
+
+class WithdrawnError(MelismaError):
+    """The orchestrator does not wait for this work any more."""
+
+
+@dataclass
+class Job:
+    """One order to train: until when, how far, and whether it still counts."""
+
+    order: Train
+    received_at: float
+    visits: int = 0
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    _withdrawn: threading.Event = field(default_factory=threading.Event)
+    _lap_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._lap_at = self.received_at
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What names it."""
+        return self.order.cycle, self.order.attempt
+
+    def withdraw(self) -> None:
+        """It no longer counts; from any thread."""
+        self._withdrawn.set()
+
+    def lap(self, phase: str) -> float:
+        """What came since the last lap was this phase; its seconds."""
+        now = time.monotonic()
+        took_s, self._lap_at = now - self._lap_at, now
+        self.seconds[phase] += took_s
+        return took_s
+
+    def over(self, upload_s: float, reserve_s: float = 0.0) -> bool:
+        """Whether it is time to hand in, for an upload of so long; raises if it is withdrawn."""
+        if self._withdrawn.is_set():
+            raise WithdrawnError("the orchestrator does not wait for this work any more")
+        left_s = self.received_at + self.order.seconds_left - time.monotonic()
+        return left_s <= upload_s + reserve_s
+
+    def stop(self, device: Device, batch: int, upload_s: float) -> Callable[[], bool]:
+        """Asked before every batch: keeps the pace of the device, and says when to stop.
+
+        A batch that would end too late by as long as the last one took is not begun.
+        """
+        device.begin_work()
+        asked_at = time.monotonic()
+
+        def asked() -> bool:
+            nonlocal asked_at
+            device.rest()
+            now = time.monotonic()
+            if self.over(upload_s, reserve_s=now - asked_at):
+                return True
+            asked_at = now
+            self.visits += batch
+            return False
+
+        return asked

@@ -1,0 +1,201 @@
+"""The orchestrator: lets the cycle machine decide, and carries out what it says.
+
+Everything happens on one event loop; only averaging, scoring and files of parameters are left to
+threads beside it.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from melisma.axon import Limits, Worker
+from melisma.cycle import commands as do
+from melisma.cycle import events as ev
+from melisma.cycle.machine import step
+from melisma.cycle.state import State
+from melisma.cycle.trace import Step
+from melisma.fleet.task import Task
+from melisma.learning.data import Split
+from melisma.learning.trainer import Trainer
+from melisma.live import orders as say
+from melisma.live.desk import METHODS, Desk
+from melisma.live.seats import Seat
+from melisma.live.storehouse import Storehouse
+
+Watcher = Callable[[Step], None]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a run is about: the task, who trains, and on what the model is scored."""
+
+    run: str
+    task: Task
+    trainer: Trainer
+    test: Split
+
+
+class Orchestrator:
+    """One run of one task with learners that are known by name; made on the loop that runs it."""
+
+    def __init__(self, goal: Goal, names: Sequence[str], store: Storehouse, watch: Watcher) -> None:
+        self._goal, self._store, self._watch = goal, store, watch
+        self._seats = [Seat(name) for name in names]
+        self._desk = Desk(goal.run, goal.task, self._seats, store, self)
+        self._state: State | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+        self.finished: asyncio.Future[do.Finish] = self._loop.create_future()
+
+    def worker(self, port: int = 0) -> Worker:
+        """Where learners call."""
+        limits = Limits(max_calls=4 * len(self._seats) + 64)
+        worker = Worker(port=port, limits=limits, files=self._store.path)
+        worker.expose(self._desk, METHODS, name="")
+        return worker
+
+    def begin(self) -> None:
+        """Submit the task; `SettingError` if it cannot be run."""
+        self._store.begin(self._goal.trainer.initial())
+        samples = np.array(self._store.samples, dtype=np.int64)
+        self.hear(
+            ev.TaskSubmitted(
+                at_s=self.now(),
+                run=self._goal.run,
+                task=self._goal.task,
+                learners=len(self._seats),
+                samples=samples,
+            )
+        )
+
+    def cancel(self, reason: str) -> None:
+        """End it here."""
+        self.hear(ev.TaskCancelled(at_s=self.now(), reason=reason))
+
+    def gone(self, number: int, reason: str) -> None:
+        """A learner is no longer there."""
+        self._desk.gone(number, reason)
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return self._loop.time() - self._began
+
+    def expects(self, learner: int, cycle: int, attempt: int) -> bool:
+        """Whether an update of that assignment would count now."""
+        one, attempts = np.array([learner]), np.array([attempt])
+        return self._state is not None and bool(self._state.expects(one, cycle, attempts)[0])
+
+    def hear(self, event: Any) -> None:
+        """Let the machine decide what an event means, write it down, and do what it says."""
+        if self.finished.done():
+            return
+        self._state, said = step(self._state, event)
+        heard = Step(event, said)  # type: ignore[arg-type]
+        self._store.record(heard)
+        self._watch(heard)
+        for command in said:
+            _DOING[type(command)](self, command)
+
+    def _benchmark(self, command: do.Benchmark) -> None:
+        for learner in command.learners.tolist():
+            self._seats[learner].give(say.Measure(command.seconds))
+
+    def _ask_bound(self, command: do.AskBound) -> None:
+        for learner, held in zip(command.learners.tolist(), command.held.tolist(), strict=True):
+            self._seats[learner].give(say.Bound(command.cycle, command.deadline_s, held))
+
+    def _dispatch(self, command: do.Dispatch) -> None:
+        now_s, deadline_at = self.now(), self._loop.time() + command.seconds_left
+        for place, learner in enumerate(command.learners.tolist()):
+            self._seats[learner].sent_s = now_s
+            self._seats[learner].give(self._train(command, place, deadline_at))
+
+    def _train(
+        self, command: do.Dispatch, place: int, deadline_at: float
+    ) -> Callable[[], say.AnyOrder]:
+        shards, model = command.shards[place].tolist(), self._store.model_name
+        federated = self._goal.task.mode == "federated"
+        return lambda: say.Train(
+            cycle=command.cycle,
+            attempt=int(command.attempts[place]),
+            model=model,
+            passes=int(command.passes[place]),
+            seconds_left=max(0.0, deadline_at - self._loop.time()),
+            shards=() if federated else self._store.parcels(shards),
+            own=tuple(shards) if federated else (),
+        )
+
+    def _withdraw(self, command: do.Withdraw) -> None:
+        both = zip(command.learners.tolist(), command.attempts.tolist(), strict=True)
+        for learner, attempt in both:
+            self._seats[learner].give(say.Stop(command.cycle, attempt))
+
+    def _wake(self, command: do.Wake) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(
+            self._began + command.at_s, lambda: self.hear(ev.TimeReached(at_s=self.now()))
+        )
+
+    def _aggregate(self, command: do.Aggregate) -> None:
+        async def work() -> None:
+            began = self._loop.time()
+            learners, weights = command.learners.tolist(), command.weights.tolist()
+            await asyncio.to_thread(self._store.aggregate, learners, weights)
+            took_s = self._loop.time() - began
+            self.hear(ev.Aggregated(at_s=self.now(), cycle=command.cycle, seconds=took_s))
+
+        self._start(work())
+
+    def _evaluate(self, command: do.Evaluate) -> None:
+        async def work() -> None:
+            began = self._loop.time()
+            score = await asyncio.to_thread(
+                self._goal.trainer.score, self._store.parameters, self._goal.test
+            )
+            self.hear(
+                ev.Evaluated(
+                    at_s=self.now(),
+                    cycle=command.cycle,
+                    loss=score.loss if isfinite(score.loss) else None,
+                    accuracy=score.accuracy if isfinite(score.accuracy) else None,
+                    seconds=self._loop.time() - began,
+                )
+            )
+
+        self._start(work())
+
+    def _finish(self, command: do.Finish) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for seat in self._seats:
+            seat.give(say.Leave())
+        self.finished.set_result(command)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        job = self._loop.create_task(work)
+        self._jobs.add(job)
+        job.add_done_callback(self._ended)
+
+    def _ended(self, job: "asyncio.Task[None]") -> None:
+        self._jobs.discard(job)
+        if not job.cancelled() and (error := job.exception()) and not self.finished.done():
+            self.finished.set_exception(error)
+
+
+_DOING: dict[type[do.Command], Callable[[Orchestrator, Any], None]] = {
+    do.Benchmark: Orchestrator._benchmark,
+    do.AskBound: Orchestrator._ask_bound,
+    do.Dispatch: Orchestrator._dispatch,
+    do.Withdraw: Orchestrator._withdraw,
+    do.Wake: Orchestrator._wake,
+    do.Aggregate: Orchestrator._aggregate,
+    do.Evaluate: Orchestrator._evaluate,
+    do.Finish: Orchestrator._finish,
+}

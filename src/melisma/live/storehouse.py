@@ -1,0 +1,131 @@
+"""What the orchestrator keeps in the folder of a run, each file whole or not there.
+
+::
+
+    trace.jsonl          every event and command
+    model.safetensors    the model after the last cycle that had one
+    updates/             what learners handed in in this cycle
+    parameters/          what the learners of this cycle and the one before begin with
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from melisma.cycle.report import TRACE
+from melisma.cycle.trace import Step, line
+from melisma.learning.aggregation import Spool, Spooled, weighted_mean
+from melisma.learning.parameters import Arrays, Layout
+from melisma.learning.shards import ShardFolder
+from melisma.live.orders import Parcel
+
+
+@dataclass
+class Storehouse:
+    """The folder of one run, and the shards that it hands out."""
+
+    folder: Path
+    layout: Layout
+    shards: ShardFolder | None
+    version: int = 0
+    parameters: dict[str, NDArray[Any]] = field(default_factory=dict)
+    _spooled: dict[int, Spooled] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for part in ("updates", "parameters"):
+            (self.folder / part).mkdir(parents=True, exist_ok=True)
+        self._trace = (self.folder / TRACE).open("xb")
+        self._parcels = (
+            [Parcel(s.number, s.sha256, s.size_bytes, s.samples) for s in self.shards.shards]
+            if self.shards is not None
+            else []
+        )
+        self._hashes = {parcel.sha256 for parcel in self._parcels}
+
+    def parcels(self, numbers: Sequence[int]) -> tuple[Parcel, ...]:
+        """Shards by number, as learners fetch them."""
+        return tuple(self._parcels[number] for number in numbers)
+
+    @property
+    def samples(self) -> list[int]:
+        """Samples of each shard."""
+        return [parcel.samples for parcel in self._parcels]
+
+    def path(self, name: str) -> Path | None:
+        """What learners may fetch by name: shards by their hash, and parameters."""
+        if name in self._hashes and self.shards is not None:
+            return self.shards.path(name)
+        served = (self.model_name, f"model-{self.version - 1}.safetensors", "model-0.safetensors")
+        return self.folder / "parameters" / name if name in served else None
+
+    @property
+    def model_name(self) -> str:
+        """What the parameters of now are called."""
+        return f"model-{self.version}.safetensors"
+
+    def begin(self, parameters: Arrays) -> None:
+        """The parameters before the first cycle."""
+        self.parameters = dict(parameters)
+        self._save(self.folder / "parameters" / self.model_name)
+
+    def record(self, step: Step) -> None:
+        """One more line of the trace."""
+        self._trace.write(line(step))
+        self._trace.flush()
+
+    def keep(self, learner: int, update: Arrays) -> None:
+        """An update, until the cycle ends; `DataError` if it is none of this model."""
+        spool = Spool(self.folder / "updates", self.layout)
+        self._spooled[learner] = spool.add(learner, 1.0, update)
+
+    def aggregate(self, learners: Sequence[int], weights: Sequence[float]) -> None:
+        """The mean of these updates is the model from here on; without any it stays."""
+        if learners:
+            updates = [
+                replace(self._spooled[learner], weight=weight)
+                for learner, weight in zip(learners, weights, strict=True)
+            ]
+            self.parameters = weighted_mean(self.layout, updates)
+            self.version += 1
+            path = self.folder / "parameters" / self.model_name
+            self._save(path)
+            self._link(path)
+            self._forget()
+        for spooled in self._spooled.values():
+            spooled.path.unlink(missing_ok=True)
+        self._spooled.clear()
+
+    @property
+    def model(self) -> Path | None:
+        """The trained model, if there is one yet."""
+        path = self.folder / "model.safetensors"
+        return path if path.is_file() else None
+
+    def close(self) -> None:
+        """Keep what is for others: the trace and the model."""
+        self._trace.close()
+        for part in ("updates", "parameters"):
+            shutil.rmtree(self.folder / part, ignore_errors=True)
+
+    def _save(self, path: Path) -> None:
+        part = path.with_suffix(".part")
+        part.write_bytes(save(self.parameters))
+        part.replace(path)
+
+    def _link(self, path: Path) -> None:
+        """The same file under the name that stays."""
+        part = self.folder / "model.part"
+        part.unlink(missing_ok=True)
+        part.hardlink_to(path)
+        part.replace(self.folder / "model.safetensors")
+
+    def _forget(self) -> None:
+        """Parameters that nobody can begin with any more; those of the benchmark stay."""
+        old = self.version - 2
+        if old > 0:
+            (self.folder / "parameters" / f"model-{old}.safetensors").unlink(missing_ok=True)

@@ -1,0 +1,173 @@
+"""A run acted out in virtual time: learners with known costs do what the machine says."""
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from melisma.allocation import dab_shards
+from melisma.cycle import commands as do
+from melisma.cycle import events as ev
+from melisma.cycle.machine import step
+from melisma.cycle.state import State
+from melisma.cycle.trace import Step
+from melisma.fleet.task import Sizes, Task
+
+SHARD = 10
+
+
+def task(**settings: Any) -> Task:
+    defaults: dict[str, Any] = {
+        "name": "digits",
+        "model": "twonn",
+        "data": "mnist",
+        "deadline_s": 10.0,
+        "passes": 2,
+        "cycles": 3,
+        "shard_samples": SHARD,
+        "sizes": Sizes(samples=200),
+    }
+    return Task(**(defaults | settings))
+
+
+@dataclass
+class Device:
+    """What things really take."""
+
+    train_s: float
+    ship_s: float = 0.1
+    fixed_s: float = 0.2
+    tells: ev.Tells = "costs"
+    own: int = 0
+
+    def costs(self) -> ev.Floats:
+        """As reported: measured ten times, nearly without a spread."""
+        means = (self.train_s, self.ship_s, self.fixed_s)
+        return np.array([[mean, 1e-6 * mean, 10.0] for mean in means])
+
+
+@dataclass
+class Play:
+    """The machine, its devices, and what is to come."""
+
+    task: Task
+    devices: list[Device]
+    change: Callable[[ev.Event], list[ev.Event]] = lambda event: [event]
+    coming: list[tuple[float, int, ev.Event]] = field(default_factory=list)
+    trace: list[Step] = field(default_factory=list)
+    held: dict[int, set[int]] = field(default_factory=dict)
+    accuracy: float = 0.5
+    state: State | None = None
+    said: int = 0
+
+    def run(self) -> list[Step]:
+        central = self.task.mode == "parallelized"
+        samples = np.full(self.task.shards if central else 0, SHARD)
+        count = len(self.devices)
+        self.say(
+            ev.TaskSubmitted(at_s=0.0, run="r1", task=self.task, learners=count, samples=samples)
+        )
+        for number, device in enumerate(self.devices):
+            own = (np.full(device.own, SHARD),) if device.own else ()
+            self.say(
+                ev.LearnersJoined(
+                    at_s=0.1,
+                    learners=np.array([number]),
+                    names=(f"device-{number}",),
+                    tells=(device.tells,),
+                    own=own,
+                )
+            )
+        while self.coming and len(self.trace) < 2000:
+            _, _, event = heapq.heappop(self.coming)
+            self.state, said = step(self.state, event)
+            self.trace.append(Step(event, said))  # type: ignore[arg-type]
+            for command in said:
+                self.act(event.at_s, command)
+        return self.trace
+
+    def say(self, event: ev.Event) -> None:
+        for each in self.change(event):
+            self.said += 1
+            heapq.heappush(self.coming, (each.at_s, self.said, each))
+
+    def act(self, now_s: float, command: do.Command) -> None:
+        match command:
+            case do.Benchmark(learners=learners):
+                for one in learners:
+                    costs = self.devices[one].costs()[:, :, None]
+                    self.say(
+                        ev.EstimatesReported(
+                            at_s=now_s + self.devices[one].train_s,
+                            learners=np.array([one]),
+                            costs=costs,
+                        )
+                    )
+            case do.AskBound():
+                self.bound(now_s, command)
+            case do.Dispatch():
+                self.dispatch(now_s, command)
+            case do.Wake(at_s=at_s):
+                self.say(ev.TimeReached(at_s=at_s))
+            case do.Aggregate(cycle=cycle):
+                self.say(ev.Aggregated(at_s=now_s + 0.01, cycle=cycle, seconds=0.01))
+            case do.Evaluate(cycle=cycle):
+                self.accuracy += 0.1
+                self.say(
+                    ev.Evaluated(
+                        at_s=now_s + 0.02,
+                        cycle=cycle,
+                        loss=1 / self.accuracy,
+                        accuracy=self.accuracy,
+                        seconds=0.02,
+                    )
+                )
+
+    def bound(self, now_s: float, command: do.AskBound) -> None:
+        for one, held in zip(command.learners.tolist(), command.held.tolist(), strict=True):
+            device = self.devices[one]
+            passes = self.task.passes or 1
+            asked = dab_shards(
+                command.deadline_s, device.train_s, device.ship_s, device.fixed_s, passes, held
+            )
+            self.say(
+                ev.BoundsReported(
+                    at_s=now_s + 0.01,
+                    learners=np.array([one]),
+                    cycle=command.cycle,
+                    deadline_s=command.deadline_s,
+                    shards=np.array([asked]),
+                )
+            )
+
+    def dispatch(self, now_s: float, command: do.Dispatch) -> None:
+        for place, one in enumerate(command.learners.tolist()):
+            device, shards = self.devices[one], command.shards[place].tolist()
+            held = self.held.setdefault(one, set())
+            new = 0 if device.own else len(set(shards) - held)
+            held.update(shards)
+            ship_s = device.ship_s * new
+            wanted_s = device.train_s * len(shards) * command.passes[place]
+            spare_s = command.seconds_left - device.fixed_s - ship_s
+            train_s = max(0.0, min(wanted_s, spare_s))
+            visits = int(train_s / device.train_s * SHARD + 1e-9)
+            half_s = device.fixed_s / 2
+            phases = np.array([[0.0, half_s, ship_s, 0.0, train_s, half_s]])
+            self.say(
+                ev.UpdatesReceived(
+                    at_s=now_s + device.fixed_s + ship_s + train_s,
+                    learners=np.array([one]),
+                    cycle=command.cycle,
+                    attempts=command.attempts[place : place + 1],
+                    visits=np.array([visits]),
+                    loss=np.array([0.7]),
+                    phases=phases,
+                )
+            )
+
+
+def commands(trace: list[Step], kind: type) -> list[Any]:
+    """All commands of a kind, in order."""
+    return [command for each in trace for command in each.commands if isinstance(command, kind)]

@@ -1,0 +1,373 @@
+"""Given these events, expect these commands."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from melisma.allocation import SCHEMES
+from melisma.cycle import commands as do
+from melisma.cycle import events as ev
+from melisma.cycle.machine import step
+from melisma.cycle.state import Work
+from melisma.cycle.trace import Step, line
+from melisma.errors import MelismaError, SettingError
+from tests.cycle.acted import SHARD, Device, Play, commands, task
+
+CYCLE_SCHEMES = ["dab", "equal", "proportional", "synchronous", "staleness"]
+FLEET = [Device(0.1), Device(0.3), Device(0.8)]
+
+
+def of_scheme(name: str, **said: Any) -> Any:
+    passes = None if SCHEMES[name].passes == "chosen" else 2
+    return task(scheme=name, passes=passes, **said)
+
+
+def finish(trace: list[Step]) -> do.Finish:
+    (only,) = commands(trace, do.Finish)
+    assert isinstance(only, do.Finish)
+    return only
+
+
+def events(trace: list[Step], kind: type) -> list[Any]:
+    return [each.event for each in trace if isinstance(each.event, kind)]
+
+
+@pytest.mark.parametrize("scheme", CYCLE_SCHEMES)
+def test_every_scheme_trains_all_cycles(scheme: str) -> None:
+    play = Play(of_scheme(scheme), FLEET)
+    trace = play.run()
+    assert finish(trace).outcome == "done"
+    assert [each.cycle for each in commands(trace, do.Dispatch)] == [1, 2, 3]
+    assert [each.cycle for each in commands(trace, do.Aggregate)] == [1, 2, 3]
+    assert [each.cycle for each in commands(trace, do.Evaluate)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("scheme", CYCLE_SCHEMES)
+def test_nobody_gets_a_shard_twice_in_a_cycle(scheme: str) -> None:
+    for dispatch in commands(Play(of_scheme(scheme), FLEET).run(), do.Dispatch):
+        for shards in dispatch.shards:
+            assert len(set(shards.tolist())) == shards.size
+
+
+@pytest.mark.parametrize("scheme", ["equal", "proportional", "synchronous", "staleness"])
+def test_planned_cycles_hand_out_each_shard_once(scheme: str) -> None:
+    for dispatch in commands(Play(of_scheme(scheme), FLEET).run(), do.Dispatch):
+        assert sorted(np.concatenate(dispatch.shards).tolist()) == list(range(20))
+
+
+def test_every_shard_is_seen_before_any_is_seen_again() -> None:
+    seen = np.zeros(20, np.int64)
+    for dispatch in commands(Play(task(), [Device(0.7), Device(0.9)]).run(), do.Dispatch):
+        seen += np.bincount(np.concatenate(dispatch.shards), minlength=20)
+        assert seen.max() - seen.min() <= 1
+    assert seen.max() > 1
+
+
+@pytest.mark.parametrize("scheme", CYCLE_SCHEMES)
+def test_weights_are_samples_less_what_was_not_visited(scheme: str) -> None:
+    play = Play(of_scheme(scheme, cycles=1), [Device(0.1), Device(3.0)])
+    trace = play.run()
+    (dispatch,), (aggregate,) = commands(trace, do.Dispatch), commands(trace, do.Aggregate)
+    visits = {int(e.learners[0]): int(e.visits[0]) for e in events(trace, ev.UpdatesReceived)}
+    for learner, weight in zip(aggregate.learners.tolist(), aggregate.weights, strict=True):
+        place = dispatch.learners.tolist().index(learner)
+        samples = dispatch.shards[place].size * SHARD
+        assert weight == samples * visits[learner] / (samples * dispatch.passes[place])
+        assert 0 < weight <= samples
+
+
+def test_only_the_scheme_s_needs_are_asked_for() -> None:
+    for scheme in CYCLE_SCHEMES:
+        trace = Play(of_scheme(scheme), FLEET).run()
+        needs = SCHEMES[scheme].needs
+        assert bool(commands(trace, do.Benchmark)) == (needs == "costs")
+        assert bool(commands(trace, do.AskBound)) == (needs == "bounds")
+
+
+def test_work_waits_for_all_learners_of_the_first_cycle() -> None:
+    slow = Device(30.0)
+    trace = Play(of_scheme("proportional", deadline_s=1.0), [Device(0.001), slow]).run()
+    reported = events(trace, ev.EstimatesReported)
+    first = next(each for each in trace if any(isinstance(c, do.Dispatch) for c in each.commands))
+    assert first.event is reported[1]
+    assert reported[1].at_s > 30
+
+
+def test_learners_that_cannot_make_it_are_left_out_and_measured_anew() -> None:
+    trace = Play(of_scheme("synchronous"), [Device(0.1), Device(0.2), Device(50.0)]).run()
+    dispatches = commands(trace, do.Dispatch)
+    assert [d.learners.tolist() for d in dispatches] == [[0, 1]] * 3
+    assert "device-2 cannot make it" in dispatches[0].reason
+    again = commands(trace, do.Benchmark)[1:]
+    assert [b.learners.tolist() for b in again] == [[2]] * 3
+    assert finish(trace).outcome == "done"
+
+
+def test_a_deadline_that_nobody_can_meet_is_refused_with_one_that_would_do() -> None:
+    trace = Play(task(deadline_s=0.05), FLEET).run()
+    assert not commands(trace, do.Dispatch)
+    reason = finish(trace).reason
+    # One shard of the fastest: 0.2 fixed, 0.1 to ship, twice 0.1 to train.
+    assert "by 0.5" in reason
+    assert finish(trace).outcome == "failed"
+    trace = Play(task(deadline_s=0.51), FLEET).run()
+    assert finish(trace).outcome == "done"
+
+
+def test_a_plan_that_cannot_be_found_is_refused_with_what_would_do() -> None:
+    trace = Play(of_scheme("staleness", deadline_s=0.6), FLEET).run()
+    assert not commands(trace, do.Dispatch)
+    assert "deadline_s of" in finish(trace).reason
+
+
+def test_an_update_counts_once() -> None:
+    def doubled(event: ev.Event) -> list[ev.Event]:
+        return [event, event] if isinstance(event, ev.UpdatesReceived) else [event]
+
+    once, twice = Play(task(), FLEET), Play(task(), FLEET, doubled)
+    for one, other in zip(
+        commands(once.run(), do.Aggregate), commands(twice.run(), do.Aggregate), strict=True
+    ):
+        assert one.learners.tolist() == other.learners.tolist()
+        assert one.weights.tolist() == other.weights.tolist()
+    repeated = commands(twice.trace, do.Withdraw)
+    assert repeated
+    assert {"it was counted before, or its cycle is closed"} == {each.reason for each in repeated}
+
+
+def test_a_late_update_is_dropped_and_its_learner_told() -> None:
+    def delayed(event: ev.Event) -> list[ev.Event]:
+        if isinstance(event, ev.UpdatesReceived) and event.learners[0] == 2 and event.cycle == 1:
+            fields = {name: getattr(event, name) for name in event.__struct_fields__}
+            return [ev.UpdatesReceived(**fields | {"at_s": event.at_s + 5.0})]
+        return [event]
+
+    trace = Play(task(), FLEET, delayed).run()
+    aggregates = commands(trace, do.Aggregate)
+    assert aggregates[0].learners.tolist() == [0, 1]
+    assert aggregates[1].learners.tolist() == [0, 1, 2]
+    withdrawn, late = commands(trace, do.Withdraw)
+    assert withdrawn.learners.tolist() == late.learners.tolist() == [2]
+    assert "tail" in withdrawn.reason
+    assert finish(trace).outcome == "done"
+
+
+def test_a_cycle_closes_at_the_deadline_and_its_tail() -> None:
+    def lost(event: ev.Event) -> list[ev.Event]:
+        gone = isinstance(event, ev.UpdatesReceived) and event.learners[0] == 2
+        return [] if gone else [event]
+
+    trace = Play(task(cycles=1), FLEET, lost).run()
+    began = next(s.event.at_s for s in trace if any(isinstance(c, do.Dispatch) for c in s.commands))
+    closed = next(
+        s.event.at_s for s in trace if any(isinstance(c, do.Aggregate) for c in s.commands)
+    )
+    assert closed - began == pytest.approx(10.0 * 1.1)
+
+
+def test_a_refused_update_is_not_waited_for() -> None:
+    def broken(event: ev.Event) -> list[ev.Event]:
+        if isinstance(event, ev.UpdatesReceived) and event.learners[0] == 0:
+            fields = {name: getattr(event, name) for name in event.__struct_fields__}
+            return [ev.UpdatesReceived(**fields | {"refused": "weight is no number"})]
+        return [event]
+
+    trace = Play(task(), FLEET, broken).run()
+    assert [each.learners.tolist() for each in commands(trace, do.Aggregate)] == [[1, 2]] * 3
+    assert {each.reason for each in commands(trace, do.Withdraw)} == {"weight is no number"}
+    assert all(each.reason == "all are in" for each in commands(trace, do.Aggregate))
+
+
+def test_three_empty_cycles_end_the_run_and_say_why() -> None:
+    def lost(event: ev.Event) -> list[ev.Event]:
+        return [] if isinstance(event, ev.UpdatesReceived) else [event]
+
+    trace = Play(task(cycles=9), FLEET, lost).run()
+    assert finish(trace).outcome == "failed"
+    assert "3 cycles in a row were empty" in finish(trace).reason
+    assert "nobody handed in anything" in finish(trace).reason
+    aggregates = commands(trace, do.Aggregate)
+    assert [each.learners.size for each in aggregates] == [0, 0]
+    assert all(each.reason.startswith("empty") for each in aggregates)
+
+
+def test_an_empty_cycle_between_others_is_forgiven() -> None:
+    def lost(event: ev.Event) -> list[ev.Event]:
+        gone = isinstance(event, ev.UpdatesReceived) and event.cycle % 2
+        return [] if gone else [event]
+
+    trace = Play(task(cycles=8), FLEET, lost).run()
+    assert finish(trace).outcome == "done"
+
+
+def test_a_learner_that_leaves_is_not_waited_for() -> None:
+    def leaving(event: ev.Event) -> list[ev.Event]:
+        if isinstance(event, ev.UpdatesReceived) and event.learners[0] == 2:
+            return [ev.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="cable")]
+        return [event]
+
+    trace = Play(task(), FLEET, leaving).run()
+    assert finish(trace).outcome == "done"
+    assert [each.learners.tolist() for each in commands(trace, do.Dispatch)] == [
+        [0, 1, 2],
+        [0, 1],
+        [0, 1],
+    ]
+
+
+def test_when_the_last_one_leaves_the_run_ends_with_its_reason() -> None:
+    def leaving(event: ev.Event) -> list[ev.Event]:
+        if isinstance(event, ev.UpdatesReceived):
+            return [ev.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="no power")]
+        return [event]
+
+    assert "no power" in finish(Play(task(), FLEET, leaving).run()).reason
+
+
+def test_a_learner_that_never_joins_holds_nobody_up() -> None:
+    def leaving(event: ev.Event) -> list[ev.Event]:
+        if isinstance(event, ev.LearnersJoined) and event.learners[0] == 1:
+            return [ev.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="broken")]
+        return [event]
+
+    trace = Play(task(), FLEET, leaving).run()
+    assert finish(trace).outcome == "done"
+    assert commands(trace, do.Dispatch)[0].learners.tolist() == [0, 2]
+
+
+def test_a_learner_that_joins_later_takes_part_from_the_next_cycle_on() -> None:
+    play = Play(task(), [Device(0.1), Device(0.3)])
+    play.devices.append(Device(0.2))
+    late = ev.LearnersJoined(at_s=3.0, learners=np.array([2]), names=("new",), tells=("costs",))
+    joined: list[bool] = []
+
+    def change(event: ev.Event) -> list[ev.Event]:
+        if isinstance(event, ev.TaskSubmitted):
+            fields = {name: getattr(event, name) for name in event.__struct_fields__}
+            return [ev.TaskSubmitted(**fields | {"learners": 2})]
+        if isinstance(event, ev.LearnersJoined) and event.learners[0] == 2 and not joined:
+            joined.append(True)
+            return [late]
+        return [event]
+
+    play.change = change
+    trace = play.run()
+    assert [each.learners.tolist() for each in commands(trace, do.Dispatch)] == [
+        [0, 1],
+        [0, 1, 2],
+        [0, 1, 2],
+    ]
+
+
+def test_cancelling_takes_work_back_and_ends_the_run() -> None:
+    play = Play(task(), FLEET)
+    play.say(ev.TaskCancelled(at_s=2.0, reason="interrupted"))
+    trace = play.run()
+    assert finish(trace).outcome == "cancelled"
+    (withdrawn,) = commands(trace, do.Withdraw)
+    assert withdrawn.learners.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("goal", [{"accuracy": 0.7}, {"loss": 1.5}])
+def test_a_goal_that_is_reached_ends_the_run(goal: dict[str, float]) -> None:
+    trace = Play(task(cycles=50, stop=goal_of(goal)), FLEET).run()
+    assert finish(trace).outcome == "stopped"
+    assert len(commands(trace, do.Aggregate)) == 2
+
+
+def goal_of(goal: dict[str, float]) -> Any:
+    from melisma.fleet.task import Stop
+
+    return Stop(**goal)
+
+
+def test_a_scheme_that_needs_what_learners_do_not_tell_is_refused() -> None:
+    private = [Device(0.1), Device(0.3, tells="bounds")]
+    reason = finish(Play(of_scheme("staleness"), private).run()).reason
+    assert "device-1 tells no more than number of shards wanted" in reason
+    assert "scheme dab would do" in reason
+    assert finish(Play(of_scheme("dab"), private).run()).outcome == "done"
+    silent = [Device(0.1), Device(0.3, tells="nothing")]
+    assert "scheme equal would do" in finish(Play(of_scheme("dab"), silent).run()).reason
+    assert finish(Play(of_scheme("equal"), silent).run()).outcome == "done"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"scheme": "med"}, "plans no cycle of one task"),
+        ({"scheme": "feel"}, "plans no cycle of one task"),
+        ({"scheme": "staleness", "passes": 2}, "chooses passes by itself"),
+        ({"scheme": "equal", "passes": None}, "needs passes"),
+        ({"scheme": "fastest"}, "no scheme is called 'fastest'"),
+    ],
+)
+def test_a_task_that_cannot_be_run_is_refused_at_once(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        Play(task(**settings), FLEET).run()
+
+
+def test_nothing_can_happen_before_a_task() -> None:
+    with pytest.raises(MelismaError, match="before any task"):
+        step(None, ev.TimeReached(at_s=0.0))
+
+
+def test_in_federated_learning_data_stays_where_it_is() -> None:
+    fleet = [Device(0.1, own=4), Device(0.3, own=6)]
+    trace = Play(task(mode="federated"), fleet).run()
+    for dispatch in commands(trace, do.Dispatch):
+        assert [shards.max() < own for shards, own in zip(dispatch.shards, (4, 6), strict=True)]
+        assert [len(set(shards.tolist())) for shards in dispatch.shards] == [4, 6]
+
+
+def test_what_a_learner_holds_it_gets_again() -> None:
+    trace = Play(of_scheme("proportional", cycles=4), FLEET).run()
+    first, second, *_ = commands(trace, do.Dispatch)
+    for before, after in zip(first.shards, second.shards, strict=True):
+        kept = len(set(before.tolist()) & set(after.tolist()))
+        assert kept == min(before.size, after.size)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    speeds=st.lists(st.floats(0.02, 3.0), min_size=1, max_size=6),
+    scheme=st.sampled_from(CYCLE_SCHEMES),
+    lost=st.lists(st.integers(0, 200), max_size=10),
+    doubled=st.lists(st.integers(0, 200), max_size=10),
+)
+def test_whatever_is_lost_or_repeated_each_assignment_counts_at_most_once(
+    speeds: list[float], scheme: str, lost: list[int], doubled: list[int]
+) -> None:
+    heard = 0
+
+    def change(event: ev.Event) -> list[ev.Event]:
+        nonlocal heard
+        if not isinstance(event, ev.UpdatesReceived | ev.BoundsReported | ev.EstimatesReported):
+            return [event]
+        heard += 1
+        if heard in lost and isinstance(event, ev.UpdatesReceived):
+            return []
+        return [event, event] if heard in doubled else [event]
+
+    play = Play(of_scheme(scheme, cycles=4), [Device(s) for s in speeds], change)
+    trace = play.run()
+    assert finish(trace).outcome in ("done", "failed")
+    given_out = {
+        (d.cycle, learner): shards.size * SHARD
+        for d in commands(trace, do.Dispatch)
+        for learner, shards in zip(d.learners.tolist(), d.shards, strict=True)
+    }
+    for aggregate in commands(trace, do.Aggregate):
+        assert len(set(aggregate.learners.tolist())) == aggregate.learners.size
+        for learner, weight in zip(aggregate.learners.tolist(), aggregate.weights, strict=True):
+            assert 0 < weight <= given_out[aggregate.cycle, learner]
+    assert play.state is not None
+    assert not (play.state.learners.work == Work.GIVEN).any()
+
+
+def test_the_same_play_gives_the_same_trace_byte_for_byte() -> None:
+    one, other = (Play(of_scheme("staleness"), FLEET).run() for _ in range(2))
+    assert b"".join(map(line, one)) == b"".join(map(line, other))

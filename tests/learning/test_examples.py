@@ -1,0 +1,103 @@
+"""The examples with a framework, a model or data of their own do what they say."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from melisma.errors import SettingError
+from melisma.fleet.muster import read_fleet
+from melisma.fleet.task import Task, read_sized_task, read_task
+from melisma.learning.aggregation import Spool, weighted_mean
+from melisma.learning.data import DataSet, Split, load
+from melisma.learning.measure import sized
+from melisma.learning.parameters import Layout
+from melisma.learning.trainers import fits, trainer_for
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NEVER: Callable[[], bool] = lambda: False  # noqa: E731 - a stop that never comes
+
+
+@pytest.fixture
+def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Task:
+    monkeypatch.syspath_prepend(EXAMPLES / request.param)
+    return read_task(EXAMPLES / request.param / "TASK.toml")
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        return load("mnist")
+
+
+def some(split: Split, start: int, end: int) -> Split:
+    return Split(split.samples[start:end], split.labels[start:end])
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(3)
+
+
+@pytest.mark.parametrize("example", ["scikit-learn"], indirect=True)
+def test_scikit_learn_trains_digits_and_two_of_them_are_averaged(
+    example: Task, digits: DataSet, tmp_path: Path
+) -> None:
+    trainer = trainer_for(example)
+    fits(trainer, digits)
+    start, layout = trainer.initial(), Layout.of(trainer.initial())
+    spool = Spool(tmp_path, layout)
+    halves = [some(digits.train, 0, 3000), some(digits.train, 3000, 6000)]
+    trained = [trainer.train(start, half, 1, rng(), NEVER) for half in halves]
+    updates = [spool.add(i, each.visits, each.parameters) for i, each in enumerate(trained)]
+    mean = weighted_mean(layout, updates)
+    test = some(digits.test, 0, 2000)
+    before, after = trainer.score(start, test), trainer.score(mean, test)
+    assert after.accuracy > max(0.8, before.accuracy)
+    assert after.loss < before.loss
+    # The loss of the mean of two convex models is at most the mean of their losses.
+    alone = [trainer.score(each.parameters, test).loss for each in trained]
+    assert after.loss <= np.mean(alone) + 1e-9
+    assert not np.any(start["coef"])
+
+
+@pytest.mark.parametrize("example", ["scikit-learn"], indirect=True)
+def test_scikit_learn_stops_within_a_pass(example: Task, digits: DataSet) -> None:
+    trainer = trainer_for(example)
+    calls = iter(range(100))
+    halted = trainer.train(
+        trainer.initial(), some(digits.train, 0, 500), 2, rng(), lambda: next(calls) == 5
+    )
+    assert halted.visits == 5 * example.batch
+    assert np.isnan(trainer.train(trainer.initial(), digits.train, 1, rng(), lambda: True).loss)
+
+
+@pytest.mark.parametrize("example", ["scikit-learn"], indirect=True)
+def test_scikit_learn_says_when_data_do_not_fit(example: Task) -> None:
+    small = Split(np.ones((5, 3, 3), np.uint8), np.zeros(5, np.uint8))
+    with pytest.raises(SettingError, match="samples of 9 numbers; expected 784"):
+        fits(trainer_for(example), DataSet(small, small))
+
+
+@pytest.mark.parametrize("example", ["own"], indirect=True)
+def test_a_model_of_ones_own_learns_from_data_of_ones_own(example: Task) -> None:
+    data, trainer = load(example.data, example.data_args), trainer_for(example)
+    fits(trainer, data)
+    trained = trainer.train(trainer.initial(), data.train, 5, rng(), NEVER)
+    assert trainer.score(trained.parameters, data.test).loss < 0.05
+
+
+@pytest.mark.parametrize("example", ["own", "scikit-learn"], indirect=True)
+def test_sizes_in_the_files_are_those_of_model_and_data(example: Task, digits: DataSet) -> None:
+    data = digits if example.data == "mnist" else load(example.data, example.data_args)
+    bare = Task(name="a", model="a:b", data="a:b", deadline_s=1.0)
+    found = sized(bare, data, Layout.of(trainer_for(example).initial()))
+    assert (example.samples, example.model_bytes) == (found.samples, found.model_bytes)
+    assert example.shard_bytes // example.shard_samples == found.sizes.sample_bytes
+
+
+@pytest.mark.parametrize("name", ["own", "scikit-learn"])
+def test_examples_can_be_planned(name: str) -> None:
+    assert read_sized_task(EXAMPLES / name / "TASK.toml").passes
+    assert read_fleet(EXAMPLES / name / "FLEET.toml").learners == 2

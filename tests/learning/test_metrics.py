@@ -1,0 +1,105 @@
+from itertools import combinations
+from math import isnan, nan
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from melisma.allocation import CyclePlan
+from melisma.learning import metrics
+
+seconds = st.floats(1e-3, 1e4)
+counts = st.lists(st.integers(0, 1000), min_size=1, max_size=12)
+
+
+def test_truancy_is_what_a_cycle_takes_beyond_its_deadline_as_a_part_of_it() -> None:
+    assert metrics.truancy([8, 10, 15], 10).tolist() == [0, 0, 0.5]
+    assert metrics.truancy([112], [105]) == pytest.approx(7 / 105)
+    assert isnan(metrics.truancy(nan, 10))
+
+
+@given(seconds, seconds, st.floats(1.0, 10.0))
+def test_truancy_does_not_depend_on_the_unit_and_grows_with_time(
+    cycle: float, deadline: float, factor: float
+) -> None:
+    found = float(metrics.truancy(cycle, deadline))
+    assert (found == 0) == (cycle <= deadline)
+    assert metrics.truancy(cycle * factor, deadline * factor) == pytest.approx(found, abs=1e-9)
+    assert metrics.truancy(cycle * factor, deadline) >= found
+
+
+def test_mean_truancy_and_training_time_pass_over_cycles_without_a_time() -> None:
+    assert metrics.mean_truancy([5, nan, 15], 10) == 0.25
+    assert metrics.training_s([5, nan, 15]) == 20
+
+
+def test_a_cycle_without_a_time_did_not_end_by_its_deadline() -> None:
+    assert metrics.satisfaction([5, nan, 10, 10.1], 10) == 0.5
+
+
+@given(st.lists(seconds, min_size=1, max_size=20), seconds)
+def test_satisfaction_is_the_share_of_cycles_that_are_not_truant(
+    cycles: list[float], deadline: float
+) -> None:
+    share = np.mean(metrics.truancy(cycles, deadline) == 0)
+    assert metrics.satisfaction(cycles, deadline) == share
+
+
+@given(counts, st.data())
+def test_fulfilment_and_drop_rate_are_parts_of_one(planned: list[int], data: st.DataObject) -> None:
+    done = data.draw(
+        st.lists(st.integers(0, 2000), min_size=len(planned), max_size=len(planned)), "done"
+    )
+    found = metrics.fulfilment(done, planned)
+    if not sum(planned):
+        assert isnan(found)
+        return
+    assert 0 <= found <= 1
+    assert found + metrics.drop_rate(done, planned) == pytest.approx(1)
+    assert (found == 1) == all(d >= p for d, p in zip(done, planned, strict=True))
+
+
+def test_who_does_more_than_planned_does_not_make_up_for_another() -> None:
+    assert metrics.fulfilment([20, 0], [10, 10]) == 0.5
+    assert metrics.drop_rate([20, 0], [10, 10]) == 0.5
+
+
+def test_occupancy_is_busy_time_in_the_cycle_and_unknown_where_either_is() -> None:
+    found = metrics.occupancy([5, nan, 10], 10)
+    assert found[[0, 2]].tolist() == [0.5, 1]
+    assert isnan(found[1])
+    assert np.isnan(metrics.occupancy([1, 2], nan)).all()
+    assert np.isnan(metrics.occupancy([1, 2], 0)).all()
+    assert isnan(metrics.occupancy(3, 0))
+
+
+@given(counts)
+def test_staleness_is_over_pairs_of_those_who_did_any_update(updates: list[int]) -> None:
+    pairs = [abs(a - b) for a, b in combinations([each for each in updates if each], 2)]
+    assert metrics.max_staleness(updates) == max(pairs, default=0)
+    mean = float(np.mean(pairs)) if pairs else 0
+    assert metrics.average_staleness(updates) == pytest.approx(mean)
+
+
+@given(counts)
+def test_staleness_of_whole_plans_done_is_that_of_the_plan(updates: list[int]) -> None:
+    plan = CyclePlan(1, updates)
+    assert metrics.max_staleness(updates) == plan.max_staleness
+    assert metrics.average_staleness(updates) == pytest.approx(plan.average_staleness)
+
+
+def test_staleness_counts_parts_of_updates_and_passes_over_who_is_not_known() -> None:
+    assert metrics.max_staleness([2, 0.5, nan, 0]) == 1.5
+    assert metrics.average_staleness([2, 0.5, nan, 0]) == 1.5
+
+
+def test_figures_over_nothing_are_unknown_and_staleness_is_none() -> None:
+    assert isnan(metrics.mean_truancy([], 10))
+    assert isnan(metrics.satisfaction([], 10))
+    assert isnan(metrics.training_s([nan]))
+    assert isnan(metrics.fulfilment([], []))
+    assert isnan(metrics.drop_rate([0], [0]))
+    assert isnan(metrics.mean_known([nan]))
+    assert metrics.occupancy([], 10).size == 0
+    assert metrics.max_staleness([]) == metrics.average_staleness([3]) == 0

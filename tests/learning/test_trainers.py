@@ -1,0 +1,129 @@
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from msgspec.structs import replace
+
+from melisma.errors import SettingError
+from melisma.fleet.task import Task
+from melisma.learning.data import DataSet, Split
+from melisma.learning.torch_trainer import TorchTrainer
+from melisma.learning.trainers import fits, train_on_one_thread, trainer_for
+
+TASK = Task(name="digits", model="twonn", data="mnist", deadline_s=15.0)
+LINEAR = {"in_features": 3, "out_features": 2}
+
+
+def data(shape: tuple[int, ...], labels: Any, dtype: Any = np.uint8) -> DataSet:
+    split = Split(np.ones((50, *shape), dtype), np.resize(np.asarray(labels), 50))
+    return DataSet(split, split)
+
+
+class Memory:
+    """A trainer of one's own, in name."""
+
+    def __init__(self, task: Task, size: int = 3) -> None:
+        self.task, self.size = task, size
+
+    def initial(self) -> None: ...
+    def train(self) -> None: ...
+    def score(self) -> None: ...
+
+
+def test_models_that_we_ship_and_modules_are_trained_by_torch() -> None:
+    assert isinstance(trainer_for(TASK), TorchTrainer)
+    linear = replace(TASK, model="torch.nn:Linear", model_args=LINEAR)
+    assert isinstance(trainer_for(linear), TorchTrainer)
+
+
+def test_a_class_that_trains_is_the_trainer() -> None:
+    task = replace(TASK, model=f"{__name__}:Memory", model_args={"size": 7})
+    made = trainer_for(task)
+    assert isinstance(made, Memory)
+    assert (made.task, made.size) == (task, 7)
+    with pytest.raises(SettingError, match=r"Memory with \{'depth': 1\}: "):
+        trainer_for(replace(task, model_args={"depth": 1}))
+
+
+def test_a_trainer_of_ones_own_needs_no_torch_and_others_say_so() -> None:
+    code = """
+import sys
+sys.modules["torch"] = None
+from melisma.errors import SettingError
+from melisma.fleet.task import Task
+from melisma.learning.trainers import trainer_for
+sys.modules["own"] = type(sys)("own")
+sys.modules["own"].Own = type("Own", (), dict.fromkeys(("initial", "train", "score"), print)
+    | {"__init__": lambda self, task: None})
+made = trainer_for(Task(name="a", model="own:Own", data="mnist", deadline_s=1.0))
+print(type(made).__name__)
+try:
+    trainer_for(Task(name="a", model="twonn", data="mnist", deadline_s=1.0))
+except SettingError as error:
+    print(error)
+"""
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said == [
+        "Own",
+        "model twonn needs PyTorch, which is not installed: pip install 'melisma[torch]'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, data((28, 28), range(10))),
+        ({"model": "lenet"}, data((28, 28), range(10))),
+        ({"model": "torch.nn:Linear", "model_args": LINEAR}, data((3,), [0, 1], np.float64)),
+        (
+            {"model": "torch.nn:Linear", "model_args": LINEAR | {"out_features": 1}, "loss": "mse"},
+            data((3,), [0.5, 1.5], np.float32),
+        ),
+    ],
+)
+def test_a_model_that_fits_its_data_passes(changes: dict[str, Any], found: DataSet) -> None:
+    fits(trainer_for(replace(TASK, **changes)), found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "found", "said"),
+    [
+        (
+            {},
+            data((32, 32, 3), range(10)),
+            r"1.weight float32\[50, 784\].*samples uint8\[32, 32, 3\].*mat1 and mat2 shapes",
+        ),
+        ({}, data((28, 28), range(11)), "labels int64 from 0 to 10.*Target 10 is out of bounds"),
+        ({}, data((28, 28), [*range(40), 3]), "from 0 to 39"),
+        ({}, data((28, 28), [-1, 3]), "from -1 to 3.*Target -1 is out of bounds"),
+        ({"model": "lenet"}, data((7, 7), range(10)), "does not fit the data"),
+        ({}, data((28, 28), [0.5, 1.0]), "from 0.5 to 1.*loss cross_entropy needs whole numbers"),
+        ({"loss": "mse"}, data((28, 28), [0.5, 1.0]), "does not fit the data"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_named_with_the_shapes(
+    changes: dict[str, Any], found: DataSet, said: str
+) -> None:
+    with pytest.raises(SettingError, match=said):
+        fits(trainer_for(replace(TASK, **changes)), found)
+
+
+def test_a_label_that_only_one_sample_has_is_tried() -> None:
+    labels = np.zeros(5000, np.int64)
+    labels[4321] = 10
+    split = Split(np.zeros((5000, 28, 28), np.uint8), labels)
+    with pytest.raises(SettingError, match="Target 10 is out of bounds"):
+        fits(trainer_for(TASK), DataSet(split, split))
+
+
+def test_torch_is_kept_to_one_thread_where_it_is_asked_to() -> None:
+    before = torch.get_num_threads()
+    try:
+        train_on_one_thread()
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)

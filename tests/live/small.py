@@ -1,0 +1,80 @@
+"""A task so small that a run of real processes takes seconds: a linear model in NumPy."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from melisma.fleet.task import Task
+from melisma.learning.data import Split
+from melisma.learning.trainer import Score, Trained
+
+Pair = tuple[NDArray[np.float32], NDArray[np.int64]]
+
+
+def blobs(samples: int = 600) -> tuple[Pair, Pair]:
+    """Two clouds of points."""
+    rng = np.random.default_rng(3)
+
+    def some(count: int) -> Pair:
+        labels = rng.integers(0, 2, count)
+        points = rng.normal(0, 1, (count, 4)) + 3 * labels[:, None]
+        return points.astype(np.float32), labels.astype(np.int64)
+
+    return some(samples), some(200)
+
+
+class Linear:
+    """Logistic regression by plain gradient steps."""
+
+    def __init__(self, task: Task, *, numbers: int = 4, broken: str = "") -> None:
+        self._task, self._numbers, self._broken = task, numbers, broken
+
+    def initial(self) -> dict[str, NDArray[Any]]:
+        return {"weight": np.zeros(self._numbers, np.float32), "bias": np.zeros(1, np.float32)}
+
+    def train(
+        self,
+        parameters: Any,
+        samples: Split,
+        passes: int,
+        rng: np.random.Generator,
+        stop: Callable[[], bool],
+    ) -> Trained:
+        weight, bias = (np.array(parameters[name], np.float32) for name in ("weight", "bias"))
+        visits, loss_sum = 0, 0.0
+        for _ in range(passes):
+            order = rng.permutation(len(samples))
+            for start in range(0, len(order), self._task.batch):
+                if stop():
+                    return self._trained(weight, bias, visits, loss_sum)
+                batch = order[start : start + self._task.batch]
+                points, labels = samples.samples[batch], samples.labels[batch]
+                error = _chance(points @ weight[:4] + bias) - labels
+                weight[:4] -= self._task.optimizer.lr * (points.T @ error) / len(batch)
+                bias -= self._task.optimizer.lr * error.mean()
+                visits, loss_sum = visits + len(batch), loss_sum + float(np.abs(error).sum())
+        return self._trained(weight, bias, visits, loss_sum)
+
+    def _trained(
+        self, weight: NDArray[Any], bias: NDArray[Any], visits: int, loss_sum: float
+    ) -> Trained:
+        if self._broken == "nan":
+            weight = weight * np.nan
+        if self._broken == "shape":
+            weight = weight[:2]
+        if self._broken == "raises":
+            raise ArithmeticError("this model cannot be trained")
+        found = {"weight": weight.astype(np.float32), "bias": bias.astype(np.float32)}
+        return Trained(found, visits, loss_sum / max(visits, 1))
+
+    def score(self, parameters: Any, samples: Split) -> Score:
+        chance = _chance(samples.samples @ parameters["weight"][:4] + parameters["bias"])
+        right = int(((chance > 0.5) == samples.labels).sum())
+        loss = float(np.abs(chance - samples.labels).sum())
+        return Score(len(samples), loss, right, len(samples))
+
+
+def _chance(number: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(1 / (1 + np.exp(-np.clip(number, -30, 30))))

@@ -1,0 +1,294 @@
+"""Whole runs: an orchestrator and learners as processes of their own, over real sockets."""
+
+import shutil
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+from safetensors.numpy import load_file
+
+from melisma.cycle import commands as do
+from melisma.cycle import events as ev
+from melisma.cycle.report import Report
+from melisma.cycle.trace import Step, read_trace
+from melisma.errors import DataError, SettingError
+from melisma.fleet.fleet import Fleet
+from melisma.fleet.fleet_file import FleetTable
+from melisma.fleet.muster import muster
+from melisma.fleet.task import Task
+from melisma.live import processes
+from melisma.live.training import train
+from tests.live import small
+
+FLEET: dict[str, Any] = {
+    "learner": [
+        {"name": "tortoise", "compute": 0.05, "bandwidth_bps": 20e6, "latency_s": 0.002},
+        {"name": "hare", "compute": 0.4, "bandwidth_bps": 80e6, "latency_s": 0.001},
+    ]
+}
+TASK = {
+    "name": "blobs",
+    "model": "small:Linear",
+    "data": "small:blobs",
+    "scheme": "dab",
+    "passes": 2,
+    "deadline_s": 1.0,
+    "cycles": 3,
+    "shard_samples": 50,
+    "optimizer": {"name": "sgd", "lr": 0.3},
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a task and a model of one's own."""
+    shutil.copy(small.__file__, tmp_path / "small.py")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def written(said: dict[str, Any], fleet: dict[str, Any]) -> tuple[Task, Fleet]:
+    task = msgspec.convert(TASK | said, Task)
+    return task, muster(msgspec.convert(FLEET | fleet, FleetTable))
+
+
+def run(place: Path, fleet: dict[str, Any] | None = None, **said: Any) -> Report:
+    watch = said.pop("watch", lambda _: None)
+    return train(*written(said, fleet or {}), folder=place / "run", watch=watch)
+
+
+def events(report: Report, kind: type) -> list[Any]:
+    return [step.event for step in report.trace if isinstance(step.event, kind)]
+
+
+def commands(report: Report, kind: type) -> list[Any]:
+    return [said for step in report.trace for said in step.commands if isinstance(said, kind)]
+
+
+@pytest.mark.parametrize("scheme", ["dab", "equal", "proportional", "synchronous", "staleness"])
+@pytest.mark.parametrize("mode", ["parallelized", "federated"])
+def test_every_scheme_trains_a_good_model(place: Path, scheme: str, mode: str) -> None:
+    chosen = scheme in ("synchronous", "staleness")
+    report = run(place, scheme=scheme, mode=mode, passes=None if chosen else 2)
+    assert report.outcome == "done", report.reason
+    assert report.accuracy > 0.9
+    assert len(report.cycles) == 3
+    assert report.model is not None
+    assert set(load_file(report.model)) == {"weight", "bias"}
+
+
+def test_what_is_left_is_the_model_the_picture_and_the_trace(place: Path) -> None:
+    report = run(place)
+    assert sorted(path.name for path in (place / "run").iterdir()) == [
+        "model.safetensors",
+        "picture.svg",
+        "trace.jsonl",
+    ]
+    again = Report.of(read_trace(place / "run" / "trace.jsonl"))
+    assert again.as_dict()["cycles"] == report.as_dict()["cycles"]
+    assert again.plot().svg == report.plot().svg
+
+
+def test_the_model_is_the_mean_by_weight(place: Path) -> None:
+    report = run(place, cycles=1)
+    (aggregate,) = commands(report, do.Aggregate)
+    assert aggregate.learners.tolist() == [0, 1]
+    visits = {int(e.learners[0]): int(e.visits[0]) for e in events(report, ev.UpdatesReceived)}
+    (dispatch,) = commands(report, do.Dispatch)
+    for place_, learner in enumerate(dispatch.learners.tolist()):
+        samples = 50 * dispatch.shards[place_].size
+        expected = samples * visits[learner] / (samples * dispatch.passes[place_])
+        assert aggregate.weights[place_] == pytest.approx(expected)
+
+
+def test_the_same_seed_gives_the_same_shards(place: Path) -> None:
+    first = run(place, scheme="equal", passes=1)
+    shutil.rmtree(place / "run")
+    second = run(place, scheme="equal", passes=1)
+    for one, other in zip(commands(first, do.Dispatch), commands(second, do.Dispatch), strict=True):
+        assert [s.tolist() for s in one.shards] == [s.tolist() for s in other.shards]
+    assert first.model is not None
+    assert second.model is not None
+    assert first.accuracy == second.accuracy
+
+
+def test_processes_end_with_the_run(place: Path) -> None:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    run(place)
+    after = {child.pid for child in psutil.Process().children(recursive=True)}
+    assert after <= before
+
+
+def test_a_learner_that_dies_is_not_waited_for(place: Path) -> None:
+    killed: list[int] = []
+
+    def watch(step: Step) -> None:
+        if not killed and any(isinstance(each, do.Dispatch) for each in step.commands):
+            victim = next(
+                child
+                for child in psutil.Process().children()
+                if "melisma.live.agent" in " ".join(child.cmdline())
+            )
+            killed.append(victim.pid)
+            victim.kill()
+
+    report = run(place, watch=watch)
+    assert report.outcome == "done", report.reason
+    (left,) = events(report, ev.LearnersLeft)
+    assert "its process ended with -9" in left.reason
+    assert len(report.cycles) == 3
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"), [("nan", "not finite"), ("shape", r"weight is float32\[2\]")]
+)
+def test_updates_that_are_none_are_refused_by_name(place: Path, broken: str, said: str) -> None:
+    report = run(place, model_args={"broken": broken})
+    assert report.outcome == "failed"
+    assert "3 cycles in a row were empty" in report.reason
+    refusals = [each.refused for each in events(report, ev.UpdatesReceived)]
+    assert all(np.char.find(refusals, "update of") >= 0)
+    assert any(said.replace("\\", "") in each for each in refusals)
+
+
+def test_a_model_that_raises_ends_the_run_with_what_it_said(place: Path) -> None:
+    report = run(place, model_args={"broken": "raises"})
+    assert report.outcome == "failed"
+    assert "this model cannot be trained" in report.reason
+
+
+def test_a_deadline_that_nobody_can_meet_is_said_before_training(place: Path) -> None:
+    report = run(place, deadline_s=0.001)
+    assert report.outcome == "failed"
+    assert not commands(report, do.Dispatch)
+    assert "somebody would (deadline_s)" in report.reason
+    assert report.model is None
+
+
+def test_a_port_that_is_taken_is_named(place: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SettingError, match=f"cannot listen on 127.0.0.1:{port}"):
+            train(*written({}, {}), folder=place / "run", port=port)
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "words"),
+    [
+        ({"model": "twonn"}, SettingError, "does not fit the data"),
+        ({"model": "nowhere:Model"}, SettingError, "nowhere"),
+        ({"data": "small:nothing"}, SettingError, "nothing"),
+        ({"scheme": "fastest"}, SettingError, "no scheme is called"),
+        ({"scheme": "med"}, SettingError, "plans no cycle of one task"),
+        ({"model_args": {"numbers": 2}}, (SettingError, DataError), "fit"),
+    ],
+)
+def test_what_cannot_work_is_said_before_a_learner_starts(
+    place: Path, said: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        run(place, **said)
+    assert not (place / "run" / "devices").exists()
+
+
+def test_a_run_can_be_cancelled_and_keeps_its_model(place: Path) -> None:
+    """As Ctrl-C does it, from the thread that waits."""
+    from melisma.live import training
+
+    prepared = training.prepare(*written({"cycles": 1000}, {}), None, place / "run")
+    reached = threading.Event()
+    stop: list[Callable[[], object]] = []
+    reports: list[Report] = []
+
+    def watch(step: Step) -> None:
+        if isinstance(step.event, ev.Evaluated):
+            reached.set()
+
+    def work() -> None:
+        reports.append(training.run(prepared, watch=watch, stop=stop))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert reached.wait(30)
+    stop.pop()()
+    thread.join(20)
+    (report,) = reports
+    assert report.outcome == "cancelled"
+    assert report.model is not None
+
+
+def test_with_dab_only_a_number_of_shards_leaves_a_learner_before_its_update(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything that learners send is listened to, on the wire's own terms."""
+    from melisma.live.desk import METHODS, Desk
+
+    calls: list[tuple[str, tuple[Any, ...]]] = []
+    for name in METHODS:
+        told = getattr(Desk, name)
+
+        async def listening(self: Desk, *args: Any, name: str = name, told: Any = told) -> Any:
+            calls.append((name, args))
+            return await told(self, *args)
+
+        monkeypatch.setattr(Desk, name, listening)
+    report = run(place, scheme="dab")
+    assert report.outcome == "done"
+    said = {name for name, _ in calls}
+    assert said == {"enter", "join", "orders", "bound", "update"}
+    for name, args in calls:
+        if name == "bound":
+            number, cycle, deadline_s, shards = args
+            assert deadline_s == 1.0
+            assert {type(number), type(cycle), type(shards)} == {int}
+        elif name == "orders":
+            assert args[1:] in ((), (None,))
+        elif name == "join":
+            assert args[0] == {"number": args[0]["number"], "tells": "costs", "own": ()}
+        elif name == "update":
+            assert args[0]["costs"] is None
+
+
+def test_what_learners_tell_follows_the_scheme(place: Path) -> None:
+    report = run(place, scheme="proportional")
+    assert len(events(report, ev.EstimatesReported)) >= 2 + 2 * 3
+    assert events(report, ev.ProgressReported)
+    shutil.rmtree(place / "run")
+    assert not events(run(place, scheme="equal"), ev.EstimatesReported)
+
+
+def test_a_folder_with_a_run_in_it_is_left_alone(place: Path) -> None:
+    run(place, cycles=1)
+    before = (place / "run" / "trace.jsonl").read_bytes()
+    with pytest.raises(SettingError, match="holds a run already"):
+        run(place, cycles=1)
+    assert (place / "run" / "trace.jsonl").read_bytes() == before
+
+
+def test_estimates_follow_a_device_that_slows_down(place: Path) -> None:
+    states = [
+        {"probability": 0.5, "compute": 1.0, "bandwidth": 1.0},
+        {"probability": 0.5, "compute": 0.2, "bandwidth": 1.0},
+    ]
+    fleet = {"learner": [FLEET["learner"][0] | {"state": states}, FLEET["learner"][1]]}
+    report = run(place, fleet=fleet, scheme="proportional", cycles=6)
+    reported = [e for e in events(report, ev.EstimatesReported) if e.learners[0] == 0]
+    means = [float(each.costs[0, 0, 0]) for each in reported]
+    assert len(set(means)) > 3
+
+
+def test_no_process_outlives_its_parent(place: Path) -> None:
+    from melisma.live.agent import Setting
+
+    setting = Setting(name="x", orchestrator="http://127.0.0.1:9", cache=str(place / "c"))
+    process = processes._started(setting, place / "x.log")
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(20) == 1
