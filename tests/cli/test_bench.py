@@ -2,7 +2,6 @@ import json
 import os
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from melisma import axon
 from melisma.cli import bench, bench_device, melisma
-from melisma.cli.bench_download import fetching, served
+from melisma.cli.bench_run import fetching
 from melisma.errors import SettingError
 from melisma.fleet.emulation import Link
 from melisma.fleet.task import Task
@@ -221,9 +221,8 @@ def test_what_is_fetched_passes_the_link(tmp_path: Path) -> None:
     (tmp_path / "abc").write_bytes(bytes(100_000))
     slept: list[float] = []
     link = Link(8e6, 0.25, lambda: 0.0, slept.append)
-    with served(tmp_path) as url:
-        assert fetching(url, [Shard(0, "abc", 100_000, 1)], link)(0) == 100_000
-        with urllib.request.urlopen(f"{url}/abc") as answer:
-            assert len(answer.read()) == 100_000
+    worker = axon.Worker(port=0, files=lambda name: tmp_path / name)
+    with worker.start() as address, axon.connect(address) as remote:
+        assert fetching(remote, [Shard(0, "abc", 100_000, 1)], link)(0) == 100_000
     assert slept[0] == 0.25
     assert slept[-1] == pytest.approx(0.1)

@@ -13,6 +13,7 @@ from melisma.cycle import events as ev
 from melisma.cycle.machine import step
 from melisma.cycle.state import State
 from melisma.cycle.trace import Step
+from melisma.fleet.fleet_file import Tells
 from melisma.fleet.task import Sizes, Task
 
 SHARD = 10
@@ -39,7 +40,7 @@ class Device:
     train_s: float
     ship_s: float = 0.1
     fixed_s: float = 0.2
-    tells: ev.Tells = "costs"
+    tells: Tells = "costs"
     own: int = 0
 
     def costs(self) -> ev.Floats:

@@ -1,11 +1,12 @@
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from melisma.cycle.picture import COLORS, CYCLES, LEARNERS, Scale
+from melisma.cycle.picture import BAND, COLORS, CYCLES, LEARNERS, LEFT, Scale
 from melisma.cycle.report import Report
 from melisma.cycle.trace import Step
 from tests.cycle.acted import Device
@@ -85,15 +86,56 @@ def test_work_that_does_not_count_is_hatched(name: str, count: int) -> None:
     assert len(hatched) == count + 1  # and one in the legend
 
 
-def test_deadlines_are_drawn_where_a_cycle_did_not_end_long_before() -> None:
-    def dashed(found: Report) -> int:
-        return sum("stroke-dasharray" in e.attrib for e in elements(found, "line")) - 1
+def deadlines(found: Report) -> list[float]:
+    dashed = [e for e in elements(found, "line") if "stroke-dasharray" in e.attrib]
+    return [float(e.attrib["x1"]) for e in dashed[1:]]  # the first is in the legend
 
-    near = report("halted")
-    assert dashed(near) == len(near.cycles)
-    early = Report.of(played(passes=1))
-    assert dashed(early) == 0
-    assert "no deadline is drawn where a cycle ended long before it" in texts(early)
+
+@pytest.mark.parametrize("name", [name for name in PLAYS if report(name).cycles])
+def test_every_cycle_has_a_panel_with_its_deadline_at_the_same_distance(name: str) -> None:
+    found = report(name)
+    places = deadlines(found)
+    assert len(places) == len(found.cycles)
+    starts = [float(e.attrib["x"]) for e in elements(found, "rect") if e.attrib["fill"] == BAND]
+    assert starts == sorted(starts)
+    assert [place - start for place, start in zip(places, starts, strict=True)] == pytest.approx(
+        [places[0] - starts[0]] * len(places), abs=0.02
+    )
+
+
+def test_a_bar_that_ends_past_the_deadline_is_drawn_past_it() -> None:
+    found = report("tail")
+    bars = [e for e in elements(found, "rect") if e.attrib["fill"] == COLORS["upload"]][1:]
+    ends = [float(e.attrib["x"]) + float(e.attrib["width"]) for e in bars]
+    late = found.cycles[0].assignments[2]
+    assert late.arrived_s > found.cycles[0].began_s + found.cycles[0].deadline_s
+    assert ends[2] > deadlines(found)[0] > ends[1]
+
+
+def test_the_head_of_a_panel_says_its_number_seconds_and_accuracy() -> None:
+    found = report("late")
+    said = texts(found)
+    for cycle in found.cycles:
+        expected = {
+            f"cycle {cycle.number}",
+            f"{cycle.waited_s:.4g} s",
+            f"{cycle.accuracy:.1%}",
+        }
+        assert expected <= set(said)
+
+
+@pytest.mark.parametrize(("cycles", "devices"), [(1, 2), (2, 4), (6, 4), (12, 46), (30, 2)])
+def test_labels_of_neighbouring_panels_do_not_touch(cycles: int, devices: int) -> None:
+    found = Report.of(played([Device(0.2)] * devices, passes=1, cycles=cycles, min_shards=0))
+    lines: dict[str, list[tuple[float, str]]] = {}
+    for each in elements(found, "text"):
+        title = each.find(f"{SVG}title")
+        said = (title.tail if title is not None else each.text) or ""
+        if float(each.attrib["x"]) >= LEFT and "font-weight" not in each.attrib:
+            lines.setdefault(each.attrib["y"], []).append((float(each.attrib["x"]), said))
+    for line in lines.values():
+        for (x, said), (next_x, _) in pairwise(sorted(line)):
+            assert next_x - x >= 5.5 * len(said), (said, line)
 
 
 def test_of_many_cycles_and_learners_those_are_drawn_that_can_be_read() -> None:
@@ -104,7 +146,9 @@ def test_of_many_cycles_and_learners_those_are_drawn_that_can_be_read() -> None:
     assert f"the first {LEARNERS} of {learners} learners are drawn" in said
     assert "device-39" in said
     assert "device-40" not in said
-    assert {"4", str(CYCLES + 3)} <= set(said)
+    assert {"cycle 4", f"cycle {CYCLES + 3}"} <= set(said)
+    assert "cycle 3" not in said
+    assert len(elements(found, "circle")) == 2 * (CYCLES + 3)
 
 
 def test_how_a_run_failed_is_written_below_it() -> None:

@@ -31,20 +31,31 @@ def bring(
     cache: ShardCache, folder: ShardFolder, sha256: str, *, needed: tuple[str, ...] = ()
 ) -> int:
     """Fetch what is missing in pieces; how many bytes that were."""
-    content = folder.path(sha256).read_bytes()[cache.begun_bytes(sha256) :]
+    content = stored(folder, sha256)[cache.begun_bytes(sha256) :]
     for start in range(0, len(content), PIECE):
         cache.append(sha256, content[start : start + PIECE])
     cache.finish(sha256, needed)
     return len(content)
 
 
+def stored(folder: ShardFolder, sha256: str) -> bytes:
+    path = folder.path(sha256)
+    assert path is not None
+    return path.read_bytes()
+
+
 def test_shards_together_are_the_data(folder: ShardFolder) -> None:
     assert [shard.samples for shard in folder.shards] == [20, 20, 10]
-    found = together([decoded(folder.path(s.sha256).read_bytes()) for s in folder.shards])
+    found = together([decoded(stored(folder, s.sha256)) for s in folder.shards])
     np.testing.assert_array_equal(found.samples, split().samples)
     np.testing.assert_array_equal(found.labels, split().labels)
-    sizes = [folder.path(shard.sha256).stat().st_size for shard in folder.shards]
+    sizes = [len(stored(folder, shard.sha256)) for shard in folder.shards]
     assert sizes == [shard.size_bytes for shard in folder.shards]
+
+
+def test_what_is_none_of_the_shards_has_no_place(folder: ShardFolder) -> None:
+    assert folder.path("0" * 64) is None
+    assert folder.path("../secret") is None
 
 
 def test_the_same_content_is_one_file(tmp_path: Path) -> None:
@@ -57,7 +68,7 @@ def test_what_arrives_in_parts_is_taken_up_where_it_ended(
     tmp_path: Path, folder: ShardFolder
 ) -> None:
     sha256, size = folder.shards[0].sha256, folder.shards[0].size_bytes
-    ShardCache(tmp_path / "cache", 10**6).append(sha256, folder.path(sha256).read_bytes()[:130])
+    ShardCache(tmp_path / "cache", 10**6).append(sha256, stored(folder, sha256)[:130])
     cache = ShardCache(tmp_path / "cache", 10**6)
     assert cache.held() == set()
     assert bring(cache, folder, sha256) == size - 130

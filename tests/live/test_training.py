@@ -272,6 +272,13 @@ def test_a_folder_with_a_run_in_it_is_left_alone(place: Path) -> None:
     assert (place / "run" / "trace.jsonl").read_bytes() == before
 
 
+def test_a_scheme_that_needs_what_a_learner_does_not_tell_is_refused(place: Path) -> None:
+    private = FLEET["learner"][0] | {"tells": "bounds"}
+    report = run(place, fleet={"learner": [private, FLEET["learner"][1]]}, scheme="proportional")
+    assert report.outcome == "failed"
+    assert "tortoise tells no more than number of shards wanted" in report.reason
+
+
 def test_estimates_follow_a_device_that_slows_down(place: Path) -> None:
     states = [
         {"probability": 0.5, "compute": 1.0, "bandwidth": 1.0},

@@ -15,16 +15,17 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
+from melisma import axon
 from melisma.cli.bench_device import Emulated, resting
-from melisma.cli.bench_download import fetching, served
 from melisma.errors import SettingError
 from melisma.fleet.chance import generator
+from melisma.fleet.emulation import Link
 from melisma.fleet.estimates import Estimate
 from melisma.fleet.task import Task
 from melisma.learning.benchmark import Reference, download, flops, subset
 from melisma.learning.data import DataSet, Split, load
 from melisma.learning.partition import shuffled_shards
-from melisma.learning.shards import ShardFolder, together
+from melisma.learning.shards import Shard, ShardFolder, together
 from melisma.learning.trainer import Trainer
 from melisma.learning.trainers import fits, train_on_one_thread, trainer_for
 
@@ -173,9 +174,9 @@ def _download(
 ) -> Part:
     with TemporaryDirectory(prefix="melisma-bench-") as name:
         folder = ShardFolder(Path(name), data.train, parts)
-        with served(Path(name)) as url:
-            link = device.link() if device else None
-            fetch = fetching(url, folder.shards, link)
+        worker = axon.Worker(port=0, files=folder.path)
+        with worker.start() as address, axon.connect(address) as remote:
+            fetch = fetching(remote, folder.shards, device.link() if device else None)
             fetch(0)
             costs = [download(fetch, count, time.perf_counter) for count in counts]
             others = range(counts[-1], len(parts))
@@ -190,6 +191,22 @@ def _download(
         for count, cost in zip(counts, costs, strict=True)
     ]
     return Part(len(others), actual_s, tuple(guesses))
+
+
+def fetching(worker: axon.Remote, shards: list[Shard], link: Link | None) -> Callable[[int], int]:
+    """Fetches a shard by its place in the list, over the link; how many bytes that were."""
+
+    def fetch(place: int) -> int:
+        if link is not None:
+            link.begin()
+        total_bytes = 0
+        for piece in axon.fetch(worker, shards[place].sha256):
+            total_bytes += len(piece)
+            if link is not None:
+                link.passed(len(piece))
+        return total_bytes
+
+    return fetch
 
 
 def _guess(

@@ -3,17 +3,15 @@
 Learners go by number, in arrays. Instants are seconds on the clock of whoever drives the machine.
 """
 
-from typing import Literal
-
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from melisma.fleet.fleet_file import Tells
 from melisma.fleet.task import Task
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Tells = Literal["nothing", "bounds", "costs"]
 
 COSTS = ("train_s", "ship_s", "fixed_s")
 PARTS = ("mean", "spread", "count")

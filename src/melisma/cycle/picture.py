@@ -1,9 +1,10 @@
-"""A run as a picture: who was at what, when, and how good the model became. SVG, by hand.
+"""A run as a picture: who was at what in each cycle, and how good the model became. SVG, by hand.
 
-Time runs to the right, one row a learner. Work ends where its update arrived and is drawn back
-from there by the phases that the learner measured; before it, the learner waited. Only so much is
-drawn as can be read: the last `CYCLES` cycles and the first `LEARNERS` learners, and a note says
-so; accuracy and loss are always those of all cycles.
+One panel a cycle, side by side, all with the same scale: seconds since work was given out, one row
+a learner, and the deadline. Work ends where its update arrived and is drawn back from there by the
+phases that the learner measured; before it, the learner waited. Only so much is drawn as can be
+read: the last `CYCLES` cycles and the first `LEARNERS` learners, and a note says so; accuracy and
+loss are always those of all cycles.
 """
 
 import os
@@ -19,11 +20,12 @@ from melisma.cycle.events import PHASES
 from melisma.cycle.report import Assignment, Cycle, Report
 
 CYCLES, LEARNERS = 12, 40
-WIDTH, LEFT, RIGHT = 960, 150, 112
-TOP, HEADER, SCORES = 92, 40, 96
+WIDTH, LEFT, RIGHT = 960, 150, 84
+TOP, HEADER, SCORES = 92, 52, 96
 ROW, SMALL_ROW, MANY = 26, 16, 16
 NAME = 20
-NEAR = 0.15  # of a deadline: a cycle that ended so much earlier still has it drawn
+ROOM = 1.05  # of the longest cycle or the deadline, so that its end is seen
+LETTER, TICK = 6.4, 34  # pixels
 COLORS = dict(
     zip(PHASES, ("#e6e9ed", "#9ecae1", "#4a90c2", "#b39ddb", "#2a9d6f", "#f0a04b"), strict=True)
 )
@@ -91,19 +93,23 @@ class _Drawing:
         self.rows_y = TOP + HEADER
         self.axis_y = self.rows_y + self.row * max(len(self.names), 1) + 4
         self.cut = len(report.cycles) > CYCLES
-        start_s = self.cycles[0].began_s if self.cut else report.began_s
-        ends = [report.ended_s, *map(self.deadline_s, filter(self.shows_deadline, self.cycles))]
-        self.x = Scale(start_s, max(*ends, start_s + 1e-9), LEFT, WIDTH - RIGHT)
+        self.pitch = (WIDTH - RIGHT - LEFT) / max(len(self.cycles), 1)
+        self.gap = 6 if len(self.cycles) > 8 else 12
+        self.span_s = ROOM * max([self.length_s(cycle) for cycle in self.cycles], default=1.0)
 
     def drawn(self) -> str:
-        parts = [*self.head(), *self.legend(), *self.bands(), *self.rows(), *self.deadlines()]
-        parts += self.axis()
-        bottom = self.axis_y + 44
+        parts, bottom = [*self.head()], TOP - 16
+        if self.cycles:
+            parts += [*self.legend(), *self.rows()]
+            for place, cycle in enumerate(self.cycles):
+                parts += self.panel(cycle, self.scale(place, cycle))
+            bottom = self.axis_y + 44
         if any(isfinite(each.accuracy) or isfinite(each.loss) for each in self.report.cycles):
             parts += self.scores(bottom)
             bottom += SCORES + (44 if self.cut else 28)
         notes = [(note, GREY) for note in self.notes()] + [(line, RED) for line in self.failure()]
-        parts += [_text(LEFT, bottom + 16 * k, *note) for k, note in enumerate(notes)]
+        left = LEFT if self.cycles else 24
+        parts += [_text(left, bottom + 16 * k, *note) for k, note in enumerate(notes)]
         height = bottom + 16 * len(notes)
         body = "\n".join(parts)
         return (
@@ -130,81 +136,82 @@ class _Drawing:
         yield _dashes(x + 6, y - 1, y + 12)
         yield _text(x + 14, y + 9, "deadline", GREY)
 
-    def bands(self) -> Iterable[str]:
-        if self.cycles and not self.cut and self.x(self.cycles[0].began_s) - LEFT > 70:
-            middle = (LEFT + self.x(self.cycles[0].began_s)) / 2
-            yield _text(middle, self.rows_y - 20, "measuring", GREY, 'text-anchor="middle"')
-        for cycle in self.cycles:
-            yield from self.band(cycle)
-        for place, _ in enumerate(self.names):
-            y = self.rows_y + self.row * place
-            yield _line(LEFT, y, WIDTH - RIGHT, y, "#e9edf1")
-
-    def deadlines(self) -> Iterable[str]:
-        for cycle in filter(self.shows_deadline, self.cycles):
-            yield _dashes(self.x(self.deadline_s(cycle)), self.rows_y - 4, self.axis_y)
-
-    def band(self, cycle: Cycle) -> Iterable[str]:
-        start, end = self.x(cycle.began_s), self.x(self.closed_s(cycle))
-        yield _rect(start, self.rows_y - 36, end - start, self.axis_y - self.rows_y + 36, BAND)
-        said = f"{cycle.waited_s:.4g} s" if cycle.ending == "averaged" else cycle.ending
-        wrong = not cycle.by_deadline and cycle.ending != "under way"
-        number = str(cycle.number) if len(self.cycles) > 8 else f"cycle {cycle.number}"
-        lines = ((number, INK, -22, 'font-weight="600"'), (said, RED if wrong else GREY, -8, ""))
-        for line, color, y, style in lines:
-            fits = end - start > 6.6 * len(line)
-            short = line if fits else "!" * (color == RED)
-            place = (start + end) / 2, self.rows_y + y
-            yield _text(*place, short, color, f'text-anchor="middle" {style}', line)
-
     def rows(self) -> Iterable[str]:
         for place, name in enumerate(self.names):
             y, whole = self.rows_y + self.row * (place + 0.5) + 4, _clean(name) or "-"
             yield _text(LEFT - 12, y, _short(whole, NAME), INK, 'text-anchor="end"', whole)
-        for cycle in self.cycles:
-            for each in cycle.assignments:
-                if each.learner < len(self.names):
-                    yield from self.bars(each)
+        yield _text(LEFT - 12, self.axis_y + 17, "seconds", GREY, 'text-anchor="end"')
 
-    def bars(self, each: Assignment) -> Iterable[str]:
+    def panel(self, cycle: Cycle, x: Scale) -> Iterable[str]:
+        """One cycle: its head, a row a learner, the deadline and the axis."""
+        yield from self.panel_head(cycle, x)
+        top, wide = self.rows_y - 4, x.end - x.start
+        yield _rect(x.start, top, wide, self.axis_y - top, BAND)
+        for place in range(1, len(self.names)):
+            y = self.rows_y + self.row * place
+            yield _line(x.start, y, x.end, y, "#e9edf1")
+        for each in cycle.assignments:
+            if each.learner < len(self.names):
+                yield from self.bars(each, x)
+        yield _dashes(x(cycle.began_s + cycle.deadline_s), top, self.axis_y)
+        yield _line(x.start, self.axis_y, x.end, self.axis_y, PALE)
+        yield from self.axis(Scale(0, self.span_s, x.start, x.end))
+
+    def axis(self, x: Scale) -> Iterable[str]:
+        """Seconds below a panel; none of them runs into the next."""
+        for value in x.ticks(max(2, int((x.end - x.start) / TICK))):
+            place, said = x(value), f"{value:g}"
+            yield _line(place, self.axis_y, place, self.axis_y + 4, GREY)
+            half = LETTER * len(said) / 2
+            inner = min(max(place, x.start + half - 1), x.end - half + 1)
+            yield _text(inner, self.axis_y + 17, said, GREY, 'text-anchor="middle"')
+
+    def panel_head(self, cycle: Cycle, x: Scale) -> Iterable[str]:
+        """Its number, seconds and accuracy, as far as they are known, and as there is room."""
+        said = f"{cycle.waited_s:.4g} s" if cycle.ending == "averaged" else cycle.ending
+        wrong = not cycle.by_deadline and cycle.ending != "under way"
+        lines = (
+            ((f"cycle {cycle.number}", str(cycle.number)), INK, 'font-weight="600"'),
+            ((said, "!" * wrong), RED if wrong else GREY, ""),
+            (_score(cycle), COLORS["train"], ""),
+        )
+        for line, (forms, color, style) in enumerate(lines):
+            fits = [form for form in forms if LETTER * len(form) < self.pitch]
+            y = self.rows_y - 40 + 14 * line
+            shown = fits[0] if fits else forms[-1]
+            yield _text(x.start + 1, y, shown, color, style, forms[0])
+
+    def bars(self, each: Assignment, x: Scale) -> Iterable[str]:
         y = self.rows_y + self.row * each.learner + self.row * 0.2
         high = self.row * 0.6
-        start, end = self.x(each.given_s), self.x(self.ended_s(each))
+        start, end = x(each.given_s), x(self.ended_s(each))
         said = f"{_clean(each.name)}, cycle {each.cycle}: {each.status}, {each.done} samples"
         yield f"<g><title>{escape(said)}</title>"
         if each.status != "in":
             fill = PALE if each.status == "training" else "url(#dropped)"
             yield _rect(start, y, end - start, high, fill)
         else:
-            yield from _phases(each, self.x, y, high)
+            yield from _phases(each, x, y, high)
         yield "</g>"
 
-    def axis(self) -> Iterable[str]:
-        y, zero_s = self.axis_y, self.report.began_s
-        yield _line(LEFT, y, WIDTH - RIGHT, y, PALE)
-        shifted = Scale(self.x.low - zero_s, self.x.high - zero_s, self.x.start, self.x.end)
-        for value in shifted.ticks(8):
-            yield _line(shifted(value), y, shifted(value), y + 4, GREY)
-            yield _text(shifted(value), y + 17, f"{value:g}", GREY, 'text-anchor="middle"')
-        yield _text(WIDTH - RIGHT + 14, y + 17, "seconds", GREY)
-
     def scores(self, top: float) -> Iterable[str]:
-        """Accuracy and loss after each cycle; below, cycle numbers where time does not fit."""
-        every, bottom = self.report.cycles, top + SCORES
-        yield _line(LEFT, bottom, WIDTH - RIGHT, bottom, PALE)
-        x = Scale(0, every[-1].number, LEFT, WIDTH - RIGHT) if self.cut else self.x
+        """Accuracy and loss after each cycle: below its panel, or by number where all are more."""
+        every, bottom, end = self.report.cycles, top + SCORES, WIDTH - RIGHT
+        yield _line(LEFT, bottom, end - self.gap, bottom, PALE)
+        first, last = every[0].number, every[-1].number
+        x = Scale(first - 0.5, last + 0.5, LEFT, end)
         if self.cut:
             for value in x.ticks(10):
                 yield _text(x(value), bottom + 17, f"{value:g}", GREY, 'text-anchor="middle"')
-            yield _text(WIDTH - RIGHT + 14, bottom + 17, "cycles", GREY)
-        places = [x(each.number) if self.cut else x(self.closed_s(each)) for each in every]
+            yield _text(LEFT - 12, bottom + 17, "cycle", GREY, 'text-anchor="end"')
         lines = {
             "accuracy": (COLORS["train"], [each.accuracy for each in every]),
             "loss": (COLORS["fetch shards"], [each.loss for each in every]),
         }
         ends: list[float] = []
         for name, (color, values) in lines.items():
-            points = [(p, v) for p, v in zip(places, values, strict=True) if isfinite(v)]
+            pairs = zip(every, values, strict=True)
+            points = [(x(each.number), v) for each, v in pairs if isfinite(v)]
             if points:
                 y = _range(name, [v for _, v in points], top, bottom)
                 yield from _curve(points, y, color)
@@ -213,12 +220,13 @@ class _Drawing:
     def notes(self) -> list[str]:
         """What is not drawn."""
         report, said = self.report, []
+        if report.cycles:
+            before_s = report.cycles[0].began_s - report.began_s
+            said.append(f"{before_s:.3g} s passed before the first cycle")
         if self.cut:
             said.append(f"the last {CYCLES} of {len(report.cycles)} cycles are drawn above")
         if len(report.names) > LEARNERS:
             said.append(f"the first {LEARNERS} of {len(report.names)} learners are drawn")
-        if not all(map(self.shows_deadline, report.over[-CYCLES:])):
-            said.append("no deadline is drawn where a cycle ended long before it")
         return said
 
     def failure(self) -> list[str]:
@@ -227,20 +235,27 @@ class _Drawing:
         ended = report.outcome in ("failed", "cancelled")
         return wrap(_clean(f"{report.outcome}: {report.reason}"), 115) if ended else []
 
-    def deadline_s(self, cycle: Cycle) -> float:
-        return cycle.began_s + cycle.deadline_s
+    def scale(self, place: int, cycle: Cycle) -> Scale:
+        """Instants of a cycle to places in its panel."""
+        start = LEFT + self.pitch * place
+        end = start + self.pitch - self.gap
+        return Scale(cycle.began_s, cycle.began_s + self.span_s, start, end)
 
-    def shows_deadline(self, cycle: Cycle) -> bool:
-        """A cycle may end so early that its deadline would stand amid a later one."""
-        if cycle.ending == "under way":
-            return True
-        return self.deadline_s(cycle) <= self.closed_s(cycle) + NEAR * cycle.deadline_s
-
-    def closed_s(self, cycle: Cycle) -> float:
-        return cycle.closed_s if isfinite(cycle.closed_s) else self.report.ended_s
+    def length_s(self, cycle: Cycle) -> float:
+        """The deadline, or longer where somebody was at work or waited for past it."""
+        closed_s = cycle.closed_s if isfinite(cycle.closed_s) else self.report.ended_s
+        ends = [closed_s, *map(self.ended_s, cycle.assignments)]
+        return max(cycle.deadline_s, max(ends) - cycle.began_s)
 
     def ended_s(self, each: Assignment) -> float:
         return each.ended_s if isfinite(each.ended_s) else self.report.ended_s
+
+
+def _score(cycle: Cycle) -> tuple[str, ...]:
+    """How good the model was after it, in forms from long to short."""
+    if isfinite(cycle.accuracy):
+        return (f"{cycle.accuracy:.1%}",)
+    return (f"loss {cycle.loss:.3g}", f"{cycle.loss:.3g}") if isfinite(cycle.loss) else ("",)
 
 
 def _phases(each: Assignment, x: Scale, y: float, high: float) -> Iterable[str]:
@@ -288,7 +303,7 @@ def _ends(
         place += 14 if place <= y.start - 10 else -14
     taken.append(place)
     said = f"{last:.1%}" if name == "accuracy" else f"{name} {last:.3g}"
-    yield _text(min(last_x, WIDTH - RIGHT) + 10, place, said, color, 'font-weight="600"')
+    yield _text(last_x + 8, place, said, color, 'font-weight="600"')
 
 
 def _round_step(least: float) -> float:

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from melisma.allocation.schemes import Scheme, scheme_named
 from melisma.cycle.dealing import Deck
-from melisma.cycle.events import COSTS, PARTS, Floats, Ints, TaskSubmitted, Tells
+from melisma.cycle.events import COSTS, PARTS, Floats, Ints, TaskSubmitted
 from melisma.fleet.chance import generator
+from melisma.fleet.fleet_file import Tells
 from melisma.fleet.task import Task
 
 COUNTS = ("work", "attempts", "shards", "passes", "samples", "visits")

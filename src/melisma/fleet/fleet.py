@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from melisma.errors import SettingError
 from melisma.fleet.channel import Floats
+from melisma.fleet.fleet_file import Tells
 from melisma.fleet.states import StateCosts
 from melisma.fleet.task import Task
 
@@ -21,7 +22,8 @@ class Fleet:
     """What is known of each learner; NaN where a speed is said in another way.
 
     `states`, `compute_left` and `bandwidth_left` are learners by states: how likely each state is,
-    and what share of compute and bandwidth it leaves.
+    and what share of compute and bandwidth it leaves. `tells` is the most that each lets out before
+    its update.
     """
 
     names: tuple[str, ...]
@@ -40,6 +42,7 @@ class Fleet:
     budget: float
     seed: int
     core_ops_per_s: float
+    tells: tuple[Tells, ...]
 
     @property
     def learners(self) -> int:

@@ -10,6 +10,8 @@ from melisma.fleet.task import Least, LeastCount, Positive, Seed, Table, check_n
 
 Probability = Annotated[float, Meta(ge=0, le=1)]
 SPEEDS = ("compute", "train_s", "samples_per_s", "clock_hz")
+# The most that a learner lets out of itself before its update.
+Tells = Literal["nothing", "bounds", "costs"]
 # More would not fit into memory.
 Members = Annotated[int, Meta(ge=1, le=10_000_000)]
 Decibel = Annotated[float, Meta(ge=-300, le=300)]
@@ -38,6 +40,7 @@ class Hardware(Table, frozen=True, kw_only=True):
     latency_s: Least | None = None
     base_s: Least = 0.0
     threshold: LeastCount = 0
+    tells: Tells = "costs"
 
     def __post_init__(self) -> None:
         """One way to say the speed, and a profile that exists."""

@@ -12,7 +12,16 @@ from melisma.errors import SettingError
 from melisma.fleet.chance import generator
 from melisma.fleet.channel import Channel, Floats, placed_m
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.fleet_file import Cell, FleetFile, FleetTable, Group, Hardware, Learner, Price
+from melisma.fleet.fleet_file import (
+    Cell,
+    FleetFile,
+    FleetTable,
+    Group,
+    Hardware,
+    Learner,
+    Price,
+    Tells,
+)
 from melisma.fleet.profiles import PROFILES, Profile
 from melisma.fleet.toml_file import read
 
@@ -26,6 +35,7 @@ class _Part:
     """Learners of one table of the file."""
 
     names: list[str]
+    tells: Tells
     columns: dict[str, Floats]
     states: list[Floats]
 
@@ -72,6 +82,7 @@ def muster(table: FleetTable) -> Fleet:
         budget=table.budget,
         seed=table.seed,
         core_ops_per_s=table.core_ops_per_s or CORE_OPS_PER_S,
+        tells=tuple(part.tells for part in parts for _ in part.names),
     )
 
 
@@ -80,7 +91,10 @@ def _single(learner: Learner, table: FleetTable) -> _Part:
     columns["price"] = np.array([learner.price])
     rows = [(s.probability, s.compute, s.bandwidth) for s in learner.state] or [(1.0, 1.0, 1.0)]
     return _Part(
-        [learner.name], columns, [np.array([column]) for column in zip(*rows, strict=True)]
+        [learner.name],
+        learner.tells,
+        columns,
+        [np.array([column]) for column in zip(*rows, strict=True)],
     )
 
 
@@ -106,7 +120,7 @@ def _group(group: Group, number: int, table: FleetTable) -> _Part:
     else:
         columns["price"] = np.full(count, group.price)
     names = [f"{name}-{i:0{digits}d}" for i in range(1, count + 1)]
-    return _Part(names, columns, _group_states(group, drawn("states")))
+    return _Part(names, group.tells, columns, _group_states(group, drawn("states")))
 
 
 def _hardware(device: Hardware, table: FleetTable) -> dict[str, float]:

@@ -4,6 +4,7 @@
 your own. What cannot be had is an error that lists what was tried; nothing takes its place.
 """
 
+import gzip
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -170,8 +171,14 @@ def _form(array: NDArray[Any]) -> str:
 
 
 def _idx(folder: Path) -> DataSet:
-    arrays = [read_idx((folder / name).read_bytes(), name) for name in IDX_FILES]
+    arrays = [read_idx(_content(folder, name), name) for name in IDX_FILES]
     return DataSet(Split(arrays[0], arrays[1]), Split(arrays[2], arrays[3]))
+
+
+def _content(folder: Path, name: str) -> bytes:
+    """A file as it is, or unpacked where it is kept packed."""
+    packed = folder / f"{name}.gz"
+    return gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / name).read_bytes()
 
 
 def _cifar(folder: Path) -> DataSet:
@@ -192,8 +199,8 @@ def _labels(folder: Path, name: str) -> NDArray[np.uint8]:
     return np.array(json.loads((folder / name).read_text()), dtype=np.uint8)
 
 
-def _hashes(*hashes: str) -> dict[str, str]:
-    return dict(zip(IDX_FILES, hashes, strict=True))
+def _hashes(*hashes: str, suffix: str = "") -> dict[str, str]:
+    return dict(zip((name + suffix for name in IDX_FILES), hashes, strict=True))
 
 
 DATA: dict[str, Known] = {
@@ -220,6 +227,19 @@ DATA: dict[str, Known] = {
             Debian("dataset-fashion-mnist"),
             Address("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"),
         ),
+        _idx,
+    ),
+    # Its published hashes are those of the packed files, so they are kept packed.
+    "kmnist": Known(
+        "cursive Japanese characters, 28 x 28",
+        _hashes(
+            "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
+            "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
+            "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
+            "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
+            suffix=".gz",
+        ),
+        (Address("http://codh.rois.ac.jp/kmnist/dataset/kmnist"),),
         _idx,
     ),
     "cifar-10": Known(

@@ -123,18 +123,20 @@ class ShardFolder:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self.shards = [self._write(number, data, part) for number, part in enumerate(parts)]
+        self._hashes = {shard.sha256 for shard in self.shards}
 
-    def path(self, sha256: str) -> Path:
-        """Where the shard of that hash lies."""
-        return self._folder / sha256
+    def path(self, sha256: str) -> Path | None:
+        """Where the shard of that hash lies; nothing if it is none of these."""
+        return self._folder / sha256 if sha256 in self._hashes else None
 
     def _write(self, number: int, data: Split, part: NDArray[np.int64]) -> Shard:
         content = encoded(Split(data.samples[part], data.labels[part]))
         sha256 = hashlib.sha256(content).hexdigest()
-        if not self.path(sha256).is_file():
-            unnamed = self.path(sha256).with_suffix(".part")
+        path = self._folder / sha256
+        if not path.is_file():
+            unnamed = path.with_suffix(".part")
             unnamed.write_bytes(content)
-            unnamed.replace(self.path(sha256))
+            unnamed.replace(path)
         return Shard(number, sha256, len(content), len(part))
 
 

@@ -89,7 +89,7 @@ class Npm:
 
 @dataclass(frozen=True)
 class Address:
-    """Packed files below a public address."""
+    """Packed files below a public address; unpacked, unless the packed ones are wanted."""
 
     base: str
 
@@ -103,10 +103,12 @@ class Address:
         del folder
         for name in wanted:
             try:
+                packed = name if name.endswith(".gz") else f"{name}.gz"
                 with urllib.request.urlopen(  # noqa: S310 - addresses of our own
-                    f"{self.base}/{name}.gz", timeout=30
+                    f"{self.base}/{packed}", timeout=30
                 ) as answer:
-                    yield name, gzip.decompress(answer.read())
+                    raw = answer.read()
+                    yield name, raw if packed == name else gzip.decompress(raw)
             except (OSError, EOFError) as error:
                 raise DataError(str(error)) from None
 

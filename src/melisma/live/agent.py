@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from melisma import axon
 from melisma.allocation import dab_shards, scheme_named
-from melisma.cycle.events import PHASES, Tells
+from melisma.cycle.events import PHASES
 from melisma.errors import AxonError, MelismaError, SettingError
 from melisma.fleet.chance import generator
 from melisma.fleet.estimates import Estimate
+from melisma.fleet.fleet_file import Tells
 from melisma.learning.data import Split
 from melisma.learning.parameters import Layout
 from melisma.learning.shards import ShardCache, decoded, together

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from melisma.cycle.events import PHASES, Tells
+from melisma.cycle.events import PHASES
 from melisma.errors import MalformedError
+from melisma.fleet.fleet_file import Tells
 from melisma.fleet.task import Task
 
 # Shards that a learner measures itself on, and the parameters.

@@ -45,7 +45,6 @@ class Storehouse:
             if self.shards is not None
             else []
         )
-        self._hashes = {parcel.sha256 for parcel in self._parcels}
 
     def parcels(self, numbers: Sequence[int]) -> tuple[Parcel, ...]:
         """Shards by number, as learners fetch them."""
@@ -58,8 +57,8 @@ class Storehouse:
 
     def path(self, name: str) -> Path | None:
         """What learners may fetch by name: shards by their hash, and parameters."""
-        if name in self._hashes and self.shards is not None:
-            return self.shards.path(name)
+        if self.shards is not None and (path := self.shards.path(name)):
+            return path
         served = (self.model_name, f"model-{self.version - 1}.safetensors", "model-0.safetensors")
         return self.folder / "parameters" / name if name in served else None
 

@@ -229,6 +229,7 @@ def _settings(prepared: Prepared, address: str) -> list[Setting]:
                 name=name,
                 orchestrator=address,
                 cache=str(prepared.folder / "devices" / f"{number}-cache"),
+                tells=fleet.tells[number],
                 emulated=emulated,
                 path=prepared.path,
                 own=str(_own(prepared, number)) if federated else None,
