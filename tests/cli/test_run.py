@@ -76,6 +76,14 @@ def test_it_trains_and_says_what_came_of_it(place: Path) -> None:
         assert Path(path).is_relative_to("runs")
 
 
+def test_what_this_machine_cannot_stand_for_is_noted(place: Path) -> None:
+    text = (place / "fleet.toml").read_text().replace("compute = 0.4", "compute = 4.0")
+    (place / "fleet.toml").write_text(text)
+    result = small_run(place)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.startswith("note: hare: more than one core of this machine")
+
+
 def test_json_is_the_same_as_data(place: Path) -> None:
     result = small_run(place, "--json", "--out", "mine")
     assert result.returncode == 0, result.stderr

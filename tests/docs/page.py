@@ -1,7 +1,7 @@
 """Runs the examples of one Markdown page as printed.
 
-A ```python block that begins with a comment naming a file (`# worker.py`) is written to
-the page's directory; other python blocks run in one namespace a page. In ```console
+A ```python or ```toml block that begins with a comment naming a file (`# worker.py`) is written
+to the page's directory; other python blocks run in one namespace a page. In ```console
 blocks each `$ command` runs and must print what follows it, where `...` stands for
 anything. `$ command &` stays until the end of the page: it is ready when it has printed
 the lines that follow it or, with none, when it listens on a port.
@@ -20,7 +20,7 @@ from tempfile import NamedTemporaryFile
 import psutil
 import pytest
 
-BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(python|toml|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# ([\w./-]+\.\w+)\n")
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 READY_S = 20.0
@@ -36,7 +36,7 @@ def run_page(text: str, directory: Path) -> None:
                 file = directory / named[1]
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(body, encoding="utf-8")
-            else:
+            elif language == "python":
                 exec(body, namespace)
 
 

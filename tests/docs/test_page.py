@@ -20,7 +20,17 @@ server = socket.create_server(("127.0.0.1", 0))
 pathlib.Path("port").write_text(str(server.getsockname()[1]))
 server.accept()
 ```
+```toml
+# said.toml
+[said]
+```
+```toml
+[unsaid]
+```
 ```console
+$ cat said.toml
+# said.toml
+[said]
 $ python port.py &
 port ...
 $ python quiet/serve.py &

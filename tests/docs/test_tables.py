@@ -1,7 +1,6 @@
 """Tables and files on the pages are those of the code."""
 
 import re
-import tomllib
 from dataclasses import fields
 from inspect import signature
 from pathlib import Path
@@ -64,9 +63,12 @@ def test_the_files_on_the_fleet_page_can_be_read(tmp_path: Path) -> None:
     assert read_fleet(tmp_path / "FLEET.toml").learners == 501
 
 
-def test_the_files_on_the_quickstart_are_those_of_the_example() -> None:
+def test_the_files_on_the_quickstart_can_be_read(tmp_path: Path) -> None:
     page = (DOCS / "quickstart.md").read_text(encoding="utf-8")
-    home = DOCS.parent / "examples" / "home"
-    printed = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    files = [(home / name).read_text(encoding="utf-8") for name in ("TASK.toml", "FLEET.toml")]
-    assert [tomllib.loads(text) for text in printed] == [tomllib.loads(text) for text in files]
+    printed = re.findall(r"^```toml\n# ([\w.]+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    for name, text in printed:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert [name for name, _ in printed] == ["task.toml", "fleet.toml", "own.toml"]
+    assert read_task(tmp_path / "task.toml").scheme == "dab"
+    assert read_task(tmp_path / "own.toml").model == "spirals:Net"
+    assert read_fleet(tmp_path / "fleet.toml").names == ("pi", "laptop")

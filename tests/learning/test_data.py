@@ -141,7 +141,7 @@ SMALL = data.DataSet(*[data.Split(np.ones((2, 2)), np.zeros((2, 3)))] * 2)
         ("(x, x)", "returned 2 values; expected a DataSet"),
         ("(x, x[:2]), (x, x)", "train: 3 samples with 2 labels"),
         ("(x, x), (x, x[:1])", "test: 3 samples with 1 labels"),
-        ("(x, x), (x[:0], x[:0])", "test: there are no samples"),
+        ("(x[:0], x[:0]), (x, x)", "train: there are no samples"),
         ("(x[:, :0], x), (x[:, :0], x)", "train: samples or labels hold no numbers"),
         ("(x, x), (x[:, :1], x)", r"samples to train are float64\[2\], to test float64\[1\]"),
         ("(x.astype(object), x), (x, x)", "train: samples are object; expected whole or floating"),

@@ -13,7 +13,7 @@ from melisma.learning.trainer import Score, Trained
 Pair = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 
-def blobs(samples: int = 600) -> tuple[Pair, Pair]:
+def blobs(samples: int = 600, test: int = 200) -> tuple[Pair, Pair]:
     """Two clouds of points."""
     rng = np.random.default_rng(3)
 
@@ -22,7 +22,7 @@ def blobs(samples: int = 600) -> tuple[Pair, Pair]:
         points = rng.normal(0, 1, (count, 4)) + 3 * labels[:, None]
         return points.astype(np.float32), labels.astype(np.int64)
 
-    return some(samples), some(200)
+    return some(samples), some(test)
 
 
 class Linear:

@@ -272,6 +272,22 @@ def test_a_folder_with_a_run_in_it_is_left_alone(place: Path) -> None:
     assert (place / "run" / "trace.jsonl").read_bytes() == before
 
 
+def test_without_data_of_its_own_the_orchestrator_asks_learners_how_good_the_model_is(
+    place: Path,
+) -> None:
+    report = run(place, mode="federated", data_args={"test": 0})
+    assert report.outcome == "done", report.reason
+    assert report.accuracy > 0.9
+    # One sample in ten is held back, and not trained on.
+    joined = [sum(each.own[0].tolist()) for each in events(report, ev.LearnersJoined)]
+    assert joined == [270, 270]
+
+
+def test_data_without_a_test_part_is_for_federated_learning_only(place: Path) -> None:
+    with pytest.raises(SettingError, match="no test samples"):
+        run(place, data_args={"test": 0})
+
+
 def test_a_scheme_that_needs_what_a_learner_does_not_tell_is_refused(place: Path) -> None:
     private = FLEET["learner"][0] | {"tells": "bounds"}
     report = run(place, fleet={"learner": [private, FLEET["learner"][1]]}, scheme="proportional")

@@ -21,7 +21,7 @@ from melisma.cli.run_view import cycle_line, view
 from melisma.cycle.events import Evaluated
 from melisma.cycle.story import Story
 from melisma.cycle.trace import Step
-from melisma.live.training import Watcher, train
+from melisma.live.training import Watcher, prepare, run
 
 FIRST = Path(__file__).parent / "first"
 EXIT = {"done": 0, "stopped": 0, "failed": 1, "cancelled": 130}
@@ -94,15 +94,12 @@ def command(
     """
     if not as_json and task is None:
         write("MNIST on four emulated devices; the first time it takes a while to start\n")
+    files = task or FIRST / "task.toml", fleet or FIRST / "fleet.toml"
+    prepared = prepare(*files, scheme, out)
+    for note in prepared.notes:
+        click.echo(f"note: {note}", err=True)
     with shown(as_json) as watch:
-        report = train(
-            task or FIRST / "task.toml",
-            fleet or FIRST / "fleet.toml",
-            scheme=scheme,
-            folder=out,
-            port=port,
-            watch=watch,
-        )
+        report = run(prepared, port, watch)
     if as_json:
         write(msgspec.json.encode(report.as_dict()).decode() + "\n")
     else:

@@ -49,7 +49,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """What to train on, and what to test with."""
+    """What to train on, and what to test with: nothing, where learners hold samples back."""
 
     train: Split
     test: Split
@@ -137,10 +137,10 @@ def _own(name: str, returned: Any) -> DataSet:
             f"data {name} returned {_kind(returned)}; expected a DataSet, or two pairs of arrays: "
             "(samples, labels), (test_samples, test_labels)"
         )
+    if not len(data.train):
+        raise DataError(f"data {name}: train: there are no samples")
     for part, split in (("train", data.train), ("test", data.test)):
-        if not len(split):
-            raise DataError(f"data {name}: {part}: there are no samples")
-        if not split.samples.size or not split.labels.size:
+        if len(split) and (not split.samples.size or not split.labels.size):
             raise DataError(f"data {name}: {part}: samples or labels hold no numbers")
     for what in ("samples", "labels"):
         train, test = _form(getattr(data.train, what)), _form(getattr(data.test, what))

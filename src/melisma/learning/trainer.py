@@ -44,20 +44,22 @@ class Score:
             self.samples + other.samples,
             self.loss_sum + other.loss_sum,
             self.right + other.right,
-            self._of() + other._of(),
+            self.of + other.of,
         )
 
     @property
     def loss(self) -> float:
-        """Mean loss of a sample."""
-        return self.loss_sum / self.samples
+        """Mean loss of a sample; NaN where there is none."""
+        return self.loss_sum / self.samples if self.samples else nan
 
     @property
     def accuracy(self) -> float:
         """Part of the labels that were met; NaN where none was judged."""
-        return self.right / self._of() if self._of() else nan
+        return self.right / self.of if self.of else nan
 
-    def _of(self) -> int:
+    @property
+    def of(self) -> int:
+        """Labels that were judged."""
         return self.samples if self.judged is None else self.judged
 
 

@@ -43,7 +43,7 @@ def trainer_for(task: Task) -> Trainer:
 def fits(trainer: Trainer, data: DataSet) -> None:
     """`SettingError` with both shapes unless the model takes these samples and these labels."""
     parameters = trainer.initial()
-    for split in (data.train, data.test):
+    for split in filter(len, (data.train, data.test)):
         try:
             trainer.score(parameters, _few(split))
         except (DataError, IndexError, RuntimeError, TypeError, ValueError) as error:

@@ -3,7 +3,9 @@
 What is where::
 
     orders.py        what travels between orchestrator and learner, beside parameters and shards
-    orchestrator.py  hears learners, lets the cycle machine decide, carries out what it says
+    goal.py          what a run is about
+    orchestrator.py  lets the cycle machine decide, and carries out what it says
+    desk.py          where learners call; seats.py keeps their orders, jury.py their scores
     storehouse.py    what the orchestrator keeps on disk: shards, parameters, updates, the trace
     agent.py         a learner: asks for orders and follows them
     job.py           an assignment at a learner, against its deadline

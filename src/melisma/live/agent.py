@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import msgspec
+import numpy as np
 from numpy.typing import NDArray
 
 from melisma import axon
@@ -32,9 +33,11 @@ from melisma.live import orders as say
 from melisma.live.device import Device, Emulated
 from melisma.live.experience import Experience, per
 from melisma.live.job import Job, WithdrawnError
+from melisma.live.jury import NOTHING
 from melisma.live.supply import Supply
 
 CACHE_BYTES = 4 << 30
+HOLD_BACK = 10
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +72,7 @@ class Agent:
         layout = Layout.of(self._trainer.initial())
         cache = ShardCache(Path(setting.cache), setting.cache_bytes)
         self._supply = Supply(orchestrator, cache, layout)
-        self._own = _read_own(setting.own)
+        self._own, self._held_back = _read_own(setting.own, hold_back=entry.hold_back)
         self._tells = setting.tells
         self._orders: SimpleQueue[tuple[float, say.AnyOrder]] = SimpleQueue()
         self._jobs: dict[tuple[int, int], Job] = {}
@@ -91,6 +94,8 @@ class Agent:
                     self._bound(received_at, order)
                 case say.Train():
                     self._work(self._jobs[order.cycle, order.attempt])
+                case say.Judge():
+                    self._judge(order)
                 case say.Leave():
                     return
 
@@ -208,6 +213,21 @@ class Agent:
         if done:
             self._learn(up_s=up_s)
 
+    def _judge(self, order: say.Judge) -> None:
+        model = self._supply.model(order.model, self._device)
+        score = NOTHING
+        for samples in self._held_back:
+            score += self._trainer.score(model, samples)
+        sums = say.Judged(
+            self._entry.number,
+            order.cycle,
+            score.samples,
+            score.loss_sum,
+            score.right,
+            score.of,
+        )
+        self._orchestrator.judged(say.plain(sums))
+
     def _costs(self) -> tuple[tuple[float, ...], ...]:
         assert self._experience is not None
         return tuple(tuple(row) for row in self._experience.costs().tolist())
@@ -276,11 +296,19 @@ def take_part(setting: Setting) -> None:
         raise
 
 
-def _read_own(folder: str | None) -> list[Split]:
-    """The shards that lie on the device, in the order of their names."""
-    if folder is None:
-        return []
-    return [decoded(path.read_bytes()) for path in sorted(Path(folder).iterdir())]
+def _read_own(folder: str | None, *, hold_back: bool) -> tuple[list[Split], list[Split]]:
+    """The shards that lie on the device, in the order of their names, and what is held back."""
+    paths = sorted(Path(folder).iterdir()) if folder is not None else []
+    shards = [decoded(path.read_bytes()) for path in paths]
+    if not hold_back:
+        return shards, []
+    return [_some(shard, back=False) for shard in shards], [_some(s, back=True) for s in shards]
+
+
+def _some(shard: Split, *, back: bool) -> Split:
+    """One sample in so many is held back, the first among them."""
+    chosen = (np.arange(len(shard)) % HOLD_BACK == 0) == back
+    return Split(shard.samples[chosen], shard.labels[chosen])
 
 
 def _end_with_parent() -> None:

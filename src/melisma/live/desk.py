@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from melisma.cycle import events as ev
 from melisma.errors import DataError, RefusedError
 from melisma.fleet.chance import generator
-from melisma.fleet.task import Task
+from melisma.learning.trainer import Score
 from melisma.live import orders as say
+from melisma.live.goal import Goal
+from melisma.live.jury import Jury
 from melisma.live.seats import Seat
 from melisma.live.storehouse import Storehouse
 
@@ -23,7 +25,7 @@ POLL_S: Final = 20.0
 SHOWN: Final = 20
 """How many times in a cycle a learner says how far it is, where it does."""
 MOST_SHARDS: Final = 2**40
-METHODS: Final = ("enter", "join", "orders", "costs", "bound", "update", "fail")
+METHODS: Final = ("enter", "join", "orders", "costs", "bound", "update", "judged", "fail")
 
 
 class Hears(Protocol):
@@ -43,9 +45,10 @@ class Desk:
     """Learners of one run, by number."""
 
     def __init__(
-        self, run: str, task: Task, seats: list[Seat], store: Storehouse, to: Hears
+        self, goal: Goal, seats: list[Seat], store: Storehouse, jury: Jury, hears: Hears
     ) -> None:
-        self._run, self._task, self._seats, self._store, self._to = run, task, seats, store, to
+        self._goal, self._task, self._seats = goal, goal.task, seats
+        self._store, self._jury, self._to = store, jury, hears
         self._numbers = {seat.name: number for number, seat in enumerate(seats)}
         self._arriving: set[tuple[int, int, int]] = set()
 
@@ -56,7 +59,8 @@ class Desk:
         number = self._numbers[name]
         rng = generator(self._task.seed, "subset", learner=number)
         some = rng.permutation(len(self._store.samples))[: say.SUBSET].tolist()
-        return say.plain(say.Entry(number, self._run, self._task, self._store.parcels(some)))
+        subset, hold_back = self._store.parcels(some), not len(self._goal.test)
+        return say.plain(say.Entry(number, self._goal.run, self._task, subset, hold_back))
 
     async def join(self, joining: Any) -> None:
         """A learner is ready."""
@@ -111,6 +115,13 @@ class Desk:
         )
         return refused
 
+    async def judged(self, judged: Any) -> None:
+        """How good a learner finds the model."""
+        said = say.checked(judged, say.Judged)
+        self._seat(said.learner)
+        score = Score(said.samples, said.loss_sum, said.right, said.judged)
+        self._jury.told(said.learner, said.cycle, score)
+
     async def fail(self, number: int, reason: str) -> None:
         """A learner cannot go on."""
         self._seat(number)
@@ -121,6 +132,7 @@ class Desk:
         seat = self._seats[number]
         if not seat.gone:
             seat.here, seat.gone = False, True
+            self._jury.left()
             self._hear(ev.LearnersLeft, number, reason=reason)
 
     async def _kept(self, said: say.Handed, parameters: dict[str, NDArray[Any]]) -> str:

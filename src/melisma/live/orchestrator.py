@@ -6,7 +6,6 @@ threads beside it.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
@@ -18,25 +17,15 @@ from melisma.cycle import events as ev
 from melisma.cycle.machine import step
 from melisma.cycle.state import State
 from melisma.cycle.trace import Step
-from melisma.fleet.task import Task
-from melisma.learning.data import Split
-from melisma.learning.trainer import Trainer
+from melisma.learning.trainer import Score
 from melisma.live import orders as say
 from melisma.live.desk import METHODS, Desk
+from melisma.live.goal import Goal
+from melisma.live.jury import Jury
 from melisma.live.seats import Seat
 from melisma.live.storehouse import Storehouse
 
 Watcher = Callable[[Step], None]
-
-
-@dataclass(frozen=True)
-class Goal:
-    """What a run is about: the task, who trains, and on what the model is scored."""
-
-    run: str
-    task: Task
-    trainer: Trainer
-    test: Split
 
 
 class Orchestrator:
@@ -45,7 +34,8 @@ class Orchestrator:
     def __init__(self, goal: Goal, names: Sequence[str], store: Storehouse, watch: Watcher) -> None:
         self._goal, self._store, self._watch = goal, store, watch
         self._seats = [Seat(name) for name in names]
-        self._desk = Desk(goal.run, goal.task, self._seats, store, self)
+        self._jury = Jury(self._seats)
+        self._desk = Desk(goal, self._seats, store, self._jury, self)
         self._state: State | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._jobs: set[asyncio.Task[None]] = set()
@@ -64,7 +54,7 @@ class Orchestrator:
         """Submit the task; `SettingError` if it cannot be run."""
         self._store.begin(self._goal.trainer.initial())
         samples = np.array(self._store.samples, dtype=np.int64)
-        self.hear(
+        self._heard(
             ev.TaskSubmitted(
                 at_s=self.now(),
                 run=self._goal.run,
@@ -92,9 +82,18 @@ class Orchestrator:
         return self._state is not None and bool(self._state.expects(one, cycle, attempts)[0])
 
     def hear(self, event: Any) -> None:
-        """Let the machine decide what an event means, write it down, and do what it says."""
+        """Something happened; what goes wrong here ends the run."""
         if self.finished.done():
             return
+        try:
+            self._heard(event)
+        except Exception as error:
+            if not self.finished.done():
+                self.finished.set_exception(error)
+            raise
+
+    def _heard(self, event: Any) -> None:
+        """Let the machine decide what an event means, write it down, and do what it says."""
         self._state, said = step(self._state, event)
         heard = Step(event, said)  # type: ignore[arg-type]
         self._store.record(heard)
@@ -156,9 +155,7 @@ class Orchestrator:
     def _evaluate(self, command: do.Evaluate) -> None:
         async def work() -> None:
             began = self._loop.time()
-            score = await asyncio.to_thread(
-                self._goal.trainer.score, self._store.parameters, self._goal.test
-            )
+            score = await self._score(command.cycle)
             self.hear(
                 ev.Evaluated(
                     at_s=self.now(),
@@ -170,6 +167,13 @@ class Orchestrator:
             )
 
         self._start(work())
+
+    async def _score(self, cycle: int) -> Score:
+        if not len(self._goal.test):
+            wait_s = self._goal.task.deadline_s
+            return await self._jury.score(cycle, self._store.model_name, wait_s)
+        parameters, test = self._store.parameters, self._goal.test
+        return await asyncio.to_thread(self._goal.trainer.score, parameters, test)
 
     def _finish(self, command: do.Finish) -> None:
         if self._timer is not None:

@@ -33,12 +33,16 @@ class Parcel(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What a learner gets to know first: its number, its task, and shards to measure itself on."""
+    """What a learner gets to know first: its number, its task, and shards to measure itself on.
+
+    Where the orchestrator cannot score models, learners hold samples back and do.
+    """
 
     number: Number
     run: str
     task: Task
     subset: tuple[Parcel, ...]
+    hold_back: bool = False
 
 
 class Joining(msgspec.Struct, frozen=True):
@@ -89,11 +93,29 @@ class Stop(Order, frozen=True):
     attempt: Number
 
 
+class Judge(Order, frozen=True):
+    """Score that model on the samples that you hold back, and report sums."""
+
+    cycle: Number
+    model: str
+
+
 class Leave(Order, frozen=True):
     """It is over."""
 
 
-AnyOrder = Measure | Bound | Train | Stop | Leave
+AnyOrder = Measure | Bound | Train | Stop | Judge | Leave
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """The sums of a score."""
+
+    learner: Number
+    cycle: Number
+    samples: Number
+    loss_sum: float
+    right: Number
+    judged: Number
 
 
 class Handed(msgspec.Struct, frozen=True):

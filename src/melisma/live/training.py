@@ -4,6 +4,7 @@ Everything that can be wrong with the task is found before a learner is started.
 """
 
 import asyncio
+import os
 import secrets
 import shutil
 import sys
@@ -35,7 +36,8 @@ from melisma.learning.trainer import Trainer
 from melisma.learning.trainers import fits, trainer_for
 from melisma.live.agent import Setting
 from melisma.live.device import Emulated
-from melisma.live.orchestrator import Goal, Orchestrator
+from melisma.live.goal import Goal
+from melisma.live.orchestrator import Orchestrator
 from melisma.live.processes import learners
 from melisma.live.storehouse import Storehouse
 
@@ -71,6 +73,31 @@ class Prepared:
     folder: Path
     path: tuple[str, ...]
 
+    @property
+    def shares(self) -> list[float]:
+        """What each device is of one core of this machine."""
+        shares: list[float] = self.fleet.core_shares(self.task, _core_sample_s(self)).tolist()
+        return shares
+
+    @property
+    def notes(self) -> list[str]:
+        """What of the devices this machine cannot stand for."""
+        shares, cores = self.shares, os.cpu_count() or 1
+        large = [name for name, share in zip(self.fleet.names, shares, strict=True) if share > 1]
+        total = sum(min(share, 1.0) for share in shares)
+        said = []
+        if large:
+            said.append(
+                f"{', '.join(large[:5])}{', ...' * (len(large) > 5)}: more than one core of this "
+                "machine; a learner here has one"
+            )
+        if total > cores:
+            said.append(
+                f"the devices together are {total:.1f} cores, this machine has {cores}: they will "
+                "be slower than said, and measured so"
+            )
+        return said
+
 
 def prepare(
     task: Task | str | Path,
@@ -91,6 +118,8 @@ def prepare(
     row.check_passes(task.passes)
     data = load(task.data, task.data_args)
     trainer = trainer_for(task)
+    if not len(data.test) and task.mode != "federated":
+        raise SettingError(f"data {task.data} has no test samples to score a model with")
     fits(trainer, data)
     layout = Layout.of(trainer.initial())
     sizes = Sizes(
@@ -210,7 +239,7 @@ def _own(prepared: Prepared, number: int) -> Path:
 
 def _settings(prepared: Prepared, address: str) -> list[Setting]:
     fleet, task = prepared.fleet, prepared.task
-    shares = fleet.core_shares(task, _core_sample_s(prepared)).tolist()
+    shares = prepared.shares
     federated = task.mode == "federated"
     settings = []
     for number, name in enumerate(fleet.names):

@@ -1,0 +1,263 @@
+"""The orchestrator as learners meet it: a hand-made learner says what a real one would not."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from melisma import axon
+from melisma.cycle import commands as do
+from melisma.cycle import events as ev
+from melisma.cycle.trace import Step
+from melisma.errors import AxonError
+from melisma.fleet.task import Sizes, Task
+from melisma.learning.data import Split
+from melisma.learning.parameters import Layout
+from melisma.learning.shards import ShardFolder
+from melisma.live import orders as say
+from melisma.live.goal import Goal
+from melisma.live.orchestrator import Orchestrator
+from melisma.live.storehouse import Storehouse
+from tests.live import small
+
+TASK = Task(
+    name="blobs",
+    model="tests.live.small:Linear",
+    data="tests.live.small:blobs",
+    scheme="equal",
+    passes=1,
+    deadline_s=5.0,
+    cycles=2,
+    shard_samples=50,
+    sizes=Sizes(samples=600),
+)
+GOOD = {"weight": np.full(4, 2.0, np.float32), "bias": np.zeros(1, np.float32)}
+
+
+class Run:
+    """A run in this process, its learners played by the test."""
+
+    def __init__(
+        self, folder: Path, task: Task = TASK, names: tuple[str, ...] = ("a", "b")
+    ) -> None:
+        (train, labels), (test, test_labels) = small.blobs()
+        trainer = small.Linear(task)
+        parts = [np.arange(start, start + 50) for start in range(0, 600, 50)]
+        shards = ShardFolder(folder / "shards", Split(train, labels), parts)
+        store = Storehouse(folder, Layout.of(trainer.initial()), shards)
+        goal = Goal("r1", task, trainer, Split(test, test_labels))
+        self.steps: list[Step] = []
+        self.store = store
+        self.orchestrator = Orchestrator(goal, ("a", "b"), store, self.steps.append)
+
+    def of(self, kind: type) -> list[Any]:
+        events = [each.event for each in self.steps if isinstance(each.event, kind)]
+        said = [c for each in self.steps for c in each.commands if isinstance(c, kind)]
+        return events or said
+
+
+@pytest.fixture
+async def run(tmp_path: Path) -> AsyncIterator[tuple[Run, axon.Remote]]:
+    made = Run(tmp_path)
+    made.orchestrator.begin()
+    async with made.orchestrator.worker().listening() as address:
+        with axon.connect(address) as remote:
+            yield made, remote.aio
+    made.store.close()
+
+
+async def orders(remote: Any, number: int, kind: type) -> Any:
+    """The next order of that kind."""
+    while True:
+        for order in say.orders(await remote.orders(number, None)):
+            if isinstance(order, kind):
+                return order
+
+
+async def joined(remote: Any, *names: str) -> None:
+    for name in names:
+        entry = say.checked(await remote.enter(name), say.Entry)
+        await remote.join(say.plain(say.Joining(entry.number, "costs")))
+
+
+def handed(learner: int, cycle: int = 1, attempt: int = 1, **said: Any) -> Any:
+    values: dict[str, Any] = {"visits": 300, "loss": 0.5, "phases": (0.0,) * 6} | said
+    return say.plain(say.Handed(learner=learner, cycle=cycle, attempt=attempt, **values))
+
+
+async def test_a_learner_learns_its_task_and_what_to_measure_itself_on(run: Any) -> None:
+    _, remote = run
+    entry = say.checked(await remote.enter("b"), say.Entry)
+    assert entry.number == 1
+    assert entry.task == TASK
+    assert len(entry.subset) == say.SUBSET
+    assert len({parcel.sha256 for parcel in entry.subset}) == say.SUBSET
+
+
+async def test_shards_and_parameters_are_there_to_fetch_and_nothing_else(run: Any) -> None:
+    made, remote = run
+    entry = say.checked(await remote.enter("a"), say.Entry)
+    line = axon.connect(str(remote._line.caller.requests.address))
+    with line:
+        found = await asyncio.to_thread(lambda: b"".join(axon.fetch(line, entry.subset[0].sha256)))
+        assert len(found) == entry.subset[0].size_bytes
+        for name in ("trace.jsonl", "../trace.jsonl", "model-7.safetensors"):
+            with pytest.raises(AxonError, match="no file"):
+                await asyncio.to_thread(list, axon.fetch(line, name))
+    assert made.store.path(say.FIRST_MODEL) is not None
+
+
+async def test_an_update_is_counted_once(run: Any) -> None:
+    made, remote = run
+    await joined(remote, "a", "b")
+    await orders(remote, 0, say.Train)
+    first, second = await asyncio.gather(
+        remote.update(handed(0), GOOD), remote.update(handed(0), GOOD)
+    )
+    assert first == second == ""
+    await remote.update(handed(0), GOOD)
+    await remote.update(handed(1), GOOD)
+    aggregate = made.of(do.Aggregate)[0]
+    assert aggregate.learners.tolist() == [0, 1]
+    assert aggregate.weights.tolist() == [300.0, 300.0]
+    assert len(made.of(do.Withdraw)) == 2
+
+
+async def test_an_update_of_an_old_cycle_or_attempt_does_not_count(run: Any) -> None:
+    made, remote = run
+    await joined(remote, "a", "b")
+    await orders(remote, 0, say.Train)
+    for number in (0, 1):
+        await remote.update(handed(number), GOOD)
+    second = await orders(remote, 0, say.Train)
+    assert second.cycle == 2
+    wild = {"weight": np.full(4, 1e6, np.float32), "bias": np.zeros(1, np.float32)}
+    for cycle, attempt in ((1, 1), (2, 0), (2, 2), (3, 1)):
+        await remote.update(handed(0, cycle, attempt), wild)
+    for number in (0, 1):
+        await remote.update(handed(number, cycle=2), GOOD)
+    await made.orchestrator.finished
+    assert made.store.parameters["weight"].tolist() == [2.0] * 4
+    assert len(made.of(do.Withdraw)) == 4
+
+
+@pytest.mark.parametrize(
+    ("update", "words"),
+    [
+        ({**GOOD, "weight": np.full(4, np.nan, np.float32)}, "not finite"),
+        ({**GOOD, "weight": np.full(4, np.inf, np.float32)}, "not finite"),
+        ({**GOOD, "weight": np.zeros(5, np.float32)}, "float32[5]"),
+        ({**GOOD, "weight": np.zeros(4, np.float64)}, "float64[4]"),
+        ({"weight": GOOD["weight"]}, "bias is missing"),
+        ({**GOOD, "extra": np.zeros(1, np.float32)}, "extra is not of this model"),
+        ({}, "missing"),
+    ],
+)
+async def test_an_update_that_is_none_is_refused_and_the_others_count(
+    run: Any, update: dict[str, Any], words: str
+) -> None:
+    made, remote = run
+    await joined(remote, "a", "b")
+    await orders(remote, 0, say.Train)
+    refused = await remote.update(handed(0), update)
+    assert "the update of a is refused" in refused
+    assert words in refused
+    await remote.update(handed(1), GOOD)
+    assert made.of(do.Aggregate)[0].learners.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda remote: remote.enter("nobody"),
+        lambda remote: remote.join({"number": 0}),
+        lambda remote: remote.join({"number": 7, "tells": "costs"}),
+        lambda remote: remote.orders(-1, None),
+        lambda remote: remote.orders("0", None),
+        lambda remote: remote.orders(0, "far"),
+        lambda remote: remote.costs(0, [[1.0, 2.0]]),
+        lambda remote: remote.costs(0, [[-1.0, 0.0, 1.0]] * 3),
+        lambda remote: remote.bound(0, 1, 5.0, -3),
+        lambda remote: remote.bound(0, 1, 5.0, "many"),
+        lambda remote: remote.update({"learner": 0}, GOOD),
+        lambda remote: remote.update(handed(0) | {"visits": -1}, GOOD),
+        lambda remote: remote.update(handed(0) | {"phases": (1.0,)}, GOOD),
+        lambda remote: remote.update(handed(9), GOOD),
+        lambda remote: remote.hear({"event": "TaskCancelled"}),
+        lambda remote: remote.gone(0, "no"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_and_changes_nothing(run: Any, call: Any) -> None:
+    made, remote = run
+    before = len(made.steps)
+    with pytest.raises(AxonError):
+        await call(remote)
+    assert len(made.steps) == before
+
+
+async def test_nobody_joins_twice(run: Any) -> None:
+    made, remote = run
+    await joined(remote, "a")
+    with pytest.raises(AxonError, match="a has joined before"):
+        await joined(remote, "a")
+    assert len(made.of(ev.LearnersJoined)) == 1
+
+
+async def test_an_order_says_how_much_time_is_left_when_it_is_asked_for(run: Any) -> None:
+    _, remote = run
+    await joined(remote, "a", "b")
+    prompt = await orders(remote, 0, say.Train)
+    await asyncio.sleep(0.2)
+    late = await orders(remote, 1, say.Train)
+    assert late.seconds_left <= prompt.seconds_left - 0.15
+
+
+async def test_who_fails_is_gone_and_said_so_once(run: Any) -> None:
+    made, remote = run
+    await joined(remote, "a", "b")
+    await remote.fail(0, "a: out of memory")
+    made.orchestrator.gone(0, "its process ended")
+    assert [each.reason for each in made.of(ev.LearnersLeft)] == ["a: out of memory"]
+
+
+async def test_the_model_is_on_disk_after_each_cycle(run: Any) -> None:
+    from safetensors.numpy import load_file
+
+    made, remote = run
+    await joined(remote, "a", "b")
+    await orders(remote, 0, say.Train)
+    for number in (0, 1):
+        await remote.update(handed(number), GOOD)
+    await orders(remote, 0, say.Train)
+    assert made.store.model is not None
+    assert load_file(made.store.model)["weight"].tolist() == [2.0] * 4
+    assert not list((made.store.folder / "updates").iterdir())
+
+
+async def test_a_watcher_that_fails_ends_the_run_with_its_error(run: Any) -> None:
+    made, remote = run
+
+    def broken(_: Step) -> None:
+        raise ZeroDivisionError("the watcher broke")
+
+    made.orchestrator._watch = broken
+    with pytest.raises(ZeroDivisionError):
+        await joined(remote, "a")
+    with pytest.raises(ZeroDivisionError):
+        await made.orchestrator.finished
+
+
+def test_orders_survive_the_way() -> None:
+    parcel = say.Parcel(3, "0" * 64, 100, 10)
+    sent = [
+        say.Measure(2.0),
+        say.Bound(1, 5.0, 2),
+        say.Train(1, 1, "model-0.safetensors", 2, 4.5, (parcel,)),
+        say.Stop(1, 1),
+        say.Leave(),
+    ]
+    assert say.orders(msgspec.json.decode(msgspec.json.encode(say.plain(sent)))) == sent
