@@ -8,6 +8,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+# Pages that train start processes, each of which loads a framework.
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "page",
     [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))],

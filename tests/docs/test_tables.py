@@ -71,4 +71,4 @@ def test_the_files_on_the_quickstart_can_be_read(tmp_path: Path) -> None:
     assert [name for name, _ in printed] == ["task.toml", "fleet.toml", "own.toml"]
     assert read_task(tmp_path / "task.toml").scheme == "dab"
     assert read_task(tmp_path / "own.toml").model == "spirals:Net"
-    assert read_fleet(tmp_path / "fleet.toml").names == ("pi", "laptop")
+    assert read_fleet(tmp_path / "fleet.toml").names == ("pi", "jetson")

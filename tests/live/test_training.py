@@ -3,7 +3,6 @@
 import shutil
 import socket
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -200,11 +199,11 @@ def test_what_cannot_work_is_said_before_a_learner_starts(
 
 def test_a_run_can_be_cancelled_and_keeps_its_model(place: Path) -> None:
     """As Ctrl-C does it, from the thread that waits."""
-    from melisma.live import training
+    from melisma.live import preparation, training
 
-    prepared = training.prepare(*written({"cycles": 1000}, {}), None, place / "run")
+    prepared = preparation.prepare(*written({"cycles": 1000}, {}), None, place / "run")
     reached = threading.Event()
-    stop: list[Callable[[], object]] = []
+    stop = training.Stop()
     reports: list[Report] = []
 
     def watch(step: Step) -> None:
@@ -217,7 +216,7 @@ def test_a_run_can_be_cancelled_and_keeps_its_model(place: Path) -> None:
     thread = threading.Thread(target=work)
     thread.start()
     assert reached.wait(30)
-    stop.pop()()
+    stop()
     thread.join(20)
     (report,) = reports
     assert report.outcome == "cancelled"

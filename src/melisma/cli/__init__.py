@@ -2,7 +2,8 @@
 
 A subcommand is a module of this package with a click command named `command`;
 it is imported only when it is asked for, so that `melisma --version` stays quick.
-Exit codes: 0 done, 1 an error of Melisma, 2 wrong usage or settings; errors are one line.
+Exit codes: 0 done, 1 an error of Melisma, 2 wrong usage or settings, 130 interrupted; errors are
+one line.
 """
 
 import sys
@@ -39,10 +40,17 @@ def melisma() -> None:
 def main() -> None:
     """Run the command line; an error of Melisma becomes one line and an exit code."""
     try:
-        melisma.main(prog_name="melisma")
+        code = melisma.main(prog_name="melisma", standalone_mode=False)
+    except click.Abort:
+        click.echo("melisma: interrupted", err=True)
+        code = 130
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
     except MelismaError as error:
         click.echo(f"melisma: {one_line(error)}", err=True)
-        sys.exit(2 if isinstance(error, SettingError) else 1)
+        code = 2 if isinstance(error, SettingError) else 1
+    sys.exit(code or 0)
 
 
 def one_line(error: MelismaError) -> str:

@@ -1,7 +1,4 @@
-"""`melisma run`: train a task on a fleet of emulated devices, and show it.
-
-Exit codes: 0 trained, 1 could not be trained, 2 wrong usage or settings, 130 interrupted.
-"""
+"""`melisma run`: train a task on a fleet of emulated devices, and show it."""
 
 import sys
 import time
@@ -21,7 +18,9 @@ from melisma.cli.run_view import cycle_line, view
 from melisma.cycle.events import Evaluated
 from melisma.cycle.story import Story
 from melisma.cycle.trace import Step
-from melisma.live.training import Watcher, prepare, run
+from melisma.live.orchestrator import Watcher
+from melisma.live.preparation import prepare
+from melisma.live.training import run
 
 FIRST = Path(__file__).parent / "first"
 EXIT = {"done": 0, "stopped": 0, "failed": 1, "cancelled": 130}

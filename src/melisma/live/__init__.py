@@ -13,5 +13,6 @@ What is where::
     experience.py    what a learner knows of its own costs
     device.py        the device that a learner stands for, emulated or real
     processes.py     learners as processes of this machine
+    preparation.py   what a run needs, read and checked
     training.py      `train`: a task and a fleet to a report
 """
