@@ -203,3 +203,21 @@ def test_in_a_terminal_each_learner_is_shown(place: Path) -> None:
     assert "tortoise" in text
     assert "cycle 2 of 2" in text
     assert "the deadline of 1 s held in 2 of 2 cycles" in text
+
+
+@pytest.mark.timeout(240)
+def test_without_arguments_four_unlike_devices_learn_digits(tmp_path: Path) -> None:
+    """The main job, as `make run` does it."""
+    command = [*MELISMA, "--json", "--out", "digits"]
+    result = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=220
+    )
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report["accuracy"] >= 0.9
+    assert report["task"]["scheme"] == "dab"
+    assert len(report["cycles"]) == 6
+    trained = {each["name"]: each["samples"] for each in report["learners"]}
+    assert len(trained) == 4
+    # Who is faster trains more.
+    assert trained["jetson"] > 2 * trained["pi-kitchen"]

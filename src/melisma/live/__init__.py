@@ -10,7 +10,8 @@ What is where::
     agent.py         a learner: asks for orders and follows them
     job.py           an assignment at a learner, against its deadline
     supply.py        parameters and shards that it fetches
-    experience.py    what a learner knows of its own costs
+    measuring.py     its benchmark; experience.py what it knows of its costs
+    own.py           data that lies on its device
     device.py        the device that a learner stands for, emulated or real
     processes.py     learners as processes of this machine
     preparation.py   what a run needs, read and checked

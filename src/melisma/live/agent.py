@@ -10,12 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import msgspec
-import numpy as np
 from numpy.typing import NDArray
 
 from melisma import axon
@@ -23,21 +23,20 @@ from melisma.allocation import dab_shards, scheme_named
 from melisma.cycle.events import PHASES
 from melisma.errors import AxonError, MelismaError, SettingError
 from melisma.fleet.chance import generator
-from melisma.fleet.estimates import Estimate
 from melisma.fleet.fleet_file import Tells
-from melisma.learning.data import Split
 from melisma.learning.parameters import Layout
-from melisma.learning.shards import ShardCache, decoded, together
+from melisma.learning.shards import ShardCache, together
 from melisma.learning.trainer import Trained
 from melisma.live import orders as say
 from melisma.live.device import Device, Emulated
 from melisma.live.experience import Experience, per
 from melisma.live.job import Job, WithdrawnError
 from melisma.live.jury import NOTHING
+from melisma.live.measuring import measured
+from melisma.live.own import read_own
 from melisma.live.supply import Supply
 
 CACHE_BYTES = 4 << 30
-HOLD_BACK = 10
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +71,7 @@ class Agent:
         layout = Layout.of(self._trainer.initial())
         cache = ShardCache(Path(setting.cache), setting.cache_bytes)
         self._supply = Supply(orchestrator, cache, layout)
-        self._own, self._held_back = _read_own(setting.own, hold_back=entry.hold_back)
+        self._own, self._held_back = read_own(setting.own, hold_back=entry.hold_back)
         self._tells = setting.tells
         self._orders: SimpleQueue[tuple[float, say.AnyOrder]] = SimpleQueue()
         self._jobs: dict[tuple[int, int], Job] = {}
@@ -243,42 +242,11 @@ class Agent:
             self._experience = self._experience.after(**took_s)
 
     def _measure(self, until_at: float) -> None:
-        """The subset benchmark, until then at the latest."""
-        from melisma.learning.benchmark import subset
-        from melisma.learning.trainers import trainer_for
-
-        began = time.monotonic()
-        self._supply.model(say.FIRST_MODEL, self._device)
-        down_s = time.monotonic() - began
-        ship_s: list[float] = []
-        for parcel in self._entry.subset:
-            began = time.monotonic()
-            if began >= until_at and ship_s:
-                break
-            if not self._supply.has(parcel):
-                self._supply.shard(parcel, self._device)
-                ship_s.append(time.monotonic() - began)
-        samples = self._own[: say.SUBSET] or self._supply.read(self._entry.subset)
-        self._device.begin_work()
-        # On a copy: nothing of it stays in the optimiser.
-        cost = subset(
-            trainer_for(self._task),
-            samples,
-            rng=generator(self._task.seed, "benchmark", learner=self._entry.number),
-            now_s=time.monotonic,
-            rest=self._device.rest,
-            until_s=until_at,
-            shard_samples=self._task.shard_samples,
-        )
-        link = Estimate.of([down_s])
-        known = self._experience.ship_s if self._experience else Estimate(0.0, 0.0)
-        self._experience = Experience(
-            train_s=cost.shard_s,
-            ship_s=Estimate.of(ship_s) if ship_s else known,
-            down_s=link,
-            up_s=link,
-            rest_s=cost.setup_s,
-        )
+        """Anew; what shards take to fetch is not forgotten where all of them are here."""
+        known = self._experience
+        self._experience = measured(self._entry, self._supply, self._own, self._device, until_at)
+        if known is not None and not self._experience.ship_s.mean:
+            self._experience = replace(self._experience, ship_s=known.ship_s)
 
 
 def take_part(setting: Setting) -> None:
@@ -294,21 +262,6 @@ def take_part(setting: Setting) -> None:
         said = " ".join(str(error).split()) or type(error).__name__
         orchestrator.fail(entry.number, f"{setting.name}: {said}"[:1000])
         raise
-
-
-def _read_own(folder: str | None, *, hold_back: bool) -> tuple[list[Split], list[Split]]:
-    """The shards that lie on the device, in the order of their names, and what is held back."""
-    paths = sorted(Path(folder).iterdir()) if folder is not None else []
-    shards = [decoded(path.read_bytes()) for path in paths]
-    if not hold_back:
-        return shards, []
-    return [_some(shard, back=False) for shard in shards], [_some(s, back=True) for s in shards]
-
-
-def _some(shard: Split, *, back: bool) -> Split:
-    """One sample in so many is held back, the first among them."""
-    chosen = (np.arange(len(shard)) % HOLD_BACK == 0) == back
-    return Split(shard.samples[chosen], shard.labels[chosen])
 
 
 def _end_with_parent() -> None:
