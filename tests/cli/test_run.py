@@ -95,9 +95,16 @@ def test_json_is_the_same_as_data(place: Path) -> None:
 
 
 def test_another_scheme_can_be_asked_for(place: Path) -> None:
-    result = small_run(place, "--scheme", "staleness", "--json")
+    result = small_run(place, "--scheme", "proportional")
     assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout)["task"]["scheme"] == "staleness"
+    assert [line.partition(":")[0] for line in result.stdout.splitlines()[:2]] == [
+        "cycle 1",
+        "cycle 2",
+    ]
+    assert "under way" not in result.stdout
+    (trace,) = place.glob("runs/*/trace.jsonl")
+    first = json.loads(trace.read_text().splitlines()[0])
+    assert first["event"]["task"]["scheme"] == "proportional"
 
 
 @pytest.mark.parametrize(

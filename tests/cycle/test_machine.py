@@ -123,6 +123,11 @@ def test_a_plan_that_cannot_be_found_is_refused_with_what_would_do() -> None:
     assert "deadline_s of" in finish(trace).reason
 
 
+def test_a_refusal_names_learners() -> None:
+    trace = Play(of_scheme("synchronous"), [Device(50.0), Device(60.0)]).run()
+    assert finish(trace).reason.endswith("(device-0, device-1)")
+
+
 def test_an_update_counts_once() -> None:
     def doubled(event: ev.Event) -> list[ev.Event]:
         return [event, event] if isinstance(event, ev.UpdatesReceived) else [event]

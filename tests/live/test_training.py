@@ -176,6 +176,7 @@ def test_a_port_that_is_taken_is_named(place: Path) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(SettingError, match=f"cannot listen on 127.0.0.1:{port}"):
             train(*written({}, {}), folder=place / "run", port=port)
+    assert not (place / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_what_cannot_work_is_said_before_a_learner_starts(
 ) -> None:
     with pytest.raises(error, match=words):
         run(place, **said)
-    assert not (place / "run" / "devices").exists()
+    assert not (place / "run").exists()
 
 
 def test_a_run_can_be_cancelled_and_keeps_its_model(place: Path) -> None:

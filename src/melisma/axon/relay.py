@@ -92,10 +92,7 @@ class Relay(Service):
         identity = self._identity
         context = axon_tls.server_context(identity) if identity else None
         server = Server(self._handle, self.limits, context)
-        try:
-            port = await server.listen(self.host, self.port)
-        except OSError as error:
-            raise SettingError(f"cannot listen on {self.host}:{self.port}: {error}") from error
+        port = await server.listen(self.host, self.port)
         fingerprint = axon_tls.identity_fingerprint(identity) if identity else None
         try:
             yield str(Address(self.host, port, bool(identity), fingerprint))

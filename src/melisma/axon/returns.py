@@ -25,7 +25,7 @@ from melisma.axon.outcome import Outcome
 from melisma.axon.requests import Answer, Requests
 from melisma.axon.server import Exchange, Reply, Server
 from melisma.axon.tokens import TokenCheck
-from melisma.errors import AxonError, LostError, MalformedError, RefusedError, SettingError
+from melisma.errors import AxonError, LostError, MalformedError, RefusedError
 
 _log = logging.getLogger("melisma.axon")
 POST_ATTEMPTS: Final = 5
@@ -42,10 +42,7 @@ class ReturnServer:
         self._server = Server(self._handle, Limits(), context)
         self._loop = background.loop()
         listening = asyncio.run_coroutine_threadsafe(self._server.listen(host, port), self._loop)
-        try:
-            found = listening.result()
-        except OSError as error:
-            raise SettingError(f"cannot listen on {host}:{port} for results: {error}") from error
+        found = listening.result()
         secret = secrets.token_hex(16)
         self._tokens = TokenCheck(secret)
         pinned = tls.identity_fingerprint(identity) if identity else ""

@@ -22,7 +22,13 @@ from melisma.axon.message import Buffer, Message, buffers_bytes
 from melisma.axon.outcome import Outcome, failed
 from melisma.axon.transport import tune
 from melisma.axon.wire import discard, read_bytes, read_message
-from melisma.errors import AxonError, MalformedError, TooLargeError, TooSlowError
+from melisma.errors import (
+    AxonError,
+    MalformedError,
+    SettingError,
+    TooLargeError,
+    TooSlowError,
+)
 
 _log = logging.getLogger("melisma.axon")
 _DRAIN_BYTES: Final = 1 << 20
@@ -116,9 +122,14 @@ class Server:
     async def listen(self, host: str, port: int) -> int:
         """Start to listen; the port, chosen by the system where ``port`` is 0."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: _Accepted(self), host, port, ssl=self._tls, backlog=1024
-        )
+        try:
+            self._server = await loop.create_server(
+                lambda: _Accepted(self), host, port, ssl=self._tls, backlog=1024
+            )
+        except OSError as error:
+            # The loop's own words say the address once more.
+            _, _, why = (error.strerror or str(error)).rpartition(": ")
+            raise SettingError(f"cannot listen on {host}:{port}: {why}") from error
         found: int = self._server.sockets[0].getsockname()[1]
         return found
 

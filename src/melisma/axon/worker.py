@@ -95,10 +95,7 @@ class Worker(Service):
         fingerprint = axon_tls.identity_fingerprint(identity) if identity else None
         self._calls = Calls(self.functions, self.limits, self.metrics)
         server = Server(self._handle, self.limits, context)
-        try:
-            port = await server.listen(self.host, self.port)
-        except OSError as error:
-            raise SettingError(f"cannot listen on {self.host}:{self.port}: {error}") from error
+        port = await server.listen(self.host, self.port)
         host = socket.gethostname() if self.host in _EVERYWHERE else self.host
         address = Address(self.advertise or host, port, bool(identity), fingerprint)
         presence = Presence(self.name, self.announce, self.board, self.relay)

@@ -50,7 +50,7 @@ class Watched:
         """One more step, and a line where it ends a cycle."""
         self.hear(step)
         if isinstance(step.event, Evaluated):
-            write(f"{cycle_line(self._story.report().cycles[-1])}\n")
+            write(f"{cycle_line(self._story.report().cycles[step.event.cycle - 1])}\n")
 
 
 @contextmanager

@@ -67,7 +67,8 @@ def cycle_line(cycle: Cycle) -> str:
         return f"{start} {cycle.ending}: {cycle.reason}"
     time = f"{cycle.waited_s:.1f} of {cycle.deadline_s:g} s"
     if not cycle.by_deadline:
-        time = f"{cycle.waited_s:.1f} s, past its deadline of {cycle.deadline_s:g} s"
+        late_s = cycle.waited_s - cycle.deadline_s
+        time = f"{late_s:.2g} s past its deadline of {cycle.deadline_s:g} s"
     came = sum(each.status == "in" for each in cycle.assignments)
     absent = [f"{each.name} {each.status}" for each in cycle.assignments if each.status != "in"]
     if len(absent) > TOLD:

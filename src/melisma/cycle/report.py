@@ -207,7 +207,11 @@ class Report:
         kept = sum(each.by_deadline for each in self.over)
         said = f"the deadline of {deadline_s:g} s held in {kept} of {_count(self.over, 'cycle')}"
         waited = [each.waited_s for each in self.over if not each.empty]
-        return f"{said}; the longest took {max(waited):.4g} s" if waited else said
+        if not waited:
+            return said
+        late_s = max(waited) - deadline_s
+        late = f", {late_s:.2g} s too long" if late_s > 0 else ""
+        return f"{said}; the longest took {max(waited):.4g} s{late}"
 
     @property
     def satisfaction(self) -> float:

@@ -5,7 +5,7 @@ import numpy as np
 from melisma.cycle import commands as do
 from melisma.cycle import events as ev
 from melisma.cycle.events import Ints
-from melisma.cycle.planning import deal, samples_of, share
+from melisma.cycle.planning import able, deal, samples_of, share
 from melisma.cycle.state import Stage, State, Work
 from melisma.errors import InfeasibleError
 
@@ -16,6 +16,8 @@ Commands = list[do.Command]
 TAIL = 0.1
 # So many cycles in a row without an update end a run.
 EMPTY = 3
+# So many learners are named in a refusal.
+NAMED = 5
 
 
 def dispatched(state: State, at_s: float) -> Commands:
@@ -23,7 +25,7 @@ def dispatched(state: State, at_s: float) -> Commands:
     try:
         shared = share(state)
     except InfeasibleError as error:
-        return finish(state, "failed", f"cycle {state.cycle}: {error}")
+        return finish(state, "failed", f"cycle {state.cycle}: {error}{_names(state, error)}")
     learners = state.learners
     busy = (shared.plan.shards > 0) & (shared.plan.updates > 0)
     who, counts = shared.learners[busy], shared.plan.shards[busy]
@@ -51,6 +53,14 @@ def dispatched(state: State, at_s: float) -> Commands:
         ),
         *wake(state),
     ]
+
+
+def _names(state: State, error: InfeasibleError) -> str:
+    """Schemes know learners by number only."""
+    present = able(state)[list(error.learners[:NAMED])].tolist()
+    named = ", ".join(state.learners.names[learner] for learner in present)
+    more = ", ..." * (len(error.learners) > NAMED)
+    return f" ({named}{more})" if named else ""
 
 
 def _measured_anew(state: State, learners: tuple[int, ...]) -> Commands:

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 from safetensors.numpy import save
@@ -35,11 +35,11 @@ class Storehouse:
     version: int = 0
     parameters: dict[str, NDArray[Any]] = field(default_factory=dict)
     _spooled: dict[int, Spooled] = field(default_factory=dict)
+    _trace: BinaryIO | None = None
 
     def __post_init__(self) -> None:
         for part in ("updates", "parameters"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
-        self._trace = (self.folder / TRACE).open("xb")
         self._parcels = (
             [Parcel(s.number, s.sha256, s.size_bytes, s.samples) for s in self.shards.shards]
             if self.shards is not None
@@ -73,7 +73,9 @@ class Storehouse:
         self._save(self.folder / "parameters" / self.model_name)
 
     def record(self, step: Step) -> None:
-        """One more line of the trace."""
+        """One more line of the trace, which begins with the first."""
+        if self._trace is None:
+            self._trace = (self.folder / TRACE).open("xb")
         self._trace.write(line(step))
         self._trace.flush()
 
@@ -107,7 +109,8 @@ class Storehouse:
 
     def close(self) -> None:
         """Keep what is for others: the trace and the model."""
-        self._trace.close()
+        if self._trace is not None:
+            self._trace.close()
         for part in ("updates", "parameters"):
             shutil.rmtree(self.folder / part, ignore_errors=True)
 

@@ -5,6 +5,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,8 +104,8 @@ async def _orchestrated(prepared: Prepared, port: int, watch: Watcher, stop: Sto
     loop = asyncio.get_running_loop()
     try:
         orchestrator = Orchestrator(prepared.goal, prepared.fleet.names, store, watch)
-        orchestrator.begin()
         async with orchestrator.worker(port).listening() as address:
+            orchestrator.begin()
             settings = _settings(prepared, address)
             async with learners(settings, prepared.folder / "devices", orchestrator.gone):
                 stop.can(lambda: loop.call_soon_threadsafe(orchestrator.cancel, "interrupted"))
@@ -114,6 +115,9 @@ async def _orchestrated(prepared: Prepared, port: int, watch: Watcher, stop: Sto
         store.close()
         for part in ("devices", "shards"):
             shutil.rmtree(prepared.folder / part, ignore_errors=True)
+        # A run that never began leaves no empty folder.
+        with suppress(OSError):
+            prepared.folder.rmdir()
     return store.model
 
 
