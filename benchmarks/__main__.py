@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: the comparison of RPC systems, or of HTTP stacks."""
+"""`python -m benchmarks`: the comparison of RPC systems, or what else can be measured here."""
 
 import argparse
 import importlib
@@ -37,7 +37,10 @@ def _continue_in(python: str) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "what", nargs="?", default="rpc", choices=["rpc", "http_stack", "staleness", "feel", "med"]
+        "what",
+        nargs="?",
+        default="rpc",
+        choices=["rpc", "http_stack", "staleness", "feel", "med", "live"],
     )
     parser.add_argument("--json", type=Path, metavar="PATH", help="where the figures go")
     parser.add_argument("--quick", action="store_true", help="one round, for a first look")
@@ -45,8 +48,8 @@ def _options() -> argparse.Namespace:
         "--only",
         nargs="+",
         default=[],
-        metavar="MODULE",
-        help="these modules of benchmarks/peers or stacks alone",
+        metavar="NAME",
+        help="these alone: modules of benchmarks/peers or stacks, or parts of live",
     )
     return parser.parse_args()
 

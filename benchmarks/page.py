@@ -9,7 +9,18 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from benchmarks import feel, http_stack, machine, med, rpc, staleness, table, wanted
+from benchmarks import (
+    feel,
+    http_stack,
+    live,
+    live_deadline,
+    machine,
+    med,
+    rpc,
+    staleness,
+    table,
+    wanted,
+)
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[1] / "docs"
@@ -44,6 +55,7 @@ def main() -> None:
     _write("http_stack.md", stacks["machine"], [servers, clients])
     (FIGURES / "rpc.svg").write_text(_picture(calls["peers"]))
     _write_allocation()
+    _write_live()
 
 
 def _write_allocation() -> None:
@@ -53,6 +65,28 @@ def _write_allocation() -> None:
     for name, tables in ALLOCATION.items():
         _write(f"{name}.md", every[name]["machine"], tables(every[name]), folder)
     (folder / "wanted.md").write_text(wanted.table(every) + "\n")
+
+
+def _write_live() -> None:
+    folder = DOCS / "live" / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    found = json.loads((RESULTS / "live.json").read_text())
+    rows = ["| target | measured | wanted | |", "|---|--:|--:|---|"]
+    for name, measured in found["parts"].items():
+        part = live.PARTS[name]
+        rows += [target.row(measured) for target in part.wanted]
+        said = [table.render(part.columns, measured["rows"])]
+        said += [
+            f"Flower's / ours, {what}: {ratio(measured):.2g}."
+            for what, ratio in part.ratios.items()
+        ]
+        said.append(f"Others used {measured['others_share']} of a core meanwhile.")
+        _write(f"{name}.md", found["machine"], said, folder)
+    (folder / "wanted.md").write_text("\n".join(rows) + "\n")
+    if "deadline" in found["parts"]:
+        learners = found["parts"]["deadline"]["learners"]
+        shown = table.render(live_deadline.LEARNER_COLUMNS, learners)
+        (folder / "learners.md").write_text(shown + "\n")
 
 
 def _staleness(found: dict[str, Any]) -> list[str]:
