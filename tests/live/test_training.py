@@ -118,6 +118,13 @@ def test_the_same_seed_gives_the_same_shards(place: Path) -> None:
     assert first.accuracy == second.accuracy
 
 
+def test_there_may_be_more_learners_than_threads_to_spare(place: Path) -> None:
+    many = [FLEET["learner"][1] | {"name": f"hare-{number}"} for number in range(12)]
+    report = run(place, fleet={"learner": many}, cycles=2, deadline_s=4.0)
+    assert report.outcome == "done", report.reason
+    assert len(report.names) == 12
+
+
 def test_processes_end_with_the_run(place: Path) -> None:
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     run(place)

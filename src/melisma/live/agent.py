@@ -137,7 +137,7 @@ class Agent:
             held=order.held,
         )
         self._orchestrator.bound(self._entry.number, order.cycle, order.deadline_s, shards)
-        if not shards and order.cycle > 1:
+        if not shards and order.deadline_s == self._task.deadline_s:
             # Nothing to do, and no cycle that would tell: maybe it can do more by now.
             self._measure(time.monotonic() + self._task.deadline_s)
 

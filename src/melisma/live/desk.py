@@ -84,7 +84,7 @@ class Desk:
     async def costs(self, number: int, costs: Any) -> None:
         """What a learner measured."""
         self._seat(number)
-        self._estimates(number, costs)
+        self._estimates(number, costs, self._to.now())
 
     async def bound(self, number: int, cycle: int, deadline_s: float, shards: int) -> None:
         """What a learner would take."""
@@ -98,7 +98,7 @@ class Desk:
         seat = self._seat(said.learner)
         refused = await self._kept(said, parameters)
         if said.costs and not refused:
-            self._estimates(said.learner, said.costs)
+            self._estimates(said.learner, said.costs, at_s)
         # Only here it is known how long the upload took.
         upload_s = max(0.0, at_s - seat.sent_s - sum(said.phases[:-1]))
         self._to.hear(
@@ -149,9 +149,9 @@ class Desk:
             self._arriving.discard(key)
         return ""
 
-    def _estimates(self, number: int, costs: Any) -> None:
-        found = np.array(say.checked(costs, say.Costs), dtype=np.float64)
-        self._hear(ev.EstimatesReported, number, costs=found[:, :, None])
+    def _estimates(self, number: int, costs: Any, at_s: float) -> None:
+        found = np.array(say.checked(costs, say.Costs), dtype=np.float64)[:, :, None]
+        self._to.hear(ev.EstimatesReported(at_s=at_s, learners=np.array([number]), costs=found))
 
     def _hear(self, kind: Callable[..., ev.Event], number: int, **said: Any) -> None:
         self._to.hear(kind(at_s=self._to.now(), learners=np.array([number]), **said))

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -27,25 +28,28 @@ async def learners(settings: Sequence[Setting], logs: Path, gone: Gone) -> Async
     processes = [
         _started(setting, logs / f"{number}.log") for number, setting in enumerate(settings)
     ]
-    watches = [
-        asyncio.create_task(_watched(number, settings[number].name, process, logs, gone))
-        for number, process in enumerate(processes)
-    ]
+    loop = asyncio.get_running_loop()
+    # A thread for each process, and none of those that the loop lends to others.
+    threads = ThreadPoolExecutor(max_workers=len(processes), thread_name_prefix="learner")
+
+    async def watched(number: int, process: "subprocess.Popen[bytes]") -> None:
+        code = await loop.run_in_executor(threads, process.wait)
+        gone(number, _last_words(settings[number].name, logs / f"{number}.log", code))
+
+    watches = [asyncio.create_task(watched(*each)) for each in enumerate(processes)]
     try:
         yield
     finally:
         for watch in watches:
             watch.cancel()
         await asyncio.to_thread(_ended, processes)
+        threads.shutdown(wait=False)
 
 
-async def _watched(
-    number: int, name: str, process: "subprocess.Popen[bytes]", logs: Path, gone: Gone
-) -> None:
-    code = await asyncio.to_thread(process.wait)
-    said = (logs / f"{number}.log").read_text(errors="replace").strip()[-LAST_WORDS:]
+def _last_words(name: str, log: Path, code: int) -> str:
+    said = log.read_text(errors="replace").strip()[-LAST_WORDS:]
     last = said.splitlines()[-1] if said else f"its process ended with {code}"
-    gone(number, last if last.startswith(name) else f"{name}: {last}")
+    return last if last.startswith(name) else f"{name}: {last}"
 
 
 def _started(setting: Setting, log: Path) -> "subprocess.Popen[bytes]":

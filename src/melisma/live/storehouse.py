@@ -123,7 +123,10 @@ class Storehouse:
         """The same file under the name that stays."""
         part = self.folder / "model.part"
         part.unlink(missing_ok=True)
-        part.hardlink_to(path)
+        try:
+            part.hardlink_to(path)
+        except OSError:  # Not every file system can.
+            shutil.copyfile(path, part)
         part.replace(self.folder / "model.safetensors")
 
     def _forget(self) -> None:
