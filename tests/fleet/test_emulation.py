@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import pytest
 
 from melisma.errors import SettingError
-from melisma.fleet.emulation import Link, Pace
+from melisma.fleet.emulation import NAP_S, Link, Pace
 
 
 @dataclass
@@ -35,6 +35,9 @@ def test_work_takes_as_long_as_on_the_share(share: float) -> None:
     for piece in range(1, 200):
         machine.work(0.001 * (1 + piece % 7))
         pace.rest()
+        assert 0 <= pace.now() - machine.now_s <= NAP_S
+    pace.settle()
+    assert pace.now() == machine.now_s
     used_s = machine.used_s - 7.0
     assert machine.now_s - 100.0 == pytest.approx(used_s / share, rel=0.01)
 
@@ -45,6 +48,7 @@ def test_other_load_on_the_machine_is_waited_for_less() -> None:
     for _ in range(100):
         machine.work(0.002, others_s=0.004)
         pace.rest()
+    pace.settle()
     assert machine.now_s - 100.0 == pytest.approx(0.2 / 0.25, rel=0.01)
 
 
@@ -54,7 +58,7 @@ def test_what_was_before_the_beginning_is_not_made_up_for() -> None:
     machine.work(10.0)
     pace.begin()
     machine.work(1.0)
-    pace.rest()
+    pace.settle()
     assert machine.now_s == pytest.approx(112.0)
 
 
@@ -71,10 +75,30 @@ def test_bytes_take_as_long_as_on_the_link(pieces: list[int]) -> None:
 def test_a_real_link_that_is_slower_is_not_slowed_further() -> None:
     machine = Machine()
     link = machine.link(8e6)
+    link.begin()
     for _ in range(10):
         machine.now_s += 0.01
         link.passed(1000)
-    assert machine.now_s - 100.0 == pytest.approx(10 * 0.011)
+    assert machine.now_s - 100.0 == pytest.approx(10 * 0.01)
+
+
+def test_what_was_slept_too_long_is_made_up_for() -> None:
+    machine = Machine()
+    link = Link(8e6, 0.0, lambda: machine.now_s, lambda s: machine.sleep(s + 0.002))
+    link.begin()
+    for _ in range(1000):
+        link.passed(1000)
+    assert machine.now_s - 100.0 == pytest.approx(1.0, rel=0.01)
+
+
+def test_an_idle_link_saves_nothing_up() -> None:
+    machine = Machine()
+    link = machine.link(8e6)
+    for _ in range(10):
+        machine.now_s += 5.0
+        link.begin()
+        link.passed(100_000)
+    assert machine.now_s - 100.0 == pytest.approx(10 * 5.1)
 
 
 @pytest.mark.parametrize("share", [0.0, -1.0, float("nan")])

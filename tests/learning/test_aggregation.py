@@ -90,3 +90,16 @@ def test_parameters_are_one_stretch_of_bytes() -> None:
         np.testing.assert_array_equal(array, update(5)[name])
     with pytest.raises(DataError, match="parameters of 3 bytes; expected 908"):
         LAYOUT.unpack(b"abc")
+
+
+def test_products_are_of_double_precision(tmp_path: Path) -> None:
+    layout = Layout.of({"a": np.zeros(2, np.float32)})
+    spool = Spool(tmp_path, layout)
+    rng = np.random.default_rng(1)
+    updates, exact = [], np.zeros(2)
+    for learner in range(3000):
+        values, weight = rng.random(2).astype(np.float32), float(rng.random())
+        updates.append(spool.add(learner, weight, {"a": values}))
+        exact += values.astype(np.float64) * weight
+    exact /= sum(each.weight for each in updates)
+    np.testing.assert_array_equal(weighted_mean(layout, updates)["a"], exact.astype(np.float32))

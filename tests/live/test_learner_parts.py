@@ -53,7 +53,7 @@ def trained(job: Job, clock: Clock, device: Device, batch_s: float, upload_s: fl
     while not stop():
         clock.work(batch_s)
         batches += 1
-    device.rest()
+    device.settle()
     return batches
 
 
@@ -120,7 +120,7 @@ def test_states_are_drawn_by_their_chances_and_the_seed(clock: Clock) -> None:
         began = clock.now_s
         device.begin_work()
         clock.work(1.0)
-        device.rest()
+        device.settle()
         return round(clock.now_s - began, 6)
 
     first = [seconds(cycle, 1) for cycle in range(40)]

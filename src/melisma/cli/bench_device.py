@@ -29,15 +29,24 @@ class Emulated:
         return Link(self.bandwidth_bps, self.latency_s, time.perf_counter, time.sleep)
 
 
-def resting(share: float | None) -> Callable[[], None]:
-    """What to call after every piece of work, from now on, on so much of one core.
+@dataclass(frozen=True)
+class Pacing:
+    """The clock of a device, and what to call after every piece of work on it."""
+
+    now_s: Callable[[], float]
+    rest: Callable[[], None]
+
+
+def paced(share: float | None) -> Pacing:
+    """From now on, on so much of one core.
 
     Each measurement has its own: what one lost to other load on the machine, the next does not
     make up for. A device that is as it is waits for nothing.
     """
     if share is None:
-        return lambda: None
-    return Pace(share, time.process_time, time.perf_counter, time.sleep).rest
+        return Pacing(time.perf_counter, lambda: None)
+    pace = Pace(share, time.process_time, time.perf_counter, time.sleep)
+    return Pacing(pace.now, pace.rest)
 
 
 def chosen(

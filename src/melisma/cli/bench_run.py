@@ -16,20 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma import axon
-from melisma.cli.bench_device import Emulated, resting
+from melisma.cli.bench_device import Emulated, Pacing, paced
 from melisma.errors import SettingError
 from melisma.fleet.chance import generator
 from melisma.fleet.emulation import Link
 from melisma.fleet.estimates import Estimate
 from melisma.fleet.task import Task
-from melisma.learning.benchmark import Reference, download, flops, subset
+from melisma.learning.benchmark import Reference, TrainCost, download, flops, subset
 from melisma.learning.data import DataSet, Split, load
 from melisma.learning.partition import shuffled_shards
 from melisma.learning.shards import Shard, ShardFolder, together
 from melisma.learning.trainer import Trainer
 from melisma.learning.trainers import fits, train_on_one_thread, trainer_for
-
-Rest = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -99,19 +97,17 @@ class _Work:
             parameters, self.few[0], 1, self.rng("warm-up"), lambda: next(asked, True)
         )
 
-    def trained_s(self, rest: Rest) -> float:
+    def trained_s(self, pacing: Pacing) -> float:
         """Seconds to train the others, in one go."""
 
         def go_on() -> bool:
-            rest()
+            pacing.rest()
             return False
 
         parameters, samples = self.trainer.initial(), together(self.others)
-        rest()
-        began_s = time.perf_counter()
+        began_s = pacing.now_s()
         self.trainer.train(parameters, samples, 1, self.rng("others"), go_on)
-        rest()
-        return time.perf_counter() - began_s
+        return pacing.now_s() - began_s
 
 
 def report(
@@ -128,7 +124,7 @@ def report(
     if device is not None:
         train_on_one_thread()
         work.warm_up()
-        reference = Reference(flops(time.perf_counter, resting(1.0)), work.trained_s(resting(1.0)))
+        reference = Reference(_rate(1.0), work.trained_s(paced(1.0)))
         share = device.core_share(reference.seconds / sum(map(len, work.others)))
     train = _train(work, counts, share)
     return Report(
@@ -142,18 +138,8 @@ def report(
 
 
 def _train(work: _Work, counts: list[int], share: float | None) -> Part:
-    costs = [
-        subset(
-            work.trainer,
-            work.few[:count],
-            rng=work.rng(f"subset of {count}"),
-            now_s=time.perf_counter,
-            rest=resting(share),
-            shard_samples=work.task.shard_samples,
-        )
-        for count in counts
-    ]
-    actual_s = work.trained_s(resting(share))
+    costs = [_cost(work, count, paced(share)) for count in counts]
+    actual_s = work.trained_s(paced(share))
     guesses = [
         _guess(count, cost.seconds(work.other_shards), actual_s, cost.shard_s, cost.setup_s)
         for count, cost in zip(counts, costs, strict=True)
@@ -161,8 +147,24 @@ def _train(work: _Work, counts: list[int], share: float | None) -> Part:
     return Part(len(work.others), actual_s, tuple(guesses))
 
 
+def _cost(work: _Work, count: int, pacing: Pacing) -> TrainCost:
+    return subset(
+        work.trainer,
+        work.few[:count],
+        rng=work.rng(f"subset of {count}"),
+        now_s=pacing.now_s,
+        rest=pacing.rest,
+        shard_samples=work.task.shard_samples,
+    )
+
+
+def _rate(share: float | None) -> float:
+    pacing = paced(share)
+    return flops(pacing.now_s, pacing.rest)
+
+
 def _flops(share: float | None, reference: Reference | None, actual_s: float) -> Flops:
-    rate = flops(time.perf_counter, resting(share))
+    rate = _rate(share)
     if reference is None:
         return Flops(rate)
     predicted_s = reference.predicted_s(rate)

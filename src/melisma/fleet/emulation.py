@@ -10,13 +10,20 @@ from dataclasses import dataclass, field
 
 from melisma.errors import SettingError
 
+# Whoever sleeps wakes to cold caches, and small models then take twice the processor time: rests
+# are saved up to naps of this length.
+NAP_S = 0.05
+# A link makes up for what sleeping and scheduling took too long, as far back as this.
+MADE_UP_S = 0.05
+
 
 @dataclass
 class Pace:
     """Makes work take as long as on a share of one core.
 
-    After every small piece of work, `rest` waits until the processor time used so far, divided by
-    the share, has passed. `used_s` is the processor time of this process or thread.
+    The device would be done when the processor time used so far, divided by the share, has passed:
+    `now` is its clock. `rest`, called after every small piece of work, keeps this machine's clock
+    within a nap of it; `settle` brings it there. `used_s` is the processor time of this process.
     """
 
     share: float
@@ -34,13 +41,26 @@ class Pace:
         """Start counting: what was before is not made up for."""
         self._began = self.now_s(), self.used_s()
 
+    def now(self) -> float:
+        """The time on the device."""
+        return max(self.now_s(), self._due_s())
+
     def rest(self) -> None:
-        """Wait until as much time has passed as the work would take on the device."""
-        began_s, used_before_s = self._began
-        due_s = began_s + (self.used_s() - used_before_s) / self.share
-        left_s = due_s - self.now_s()
-        if left_s > 0:
+        """Wait for the device, if it is a nap behind."""
+        self._wait(least_s=NAP_S)
+
+    def settle(self) -> None:
+        """Wait for the device."""
+        self._wait(least_s=0.0)
+
+    def _wait(self, least_s: float) -> None:
+        left_s = self._due_s() - self.now_s()
+        if left_s > least_s:
             self.sleep(left_s)
+
+    def _due_s(self) -> float:
+        began_s, used_before_s = self._began
+        return began_s + (self.used_s() - used_before_s) / self.share
 
 
 @dataclass
@@ -67,10 +87,12 @@ class Link:
     def begin(self) -> None:
         """The first byte is on its way."""
         self.sleep(self.latency_s)
+        self._free_s = max(self._free_s, self.now_s())
 
     def passed(self, size_bytes: int) -> None:
         """So many bytes more have gone over the link."""
         now_s = self.now_s()
-        self._free_s = max(self._free_s, now_s) + 8 * size_bytes / self.bandwidth_bps
+        since_s = max(self._free_s, now_s - MADE_UP_S)
+        self._free_s = since_s + 8 * size_bytes / self.bandwidth_bps
         if self._free_s > now_s:
             self.sleep(self._free_s - now_s)

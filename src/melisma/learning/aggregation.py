@@ -7,7 +7,7 @@ of learners, chunk by chunk, in double precision: the result does not depend on 
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.errors import DataError
-from melisma.learning.parameters import Arrays, Field, Layout
+from melisma.learning.parameters import Arrays, Layout
 
-CHUNK = 1 << 17  # numbers at a time: with their double they stay in the processor's cache
+CHUNK = 1 << 15  # numbers at a time: with their double they stay in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,19 @@ class Spool:
         return Spooled(learner, weight, path)
 
 
+@dataclass(frozen=True)
+class _Run:
+    """Neighbouring arrays of one type, which are averaged as one."""
+
+    dtype: np.dtype[Any]
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return (self.end - self.start) // self.dtype.itemsize
+
+
 def weighted_mean(layout: Layout, updates: Sequence[Spooled]) -> dict[str, NDArray[Any]]:
     """The mean by weight; whole numbers are those of the heaviest update, the first of equals."""
     ordered = sorted(updates, key=lambda each: each.learner)
@@ -61,27 +74,37 @@ def weighted_mean(layout: Layout, updates: Sequence[Spooled]) -> dict[str, NDArr
         raise DataError("no update has any weight")
     heaviest = max(ordered, key=lambda each: each.weight)
     whole = bytearray(layout.size_bytes)
-    mean = layout.unpack(whole)
-    for field in layout.fields:
-        target = mean[field.name].reshape(-1)
-        if field.dtype.kind == "f":
-            _average(field, target, [(each.path, each.weight / total) for each in ordered])
+    for run in _runs(layout):
+        target = np.frombuffer(whole, run.dtype, run.size, run.start)
+        if run.dtype.kind == "f":
+            _average(run, target, [(each.path, each.weight / total) for each in ordered])
         else:
-            target[:] = np.fromfile(heaviest.path, field.dtype, field.size, offset=field.start)
-    return mean
+            target[:] = np.fromfile(heaviest.path, run.dtype, run.size, offset=run.start)
+    return layout.unpack(whole)
 
 
-def _average(field: Field, target: NDArray[Any], shares: list[tuple[Path, float]]) -> None:
+def _runs(layout: Layout) -> list[_Run]:
+    runs: list[_Run] = []
+    for field in layout.fields:
+        if runs and runs[-1].dtype == field.dtype:
+            runs[-1] = replace(runs[-1], end=field.end)
+        else:
+            runs.append(_Run(field.dtype, field.start, field.end))
+    return [run for run in runs if run.size]
+
+
+def _average(run: _Run, target: NDArray[Any], shares: list[tuple[Path, float]]) -> None:
     sources = [
-        (np.memmap(path, field.dtype, "r", field.start, (field.size,)), share)
-        for path, share in shares
+        (np.memmap(path, run.dtype, "r", run.start, (run.size,)), share) for path, share in shares
     ]
     double, scaled = np.empty(CHUNK), np.empty(CHUNK)
-    for start in range(0, field.size, CHUNK):
-        end = min(start + CHUNK, field.size)
+    for start in range(0, run.size, CHUNK):
+        end = min(start + CHUNK, run.size)
         total, part = double[: end - start], scaled[: end - start]
         total[:] = 0.0
         for source, share in sources:
-            np.multiply(source[start:end], share, out=part)
+            # First doubled in width, then weighed: the product itself would be of single precision.
+            part[:] = source[start:end]
+            part *= share
             total += part
         target[start:end] = total

@@ -173,7 +173,7 @@ class Agent:
             generator(self._task.seed, "train", order.cycle, self._entry.number),
             job.stop(self._device, self._task.batch, upload_s),
         )
-        self._device.rest()
+        self._device.settle()
         train_s = job.lap("train")
         self._learn(
             train_s=per(train_s, trained.visits / self._task.shard_samples),

@@ -44,15 +44,24 @@ class Device:
             what.bandwidth_bps * bandwidth, what.latency_s, time.monotonic, time.sleep
         )
 
+    def now(self) -> float:
+        """The time on the device: it is still at what this machine did sooner."""
+        return time.monotonic() if self._pace is None else self._pace.now()
+
     def begin_work(self) -> None:
         """Compute begins here."""
         if self._pace is not None:
             self._pace.begin()
 
     def rest(self) -> None:
-        """Wait for as long as the device would still be at it."""
+        """Wait for the device now and then; called after every small piece of work."""
         if self._pace is not None:
             self._pace.rest()
+
+    def settle(self) -> None:
+        """Wait until the device would be done, too."""
+        if self._pace is not None:
+            self._pace.settle()
 
     def begin_transfer(self) -> None:
         """A transfer begins here."""

@@ -45,12 +45,12 @@ class Job:
         self.seconds[phase] += took_s
         return took_s
 
-    def over(self, upload_s: float, reserve_s: float = 0.0) -> bool:
-        """Whether it is time to hand in, for an upload of so long; raises if it is withdrawn."""
+    def over(self, reserve_s: float, now: float | None = None) -> bool:
+        """Whether it is time to hand in, with so long for what is left; raises if withdrawn."""
         if self._withdrawn.is_set():
             raise WithdrawnError("the orchestrator does not wait for this work any more")
-        left_s = self.received_at + self.order.seconds_left - time.monotonic()
-        return left_s <= upload_s + reserve_s
+        left_s = self.received_at + self.order.seconds_left - (now or time.monotonic())
+        return left_s <= reserve_s
 
     def stop(self, device: Device, batch: int, upload_s: float) -> Callable[[], bool]:
         """Asked before every batch: keeps the pace of the device, and says when to stop.
@@ -58,13 +58,13 @@ class Job:
         A batch that would end too late by as long as the last one took is not begun.
         """
         device.begin_work()
-        asked_at = time.monotonic()
+        asked_at = device.now()
 
         def asked() -> bool:
             nonlocal asked_at
             device.rest()
-            now = time.monotonic()
-            if self.over(upload_s, reserve_s=now - asked_at):
+            now = device.now()
+            if self.over(upload_s + now - asked_at, now):
                 return True
             asked_at = now
             self.visits += batch

@@ -31,11 +31,12 @@ def measured(
         trainer_for(entry.task),
         samples,
         rng=generator(entry.task.seed, "benchmark", learner=entry.number),
-        now_s=time.monotonic,
+        now_s=device.now,
         rest=device.rest,
         until_s=until_at,
         shard_samples=entry.task.shard_samples,
     )
+    device.settle()
     return Experience(
         train_s=cost.shard_s,
         ship_s=Estimate.of(ship_s) if ship_s else Estimate(0.0, 0.0),

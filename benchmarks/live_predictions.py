@@ -1,0 +1,71 @@
+"""How well a benchmark of 8 shards foretells what further ones take: `melisma bench`.
+
+Each of the four devices of `melisma run`, emulated; beside the subset benchmark FLOPS, which asks
+how fast the device multiplies matrices.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+from typing import Any
+
+from benchmarks import processes
+from melisma.cli.run import FIRST
+from melisma.fleet.muster import read_fleet
+
+MELISMA = "from melisma.cli import main; main()"
+SHARDS, TIMES, LIMIT_S = 8, 3, 120.0
+COLUMNS = ["subset, training %", "subset, download %", "FLOPS, training %"]
+
+
+def measure(quick: bool) -> dict[str, Any]:
+    """Errors in percent of what it took, without their sign: the median of several runs."""
+    names = read_fleet(FIRST / "fleet.toml").names
+    raw: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    for _ in range(1 if quick else TIMES):
+        for name in names:
+            raw[name].append(_errors(name))
+    rows = {
+        name: {
+            column: round(statistics.median(abs(run[column]) for run in runs), 2)
+            for column in COLUMNS
+        }
+        for name, runs in raw.items()
+    }
+    every = [run for runs in raw.values() for run in runs]
+    for title, of in (("median over devices", None), ("largest of all runs", max)):
+        rows[title] = {
+            column: round(
+                max(abs(run[column]) for run in every)
+                if of
+                else statistics.median(rows[name][column] for name in names),
+                2,
+            )
+            for column in COLUMNS
+        }
+    return {"rows": rows, "raw": raw, "own_s": 0.0}
+
+
+def _errors(name: str) -> dict[str, float]:
+    """One run of `melisma bench`."""
+    where = ["--fleet", str(FIRST / "fleet.toml"), "--learner", name]
+    command = [sys.executable, "-c", MELISMA, "bench", str(FIRST / "task.toml"), *where]
+    done = subprocess.run(
+        [*command, "--shards", str(SHARDS), "--json"],
+        cwd=processes.ROOT,
+        env=processes.environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"melisma bench for {name}: {done.stderr.strip()[-600:]}")
+    said = json.loads(done.stdout)
+    found = (
+        said["train"]["sb"][-1]["error_percent"],
+        said["download"]["sb"][-1]["error_percent"],
+        said["flops"]["error_percent"],
+    )
+    return dict(zip(COLUMNS, found, strict=True))
