@@ -46,7 +46,8 @@ def _measured(
     updates = [_update(shapes, rng) for _ in range(UPDATES)]
     layout, weights = Layout.of(updates[0]), [1.0 / UPDATES] * UPDATES
     spool = Spool(folder, layout)
-    spooled = [spool.add(k, w, u) for k, (w, u) in enumerate(zip(weights, updates, strict=True))]
+    pairs = enumerate(zip(weights, updates, strict=True))
+    spooled = [Spooled(k, w, spool.add(k, u)) for k, (w, u) in pairs]
     mapped = [_mapped(layout, each) for each in spooled]
     ways: dict[str, Callable[[], object]] = {
         "melisma": lambda: weighted_mean(layout, spooled),

@@ -180,7 +180,7 @@ def test_options_that_cannot_work_are_named(folder: Path, options: list[str], sa
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ("[task.model_args]\nwidth = 4\n", "does not fit the data (samples float32[3], labels"),
+        ("[task.model_args]\nwidth = 4\n", "samples are float32[3], labels"),
         ("[task.model_args]\ndepth = 4\n", "model counted:Counter with {'depth': 4}: "),
         ("[task.data_args]\nsize = 4\n", "data counted:load with {'size': 4}: "),
         ("dedline_s = 4\n", "unknown key dedline_s; did you mean deadline_s?"),

@@ -22,7 +22,7 @@ name = "blobs"
 model = "small:Linear"
 data = "small:blobs"
 passes = 2
-deadline_s = 1.0
+deadline_s = 6.0
 cycles = 2
 shard_samples = 50
 optimizer = { name = "sgd", lr = 0.3 }
@@ -63,10 +63,11 @@ def test_it_trains_and_says_what_came_of_it(place: Path) -> None:
     result = small_run(place)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
-    first, second, verdict, *rest = result.stdout.splitlines()
-    assert re.match(r"cycle 1: [\d.]+ of 1 s; 2 of 2 in; accuracy", first)
+    there, first, second, verdict, *rest = result.stdout.splitlines()
+    assert there == "2 learners are there, and measure what they can do"
+    assert re.match(r"cycle 1: [\d.]+ of 6 s; 2 of 2 in; accuracy", first)
     assert second.startswith("cycle 2:")
-    assert verdict.startswith("the deadline of 1 s held in 2 of 2 cycles")
+    assert verdict.startswith("the deadline of 6 s held in 2 of 2 cycles")
     text = "\n".join(rest)
     assert "tortoise" in text
     assert "hare" in text
@@ -97,7 +98,7 @@ def test_json_is_the_same_as_data(place: Path) -> None:
 def test_another_scheme_can_be_asked_for(place: Path) -> None:
     result = small_run(place, "--scheme", "proportional")
     assert result.returncode == 0, result.stderr
-    assert [line.partition(":")[0] for line in result.stdout.splitlines()[:2]] == [
+    assert [line.partition(":")[0] for line in result.stdout.splitlines()[1:3]] == [
         "cycle 1",
         "cycle 2",
     ]
@@ -112,7 +113,7 @@ def test_another_scheme_can_be_asked_for(place: Path) -> None:
     [
         (("task.toml", "passes = 2", "pases = 2"), ["task.toml", "pases"]),
         (("task.toml", "cycles = 2", 'cycles = "two"'), ["task.toml", "cycles"]),
-        (("task.toml", "deadline_s = 1.0", "deadline_s = 0"), ["task.toml", "deadline_s"]),
+        (("task.toml", "deadline_s = 6.0", "deadline_s = 0"), ["task.toml", "deadline_s"]),
         (("task.toml", "small:Linear", "small:Curved"), ["small:Curved"]),
         (("task.toml", "small:Linear", "twonn"), ["does not fit the data"]),
         (("task.toml", "small:blobs", "letters"), ["letters", "mnist"]),
@@ -152,8 +153,69 @@ def test_wrong_usage_ends_with_2_and_no_traceback(place: Path, arguments: tuple[
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("def initial(self)", "def initial(selfish)", ["NameError", "small.py, line"]),
+        (
+            "    rng = np.random.default_rng(3)",
+            '    raise OSError("no disk")',
+            ["OSError: no disk"],
+        ),
+        ("points.astype(np.float32)", "(points * np.nan).astype(np.float32)", ["not finite"]),
+        ("points.astype(np.float32)", "points.astype(object)", ["object"]),
+    ],
+)
+def test_a_mistake_in_one_s_own_code_is_one_line_with_its_place(
+    place: Path, before: str, after: str, words: list[str]
+) -> None:
+    text = (place / "small.py").read_text()
+    assert before in text
+    (place / "small.py").write_text(text.replace(before, after))
+    result = small_run(place)
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    for word in words:
+        assert word in result.stderr
+
+
+def test_a_mistake_that_only_training_finds_is_told_with_its_place(place: Path) -> None:
+    text = (place / "small.py").read_text().replace("self._task, self._num", "self.task, self._num")
+    (place / "small.py").write_text(text)
+    result = small_run(place, "--out", "mine")
+    assert result.returncode == 1
+    assert "AttributeError: 'Linear' object has no" in result.stdout
+    assert "(small.py," in result.stdout.replace("\n", " ")
+    assert "Traceback" in (place / "mine" / "logs" / "0.log").read_text()
+
+
+def test_what_own_modules_print_is_not_in_the_json(place: Path) -> None:
+    text = (place / "small.py").read_text()
+    (place / "small.py").write_text(text + '\nprint("loading")\n')
+    result = small_run(place, "--json")
+    assert json.loads(result.stdout)["outcome"] == "done"
+    assert "loading" in result.stderr
+
+
+def test_training_that_diverges_is_no_success(place: Path) -> None:
+    text = (place / "task.toml").read_text()
+    (place / "task.toml").write_text(text + '\n[task.model_args]\nbroken = "nan"\n')
+    result = small_run(place)
+    assert result.returncode == 1
+    assert "not finite" in result.stdout
+    assert "accuracy" not in result.stdout.splitlines()[-1]
+
+
+def test_too_few_shards_are_refused_at_once(place: Path) -> None:
+    text = (place / "task.toml").read_text().replace("shard_samples = 50", "shard_samples = 600")
+    (place / "task.toml").write_text(text)
+    result = small_run(place, "--scheme", "proportional")
+    assert result.returncode == 2
+    assert "shard_samples of 300 would do" in result.stderr
+
+
 def test_a_deadline_that_nobody_can_meet_ends_with_1_and_says_which_would_do(place: Path) -> None:
-    text = (place / "task.toml").read_text().replace("deadline_s = 1.0", "deadline_s = 0.001")
+    text = (place / "task.toml").read_text().replace("deadline_s = 6.0", "deadline_s = 0.001")
     (place / "task.toml").write_text(text)
     result = small_run(place)
     assert result.returncode == 1
@@ -171,6 +233,7 @@ def test_ctrl_c_ends_the_run_and_keeps_the_model(place: Path) -> None:
         text=True,
     )
     assert process.stdout is not None
+    assert process.stdout.readline().startswith("2 learners are there")
     assert process.stdout.readline().startswith("cycle 1:")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
@@ -209,7 +272,7 @@ def test_in_a_terminal_each_learner_is_shown(place: Path) -> None:
     text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown).decode()
     assert "tortoise" in text
     assert "cycle 2 of 2" in text
-    assert "the deadline of 1 s held in 2 of 2 cycles" in text
+    assert "the deadline of 6 s held in 2 of 2 cycles" in text
 
 
 @pytest.mark.timeout(240)

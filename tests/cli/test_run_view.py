@@ -72,7 +72,7 @@ def test_long_names_run_over_and_are_whole(width: int) -> None:
 def test_the_time_in_the_cycle_and_who_is_late_are_shown() -> None:
     story = told(played(change=changed(1, 1, later(20))), do.Dispatch, more=2)
     text = drawn(view(story, 10.6))
-    assert text.startswith("digits: equal, cycle 1 of 3\n10.5 of 10 s ")
+    assert text.startswith("digits: equal, cycle 1 of 3\n10.5 of 10 s, and 1 s for who is late ")
     assert row(text, "device-0") == ["device-0", "in", "7", "100%", "-", "-"]
     assert row(text, "device-1") == ["device-1", "late", "7", "0%", "-", "0.5", "s"]
     assert row(drawn(view(story, 5.0)), "device-1")[1] == "training"
@@ -103,7 +103,7 @@ def test_with_dab_progress_is_private_until_the_update_is_in() -> None:
     steps = PLAYS["dab"]()
     asked = drawn(view(told(steps, do.AskBound), 0.1))
     assert row(asked, "device-0") == ["device-0", "measuring", "-", "-", "-", "-"]
-    assert "3 measure what they can do" in asked
+    assert "measuring what they can do: device-0, device-1, device-2" in asked
     story = told(steps, do.Dispatch)
     # Even if something were let out.
     heard = ev.ProgressReported(at_s=1, learners=np.array([0]), cycle=1, visits=np.array([100]))
@@ -238,6 +238,6 @@ def test_screens_can_be_written_where_only_ascii_is_known(monkeypatch: pytest.Mo
     output.write(view(story, 1.0))
     output.write(screen(Report.of(played())))
     lines = raw.getvalue().decode("ascii").splitlines()
-    assert lines[1].startswith("0.9 of 10 s ==")
+    assert lines[1].startswith("0.9 of 10 s, and 1 s for who is late ==")
     assert any(line.startswith("k\\xfcche") for line in lines)
     assert any(line.startswith("device-0") for line in lines)

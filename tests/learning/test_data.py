@@ -161,7 +161,11 @@ def test_what_a_function_returned_instead_of_data_is_named(
 @pytest.mark.parametrize(
     ("name", "args", "said"),
     [
-        ("no.such.module:load", {}, "data no.such.module:load: No module named 'no'"),
+        (
+            "no.such.module:load",
+            {},
+            "data no.such.module:load: ModuleNotFoundError: No module named 'no'; it is looked for",
+        ),
         ("json:nothing", {}, "data json:nothing: json has no nothing"),
         ("json:__doc__", {}, "data json:__doc__ is a str; it cannot be called"),
         ("json:loads", {"x": 1}, "data json:loads with {'x': 1}: "),

@@ -9,7 +9,7 @@ import pytest
 from melisma.errors import SettingError
 from melisma.fleet.muster import read_fleet
 from melisma.fleet.task import Task, read_sized_task, read_task
-from melisma.learning.aggregation import Spool, weighted_mean
+from melisma.learning.aggregation import Spool, Spooled, weighted_mean
 from melisma.learning.data import DataSet, Split, load
 from melisma.learning.measure import sized
 from melisma.learning.parameters import Layout
@@ -50,7 +50,9 @@ def test_scikit_learn_trains_digits_and_two_of_them_are_averaged(
     spool = Spool(tmp_path, layout)
     halves = [some(digits.train, 0, 3000), some(digits.train, 3000, 6000)]
     trained = [trainer.train(start, half, 1, rng(), NEVER) for half in halves]
-    updates = [spool.add(i, each.visits, each.parameters) for i, each in enumerate(trained)]
+    updates = [
+        Spooled(i, each.visits, spool.add(i, each.parameters)) for i, each in enumerate(trained)
+    ]
     mean = weighted_mean(layout, updates)
     test = some(digits.test, 0, 2000)
     before, after = trainer.score(start, test), trainer.score(mean, test)

@@ -107,7 +107,10 @@ def test_an_optimizer_is_kept_only_if_the_task_says_so() -> None:
         ({"loss": "crossentropy"}, "loss is 'crossentropy'; expected one of cross_entropy"),
         ({"optimizer": Optimizer(name="adamm")}, "optimizer.name is 'adamm'"),
         ({"model": "resnet"}, "no model is called 'resnet'; there are twonn"),
-        ({"model": "no.such.module:Net"}, "model no.such.module:Net: No module named"),
+        (
+            {"model": "no.such.module:Net"},
+            "model no.such.module:Net: ModuleNotFoundError: No module named",
+        ),
         ({"model": "torch.nn:NoSuch"}, "model torch.nn:NoSuch: torch.nn has no NoSuch"),
         ({"loss": "mse", "stop": Stop(accuracy=0.9)}, "stop.accuracy has no meaning with loss mse"),
         ({"model": "collections:OrderedDict"}, "is a OrderedDict; expected a torch.nn.Module"),

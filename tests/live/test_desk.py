@@ -1,7 +1,9 @@
 """The orchestrator as learners meet it: a hand-made learner says what a real one would not."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from melisma import axon
 from melisma.cycle import commands as do
 from melisma.cycle import events as ev
 from melisma.cycle.trace import Step
-from melisma.errors import AxonError
+from melisma.errors import AxonError, UnauthorizedError
 from melisma.fleet.task import Sizes, Task
 from melisma.learning.data import Split
 from melisma.learning.parameters import Layout
@@ -65,7 +67,7 @@ async def run(tmp_path: Path) -> AsyncIterator[tuple[Run, axon.Remote]]:
     made = Run(tmp_path)
     made.orchestrator.begin()
     async with made.orchestrator.worker().listening() as address:
-        with axon.connect(address) as remote:
+        with axon.connect(address, token=made.orchestrator.token) as remote:
             yield made, remote.aio
     made.store.close()
 
@@ -82,6 +84,11 @@ async def joined(remote: Any, *names: str) -> None:
     for name in names:
         entry = say.checked(await remote.enter(name), say.Entry)
         await remote.join(say.plain(say.Joining(entry.number, "costs")))
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    while not happened():  # noqa: ASYNC110 - what is waited for knows of no event
+        await asyncio.sleep(0.001)
 
 
 def handed(learner: int, cycle: int = 1, attempt: int = 1, **said: Any) -> Any:
@@ -101,7 +108,10 @@ async def test_a_learner_learns_its_task_and_what_to_measure_itself_on(run: Any)
 async def test_shards_and_parameters_are_there_to_fetch_and_nothing_else(run: Any) -> None:
     made, remote = run
     entry = say.checked(await remote.enter("a"), say.Entry)
-    line = axon.connect(str(remote._line.caller.requests.address))
+    address = str(remote._line.caller.requests.address)
+    with axon.connect(address) as stranger, pytest.raises(UnauthorizedError):
+        await asyncio.to_thread(list, axon.fetch(stranger, entry.subset[0].sha256))
+    line = axon.connect(address, token=made.orchestrator.token)
     with line:
         found = await asyncio.to_thread(lambda: b"".join(axon.fetch(line, entry.subset[0].sha256)))
         assert len(found) == entry.subset[0].size_bytes
@@ -115,16 +125,61 @@ async def test_an_update_is_counted_once(run: Any) -> None:
     made, remote = run
     await joined(remote, "a", "b")
     await orders(remote, 0, say.Train)
-    first, second = await asyncio.gather(
-        remote.update(handed(0), GOOD), remote.update(handed(0), GOOD)
-    )
-    assert first == second == ""
-    await remote.update(handed(0), GOOD)
+    for _ in range(3):
+        assert await remote.update(handed(0), GOOD) == ""
     await remote.update(handed(1), GOOD)
     aggregate = made.of(do.Aggregate)[0]
     assert aggregate.learners.tolist() == [0, 1]
     assert aggregate.weights.tolist() == [300.0, 300.0]
     assert len(made.of(do.Withdraw)) == 2
+
+
+@pytest.mark.parametrize("wild", [False, True])
+async def test_a_copy_that_comes_while_the_first_is_written_is_not_heard(
+    run: Any, monkeypatch: pytest.MonkeyPatch, wild: bool
+) -> None:
+    made, remote = run
+    await joined(remote, "a", "b")
+    await orders(remote, 0, say.Train)
+    await remote.update(handed(0), GOOD)
+    keep, both = made.store.keep, threading.Event()
+
+    def slowly(*args: Any) -> Any:
+        both.wait(10)
+        return keep(*args)
+
+    monkeypatch.setattr(made.store, "keep", slowly)
+    update = {**GOOD, "weight": np.full(4, np.nan, np.float32)} if wild else GOOD
+    first = asyncio.ensure_future(remote.update(handed(1), update))
+    await until(lambda: (1, 1, 1) in made.orchestrator._desk._arriving)
+    assert await remote.update(handed(1), update) == "it is arriving already"
+    both.set()
+    assert ("refused" in await first) == wild
+    assert made.of(do.Aggregate)[0].learners.tolist() == ([0] if wild else [0, 1])
+
+
+async def test_what_is_written_when_its_cycle_is_closed_does_not_count(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, remote = run
+    await joined(remote, "a", "b")
+    await orders(remote, 0, say.Train)
+    keep, closed = made.store.keep, threading.Event()
+
+    def slowly(*args: Any) -> Any:
+        closed.wait(10)
+        return keep(*args)
+
+    await remote.update(handed(0), GOOD)
+    monkeypatch.setattr(made.store, "keep", slowly)
+    late = asyncio.ensure_future(remote.update(handed(1), GOOD))
+    await until(lambda: (1, 1, 1) in made.orchestrator._desk._arriving)
+    made.orchestrator.hear(ev.TimeReached(at_s=1e6))
+    second = await orders(remote, 0, say.Train)
+    closed.set()
+    await late
+    assert second.cycle == 2
+    assert [each.learners.tolist() for each in made.of(do.Aggregate)] == [[0]]
 
 
 async def test_an_update_of_an_old_cycle_or_attempt_does_not_count(run: Any) -> None:
@@ -183,6 +238,14 @@ async def test_an_update_that_is_none_is_refused_and_the_others_count(
         lambda remote: remote.costs(0, [[-1.0, 0.0, 1.0]] * 3),
         lambda remote: remote.bound(0, 1, 5.0, -3),
         lambda remote: remote.bound(0, 1, 5.0, "many"),
+        lambda remote: remote.bound(0, "x", 5.0, 1),
+        lambda remote: remote.bound(0, 1, np.zeros(2), 1),
+        lambda remote: remote.orders(0, (1, 2**63)),
+        lambda remote: remote.costs(0, [[float("inf"), 0.0, 1.0]] * 3),
+        lambda remote: remote.costs(0, [[1e308, 0.0, 1.0]] * 3),
+        lambda remote: remote.costs(0, [[0.0, 0.0, 0.0]] * 3),
+        lambda remote: remote.fail(0, None),
+        lambda remote: remote.judged({"learner": 0}),
         lambda remote: remote.update({"learner": 0}, GOOD),
         lambda remote: remote.update(handed(0) | {"visits": -1}, GOOD),
         lambda remote: remote.update(handed(0) | {"phases": (1.0,)}, GOOD),
@@ -194,8 +257,9 @@ async def test_an_update_that_is_none_is_refused_and_the_others_count(
 async def test_what_makes_no_sense_is_refused_and_changes_nothing(run: Any, call: Any) -> None:
     made, remote = run
     before = len(made.steps)
-    with pytest.raises(AxonError):
+    with pytest.raises(AxonError) as caught:
         await call(remote)
+    assert not isinstance(caught.value, UnauthorizedError)
     assert len(made.steps) == before
 
 
@@ -205,15 +269,19 @@ async def test_nobody_joins_twice(run: Any) -> None:
     with pytest.raises(AxonError, match="a has joined before"):
         await joined(remote, "a")
     assert len(made.of(ev.LearnersJoined)) == 1
+    await remote.fail(0, "no power")
+    with pytest.raises(AxonError, match="a has joined before"):
+        await joined(remote, "a")
 
 
 async def test_an_order_says_how_much_time_is_left_when_it_is_asked_for(run: Any) -> None:
     _, remote = run
     await joined(remote, "a", "b")
     prompt = await orders(remote, 0, say.Train)
-    await asyncio.sleep(0.2)
+    asked = time.monotonic()
+    await until(lambda: time.monotonic() >= asked + 0.2)
     late = await orders(remote, 1, say.Train)
-    assert late.seconds_left <= prompt.seconds_left - 0.15
+    assert late.seconds_left <= prompt.seconds_left - 0.2
 
 
 async def test_who_fails_is_gone_and_said_so_once(run: Any) -> None:
@@ -235,7 +303,7 @@ async def test_the_model_is_on_disk_after_each_cycle(run: Any) -> None:
     await orders(remote, 0, say.Train)
     assert made.store.model is not None
     assert load_file(made.store.model)["weight"].tolist() == [2.0] * 4
-    assert not list((made.store.folder / "updates").iterdir())
+    assert not list((made.store.folder / "updates").rglob("*.update"))
 
 
 async def test_a_watcher_that_fails_ends_the_run_with_its_error(run: Any) -> None:

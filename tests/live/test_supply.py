@@ -190,7 +190,11 @@ def test_parameters_of_another_model_are_refused(place: Place, tmp_path: Path) -
     (place.folder / "none").write_bytes(b"no parameters at all")
     cache = ShardCache(tmp_path / "cache", 1 << 30)
     with supply(place, cache) as found:
-        assert found.model("mine", HERE)["weight"].tolist() == ARRAYS["weight"].tolist()
+        mine = found.model("mine", HERE)
+        assert mine is not None
+        assert mine["weight"].tolist() == ARRAYS["weight"].tolist()
+        assert found.model("gone", HERE) is None
+        assert found.model("mine", HERE, over=lambda: True) is None
         with pytest.raises(DataError, match="weight"):
             found.model("other", HERE)
         with pytest.raises(DataError, match="holds no parameters"):

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from threading import Lock
 
@@ -15,6 +15,7 @@ from rich.live import Live
 from melisma.cli.output import write
 from melisma.cli.run_screen import screen
 from melisma.cli.run_view import cycle_line, view
+from melisma.cycle.commands import AskBound, Benchmark
 from melisma.cycle.events import Evaluated
 from melisma.cycle.story import Story
 from melisma.cycle.trace import Step
@@ -25,6 +26,7 @@ from melisma.live.training import run
 FIRST = Path(__file__).parent / "first"
 EXIT = {"done": 0, "stopped": 0, "failed": 1, "cancelled": 130}
 FRAMES_PER_S = 8
+FILE, PORT = click.Path(path_type=Path), click.IntRange(0, 65535)
 
 
 class Watched:
@@ -32,6 +34,7 @@ class Watched:
 
     def __init__(self) -> None:
         self._story, self._lock, self._offset_s = Story(), Lock(), 0.0
+        self._told = False
 
     def hear(self, step: Step) -> None:
         """One more step."""
@@ -47,10 +50,15 @@ class Watched:
             return view(self._story, time.monotonic() - self._offset_s)
 
     def line(self, step: Step) -> None:
-        """One more step, and a line where it ends a cycle."""
+        """One more step, and a line where learners begin to measure, or a cycle ends."""
         self.hear(step)
+        asks = any(isinstance(each, Benchmark | AskBound) for each in step.commands)
+        if asks and self._story.cycle is None and not self._told:
+            self._told = True
+            write(f"{len(self._story.joined)} learners are there, and measure what they can do\n")
         if isinstance(step.event, Evaluated):
-            write(f"{cycle_line(self._story.report().cycles[step.event.cycle - 1])}\n")
+            ended = self._story.scored
+            write(f"{cycle_line(ended)}\n" if ended else "")
 
 
 @contextmanager
@@ -73,11 +81,11 @@ def shown(as_json: bool) -> Iterator[Watcher]:
 
 
 @click.command("run")
-@click.argument("task", type=click.Path(path_type=Path), required=False)
-@click.option("--fleet", type=click.Path(path_type=Path), help="FLEET.toml; else four devices.")
+@click.argument("task", metavar="[TASK.toml]", type=FILE, required=False)
+@click.option("--fleet", type=FILE, help="FLEET.toml; else two Pis, a phone and a Jetson.")
 @click.option("--scheme", help="Allocate by this scheme, whatever the task says.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for model, picture and trace.")
-@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Where learners call.")
+@click.option("--out", type=FILE, help="Empty or new folder for results; else one below runs/.")
+@click.option("--port", default=0, type=PORT, help="Where learners call; else any that is free.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def command(
     task: Path | None,
@@ -94,7 +102,9 @@ def command(
     if not as_json and task is None:
         write("MNIST on four emulated devices; the first time it takes a while to start\n")
     files = task or FIRST / "task.toml", fleet or FIRST / "fleet.toml"
-    prepared = prepare(*files, scheme, out)
+    # What modules of one's own print is not the report.
+    with redirect_stdout(sys.stderr):
+        prepared = prepare(*files, scheme, out)
     for note in prepared.notes:
         click.echo(f"note: {note}", err=True)
     with shown(as_json) as watch:

@@ -32,8 +32,14 @@ def screen(report: Report, show: int = SHOWN) -> RenderableType:
 
 
 def _ended(report: Report) -> list[str]:
-    """Nothing more to say of a run that did all its cycles."""
-    return [] if report.outcome == "done" else [f"{report.outcome}: {report.reason}"]
+    """How it ended, where not as it should, and who did not take part."""
+    ended = [] if report.outcome == "done" else [f"{report.outcome}: {report.reason}"]
+    left = [f"left: {reason}" for reason in report.gone[:SHOWN]]
+    idle = [each.name for each in report.learners if not each.shards]
+    if report.cycles and idle:
+        some = ", ".join(idle[:5]) + ", ..." * (len(idle) > 5)
+        left.append(f"no work in any cycle: {some}")
+    return [*ended, *left]
 
 
 def _row(did: Trained) -> tuple[str, ...]:
@@ -62,8 +68,10 @@ def _more(report: Report, show: int) -> list[str]:
 def _figures(report: Report) -> list[str]:
     if not report.cycles:
         return ["nothing was trained"]
-    over = len(report.over)
-    said = [score(report.accuracy, report.loss) + (f" after {_cycles(over)}" if over else "")]
+    scored = sum(each.evaluate_s >= 0 and not each.empty for each in report.cycles)
+    if not scored:
+        return ["no update counted: the model is as it was"]
+    said = [score(report.accuracy, report.loss) + f" after {_cycles(scored)}"]
     if isnan(report.training_s):
         return said
     stale = max(each.max_staleness for each in report.over)

@@ -98,9 +98,9 @@ def _time(story: Story, now_s: float) -> RenderableType:
     if story.outcome != "under way":
         return Text(f"{story.outcome}: {story.reason}")
     if story.measuring:
-        return Text(f"{len(story.measuring)} measure what they can do")
+        return Text(_measuring(story))
     if cycle is None:
-        there = sum(map(bool, story.names)) - len(story.gone)
+        there = len(story.joined - story.gone.keys())
         return Text(f"{there} of {len(story.names)} learners are there")
     if cycle.ending != "under way":
         return Text("averaging and evaluating")
@@ -108,10 +108,17 @@ def _time(story: Story, now_s: float) -> RenderableType:
     grid = Table.grid(padding=(0, 1))
     grid.add_column(no_wrap=True)
     grid.add_row(
-        f"{seconds:.1f} of {cycle.deadline_s:g} s",
-        Bar(seconds, max(seconds, 1.1 * cycle.deadline_s), cycle.deadline_s),
+        f"{seconds:.1f} of {cycle.deadline_s:g} s, and {cycle.tail_s:.2g} s for who is late",
+        Bar(seconds, max(seconds, cycle.deadline_s + cycle.tail_s), cycle.deadline_s),
     )
     return grid
+
+
+def _measuring(story: Story) -> str:
+    """Who is waited for, by name where there are few."""
+    names = [story.names[learner] for learner in sorted(story.measuring)]
+    some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"measuring what they can do: {some}"
 
 
 def _rows(story: Story, now_s: float) -> list[Row]:

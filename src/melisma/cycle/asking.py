@@ -15,10 +15,13 @@ from melisma.cycle.planning import able, held_ahead
 from melisma.cycle.state import Stage, State, Work
 from melisma.cycle.training import Commands, dispatched, emptied, finish, wake
 
-# After the first cycle answers are awaited for so many deadlines, longer where there is none yet.
-ANSWER = 2.0
+# Answers are awaited for so many deadlines, and longer where there is none yet. Nobody knows how
+# long the first benchmark takes: for that, at least so many times as long as the last who answered.
+ANSWER, PATIENCE = 2.0, 5.0
 # How closely, and how far, the least deadline is looked for that somebody would take.
 CLOSE, FAR = 1.01, 2.0**40
+# The next benchmark will not say quite the same.
+MARGIN = 1.25
 
 
 def next_cycle(state: State, at_s: float) -> Commands:
@@ -28,23 +31,26 @@ def next_cycle(state: State, at_s: float) -> Commands:
     learners.work[:] = Work.NONE
     learners.bounds[:] = -1
     learners.visits[:] = 0
+    state.refused = ""
     present = np.flatnonzero(learners.present)
-    state.limit_s = at_s + ANSWER * state.task.deadline_s
+    state.asked_s, state.limit_s = at_s, at_s + ANSWER * state.task.deadline_s
     if state.scheme.needs == "bounds":
         state.stage = Stage.ASKING
         return [_ask(state, present, state.task.deadline_s), *wake(state)]
     unknown = np.setdiff1d(present, able(state))
-    if unknown.size:
+    asked = [_benchmark(state, unknown)] if unknown.size else []
+    if not learners.silent[unknown].all():
         state.stage = Stage.MEASURING
-        return [
-            do.Benchmark(
-                reason=f"scheme {state.scheme.name} plans with their costs",
-                learners=unknown,
-                seconds=state.task.deadline_s,
-            ),
-            *wake(state),
-        ]
-    return dispatched(state, at_s)
+        return [*asked, *wake(state)]
+    return [*asked, *dispatched(state, at_s)]
+
+
+def _benchmark(state: State, who: Ints) -> do.Benchmark:
+    return do.Benchmark(
+        reason=f"scheme {state.scheme.name} plans with their costs",
+        learners=who,
+        seconds=state.task.deadline_s,
+    )
 
 
 def _ask(state: State, who: Ints, deadline_s: float) -> do.AskBound:
@@ -63,40 +69,56 @@ def _ask(state: State, who: Ints, deadline_s: float) -> do.AskBound:
 def bounds(state: State, event: ev.BoundsReported) -> Commands:
     """Answers to what was asked last; others are too late."""
     asked = {Stage.ASKING: state.task.deadline_s, Stage.PROBING: _probed_s(state)}
-    if event.cycle != state.cycle or event.deadline_s != asked.get(state.stage):
+    if event.cycle != state.cycle:
+        return []
+    # Who asks for nothing measures itself again, and is not waited for until it asks for more.
+    state.learners.silent[event.learners] = event.shards == 0
+    if event.deadline_s != asked.get(state.stage):
         return []
     state.learners.bounds[event.learners] = event.shards
     return answered(state, event.at_s)
 
 
 def answered(state: State, at_s: float) -> Commands:
-    """Go on when all have answered, or when time is up and some have.
-
-    Nobody knows how long the first benchmark takes: it is waited for.
-    """
-    who = able(state)
-    all_have = who.size == state.learners.present.sum()
-    if not who.size or not (all_have or (state.cycle > 1 and at_s >= state.limit_s)):
+    """Go on when all who are waited for have answered, or when time is up and some have."""
+    who, learners = able(state), state.learners
+    missing = learners.present & ~learners.silent
+    missing[who] = False
+    if not who.size:
         return []
+    if missing.any() and at_s < state.limit_s:
+        return _more_time(state, at_s)
+    learners.silent |= missing
     if state.scheme.needs == "bounds" and not state.learners.bounds[who].any():
-        return _nobody_asked(state)
+        return _nobody_asked(state, at_s)
     if state.stage is Stage.PROBING:
-        return _probed(state, enough=True)
+        return _probed(state, at_s, enough=True)
     return dispatched(state, at_s)
 
 
-def _nobody_asked(state: State) -> Commands:
+def _more_time(state: State, at_s: float) -> Commands:
+    later_s = state.asked_s + PATIENCE * (at_s - state.asked_s)
+    if state.cycle > 1 or later_s <= state.limit_s:
+        return []
+    state.limit_s = later_s
+    return wake(state)
+
+
+def _nobody_asked(state: State, at_s: float) -> Commands:
     if state.stage is Stage.PROBING:
-        return _probed(state, enough=False)
+        return _probed(state, at_s, enough=False)
     if state.cycle > 1:
         return emptied(state, "nobody asked for any shard")
     state.stage, state.probe = Stage.PROBING, (state.task.deadline_s, inf)
-    return _probe(state)
+    return _probe(state, at_s)
 
 
-def _probe(state: State) -> Commands:
+def _probe(state: State, at_s: float) -> Commands:
     state.learners.bounds[:] = -1
-    return [_ask(state, np.flatnonzero(state.learners.present), _probed_s(state))]
+    state.asked_s, state.limit_s = at_s, at_s + ANSWER * state.task.deadline_s
+    state.learners.silent[:] = False
+    present = np.flatnonzero(state.learners.present)
+    return [_ask(state, present, _probed_s(state)), *wake(state)]
 
 
 def _probed_s(state: State) -> float:
@@ -104,17 +126,17 @@ def _probed_s(state: State) -> float:
     return 2 * short_s if long_s == inf else sqrt(short_s * long_s)
 
 
-def _probed(state: State, *, enough: bool) -> Commands:
+def _probed(state: State, at_s: float, *, enough: bool) -> Commands:
     short_s, long_s = state.probe
     state.probe = (short_s, _probed_s(state)) if enough else (_probed_s(state), long_s)
     short_s, long_s = state.probe
     far_s = FAR * state.task.deadline_s
     if short_s < far_s if long_s == inf else long_s > CLOSE * short_s:
-        return _probe(state)
-    would = f"by {long_s:.3g} s somebody would" if long_s < inf else "nobody would by any"
+        return _probe(state, at_s)
+    would = f"by {MARGIN * long_s:.3g} s somebody would" if long_s < inf else "nobody would by any"
+    passes = "once" if state.task.passes == 1 else f"{state.task.passes} times"
     return finish(
         state,
         "failed",
-        f"nobody can train a shard {state.task.passes} times by {state.task.deadline_s:g} s; "
-        f"{would} (deadline_s)",
+        f"nobody can train a shard {passes} by {state.task.deadline_s:g} s; {would} (deadline_s)",
     )

@@ -34,8 +34,9 @@ class AskBound(Command, frozen=True, kw_only=True, eq=False):
 class Dispatch(Command, frozen=True, kw_only=True, eq=False):
     """An assignment for each learner: which shards, how many passes, how long.
 
-    In federated learning shards are numbers on the device itself. `predicted_s` is when each
-    should be done, NaN where nothing is known.
+    In federated learning shards are numbers on the device itself. `tail_s` is for how long after
+    the deadline updates are waited for, `predicted_s` when each should be done, NaN where nothing
+    is known.
     """
 
     learners: Ints
@@ -44,6 +45,7 @@ class Dispatch(Command, frozen=True, kw_only=True, eq=False):
     shards: tuple[Ints, ...]
     passes: Ints
     seconds_left: float
+    tail_s: float
     predicted_s: Floats
 
 

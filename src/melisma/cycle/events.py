@@ -25,7 +25,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, eq=False, tag_field="even
 
 
 class TaskSubmitted(Event, frozen=True, kw_only=True, eq=False):
-    """A task to train, on so many learners; `samples` are those of each shard.
+    """A task to train, on so many learners, with their names; `samples` are those of each shard.
 
     In federated learning the orchestrator owns no shards, and `samples` is empty.
     """
@@ -34,6 +34,7 @@ class TaskSubmitted(Event, frozen=True, kw_only=True, eq=False):
     task: Task
     learners: int
     samples: Ints
+    names: tuple[str, ...] = ()
 
 
 class TaskCancelled(Event, frozen=True, kw_only=True, eq=False):

@@ -50,6 +50,13 @@ def _submitted(event: ev.TaskSubmitted) -> tuple[State, Commands]:
             "equal, proportional, synchronous, staleness and dab do"
         )
     scheme.check_passes(task.passes)
+    least = task.min_shards * event.learners
+    if scheme.hands_out_all and event.samples.size and least > event.samples.size:
+        enough = max(1, task.samples // least)
+        raise SettingError(
+            f"{event.learners} learners with min_shards of {task.min_shards} need {least} shards; "
+            f"there are {event.samples.size}: shard_samples of {enough} would do"
+        )
     if scheme.needs == "nothing" and task.passes is None:
         raise SettingError(f"scheme {scheme.name} knows nothing of learners, so it needs passes")
     return state, []
@@ -64,12 +71,14 @@ def _joined(state: State, event: ev.LearnersJoined) -> Commands:
         learners.tells[learner] = event.tells[place]
         if event.own:
             learners.own[learner] = event.own[place]
-    if state.stage is not Stage.GATHERING or learners.present.sum() < state.expected:
+    return _begun_if_all_are_there(state, event.at_s)
+
+
+def _begun_if_all_are_there(state: State, at_s: float) -> Commands:
+    if state.stage is not Stage.GATHERING or state.learners.present.sum() < state.expected:
         return []
     refused = _untold(state)
-    if refused:
-        return finish(state, "failed", refused)
-    return next_cycle(state, event.at_s)
+    return finish(state, "failed", refused) if refused else next_cycle(state, at_s)
 
 
 def _untold(state: State) -> str:
@@ -101,20 +110,19 @@ def _left(state: State, event: ev.LearnersLeft) -> Commands:
         return finish(state, "failed", f"no learner is left: {event.reason}")
     if state.stage in (Stage.MEASURING, Stage.ASKING, Stage.PROBING):
         return answered(state, event.at_s)
-    if state.stage is Stage.GATHERING and learners.present.sum() >= state.expected:
-        return next_cycle(state, event.at_s)
-    return closed_if_all_in(state)
+    return _begun_if_all_are_there(state, event.at_s) or closed_if_all_in(state)
 
 
 def _estimates(state: State, event: ev.EstimatesReported) -> Commands:
     state.learners.costs[:, :, event.learners] = event.costs
+    state.learners.silent[event.learners] = False
     return answered(state, event.at_s) if state.stage is Stage.MEASURING else []
 
 
 def _time(state: State, event: ev.TimeReached) -> Commands:
     if event.at_s < state.limit_s:
         return []
-    if state.stage in (Stage.MEASURING, Stage.ASKING):
+    if state.stage in (Stage.MEASURING, Stage.ASKING, Stage.PROBING):
         return answered(state, event.at_s)
     return closed(state) if state.stage is Stage.TRAINING else []
 
@@ -130,6 +138,8 @@ def _evaluated(state: State, event: ev.Evaluated) -> Commands:
         return finish(state, "stopped", f"the accuracy reached {stop.accuracy:g}")
     if stop.loss is not None and event.loss is not None and event.loss <= stop.loss:
         return finish(state, "stopped", f"the loss fell to {stop.loss:g}")
+    if state.cycle >= state.task.cycles and state.empty == state.cycle:
+        return finish(state, "failed", f"no cycle had an update: {state.why}")
     if state.cycle >= state.task.cycles:
         return finish(state, "done", f"cycle {state.cycle} was the last")
     return next_cycle(state, event.at_s)

@@ -60,9 +60,13 @@ def held_ahead(state: State, who: Ints) -> Ints:
     wanted = state.dealt if state.scheme.needs == "bounds" else size
     if state.federated or wanted > size:
         return np.zeros(who.size, np.int64)
-    ahead = set(state.deck.ahead(wanted).tolist())
-    held = [len(state.learners.held.get(learner, set()) & ahead) for learner in who.tolist()]
-    return np.array(held, dtype=np.int64)
+    ahead, found = set(state.deck.ahead(wanted).tolist()), []
+    for learner in who.tolist():
+        # Each shard is dealt once: the first who holds it gets it.
+        mine = state.learners.held.get(learner, set()) & ahead
+        ahead -= mine
+        found.append(len(mine))
+    return np.array(found, dtype=np.int64)
 
 
 def deal(state: State, who: Ints, counts: Ints) -> tuple[Ints, ...]:
@@ -77,8 +81,7 @@ def deal(state: State, who: Ints, counts: Ints) -> tuple[Ints, ...]:
         for place, learner in enumerate(who.tolist())
     }
     state.deck, dealt = state.deck.deal(counts, held)
-    for learner, shards in zip(who.tolist(), dealt, strict=True):
-        state.learners.held.setdefault(learner, set()).update(shards.tolist())
+    state.learners.dealt = dict(zip(who.tolist(), dealt, strict=True))
     state.dealt = int(counts.sum())
     return tuple(dealt)
 

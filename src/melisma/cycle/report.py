@@ -84,6 +84,7 @@ class Cycle:
     ending: Ending = "under way"
     reason: str = ""
     closed_s: float = nan
+    tail_s: float = 0.0
     aggregate_s: float = nan
     evaluate_s: float = nan
     loss: float = nan
@@ -179,6 +180,7 @@ class Report:
     cycles: tuple[Cycle, ...] = ()
     outcome: do.Outcome | Literal["under way"] = "under way"
     reason: str = ""
+    gone: tuple[str, ...] = ()
     model: Path | None = None
     folder: Path | None = None
     trace: tuple[Step, ...] = field(default=(), repr=False, compare=False)

@@ -46,6 +46,7 @@ class Learners:
     """One column for each thing known of learners; a number that never joined is absent."""
 
     present: Bools
+    silent: Bools  # did not answer when asked last, and are not waited for
     costs: Floats  # of COSTS by of PARTS by learners; NaN where not reported
     bounds: Ints  # reported for this cycle, -1 where not
     work: Ints
@@ -56,7 +57,8 @@ class Learners:
     visits: Ints
     names: list[str] = field(default_factory=list)
     tells: list[Tells] = field(default_factory=list)
-    held: dict[int, set[int]] = field(default_factory=dict)
+    dealt: dict[int, Ints] = field(default_factory=dict)  # in this cycle
+    held: dict[int, set[int]] = field(default_factory=dict)  # as far as updates show
     own: dict[int, Ints] = field(default_factory=dict)
     decks: dict[int, Deck] = field(default_factory=dict)
 
@@ -66,6 +68,7 @@ class Learners:
         counts: dict[str, Any] = {name: np.zeros(count, np.int64) for name in COUNTS}
         return cls(
             present=np.zeros(count, np.bool_),
+            silent=np.zeros(count, np.bool_),
             costs=np.full((len(COSTS), len(PARTS), count), np.nan),
             bounds=np.full(count, -1),
             names=[""] * count,
@@ -79,7 +82,7 @@ class Learners:
         if missing <= 0:
             return
         new = Learners.empty(missing)
-        for name in ("present", "costs", "bounds", *COUNTS):
+        for name in ("present", "silent", "costs", "bounds", *COUNTS):
             both = [getattr(self, name), getattr(new, name)]
             setattr(self, name, np.concatenate(both, axis=-1))
         self.names += new.names
@@ -88,6 +91,11 @@ class Learners:
     def of(self, work: Work) -> Ints:
         """Those whose assignment stands so."""
         return np.flatnonzero(self.work == work)
+
+    def hold(self, learner: int) -> None:
+        """Who trained on shards has them."""
+        if learner in self.dealt:
+            self.held.setdefault(learner, set()).update(self.dealt[learner].tolist())
 
     def planned(self, learners: Ints) -> Ints:
         """Samples that they were to visit in this cycle."""
@@ -115,9 +123,12 @@ class State:
     cycle: int = 0
     began_s: float = 0.0
     limit_s: float = np.inf
-    late_s: float = 0.0  # the latest that an update of this run came after the deadline
+    asked_s: float = 0.0  # when learners were asked what they can do
+    late_s: float = 0.0  # how late updates came of late
+    refused: str = ""  # what was wrong with an update of this cycle
     dealt: int = 0  # shards in the last cycle
     empty: int = 0  # cycles in a row without an update
+    why: str = ""  # the last of them was empty
     probe: tuple[float, float] = (0.0, np.inf)  # deadlines too short, and long enough
 
     @classmethod

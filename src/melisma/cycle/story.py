@@ -6,7 +6,7 @@ repeats no decision of the machine: what counts is what the commands say.
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import nan
+from math import inf, nan
 from typing import Any, Literal
 
 from melisma.cycle import commands as do
@@ -23,10 +23,11 @@ class Story:
     """What is known so far; `hear` one step after another."""
 
     def __init__(self) -> None:
-        self.now_s = nan
+        self.now_s = -inf
         self.outcome: do.Outcome | Literal["under way"] = "under way"
         self.reason = ""
         self.names: list[str] = []
+        self.joined: set[int] = set()
         self.gone: dict[int, str] = {}  # with the reason
         self.measuring: set[int] = set()
         self.asked = 0  # the cycle for which learners were last asked what they would take
@@ -66,6 +67,7 @@ class Story:
             run=self.submitted.run,
             task=self.task,
             names=tuple(self.names),
+            gone=tuple(self.gone[learner] for learner in sorted(self.gone)),
             began_s=self.submitted.at_s,
             ended_s=self.now_s,
             cycles=tuple(self._whole(number) for number in sorted(self._cycles)),
@@ -79,19 +81,21 @@ class Story:
         self._trace.append(step)
         if self.outcome != "under way":
             return
-        self.now_s = float(step.event.at_s)
+        # An update is told of when it is written down, with the instant at which it came.
+        self.now_s = max(self.now_s, float(step.event.at_s))
         HEARD.get(type(step.event), _nothing)(self, step.event)
         for command in step.commands:
             SAID.get(type(command), _nothing)(self, command)
 
     def _submit(self, event: ev.TaskSubmitted) -> None:
         self._submitted = event
-        self.names = [""] * event.learners
+        self.names = list(event.names) or [""] * event.learners
 
     def _join(self, event: ev.LearnersJoined) -> None:
         for place, learner in enumerate(event.learners.tolist()):
             self.names += [""] * (learner + 1 - len(self.names))
             self.names[learner] = event.names[place]
+            self.joined.add(learner)
             self.gone.pop(learner, None)
             if event.own:
                 self._own[learner] = event.own[place]
@@ -123,7 +127,7 @@ class Story:
                 visits=int(event.visits[place]),
                 loss=float(event.loss[place]),
                 phases=tuple(event.phases[place].tolist()),
-                arrived_s=self.now_s,
+                arrived_s=event.at_s,
             )
             self._end(event.cycle, [key], "refused" if event.refused else "in", event.refused)
 
@@ -140,6 +144,7 @@ class Story:
 
     def _dispatch(self, command: do.Dispatch) -> None:
         self._open(command.cycle, command.seconds_left)
+        self._note(command.cycle, tail_s=command.tail_s)
         self.measuring.clear()
         work = self._work[command.cycle]
         for place, key in enumerate(_keys(command)):

@@ -12,8 +12,8 @@ from melisma.errors import InfeasibleError
 Commands = list[do.Command]
 
 # Learners stop in time to be in by the deadline. What still comes later was mispredicted: by less
-# than this part of the deadline, or twice what was seen in this run.
-TAIL = 0.1
+# than this part of the deadline, or twice what was seen in the last cycles, but not without end.
+TAIL, MOST_TAIL = 0.1, 0.5
 # So many cycles in a row without an update end a run.
 EMPTY = 3
 # So many learners are named in a refusal.
@@ -25,7 +25,7 @@ def dispatched(state: State, at_s: float) -> Commands:
     try:
         shared = share(state)
     except InfeasibleError as error:
-        return finish(state, "failed", f"cycle {state.cycle}: {error}{_names(state, error)}")
+        return _no_plan(state, f"{error}{_names(state, error)}")
     learners = state.learners
     busy = (shared.plan.shards > 0) & (shared.plan.updates > 0)
     who, counts = shared.learners[busy], shared.plan.shards[busy]
@@ -37,7 +37,9 @@ def dispatched(state: State, at_s: float) -> Commands:
     given = zip(who.tolist(), shards, strict=True)
     learners.samples[who] = [samples_of(state, learner, dealt) for learner, dealt in given]
     state.stage, state.began_s = Stage.TRAINING, at_s
-    state.limit_s = state.deadline_s + max(TAIL * state.task.deadline_s, 2 * state.late_s)
+    tail_s = _tail_s(state)
+    state.limit_s = state.deadline_s + tail_s
+    state.late_s /= 2
     names = ", ".join(learners.names[learner] for learner in shared.left_out)
     return [
         *_measured_anew(state, shared.left_out),
@@ -49,10 +51,24 @@ def dispatched(state: State, at_s: float) -> Commands:
             shards=shards,
             passes=learners.passes[who].copy(),
             seconds_left=state.task.deadline_s,
+            tail_s=tail_s,
             predicted_s=shared.predicted_s[busy],
         ),
         *wake(state),
     ]
+
+
+def _tail_s(state: State) -> float:
+    deadline_s = state.task.deadline_s
+    return min(max(TAIL * deadline_s, 2 * state.late_s), MOST_TAIL * deadline_s)
+
+
+def _no_plan(state: State, why: str) -> Commands:
+    """Before training the run is refused; later it may go on, with what is measured anew."""
+    if state.cycle == 1:
+        return finish(state, "failed", why)
+    state.learners.costs[:] = np.nan
+    return emptied(state, why)
 
 
 def _names(state: State, error: InfeasibleError) -> str:
@@ -69,7 +85,7 @@ def _measured_anew(state: State, learners: tuple[int, ...]) -> Commands:
         return []
     return [
         do.Benchmark(
-            reason="they are left out of this cycle, and may be able to do more by the next",
+            reason="there is no work for them, and they may be able to do more by the next cycle",
             learners=np.array(learners),
             seconds=state.task.deadline_s,
         )
@@ -91,6 +107,9 @@ def updates(state: State, event: ev.UpdatesReceived) -> Commands:
     taken = who[awaited]
     learners.work[taken] = Work.DROPPED if event.refused else Work.TAKEN
     learners.visits[taken] = 0 if event.refused else event.visits[awaited]
+    state.refused = event.refused or state.refused
+    for learner in taken[learners.visits[taken] > 0].tolist():
+        learners.hold(learner)
     said: Commands = []
     if not awaited.all():
         why = "it was counted before, or its cycle is closed"
@@ -115,7 +134,7 @@ def closed(state: State) -> Commands:
     late = withdrawn(state, "the deadline has passed, and the predicted tail")
     taken = state.learners.of(Work.TAKEN)
     if not state.learners.weights(taken).any():
-        return [*late, *emptied(state, "nobody handed in anything")]
+        return [*late, *emptied(state, state.refused or "nobody handed in anything")]
     state.empty = 0
     why = "the deadline has passed" if late else "all are in"
     return [*late, aggregate(state, taken, why)]
@@ -123,9 +142,9 @@ def closed(state: State) -> Commands:
 
 def emptied(state: State, why: str) -> Commands:
     """The parameters stay as they are."""
-    state.empty += 1
+    state.empty, state.why = state.empty + 1, why
     if state.empty >= EMPTY:
-        said = f"{EMPTY} cycles in a row were empty; in cycle {state.cycle} {why}"
+        said = f"{EMPTY} cycles in a row were empty; cycle {state.cycle}: {why}"
         return finish(state, "failed", said)
     return [aggregate(state, np.empty(0, np.int64), f"empty: {why}")]
 

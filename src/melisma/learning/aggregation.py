@@ -36,7 +36,7 @@ class Spool:
         self._folder, self._layout = folder, layout
         folder.mkdir(parents=True, exist_ok=True)
 
-    def add(self, learner: int, weight: float, update: Arrays) -> Spooled:
+    def add(self, learner: int, update: Arrays) -> Path:
         """Keep an update; `DataError` if it does not fit the model or holds what is no number."""
         self._layout.check(update)
         for name, array in update.items():
@@ -50,7 +50,7 @@ class Spool:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
-        return Spooled(learner, weight, path)
+        return path
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,8 @@ def _own(name: str, returned: Any) -> DataSet:
     if not len(data.train):
         raise DataError(f"data {name}: train: there are no samples")
     for part, split in (("train", data.train), ("test", data.test)):
+        if split.samples.dtype.kind == "f" and not np.isfinite(split.samples).all():
+            raise DataError(f"data {name}: {part}: samples hold numbers that are not finite")
         if len(split) and (not split.samples.size or not split.labels.size):
             raise DataError(f"data {name}: {part}: samples or labels hold no numbers")
     for what in ("samples", "labels"):

@@ -1,11 +1,17 @@
 """What a task names by `package.module:name`: imported from where Python looks for modules."""
 
 import re
+import sys
+import traceback
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from melisma.errors import SettingError
 
+# Code of this package, of Python and of what is installed.
+NOT_OWN = ("<", str(Path(__file__).parents[1]), sys.prefix, sys.base_prefix)
+LOOKED = "; it is looked for beside the task's file, in this folder, and among what is installed"
 OWN = re.compile(r"(\w+(?:\.\w+)*):(\w+)")
 
 
@@ -22,8 +28,9 @@ def named(what: str, name: str) -> Any:
     module, attribute = form.groups()
     try:
         found = import_module(module)
-    except (ImportError, SyntaxError) as error:
-        raise SettingError(f"{what} {name}: {error}") from error
+    except Exception as error:  # The module is the user's.
+        hint = LOOKED if _is_missing(error, module) else ""
+        raise SettingError(f"{what} {name}: {told(error)}{hint}") from error
     if not hasattr(found, attribute):
         raise SettingError(f"{what} {name}: {module} has no {attribute}")
     return getattr(found, attribute)
@@ -36,6 +43,20 @@ def made(what: str, name: str, *args: Any, **kwargs: Any) -> Any:
         raise SettingError(f"{what} {name} is a {type(maker).__name__}; it cannot be called")
     try:
         return maker(*args, **kwargs)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # What it does is the user's.
         said = kwargs or "no arguments"
-        raise SettingError(f"{what} {name} with {said}: {error}") from error
+        raise SettingError(f"{what} {name} with {said}: {told(error)}") from error
+
+
+def told(error: BaseException) -> str:
+    """What went wrong in code of the user's: the kind, the words, and the last line of it."""
+    said = " ".join(str(error).split())
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(NOT_OWN)]
+    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    hint = "; pip install 'melisma[torch]'" if getattr(error, "name", "") == "torch" else ""
+    return f"{type(error).__name__}: {said}{place}{hint}"
+
+
+def _is_missing(error: Exception, module: str) -> bool:
+    return isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.errors import DataError, SettingError
+from melisma.errors import SettingError
 from melisma.fleet.task import Task
 from melisma.learning.data import DataSet, Split
-from melisma.learning.named import is_own, made, named
+from melisma.learning.named import is_own, made, named, told
 from melisma.learning.trainer import Trainer
 
 METHODS = ("initial", "train", "score")
@@ -42,16 +42,22 @@ def trainer_for(task: Task) -> Trainer:
 
 def fits(trainer: Trainer, data: DataSet) -> None:
     """`SettingError` with both shapes unless the model takes these samples and these labels."""
-    parameters = trainer.initial()
+    try:
+        parameters = trainer.initial()
+    except Exception as error:  # The model is the user's.
+        raise SettingError(f"the model has no parameters to begin with: {told(error)}") from error
+    if not parameters:
+        raise SettingError("the model has no parameters to train")
     for split in filter(len, (data.train, data.test)):
         try:
             trainer.score(parameters, _few(split))
-        except (DataError, IndexError, RuntimeError, TypeError, ValueError) as error:
-            model = ", ".join(f"{name} {_form(array)}" for name, array in parameters.items())
-            said = " ".join(str(error).split())
+        except Exception as error:  # The model is the user's.
+            forms = [f"{name} {_form(array)}" for name, array in parameters.items()]
+            model = ", ".join(forms if len(forms) < 5 else [*forms[:2], "...", forms[-1]])
             raise SettingError(
-                f"the model ({model}) does not fit the data (samples {_form(split.samples[0])}, "
-                f"labels {_form(split.labels[0])} {_range(split)}): {said}"
+                f"the model does not fit the data: {told(error)}; samples are "
+                f"{_form(split.samples[0])}, labels {_form(split.labels[0])} {_range(split)}, the "
+                f"model {model}"
             ) from error
 
 

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -24,6 +24,7 @@ from melisma.cycle.events import PHASES
 from melisma.errors import AxonError, MelismaError, SettingError
 from melisma.fleet.chance import generator
 from melisma.fleet.fleet_file import Tells
+from melisma.learning.named import is_own, told
 from melisma.learning.parameters import Layout
 from melisma.learning.shards import ShardCache, together
 from melisma.learning.trainer import Trained
@@ -37,6 +38,9 @@ from melisma.live.own import read_own
 from melisma.live.supply import Supply
 
 CACHE_BYTES = 4 << 30
+TELLS: tuple[Tells, ...] = ("nothing", "bounds", "costs")
+# Where less of a shard came than this, no more is made of how long a whole one takes.
+LEAST_PART = 0.01
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +52,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     orchestrator: str
+    token: str | None = None
     cache: str
     cache_bytes: int = CACHE_BYTES
     tells: Tells = "costs"
@@ -63,7 +68,7 @@ class Agent:
         from melisma.learning.trainers import trainer_for
 
         self._task, self._entry, self._orchestrator = entry.task, entry, orchestrator
-        if ":" in self._task.model and not setting.path:
+        if is_own(self._task.model) and not setting.path:
             raise SettingError(f"model {self._task.model} is none that this device may import")
         self._scheme = scheme_named(self._task.scheme)
         self._device = Device(setting.emulated, entry.number)
@@ -87,9 +92,11 @@ class Agent:
             received_at, order = self._orders.get()
             match order:
                 case say.Measure():
+                    self._may_tell("costs")
                     self._measure(received_at + order.seconds)
                     self._orchestrator.costs(self._entry.number, self._costs())
                 case say.Bound():
+                    self._may_tell("bounds")
                     self._bound(received_at, order)
                 case say.Train():
                     self._work(self._jobs[order.cycle, order.attempt])
@@ -97,6 +104,10 @@ class Agent:
                     self._judge(order)
                 case say.Leave():
                     return
+
+    def _may_tell(self, what: Tells) -> None:
+        if TELLS.index(self._tells) < TELLS.index(what):
+            raise SettingError(f"asked for {what}; this learner tells no more than {self._tells}")
 
     def _ask(self) -> None:
         """Ask for orders until there are no more; what is taken back is taken back at once."""
@@ -134,7 +145,7 @@ class Agent:
             order.deadline_s,
             **{name: float(seconds) for name, seconds in quantiles.items()},
             passes=self._task.passes or 1,
-            held=order.held,
+            held=min(order.held, self._supply.held()),
         )
         self._orchestrator.bound(self._entry.number, order.cycle, order.deadline_s, shards)
         if not shards and order.deadline_s == self._task.deadline_s:
@@ -145,8 +156,7 @@ class Agent:
         self._device.enter(job.order.cycle)
         job.lap("wait")
         try:
-            trained = self._trained(job)
-            self._hand_in(job, trained)
+            self._hand_in(job, self._trained(job))
         except WithdrawnError:
             return
         finally:
@@ -155,13 +165,16 @@ class Agent:
     def _trained(self, job: Job) -> Trained | None:
         """What training came to by the deadline; nothing if it did not come to that."""
         order = job.order
-        model = self._supply.model(order.model, self._device)
-        down_s = job.lap("fetch model")
+        try:
+            model = self._supply.model(order.model, self._device, lambda: job.over(0.0))
+        finally:
+            down_s = job.lap("fetch model")
+            self._learn(down_s=down_s)
+        if model is None:
+            return None
         # Before anything was measured: what came down goes up again.
         upload_s = self._upload_s() or down_s
-        fetched = self._fetch(order.shards, lambda: job.over(upload_s))
-        ship_s = job.lap("fetch shards")
-        if fetched is None:
+        if not self._fetch(job, lambda: job.over(upload_s)):
             return None
         own = [self._own[number] for number in order.own]
         samples = together(own or self._supply.read(order.shards))
@@ -174,23 +187,32 @@ class Agent:
             job.stop(self._device, self._task.batch, upload_s),
         )
         self._device.settle()
-        train_s = job.lap("train")
+        train_s = job.lap("train") - job.setup_s
         self._learn(
             train_s=per(train_s, trained.visits / self._task.shard_samples),
-            ship_s=per(ship_s, fetched),
-            down_s=down_s,
-            rest_s=job.seconds["wait"] + load_s,
+            rest_s=job.seconds["wait"] + load_s + job.setup_s,
         )
         return trained
 
-    def _fetch(self, parcels: Sequence[say.Parcel], over: Callable[[], bool]) -> int | None:
-        """Bring the shards that are missing; how many, or nothing where time was over before."""
+    def _fetch(self, job: Job, over: Callable[[], bool]) -> bool:
+        """Bring the shards that are missing; whether there was time for all of them.
+
+        What a link took is learned in any case: else one that slows down would never be noticed.
+        """
+        parcels = job.order.shards
         missing = [parcel for parcel in parcels if not self._supply.has(parcel)]
-        for parcel in missing:
-            self._supply.shard(parcel, self._device, over, [each.sha256 for each in parcels])
-            if over():
-                return None
-        return len(missing)
+        came = -sum(self._supply.part(parcel) for parcel in missing)
+        try:
+            for parcel in missing:
+                self._supply.shard(parcel, self._device, over, [each.sha256 for each in parcels])
+                if over():
+                    return False
+        finally:
+            ship_s = job.lap("fetch shards")
+            came += sum(self._supply.part(parcel) for parcel in missing)
+            if missing:
+                self._learn(ship_s=per(ship_s, max(came, LEAST_PART)))
+        return True
 
     def _hand_in(self, job: Job, trained: Trained | None) -> None:
         done = trained if trained is not None and trained.visits else None
@@ -214,6 +236,7 @@ class Agent:
 
     def _judge(self, order: say.Judge) -> None:
         model = self._supply.model(order.model, self._device)
+        assert model is not None
         score = NOTHING
         for samples in self._held_back:
             score += self._trainer.score(model, samples)
@@ -251,15 +274,15 @@ class Agent:
 
 def take_part(setting: Setting) -> None:
     """Enter a run, and take part in it to its end."""
-    sys.path[:0] = setting.path
-    orchestrator = axon.connect(setting.orchestrator)
+    sys.path += setting.path
+    orchestrator = axon.connect(setting.orchestrator, token=setting.token)
     entry = say.checked(orchestrator.enter(setting.name), say.Entry)
     try:
         Agent(setting, orchestrator, entry).run()
     except AxonError:
         raise
     except Exception as error:
-        said = " ".join(str(error).split()) or type(error).__name__
+        said = str(error) if isinstance(error, MelismaError) else told(error)
         orchestrator.fail(entry.number, f"{setting.name}: {said}"[:1000])
         raise
 

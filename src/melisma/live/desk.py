@@ -4,7 +4,9 @@ An update is kept on disk before it is counted, and refused by name if it does n
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import isfinite
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -51,6 +53,7 @@ class Desk:
         self._store, self._jury, self._to = store, jury, hears
         self._numbers = {seat.name: number for number, seat in enumerate(seats)}
         self._arriving: set[tuple[int, int, int]] = set()
+        self._kept: dict[tuple[int, int, int], Path] = {}
 
     async def enter(self, name: str) -> Any:
         """The number and the task of the learner of that name."""
@@ -66,8 +69,10 @@ class Desk:
         """A learner is ready."""
         said = say.checked(joining, say.Joining)
         seat = self._seat(said.number)
-        if seat.here:
+        if seat.here or seat.gone:
             raise RefusedError(f"{seat.name} has joined before")
+        if self._task.mode == "federated" and not said.own:
+            raise RefusedError(f"{seat.name} has no data, and none travels in federated learning")
         seat.here = True
         own = (np.array(said.own, dtype=np.int64),) if said.own else ()
         self._hear(ev.LearnersJoined, said.number, names=(seat.name,), tells=(said.tells,), own=own)
@@ -76,7 +81,7 @@ class Desk:
         """The next orders of a learner, as soon as there are any; with how far it is."""
         seat, wait_s = self._seat(number), POLL_S
         if progress is not None:
-            cycle, visits = say.checked(progress, tuple[int, int])
+            cycle, visits = say.checked(progress, tuple[say.Number, say.Number])
             self._hear(ev.ProgressReported, number, cycle=cycle, visits=np.array([visits]))
             wait_s = min(POLL_S, self._task.deadline_s / SHOWN)
         return [say.plain(order) for order in await seat.take(wait_s)]
@@ -90,13 +95,21 @@ class Desk:
         """What a learner would take."""
         self._seat(number)
         asked = np.array([min(say.checked(shards, say.Number), MOST_SHARDS)])
-        self._hear(ev.BoundsReported, number, cycle=cycle, deadline_s=deadline_s, shards=asked)
+        self._hear(
+            ev.BoundsReported,
+            number,
+            cycle=say.checked(cycle, say.Number),
+            deadline_s=say.checked(deadline_s, say.Seconds),
+            shards=asked,
+        )
 
     async def update(self, handed: Any, parameters: dict[str, NDArray[Any]]) -> str:
         """What a learner has trained: kept, then counted, once; or what is wrong with it."""
         at_s, said = self._to.now(), say.checked(handed, say.Handed)
         seat = self._seat(said.learner)
-        refused = await self._kept(said, parameters)
+        if said.key in self._arriving:
+            return "it is arriving already"
+        refused = await self._keep(said, parameters)
         if said.costs and not refused:
             self._estimates(said.learner, said.costs, at_s)
         # Only here it is known how long the upload took.
@@ -119,13 +132,15 @@ class Desk:
         """How good a learner finds the model."""
         said = say.checked(judged, say.Judged)
         self._seat(said.learner)
+        if not said.right <= said.judged or not isfinite(said.loss_sum):
+            raise RefusedError("a score that cannot be")
         score = Score(said.samples, said.loss_sum, said.right, said.judged)
         self._jury.told(said.learner, said.cycle, score)
 
     async def fail(self, number: int, reason: str) -> None:
         """A learner cannot go on."""
         self._seat(number)
-        self.gone(number, reason)
+        self.gone(number, say.checked(reason, say.Words))
 
     def gone(self, number: int, reason: str) -> None:
         """A learner is no longer there; said once."""
@@ -135,22 +150,32 @@ class Desk:
             self._jury.left()
             self._hear(ev.LearnersLeft, number, reason=reason)
 
-    async def _kept(self, said: say.Handed, parameters: dict[str, NDArray[Any]]) -> str:
+    def kept(self, cycle: int, learners: Sequence[int], attempts: Sequence[int]) -> list[Path]:
+        """The updates of these assignments, of which this was the last that is wanted."""
+        both = zip(learners, attempts, strict=True)
+        found = [self._kept[learner, cycle, attempt] for learner, attempt in both]
+        self._kept.clear()
+        return found
+
+    async def _keep(self, said: say.Handed, parameters: dict[str, NDArray[Any]]) -> str:
         """Keep an update if it would count; what is wrong with it, or nothing."""
-        key = (said.learner, said.cycle, said.attempt)
-        if key in self._arriving or not self._to.expects(*key) or not said.visits:
+        if not self._to.expects(*said.key) or not said.visits:
             return ""
-        self._arriving.add(key)
+        self._arriving.add(said.key)
         try:
-            await asyncio.to_thread(self._store.keep, said.learner, parameters)
+            path = await asyncio.to_thread(self._store.keep, said.cycle, said.learner, parameters)
         except DataError as error:
             return f"the update of {self._seats[said.learner].name} is refused: {error}"
         finally:
-            self._arriving.discard(key)
+            self._arriving.discard(said.key)
+        if self._to.expects(*said.key):
+            self._kept[said.key] = path
         return ""
 
     def _estimates(self, number: int, costs: Any, at_s: float) -> None:
         found = np.array(say.checked(costs, say.Costs), dtype=np.float64)[:, :, None]
+        if not found[0, 0] > 0 or not (found[:, 2] >= 1).all():
+            raise RefusedError("costs that cannot be: training takes time, and was measured")
         self._to.hear(ev.EstimatesReported(at_s=at_s, learners=np.array([number]), costs=found))
 
     def _hear(self, kind: Callable[..., ev.Event], number: int, **said: Any) -> None:

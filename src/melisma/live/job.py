@@ -22,6 +22,7 @@ class Job:
     order: Train
     received_at: float
     visits: int = 0
+    setup_s: float = 0.0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     _withdrawn: threading.Event = field(default_factory=threading.Event)
     _lap_at: float = field(init=False)
@@ -58,12 +59,14 @@ class Job:
         A batch that would end too late by as long as the last one took is not begun.
         """
         device.begin_work()
-        asked_at = device.now()
+        began = asked_at = device.now()
 
         def asked() -> bool:
             nonlocal asked_at
             device.rest()
             now = device.now()
+            if asked_at == began:
+                self.setup_s = now - began
             if self.over(upload_s + now - asked_at, now):
                 return True
             asked_at = now

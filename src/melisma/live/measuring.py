@@ -39,7 +39,7 @@ def measured(
     device.settle()
     return Experience(
         train_s=cost.shard_s,
-        ship_s=Estimate.of(ship_s) if ship_s else Estimate(0.0, 0.0),
+        ship_s=Estimate.of(ship_s or [0.0]),
         down_s=down_s,
         # Not measured yet: the same bytes over the same link.
         up_s=down_s,

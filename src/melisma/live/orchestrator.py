@@ -5,6 +5,7 @@ threads beside it.
 """
 
 import asyncio
+import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from math import isfinite
 from typing import Any
@@ -17,6 +18,7 @@ from melisma.cycle import events as ev
 from melisma.cycle.machine import step
 from melisma.cycle.state import State
 from melisma.cycle.trace import Step
+from melisma.learning.aggregation import Spooled
 from melisma.learning.trainer import Score
 from melisma.live import orders as say
 from melisma.live.desk import METHODS, Desk
@@ -41,12 +43,13 @@ class Orchestrator:
         self._jobs: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
+        self.token = secrets.token_urlsafe(24)
         self.finished: asyncio.Future[do.Finish] = self._loop.create_future()
 
     def worker(self, port: int = 0) -> Worker:
         """Where learners call."""
         limits = Limits(max_calls=4 * len(self._seats) + 64)
-        worker = Worker(port=port, limits=limits, files=self._store.path)
+        worker = Worker(port=port, token=self.token, limits=limits, files=self._store.path)
         worker.expose(self._desk, METHODS, name="")
         return worker
 
@@ -61,6 +64,7 @@ class Orchestrator:
                 task=self._goal.task,
                 learners=len(self._seats),
                 samples=samples,
+                names=tuple(seat.name for seat in self._seats),
             )
         )
 
@@ -143,10 +147,13 @@ class Orchestrator:
         )
 
     def _aggregate(self, command: do.Aggregate) -> None:
+        learners, weights = command.learners.tolist(), command.weights.tolist()
+        paths = self._desk.kept(command.cycle, learners, command.attempts.tolist())
+        updates = list(map(Spooled, learners, weights, paths))
+
         async def work() -> None:
             began = self._loop.time()
-            learners, weights = command.learners.tolist(), command.weights.tolist()
-            await asyncio.to_thread(self._store.aggregate, learners, weights)
+            await asyncio.to_thread(self._store.aggregate, command.cycle, updates)
             took_s = self._loop.time() - began
             self.hear(ev.Aggregated(at_s=self.now(), cycle=command.cycle, seconds=took_s))
 

@@ -18,7 +18,8 @@ from melisma.fleet.task import Task
 # Shards that a learner measures itself on, and the parameters.
 SUBSET, FIRST_MODEL = 8, "model-0.safetensors"
 Number = Annotated[int, Meta(ge=0, le=2**53)]
-Seconds = Annotated[float, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0, le=1e12)]
+Words = Annotated[str, Meta(max_length=2000)]
 Row = Annotated[tuple[Seconds, ...], Meta(min_length=3, max_length=3)]
 Costs = Annotated[tuple[Row, ...], Meta(min_length=3, max_length=3)]
 
@@ -129,6 +130,11 @@ class Handed(msgspec.Struct, frozen=True):
     phases: Annotated[tuple[Seconds, ...], Meta(min_length=len(PHASES), max_length=len(PHASES))]
     costs: Costs | None = None
 
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Which assignment it is of."""
+        return self.learner, self.cycle, self.attempt
+
 
 def plain(record: Any) -> Any:
     """A record as what Axon carries."""
@@ -140,8 +146,7 @@ def checked(value: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        name = getattr(kind, "__name__", "order")
-        raise MalformedError(f"this is no {name}: {error}") from None
+        raise MalformedError(f"what arrived makes no sense: {error}") from None
 
 
 def orders(values: Sequence[Any]) -> list[AnyOrder]:

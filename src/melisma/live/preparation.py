@@ -13,13 +13,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from melisma.allocation.schemes import scheme_named
-from melisma.cycle.report import TRACE
-from melisma.errors import SettingError
+from melisma.errors import DataError, SettingError
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.muster import read_fleet
 from melisma.fleet.task import Sizes, Task, read_task
 from melisma.learning.data import DataSet, Split, load
 from melisma.learning.measure import sample_bytes
+from melisma.learning.named import is_own
 from melisma.learning.parameters import Layout
 from melisma.learning.trainer import Trainer
 from melisma.learning.trainers import fits, trainer_for
@@ -75,13 +75,11 @@ def prepare(
 ) -> Prepared:
     """Read what is to be read, and find what cannot work."""
     places = [Path(task).resolve().parent] if isinstance(task, str | Path) else []
-    path = tuple(dict.fromkeys(str(place) for place in (*places, Path.cwd())))
-    sys.path[:0] = [place for place in path if place not in sys.path]
     task = _with_scheme(read_task(task) if isinstance(task, str | Path) else task, scheme)
+    path = _path(task, *places, Path.cwd())
+    sys.path += [place for place in path if place not in sys.path]
     fleet = read_fleet(fleet) if isinstance(fleet, str | Path) else fleet
-    data = load(task.data, task.data_args)
-    if not len(data.test) and task.mode != "federated":
-        raise SettingError(f"data {task.data} has no test samples to score a model with")
+    data = _loaded(task)
     trainer = trainer_for(task)
     fits(trainer, data)
     task = _as_it_is(task, data, trainer)
@@ -95,6 +93,26 @@ def prepare(
         _made(folder or Path("runs") / re.sub(r"[^\w.-]", "-", f"{task.name}-{run}")),
         path,
     )
+
+
+def _loaded(task: Task) -> DataSet:
+    """The data; what is wrong with one's own is a mistake that one can mend."""
+    try:
+        data = load(task.data, task.data_args)
+    except DataError as error:
+        if is_own(task.data):
+            raise SettingError(str(error)) from error
+        raise
+    if not len(data.test) and task.mode != "federated":
+        raise SettingError(f"data {task.data} has no test samples to score a model with")
+    return data
+
+
+def _path(task: Task, *places: Path) -> tuple[str, ...]:
+    """Where to look for modules of one's own: nowhere, if the task names none."""
+    if not is_own(task.model) and not is_own(task.data):
+        return ()
+    return tuple(dict.fromkeys(map(str, places)))
 
 
 def _with_scheme(task: Task, scheme: str | None) -> Task:
@@ -120,10 +138,10 @@ def _as_it_is(task: Task, data: DataSet, trainer: Trainer) -> Task:
 def _made(folder: str | Path) -> Path:
     """A folder of the run's own: nothing is written over."""
     folder = Path(folder)
-    if (folder / TRACE).exists():
-        raise SettingError(f"{folder} holds a run already; name another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise SettingError(f"{folder} is not empty; a run needs a folder of its own")
     except OSError as error:
         raise SettingError(f"{folder} cannot hold a run: {error.strerror}") from error
     return folder.resolve()

@@ -9,8 +9,9 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -28,12 +29,9 @@ async def learners(settings: Sequence[Setting], logs: Path, gone: Gone) -> Async
     processes = [
         _started(setting, logs / f"{number}.log") for number, setting in enumerate(settings)
     ]
-    loop = asyncio.get_running_loop()
-    # A thread for each process, and none of those that the loop lends to others.
-    threads = ThreadPoolExecutor(max_workers=len(processes), thread_name_prefix="learner")
 
     async def watched(number: int, process: "subprocess.Popen[bytes]") -> None:
-        code = await loop.run_in_executor(threads, process.wait)
+        code = await _end_of(process)
         gone(number, _last_words(settings[number].name, logs / f"{number}.log", code))
 
     watches = [asyncio.create_task(watched(*each)) for each in enumerate(processes)]
@@ -42,8 +40,28 @@ async def learners(settings: Sequence[Setting], logs: Path, gone: Gone) -> Async
     finally:
         for watch in watches:
             watch.cancel()
+        _let_go(processes)
         await asyncio.to_thread(_ended, processes)
-        threads.shutdown(wait=False)
+
+
+def _end_of(process: "subprocess.Popen[bytes]") -> "asyncio.Future[int]":
+    """Its exit code, from a thread of its own, which keeps nobody from leaving."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def wait() -> None:
+        code = process.wait()
+        # The loop may be over, or nobody waits any more.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(_set, ended, code)
+
+    threading.Thread(target=wait, name="learner", daemon=True).start()
+    return ended
+
+
+def _set(ended: "asyncio.Future[int]", code: int) -> None:
+    if not ended.done():
+        ended.set_result(code)
 
 
 def _last_words(name: str, log: Path, code: int) -> str:
@@ -58,7 +76,7 @@ def _started(setting: Setting, log: Path) -> "subprocess.Popen[bytes]":
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "melisma.live.agent"],
+            [sys.executable, "-P", "-m", "melisma.live.agent"],
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=file,
@@ -72,15 +90,20 @@ def _started(setting: Setting, log: Path) -> "subprocess.Popen[bytes]":
     return process
 
 
-def _ended(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
-    """All of them end: by themselves, or because their standard input closes, or by force."""
+def _let_go(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
+    """Their standard input closes: whoever has not ended does so now."""
     for process in processes:
         assert process.stdin is not None
         with contextlib.suppress(OSError):
             process.stdin.close()
+
+
+def _ended(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
+    """All of them end, by force where they do not in time."""
+    limit = time.monotonic() + GRACE_S
     for process in processes:
         try:
-            process.wait(GRACE_S)
+            process.wait(max(0.0, limit - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -10,7 +10,7 @@
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -34,7 +34,6 @@ class Storehouse:
     shards: ShardFolder | None
     version: int = 0
     parameters: dict[str, NDArray[Any]] = field(default_factory=dict)
-    _spooled: dict[int, Spooled] = field(default_factory=dict)
     _trace: BinaryIO | None = None
 
     def __post_init__(self) -> None:
@@ -79,27 +78,20 @@ class Storehouse:
         self._trace.write(line(step))
         self._trace.flush()
 
-    def keep(self, learner: int, update: Arrays) -> None:
-        """An update, until the cycle ends; `DataError` if it is none of this model."""
-        spool = Spool(self.folder / "updates", self.layout)
-        self._spooled[learner] = spool.add(learner, 1.0, update)
+    def keep(self, cycle: int, learner: int, update: Arrays) -> Path:
+        """Write an update down, from any thread; `DataError` if it is none of this model."""
+        return Spool(self.folder / "updates" / f"{cycle}", self.layout).add(learner, update)
 
-    def aggregate(self, learners: Sequence[int], weights: Sequence[float]) -> None:
+    def aggregate(self, cycle: int, updates: Sequence[Spooled]) -> None:
         """The mean of these updates is the model from here on; without any it stays."""
-        if learners:
-            updates = [
-                replace(self._spooled[learner], weight=weight)
-                for learner, weight in zip(learners, weights, strict=True)
-            ]
+        if updates:
             self.parameters = weighted_mean(self.layout, updates)
             self.version += 1
             path = self.folder / "parameters" / self.model_name
             self._save(path)
             self._link(path)
             self._forget()
-        for spooled in self._spooled.values():
-            spooled.path.unlink(missing_ok=True)
-        self._spooled.clear()
+        shutil.rmtree(self.folder / "updates" / f"{cycle}", ignore_errors=True)
 
     @property
     def model(self) -> Path | None:

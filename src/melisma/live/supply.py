@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from melisma import axon
-from melisma.errors import DataError, MelismaError
+from melisma.errors import DataError, MelismaError, RefusedError
 from melisma.learning.data import Split
 from melisma.learning.parameters import Layout
 from melisma.learning.shards import ShardCache
@@ -30,10 +30,22 @@ class Supply:
     def __init__(self, orchestrator: axon.Remote, cache: ShardCache, layout: Layout) -> None:
         self._orchestrator, self._cache, self._layout = orchestrator, cache, layout
 
-    def model(self, name: str, device: Device) -> dict[str, NDArray[Any]]:
-        """Parameters by name; `DataError` if they are not of this model."""
+    def model(
+        self, name: str, device: Device, over: Callable[[], bool] = lambda: False
+    ) -> dict[str, NDArray[Any]] | None:
+        """Parameters by name, or nothing when time is over; `DataError` if of another model."""
         content = bytearray()
-        self._fetch(name, device, lambda: len(content), content.extend)
+
+        def take(piece: bytearray) -> None:
+            content.extend(piece)
+            if over():
+                raise OverError
+
+        try:
+            self._fetch(name, device, lambda: len(content), take)
+        except (OverError, RefusedError):
+            # Who is so late that they are gone already has no use for them.
+            return None
         try:
             arrays: dict[str, NDArray[Any]] = load(bytes(content))
         except SafetensorError as error:
@@ -59,6 +71,16 @@ class Supply:
         with suppress(OverError):
             self._fetch(sha256, device, lambda: cache.begun_bytes(sha256), take)
             cache.finish(sha256, needed)
+
+    def held(self) -> int:
+        """How many shards are here."""
+        return len(self._cache.held())
+
+    def part(self, parcel: Parcel) -> float:
+        """How much of a shard is here."""
+        if self.has(parcel):
+            return 1.0
+        return self._cache.begun_bytes(parcel.sha256) / max(parcel.size_bytes, 1)
 
     def has(self, parcel: Parcel) -> bool:
         """Whether a shard is here."""

@@ -100,25 +100,34 @@ def run(
 
 async def _orchestrated(prepared: Prepared, port: int, watch: Watcher, stop: Stop) -> Path | None:
     """The trained model, if there is one."""
-    store = _store(prepared)
-    loop = asyncio.get_running_loop()
+    loop, store = asyncio.get_running_loop(), None
     try:
+        store = _store(prepared)
         orchestrator = Orchestrator(prepared.goal, prepared.fleet.names, store, watch)
         async with orchestrator.worker(port).listening() as address:
             orchestrator.begin()
-            settings = _settings(prepared, address)
-            async with learners(settings, prepared.folder / "devices", orchestrator.gone):
+            settings = _settings(prepared, address, orchestrator.token)
+            async with learners(settings, prepared.folder / "logs", orchestrator.gone):
                 stop.can(lambda: loop.call_soon_threadsafe(orchestrator.cancel, "interrupted"))
                 await orchestrator.finished
                 stop.can(lambda: None)
     finally:
-        store.close()
+        if store is not None:
+            store.close()
         for part in ("devices", "shards"):
             shutil.rmtree(prepared.folder / part, ignore_errors=True)
-        # A run that never began leaves no empty folder.
-        with suppress(OSError):
-            prepared.folder.rmdir()
+        _without_empty(prepared.folder)
     return store.model
+
+
+def _without_empty(folder: Path) -> None:
+    """Learners that said nothing leave no log, and a run that never began no folder."""
+    for log in (folder / "logs").glob("*.log"):
+        if not log.stat().st_size:
+            log.unlink()
+    for place in (folder / "logs", folder):
+        with suppress(OSError):
+            place.rmdir()
 
 
 def _store(prepared: Prepared) -> Storehouse:
@@ -154,7 +163,7 @@ def _own(prepared: Prepared, number: int) -> Path:
     return prepared.folder / "devices" / f"{number}-own"
 
 
-def _settings(prepared: Prepared, address: str) -> list[Setting]:
+def _settings(prepared: Prepared, address: str, token: str) -> list[Setting]:
     fleet, task = prepared.fleet, prepared.task
     federated = task.mode == "federated"
     settings = []
@@ -173,6 +182,7 @@ def _settings(prepared: Prepared, address: str) -> list[Setting]:
             Setting(
                 name=name,
                 orchestrator=address,
+                token=token,
                 cache=str(prepared.folder / "devices" / f"{number}-cache"),
                 tells=fleet.tells[number],
                 emulated=emulated,
