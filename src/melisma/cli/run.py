@@ -55,7 +55,8 @@ class Watched:
         asks = any(isinstance(each, Benchmark | AskBound) for each in step.commands)
         if asks and self._story.cycle is None and not self._told:
             self._told = True
-            write(f"{len(self._story.joined)} learners are there, and measure what they can do\n")
+            there, all_of = len(self._story.joined), len(self._story.names)
+            write(f"{there} of {all_of} learners are there, and measure what they can do\n")
         if isinstance(step.event, Evaluated):
             ended = self._story.scored
             write(f"{cycle_line(ended)}\n" if ended else "")

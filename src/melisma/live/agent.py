@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +42,8 @@ CACHE_BYTES = 4 << 30
 TELLS: tuple[Tells, ...] = ("nothing", "bounds", "costs")
 # Where less of a shard came than this, no more is made of how long a whole one takes.
 LEAST_PART = 0.01
+# This part of the deadline is kept for what lies between the last batch and the upload.
+SPARE = 0.01
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,7 +176,7 @@ class Agent:
         if model is None:
             return None
         # Before anything was measured: what came down goes up again.
-        upload_s = self._upload_s() or down_s
+        upload_s = (self._upload_s() or down_s) + SPARE * order.seconds_left
         if not self._fetch(job, lambda: job.over(upload_s)):
             return None
         own = [self._own[number] for number in order.own]
@@ -282,9 +285,13 @@ def take_part(setting: Setting) -> None:
     except AxonError:
         raise
     except Exception as error:
-        said = str(error) if isinstance(error, MelismaError) else told(error)
-        orchestrator.fail(entry.number, f"{setting.name}: {said}"[:1000])
-        raise
+        own = not isinstance(error, MelismaError)
+        if own:
+            # Before it is told: the run may end with it, and this process then at once.
+            traceback.print_exc()
+        said = f"{setting.name}: {told(error) if own else error}"[:1000]
+        orchestrator.fail(entry.number, said)
+        raise MelismaError(said) from error
 
 
 def _end_with_parent() -> None:
@@ -302,7 +309,7 @@ def main() -> int:
     try:
         take_part(setting)
     except MelismaError as error:
-        sys.stderr.write(f"{setting.name}: {error}\n")
+        sys.stderr.write(f"{error}\n")
         return 1
     return 0
 
