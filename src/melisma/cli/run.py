@@ -98,7 +98,7 @@ def command(
 ) -> None:
     """Train TASK.toml on a fleet of emulated devices, by its deadline.
 
-    Without a file: handwritten digits, on four unlike devices, in about a minute.
+    Without a file: handwritten digits, on four unlike devices, in under a minute.
     """
     if not as_json and task is None:
         write("MNIST on four emulated devices; the first time it takes a while to start\n")
