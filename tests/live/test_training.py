@@ -161,7 +161,7 @@ def test_a_learner_that_falls_far_behind_comes_back(place: Path, scheme: str) ->
         if isinstance(step.event, ev.Evaluated) and step.event.cycle == 4:
             stopped[0].resume()
 
-    report = run(place, scheme=scheme, cycles=7, deadline_s=0.5, watch=watch)
+    report = run(place, scheme=scheme, cycles=7, deadline_s=1.0, watch=watch)
     assert report.outcome == "done", report.reason
     assert not events(report, ev.LearnersLeft)
 
