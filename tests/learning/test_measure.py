@@ -21,12 +21,11 @@ def test_what_a_file_does_not_say_is_told_by_data_and_model() -> None:
     assert 0 < len(encoded(TRAIN)) - 90 * 28 < 100
 
 
-def test_what_a_file_says_stays() -> None:
+def test_what_is_there_counts_whatever_a_file_says_for_planning() -> None:
     said = Sizes(samples=7, sample_bytes=8, model_bytes=9, sample_ops=10.0)
-    assert sized(replace(OWN, sizes=said), DATA, LAYOUT).sizes == said
-    assert sized(replace(OWN, sizes=Sizes(samples=7)), DATA, LAYOUT).sizes == Sizes(
-        samples=7, sample_bytes=28, model_bytes=172
-    )
+    found = sized(replace(OWN, sizes=said), DATA, LAYOUT)
+    assert found.sizes == Sizes(samples=90, sample_bytes=28, model_bytes=172, sample_ops=10.0)
+    assert found.shards == 3
 
 
 def test_a_model_that_we_ship_weighs_what_planning_counts_with() -> None:

@@ -16,9 +16,9 @@ from melisma.allocation.schemes import scheme_named
 from melisma.errors import DataError, SettingError
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.muster import read_fleet
-from melisma.fleet.task import Sizes, Task, read_task
+from melisma.fleet.task import Task, read_task
 from melisma.learning.data import DataSet, Split, load
-from melisma.learning.measure import sample_bytes
+from melisma.learning.measure import sized
 from melisma.learning.named import is_own
 from melisma.learning.parameters import Layout
 from melisma.learning.trainer import Trainer
@@ -82,7 +82,7 @@ def prepare(
     data = _loaded(task)
     trainer = trainer_for(task)
     fits(trainer, data)
-    task = _as_it_is(task, data, trainer)
+    task = sized(task, data, Layout.of(trainer.initial()))
     run = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
     shares = fleet.core_shares(task, _core_sample_s(fleet, data.train, trainer))
     return Prepared(
@@ -122,17 +122,6 @@ def _with_scheme(task: Task, scheme: str | None) -> Task:
     task = replace(task, scheme=row.name, passes=None if chosen else task.passes)
     row.check_passes(task.passes)
     return task
-
-
-def _as_it_is(task: Task, data: DataSet, trainer: Trainer) -> Task:
-    """With the sizes of what is there, whatever its file says for planning."""
-    sizes = Sizes(
-        samples=len(data.train),
-        sample_bytes=sample_bytes(data.train),
-        model_bytes=Layout.of(trainer.initial()).size_bytes,
-        sample_ops=task.sizes.sample_ops,
-    )
-    return replace(task, sizes=sizes)
 
 
 def _made(folder: str | Path) -> Path:
