@@ -142,7 +142,7 @@ def test_what_lies_in_a_folder_is_never_touched(place: Path) -> None:
 
 
 def test_modules_that_lie_about_are_not_imported(place: Path) -> None:
-    """A task of shipped parts only looks for no modules of one's own."""
+    """What is installed comes before what lies in the folder of a task."""
     (place / "safetensors.py").write_text("raise SystemExit('imported')")
     report = run(place, cycles=1)
     assert report.outcome == "done", report.reason

@@ -57,7 +57,7 @@ def share(state: State) -> Share:
 def held_ahead(state: State, who: Ints) -> Ints:
     """How many of the shards that come next each one holds, if as many are dealt as last time."""
     size = state.samples.size
-    wanted = state.dealt if state.scheme.needs == "bounds" else size
+    wanted = state.last_total if state.scheme.needs == "bounds" else size
     if state.federated or wanted > size:
         return np.zeros(who.size, np.int64)
     ahead, found = set(state.deck.ahead(wanted).tolist()), []
@@ -82,7 +82,7 @@ def deal(state: State, who: Ints, counts: Ints) -> tuple[Ints, ...]:
     }
     state.deck, dealt = state.deck.deal(counts, held)
     state.learners.dealt = dict(zip(who.tolist(), dealt, strict=True))
-    state.dealt = int(counts.sum())
+    state.last_total = int(counts.sum())
     return tuple(dealt)
 
 

@@ -126,7 +126,7 @@ class State:
     asked_s: float = 0.0  # when learners were asked what they can do
     late_s: float = 0.0  # how late updates came of late
     refused: str = ""  # what was wrong with an update of this cycle
-    dealt: int = 0  # shards in the last cycle
+    last_total: int = 0  # shards dealt in the last cycle
     empty: int = 0  # cycles in a row without an update
     why: str = ""  # the last of them was empty
     probe: tuple[float, float] = (0.0, np.inf)  # deadlines too short, and long enough
