@@ -176,6 +176,19 @@ def test_a_refusal_names_learners() -> None:
     assert finish(trace).reason.endswith("(device-0, device-1)")
 
 
+def test_a_refusal_names_learners_by_the_run_s_own_numbers() -> None:
+    """The first has left: what a scheme calls 0 is number 1 here."""
+
+    def leaving(event: ev.Event) -> list[ev.Event]:
+        if isinstance(event, ev.LearnersJoined) and event.learners[0] == 0:
+            return [ev.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="broken")]
+        return [event]
+
+    fleet = [Device(0.1), Device(12.0), Device(14.0)]
+    trace = Play(of_scheme("synchronous"), fleet, leaving).run()
+    assert finish(trace).reason.endswith("(device-1, device-2)")
+
+
 def test_an_update_counts_once() -> None:
     def doubled(event: ev.Event) -> list[ev.Event]:
         return [event, event] if isinstance(event, ev.UpdatesReceived) else [event]

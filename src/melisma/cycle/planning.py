@@ -46,10 +46,12 @@ def share(state: State) -> Share:
         try:
             plan = state.scheme.plan(problem, given)
         except InfeasibleError as error:
-            if not 0 < len(error.learners) < who.size:
+            # A scheme counts those it was given; from here on they are the run's own numbers.
+            cannot, error.learners = list(error.learners), tuple(who[list(error.learners)].tolist())
+            if not 0 < len(cannot) < who.size:
                 raise
-            left_out += who[list(error.learners)].tolist()
-            who = np.delete(who, list(error.learners))
+            left_out += error.learners
+            who = np.delete(who, cannot)
         else:
             return Share(who, plan, _predicted(problem, plan), tuple(left_out))
 

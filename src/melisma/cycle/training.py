@@ -5,7 +5,7 @@ import numpy as np
 from melisma.cycle import commands as do
 from melisma.cycle import events as ev
 from melisma.cycle.events import Ints
-from melisma.cycle.planning import able, deal, samples_of, share
+from melisma.cycle.planning import deal, samples_of, share
 from melisma.cycle.state import Stage, State, Work
 from melisma.errors import InfeasibleError
 
@@ -73,8 +73,7 @@ def _no_plan(state: State, why: str) -> Commands:
 
 def _names(state: State, error: InfeasibleError) -> str:
     """Schemes know learners by number only."""
-    present = able(state)[list(error.learners[:NAMED])].tolist()
-    named = ", ".join(state.learners.names[learner] for learner in present)
+    named = ", ".join(state.learners.names[learner] for learner in error.learners[:NAMED])
     more = ", ..." * (len(error.learners) > NAMED)
     return f" ({named}{more})" if named else ""
 
