@@ -35,7 +35,8 @@ def able(state: State) -> Ints:
 
 def share(state: State) -> Share:
     """The plan of the scheme, without those who it says cannot make it; or `InfeasibleError`."""
-    who, left_out = able(state), []
+    who = able(state)
+    left_out: list[int] = []
     while True:
         problem = _problem(state, who)
         given = Given(
