@@ -12,7 +12,7 @@ apt = if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1); fi
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench docs clean system
+.PHONY: help run test check bench soak docs clean system
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -30,6 +30,9 @@ check: $(DEV)  ## Formatting, lint and types
 
 bench: $(DEV)  ## Measure; ARGS goes to the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
+
+soak: $(DEV)  ## Try ten thousand schedules of faults; ARGS may be another number
+	$(BIN)/python -m benchmarks.soak $(ARGS)
 
 docs: $(DEV)  ## Build the HTML pages into build/docs
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs build/docs

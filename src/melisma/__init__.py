@@ -17,6 +17,7 @@ What is where::
     learning/    what is trained: data, shards, models, trainers, benchmark, aggregation, metrics
     cycle/       the global update cycle as a state machine; its trace and report
     live/        the cycle on the wall clock: orchestrator and learners as processes
+    simulation/  the same cycle in virtual time: faults, comparisons, up to a million learners
     cli/         the `melisma` command, one file a subcommand; the only place that prints
 
 Importing this package imports nothing else: each part is loaded when it is first named.
@@ -25,7 +26,7 @@ Importing this package imports nothing else: each part is loaded when it is firs
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__all__ = ["Report", "__version__", "allocation", "axon", "errors", "fleet", "train"]
+__all__ = ["Report", "__version__", "allocation", "axon", "errors", "fleet", "simulate", "train"]
 
 __version__ = "0.1.0"
 
@@ -33,8 +34,13 @@ if TYPE_CHECKING:
     from melisma import allocation, axon, errors, fleet
     from melisma.cycle.report import Report
     from melisma.live.training import train
+    from melisma.simulation.simulation import simulate
 else:
-    _FROM = {"Report": "cycle.report", "train": "live.training"}
+    _FROM = {
+        "Report": "cycle.report",
+        "simulate": "simulation.simulation",
+        "train": "live.training",
+    }
 
     def __getattr__(name):
         if name in _FROM:

@@ -13,6 +13,7 @@ from melisma.cli.run_screen import screen
 from melisma.cli.run_view import SHOWN, cycle_line, score, view
 from melisma.cycle import commands as do
 from melisma.cycle import events as ev
+from melisma.cycle.assignments import Assignments
 from melisma.cycle.report import Report
 from melisma.cycle.story import Story
 from melisma.cycle.trace import Step
@@ -185,7 +186,8 @@ def test_a_cycle_under_way_says_so_and_many_absent_ones_are_counted() -> None:
     assert cycle is not None
     assert cycle_line(cycle) == "cycle 1: under way"
     whole = report("late").cycles[1]
-    many = replace(whole, assignments=whole.assignments[:1] + whole.assignments[1:2] * 8)
+    one, late, _ = whole.assignments
+    many = replace(whole, assignments=Assignments.of([one, *[late] * 8]))
     assert "; 1 of 9 in, device-1 late, device-1 late, " in cycle_line(many)
     assert ", 3 more not;" in cycle_line(many)
 

@@ -11,6 +11,7 @@ from melisma.allocation import dab_shards
 from melisma.cycle import commands as do
 from melisma.cycle import events as ev
 from melisma.cycle.machine import step
+from melisma.cycle.rows import NO_ROWS, Rows
 from melisma.cycle.state import State
 from melisma.cycle.trace import Step
 from melisma.fleet.fleet_file import Tells
@@ -71,7 +72,7 @@ class Play:
             ev.TaskSubmitted(at_s=0.0, run="r1", task=self.task, learners=count, samples=samples)
         )
         for number, device in enumerate(self.devices):
-            own = (np.full(device.own, SHARD),) if device.own else ()
+            own = Rows.of([np.full(device.own, SHARD)]) if device.own else NO_ROWS
             self.say(
                 ev.LearnersJoined(
                     at_s=0.1,
@@ -163,6 +164,7 @@ class Play:
                     cycle=command.cycle,
                     attempts=command.attempts[place : place + 1],
                     visits=np.array([visits]),
+                    shipped=np.array([new]),
                     loss=np.array([0.7]),
                     phases=phases,
                 )

@@ -4,6 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from melisma.cycle.dealing import Deck
+from melisma.cycle.holdings import NOTHING_HELD, Holdings
+from melisma.cycle.rows import Rows
 
 SHARDS = 12
 counts = st.lists(st.integers(0, SHARDS), min_size=1, max_size=6)
@@ -13,11 +15,30 @@ def deck() -> Deck:
     return Deck.shuffled(SHARDS, np.random.default_rng(3))
 
 
+def dealt_by(deck: Deck, wanted: list[int], held: Holdings = NOTHING_HELD) -> tuple[Deck, Rows]:
+    return deck.deal(np.arange(len(wanted)), np.array(wanted), held)
+
+
+def in_turn(stretch: list[int], wanted: list[int], held: dict[int, set[int]]) -> list[set[int]]:
+    """One learner after another takes the first that it holds, then all are filled up."""
+    free = list(stretch)
+    taken = []
+    for learner, count in enumerate(wanted):
+        mine = [shard for shard in free if shard in held.get(learner, set())][:count]
+        free = [shard for shard in free if shard not in mine]
+        taken.append(mine)
+    for mine, count in zip(taken, wanted, strict=True):
+        missing = count - len(mine)
+        mine.extend(free[:missing])
+        free = free[missing:]
+    return [set(mine) for mine in taken]
+
+
 @given(st.lists(counts, min_size=1, max_size=5))
 def test_every_shard_is_seen_before_any_is_seen_again(cycles: list[list[int]]) -> None:
     now, times = deck(), np.zeros(SHARDS, dtype=np.int64)
     for wanted in cycles:
-        now, dealt = now.deal(np.array(wanted))
+        now, dealt = dealt_by(now, wanted)
         assert [part.size for part in dealt] == wanted
         for part in dealt:
             assert np.unique(part).size == part.size
@@ -29,22 +50,24 @@ def test_every_shard_is_seen_before_any_is_seen_again(cycles: list[list[int]]) -
 def test_learners_keep_what_they_hold_as_far_as_it_is_dealt(
     wanted: list[int], held: dict[int, set[int]]
 ) -> None:
-    amounts = np.array(wanted)
-    after, plain = deck().deal(amounts)
-    again, dealt = deck().deal(amounts, held)
+    kept = NOTHING_HELD
+    for learner, shards in held.items():
+        kept = kept.plus(np.array(sorted(shards), np.int64), np.full(len(shards), learner))
+    after, plain = dealt_by(deck(), wanted)
+    again, dealt = dealt_by(deck(), wanted, kept)
     assert again.place == after.place
-    assert [part.size for part in dealt] == wanted
-    assert sorted(np.concatenate(dealt).tolist()) == sorted(np.concatenate(plain).tolist())
-    if amounts.sum() <= SHARDS and held.get(0):
-        kept = held[0] & set(np.concatenate(plain).tolist())
-        assert len(held[0] & set(dealt[0].tolist())) == min(len(kept), wanted[0])
+    assert dealt.counts.tolist() == wanted
+    assert sorted(dealt.flat.tolist()) == sorted(plain.flat.tolist())
+    if sum(wanted) <= SHARDS:
+        expected = in_turn(plain.flat.tolist(), wanted, held)
+        assert [set(row.tolist()) for row in dealt] == expected
 
 
 def test_nobody_gets_more_than_there_is() -> None:
     with pytest.raises(ValueError, match="cannot get 13 of 12"):
-        deck().deal(np.array([13]))
+        dealt_by(deck(), [13])
 
 
 def test_the_same_seed_deals_the_same() -> None:
-    one, other = deck().deal(np.array([5, 4])), deck().deal(np.array([5, 4]))
-    assert [part.tolist() for part in one[1]] == [part.tolist() for part in other[1]]
+    one, other = dealt_by(deck(), [5, 4]), dealt_by(deck(), [5, 4])
+    assert one[1].flat.tolist() == other[1].flat.tolist()

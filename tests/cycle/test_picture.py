@@ -6,6 +6,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from melisma.cycle.assignments import Assignments
 from melisma.cycle.picture import BAND, COLORS, CYCLES, LEARNERS, LEFT, Scale
 from melisma.cycle.report import Report
 from melisma.cycle.trace import Step
@@ -71,7 +72,7 @@ def test_phases_longer_than_the_time_there_was_are_squeezed_into_it() -> None:
     longer = replace(first.assignments[0], phases=(0.0, 9.0, 9.0, 0.0, 9.0, 0.0))
     widths = []
     for each in (longer, first.assignments[0]):
-        alone = replace(found, cycles=(replace(first, assignments=(each,)),))
+        alone = replace(found, cycles=(replace(first, assignments=Assignments.of([each])),))
         bars = [e for e in elements(alone, "rect") if e.attrib["fill"] in COLORS.values()]
         widths.append(sum(float(e.attrib["width"]) for e in bars))
     assert widths[0] == pytest.approx(widths[1], abs=0.05)

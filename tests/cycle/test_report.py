@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from math import isnan, nan
@@ -11,7 +12,8 @@ import pytest
 
 from melisma.cycle import commands as do
 from melisma.cycle import events as ev
-from melisma.cycle.report import Report
+from melisma.cycle.assignments import Assignments
+from melisma.cycle.report import FIGURES, Cycle, Report
 from melisma.cycle.story import Story
 from melisma.cycle.trace import Step, line, read_trace
 from melisma.errors import DataError
@@ -334,6 +336,83 @@ def test_paths_are_kept_and_told() -> None:
 def test_waiting_is_not_being_busy() -> None:
     first = report("equal").cycles[0]
     waited = replace(first.assignments[0], phases=(5.0, 0.5, 0.5, 0.5, 2.0, 0.5))
-    assert replace(first, assignments=(waited,)).occupancy == pytest.approx(
+    assert replace(first, assignments=Assignments.of([waited])).occupancy == pytest.approx(
         4 / (waited.arrived_s - first.began_s)
     )
+
+
+def test_a_plain_run_costs_what_its_learners_cost() -> None:
+    trace = PLAYS["equal"]()
+    rates = np.array([[1.0, 2.0, 3.0], [0.1, 0.1, 0.1], [0.0, 0.0, 0.5]])
+    assert isinstance(trace[0].event, ev.TaskSubmitted)
+    priced = msgspec.structs.replace(trace[0].event, rates=rates)
+    found = Report.of([Step(priced, trace[0].commands), *trace[1:]])
+    model_bytes, shard_bytes = found.task.model_bytes, found.task.shard_bytes
+    first = found.cycles[0]
+    assert first.bytes == 3 * 2 * model_bytes + 20 * shard_bytes
+    assert first.cost == 7 * 1 + 7 * 2 + 6 * 3
+    assert first.joules == pytest.approx(
+        0.1 * first.samples_trained + 0.5 * (2 * model_bytes + 6 * shard_bytes)
+    )
+    assert found.cost == sum(each.cost for each in found.cycles) == found.as_dict()["cost"]
+    assert found.bytes == sum(each.bytes for each in found.cycles)
+
+
+def test_who_never_hands_in_gets_a_model_and_sends_none() -> None:
+    late, whole = report("left").cycles[1], report("equal").cycles[1]
+    lost = whole.assignments[2].shipped * report("equal").task.shard_bytes
+    assert late.bytes == whole.bytes - lost - report("equal").task.model_bytes
+
+
+def test_what_is_not_known_of_rates_and_sizes_is_no_number() -> None:
+    found = report("equal")
+    assert isnan(found.joules)
+    assert isnan(found.cost)
+    assert (found.as_dict()["joules"], found.as_dict()["cycles"][0]["cost"]) == (None, None)
+    trace = PLAYS["equal"]()
+    assert isinstance(trace[0].event, ev.TaskSubmitted)
+    own = msgspec.structs.replace(trace[0].event, task=task(model="nets:Mine"))
+    assert isnan(Report.of([Step(own, []), *trace[1:]]).bytes)
+
+
+def test_visits_are_trained_or_dropped() -> None:
+    for name in ("equal", "late", "halted", "left", "refused", "cancelled"):
+        found = report(name)
+        planned = sum(int(each.assignments.planned.sum()) for each in found.cycles)
+        assert found.samples_trained + found.samples_dropped == planned
+        assert found.samples_trained == sum(each.samples for each in found.learners)
+    assert report("equal").samples_dropped == 0
+    assert report("halted").fulfilment == pytest.approx(
+        1 - report("halted").samples_dropped / report("halted").learners.planned.sum()
+    )
+
+
+def test_seconds_to_an_accuracy_run_from_the_beginning_to_the_first_that_reached_it() -> None:
+    found = report("equal")
+    assert [each.accuracy for each in found.cycles] == pytest.approx([0.6, 0.7, 0.8])
+    second = found.cycles[1]
+    assert found.seconds_to(0.65) == pytest.approx(second.closed_s + 0.01 + 0.02)
+    assert found.seconds_to(0.1) < found.seconds_to(0.75)
+    assert isnan(found.seconds_to(0.9))
+
+
+def test_deadlines_that_did_not_hold_are_counted_and_staleness_is_of_all_cycles() -> None:
+    assert [report(name).deadline_misses for name in ("equal", "late", "empty")] == [0, 1, 3]
+    found = report("halted")
+    each = [(cycle.max_staleness, cycle.average_staleness) for cycle in found.cycles]
+    assert found.max_staleness == max(most for most, _ in each)
+    assert found.average_staleness == pytest.approx(np.mean([mean for _, mean in each]))
+    assert isnan(report("no plan").max_staleness)
+
+
+def test_what_the_page_says_of_figures_is_what_there_is() -> None:
+    page = (Path(__file__).parents[2] / "docs/cycle/index.md").read_text(encoding="utf-8")
+    rows = page.split("| figure | of | |\n")[1].split("\n\n")[0].splitlines()[1:]
+    said: dict[str, list[str]] = {"Cycle": [], "Report": []}
+    for row in rows:
+        names, of, _ = (cell.strip() for cell in row.strip("|").split("|"))
+        for record in of.split(", "):
+            said[record] += re.findall(r"`(\w+)`", names)
+    assert {name: set(figures) for name, figures in said.items()} == {
+        kind.__name__: set(FIGURES[kind]) for kind in (Cycle, Report)
+    }

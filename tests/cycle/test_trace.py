@@ -31,6 +31,7 @@ def test_what_is_no_number_stays_none() -> None:
         cycle=1,
         attempts=np.array([1]),
         visits=np.array([0]),
+        shipped=np.array([0]),
         loss=np.array([np.nan]),
         phases=np.zeros((1, 6)),
     )

@@ -21,12 +21,18 @@ SECTION = re.compile(r"^### ([^\n]*)\n(.*?)(?=^##)", re.MULTILINE | re.DOTALL)
 
 
 def sections() -> dict[str, dict[str, str]]:
-    """Keys and defaults of each table of keys on the page, by its heading."""
+    """Keys and defaults of each table of keys on the page, by its heading, or by two of them."""
     return {
-        heading.replace("`", ""): dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", body, re.MULTILINE))
+        table: dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", body, re.MULTILINE))
         for heading, body in SECTION.findall(PAGE)
         if "| key | default |" in body
+        for table in headings(heading.replace("`", ""))
     }
+
+
+def headings(heading: str) -> list[str]:
+    """Tables that learners and groups both may have stand under one heading."""
+    return [heading] if heading == BOTH else heading.split(" and ")
 
 
 def tables(struct: type[msgspec.Struct], place: str) -> Iterator[tuple[str, type[msgspec.Struct]]]:

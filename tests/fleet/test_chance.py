@@ -1,9 +1,11 @@
+import time
 from itertools import combinations
 
 import numpy as np
 import pytest
 
-from melisma.fleet.chance import generator
+from melisma.fleet.chance import generator, uniform
+from melisma.fleet.channel import Floats
 
 KEYS = [
     (1, "states", 0, 0),
@@ -41,3 +43,67 @@ def test_neighbouring_learners_are_not_alike() -> None:
     assert abs(drawn.mean()) < 4 / np.sqrt(drawn.size)
     assert drawn.std() == pytest.approx(1, abs=0.05)
     assert abs(np.corrcoef(drawn[:-1], drawn[1:])[0, 1]) < 4 / np.sqrt(drawn.size)
+
+
+def test_a_learner_has_its_number_whoever_else_is_asked() -> None:
+    everyone = np.arange(1000)
+    together = uniform(7, "sleep", 3, everyone)
+    rng = np.random.default_rng(1)
+    order = rng.permutation(1000)
+    assert uniform(7, "sleep", 3, order).tolist() == together[order].tolist()
+    alone = [float(uniform(7, "sleep", 3, np.array([learner]))[0]) for learner in range(50)]
+    assert alone == together[:50].tolist()
+
+
+def test_a_column_of_learners_and_a_row_of_draws_give_a_table() -> None:
+    learners, draws = np.array([5, 0, 9]), np.arange(4)
+    table = uniform(1, "sleep", 2, learners[:, None], draws)
+    assert table.shape == (3, 4)
+    for draw in draws.tolist():
+        assert table[:, draw].tolist() == uniform(1, "sleep", 2, learners, draw).tolist()
+
+
+def test_uniform_numbers_are_spread_evenly() -> None:
+    drawn = uniform(1, "state", 0, np.arange(1_000_000))
+    assert drawn.dtype == np.float64
+    assert 0 <= drawn.min() < drawn.max() < 1
+    assert np.unique(drawn).size == drawn.size
+    expected = drawn.size / 256
+    chi_square = np.sum((np.bincount((drawn * 256).astype(np.int64)) - expected) ** 2) / expected
+    # 255 degrees of freedom: within five standard deviations.
+    assert abs(chi_square - 255) < 5 * np.sqrt(2 * 255)
+    low_bits = (drawn * 2.0**53).astype(np.int64) % 256
+    chi_square = np.sum((np.bincount(low_bits) - expected) ** 2) / expected
+    assert abs(chi_square - 255) < 5 * np.sqrt(2 * 255)
+
+
+UNIFORMS = {
+    "as is": (1, "state", 0, 0, 0),
+    "another seed": (2, "state", 0, 0, 0),
+    "a large seed": (2**40 + 1, "state", 0, 0, 0),
+    "another purpose": (1, "sleep", 0, 0, 0),
+    "the next cycle": (1, "state", 1, 0, 0),
+    "the next learner": (1, "state", 0, 1, 0),
+    "the next draw": (1, "state", 0, 0, 1),
+}
+
+
+@pytest.mark.parametrize(("one", "other"), list(combinations(UNIFORMS, 2)))
+def test_uniform_numbers_of_different_keys_have_nothing_in_common(one: str, other: str) -> None:
+    def drawn(which: str) -> Floats:
+        seed, purpose, cycle, learner, draw = UNIFORMS[which]
+        return uniform(seed, purpose, cycle, learner + np.arange(100_000), draw)
+
+    assert abs(np.corrcoef(drawn(one), drawn(other))[0, 1]) < 5 / np.sqrt(100_000)
+
+
+def test_uniform_numbers_stay_the_same_from_version_to_version() -> None:
+    drawn = uniform(1, "state", 2, np.array([0, 1, 10**6]), 3)
+    assert drawn.tolist() == [0.041115250919293134, 0.719240630707856, 0.8250023141360622]
+
+
+def test_a_million_numbers_take_a_moment() -> None:
+    learners = np.arange(1_000_000)
+    began_s = time.process_time()
+    uniform(1, "state", 0, learners)
+    assert time.process_time() - began_s < 0.5

@@ -1,4 +1,5 @@
 import tomllib
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -14,6 +15,7 @@ from melisma.fleet.fleet import Fleet
 from melisma.fleet.fleet_file import FleetFile
 from melisma.fleet.muster import muster
 from melisma.fleet.task import Sizes, Task
+from melisma.live.device import Device, Emulated
 
 TASK = Task(
     name="t",
@@ -215,3 +217,43 @@ def test_a_least_share_above_what_devices_hold_is_refused(task: Task, said: str)
 def test_devices_without_data_may_be_let_in() -> None:
     found = fleet(*["compute = 1"] * 3)
     assert found.own_shards(shards(2, min_shards=0)).tolist() == [1, 1, 0]
+
+
+def test_states_of_a_cycle_are_drawn_as_often_as_they_are_likely_and_anew_in_each_cycle() -> None:
+    found = fleet(BUSY, "train_s = 1.0", BUSY.replace("0.5 }", "0.0 }").replace("0.3", "0.8"))
+    drawn = np.array([found.states_in(cycle) for cycle in range(8_000)])
+    often = [np.bincount(each, minlength=3) / 8_000 for each in drawn.T]
+    assert often[0].tolist() == pytest.approx([0.5, 0.3, 0.2], abs=0.02)
+    assert often[1].tolist() == [1, 0, 0]
+    assert often[2].tolist() == pytest.approx([0, 0.8, 0.2], abs=0.02)
+    assert abs(np.corrcoef(drawn[:, 0], drawn[:, 2])[0, 1]) < 0.05
+    assert abs(np.corrcoef(drawn[:-1, 0], drawn[1:, 0])[0, 1]) < 0.05
+
+
+def test_states_of_a_cycle_are_those_of_the_seed() -> None:
+    found = fleet(*[BUSY] * 50)
+    other = replace(found, seed=2)
+    assert found.states_in(4).tolist() == found.states_in(4).tolist()
+    assert found.states_in(4).tolist() != other.states_in(4).tolist()
+
+
+def test_a_live_device_is_in_the_state_of_the_simulated_one() -> None:
+    found = fleet(BUSY, "train_s = 1.0", *[BUSY] * 6)
+    rows = np.stack([found.states, found.compute_left, found.bandwidth_left], axis=2).tolist()
+    emulated = [
+        Emulated(1.0, 1e6, 0.0, tuple((p, c, b) for p, c, b in each), found.seed) for each in rows
+    ]
+    devices = [Device(each, number) for number, each in enumerate(emulated)]
+    for cycle in range(30):
+        states = found.states_in(cycle)
+        for number, device in enumerate(devices):
+            device.enter(cycle)
+            assert device._pace is not None
+            assert device._pace.share == found.compute_left[number, states[number]]
+
+
+def test_a_state_that_never_happens_is_not_drawn_where_probabilities_sum_to_a_little_less() -> None:
+    thirds = "{ probability = 0.3333333 }, " * 3
+    quarters = "{ probability = 0.25 }, " * 4
+    found = fleet(*(f"train_s = 1.0\nstate = [{states}]" for states in (thirds, quarters)))
+    assert found.drawn_states(drawing(np.nextafter(1.0, 0.0))).tolist() == [2, 3]

@@ -105,7 +105,7 @@ def test_speed_and_link_are_said_once_each(tmp_path: Path, content: str, said: s
         (GROUP + PHONE + "spread.comput = 1", "fleet.group[0].spread: unknown key comput; did you"),
         (
             GROUP + PHONE + "spread.train_s = 1",
-            "spread: unknown key train_s; expected one of compute, bandwidth_bps, latency_s",
+            "spread: unknown key train_s; expected one of compute, bandwidth_bps, latency_s, distr",
         ),
         ("[fleet]\nxyz = 1\n" + LEARNER + PHONE, "fleet: unknown key xyz; expected one of learner"),
         (CELL + SIZE + "radius = 1", "fleet.cell: unknown key radius; did you mean radius_m?"),
@@ -238,6 +238,61 @@ def test_states_of_a_learner_are_all_there_are(tmp_path: Path, content: str, sai
 )
 def test_states_of_a_group_are_lists_of_one_length(tmp_path: Path, states: str, said: str) -> None:
     assert said in refusal(tmp_path, GROUP + PHONE + f"states = {states}")
+
+
+@pytest.mark.parametrize("table", [LEARNER + PHONE, GROUP + PHONE])
+@pytest.mark.parametrize(
+    ("said", "refused"),
+    [
+        ("energy = { sample_j = -1 }", "energy.sample_j: -1; expected a number of at least 0"),
+        ("energy = { byte_j = inf }", "energy.byte_j: inf; expected a number of at most 1e+30"),
+        ("energy = { joules = 1 }", "energy: unknown key joules; expected one of sample_j, byte_j"),
+        ("energy = 3", "energy: 3; expected a table"),
+        ("availability.joins_s = -1", "availability.joins_s: -1; expected a number of at least 0"),
+        ("availability.leaves_s = 0", "availability.leaves_s: 0; expected a number above 0"),
+        (
+            "availability = { joins_s = 30, leaves_s = 30 }",
+            "availability: leaves_s is 30; expected more than joins_s, 30",
+        ),
+        (
+            "availability = { awake_s = 30 }",
+            "availability: awake_s and asleep_s are said together; asleep_s is missing",
+        ),
+        (
+            "availability = { asleep_s = 30 }",
+            "availability: awake_s and asleep_s are said together; awake_s is missing",
+        ),
+        ("availability.awake_s = 0", "availability.awake_s: 0; expected a number above 0"),
+        ("availability.join_s = 1", "unknown key join_s; did you mean joins_s?"),
+    ],
+)
+def test_energy_and_availability_are_said_in_full(
+    tmp_path: Path, table: str, said: str, refused: str
+) -> None:
+    assert refused in refusal(tmp_path, table + said)
+
+
+@pytest.mark.parametrize(
+    ("spread", "said"),
+    [
+        (
+            'compute = 0.4, distribution = "normal"',
+            'compute is 0.4; expected at most 0.333 with distribution = "normal": more would go',
+        ),
+        (
+            'latency_s = 0.6, distribution = "uniform"',
+            'latency_s is 0.6; expected at most 0.57 with distribution = "uniform": more would',
+        ),
+        ('distribution = "gamma"', "'gamma'; expected one of lognormal, normal, uniform"),
+    ],
+)
+def test_a_spread_stays_above_0(tmp_path: Path, spread: str, said: str) -> None:
+    assert said in refusal(tmp_path, GROUP + PHONE + f"spread = {{ {spread} }}")
+
+
+def test_a_trace_that_is_not_there_is_named(tmp_path: Path) -> None:
+    said = refusal(tmp_path, '[fleet]\ntrace = "none.csv"\n' + LEARNER + PHONE)
+    assert said == f"fleet: {tmp_path / 'none.csv'}: no such file or directory"
 
 
 def test_files_that_are_no_fleet_are_named(tmp_path: Path) -> None:

@@ -1,24 +1,27 @@
+import time
 import tomllib
-from dataclasses import fields
-from math import nan
+from dataclasses import fields, is_dataclass
+from math import inf, nan
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
+from melisma.errors import SettingError
 from melisma.fleet.channel import Channel
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.fleet_file import FleetFile
-from melisma.fleet.muster import CORE_OPS_PER_S, muster
+from melisma.fleet.muster import CORE_OPS_PER_S, muster, read_fleet
 from melisma.fleet.profiles import PROFILES
 
 CELL = "[fleet.cell]\nradius_m = 50\nbandwidth_hz = 5e6\npower_dbm = 23\n"
 STALENESS_CELL = CELL + 'path_loss = "attenuation"\nfading = "none"\n'
 
 
-def fleet(text: str) -> Fleet:
-    return muster(msgspec.convert(tomllib.loads(text), FleetFile).fleet)
+def fleet(text: str, learners: int | None = None) -> Fleet:
+    return muster(msgspec.convert(tomllib.loads(text), FleetFile).fleet, learners)
 
 
 def group(count: int, lines: str = 'profile = "phone"', **settings: Any) -> Fleet:
@@ -132,12 +135,13 @@ def test_clock_and_cycles_spread_together() -> None:
     np.testing.assert_allclose(found.sample_s * found.clock_hz, 1e6)
 
 
-def same(one: Fleet, other: Fleet) -> bool:
-    pairs = [(getattr(one, each.name), getattr(other, each.name)) for each in fields(one)]
-    return all(
-        np.array_equal(a, b, equal_nan=a.dtype.kind == "f") if isinstance(a, np.ndarray) else a == b
-        for a, b in pairs
-    )
+def same(one: Any, other: Any) -> bool:
+    if is_dataclass(one):
+        names = [each.name for each in fields(one)]
+        return all(same(getattr(one, name), getattr(other, name)) for name in names)
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+    return bool(one == other)
 
 
 DRAWN = """
@@ -261,3 +265,147 @@ def test_in_a_cell_the_radio_decides_but_for_who_names_a_bandwidth() -> None:
     rate = float(Channel(5e6, 23, path_loss="attenuation").rate_bps(50.0))
     assert found.bandwidth_bps.tolist() == [1e9, rate]
     assert found.latency_s.tolist() == [0.003] * 2
+
+
+def test_a_spread_is_of_the_distribution_asked_for() -> None:
+    said = 'profile = "phone"\nspread = {{ compute = 0.3, latency_s = 0.2, distribution = "{}" }}'
+    drawn = {kind: group(50_000, said.format(kind)) for kind in ("normal", "lognormal", "uniform")}
+    for found in drawn.values():
+        assert found.ops_per_s.std() / found.ops_per_s.mean() == pytest.approx(0.3, rel=0.02)
+        assert found.latency_s.std() / found.latency_s.mean() == pytest.approx(0.2, rel=0.02)
+    speed = {kind: found.ops_per_s / (0.3 * CORE_OPS_PER_S) for kind, found in drawn.items()}
+    reach = np.sqrt(3) * 0.3
+    assert 1 - reach < speed["uniform"].min() < speed["uniform"].max() < 1 + reach
+    assert speed["normal"].max() < 2 < speed["lognormal"].max()
+
+
+def test_a_spread_is_log_normal_unless_said() -> None:
+    said = 'profile = "phone"\nspread = { compute = 0.3, latency_s = 0.2 }'
+    explicit = said.replace(" }", ', distribution = "lognormal" }')
+    assert same(group(9, said), group(9, explicit))
+
+
+def test_energy_is_that_of_the_table_and_else_nothing() -> None:
+    found = fleet(
+        """
+        [[fleet.learner]]
+        name = "a"
+        profile = "laptop"
+        [[fleet.group]]
+        count = 2
+        profile = "phone"
+        energy = { sample_j = 0.02, byte_j = 1e-7 }
+        """
+    )
+    assert found.sample_j.tolist() == [0.0, 0.02, 0.02]
+    assert found.byte_j.tolist() == [0.0, 1e-7, 1e-7]
+
+
+def test_who_says_nothing_of_it_is_always_there() -> None:
+    found = group(3)
+    assert found.availability.joins_s.tolist() == [0.0] * 3
+    assert found.availability.leaves_s.tolist() == [inf] * 3
+    assert found.present_at_start.all()
+    assert len(found.changes(1e9)) == 0
+
+
+MIXED = """
+[[fleet.learner]]
+name = "zoe"
+profile = "laptop"
+state = [{ probability = 0.25, compute = 0.5 }, { probability = 0.75, bandwidth = 0.1 }]
+[[fleet.learner]]
+name = "adam"
+profile = "desktop"
+price = 3.0
+[[fleet.group]]
+count = 6
+profile = "phone"
+spread.compute = 0.3
+[[fleet.group]]
+count = 2
+profile = "jetson-nano"
+"""
+
+
+def test_a_fleet_of_another_size_has_the_proportions_of_the_file() -> None:
+    found = fleet(MIXED, 20)
+    assert found.names[:5] == ("zoe-1", "zoe-2", "adam-1", "adam-2", "phone-01")
+    assert found.names[-5:] == ("phone-12", *(f"jetson-nano-{n}" for n in range(1, 5)))
+    assert found.price[:5].tolist() == [1.0, 1.0, 3.0, 3.0, 1.0]
+    assert found.states[:3].tolist() == [[0.25, 0.75], [0.25, 0.75], [1.0, 0.0]]
+    assert len(set(found.ops_per_s[4:16])) == 12
+
+
+def test_a_fleet_of_the_size_of_the_file_is_that_of_the_file() -> None:
+    assert same(fleet(MIXED, 10), fleet(MIXED))
+
+
+def test_a_smaller_fleet_leaves_some_out_and_draws_its_groups_as_if_they_were_all() -> None:
+    assert fleet(MIXED, 1).names == ("phone-1",)
+    small = fleet(MIXED, 3)
+    assert small.names == ("phone-1", "phone-2", "jetson-nano-1")
+    alone = fleet(MIXED.replace("count = 6", "count = 2"))
+    assert small.ops_per_s[:2].tolist() == alone.ops_per_s[2:4].tolist()
+
+
+def test_a_group_without_a_name_keeps_its_number_when_others_are_left_out() -> None:
+    text = "".join(
+        f"[[fleet.group]]\ncount = {count}\ncompute = 1\nbandwidth_bps = 1e6\n" for count in (1, 9)
+    )
+    assert fleet(text, 2).names == ("group-2-1", "group-2-2")
+
+
+def test_a_single_that_is_numbered_may_not_meet_another_of_that_name() -> None:
+    text = "".join(f'[[fleet.learner]]\nname = "{n}"\nprofile = "phone"\n' for n in ("a", "a-1"))
+    assert fleet(text).names == ("a", "a-1")
+    with pytest.raises(SettingError, match="2 learners are called 'a-1'"):
+        fleet(text, 3)
+
+
+@pytest.mark.parametrize("learners", [0, -3, 10_000_001])
+def test_a_fleet_of_nobody_is_refused(tmp_path: Path, learners: int) -> None:
+    path = tmp_path / "FLEET.toml"
+    path.write_text(MIXED)
+    with pytest.raises(SettingError, match=f"FLEET.toml: fleet: {learners} learners asked for;"):
+        read_fleet(path, learners)
+
+
+def traced(folder: Path, lines: str, learners: int | None = None) -> Fleet:
+    (folder / "FLEET.toml").write_text('[fleet]\ntrace = "phones.csv"\n' + MIXED)
+    (folder / "phones.csv").write_text("learner,at_s,what\n" + lines)
+    return read_fleet(folder / "FLEET.toml", learners)
+
+
+def test_a_trace_lies_beside_the_file_that_names_it(tmp_path: Path) -> None:
+    found = traced(tmp_path, "phone-2,30,join\nadam,7,sleep\nadam,9,wake\n")
+    assert np.flatnonzero(~found.present_at_start).tolist() == [found.names.index("phone-2")]
+    changes = found.changes(100.0)
+    assert changes.at_s.tolist() == [7.0, 9.0, 30.0]
+    assert [found.names[learner] for learner in changes.learners] == ["adam", "adam", "phone-2"]
+
+
+def test_what_is_wrong_with_a_trace_is_said_with_both_files(tmp_path: Path) -> None:
+    with pytest.raises(SettingError) as caught:
+        traced(tmp_path, "phone-2,30,wake\n")
+    said = f"{tmp_path}/FLEET.toml: fleet: {tmp_path}/phones.csv: line 2: 'phone-2' has wake first"
+    assert str(caught.value).startswith(said)
+
+
+def test_a_trace_of_learners_that_another_size_does_not_have_is_refused(tmp_path: Path) -> None:
+    assert traced(tmp_path, "phone-6,30,join\n").learners == 10
+    with pytest.raises(
+        SettingError, match=r"line 2: no learner is called 'phone-6'; .* 3 were ask"
+    ):
+        traced(tmp_path, "phone-6,30,join\n", learners=3)
+
+
+def test_a_million_learners_are_read_in_seconds(tmp_path: Path) -> None:
+    path = tmp_path / "FLEET.toml"
+    path.write_text(
+        f'[[fleet.learner]]\nname = "a"\nprofile = "laptop"\n[[fleet.group]]\ncount = 9\n{DRAWN}'
+    )
+    began_s = time.process_time()
+    found = read_fleet(path, 1_000_000)
+    assert time.process_time() - began_s < 10
+    assert found.learners == len(set(found.names)) == 1_000_000

@@ -14,6 +14,7 @@ import pytest
 from melisma import axon
 from melisma.cycle import commands as do
 from melisma.cycle import events as ev
+from melisma.cycle.learner import SUBSET
 from melisma.cycle.trace import Step
 from melisma.errors import AxonError, UnauthorizedError
 from melisma.fleet.task import Sizes, Task
@@ -92,7 +93,7 @@ async def until(happened: Callable[[], bool]) -> None:
 
 
 def handed(learner: int, cycle: int = 1, attempt: int = 1, **said: Any) -> Any:
-    values: dict[str, Any] = {"visits": 300, "loss": 0.5, "phases": (0.0,) * 6} | said
+    values: dict[str, Any] = {"shipped": 0, "visits": 300, "loss": 0.5, "phases": (0.0,) * 6} | said
     return say.plain(say.Handed(learner=learner, cycle=cycle, attempt=attempt, **values))
 
 
@@ -101,8 +102,8 @@ async def test_a_learner_learns_its_task_and_what_to_measure_itself_on(run: Any)
     entry = say.checked(await remote.enter("b"), say.Entry)
     assert entry.number == 1
     assert entry.task == TASK
-    assert len(entry.subset) == say.SUBSET
-    assert len({parcel.sha256 for parcel in entry.subset}) == say.SUBSET
+    assert len(entry.subset) == SUBSET
+    assert len({parcel.sha256 for parcel in entry.subset}) == SUBSET
 
 
 async def test_shards_and_parameters_are_there_to_fetch_and_nothing_else(run: Any) -> None:

@@ -19,15 +19,29 @@ def dab_shards(
     deadline_s: float, train_s: float, ship_s: float, fixed_s: float, passes: int, held: int = 0
 ) -> int:
     """How many shards a learner with these costs asks for; 0 means that it takes no part."""
-    costs = Costs(
-        numbers("train_s", train_s, least=SHORTEST_S),
-        numbers("ship_s", ship_s),
-        numbers("fixed_s", fixed_s),
-        counts("held", held),
+    return int(dab_bounds(deadline_s, train_s, ship_s, fixed_s, passes, held))
+
+
+def dab_bounds(
+    deadline_s: float,
+    train_s: ArrayLike,
+    ship_s: ArrayLike,
+    fixed_s: ArrayLike,
+    passes: int,
+    held: ArrayLike = 0,
+) -> Ints:
+    """The same for many learners, each with costs of its own."""
+    asked = Costs(
+        *np.broadcast_arrays(
+            numbers("train_s", train_s, least=SHORTEST_S),
+            numbers("ship_s", ship_s),
+            numbers("fixed_s", fixed_s),
+            counts("held", held),
+        )
     )
     deadline = single("deadline_s", numbers("deadline_s", deadline_s, above=True))
     repeats = single("passes", counts("passes", passes, least=1))
-    return int(costs.most_shards(repeats, _before(deadline), MOST // 2))
+    return asked.most_shards(repeats, _before(deadline), MOST // 2)
 
 
 def dab(problem: CycleProblem, passes: int, bounds: ArrayLike | None = None) -> CyclePlan:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from msgspec.structs import replace
 from numpy.random import Generator
 from numpy.typing import ArrayLike
 
@@ -23,6 +24,7 @@ from melisma.allocation.slots import full, online, random, slots
 from melisma.allocation.staleness import staleness
 from melisma.allocation.synchronous import synchronous
 from melisma.errors import SettingError
+from melisma.fleet.task import Task
 
 MAYS = "Mays 2023"
 DAB = "Mays, Elsayed and Hassanein"
@@ -105,6 +107,15 @@ def scheme_named(name: str) -> Scheme:
     if name not in SCHEMES:
         raise SettingError(f"no scheme is called {name!r}; there are {', '.join(SCHEMES)}")
     return SCHEMES[name]
+
+
+def with_scheme(task: Task, scheme: str | None) -> Task:
+    """The task as it is allocated; a scheme that was asked for chooses passes where it does."""
+    row = scheme_named(scheme or task.scheme)
+    chosen = scheme is not None and row.passes == "chosen"
+    task = replace(task, scheme=row.name, passes=None if chosen else task.passes)
+    row.check_passes(task.passes)
+    return task
 
 
 def _dab(problem: CycleProblem, given: Given) -> CyclePlan:

@@ -12,6 +12,7 @@ import msgspec
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from melisma.cli.files import FILE, FIRST
 from melisma.cli.output import write
 from melisma.cli.run_screen import screen
 from melisma.cli.run_view import cycle_line, view
@@ -23,10 +24,9 @@ from melisma.live.orchestrator import Watcher
 from melisma.live.preparation import prepare
 from melisma.live.training import run
 
-FIRST = Path(__file__).parent / "first"
 EXIT = {"done": 0, "stopped": 0, "failed": 1, "cancelled": 130}
 FRAMES_PER_S = 8
-FILE, PORT = click.Path(path_type=Path), click.IntRange(0, 65535)
+PORT = click.IntRange(0, 65535)
 
 
 class Watched:

@@ -10,11 +10,11 @@ from rich.text import Text
 from melisma.cli.plan_table import Rows
 from melisma.cli.run_view import score
 from melisma.cycle.events import PHASES
-from melisma.cycle.report import Report, Trained
+from melisma.cycle.report import Report
+from melisma.cycle.totals import FATES, Trained
 
 SHOWN = 20
 TITLES = ("learner", "shards", "samples", "done", "fetch s", "load s", "train s", "upload s")
-FATES = ("late", "dropped", "refused", "left")
 
 
 def screen(report: Report, show: int = SHOWN) -> RenderableType:
@@ -35,9 +35,9 @@ def _ended(report: Report) -> list[str]:
     """How it ended, where not as it should, and who did not take part."""
     ended = [] if report.outcome == "done" else [f"{report.outcome}: {report.reason}"]
     left = [f"left: {reason}" for reason in report.gone[:SHOWN]]
-    idle = [each.name for each in report.learners if not each.shards]
-    if report.cycles and idle:
-        some = ", ".join(idle[:5]) + ", ..." * (len(idle) > 5)
+    idle = np.flatnonzero(report.learners.shards == 0)
+    if report.cycles and idle.size:
+        some = ", ".join(report.names[one] for one in idle[:5]) + ", ..." * (idle.size > 5)
         left.append(f"no work in any cycle: {some}")
     return [*ended, *left]
 
@@ -60,8 +60,7 @@ def _more(report: Report, show: int) -> list[str]:
     rest = report.learners[show:]
     if not rest or not report.cycles:
         return []
-    missed = sum(sum(getattr(each, fate) for fate in FATES) for each in rest)
-    trained = sum(each.samples for each in rest)
+    trained, missed = rest.samples.sum(), rest.not_in.sum()
     return [f"and {len(rest)} more: {trained} samples trained, {missed} updates not in"]
 
 
@@ -74,7 +73,7 @@ def _figures(report: Report) -> list[str]:
     said = [score(report.accuracy, report.loss) + f" after {_cycles(scored)}"]
     if isnan(report.training_s):
         return said
-    stale = max(each.max_staleness for each in report.over)
+    stale = report.max_staleness
     busy = np.array([each.occupancy for each in report.over])
     occupancy = f", occupancy {np.nanmean(busy):.0%}" if not np.isnan(busy).all() else ""
     time = f"{report.training_s:.1f} s of training, {report.ended_s - report.began_s:.1f} s in all"

@@ -4,20 +4,23 @@ It shows what the orchestrator may know, no more: where a scheme lets nothing ou
 progress is "private" until the update is in.
 """
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from math import isnan
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from melisma.allocation.schemes import scheme_named
 from melisma.cli.plan_table import Bar
-from melisma.cycle.report import Assignment, Cycle
+from melisma.cycle.assignments import NO_WORK, STATUSES, Assignment, Assignments
+from melisma.cycle.events import Floats
+from melisma.cycle.report import Cycle
+from melisma.cycle.rows import Ints
 from melisma.cycle.story import Story
 
-SHOWN, TOLD = 20, 5
+SHOWN, TOLD, NAMED = 20, 5, 3
 # Those who need a look come first.
 STATES = ("late", "refused", "dropped", "gone", "training", "measuring", "waiting", "in")
 STYLES = {"late": "red", "refused": "red", "dropped": "red", "gone": "red", "in": "green"}
@@ -34,12 +37,6 @@ class Row:
     expected_s: float = float("nan")
     late_s: float = 0.0
 
-    @property
-    def rank(self) -> tuple[int, float]:
-        """Late ones first, then those who take longest."""
-        expected_s = 0.0 if isnan(self.expected_s) else self.expected_s
-        return STATES.index(self.state), -max(expected_s, self.late_s)
-
     def cells(self) -> tuple[RenderableType, ...]:
         """As the table has them."""
         return (
@@ -52,10 +49,33 @@ class Row:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """All learners that have a name as they stand, in columns; `state` is a place in `STATES`.
+
+    `row` is that of their work, or -1.
+    """
+
+    learner: Ints
+    row: Ints
+    state: Ints
+    expected_s: Floats
+    late_s: Floats
+
+    def first(self) -> Ints:
+        """Places of all in their order, or of those who need a look first, then of the slowest."""
+        if self.learner.size <= SHOWN:
+            return np.arange(self.learner.size)
+        longest_s = np.fmax(self.late_s, self.expected_s)
+        return np.lexsort((-longest_s, self.state))[:SHOWN]
+
+
 def view(story: Story, now_s: float) -> RenderableType:
     """The run at this instant, on the clock of its trace."""
-    rows = _rows(story, now_s)
-    return Group(_head(story), _time(story, now_s), _table(rows), *_rest(rows))
+    work = _work(story)
+    standing = _standing(story, work, now_s)
+    rows = [_row(story, work, standing, place) for place in standing.first().tolist()]
+    return Group(_head(story), _time(story, now_s), _table(rows), *_rest(standing))
 
 
 def cycle_line(cycle: Cycle) -> str:
@@ -69,12 +89,17 @@ def cycle_line(cycle: Cycle) -> str:
     if not cycle.by_deadline:
         late_s = cycle.waited_s - cycle.deadline_s
         time = f"{late_s:.2g} s past its deadline of {cycle.deadline_s:g} s"
-    came = sum(each.status == "in" for each in cycle.assignments)
-    absent = [f"{each.name} {each.status}" for each in cycle.assignments if each.status != "in"]
-    if len(absent) > TOLD:
-        absent[TOLD:] = [f"{len(absent) - TOLD} more not"]
-    who = f"{came} of {len(cycle.assignments)} in" + "".join(f", {each}" for each in absent)
+    who = _who_came(cycle.assignments)
     return f"{start} {time}; {who}; {score(cycle.accuracy, cycle.loss)}"
+
+
+def _who_came(work: Assignments) -> str:
+    """How many, and who did not, by name where there are few."""
+    absent = np.flatnonzero(~work.having("in"))
+    some = [work[place] for place in absent[:TOLD].tolist()]
+    named = "".join(f", {each.name} {each.status}" for each in some)
+    more = f", {absent.size - TOLD} more not" if absent.size > TOLD else ""
+    return f"{len(work) - absent.size} of {len(work)} in{named}{more}"
 
 
 def score(accuracy: float, loss: float) -> str:
@@ -100,7 +125,7 @@ def _time(story: Story, now_s: float) -> RenderableType:
     if story.measuring:
         return Text(_measuring(story))
     if cycle is None:
-        there = len(story.joined - story.gone.keys())
+        there = len(story.joined - story.gone)
         return Text(f"{there} of {len(story.names)} learners are there")
     if cycle.ending != "under way":
         return Text("averaging and evaluating")
@@ -116,47 +141,62 @@ def _time(story: Story, now_s: float) -> RenderableType:
 
 def _measuring(story: Story) -> str:
     """Who is waited for, by name where there are few."""
-    names = [story.names[learner] for learner in sorted(story.measuring)]
-    some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"measuring what they can do: {some}"
+    who = story.measuring.numbers
+    names = ", ".join(story.names[who[:NAMED]])
+    more = f" and {who.size - NAMED} more" if who.size > NAMED else ""
+    return f"measuring what they can do: {names}{more}"
 
 
-def _rows(story: Story, now_s: float) -> list[Row]:
+def _work(story: Story) -> Assignments:
     """Work of a cycle counts until the next one asks learners."""
     cycle = story.cycle
-    if cycle is None or cycle.number < story.asked:
-        return [Row(name, _state(story, k)) for k, name in enumerate(story.names) if name]
-    work = {each.learner: each for each in cycle.assignments}
-    private = scheme_named(story.task.scheme).during != "progress"
-    found = []
-    for learner, name in enumerate(story.names):
-        row = Row(name, _state(story, learner))
-        if learner in work:
-            end_s = cycle.began_s + cycle.deadline_s
-            row = _at_work(row, work[learner], now_s, end_s)
-            row = replace(row, done=_done(work[learner], private=private))
-        found += [row] if name else []
-    return found
+    return NO_WORK if cycle is None or cycle.number < story.asked else cycle.assignments
 
 
-def _state(story: Story, learner: int) -> str:
-    if learner in story.gone:
-        return "gone"
-    return "measuring" if learner in story.measuring else "waiting"
+def _standing(story: Story, work: Assignments, now_s: float) -> Standing:
+    count = story.names.size
+    learner, row = np.flatnonzero(story.names != ""), np.full(count, -1)
+    row[work.learner] = np.arange(len(work))
+    gone, measuring = story.gone.marks(count), story.measuring.marks(count)
+    state = np.where(gone, _code("gone"), np.where(measuring, _code("measuring"), _code("waiting")))
+    expected_s, late_s = np.full(count, np.nan), np.zeros(count)
+    busy = np.flatnonzero(row >= 0)
+    if busy.size and story.cycle is not None:
+        rows, end_s = row[busy], story.cycle.began_s + story.cycle.deadline_s
+        late_s[busy], said = _at_work(work, rows, now_s - end_s, end_s)
+        kept = gone[busy] | (work.status[rows] == STATUSES.index("left"))
+        state[busy] = np.where(kept, state[busy], said)
+        expected_s[busy] = work.predicted_s[rows]
+    return Standing(learner, row[learner], state[learner], expected_s[learner], late_s[learner])
 
 
-def _at_work(row: Row, work: Assignment, now_s: float, end_s: float) -> Row:
-    """The row with what is known of its work, which was to be in by `end_s`."""
-    training = work.status == "training"
-    over_s = {"training": now_s, "in": work.arrived_s}.get(work.status, end_s) - end_s
-    state = "late" if training and over_s > 0 else work.status
-    return replace(
-        row,
-        state=row.state if work.status == "left" or row.state == "gone" else state,
-        shards=str(work.shards),
-        expected_s=work.predicted_s,
-        late_s=max(0.0, over_s),
+def _at_work(work: Assignments, rows: Ints, over_s: float, end_s: float) -> tuple[Floats, Ints]:
+    """How late work is that was to be in by `end_s`, so long ago, and how it stands."""
+    training, came = work.having("training")[rows], work.having("in")[rows]
+    late_s = np.where(training, over_s, np.where(came, work.arrived_s[rows] - end_s, 0.0))
+    codes = np.array([STATES.index(each) if each in STATES else 0 for each in STATUSES])
+    state = np.where(training & (over_s > 0), _code("late"), codes[work.status[rows]])
+    return np.maximum(late_s, 0.0), state
+
+
+def _code(state: str) -> int:
+    return STATES.index(state)
+
+
+def _row(story: Story, work: Assignments, standing: Standing, place: int) -> Row:
+    """What is known of one learner."""
+    name = story.names[standing.learner[place]]
+    row = Row(
+        name=name,
+        state=STATES[standing.state[place]],
+        expected_s=float(standing.expected_s[place]),
+        late_s=float(standing.late_s[place]),
     )
+    if standing.row[place] < 0:
+        return row
+    each = work[int(standing.row[place])]
+    private = scheme_named(story.task.scheme).during != "progress"
+    return replace(row, shards=str(each.shards), done=_done(each, private=private))
 
 
 def _done(work: Assignment, *, private: bool) -> str:
@@ -172,19 +212,14 @@ def _table(rows: list[Row]) -> Table:
     table.add_column("state", no_wrap=True)
     for title in ("shards", "done", "expected", "late by"):
         table.add_column(title, justify="right", no_wrap=True)
-    for row in _first(rows):
+    for row in rows:
         table.add_row(*row.cells())
     return table
 
 
-def _first(rows: list[Row]) -> list[Row]:
-    """All in their order, or those who need a look first."""
-    return rows if len(rows) <= SHOWN else sorted(rows, key=lambda row: row.rank)[:SHOWN]
-
-
-def _rest(rows: list[Row]) -> list[Text]:
-    if len(rows) <= SHOWN:
+def _rest(standing: Standing) -> list[Text]:
+    if standing.learner.size <= SHOWN:
         return []
-    counts = Counter(row.state for row in rows)
-    each = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
-    return [Text(f"{SHOWN} of {len(rows)} learners; in all {each}")]
+    counts = np.bincount(standing.state, minlength=len(STATES)).tolist()
+    each = ", ".join(f"{n} {state}" for n, state in zip(counts, STATES, strict=True) if n)
+    return [Text(f"{SHOWN} of {standing.learner.size} learners; in all {each}")]

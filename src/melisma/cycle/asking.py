@@ -10,14 +10,16 @@ import numpy as np
 
 from melisma.cycle import commands as do
 from melisma.cycle import events as ev
-from melisma.cycle.events import Ints
 from melisma.cycle.planning import able, held_ahead
+from melisma.cycle.rows import Ints
 from melisma.cycle.state import Stage, State, Work
-from melisma.cycle.training import Commands, dispatched, emptied, finish, wake
+from melisma.cycle.training import EMPTY, Commands, dispatched, emptied, finish, wake
 
 # Answers are awaited for so many deadlines, and longer where there is none yet. Nobody knows how
 # long the first benchmark takes: for that, at least so many times as long as the last who answered.
 ANSWER, PATIENCE = 2.0, 5.0
+# As long as nobody has answered, a deadline of milliseconds says nothing of how long that takes.
+ANYBODY_S = 10.0
 # How closely, and how far, the least deadline is looked for that somebody would take.
 CLOSE, FAR = 1.01, 2.0**40
 # The next benchmark will not say quite the same.
@@ -37,9 +39,10 @@ def next_cycle(state: State, at_s: float) -> Commands:
     if state.scheme.needs == "bounds":
         state.stage = Stage.ASKING
         return [_ask(state, present, state.task.deadline_s), *wake(state)]
-    unknown = np.setdiff1d(present, able(state))
+    known = able(state)
+    unknown = np.setdiff1d(present, known)
     asked = [_benchmark(state, unknown)] if unknown.size else []
-    if not learners.silent[unknown].all():
+    if not learners.silent[unknown].all() or not known.size:
         state.stage = Stage.MEASURING
         return [*asked, *wake(state)]
     return [*asked, *dispatched(state, at_s)]
@@ -85,7 +88,8 @@ def answered(state: State, at_s: float) -> Commands:
     missing = learners.present & ~learners.silent
     missing[who] = False
     if not who.size:
-        return []
+        return _asked_again(state, at_s) if at_s >= state.limit_s else []
+    state.unanswered = 0
     if missing.any() and at_s < state.limit_s:
         return _more_time(state, at_s)
     learners.silent |= missing
@@ -94,6 +98,25 @@ def answered(state: State, at_s: float) -> Commands:
     if state.stage is Stage.PROBING:
         return _probed(state, at_s, enough=True)
     return dispatched(state, at_s)
+
+
+def _asked_again(state: State, at_s: float) -> Commands:
+    """Nobody has answered: what was asked may be lost, or so may the answers."""
+    soon_s = state.asked_s + ANYBODY_S
+    if at_s < soon_s:
+        state.limit_s = soon_s
+        return wake(state)
+    state.unanswered += 1
+    if state.unanswered >= EMPTY:
+        return finish(state, "failed", f"nobody answered, though asked {EMPTY} times")
+    state.asked_s = at_s
+    state.limit_s = at_s + 2.0**state.unanswered * ANSWER * state.task.deadline_s
+    present = np.flatnonzero(state.learners.present)
+    if state.stage is Stage.MEASURING:
+        return [_benchmark(state, present), *wake(state)]
+    probing = state.stage is Stage.PROBING
+    asked_s = _probed_s(state) if probing else state.task.deadline_s
+    return [_ask(state, present, asked_s), *wake(state)]
 
 
 def _more_time(state: State, at_s: float) -> Commands:

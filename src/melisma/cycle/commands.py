@@ -4,7 +4,8 @@ from typing import Literal
 
 import msgspec
 
-from melisma.cycle.events import Floats, Ints
+from melisma.cycle.events import Floats
+from melisma.cycle.rows import Ints, Rows
 
 Outcome = Literal["done", "stopped", "cancelled", "failed"]
 
@@ -42,7 +43,7 @@ class Dispatch(Command, frozen=True, kw_only=True, eq=False):
     learners: Ints
     cycle: int
     attempts: Ints
-    shards: tuple[Ints, ...]
+    shards: Rows
     passes: Ints
     seconds_left: float
     tail_s: float

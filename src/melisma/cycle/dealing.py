@@ -6,14 +6,13 @@ shard twice in a cycle: a stretch no longer than the data has none twice. As far
 taken twice at all, a learner gets those of the stretch first that it already holds.
 """
 
-from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from melisma.cycle.holdings import NOTHING_HELD, Holdings
+from melisma.cycle.rows import Ints, Rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,31 +32,52 @@ class Deck:
         return self.order[(self.place + np.arange(count)) % max(self.order.size, 1)]
 
     def deal(
-        self, counts: Ints, held: Mapping[int, Set[int]] | None = None
-    ) -> tuple["Deck", list[Ints]]:
+        self, learners: Ints, counts: Ints, held: Holdings = NOTHING_HELD
+    ) -> tuple["Deck", Rows]:
         """The deck after this, and for each learner so many shards; none gets more than all."""
         total, size = int(counts.sum()), self.order.size
         if counts.size and int(counts.max()) > size:
             raise ValueError(f"a learner cannot get {counts.max()} of {size} shards")
         stretch = self.ahead(total)
         after = replace(self, place=(self.place + total) % max(size, 1))
-        if held and total <= size:
-            return after, _preferring(stretch, counts, held)
-        return after, np.split(stretch, np.cumsum(counts)[:-1])
+        if total > size:
+            return after, Rows(counts, stretch)
+        to = _holders(*held.of(stretch, learners), stretch.size, counts)
+        return after, _with_the_rest(stretch, to, counts)
 
 
-def _preferring(stretch: Ints, counts: Ints, held: Mapping[int, Set[int]]) -> list[Ints]:
-    """First what each holds, as far as it has room; the rest in the order of the stretch."""
-    free = dict.fromkeys(stretch.tolist())
-    dealt: list[list[int]] = []
-    for learner, count in enumerate(counts.tolist()):
-        own = held.get(learner, frozenset())
-        mine = [shard for shard in free if shard in own][:count] if own else []
-        for shard in mine:
-            del free[shard]
-        dealt.append(mine)
-    rest = iter(free)
-    return [
-        np.array(mine + [next(rest) for _ in range(count - len(mine))], dtype=np.int64)
-        for mine, count in zip(dealt, counts.tolist(), strict=True)
-    ]
+def _holders(shards: Ints, holders: Ints, size: int, counts: Ints) -> Ints:
+    """For each of so many shards the learner that holds it and has room for it, else -1.
+
+    The pairs are by shard. A shard asks its holders one after another; a learner keeps the first
+    shards of those that ask it, as far as it has room, and what it does not keep asks on. So the
+    first learner has the first choice, then the second, and so on.
+    """
+    asks = np.searchsorted(shards, np.arange(size))
+    last = np.searchsorted(shards, np.arange(size), side="right")
+    to = np.full(size, -1)
+    while True:
+        free = np.flatnonzero((to < 0) & (asks < last))
+        if not free.size:
+            return to
+        to[free] = holders[asks[free]]
+        refused = _beyond(to, counts)
+        to[refused] = -1
+        asks[refused] += 1
+
+
+def _beyond(to: Ints, counts: Ints) -> Ints:
+    """Shards that a learner has no room for, the first ones being kept."""
+    given = np.flatnonzero(to >= 0)
+    given = given[np.argsort(to[given], kind="stable")]
+    first = np.searchsorted(to[given], to[given])
+    return given[np.arange(given.size) - first >= counts[to[given]]]
+
+
+def _with_the_rest(stretch: Ints, to: Ints, counts: Ints) -> Rows:
+    """First what each holds; the rest fills up, in the order of the stretch."""
+    new = to < 0
+    room = counts - np.bincount(to[~new], minlength=counts.size)
+    to = to.copy()
+    to[new] = np.repeat(np.arange(counts.size), room)
+    return Rows(counts, stretch[np.lexsort((new, to))])

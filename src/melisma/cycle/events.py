@@ -7,14 +7,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from melisma.cycle.rows import NO_ROWS, Ints, Rows
 from melisma.fleet.fleet_file import Tells
 from melisma.fleet.task import Task
 
-Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+NO_NUMBERS: Floats = np.empty(0)
 COSTS = ("train_s", "ship_s", "fixed_s")
 PARTS = ("mean", "spread", "count")
+RATES = ("price", "sample_j", "byte_j")  # of a shard, of a sample trained once, of a byte
 PHASES = ("wait", "fetch model", "fetch shards", "load", "train", "upload")
 
 
@@ -25,9 +27,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, eq=False, tag_field="even
 
 
 class TaskSubmitted(Event, frozen=True, kw_only=True, eq=False):
-    """A task to train, on so many learners, with their names; `samples` are those of each shard.
+    """A task to train; so many learners are waited for, and all are named.
 
-    In federated learning the orchestrator owns no shards, and `samples` is empty.
+    `samples` are those of each shard. In federated learning the orchestrator owns no shards, and
+    there are none. `rates` are what learners cost, in the order of `RATES`, if that is known.
     """
 
     run: str
@@ -35,6 +38,7 @@ class TaskSubmitted(Event, frozen=True, kw_only=True, eq=False):
     learners: int
     samples: Ints
     names: tuple[str, ...] = ()
+    rates: Floats = NO_NUMBERS
 
 
 class TaskCancelled(Event, frozen=True, kw_only=True, eq=False):
@@ -52,7 +56,7 @@ class LearnersJoined(Event, frozen=True, kw_only=True, eq=False):
     learners: Ints
     names: tuple[str, ...]
     tells: tuple[Tells, ...]
-    own: tuple[Ints, ...] = ()
+    own: Rows = NO_ROWS
 
 
 class LearnersLeft(Event, frozen=True, kw_only=True, eq=False):
@@ -89,16 +93,25 @@ class ProgressReported(Event, frozen=True, kw_only=True, eq=False):
 class UpdatesReceived(Event, frozen=True, kw_only=True, eq=False):
     """Updates that came, whole or partial, and are kept, unless `refused` says what was wrong.
 
-    `phases` are learners by `PHASES`, in seconds, as each measured its own.
+    `phases` are learners by `PHASES`, in seconds, as each measured its own; `shipped` the shards
+    that each had to fetch. Where many came one after another, `came_s` are their instants, and
+    `at_s` is that of the last.
     """
 
     learners: Ints
     cycle: int
     attempts: Ints
     visits: Ints
+    shipped: Ints
     loss: Floats
     phases: Floats
+    came_s: Floats = NO_NUMBERS
     refused: str = ""
+
+    @property
+    def instants(self) -> Floats:
+        """When each came."""
+        return self.came_s if self.came_s.size else np.full(self.learners.size, self.at_s)
 
 
 class TimeReached(Event, frozen=True, kw_only=True, eq=False):
@@ -106,10 +119,14 @@ class TimeReached(Event, frozen=True, kw_only=True, eq=False):
 
 
 class Aggregated(Event, frozen=True, kw_only=True, eq=False):
-    """The updates of a cycle are one model now."""
+    """The updates of a cycle are one model now.
+
+    `loss` is that of training, of each update that was averaged, where it was not told before.
+    """
 
     cycle: int
     seconds: float
+    loss: Floats = NO_NUMBERS
 
 
 class Evaluated(Event, frozen=True, kw_only=True, eq=False):

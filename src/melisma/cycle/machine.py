@@ -15,7 +15,8 @@ from melisma.allocation.schemes import TOLD
 from melisma.cycle import commands as do
 from melisma.cycle import events as ev
 from melisma.cycle.asking import answered, bounds, next_cycle
-from melisma.cycle.state import Stage, State, Work
+from melisma.cycle.rows import Ints
+from melisma.cycle.state import LETS_OUT, Stage, State, Work
 from melisma.cycle.training import (
     Commands,
     closed,
@@ -23,11 +24,13 @@ from melisma.cycle.training import (
     finish,
     progress,
     updates,
+    withdraw,
     withdrawn,
 )
 from melisma.errors import MelismaError, SettingError
 
-LETS_OUT = ("nothing", "bounds", "costs")
+# Learners are asked something, and answer.
+ASKED = (Stage.MEASURING, Stage.ASKING, Stage.PROBING)
 
 
 def step(state: State | None, event: ev.Event) -> tuple[State, Commands]:
@@ -65,13 +68,42 @@ def _submitted(event: ev.TaskSubmitted) -> tuple[State, Commands]:
 def _joined(state: State, event: ev.LearnersJoined) -> Commands:
     learners = state.learners
     learners.make_room(int(event.learners.max()) + 1)
+    again = event.learners[learners.present[event.learners]]
+    said = _begun_anew(state, again) if again.size else []
     learners.present[event.learners] = True
-    for place, learner in enumerate(event.learners.tolist()):
-        learners.names[learner] = event.names[place]
-        learners.tells[learner] = event.tells[place]
-        if event.own:
-            learners.own[learner] = event.own[place]
-    return _begun_if_all_are_there(state, event.at_s)
+    # Who comes while learners are asked was not: it is not waited for.
+    learners.silent[event.learners] = state.stage in ASKED
+    learners.tells[event.learners] = [LETS_OUT.index(tells) for tells in event.tells]
+    for learner, name in zip(event.learners.tolist(), event.names, strict=True):
+        learners.names[learner] = name
+    if len(event.own):
+        learners.own.add(event.learners, event.own, state.task.seed)
+    return [*said, *_gone_on(state, event.at_s)]
+
+
+def _begun_anew(state: State, again: Ints) -> Commands:
+    """Learners that were thought to be there have nothing more of what they were at."""
+    at_work = again[state.learners.work[again] == Work.GIVEN]
+    attempts = state.learners.attempts[at_work]
+    _forget(state, again)
+    if not at_work.size:
+        return []
+    return [withdraw(at_work, state.cycle, attempts, "the learner has begun anew")]
+
+
+def _forget(state: State, gone: Ints) -> None:
+    """What they were at is dropped, and what they told holds no longer."""
+    learners = state.learners
+    learners.costs[:, :, gone] = np.nan
+    learners.bounds[gone] = -1
+    learners.work[gone[learners.work[gone] == Work.GIVEN]] = Work.DROPPED
+
+
+def _gone_on(state: State, at_s: float) -> Commands:
+    """Go on, if nobody is waited for now that somebody has come or gone."""
+    if state.stage in ASKED:
+        return answered(state, at_s)
+    return _begun_if_all_are_there(state, at_s) or closed_if_all_in(state)
 
 
 def _begun_if_all_are_there(state: State, at_s: float) -> Commands:
@@ -83,12 +115,11 @@ def _begun_if_all_are_there(state: State, at_s: float) -> Commands:
 
 def _untold(state: State) -> str:
     """Why the scheme cannot have what it needs, or nothing."""
-    wanted = LETS_OUT.index(state.scheme.needs)
-    present = np.flatnonzero(state.learners.present).tolist()
-    silent = [k for k in present if LETS_OUT.index(state.learners.tells[k]) < wanted]
-    if not silent:
+    learners, wanted = state.learners, LETS_OUT.index(state.scheme.needs)
+    silent = np.flatnonzero(learners.present & (learners.tells < wanted))
+    if not silent.size:
         return ""
-    name, tells = state.learners.names[silent[0]], state.learners.tells[silent[0]]
+    name, tells = learners.names[silent[0]], LETS_OUT[learners.tells[silent[0]]]
     less = "dab" if tells == "bounds" else "equal"
     return (
         f"scheme {state.scheme.name} must know from each learner: {state.scheme.before}; "
@@ -98,19 +129,15 @@ def _untold(state: State) -> str:
 
 def _left(state: State, event: ev.LearnersLeft) -> Commands:
     learners = state.learners
+    learners.make_room(int(event.learners.max()) + 1)
     learners.present[event.learners] = False
-    learners.costs[:, :, event.learners] = np.nan
-    learners.bounds[event.learners] = -1
-    given = event.learners[learners.work[event.learners] == Work.GIVEN]
-    learners.work[given] = Work.DROPPED
+    _forget(state, event.learners)
     if state.stage is Stage.GATHERING:
         state.expected -= event.learners.size
     gathered = state.stage is not Stage.GATHERING or state.expected <= 0
     if gathered and not learners.present.any():
         return finish(state, "failed", f"no learner is left: {event.reason}")
-    if state.stage in (Stage.MEASURING, Stage.ASKING, Stage.PROBING):
-        return answered(state, event.at_s)
-    return _begun_if_all_are_there(state, event.at_s) or closed_if_all_in(state)
+    return _gone_on(state, event.at_s)
 
 
 def _estimates(state: State, event: ev.EstimatesReported) -> Commands:
@@ -122,7 +149,7 @@ def _estimates(state: State, event: ev.EstimatesReported) -> Commands:
 def _time(state: State, event: ev.TimeReached) -> Commands:
     if event.at_s < state.limit_s:
         return []
-    if state.stage in (Stage.MEASURING, Stage.ASKING, Stage.PROBING):
+    if state.stage in ASKED:
         return answered(state, event.at_s)
     return closed(state) if state.stage is Stage.TRAINING else []
 

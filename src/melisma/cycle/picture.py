@@ -16,8 +16,11 @@ from textwrap import wrap
 from unicodedata import east_asian_width
 from xml.sax.saxutils import escape, quoteattr
 
+import numpy as np
+
+from melisma.cycle.assignments import Assignment
 from melisma.cycle.events import PHASES
-from melisma.cycle.report import Assignment, Cycle, Report
+from melisma.cycle.report import Cycle, Report
 
 CYCLES, LEARNERS = 12, 40
 WIDTH, LEFT, RIGHT = 960, 150, 84
@@ -150,9 +153,9 @@ class _Drawing:
         for place in range(1, len(self.names)):
             y = self.rows_y + self.row * place
             yield _line(x.start, y, x.end, y, "#e9edf1")
-        for each in cycle.assignments:
-            if each.learner < len(self.names):
-                yield from self.bars(each, x)
+        work = cycle.assignments
+        for each in work[: int(np.searchsorted(work.learner, len(self.names)))]:
+            yield from self.bars(each, x)
         yield _dashes(x(cycle.began_s + cycle.deadline_s), top, self.axis_y)
         yield _line(x.start, self.axis_y, x.end, self.axis_y, PALE)
         yield from self.axis(Scale(0, self.span_s, x.start, x.end))
@@ -244,8 +247,10 @@ class _Drawing:
     def length_s(self, cycle: Cycle) -> float:
         """The deadline, or longer where somebody was at work or waited for past it."""
         closed_s = cycle.closed_s if isfinite(cycle.closed_s) else self.report.ended_s
-        ends = [closed_s, *map(self.ended_s, cycle.assignments)]
-        return max(cycle.deadline_s, max(ends) - cycle.began_s)
+        ended_s = cycle.assignments.ended_s
+        told_s = np.where(np.isfinite(ended_s), ended_s, self.report.ended_s)
+        last_s = float(told_s.max(initial=closed_s))
+        return max(cycle.deadline_s, last_s - cycle.began_s)
 
     def ended_s(self, each: Assignment) -> float:
         return each.ended_s if isfinite(each.ended_s) else self.report.ended_s

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from melisma.allocation import CyclePlan, CycleProblem, Given, blind_problem, cycle_problem
-from melisma.cycle.dealing import Deck
-from melisma.cycle.events import COSTS, Floats, Ints
+from melisma.cycle.events import COSTS, Floats
+from melisma.cycle.rows import Ints, Rows
 from melisma.cycle.state import State
 from melisma.errors import InfeasibleError
 from melisma.fleet.chance import generator
@@ -63,42 +63,28 @@ def held_ahead(state: State, who: Ints) -> Ints:
     wanted = state.last_total if state.scheme.needs == "bounds" else size
     if state.federated or wanted > size:
         return np.zeros(who.size, np.int64)
-    ahead, found = set(state.deck.ahead(wanted).tolist()), []
-    for learner in who.tolist():
-        # Each shard is dealt once: the first who holds it gets it.
-        mine = state.learners.held.get(learner, set()) & ahead
-        ahead -= mine
-        found.append(len(mine))
-    return np.array(found, dtype=np.int64)
+    shards, holders = state.learners.held.of(state.deck.ahead(wanted), who)
+    # Each shard is dealt once: the first who holds it gets it.
+    first = np.unique(shards, return_index=True)[1]
+    return np.bincount(holders[first], minlength=who.size)
 
 
-def deal(state: State, who: Ints, counts: Ints) -> tuple[Ints, ...]:
-    """Which shards each gets; the decks of the state move on."""
+def deal(state: State, who: Ints, counts: Ints) -> Rows:
+    """Which shards each gets, written down in the state; its decks move on."""
+    learners = state.learners
     if state.federated:
-        return tuple(
-            _own(state, learner, count)
-            for learner, count in zip(who.tolist(), counts.tolist(), strict=True)
-        )
-    held = {
-        place: frozenset(state.learners.held.get(learner, ()))
-        for place, learner in enumerate(who.tolist())
-    }
-    state.deck, dealt = state.deck.deal(counts, held)
-    state.learners.dealt = dict(zip(who.tolist(), dealt, strict=True))
+        dealt = learners.own.deal(who, counts)
+        learners.samples[who] = learners.own.samples_in(who, dealt)
+        return dealt
+    state.deck, dealt = state.deck.deal(who, counts, learners.held)
+    learners.samples[who] = dealt.sums(state.samples[dealt.flat])
+    learners.busy, learners.dealt = who, dealt
     state.last_total = int(counts.sum())
-    return tuple(dealt)
-
-
-def samples_of(state: State, learner: int, shards: Ints) -> int:
-    """Distinct samples in these shards."""
-    sizes = state.learners.own[learner] if state.federated else state.samples
-    return int(sizes[shards].sum())
+    return dealt
 
 
 def _problem(state: State, who: Ints) -> CycleProblem:
-    own = None
-    if state.federated:
-        own = np.array([state.learners.own[learner].size for learner in who.tolist()])
+    own = state.learners.own.counts[who] if state.federated else None
     held = 0 if state.federated else held_ahead(state, who)
     if state.scheme.needs != "costs":
         return blind_problem(state.task, who.size, held, own)
@@ -108,14 +94,6 @@ def _problem(state: State, who: Ints) -> CycleProblem:
 
 def _predicted(problem: CycleProblem, plan: CyclePlan) -> Floats:
     return plan.seconds(problem) if problem.measured else np.full(plan.shards.size, np.nan)
-
-
-def _own(state: State, learner: int, count: int) -> Ints:
-    decks, size = state.learners.decks, state.learners.own[learner].size
-    if learner not in decks:
-        decks[learner] = Deck.shuffled(size, generator(state.task.seed, "own", learner=learner))
-    decks[learner], (dealt,) = decks[learner].deal(np.array([count]))
-    return dealt
 
 
 assert COSTS == ("train_s", "ship_s", "fixed_s")  # the order in which `Estimates` takes them

@@ -6,7 +6,7 @@ Work that was dropped counts as not done, whatever became of it.
 """
 
 from collections.abc import Iterable, Sized
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from math import isfinite, isnan, nan
 from pathlib import Path
@@ -17,6 +17,10 @@ import numpy as np
 
 from melisma.cycle import commands as do
 from melisma.cycle import events as ev
+from melisma.cycle.assignments import NO_WORK, STATUSES, Assignment, Assignments, Status
+from melisma.cycle.events import Floats
+from melisma.cycle.tariff import UNKNOWN, Tariff
+from melisma.cycle.totals import Totals
 from melisma.cycle.trace import Step
 from melisma.fleet.task import Task
 from melisma.learning import metrics
@@ -24,53 +28,11 @@ from melisma.learning import metrics
 if TYPE_CHECKING:
     from melisma.cycle.picture import Picture
 
-Status = Literal["training", "in", "late", "dropped", "refused", "left"]
 Ending = Literal["under way", "averaged", "empty", "cut short"]
 
-UNKNOWN = (nan,) * len(ev.PHASES)
 TRACE, PICTURE = "trace.jsonl", "picture.svg"
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """The work of one learner in one cycle; instants are those of the trace.
-
-    `visits` are what it is last known to have trained, `weight` is 0 unless it was averaged,
-    `predicted_s` runs from `given_s`, and `ended_s` is when it was taken, dropped or lost.
-    """
-
-    cycle: int
-    learner: int
-    name: str
-    attempt: int
-    shards: int
-    passes: int
-    samples: int
-    given_s: float
-    predicted_s: float = nan
-    visits: int = 0
-    weight: float = 0.0
-    loss: float = nan
-    phases: tuple[float, ...] = UNKNOWN
-    arrived_s: float = nan
-    ended_s: float = nan
-    status: Status = "training"
-    reason: str = ""
-
-    @property
-    def planned(self) -> int:
-        """Visits that it was to make."""
-        return self.samples * self.passes
-
-    @property
-    def done(self) -> int:
-        """Visits that count."""
-        return self.visits if self.status == "in" else 0
-
-    @property
-    def busy_s(self) -> float:
-        """Seconds in phases other than wait."""
-        return sum(self.phases[1:])
+# Learners and assignments are told one by one where there are no more than so many.
+TOLD = 10_000
 
 
 @dataclass(frozen=True)
@@ -80,7 +42,7 @@ class Cycle:
     number: int
     began_s: float
     deadline_s: float
-    assignments: tuple[Assignment, ...] = ()
+    assignments: Assignments = NO_WORK
     ending: Ending = "under way"
     reason: str = ""
     closed_s: float = nan
@@ -89,17 +51,21 @@ class Cycle:
     evaluate_s: float = nan
     loss: float = nan
     accuracy: float = nan
+    evaluated_s: float = nan
+    tariff: Tariff = field(default=UNKNOWN, repr=False, compare=False)
 
     @property
     def empty(self) -> bool:
         """Whether nothing came of it; `reason` says why."""
         return self.ending == "empty"
 
-    @property
+    @cached_property
     def cycle_s(self) -> float:
         """From first dispatch to the last update taken."""
-        taken = [each.arrived_s for each in self.assignments if each.status == "in"]
-        return _seconds(self.began_s, max(taken)) if self.ending == "averaged" else nan
+        if self.ending != "averaged":
+            return nan
+        taken_s = self.assignments.arrived_s[self.assignments.having("in")]
+        return _seconds(self.began_s, float(taken_s.max()))
 
     @property
     def waited_s(self) -> float:
@@ -126,46 +92,66 @@ class Cycle:
         """Visits planned that were not done."""
         return metrics.drop_rate(*self._visits)
 
-    @property
+    @cached_property
     def occupancy(self) -> float:
         """The mean over those who took part and told their phases."""
-        busy_s = [each.busy_s for each in self.assignments]
-        return metrics.mean_known(metrics.occupancy(busy_s, self.cycle_s))
+        return metrics.mean_known(metrics.occupancy(self.assignments.busy_s, self.cycle_s))
 
-    @property
+    @cached_property
     def max_staleness(self) -> float:
         """Largest difference of passes done, parts included."""
         return metrics.max_staleness(self._updates)
 
-    @property
+    @cached_property
     def average_staleness(self) -> float:
         """Mean difference of passes done over all pairs."""
         return metrics.average_staleness(self._updates)
 
     @property
-    def _visits(self) -> tuple[list[int], list[int]]:
-        over = () if self.ending == "under way" else self.assignments
-        return [each.done for each in over], [each.planned for each in over]
+    def counts(self) -> dict[Status, int]:
+        """How many assignments stand how."""
+        found = np.bincount(self.assignments.status, minlength=len(STATUSES)).tolist()
+        return {status: count for status, count in zip(STATUSES, found, strict=True) if count}
+
+    @cached_property
+    def samples_trained(self) -> int:
+        """Visits that count."""
+        return int(self.assignments.done.sum())
+
+    @cached_property
+    def samples_dropped(self) -> int:
+        """Visits planned that were not done, of work that is over."""
+        work = self.assignments
+        left = np.maximum(work.planned - work.done, 0)
+        return int(left[~work.having("training")].sum())
+
+    @cached_property
+    def bytes(self) -> float:
+        """Models down and up, and shards, as far as updates tell of them."""
+        return float(self.tariff.bytes_of(self.assignments).sum())
+
+    @cached_property
+    def joules(self) -> float:
+        """What learners used to train and to carry bytes."""
+        return self.tariff.joules(self.assignments)
+
+    @cached_property
+    def cost(self) -> float:
+        """The price of the shards that were given out."""
+        return self.tariff.cost(self.assignments)
+
+    @cached_property
+    def _visits(self) -> tuple[int, int]:
+        """Done, no more than planned, and planned; none while it is under way."""
+        if self.ending == "under way":
+            return 0, 0
+        planned = self.assignments.planned
+        return int(np.minimum(self.assignments.done, planned).sum()), int(planned.sum())
 
     @property
-    def _updates(self) -> list[float]:
-        return [each.done / max(each.samples, 1) for each in self.assignments]
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What one learner did in the whole run; `samples` are visits that count."""
-
-    name: str
-    cycles: int
-    shards: int
-    samples: int
-    planned: int
-    phases: tuple[float, ...]
-    late: int
-    dropped: int
-    refused: int
-    left: int
+    def _updates(self) -> Floats:
+        updates: Floats = self.assignments.done / np.maximum(self.assignments.samples, 1)
+        return updates
 
 
 @dataclass(frozen=True)
@@ -174,13 +160,13 @@ class Report:
 
     run: str
     task: Task
-    names: tuple[str, ...]
+    names: tuple[str, ...] = field(repr=False)
     began_s: float
     ended_s: float
     cycles: tuple[Cycle, ...] = ()
     outcome: do.Outcome | Literal["under way"] = "under way"
     reason: str = ""
-    gone: tuple[str, ...] = ()
+    gone: tuple[str, ...] = field(default=(), repr=False)
     model: Path | None = None
     folder: Path | None = None
     trace: tuple[Step, ...] = field(default=(), repr=False, compare=False)
@@ -190,10 +176,10 @@ class Report:
         """The report of a trace, whole or not; `DataError` if it has no task."""
         from melisma.cycle.story import Story
 
-        story = Story()
-        for step in steps:
+        story, trace = Story(), tuple(steps)
+        for step in trace:
             story.hear(step)
-        return story.report()
+        return replace(story.report(), trace=trace)
 
     @property
     def over(self) -> tuple[Cycle, ...]:
@@ -228,8 +214,48 @@ class Report:
     @property
     def fulfilment(self) -> float:
         """Visits done of those planned, over cycles that ended."""
-        work = [each for cycle in self.over for each in cycle.assignments]
-        return metrics.fulfilment([each.done for each in work], [each.planned for each in work])
+        visits = np.array([each._visits for each in self.over]).reshape(-1, 2)
+        return metrics.fulfilment(visits[:, 0], visits[:, 1])
+
+    @property
+    def deadline_misses(self) -> int:
+        """Cycles that did not end, with a model, by the deadline."""
+        return sum(not each.by_deadline for each in self.over)
+
+    @property
+    def max_staleness(self) -> float:
+        """The largest in any cycle that ended."""
+        return max((each.max_staleness for each in self.over), default=nan)
+
+    @property
+    def average_staleness(self) -> float:
+        """The mean over cycles that have a model of their own."""
+        return metrics.mean_known([e.average_staleness for e in self.over if not e.empty])
+
+    @property
+    def samples_trained(self) -> int:
+        """Visits that count."""
+        return sum(each.samples_trained for each in self.cycles)
+
+    @property
+    def samples_dropped(self) -> int:
+        """Visits planned that were not done, those of cycles that were cut short too."""
+        return sum(each.samples_dropped for each in self.cycles)
+
+    @property
+    def bytes(self) -> float:
+        """Of all cycles together."""
+        return sum(each.bytes for each in self.cycles)
+
+    @property
+    def joules(self) -> float:
+        """Of all cycles together."""
+        return sum(each.joules for each in self.cycles)
+
+    @property
+    def cost(self) -> float:
+        """Of all cycles together."""
+        return sum(each.cost for each in self.cycles)
 
     @property
     def training_s(self) -> float:
@@ -247,13 +273,14 @@ class Report:
         return self._last("loss")
 
     @cached_property
-    def learners(self) -> tuple[Trained, ...]:
+    def learners(self) -> Totals:
         """Who did what, in the order of learners; those who never joined have no name."""
-        work: list[list[Assignment]] = [[] for _ in self.names]
-        for cycle in self.cycles:
-            for each in cycle.assignments:
-                work[each.learner].append(each)
-        return tuple(_trained(name, did) for name, did in zip(self.names, work, strict=True))
+        return Totals.of(self.names, [each.assignments for each in self.cycles])
+
+    def seconds_to(self, accuracy: float) -> float:
+        """From the beginning until a model was found to be that good, NaN if none was."""
+        reached = [each.evaluated_s for each in self.cycles if each.accuracy >= accuracy]
+        return _seconds(self.began_s, reached[0]) if reached else nan
 
     @property
     def trace_path(self) -> Path | None:
@@ -272,9 +299,18 @@ class Report:
         return Picture.of(self)
 
     def as_dict(self) -> dict[str, Any]:
-        """All but the trace, ready for JSON; numbers that are not known are None."""
-        plain: dict[str, Any] = _plain(self)
-        return {**plain, "task": msgspec.to_builtins(self.task), "phases": list(ev.PHASES)}
+        """All but the trace, ready for JSON; numbers that are not known are None.
+
+        So are lists of learners and of their work if learners times cycles are more than `TOLD`.
+        """
+        many = len(self.names) * len(self.cycles) > TOLD
+        plain: dict[str, Any] = _plain(self, LISTS if many else ())
+        return {
+            **plain,
+            "learner_count": len(self.names),
+            "task": msgspec.to_builtins(self.task),
+            "phases": list(ev.PHASES),
+        }
 
     def _of_cycles(self, name: str) -> tuple[list[float], list[float]]:
         return [getattr(each, name) for each in self.over], [each.deadline_s for each in self.over]
@@ -282,23 +318,6 @@ class Report:
     def _last(self, name: str) -> float:
         evaluated = [each for each in self.cycles if not isnan(each.evaluate_s)]
         return float(getattr(evaluated[-1], name)) if evaluated else nan
-
-
-def _trained(name: str, did: list[Assignment]) -> Trained:
-    ended = [each.status for each in did]
-    told = np.array([each.phases for each in did]).reshape(-1, len(ev.PHASES))
-    return Trained(
-        name=name,
-        cycles=len({each.cycle for each in did}),
-        shards=sum(each.shards for each in did),
-        samples=sum(each.done for each in did),
-        planned=sum(each.planned for each in did),
-        phases=tuple(np.nansum(told, axis=0).tolist()),
-        late=ended.count("late"),
-        dropped=ended.count("dropped"),
-        refused=ended.count("refused"),
-        left=ended.count("left"),
-    )
 
 
 def _count(things: Sized, noun: str) -> str:
@@ -315,24 +334,31 @@ FIGURES: dict[type, tuple[str, ...]] = {
     Assignment: ("planned", "done"),
     Cycle: (
         *("cycle_s", "waited_s", "by_deadline", "truancy", "fulfilment", "drop_rate", "occupancy"),
-        *("max_staleness", "average_staleness"),
+        *("max_staleness", "average_staleness", "samples_trained", "samples_dropped"),
+        *("bytes", "joules", "cost", "counts"),
     ),
     Report: (
-        *("satisfaction", "mean_truancy", "fulfilment", "training_s", "accuracy", "loss"),
-        "learners",
+        *("satisfaction", "deadline_misses", "mean_truancy", "fulfilment", "training_s"),
+        *("max_staleness", "average_staleness", "samples_trained", "samples_dropped"),
+        *("bytes", "joules", "cost", "accuracy", "loss", "learners"),
     ),
 }
+LISTS = ("names", "gone", "assignments", "learners")
+UNTOLD = ("trace", "tariff")
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, left_out: tuple[str, ...]) -> Any:
     """A record with its figures, down to what JSON knows."""
     if isinstance(value, float):
         return value if isfinite(value) else None
-    if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+    if isinstance(value, tuple | Assignments | Totals):
+        return [_plain(each, left_out) for each in value]
     if isinstance(value, Path):
         return str(value)
     if not is_dataclass(value):
         return value
-    names = [each.name for each in fields(value) if each.name != "trace"]
-    return {name: _plain(getattr(value, name)) for name in (*names, *FIGURES.get(type(value), ()))}
+    names = [each.name for each in fields(value) if each.name not in UNTOLD]
+    return {
+        name: None if name in left_out else _plain(getattr(value, name), left_out)
+        for name in (*names, *FIGURES.get(type(value), ()))
+    }

@@ -9,12 +9,17 @@ from numpy.typing import NDArray
 
 from melisma.allocation.schemes import Scheme, scheme_named
 from melisma.cycle.dealing import Deck
-from melisma.cycle.events import COSTS, PARTS, Floats, Ints, TaskSubmitted
+from melisma.cycle.events import COSTS, PARTS, Floats, TaskSubmitted
+from melisma.cycle.holdings import NOTHING_HELD, Holdings
+from melisma.cycle.own import Own
+from melisma.cycle.rows import NO_ROWS, Ints, Rows
 from melisma.fleet.chance import generator
 from melisma.fleet.fleet_file import Tells
 from melisma.fleet.task import Task
 
-COUNTS = ("work", "attempts", "shards", "passes", "samples", "visits")
+COUNTS = ("tells", "work", "attempts", "shards", "passes", "samples", "visits")
+# What learners let out before their update, from the least.
+LETS_OUT: tuple[Tells, ...] = ("nothing", "bounds", "costs")
 
 Bools = NDArray[np.bool_]
 
@@ -55,12 +60,12 @@ class Learners:
     passes: Ints
     samples: Ints
     visits: Ints
+    tells: Ints  # of LETS_OUT
     names: list[str] = field(default_factory=list)
-    tells: list[Tells] = field(default_factory=list)
-    dealt: dict[int, Ints] = field(default_factory=dict)  # in this cycle
-    held: dict[int, set[int]] = field(default_factory=dict)  # as far as updates show
-    own: dict[int, Ints] = field(default_factory=dict)
-    decks: dict[int, Deck] = field(default_factory=dict)
+    own: Own = field(default_factory=Own)
+    held: Holdings = NOTHING_HELD  # as far as updates show
+    busy: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # in this cycle
+    dealt: Rows = NO_ROWS  # to them
 
     @classmethod
     def empty(cls, count: int) -> "Learners":
@@ -72,7 +77,6 @@ class Learners:
             costs=np.full((len(COSTS), len(PARTS), count), np.nan),
             bounds=np.full(count, -1),
             names=[""] * count,
-            tells=["nothing"] * count,
             **counts,
         )
 
@@ -86,16 +90,16 @@ class Learners:
             both = [getattr(self, name), getattr(new, name)]
             setattr(self, name, np.concatenate(both, axis=-1))
         self.names += new.names
-        self.tells += new.tells
 
     def of(self, work: Work) -> Ints:
         """Those whose assignment stands so."""
         return np.flatnonzero(self.work == work)
 
-    def hold(self, learner: int) -> None:
-        """Who trained on shards has them."""
-        if learner in self.dealt:
-            self.held.setdefault(learner, set()).update(self.dealt[learner].tolist())
+    def hold(self, learners: Ints) -> None:
+        """Who trained on shards that it was dealt has them."""
+        places = np.flatnonzero(np.isin(self.busy, learners))
+        dealt = self.dealt.some(places)
+        self.held = self.held.plus(dealt.flat, self.busy[places][dealt.places])
 
     def planned(self, learners: Ints) -> Ints:
         """Samples that they were to visit in this cycle."""
@@ -124,6 +128,7 @@ class State:
     began_s: float = 0.0
     limit_s: float = np.inf
     asked_s: float = 0.0  # when learners were asked what they can do
+    unanswered: int = 0  # times in a row that nobody answered
     late_s: float = 0.0  # how late updates came of late
     refused: str = ""  # what was wrong with an update of this cycle
     last_total: int = 0  # shards dealt in the last cycle

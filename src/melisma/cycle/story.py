@@ -1,7 +1,8 @@
 """A trace told step by step: what is known of the run so far, and the report of it.
 
-The same fold serves the report of a run that is over and the display of one that goes on. It
-repeats no decision of the machine: what counts is what the commands say.
+The same fold serves the report of a run that is over and the display of one that goes on, of three
+learners or of a million. It repeats no decision of the machine: what counts is what the commands
+say. The steps themselves are not kept.
 """
 
 from collections.abc import Callable
@@ -9,14 +10,24 @@ from dataclasses import replace
 from math import inf, nan
 from typing import Any, Literal
 
+import numpy as np
+
 from melisma.cycle import commands as do
 from melisma.cycle import events as ev
-from melisma.cycle.report import Assignment, Cycle, Report, Status
+from melisma.cycle.assignments import NO_WORK, STATUSES, Assignments, Names, Status
+from melisma.cycle.contents import Contents
+from melisma.cycle.crowd import Crowd
+from melisma.cycle.report import Cycle, Report
+from melisma.cycle.rows import Ints
+from melisma.cycle.tariff import UNKNOWN, Tariff
 from melisma.cycle.trace import Step
 from melisma.errors import DataError
 from melisma.fleet.task import Task
 
-Key = tuple[int, int]  # learner and attempt
+Named = ev.UpdatesReceived | do.Dispatch | do.Withdraw | do.Aggregate
+
+# An update that came once more says nothing new.
+TAKEN = (STATUSES.index("in"), STATUSES.index("refused"))
 
 
 class Story:
@@ -26,17 +37,17 @@ class Story:
         self.now_s = -inf
         self.outcome: do.Outcome | Literal["under way"] = "under way"
         self.reason = ""
-        self.names: list[str] = []
-        self.joined: set[int] = set()
-        self.gone: dict[int, str] = {}  # with the reason
-        self.measuring: set[int] = set()
+        self.names = np.empty(0, np.object_)
+        self.joined, self.gone, self.measuring = Crowd(), Crowd(), Crowd()
         self.asked = 0  # the cycle for which learners were last asked what they would take
         self._submitted: ev.TaskSubmitted | None = None
-        self._trace: list[Step] = []
-        self._own: dict[int, ev.Ints] = {}
+        self._tariff = UNKNOWN
+        self._contents = Contents(np.empty(0, np.int64))
+        self._reasons, self._places = [""], {"": 0}
+        self._why_gone = np.empty(0, np.int32)
         self._cycles: dict[int, Cycle] = {}
-        self._work: dict[int, dict[Key, Assignment]] = {}
-        self._latest: dict[int, Key] = {}
+        self._work: dict[int, Assignments] = {}
+        self._averaged: do.Aggregate | None = None
 
     @property
     def submitted(self) -> ev.TaskSubmitted:
@@ -53,32 +64,32 @@ class Story:
     @property
     def cycle(self) -> Cycle | None:
         """The cycle that began last."""
-        return self._whole(max(self._cycles)) if self._cycles else None
+        return self._whole(max(self._cycles), self.names) if self._cycles else None
 
     @property
     def scored(self) -> Cycle | None:
         """The cycle that was evaluated last."""
         known = [number for number, each in self._cycles.items() if each.evaluate_s >= 0]
-        return self._whole(max(known)) if known else None
+        return self._whole(max(known), self.names) if known else None
 
     def report(self) -> Report:
-        """All of it."""
+        """All of it, but for the trace."""
+        names = tuple(self.names.tolist())
+        why = np.array(self._reasons, np.object_)[self._why_gone[self.gone.numbers]]
         return Report(
             run=self.submitted.run,
             task=self.task,
-            names=tuple(self.names),
-            gone=tuple(self.gone[learner] for learner in sorted(self.gone)),
+            names=names,
+            gone=tuple(why.tolist()),
             began_s=self.submitted.at_s,
             ended_s=self.now_s,
-            cycles=tuple(self._whole(number) for number in sorted(self._cycles)),
+            cycles=tuple(self._whole(number, names) for number in sorted(self._cycles)),
             outcome=self.outcome,
             reason=self.reason,
-            trace=tuple(self._trace),
         )
 
     def hear(self, step: Step) -> None:
         """One more step."""
-        self._trace.append(step)
         if self.outcome != "under way":
             return
         # An update is told of when it is written down, with the instant at which it came.
@@ -89,91 +100,95 @@ class Story:
 
     def _submit(self, event: ev.TaskSubmitted) -> None:
         self._submitted = event
-        self.names = list(event.names) or [""] * event.learners
+        self._tariff, self._contents = Tariff.of(event), Contents(event.samples)
+        self._make_room(len(event.names) or event.learners)
+        self.names[: len(event.names)] = event.names
+
+    def _make_room(self, count: int) -> None:
+        missing = count - self.names.size
+        if missing <= 0:
+            return
+        self.names = np.concatenate([self.names, np.full(missing, "", np.object_)])
+        self._why_gone = np.pad(self._why_gone, (0, missing))
 
     def _join(self, event: ev.LearnersJoined) -> None:
-        for place, learner in enumerate(event.learners.tolist()):
-            self.names += [""] * (learner + 1 - len(self.names))
-            self.names[learner] = event.names[place]
-            self.joined.add(learner)
-            self.gone.pop(learner, None)
-            if event.own:
-                self._own[learner] = event.own[place]
+        self._make_room(int(event.learners.max(initial=-1)) + 1)
+        self.names[event.learners] = event.names
+        self.joined.add(event.learners)
+        self.gone.discard(event.learners)
+        if len(event.own):
+            self._contents.add(event.learners, event.own)
 
     def _leave(self, event: ev.LearnersLeft) -> None:
-        learners = set(event.learners.tolist())
-        self.gone.update(dict.fromkeys(learners, event.reason))
-        self.measuring -= learners
+        self._make_room(int(event.learners.max(initial=-1)) + 1)
+        self.gone.add(event.learners)
+        self._why_gone[event.learners] = self._place(event.reason)
+        self.measuring.discard(event.learners)
         for number, work in self._work.items():
-            self._end(number, [key for key in work if key[0] in learners], "left", event.reason)
+            if work.having("training").any():
+                self._end(number, work.of_learners(event.learners), "left", event.reason)
 
     def _told(self, event: ev.EstimatesReported | ev.BoundsReported) -> None:
-        self.measuring -= set(event.learners.tolist())
+        self.measuring.discard(event.learners)
 
     def _progress(self, event: ev.ProgressReported) -> None:
-        work = self._work.get(event.cycle, {})
-        for learner, visits in zip(event.learners.tolist(), event.visits.tolist(), strict=True):
-            key = self._latest.get(learner, (learner, 0))
-            if key in work and work[key].status == "training":
-                work[key] = replace(work[key], visits=visits)
+        work = self._work.get(event.cycle, NO_WORK)
+        rows = work.latest(event.learners)
+        known = np.flatnonzero(rows >= 0)
+        known = known[work.having("training")[rows[known]]]
+        self._say(event.cycle, rows[known], visits=event.visits[known])
 
     def _update(self, event: ev.UpdatesReceived) -> None:
-        work = self._work.get(event.cycle, {})
-        for place, key in enumerate(_keys(event)):
-            if key not in work or work[key].status in ("in", "refused"):
-                continue
-            work[key] = replace(
-                work[key],
-                visits=int(event.visits[place]),
-                loss=float(event.loss[place]),
-                phases=tuple(event.phases[place].tolist()),
-                arrived_s=event.at_s,
-            )
-            self._end(event.cycle, [key], "refused" if event.refused else "in", event.refused)
+        rows, places = self._found(event)
+        taken = np.isin(self._work.get(event.cycle, NO_WORK).status[rows], TAKEN)
+        rows, new = rows[~taken], _all_or(places[~taken], event.learners.size)
+        self._say(
+            event.cycle,
+            rows,
+            visits=event.visits[new],
+            shipped=event.shipped[new],
+            loss=event.loss[new],
+            phases=event.phases[new],
+            arrived_s=event.instants[new],
+        )
+        ended_s = event.came_s[new] if event.came_s.size else self.now_s
+        self._end(event.cycle, rows, "refused" if event.refused else "in", event.refused, ended_s)
 
     def _aggregated(self, event: ev.Aggregated) -> None:
         self._note(event.cycle, aggregate_s=event.seconds)
+        averaged, self._averaged = self._averaged, None
+        if event.loss.size and averaged is not None and averaged.cycle == event.cycle:
+            rows, places = self._found(averaged)
+            self._say(event.cycle, rows, loss=event.loss[places])
 
     def _evaluated(self, event: ev.Evaluated) -> None:
         score = {"loss": _number(event.loss), "accuracy": _number(event.accuracy)}
-        self._note(event.cycle, evaluate_s=event.seconds, **score)
+        self._note(event.cycle, evaluate_s=event.seconds, evaluated_s=float(event.at_s), **score)
 
     def _measure(self, command: do.Benchmark | do.AskBound) -> None:
-        self.measuring.update(command.learners.tolist())
+        self.measuring.add(command.learners)
         self.asked = command.cycle if isinstance(command, do.AskBound) else 0
 
     def _dispatch(self, command: do.Dispatch) -> None:
         self._open(command.cycle, command.seconds_left)
         self._note(command.cycle, tail_s=command.tail_s)
         self.measuring.clear()
-        work = self._work[command.cycle]
-        for place, key in enumerate(_keys(command)):
-            learner, shards = key[0], command.shards[place]
-            sizes = self._own.get(learner, self.submitted.samples)
-            self._latest[learner] = key
-            work[key] = Assignment(
-                cycle=command.cycle,
-                learner=learner,
-                name=self.names[learner],
-                attempt=key[1],
-                shards=shards.size,
-                passes=int(command.passes[place]),
-                samples=int(sizes[shards].sum()),
-                given_s=self.now_s,
-                predicted_s=float(command.predicted_s[place]),
-            )
+        samples = self._contents.samples_in(command.learners, command.shards)
+        given = Assignments.given(command, samples, self.now_s, self.names, self._reasons)
+        before = self._work[command.cycle]
+        self._work[command.cycle] = before.plus(given) if len(before) else given
 
     def _withdraw(self, command: do.Withdraw) -> None:
         late = self.now_s >= self._deadline_s(command.cycle)
-        keys = [key for key in _keys(command) if key in self._work.get(command.cycle, {})]
-        self._end(command.cycle, keys, "late" if late else "dropped", command.reason)
+        rows, _ = self._found(command)
+        self._end(command.cycle, rows, "late" if late else "dropped", command.reason)
 
     def _aggregate(self, command: do.Aggregate) -> None:
         self._open(command.cycle, self.task.deadline_s)
         self.measuring.clear()
-        work = self._work[command.cycle]
-        for key, weight in zip(_keys(command), command.weights.tolist(), strict=True):
-            work[key] = replace(work[key], weight=weight)
+        self._averaged = command
+        rows, places = self._found(command)
+        self._say(command.cycle, rows, weight=command.weights[places])
         ending = "averaged" if command.learners.size else "empty"
         reason = command.reason.removeprefix("empty: ")
         self._note(command.cycle, ending=ending, reason=reason, closed_s=self.now_s)
@@ -189,39 +204,55 @@ class Story:
 
     def _break_off(self, number: int, command: do.Finish) -> None:
         """What came in a cycle that does not end is in no model."""
-        work = self._work[number]
-        came = [key for key, each in work.items() if each.done]
-        for key in came:
-            work[key] = replace(work[key], status="dropped", reason=command.reason)
-        ending = "empty" if command.outcome == "failed" and not came else "cut short"
+        came = np.flatnonzero(self._work[number].done)
+        dropped = {"status": STATUSES.index("dropped"), "reason": self._place(command.reason)}
+        self._say(number, came, **dropped)
+        ending = "empty" if command.outcome == "failed" and not came.size else "cut short"
         self._note(number, ending=ending, reason=command.reason, closed_s=self.now_s)
 
     def _open(self, number: int, deadline_s: float) -> None:
         if number not in self._cycles:
-            self._cycles[number] = Cycle(number, self.now_s, deadline_s)
-            self._work[number] = {}
+            self._cycles[number] = Cycle(number, self.now_s, deadline_s, tariff=self._tariff)
+            self._work[number] = NO_WORK
 
     def _note(self, number: int, **said: Any) -> None:
         self._cycles[number] = replace(self._cycles[number], **said)
 
-    def _end(self, number: int, keys: list[Key], status: Status, reason: str) -> None:
-        """Work that is under way ends once."""
-        work = self._work[number]
-        for key in keys:
-            if work[key].status == "training":
-                work[key] = replace(work[key], status=status, reason=reason, ended_s=self.now_s)
+    def _say(self, number: int, rows: Ints, **said: Any) -> None:
+        if rows.size:
+            self._work[number] = self._work[number].told(rows, **said)
+
+    def _end(self, number: int, rows: Ints, status: Status, reason: str, at_s: Any = None) -> None:
+        """Work that is under way ends once, now unless something else is said."""
+        if rows.size:
+            place, ended_s = self._place(reason), self.now_s if at_s is None else at_s
+            self._work[number] = self._work[number].ended(rows, status, place, ended_s)
+
+    def _found(self, named: Named) -> tuple[Ints, Ints]:
+        """Rows of the work that is named, and at which places; what is not known has none."""
+        rows = self._work.get(named.cycle, NO_WORK).find(named.learners, named.attempts)
+        places = np.flatnonzero(rows >= 0)
+        return rows[places], places
+
+    def _place(self, reason: str) -> int:
+        """Where a reason stands among all that were heard."""
+        place = self._places.setdefault(reason, len(self._reasons))
+        if place == len(self._reasons):
+            self._reasons.append(reason)
+        return place
 
     def _deadline_s(self, number: int) -> float:
         cycle = self._cycles.get(number)
         return cycle.began_s + cycle.deadline_s if cycle else nan
 
-    def _whole(self, number: int) -> Cycle:
-        work = self._work[number]
-        return replace(self._cycles[number], assignments=tuple(work[key] for key in sorted(work)))
+    def _whole(self, number: int, names: Names) -> Cycle:
+        work = replace(self._work[number].handed_out(), names=names)
+        return replace(self._cycles[number], assignments=work)
 
 
-def _keys(named: ev.UpdatesReceived | do.Dispatch | do.Withdraw | do.Aggregate) -> list[Key]:
-    return list(zip(named.learners.tolist(), named.attempts.tolist(), strict=True))
+def _all_or(places: Ints, count: int) -> Any:
+    """These places, or all without a copy."""
+    return slice(None) if places.size == count else places
 
 
 def _number(value: float | None) -> float:

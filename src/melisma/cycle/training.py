@@ -4,8 +4,8 @@ import numpy as np
 
 from melisma.cycle import commands as do
 from melisma.cycle import events as ev
-from melisma.cycle.events import Ints
-from melisma.cycle.planning import deal, samples_of, share
+from melisma.cycle.planning import deal, share
+from melisma.cycle.rows import Ints
 from melisma.cycle.state import Stage, State, Work
 from melisma.errors import InfeasibleError
 
@@ -34,8 +34,6 @@ def dispatched(state: State, at_s: float) -> Commands:
     shards = deal(state, who, counts)
     learners.work[who], learners.attempts[who] = Work.GIVEN, 1
     learners.shards[who], learners.passes[who] = counts, shared.plan.updates[busy]
-    given = zip(who.tolist(), shards, strict=True)
-    learners.samples[who] = [samples_of(state, learner, dealt) for learner, dealt in given]
     state.stage, state.began_s = Stage.TRAINING, at_s
     tail_s = _tail_s(state)
     state.limit_s = state.deadline_s + tail_s
@@ -107,8 +105,8 @@ def updates(state: State, event: ev.UpdatesReceived) -> Commands:
     learners.work[taken] = Work.DROPPED if event.refused else Work.TAKEN
     learners.visits[taken] = 0 if event.refused else event.visits[awaited]
     state.refused = event.refused or state.refused
-    for learner in taken[learners.visits[taken] > 0].tolist():
-        learners.hold(learner)
+    if not state.federated:
+        learners.hold(taken[learners.visits[taken] > 0])
     said: Commands = []
     if not awaited.all():
         why = "it was counted before, or its cycle is closed"

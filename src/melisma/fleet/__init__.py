@@ -3,15 +3,18 @@
 What is where::
 
     task.py        TASK.toml; sizes.py what models and data weigh
-    fleet_file.py  FLEET.toml; muster.py makes the learners of it, profiles.py knows kinds of them
+    fleet_file.py  FLEET.toml; muster.py makes the learners of it, profiles.py knows kinds of them,
+                   headcount.py how many of each, spread.py how they differ
     fleet.py       learners as arrays, and what a task costs each
-    states.py      costs by operating states
+    states.py      operating states of a cycle, and costs by them
+    availability.py  who is there when; trace_file.py reads it from a file
     estimates.py   a cost as measured, with its spread; student.py its quantiles
     channel.py     radio rates
-    chance.py      random generators by key
+    chance.py      random generators and numbers by key
 """
 
-from melisma.fleet.chance import generator
+from melisma.fleet.availability import Changes
+from melisma.fleet.chance import generator, uniform
 from melisma.fleet.channel import Channel
 from melisma.fleet.estimates import Estimate, Estimates
 from melisma.fleet.fleet import Fleet
@@ -21,6 +24,7 @@ from melisma.fleet.task import Task, read_task
 
 __all__ = [
     "PROFILES",
+    "Changes",
     "Channel",
     "Estimate",
     "Estimates",
@@ -30,4 +34,5 @@ __all__ = [
     "generator",
     "read_fleet",
     "read_task",
+    "uniform",
 ]

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from melisma.errors import SettingError
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 PATH_LOSS_DB: dict[str, Callable[[Floats], Floats]] = {
     "attenuation": lambda distance_m: 7.0 + 2.1 * np.log10(distance_m),

@@ -42,8 +42,8 @@ class Estimate:
         arrays = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (mean, spread, count)))
         for name, array in zip(("mean", "spread", "count"), arrays, strict=True):
             least, most = (1.0, np.inf) if name == "count" else (0.0, np.finfo(np.float64).max)
-            wrong = array[~((array >= least) & (array <= most))]
-            if wrong.size:
+            if array.size and not (array.min() >= least and array.max() <= most):
+                wrong = array[~((array >= least) & (array <= most))]
                 raise SettingError(
                     f"{name} of an estimate is {wrong.flat[0]:g}; "
                     f"expected a finite number of at least {least:g}"

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.errors import SettingError
-from melisma.fleet.channel import Floats
+from melisma.fleet.availability import Availability, Changes
+from melisma.fleet.channel import Floats, Ints
 from melisma.fleet.fleet_file import Tells
-from melisma.fleet.states import StateCosts
+from melisma.fleet.states import StateCosts, drawn, states_in
 from melisma.fleet.task import Task
 
 
@@ -22,8 +23,9 @@ class Fleet:
     """What is known of each learner; NaN where a speed is said in another way.
 
     `states`, `compute_left` and `bandwidth_left` are learners by states: how likely each state is,
-    and what share of compute and bandwidth it leaves. `tells` is the most that each lets out before
-    its update.
+    and what share of compute and bandwidth it leaves. `sample_j` and `byte_j` are joules for a
+    sample trained once and for a byte sent or received. `tells` is the most that each lets out
+    before its update.
     """
 
     names: tuple[str, ...]
@@ -35,10 +37,13 @@ class Fleet:
     latency_s: Floats
     price: Floats
     base_s: Floats
-    threshold: NDArray[np.int64]
+    threshold: Ints
     states: Floats
     compute_left: Floats
     bandwidth_left: Floats
+    sample_j: Floats
+    byte_j: Floats
+    availability: Availability
     budget: float
     seed: int
     core_ops_per_s: float
@@ -56,8 +61,11 @@ class Fleet:
 
     def sample_seconds(self, task: Task) -> Floats:
         """Seconds to train one sample once, undisturbed."""
-        by_ops = np.where(np.isnan(self.sample_s), task.sample_ops / self.ops_per_s, self.sample_s)
-        return np.where(np.isnan(self.shard_s), by_ops, self.shard_s / task.shard_samples)
+        said_s = np.where(np.isnan(self.shard_s), self.sample_s, self.shard_s / task.shard_samples)
+        unsaid = np.isnan(said_s)
+        # What a sample costs is not asked of a task unless somebody's speed is in operations.
+        ops = task.sample_ops if unsaid.any() else 0.0
+        return np.where(unsaid, ops / self.ops_per_s, said_s)
 
     def core_shares(self, task: Task, core_sample_s: float) -> Floats:
         """What each is of one core of this machine, which trains a sample once in that time."""
@@ -85,7 +93,7 @@ class Fleet:
         typical_s = fixed_s + task.shards / self.learners * shard_s
         return StateCosts(self.states, typical_s, train_s, ship_s, fixed_s)
 
-    def own_shards(self, task: Task) -> NDArray[np.int64]:
+    def own_shards(self, task: Task) -> Ints:
         """Shards that lie on each device before the first cycle: none in parallelized learning.
 
         In federated learning all shards lie there, as many on each device; the first ones have one
@@ -103,11 +111,22 @@ class Fleet:
             )
         return each + (np.arange(self.learners) < over).astype(np.int64)
 
-    def drawn_states(self, rng: np.random.Generator) -> NDArray[np.int64]:
-        """A state for each learner, by its own chances."""
-        passed = np.cumsum(self.states, axis=1)[:, :-1] <= rng.random((self.learners, 1))
-        drawn: NDArray[np.int64] = passed.sum(axis=1, dtype=np.int64)
-        return drawn
+    def states_in(self, cycle: int) -> Ints:
+        """The state in which each learner is in a cycle, by the fleet's seed."""
+        return states_in(cycle, self.states, self.seed, np.arange(self.learners))
+
+    def drawn_states(self, rng: np.random.Generator) -> Ints:
+        """A state for each learner outside of all cycles, by its own chances."""
+        return drawn(self.states, rng.random(self.learners))
+
+    @property
+    def present_at_start(self) -> NDArray[np.bool_]:
+        """Who is there, and awake, when a run begins."""
+        return self.availability.present_at_start
+
+    def changes(self, until_s: float) -> Changes:
+        """Who joins, leaves, falls asleep and wakes after the start, up to that instant."""
+        return self.availability.changes(until_s, self.seed)
 
     def _transfer_s(self, task: Task) -> Floats:
         return 2 * 8 * task.model_bytes / self.bandwidth_bps

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from melisma.fleet.profiles import PROFILES
+from melisma.fleet.spread import Distribution, check_spread
 from melisma.fleet.task import Least, LeastCount, Positive, Seed, Table, check_name
 
 Probability = Annotated[float, Meta(ge=0, le=1)]
@@ -13,7 +14,8 @@ SPEEDS = ("compute", "train_s", "samples_per_s", "clock_hz")
 # The most that a learner lets out of itself before its update.
 Tells = Literal["nothing", "bounds", "costs"]
 # More would not fit into memory.
-Members = Annotated[int, Meta(ge=1, le=10_000_000)]
+MOST_LEARNERS = 10_000_000
+Members = Annotated[int, Meta(ge=1, le=MOST_LEARNERS)]
 Decibel = Annotated[float, Meta(ge=-300, le=300)]
 Budget = Annotated[float, Meta(ge=0)]
 
@@ -25,6 +27,35 @@ class State(Table, frozen=True, kw_only=True):
     compute: Positive = 1.0
     bandwidth: Positive = 1.0
     name: str = ""
+
+
+class Energy(Table, frozen=True, kw_only=True):
+    """What work costs, in joules: a sample trained once, a byte sent or received."""
+
+    sample_j: Least = 0.0
+    byte_j: Least = 0.0
+
+
+class AvailabilityTable(Table, frozen=True, kw_only=True):
+    """When a device is there: from when, until when, and for how long awake and asleep, on average.
+
+    Without `leaves_s` it stays; without `awake_s` and `asleep_s` it never sleeps.
+    """
+
+    joins_s: Least = 0.0
+    leaves_s: Positive | None = None
+    awake_s: Positive | None = None
+    asleep_s: Positive | None = None
+
+    def __post_init__(self) -> None:
+        """Some time between coming and going, and both means or none."""
+        if self.leaves_s is not None and self.leaves_s <= self.joins_s:
+            raise ValueError(
+                f"leaves_s is {self.leaves_s:g}; expected more than joins_s, {self.joins_s:g}"
+            )
+        if (self.awake_s is None) != (self.asleep_s is None):
+            missing = "awake_s" if self.awake_s is None else "asleep_s"
+            raise ValueError(f"awake_s and asleep_s are said together; {missing} is missing")
 
 
 class Hardware(Table, frozen=True, kw_only=True):
@@ -40,6 +71,8 @@ class Hardware(Table, frozen=True, kw_only=True):
     latency_s: Least | None = None
     base_s: Least = 0.0
     threshold: LeastCount = 0
+    energy: Energy = Energy()
+    availability: AvailabilityTable = AvailabilityTable()
     tells: Tells = "costs"
 
     def __post_init__(self) -> None:
@@ -99,11 +132,17 @@ class States(Table, frozen=True, kw_only=True):
 
 
 class Spread(Table, frozen=True, kw_only=True):
-    """Relative standard deviations within a group."""
+    """Relative standard deviations within a group, and of which distribution."""
 
     compute: Least = 0.0
     bandwidth_bps: Least = 0.0
     latency_s: Least = 0.0
+    distribution: Distribution = "lognormal"
+
+    def __post_init__(self) -> None:
+        """Nothing that would have to go below 0."""
+        for name in ("compute", "bandwidth_bps", "latency_s"):
+            check_spread(name, getattr(self, name), self.distribution)
 
 
 class Group(Hardware, frozen=True, kw_only=True):
@@ -142,6 +181,7 @@ class FleetTable(Table, frozen=True, kw_only=True):
     cell: Cell | None = None
     budget: Budget = inf
     core_ops_per_s: Positive | None = None
+    trace: str | None = None
     seed: Seed = 1
 
     def __post_init__(self) -> None:

@@ -12,11 +12,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.fleet.channel import Floats
+from melisma.fleet.chance import uniform
+from melisma.fleet.channel import Floats, Ints
 from melisma.fleet.estimates import check_caution
 
 # What sums of probabilities may lack by rounding, and by the digits in which files give them.
 ROUNDING = 1e-6
+
+
+def states_in(cycle: int, chances: Floats, seed: int, learners: Ints) -> Ints:
+    """The states of these learners in a cycle; a device by itself finds its own as all find it."""
+    return drawn(chances, uniform(seed, "state", cycle, learners))
+
+
+def drawn(chances: Floats, numbers: Floats) -> Ints:
+    """The state of each learner, by its chances, learners by states, and a number from 0 to 1."""
+    passed = np.cumsum(chances, axis=1)
+    # By their sum, which may lack what files round: a state that never happens is not drawn.
+    before = passed[:, :-1] <= numbers[:, None] * passed[:, -1:]
+    return np.asarray(before.sum(axis=1, dtype=np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +54,7 @@ class StateCosts:
         """Each cost by name, as expected (Eq. 4.1 of Mays' thesis is linear in them)."""
         return {name: (self.probability * row).sum(axis=1) for name, row in self.costs().items()}
 
-    def within(self, state: NDArray[np.int64]) -> dict[str, Floats]:
+    def within(self, state: Ints) -> dict[str, Floats]:
         """Each cost by name, with each learner in the state of that number."""
         at = np.arange(state.size), state
         return {name: row[at] for name, row in self.costs().items()}

@@ -1,6 +1,7 @@
 """Student's t: how far off the next value may be, seen from few measurements."""
 
 import math
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -24,17 +25,19 @@ def student_t(share: float, freedom: Floats) -> Floats:
     z = abs(NormalDist().inv_cdf(share))
     found = z + (z**3 + z) / (4.0 * different)
     few = different < MANY
-    found[few] = _halved(abs(share - 0.5), different[few])
+    found[few] = [_halved(abs(share - 0.5), each) for each in different[few].tolist()]
     return np.asarray(math.copysign(1.0, share - 0.5) * found[place.reshape(np.shape(freedom))])
 
 
-def _halved(wanted: float, freedom: Floats) -> Floats:
-    logs = [math.lgamma((v + 1) / 2) - math.lgamma(v / 2) for v in freedom.tolist()]
-    scale = np.exp(logs) / math.sqrt(math.pi)
-    low, high = np.zeros(freedom.size), np.full(freedom.size, math.pi / 2)
+@lru_cache(maxsize=4096)
+def _halved(wanted: float, freedom: float) -> float:
+    """For one number of degrees of freedom; learners have the same few again and again."""
+    log = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
+    scale = math.exp(log) / math.sqrt(math.pi)
+    low, high = 0.0, math.pi / 2
     for _ in range(HALVINGS):
         half = (low + high) / 4
-        heights = np.cos(np.outer(half, POINTS + 1.0)) ** (freedom - 1.0)[:, None]
+        heights = np.cos(half * (POINTS + 1.0)) ** (freedom - 1.0)
         short = scale * half * (heights @ WEIGHTS) < wanted
-        low, high = np.where(short, 2 * half, low), np.where(short, high, 2 * half)
-    return np.asarray(np.sqrt(freedom) * np.tan((low + high) / 2))
+        low, high = (2 * half, high) if short else (low, 2 * half)
+    return math.sqrt(freedom) * math.tan((low + high) / 2)

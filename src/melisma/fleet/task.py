@@ -86,6 +86,12 @@ class Radio(Table, frozen=True, kw_only=True):
             )
 
 
+class Simulation(Table, frozen=True, kw_only=True):
+    """What a simulated run computes: nothing but time, or the true training, many at once."""
+
+    work: Literal["timing", "train", "batched"] = "batched"
+
+
 class Task(Table, frozen=True, kw_only=True):
     """One task, one file."""
 
@@ -111,6 +117,7 @@ class Task(Table, frozen=True, kw_only=True):
     max_shards: Count | None = None
     sizes: Sizes = Sizes()
     radio: Radio = Radio()
+    simulation: Simulation = Simulation()
 
     def __post_init__(self) -> None:
         """What one key alone cannot show."""

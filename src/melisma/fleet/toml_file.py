@@ -26,13 +26,7 @@ BOUNDS = {">": "above", ">=": "of at least", "<": "below", "<=": "of at most"}
 
 def read(path: str | Path, record: type[Record]) -> Record:
     """The file's contents as `record`; all that is wrong with it is a `SettingError`."""
-    try:
-        # Some editors begin a file with a byte order mark.
-        text = Path(path).read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise SettingError(f"{path}: {(error.strerror or str(error)).lower()}") from None
-    except UnicodeDecodeError:
-        raise SettingError(f"{path}: not text in UTF-8") from None
+    text = text_of(path)
     try:
         found = tomllib.loads(text)
     # Endless digits and endless brackets are no TOMLDecodeError.
@@ -42,6 +36,17 @@ def read(path: str | Path, record: type[Record]) -> Record:
         return msgspec.convert(found, record)
     except msgspec.ValidationError as error:
         raise SettingError(f"{path}: {_readable(str(error), record, found)}") from None
+
+
+def text_of(path: str | Path) -> str:
+    """What stands in a file; `SettingError` where that is no text."""
+    try:
+        # Some editors begin a file with a byte order mark.
+        return Path(path).read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise SettingError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError:
+        raise SettingError(f"{path}: not text in UTF-8") from None
 
 
 def _readable(message: str, record: type[msgspec.Struct], found: Any) -> str:

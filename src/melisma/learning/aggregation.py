@@ -6,7 +6,7 @@ of learners, chunk by chunk, in double precision: the result does not depend on 
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,23 @@ def weighted_mean(layout: Layout, updates: Sequence[Spooled]) -> dict[str, NDArr
         else:
             target[:] = np.fromfile(heaviest.path, run.dtype, run.size, offset=run.start)
     return layout.unpack(whole)
+
+
+def mean_of(layout: Layout, updates: Iterable[tuple[float, Arrays]]) -> dict[str, NDArray[Any]]:
+    """The same of updates in memory, which come one by one in the order of learners.
+
+    Weights are shares: they sum to one. An update is not needed any more when the next one comes.
+    """
+    sums = {field.name: np.zeros(field.shape) for field in layout.fields}
+    whole = {f.name: np.zeros(f.shape, f.dtype) for f in layout.fields if f.dtype.kind != "f"}
+    heaviest = 0.0
+    for share, update in updates:
+        for name in sums.keys() - whole.keys():
+            sums[name] += np.multiply(update[name], share, dtype=np.float64)
+        if share > heaviest:
+            heaviest, whole = share, {name: update[name].copy() for name in whole}
+    means = {field.name: sums[field.name].astype(field.dtype) for field in layout.fields}
+    return means | whole
 
 
 def _runs(layout: Layout) -> list[_Run]:

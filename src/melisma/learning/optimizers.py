@@ -22,6 +22,9 @@ class Steps(Protocol):
     def step(self, weights: Sequence[Tensor]) -> None:
         """Move weights along their gradients."""
 
+    def narrow(self, count: int) -> None:
+        """Go on with the first so many along the first axis of every weight."""
+
 
 class Sgd:
     """Stochastic gradient descent, with momentum where there is some."""
@@ -46,6 +49,10 @@ class Sgd:
                 nesterov=False,
                 maximize=False,
             )
+
+    def narrow(self, count: int) -> None:
+        """Their momenta."""
+        self._momenta = [each if each is None else each[:count] for each in self._momenta]
 
 
 class Adam:
@@ -82,6 +89,11 @@ class Adam:
                 maximize=False,
             )
 
+    def narrow(self, count: int) -> None:
+        """Their moments; all have made the same number of steps."""
+        means, squares, steps = self._state
+        self._state = [each[:count] for each in means], [each[:count] for each in squares], steps
+
 
 OPTIMIZERS: dict[str, Callable[[Optimizer], Steps]] = {"sgd": Sgd, "adam": Adam}
 
@@ -92,6 +104,11 @@ def optimizer_for(said: Optimizer) -> Steps:
         known = ", ".join(OPTIMIZERS)
         raise SettingError(f"optimizer.name is {said.name!r}; expected one of {known}")
     return OPTIMIZERS[said.name](said)
+
+
+def is_plain(said: Optimizer) -> bool:
+    """Whether a step keeps no state: w (1 - lr weight_decay) - lr g."""
+    return OPTIMIZERS[said.name] is Sgd and not said.momentum
 
 
 def _moved(weights: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:

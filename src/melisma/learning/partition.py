@@ -13,9 +13,12 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from melisma.errors import SettingError
-from melisma.fleet.task import Partition
+from melisma.fleet.chance import generator
+from melisma.fleet.task import Partition, Task
 
 Ints = NDArray[np.int64]
+# One sample in so many is held back, where learners score the model.
+HOLD_BACK = 10
 
 
 def shuffled_shards(samples: int, shard_samples: int, rng: Generator) -> list[Ints]:
@@ -40,6 +43,21 @@ def divided(labels: NDArray[Any], sizes: Ints, partition: Partition, rng: Genera
     if partition.kind == "sorted":
         return _sorted(labels, sizes, rng)
     return _skewed(labels, sizes, partition.alpha, rng)
+
+
+def owned(task: Task, labels: NDArray[Any], shards: Ints) -> list[list[Ints]]:
+    """For each device the samples of each of its shards, so many as lie there."""
+    sizes = shards * task.shard_samples
+    # The last shard of all may be short.
+    sizes[-1] -= max(0, int(sizes.sum()) - len(labels))
+    rng = generator(task.seed, "partition")
+    devices = divided(labels, sizes, task.partition or Partition(), rng)
+    return [cut(samples, task.shard_samples) for samples in devices]
+
+
+def held_back(samples: int) -> NDArray[np.bool_]:
+    """Which of the samples of a shard are not trained on, where learners score the model."""
+    return np.equal(np.arange(samples) % HOLD_BACK, HOLD_BACK - 1)
 
 
 def _sorted(labels: NDArray[Any], sizes: Ints, rng: Generator) -> list[Ints]:

@@ -1,6 +1,7 @@
 """Training with PyTorch."""
 
 from collections.abc import Callable, Iterator
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,18 @@ from melisma.learning.optimizers import optimizer_for
 from melisma.learning.parameters import Arrays
 from melisma.learning.trainer import Score, Trained
 
-Loss = Callable[[Tensor, Tensor], Any]
+
+def _mse(out: Tensor, wanted: Tensor, reduction: str = "mean") -> Tensor:
+    # One number a sample may come as an axis of one or as none; torch would compare all with all.
+    return functional.mse_loss(out, wanted.reshape(out.shape), reduction=reduction)
+
+
+# Of outputs and labels: their mean, or with `reduction="none"` one of each label.
+Loss = Callable[..., Any]
 LOSSES: dict[str, Loss] = {
     "cross_entropy": functional.cross_entropy,
     "nll": functional.nll_loss,
-    # One number a sample may come as an axis of one or as none; torch would compare all with all.
-    "mse": lambda out, wanted: functional.mse_loss(out, wanted.reshape(out.shape)),
+    "mse": _mse,
 }
 SCORED = 1000  # samples at a time
 
@@ -35,11 +42,11 @@ class TorchTrainer:
             raise SettingError(f"loss is {task.loss!r}; expected one of {', '.join(LOSSES)}")
         if task.loss == "mse" and task.stop.accuracy is not None:
             raise SettingError("stop.accuracy has no meaning with loss mse; say stop.loss")
-        self._task, self._loss = task, LOSSES[task.loss]
+        self._task, self.loss = task, LOSSES[task.loss]
         self._optimizer = optimizer_for(task.optimizer)
         with torch.random.fork_rng():
             torch.manual_seed(task.seed)
-            self._model = build(task.model, task.model_args)
+            self.model = build(task.model, task.model_args)
         self._initial = self._arrays()
 
     def initial(self) -> dict[str, NDArray[Any]]:
@@ -55,34 +62,32 @@ class TorchTrainer:
         stop: Callable[[], bool],
     ) -> Trained:
         """As `Trainer` says; the optimiser begins anew unless the task keeps its state."""
-        self._load(parameters)
-        self._model.train()
+        self.begin(parameters)
         if not self._task.optimizer.keep:
             self._optimizer = optimizer_for(self._task.optimizer)
-        weights = list(self._model.parameters())
-        x, y = self._tensors(samples)
+        weights = list(self.model.parameters())
+        x, y = self.tensors(samples)
         visits, loss_sum = 0, 0.0
-        for _ in range(passes):
-            for batch in _parts(rng.permutation(len(samples)), self._task.batch):
-                if stop():
-                    return self._trained(visits, loss_sum)
-                self._model.zero_grad()
-                loss = self._loss(self._model(shaped(x[batch])), y[batch])
-                loss.backward()
-                self._optimizer.step(weights)
-                visits, loss_sum = visits + len(batch), loss_sum + loss.item() * len(batch)
-        return self._trained(visits, loss_sum)
+        for batch in batches(len(samples), passes, self._task.batch, rng):
+            if stop():
+                break
+            self.model.zero_grad()
+            loss = self.loss(self.model(shaped(x[batch])), y[batch])
+            loss.backward()
+            self._optimizer.step(weights)
+            visits, loss_sum = visits + len(batch), loss_sum + loss.item() * len(batch)
+        return trained(self._arrays(), visits, loss_sum)
 
     def score(self, parameters: Arrays, samples: Split) -> Score:
         """Sums over the samples, some at a time."""
         self._load(parameters)
-        self._model.eval()
-        x, y = self._tensors(samples)
+        self.model.eval()
+        x, y = self.tensors(samples)
         total = Score(0, 0.0, 0)
         with torch.inference_mode():
             for some in _parts(np.arange(len(samples)), SCORED):
-                out = self._model(shaped(x[some]))
-                loss = self._loss(out, y[some]).item()
+                out = self.model(shaped(x[some]))
+                loss = self.loss(out, y[some]).item()
                 total += Score(len(some), loss * len(some), *self._judged(out, y[some]))
         return total
 
@@ -92,7 +97,12 @@ class TorchTrainer:
             return 0, 0
         return int((out.argmax(dim=1) == wanted).sum()), wanted.numel()
 
-    def _tensors(self, split: Split) -> tuple[Tensor, Tensor]:
+    def begin(self, parameters: Arrays) -> None:
+        """Have the model hold these parameters, and ready to be trained."""
+        self._load(parameters)
+        self.model.train()
+
+    def tensors(self, split: Split) -> tuple[Tensor, Tensor]:
         """Samples as bytes, float32 or, where they are whole numbers such as words, int64."""
         if self._task.loss != "mse" and split.labels.dtype.kind == "f":
             raise DataError(
@@ -102,16 +112,24 @@ class TorchTrainer:
         labels = np.float32 if self._task.loss == "mse" else np.int64
         return _tensor(split.samples, _taken_as(split.samples)), _tensor(split.labels, labels)
 
-    def _trained(self, visits: int, loss_sum: float) -> Trained:
-        return Trained(self._arrays(), visits, loss_sum / visits if visits else float("nan"))
-
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        state = self._model.state_dict()
+        state = self.model.state_dict()
         return {name: tensor.detach().numpy().copy() for name, tensor in state.items()}
 
     def _load(self, parameters: Arrays) -> None:
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in parameters.items()}
-        self._model.load_state_dict(tensors)
+        self.model.load_state_dict(tensors)
+
+
+def batches(samples: int, passes: int, size: int, rng: np.random.Generator) -> Iterator[Tensor]:
+    """Indices of one batch after the other; every pass is in an order of its own."""
+    for _ in range(passes):
+        yield from _parts(rng.permutation(samples), size)
+
+
+def trained(parameters: dict[str, NDArray[Any]], visits: int, loss_sum: float) -> Trained:
+    """What training returns; where nothing was visited there is no mean loss."""
+    return Trained(parameters, visits, loss_sum / visits if visits else nan)
 
 
 def _parts(order: NDArray[np.int64], size: int) -> Iterator[Tensor]:

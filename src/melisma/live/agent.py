@@ -20,8 +20,9 @@ import msgspec
 from numpy.typing import NDArray
 
 from melisma import axon
-from melisma.allocation import dab_shards, scheme_named
+from melisma.allocation import scheme_named
 from melisma.cycle.events import PHASES
+from melisma.cycle.learner import LEAST_PART, Experience, bound, reserve_s
 from melisma.errors import AxonError, MelismaError, SettingError
 from melisma.fleet.chance import generator
 from melisma.fleet.fleet_file import Tells
@@ -31,8 +32,7 @@ from melisma.learning.shards import ShardCache, together
 from melisma.learning.trainer import Trained
 from melisma.live import orders as say
 from melisma.live.device import Device, Emulated
-from melisma.live.experience import Experience, per
-from melisma.live.job import Job, WithdrawnError
+from melisma.live.job import Job, WithdrawnError, per
 from melisma.live.jury import NOTHING
 from melisma.live.measuring import measured
 from melisma.live.own import read_own
@@ -40,10 +40,6 @@ from melisma.live.supply import Supply
 
 CACHE_BYTES = 4 << 30
 TELLS: tuple[Tells, ...] = ("nothing", "bounds", "costs")
-# Where less of a shard came than this, no more is made of how long a whole one takes.
-LEAST_PART = 0.01
-# This part of the deadline is kept for what lies between the last batch and the upload.
-SPARE = 0.01
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,13 +139,8 @@ class Agent:
         if self._experience is None:
             self._measure(received_at + self._task.deadline_s)
         assert self._experience is not None
-        quantiles = self._experience.estimates.quantile(self._task.caution)
-        shards = dab_shards(
-            order.deadline_s,
-            **{name: float(seconds) for name, seconds in quantiles.items()},
-            passes=self._task.passes or 1,
-            held=min(order.held, self._supply.held()),
-        )
+        held = min(order.held, self._supply.held())
+        shards = int(bound(self._experience, self._task, order.deadline_s, held))
         self._orchestrator.bound(self._entry.number, order.cycle, order.deadline_s, shards)
         if not shards and order.deadline_s == self._task.deadline_s:
             # Nothing to do, and no cycle that would tell: maybe it can do more by now.
@@ -175,8 +166,7 @@ class Agent:
             self._learn(down_s=down_s)
         if model is None:
             return None
-        # Before anything was measured: what came down goes up again.
-        upload_s = (self._upload_s() or down_s) + SPARE * order.seconds_left
+        upload_s = float(reserve_s(self._experience, self._task, down_s))
         if not self._fetch(job, lambda: job.over(upload_s)):
             return None
         own = [self._own[number] for number in order.own]
@@ -210,6 +200,7 @@ class Agent:
                 self._supply.shard(parcel, self._device, over, [each.sha256 for each in parcels])
                 if over():
                     return False
+                job.shipped += 1
         finally:
             ship_s = job.lap("fetch shards")
             came += sum(self._supply.part(parcel) for parcel in missing)
@@ -225,6 +216,7 @@ class Agent:
             cycle=job.order.cycle,
             attempt=job.order.attempt,
             visits=done.visits if done else 0,
+            shipped=job.shipped,
             loss=done.loss if done else 0.0,
             phases=tuple(job.seconds[phase] for phase in PHASES),
             costs=self._costs() if self._scheme.needs == "costs" and self._experience else None,
@@ -256,11 +248,6 @@ class Agent:
     def _costs(self) -> tuple[tuple[float, ...], ...]:
         assert self._experience is not None
         return tuple(tuple(row) for row in self._experience.costs().tolist())
-
-    def _upload_s(self) -> float:
-        if self._experience is None:
-            return 0.0
-        return float(self._experience.up_s.quantile(self._task.caution))
 
     def _learn(self, **took_s: float) -> None:
         """What a cycle took; without a benchmark there is nothing to add it to."""

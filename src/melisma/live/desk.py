@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.cycle import events as ev
+from melisma.cycle.learner import subset_shards
+from melisma.cycle.rows import NO_ROWS, Rows
 from melisma.errors import DataError, RefusedError
-from melisma.fleet.chance import generator
 from melisma.learning.trainer import Score
 from melisma.live import orders as say
 from melisma.live.goal import Goal
@@ -60,8 +61,8 @@ class Desk:
         if name not in self._numbers:
             raise RefusedError(f"no learner is called {name!r} in this run")
         number = self._numbers[name]
-        rng = generator(self._task.seed, "subset", learner=number)
-        some = rng.permutation(len(self._store.samples))[: say.SUBSET].tolist()
+        owns = len(self._store.samples) > 0
+        some = subset_shards(self._task, np.array([number])).flat.tolist() if owns else []
         subset, hold_back = self._store.parcels(some), not len(self._goal.test)
         return say.plain(say.Entry(number, self._goal.run, self._task, subset, hold_back))
 
@@ -74,7 +75,7 @@ class Desk:
         if self._task.mode == "federated" and not said.own:
             raise RefusedError(f"{seat.name} has no data, and none travels in federated learning")
         seat.here = True
-        own = (np.array(said.own, dtype=np.int64),) if said.own else ()
+        own = Rows.of([np.array(said.own)]) if said.own else NO_ROWS
         self._hear(ev.LearnersJoined, said.number, names=(seat.name,), tells=(said.tells,), own=own)
 
     async def orders(self, number: int, progress: Any = None) -> Any:
@@ -121,6 +122,7 @@ class Desk:
                 cycle=said.cycle,
                 attempts=np.array([said.attempt]),
                 visits=np.array([said.visits]),
+                shipped=np.array([said.shipped]),
                 loss=np.array([said.loss]),
                 phases=np.array([[*said.phases[:-1], upload_s]]),
                 refused=refused,

@@ -1,7 +1,7 @@
 """The device that a learner stands for: this one as it is, or another, by pacing and shaping.
 
-An emulated device is drawn into one of its states for each cycle, by the fleet's seed; the state
-leaves it a part of its compute and of its bandwidth.
+An emulated device is drawn into one of its states for each cycle, by the fleet's seed and its own
+number: the state that `Fleet.states_in` says. It leaves a part of its compute and of its bandwidth.
 """
 
 import time
@@ -9,8 +9,8 @@ import time
 import msgspec
 import numpy as np
 
-from melisma.fleet.chance import generator
 from melisma.fleet.emulation import Link, Pace
+from melisma.fleet.states import states_in
 
 
 class Emulated(msgspec.Struct, frozen=True):
@@ -36,13 +36,15 @@ class Device:
         self._link: Link | None = None
         if (what := self._emulated) is None:
             return
-        chances = np.array([state[0] for state in what.states])
-        rng = generator(what.seed, "state", cycle, self._number)
-        _, compute, bandwidth = what.states[int(rng.choice(chances.size, p=chances))]
+        _, compute, bandwidth = what.states[self._state(what, cycle)]
         self._pace = Pace(what.share * compute, time.process_time, time.monotonic, time.sleep)
         self._link = Link(
             what.bandwidth_bps * bandwidth, what.latency_s, time.monotonic, time.sleep
         )
+
+    def _state(self, what: Emulated, cycle: int) -> int:
+        chances = np.array([[state[0] for state in what.states]])
+        return int(states_in(cycle, chances, what.seed, np.array([self._number]))[0])
 
     def now(self) -> float:
         """The time on the device: it is still at what this machine did sooner."""

@@ -1,7 +1,8 @@
 """What a run is about."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from melisma.cycle.events import NO_NUMBERS, Floats
 from melisma.fleet.task import Task
 from melisma.learning.data import Split
 from melisma.learning.trainer import Trainer
@@ -11,10 +12,12 @@ from melisma.learning.trainer import Trainer
 class Goal:
     """The task, its trainer, and the samples on which models are scored.
 
-    There are none in federated learning where data lies on the devices only.
+    There are none in federated learning where data lies on the devices only. `rates` are what
+    learners cost, as `TaskSubmitted` says.
     """
 
     run: str
     task: Task
     trainer: Trainer
     test: Split
+    rates: Floats = field(default_factory=lambda: NO_NUMBERS)

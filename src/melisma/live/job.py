@@ -4,11 +4,18 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import nan
 
 from melisma.cycle.events import PHASES
+from melisma.cycle.learner import over
 from melisma.errors import MelismaError
 from melisma.live.device import Device
 from melisma.live.orders import Train
+
+
+def per(seconds: float, count: float) -> float:
+    """Seconds for one, NaN where there was none."""
+    return seconds / count if count else nan
 
 
 class WithdrawnError(MelismaError):
@@ -22,6 +29,7 @@ class Job:
     order: Train
     received_at: float
     visits: int = 0
+    shipped: int = 0
     setup_s: float = 0.0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     _withdrawn: threading.Event = field(default_factory=threading.Event)
@@ -51,7 +59,7 @@ class Job:
         if self._withdrawn.is_set():
             raise WithdrawnError("the orchestrator does not wait for this work any more")
         left_s = self.received_at + self.order.seconds_left - (now or time.monotonic())
-        return left_s <= reserve_s
+        return bool(over(left_s, reserve_s))
 
     def stop(self, device: Device, batch: int, upload_s: float) -> Callable[[], bool]:
         """Asked before every batch: keeps the pace of the device, and says when to stop.

@@ -3,12 +3,12 @@
 import time
 from collections.abc import Sequence
 
+from melisma.cycle.learner import SUBSET, Experience
 from melisma.fleet.chance import generator
 from melisma.fleet.estimates import Estimate
 from melisma.learning.data import Split
 from melisma.live.device import Device
-from melisma.live.experience import Experience
-from melisma.live.orders import FIRST_MODEL, SUBSET, Entry, Parcel
+from melisma.live.orders import FIRST_MODEL, Entry, Parcel
 from melisma.live.supply import Supply
 
 

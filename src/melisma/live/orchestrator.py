@@ -65,6 +65,7 @@ class Orchestrator:
                 learners=len(self._seats),
                 samples=samples,
                 names=tuple(seat.name for seat in self._seats),
+                rates=self._goal.rates,
             )
         )
 

@@ -15,8 +15,8 @@ from melisma.errors import MalformedError
 from melisma.fleet.fleet_file import Tells
 from melisma.fleet.task import Task
 
-# Shards that a learner measures itself on, and the parameters.
-SUBSET, FIRST_MODEL = 8, "model-0.safetensors"
+# The parameters that a learner measures itself with.
+FIRST_MODEL = "model-0.safetensors"
 Number = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 Words = Annotated[str, Meta(max_length=2000)]
@@ -126,6 +126,7 @@ class Handed(msgspec.Struct, frozen=True):
     cycle: Number
     attempt: Number
     visits: Number
+    shipped: Number
     loss: float
     phases: Annotated[tuple[Seconds, ...], Meta(min_length=len(PHASES), max_length=len(PHASES))]
     costs: Costs | None = None

@@ -2,13 +2,9 @@
 
 from pathlib import Path
 
-import numpy as np
-
 from melisma.learning.data import Split
+from melisma.learning.partition import held_back
 from melisma.learning.shards import decoded
-
-# One sample in so many is held back, where learners score the model.
-HOLD_BACK = 10
 
 
 def read_own(folder: str | None, *, hold_back: bool) -> tuple[list[Split], list[Split]]:
@@ -21,5 +17,5 @@ def read_own(folder: str | None, *, hold_back: bool) -> tuple[list[Split], list[
 
 
 def _some(shard: Split, *, back: bool) -> Split:
-    chosen = (np.arange(len(shard)) % HOLD_BACK == HOLD_BACK - 1) == back
+    chosen = held_back(len(shard)) == back
     return Split(shard.samples[chosen], shard.labels[chosen])

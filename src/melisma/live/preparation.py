@@ -3,26 +3,21 @@
 import os
 import re
 import secrets
-import sys
 import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
-from msgspec.structs import replace
 
-from melisma.allocation.schemes import scheme_named
-from melisma.errors import DataError, SettingError
+from melisma.allocation.schemes import with_scheme
+from melisma.cycle.folder import made
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.muster import read_fleet
 from melisma.fleet.task import Task, read_task
-from melisma.learning.data import DataSet, Split, load
-from melisma.learning.measure import sized
-from melisma.learning.named import is_own
-from melisma.learning.parameters import Layout
+from melisma.learning.data import Split
+from melisma.learning.material import gathered
 from melisma.learning.trainer import Trainer
-from melisma.learning.trainers import fits, trainer_for
 from melisma.live.goal import Goal
 
 # Samples that tell how fast this machine is.
@@ -74,66 +69,22 @@ def prepare(
     folder: str | Path | None = None,
 ) -> Prepared:
     """Read what is to be read, and find what cannot work."""
-    places = [Path(task).resolve().parent] if isinstance(task, str | Path) else []
-    task = _with_scheme(read_task(task) if isinstance(task, str | Path) else task, scheme)
-    path = _path(task, *places, Path.cwd())
-    sys.path += [place for place in path if place not in sys.path]
+    file = task if isinstance(task, str | Path) else None
+    read = read_task(task) if isinstance(task, str | Path) else task
     fleet = read_fleet(fleet) if isinstance(fleet, str | Path) else fleet
-    data = _loaded(task)
-    trainer = trainer_for(task)
-    fits(trainer, data)
-    task = sized(task, data, Layout.of(trainer.initial()))
+    material = gathered(with_scheme(read, scheme), file)
+    task, data, trainer = material.task, material.data, material.trainer
     run = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
     shares = fleet.core_shares(task, _core_sample_s(fleet, data.train, trainer))
+    rates = np.array([fleet.price, fleet.sample_j, fleet.byte_j])
     return Prepared(
-        Goal(run, task, trainer, data.test),
+        Goal(run, task, trainer, data.test, rates),
         data.train,
         fleet,
         tuple(shares.tolist()),
-        _made(folder or Path("runs") / re.sub(r"[^\w.-]", "-", f"{task.name}-{run}")),
-        path,
+        made(folder or Path("runs") / re.sub(r"[^\w.-]", "-", f"{task.name}-{run}")),
+        material.path,
     )
-
-
-def _loaded(task: Task) -> DataSet:
-    """The data; what is wrong with one's own is a mistake that one can mend."""
-    try:
-        data = load(task.data, task.data_args)
-    except DataError as error:
-        if is_own(task.data):
-            raise SettingError(str(error)) from error
-        raise
-    if not len(data.test) and task.mode != "federated":
-        raise SettingError(f"data {task.data} has no test samples to score a model with")
-    return data
-
-
-def _path(task: Task, *places: Path) -> tuple[str, ...]:
-    """Where to look for modules of one's own: nowhere, if the task names none."""
-    if not is_own(task.model) and not is_own(task.data):
-        return ()
-    return tuple(dict.fromkeys(map(str, places)))
-
-
-def _with_scheme(task: Task, scheme: str | None) -> Task:
-    """The task as it is allocated; a scheme that was asked for chooses passes where it does."""
-    row = scheme_named(scheme or task.scheme)
-    chosen = scheme is not None and row.passes == "chosen"
-    task = replace(task, scheme=row.name, passes=None if chosen else task.passes)
-    row.check_passes(task.passes)
-    return task
-
-
-def _made(folder: str | Path) -> Path:
-    """A folder of the run's own: nothing is written over."""
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise SettingError(f"{folder} is not empty; a run needs a folder of its own")
-    except OSError as error:
-        raise SettingError(f"{folder} cannot hold a run: {error.strerror}") from error
-    return folder.resolve()
 
 
 def _core_sample_s(fleet: Fleet, data: Split, trainer: Trainer) -> float:

@@ -12,13 +12,13 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from melisma.cycle.report import TRACE
-from melisma.cycle.trace import Step, line
+from melisma.cycle.folder import TraceFile
+from melisma.cycle.trace import Step
 from melisma.learning.aggregation import Spool, Spooled, weighted_mean
 from melisma.learning.parameters import Arrays, Layout
 from melisma.learning.shards import ShardFolder
@@ -34,9 +34,9 @@ class Storehouse:
     shards: ShardFolder | None
     version: int = 0
     parameters: dict[str, NDArray[Any]] = field(default_factory=dict)
-    _trace: BinaryIO | None = None
 
     def __post_init__(self) -> None:
+        self._trace = TraceFile(self.folder)
         for part in ("updates", "parameters"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
         self._parcels = (
@@ -72,11 +72,8 @@ class Storehouse:
         self._save(self.folder / "parameters" / self.model_name)
 
     def record(self, step: Step) -> None:
-        """One more line of the trace, which begins with the first."""
-        if self._trace is None:
-            self._trace = (self.folder / TRACE).open("xb")
-        self._trace.write(line(step))
-        self._trace.flush()
+        """One more line of the trace."""
+        self._trace.write(step)
 
     def keep(self, cycle: int, learner: int, update: Arrays) -> Path:
         """Write an update down, from any thread; `DataError` if it is none of this model."""
@@ -101,8 +98,7 @@ class Storehouse:
 
     def close(self) -> None:
         """Keep what is for others: the trace and the model."""
-        if self._trace is not None:
-            self._trace.close()
+        self._trace.close()
         for part in ("updates", "parameters"):
             shutil.rmtree(self.folder / part, ignore_errors=True)
 

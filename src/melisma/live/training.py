@@ -15,10 +15,10 @@ from melisma.cycle.report import PICTURE, Report
 from melisma.cycle.trace import Step
 from melisma.fleet.chance import generator
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.task import Partition, Task
+from melisma.fleet.task import Task
 from melisma.learning.data import Split
 from melisma.learning.parameters import Layout
-from melisma.learning.partition import cut, divided, shuffled_shards
+from melisma.learning.partition import owned, shuffled_shards
 from melisma.learning.shards import ShardFolder, encoded
 from melisma.live.agent import Setting
 from melisma.live.device import Emulated
@@ -145,16 +145,11 @@ def _store(prepared: Prepared) -> Storehouse:
 def _spread(prepared: Prepared) -> None:
     """In federated learning the data lies on the devices before anything begins."""
     task, data = prepared.task, prepared.train
-    sizes = prepared.fleet.own_shards(task) * task.shard_samples
-    over = int(sizes.sum()) - len(data)
-    if over > 0:
-        sizes[-1] -= over
-    partition, rng = task.partition or Partition(), generator(task.seed, "partition")
-    devices = divided(data.labels, sizes, partition, rng)
-    for number, samples in enumerate(devices):
+    devices = owned(task, data.labels, prepared.fleet.own_shards(task))
+    for number, shards in enumerate(devices):
         folder = _own(prepared, number)
         folder.mkdir(parents=True, exist_ok=True)
-        for place, part in enumerate(cut(samples, task.shard_samples)):
+        for place, part in enumerate(shards):
             content = encoded(Split(data.samples[part], data.labels[part]))
             (folder / f"{place:06}").write_bytes(content)
 

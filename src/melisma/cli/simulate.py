@@ -1,0 +1,132 @@
+"""`melisma simulate`: a task on a fleet in virtual time, with faults or without.
+
+It ends with 0 if the run went well, with 1 if it failed or if anything broke that must hold.
+"""
+
+import sys
+import time
+from contextlib import redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn, get_args
+
+import click
+import msgspec
+
+from melisma.cli.files import FILE, FIRST
+from melisma.cli.output import write
+from melisma.cli.run_screen import screen
+from melisma.cli.run_view import cycle_line
+from melisma.cycle.events import Evaluated
+from melisma.cycle.report import Report
+from melisma.cycle.story import Story
+from melisma.cycle.trace import Step
+from melisma.errors import SettingError
+from melisma.simulation.faults import written
+from melisma.simulation.invariants import Invariants
+from melisma.simulation.simulation import Level, Options, Staged, play, stage
+from melisma.simulation.soak import Failure, replay, soaked, with_faults
+
+EXIT = {"done": 0, "stopped": 0}
+SEED = click.IntRange(0)
+
+
+@click.command("simulate")
+@click.argument("task", metavar="[TASK.toml]", type=FILE, required=False)
+@click.option("--fleet", type=FILE, help="FLEET.toml; else two Pis, a phone and a Jetson.")
+@click.option("--scheme", help="Allocate by this scheme, whatever the task says.")
+@click.option("--learners", type=click.IntRange(1), help="So many, in the fleet's proportions.")
+@click.option("--seed", type=SEED, help="Instead of those of task and fleet.")
+@click.option("--work", type=click.Choice(get_args(Level)), help="Instead of what the task says.")
+@click.option("--faults", default="", help="What goes wrong, in words; a number draws some.")
+@click.option("--soak", type=click.IntRange(1), help="Try so many schedules of faults instead.")
+@click.option("--out", type=FILE, help="Empty or new folder for model, picture and trace.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+def command(  # noqa: PLR0913 - one argument an option
+    *,
+    task: Path | None,
+    fleet: Path | None,
+    scheme: str | None,
+    learners: int | None,
+    seed: int | None,
+    work: Level | None,
+    faults: str,
+    soak: int | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Run TASK.toml on a fleet in virtual time: the same decisions, without the devices.
+
+    Without a file: handwritten digits, on four unlike devices.
+    """
+    if soak and (faults or out):
+        raise SettingError(
+            "--soak draws faults by itself, and keeps nothing: no --faults, no --out"
+        )
+    files = task or FIRST / "task.toml", fleet or FIRST / "fleet.toml"
+    level = "timing" if soak and work is None else work
+    options = Options(scheme, learners, seed, level, _words(faults))
+    # What modules of one's own print is not the report.
+    with redirect_stdout(sys.stderr):
+        staged = stage(*files, options)
+    if faults.isdecimal():
+        staged = replace(staged, scene=with_faults(staged.scene, int(faults)))
+    if soak is None:
+        _run(staged, out, as_json)
+    first = staged.scene.task.seed
+    failures = _soaked(files, options, range(first, first + (soak or 0)), quiet=as_json)
+    if as_json:
+        found = [{"what": each.what, "replay": replay(files, options, each)} for each in failures]
+        write(msgspec.json.encode({"schedules": soak, "broken": found}).decode() + "\n")
+    else:
+        write(f"{soak} schedules of faults, {len(failures)} broke what must hold\n")
+    sys.exit(1 if failures else 0)
+
+
+def _words(faults: str) -> str:
+    return "" if faults.isdecimal() else faults
+
+
+def _run(staged: Staged, out: Path | None, as_json: bool) -> NoReturn:
+    books, story, began = Invariants(), Story(), time.monotonic()
+    faults = written(staged.scene.faults)
+
+    def watch(step: Step) -> None:
+        if faults:
+            books.hear(step)
+        if isinstance(step.event, Evaluated) and not as_json and (ended := story.scored):
+            write(f"{cycle_line(ended)}\n")
+
+    report = play(staged, out, watch, story)
+    if faults:
+        books.ended()
+    if as_json:
+        write(msgspec.json.encode({**report.as_dict(), "faults": faults}).decode() + "\n")
+    else:
+        write(screen(report))
+        write(f"{_spent(report)}\n")
+        took_s = time.monotonic() - began
+        write(f"{report.ended_s:.4g} s simulated in {took_s:.2g} s; seed {report.task.seed}\n")
+        write(f"with faults ({faults}); all that must hold, holds\n" if faults else "")
+    sys.exit(EXIT.get(report.outcome, 1))
+
+
+def _spent(report: Report) -> str:
+    """What it took beside time."""
+    said = [f"{report.bytes / 1e6:,.4g} MB over the network"]
+    said += [f"{report.joules:,.4g} J"] if report.joules > 0 else []
+    said += [f"cost {report.cost:,.4g}"] if report.cost > 0 else []
+    return ", ".join(said)
+
+
+def _soaked(
+    files: tuple[Path, Path], options: Options, seeds: range, *, quiet: bool
+) -> list[Failure]:
+    failures = []
+    for failure in soaked(lambda seed: stage(*files, replace(options, seed=seed)).scene, seeds):
+        if failure is None:
+            continue
+        failures.append(failure)
+        if not quiet:
+            write(f"{failure.what}:\n  {replay(files, options, failure)}\n")
+    return failures

@@ -1,0 +1,62 @@
+"""Which learners hold which shards, as one sorted array: of a million learners, too."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from melisma.cycle.rows import Ints, spans
+
+# A pair is one number: the shard, and below it the learner.
+LEARNERS = 1 << 24
+
+
+@dataclass(frozen=True, eq=False)
+class Holdings:
+    """Pairs of a shard and a learner who holds it, by shard, then by learner."""
+
+    pairs: Ints
+
+    def plus(self, shards: Ints, learners: Ints) -> "Holdings":
+        """With these pairs, too."""
+        return Holdings(np.union1d(self.pairs, shards * LEARNERS + learners))
+
+    def without(self, learners: Ints) -> "Holdings":
+        """After these learners have lost what they held."""
+        return Holdings(self.pairs[~np.isin(self.pairs % LEARNERS, learners)])
+
+    def has(self, shards: Ints, learners: Ints) -> NDArray[np.bool_]:
+        """Whether there is each of these pairs."""
+        sought = shards * LEARNERS + learners
+        place = np.searchsorted(self.pairs, sought)
+        there: NDArray[np.bool_] = np.append(self.pairs, -1)[place] == sought
+        return there
+
+    def of(self, shards: Ints, learners: Ints) -> tuple[Ints, Ints]:
+        """Where in `shards` and in `learners` there are pairs, by the place in `shards` first.
+
+        Neither has anything twice.
+        """
+        order = np.argsort(shards)
+        sought = shards[order] * LEARNERS
+        starts = np.searchsorted(self.pairs, sought)
+        counts = np.searchsorted(self.pairs, sought + LEARNERS) - starts
+        where = np.repeat(order, counts)
+        found = self.pairs[spans(starts, counts)] % LEARNERS
+        place = _places(learners, found)
+        known = place >= 0
+        ranked = np.lexsort((place[known], where[known]))
+        return where[known][ranked], place[known][ranked]
+
+
+def _places(among: Ints, sought: Ints) -> Ints:
+    """Where each number is, -1 where it is not."""
+    if not among.size:
+        return np.full(sought.size, -1)
+    order = np.argsort(among)
+    near = np.searchsorted(among, sought, sorter=order)
+    place = order[np.minimum(near, among.size - 1)]
+    return np.where(among[place] == sought, place, -1)
+
+
+NOTHING_HELD = Holdings(np.empty(0, np.int64))

@@ -1,0 +1,133 @@
+"""When learners are there: who joins, leaves, falls asleep and wakes, and at which instant.
+
+A learner joins, is awake and asleep in turn, and leaves for good. Spans awake and asleep are
+exponentially distributed and drawn by the fleet's seed, the learner's number and the number of the
+span alone: asking for a longer run only adds to what a shorter one told. What a trace says of a
+learner stands instead of what its table says.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from melisma.errors import SettingError
+from melisma.fleet.chance import uniform
+from melisma.fleet.channel import Floats, Ints
+
+WHAT = ("join", "leave", "sleep", "wake")
+JOIN, LEAVE, SLEEP, WAKE = range(4)
+# So many spans are drawn at once.
+BLOCK = 2**20
+# More would not fit into memory.
+MOST_CHANGES = 20_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Changes:
+    """What changes, as columns: when, for whom, and which of `WHAT`.
+
+    By time, then by learner; several changes of a learner at one instant in their own order.
+    """
+
+    at_s: Floats
+    learners: Ints
+    what: Ints
+
+    @classmethod
+    def joined(cls, parts: Sequence["Changes"]) -> "Changes":
+        """All of them in order; parts have each learner's own changes one after the other."""
+        at_s = np.concatenate([np.zeros(0), *(part.at_s for part in parts)])
+        none = np.zeros(0, dtype=np.int64)
+        learners = np.concatenate([none, *(part.learners for part in parts)])
+        what = np.concatenate([none, *(part.what for part in parts)])
+        order = np.lexsort((learners, at_s))
+        return cls(at_s[order], learners[order], what[order])
+
+    def __len__(self) -> int:
+        return self.at_s.size
+
+    def where(self, chosen: NDArray[np.bool_]) -> "Changes":
+        """Some of them."""
+        return Changes(self.at_s[chosen], self.learners[chosen], self.what[chosen])
+
+
+@dataclass(frozen=True, eq=False)
+class Availability:
+    """When each learner joins and leaves, its mean spans awake and asleep, and what is traced.
+
+    Who stays leaves at infinity; who never sleeps is awake for as long. Whoever is traced joins at
+    0, stays and never sleeps but for what the trace says.
+    """
+
+    joins_s: Floats
+    leaves_s: Floats
+    awake_s: Floats
+    asleep_s: Floats
+    traced: Changes
+
+    @property
+    def present_at_start(self) -> NDArray[np.bool_]:
+        """Who is there, and awake, when a run begins."""
+        present = self.joins_s <= 0.0
+        known, first = np.unique(self.traced.learners, return_index=True)
+        present[known] = self.traced.what[first] != JOIN
+        at_once = self.traced.where(self.traced.at_s <= 0.0)
+        # Of several changes at 0 the last is the one that stays.
+        present[at_once.learners] = np.isin(at_once.what, (JOIN, WAKE))
+        return present
+
+    def changes(self, until_s: float, seed: int) -> Changes:
+        """All changes after 0 and up to that instant."""
+        if not until_s >= 0:
+            raise SettingError(f"changes until {until_s:g} s; expected at least 0")
+        sleepers = np.flatnonzero(np.isfinite(self.awake_s) & (self.joins_s < until_s))
+        self._check(sleepers, until_s)
+        parts = [_once(self.joins_s, JOIN, until_s)]
+        for start in range(0, sleepers.size, BLOCK // 2):
+            parts += self._sleep(sleepers[start : start + BLOCK // 2], until_s, seed)
+        traced = self.traced.where(_between(self.traced.at_s, until_s))
+        return Changes.joined([*parts, _once(self.leaves_s, LEAVE, until_s), traced])
+
+    def _sleep(self, learners: Ints, until_s: float, seed: int) -> Iterator[Changes]:
+        """Changes of those who sleep now and then; the spans of each count from 0, awake first."""
+        at_s, first, spans = self.joins_s[learners], 0, 2
+        while learners.size:
+            numbers = np.arange(first, first + spans)
+            ends_s = self._ends_s(learners, at_s, numbers, seed)
+            there = (ends_s <= until_s) & (ends_s < self.leaves_s[learners, None])
+            row, column = np.nonzero(there)
+            what = np.where(numbers % 2, WAKE, SLEEP)[column]
+            yield Changes(ends_s[there], learners[row], what)
+            on = there[:, -1]
+            learners, at_s, first = learners[on], ends_s[on, -1], first + spans
+            spans = min(2 * spans, max(1, BLOCK // max(1, learners.size)))
+
+    def _ends_s(self, learners: Ints, at_s: Floats, numbers: Ints, seed: int) -> Floats:
+        """When these spans end, learners by spans, the first of them having begun at `at_s`."""
+        means = np.stack([self.awake_s[learners], self.asleep_s[learners]], axis=1)
+        ends_s = -np.log1p(-uniform(seed, "sleep", 0, learners[:, None], numbers))
+        ends_s *= means[:, numbers % 2]
+        ends_s[:, 0] += at_s
+        return np.cumsum(ends_s, axis=1, out=ends_s)
+
+    def _check(self, sleepers: Ints, until_s: float) -> None:
+        """Not more changes than can be held, as far as means can tell."""
+        there_s = np.minimum(self.leaves_s[sleepers], until_s) - self.joins_s[sleepers]
+        often = float(np.sum(2 * there_s / (self.awake_s[sleepers] + self.asleep_s[sleepers])))
+        if often > MOST_CHANGES:
+            raise SettingError(
+                f"learners fall asleep and wake about {often:.3g} times in {until_s:g} s; expected "
+                f"at most {MOST_CHANGES:.3g}: make awake_s or asleep_s longer, or learners fewer"
+            )
+
+
+def _once(at_s: Floats, what: int, until_s: float) -> Changes:
+    """The one change of each learner, if it comes by then."""
+    learners = np.flatnonzero(_between(at_s, until_s))
+    return Changes(at_s[learners], learners, np.full(learners.size, what))
+
+
+def _between(at_s: Floats, until_s: float) -> NDArray[np.bool_]:
+    return (at_s > 0.0) & (at_s <= until_s) & np.isfinite(at_s)

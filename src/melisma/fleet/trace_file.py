@@ -1,0 +1,103 @@
+"""A trace: when learners joined, left, slept and woke, from a CSV file of learner, instant, word.
+
+Who is first said to join is absent before; everybody else is there from the start. Who leaves is
+gone for good; sleep and wake are for a while. Lines of different learners may stand in any order.
+"""
+
+import csv
+from collections.abc import Iterator, Sequence
+from io import StringIO
+from math import isfinite
+from pathlib import Path
+
+import numpy as np
+
+from melisma.errors import SettingError
+from melisma.fleet.availability import JOIN, LEAVE, SLEEP, WAKE, WHAT, Changes
+from melisma.fleet.toml_file import text_of
+
+HEADER = ["learner", "at_s", "what"]
+# What may come next; whoever does not join first is there already.
+NEXT = {
+    None: (JOIN, LEAVE, SLEEP),
+    JOIN: (LEAVE, SLEEP),
+    LEAVE: (),
+    SLEEP: (LEAVE, WAKE),
+    WAKE: (LEAVE, SLEEP),
+}
+# When, who and what, by number.
+Row = tuple[float, int, int]
+
+
+def read_trace(path: str | Path, names: Sequence[str], asked: int | None = None) -> Changes:
+    """The changes of a trace; `SettingError` names file and line.
+
+    `names` are the learners of the fleet, and `asked` how many were asked for, if not the file's.
+    """
+    lines = csv.reader(StringIO(text_of(path), newline=""), strict=True)
+    try:
+        return _columns(list(_rows(lines, names, asked)))
+    except (ValueError, csv.Error) as error:
+        raise SettingError(f"{path}: line {max(1, lines.line_num)}: {error}") from None
+
+
+def _columns(rows: Sequence[Row]) -> Changes:
+    at_s, learners, what = zip(*rows, strict=True) if rows else ((), (), ())
+    column = Changes(
+        np.array(at_s, dtype=np.float64),
+        np.array(learners, dtype=np.int64),
+        np.array(what, dtype=np.int64),
+    )
+    return Changes.joined([column])
+
+
+def _rows(lines: Iterator[list[str]], names: Sequence[str], asked: int | None) -> Iterator[Row]:
+    if (header := next(lines, [])) != HEADER:
+        raise ValueError(f"{','.join(header)!r:.60}; expected {','.join(HEADER)!r}")
+    numbers = {name: number for number, name in enumerate(names)}
+    last: dict[str, Row] = {}
+    for cells in filter(None, lines):
+        if len(cells) != len(HEADER):
+            raise ValueError(f"{','.join(cells)!r:.60}; expected {', '.join(HEADER)}")
+        name, at_s, word = cells
+        if name not in numbers:
+            raise ValueError(_unknown(name, names, asked))
+        row = _instant(at_s), numbers[name], _word(word)
+        _check(name, last.get(name), row)
+        last[name] = row
+        yield row
+
+
+def _instant(at_s: str) -> float:
+    try:
+        found = float(at_s)
+    except ValueError:
+        found = -1.0
+    if not (found >= 0 and isfinite(found)):
+        raise ValueError(f"at_s is {at_s!r:.60}; expected a number of at least 0")
+    return found
+
+
+def _word(word: str) -> int:
+    if word not in WHAT:
+        raise ValueError(f"what is {word!r:.60}; expected one of {', '.join(WHAT)}")
+    return WHAT.index(word)
+
+
+def _unknown(name: str, names: Sequence[str], asked: int | None) -> str:
+    said = f"no learner is called {name!r:.60}; expected one of the {len(names)} of this fleet, "
+    said += f"{names[0]!r} to {names[-1]!r}" if len(names) > 1 else repr(names[0])
+    if asked is None:
+        return said
+    return f"{said}; names depend on how many learners there are, and {asked} were asked for"
+
+
+def _check(name: str, last: Row | None, row: Row) -> None:
+    """That a learner goes on from where it was."""
+    before = last and last[2]
+    if last is not None and row[0] < last[0]:
+        raise ValueError(f"at_s is {row[0]:g}; expected at least {last[0]:g}, the last of {name!r}")
+    if row[2] not in NEXT[before]:
+        after = "first" if before is None else f"after {WHAT[before]}"
+        expected = ", ".join(WHAT[each] for each in NEXT[before]) or "nothing: it left for good"
+        raise ValueError(f"{name!r} has {WHAT[row[2]]} {after}; expected {expected}")

@@ -1,0 +1,72 @@
+"""Training of many learners for a simulation: together where the model allows, else one by one.
+
+Either way the results are those of `Trainer.train`; `torch_batched` says how close.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+
+import numpy as np
+
+from melisma.fleet.task import Task
+from melisma.learning.data import Split
+from melisma.learning.parameters import Arrays
+from melisma.learning.trainer import Trained, Trainer
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What one learner trains in a cycle; it stops after so many batches, in mid-pass too."""
+
+    samples: Split
+    passes: int
+    rng: np.random.Generator
+    batches: int
+
+
+def train_many(
+    task: Task, trainer: Trainer, parameters: Arrays, works: Sequence[Work]
+) -> Iterator[Trained]:
+    """What `trainer.train` returns for each work in order; all begin from the same parameters.
+
+    Results of learners that train together share memory: keep a copy, not the result.
+    """
+    together = _together(task, trainer, works)
+    if together is not None:
+        return together(parameters)
+    return (train_one(trainer, parameters, work) for work in works)
+
+
+def batchable(task: Task, trainer: Trainer, works: Sequence[Work]) -> bool:
+    """Whether these learners train together: a trial has shown that it comes to the same."""
+    return _together(task, trainer, works) is not None
+
+
+def train_one(trainer: Trainer, parameters: Arrays, work: Work) -> Trained:
+    """What one learner trains alone."""
+    stop = stop_after(work.batches)
+    return trainer.train(parameters, work.samples, work.passes, work.rng, stop)
+
+
+def stop_after(batches: int) -> Callable[[], bool]:
+    """A stop that lets so many batches pass."""
+    asked = count()
+    return lambda: next(asked) >= batches
+
+
+def _together(
+    task: Task, trainer: Trainer, works: Sequence[Work]
+) -> Callable[[Arrays], Iterator[Trained]] | None:
+    # A trainer of one's own needs no PyTorch, and it is not imported to find that out.
+    if "melisma.learning.torch_trainer" not in sys.modules or len(works) < 2:
+        return None
+    from melisma.learning.torch_batched import train_together, way_for
+    from melisma.learning.torch_trainer import TorchTrainer
+
+    if type(trainer) is not TorchTrainer:
+        return None
+    way = way_for(task, trainer, works)
+    return None if way is None else partial(train_together, task, trainer, way, works)

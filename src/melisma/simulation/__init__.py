@@ -1,0 +1,5 @@
+"""The same machines in virtual time: to plan with, to compare, and to try every fault."""
+
+from melisma.simulation.simulation import Options, simulate
+
+__all__ = ["Options", "simulate"]

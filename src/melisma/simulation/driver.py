@@ -1,0 +1,260 @@
+"""The orchestrator in virtual time: lets the cycle machine decide, and acts out what it says.
+
+The machine is the one that runs live, and so is what learners decide. Here are only the clock, the
+post, and who is there.
+"""
+
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from melisma.cycle import commands as do
+from melisma.cycle import events as ev
+from melisma.cycle.machine import step
+from melisma.cycle.rows import Ints
+from melisma.cycle.state import State
+from melisma.cycle.trace import Step
+from melisma.errors import MelismaError
+from melisma.simulation.agenda import Agenda
+from melisma.simulation.learners import Handed, Learners
+from melisma.simulation.post import Flight, Post
+from melisma.simulation.presence import Presence
+from melisma.simulation.scene import Scene
+from melisma.simulation.sleep import Sleep
+from melisma.simulation.trouble import Corruption, Slowness, clocks
+from melisma.simulation.work import Job, Work
+
+Watcher = Callable[[Step], object]
+CORRUPT = "the update is refused: it holds numbers that are not finite"
+
+
+class Driver:
+    """One run in virtual time; `watch` sees every step."""
+
+    def __init__(self, scene: Scene, work: Work, watch: Watcher = lambda _: None) -> None:
+        task, fleet = scene.task, scene.fleet
+        self._scene, self._task, self._fleet, self._work = scene, task, fleet, work
+        self._watch = watch
+        self._agenda = Agenda()
+        self._post = Post(self._agenda, scene.faults)
+        self._corrupt = Corruption(scene.faults)
+        changes = fleet.changes(scene.longest_s)
+        self._learners = Learners(
+            task,
+            fleet,
+            scene.own.counts,
+            Sleep(changes, fleet.learners),
+            Slowness(scene.faults),
+        )
+        self._learners.clock *= clocks(scene.faults, fleet.learners)
+        self._presence = Presence(scene, changes, self._agenda, self)
+        self._job: Job | None = None
+        self._at_work: list[tuple[int, Handed, list[Flight]]] = []
+        self._wakes = 0
+        self.state: State | None = None
+        self.finish: do.Finish | None = None
+
+    def run(self) -> do.Finish:
+        """To the end."""
+        fleet, present = self._fleet, np.flatnonzero(self._presence.there)
+        self.hear(
+            ev.TaskSubmitted(
+                at_s=0.0,
+                run=self._scene.run,
+                task=self._task,
+                learners=present.size,
+                samples=self._scene.samples,
+                names=fleet.names,
+                rates=np.array([fleet.price, fleet.sample_j, fleet.byte_j]),
+            )
+        )
+        self.joined(present)
+        while self.finish is None:
+            if not isfinite(self._agenda.next_s) or not self._agenda.go_on():
+                raise MelismaError("the run hangs: nothing is to come, and it is not over")
+        return self.finish
+
+    def hear(self, event: Any) -> None:
+        """Let the machine decide what an event means, and do what it says."""
+        if self.finish is not None:
+            return
+        self.state, said = step(self.state, event)
+        self._watch(Step(event, said))  # type: ignore[arg-type]
+        for command in said:
+            _DOING[type(command)](self, command)
+
+    def joined(self, who: Ints) -> None:
+        """These learners say that they are there."""
+        if not who.size:
+            return
+        names, tells = self._fleet.names, self._fleet.tells
+        everybody = who.size == len(names)
+        self.hear(
+            ev.LearnersJoined(
+                at_s=self._agenda.now_s,
+                learners=who,
+                names=names if everybody else tuple(names[one] for one in who.tolist()),
+                tells=tells if everybody else tuple(tells[one] for one in who.tolist()),
+                own=self._scene.own.some(who) if len(self._scene.own) else self._scene.own,
+            )
+        )
+
+    def left(self, who: Ints, reason: str) -> None:
+        """The orchestrator notices that these are gone."""
+        self.hear(ev.LearnersLeft(at_s=self._agenda.now_s, learners=who, reason=reason))
+
+    def silenced(self, who: Ints, since_s: Any) -> None:
+        """These send nothing any more since then."""
+        self._post.silence(who, since_s)
+
+    def begun_anew(self, who: Ints) -> None:
+        """These are there again, and know nothing."""
+        self._learners.restart(who, self._agenda.now_s)
+        self.joined(who)
+
+    def _benchmark(self, command: do.Benchmark) -> None:
+        def follow(places: Ints) -> None:
+            who = self._there(command.learners[places])
+            ready_s, costs = self._learners.measure(who, self._agenda.now_s, command.seconds)
+
+            def tell(some: Ints, came_s: ev.Floats) -> None:
+                self.hear(
+                    ev.EstimatesReported(
+                        at_s=float(came_s[-1]), learners=who[some], costs=costs[:, :, some]
+                    )
+                )
+
+            self._post.report(who, ready_s, tell)
+
+        self._post.order(command.learners, follow)
+
+    def _ask_bound(self, command: do.AskBound) -> None:
+        def follow(places: Ints) -> None:
+            places = places[self._presence.there[command.learners[places]]]
+            who = command.learners[places]
+            ready_s, shards = self._learners.bounds(
+                who, self._agenda.now_s, command, command.held[places]
+            )
+
+            def tell(some: Ints, came_s: ev.Floats) -> None:
+                self.hear(
+                    ev.BoundsReported(
+                        at_s=float(came_s[-1]),
+                        learners=who[some],
+                        cycle=command.cycle,
+                        deadline_s=command.deadline_s,
+                        shards=shards[some],
+                    )
+                )
+
+            self._post.report(who, ready_s, tell)
+
+        self._post.order(command.learners, follow)
+
+    def _dispatch(self, command: do.Dispatch) -> None:
+        assert self.state is not None
+        samples = self.state.learners.samples[command.learners]
+        self._job = job = Job(
+            command.cycle,
+            command.learners,
+            command.shards,
+            command.passes,
+            np.zeros(command.learners.size, np.int64),
+        )
+
+        def follow(places: Ints) -> None:
+            places = places[self._presence.there[command.learners[places]]]
+            now_s = self._agenda.now_s
+            handed = self._learners.train(command, places, samples[places], now_s)
+            job.batches[handed.places] = handed.batches
+
+            def tell(some: Ints, came_s: ev.Floats) -> None:
+                self._tell_updates(command, handed.some(some), came_s)
+
+            flights = self._post.report(handed.learners, handed.in_s, tell)
+            under_way = [each for each in self._at_work if not all(f.over for f in each[2])]
+            self._at_work = [*under_way, (command.cycle, handed, flights)]
+
+        self._post.order(command.learners, follow)
+
+    def _tell_updates(self, order: do.Dispatch, handed: Handed, came_s: ev.Floats) -> None:
+        corrupt = self._corrupt(handed.learners, handed.visits)
+        for places, refused in ((np.flatnonzero(~corrupt), ""), (np.flatnonzero(corrupt), CORRUPT)):
+            if not places.size:
+                continue
+            some, at_s = handed.some(places), float(came_s[-1])
+            assert self.state is not None
+            if self.state.scheme.needs == "costs" and not refused:
+                self.hear(ev.EstimatesReported(at_s=at_s, learners=some.learners, costs=some.costs))
+            self.hear(
+                ev.UpdatesReceived(
+                    at_s=at_s,
+                    learners=some.learners,
+                    cycle=order.cycle,
+                    attempts=order.attempts[some.places],
+                    visits=some.visits,
+                    shipped=some.shipped,
+                    loss=np.full(places.size, np.nan),
+                    phases=some.phases,
+                    came_s=came_s[places],
+                    refused=refused,
+                )
+            )
+
+    def _withdraw(self, command: do.Withdraw) -> None:
+        def follow(places: Ints) -> None:
+            who, now_s = command.learners[places], self._agenda.now_s
+            for cycle, handed, flights in self._at_work:
+                if cycle == command.cycle:
+                    # What is trained is sent, whatever becomes of it.
+                    busy = np.isin(handed.learners, who) & (handed.stops_s > now_s)
+                    self._learners.stop(handed.learners[busy], handed.in_s[busy], now_s)
+                    for flight in flights:
+                        flight.lose(handed.learners[busy])
+
+        self._post.order(command.learners, follow)
+
+    def _wake(self, command: do.Wake) -> None:
+        self._wakes += 1
+        nth = self._wakes
+
+        def reached() -> None:
+            if nth == self._wakes:
+                self.hear(ev.TimeReached(at_s=self._agenda.now_s))
+
+        self._agenda.add(command.at_s, reached)
+
+    def _aggregate(self, command: do.Aggregate) -> None:
+        now_s, loss = self._agenda.now_s, ev.NO_NUMBERS
+        if command.learners.size:
+            assert self._job is not None
+            loss = self._work.average(self._job, command.learners, command.weights)
+        done = ev.Aggregated(at_s=now_s, cycle=command.cycle, seconds=0.0, loss=loss)
+        self._agenda.add(now_s, lambda: self.hear(done))
+
+    def _evaluate(self, command: do.Evaluate) -> None:
+        now_s, (loss, accuracy) = self._agenda.now_s, self._work.score()
+        score = ev.Evaluated(
+            at_s=now_s, cycle=command.cycle, loss=loss, accuracy=accuracy, seconds=0.0
+        )
+        self._agenda.add(now_s, lambda: self.hear(score))
+
+    def _finish(self, command: do.Finish) -> None:
+        self.finish = command
+
+    def _there(self, who: Ints) -> Ints:
+        return who[self._presence.there[who]]
+
+
+_DOING: dict[type[do.Command], Callable[[Driver, Any], None]] = {
+    do.Benchmark: Driver._benchmark,
+    do.AskBound: Driver._ask_bound,
+    do.Dispatch: Driver._dispatch,
+    do.Withdraw: Driver._withdraw,
+    do.Wake: Driver._wake,
+    do.Aggregate: Driver._aggregate,
+    do.Evaluate: Driver._evaluate,
+    do.Finish: Driver._finish,
+}

@@ -1,0 +1,174 @@
+"""What must hold after each step of a run, whatever goes wrong: kept in books of its own.
+
+- Shards: each is dealt before any is dealt again, none twice to one learner, and to two in a cycle
+  only if more are wanted than there are. Each that is handed out is trained, handed on, or reported
+  as dropped by the time its cycle closes.
+- Updates: none counts twice, none counts that did not come, and weights are the samples given, less
+  where not all visits were made; as shares they sum to one.
+- Time: it does not go back, and no cycle goes on past its deadline and the tail that was predicted.
+- The trace tells the truth: read again, it leads the machine to the same commands.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from melisma.cycle import commands as do
+from melisma.cycle import events as ev
+from melisma.cycle.machine import step as machine_step
+from melisma.cycle.report import Report
+from melisma.cycle.rows import Ints
+from melisma.cycle.trace import Step, line, steps
+from melisma.errors import MelismaError
+
+ROUNDING_S = 1e-6
+
+
+class BrokenError(MelismaError):
+    """Something that must hold does not."""
+
+
+@dataclass
+class Entry:
+    """An assignment in the books."""
+
+    samples: int
+    planned: int
+    visits: int | None = None
+    closed: bool = False
+
+
+class Invariants:
+    """Books on one run; `hear` raises `BrokenError` at the first step after which they are off."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self._now_s = -np.inf
+        self._samples: Ints = np.empty(0, np.int64)
+        self._own: dict[int, Ints] = {}
+        self._dealt: Ints = np.empty(0, np.int64)
+        self._open: dict[tuple[int, int], Entry] = {}
+        self._cycle, self._limit_s = 0, np.inf
+        self._finished = False
+
+    def hear(self, step: Step) -> None:
+        """One more step."""
+        self.steps.append(step)
+        if self._finished:
+            _expect(not step.commands, "something is said after the end")
+        _expect(step.event.at_s >= self._now_s - ROUNDING_S, "time goes back")
+        self._now_s = max(self._now_s, step.event.at_s)
+        in_time = not self._open or self._now_s <= self._limit_s + ROUNDING_S
+        _expect(in_time, f"cycle {self._cycle} goes on at {self._now_s:g} s")
+        for said in (step.event, *step.commands):
+            _BOOKED.get(type(said), _nothing)(self, said)
+
+    def ended(self) -> None:
+        """After the last step: what the trace tells."""
+        _expect(self._finished, "the run ended without an end")
+        written = [line(step) for step in self.steps]
+        state = None
+        for number, step in enumerate(steps(written), 1):
+            state, said = machine_step(state, step.event)
+            again = line(Step(step.event, said))  # type: ignore[arg-type]
+            _expect(again == written[number - 1], f"line {number} of the trace replays otherwise")
+        for cycle in Report.of(self.steps).cycles:
+            known = all(each.status != "training" for each in cycle.assignments)
+            _expect(known or cycle.ending == "cut short", f"work of cycle {cycle.number} is lost")
+
+    def _submitted(self, event: ev.TaskSubmitted) -> None:
+        self._samples, self._dealt = event.samples, np.zeros(event.samples.size, np.int64)
+
+    def _joined(self, event: ev.LearnersJoined) -> None:
+        self._own.update(zip(event.learners.tolist(), event.own, strict=False))
+
+    def _left(self, event: ev.LearnersLeft) -> None:
+        for key, entry in self._open.items():
+            entry.closed |= key[0] in event.learners.tolist()
+
+    def _dispatched(self, command: do.Dispatch) -> None:
+        _expect(command.cycle > self._cycle or not self._cycle, "a cycle begins twice")
+        _expect(not self._open, f"cycle {self._cycle} never closed")
+        self._cycle = command.cycle
+        self._limit_s = self._now_s + command.seconds_left + command.tail_s
+        for place, key in enumerate(_keys(command)):
+            shards = command.shards[place]
+            _expect(np.unique(shards).size == shards.size > 0, f"{key} gets a shard twice")
+            sizes = self._own[key[0]] if self._own else self._samples
+            samples = int(sizes[shards].sum())
+            self._open[key] = Entry(samples, samples * int(command.passes[place]))
+        if self._dealt.size:
+            np.add.at(self._dealt, command.shards.flat, 1)
+            even = self._dealt.max() - self._dealt.min() <= 1
+            _expect(even, "a shard is dealt again before all were dealt")
+
+    def _updated(self, event: ev.UpdatesReceived) -> None:
+        if event.cycle != self._cycle:
+            return
+        for place, key in enumerate(_keys(event)):
+            entry = self._open.get(key)
+            if entry is not None and not entry.closed:
+                entry.visits = None if event.refused else int(event.visits[place])
+                entry.closed = True
+
+    def _withdrawn(self, command: do.Withdraw) -> None:
+        for key in _keys(command) if command.cycle == self._cycle else ():
+            if key in self._open:
+                self._open[key].closed = True
+
+    def _averaged(self, command: do.Aggregate) -> None:
+        keys = _keys(command)
+        _expect(len(set(keys)) == len(keys), "an update counts twice")
+        for key, weight in zip(keys, command.weights.tolist(), strict=True):
+            entry = self._open.get(key)
+            _expect(entry is not None and entry.visits is not None, f"{key} counts, and never came")
+            assert entry is not None
+            assert entry.visits is not None
+            done = min(entry.visits, entry.planned) / entry.planned
+            _expect(np.isclose(weight, entry.samples * done), f"{key} weighs {weight:g}")
+        if keys:
+            share = (command.weights / command.weights.sum()).sum()
+            _expect(abs(share - 1.0) < 1e-9, "weights do not sum to one")
+        missing = [key for key, entry in self._open.items() if not entry.closed]
+        _expect(not missing, f"what {missing} had to do is neither in nor dropped")
+        came = {key for key, entry in self._open.items() if entry.visits}
+        _expect(came == set(keys) or not self._open, "an update that came does not count")
+        self._open = {}
+
+    def _ended(self, _: do.Finish) -> None:
+        self._finished, self._open = True, {}
+
+
+def _keys(named: Any) -> list[tuple[int, int]]:
+    return list(zip(named.learners.tolist(), named.attempts.tolist(), strict=True))
+
+
+def _expect(holds: object, what: str) -> None:
+    if not holds:
+        raise BrokenError(what)
+
+
+def _nothing(books: Invariants, said: Any) -> None:
+    """Nothing to write down."""
+
+
+_BOOKED: dict[type, Callable[[Invariants, Any], None]] = {
+    ev.TaskSubmitted: Invariants._submitted,
+    ev.LearnersJoined: Invariants._joined,
+    ev.LearnersLeft: Invariants._left,
+    ev.UpdatesReceived: Invariants._updated,
+    do.Dispatch: Invariants._dispatched,
+    do.Withdraw: Invariants._withdrawn,
+    do.Aggregate: Invariants._averaged,
+    do.Finish: Invariants._ended,
+}
+
+
+def checked(run: Callable[[Callable[[Step], object]], object]) -> Sequence[Step]:
+    """The steps of a run that is given a watcher; `BrokenError` if one breaks what must hold."""
+    books = Invariants()
+    run(books.hear)
+    books.ended()
+    return books.steps

@@ -1,0 +1,155 @@
+"""`simulate`: a task on a fleet in virtual time, from the files to the report."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from safetensors.numpy import save
+
+from melisma.allocation.schemes import with_scheme
+from melisma.cycle.folder import TraceFile, made
+from melisma.cycle.report import PICTURE, Report
+from melisma.cycle.story import Story
+from melisma.cycle.trace import Step
+from melisma.errors import SettingError
+from melisma.fleet.fleet import Fleet
+from melisma.fleet.muster import read_fleet
+from melisma.fleet.task import Task, read_task
+from melisma.learning.material import gathered, module_path
+from melisma.simulation.driver import Driver
+from melisma.simulation.faults import Fault, read_faults
+from melisma.simulation.memory import CYCLE, HELD, LEARNER, check_memory
+from melisma.simulation.scene import Scene, own_rows
+from melisma.simulation.stock import Stock
+from melisma.simulation.work import Timing, Training, Work
+
+Level = Literal["timing", "train", "batched"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What stands instead of what the files say.
+
+    `learners` makes the fleet of a file as large as that, in its proportions; `seed` stands for
+    those of task and fleet, `work` for what the task says of it; `faults` are what goes wrong.
+    """
+
+    scheme: str | None = None
+    learners: int | None = None
+    seed: int | None = None
+    work: Level | None = None
+    faults: str | tuple[Fault, ...] = ()
+
+
+AS_THEY_SAY = Options()
+
+
+@dataclass(frozen=True, eq=False)
+class Staged:
+    """A scene that was checked, and what is computed in it."""
+
+    scene: Scene
+    level: Level
+    work: Callable[[], Work]
+
+
+def simulate(
+    task: Task | str | Path,
+    fleet: Fleet | str | Path,
+    options: Options = AS_THEY_SAY,
+    *,
+    folder: str | Path | None = None,
+    watch: Callable[[Step], object] = lambda _: None,
+) -> Report:
+    """Run a task on a fleet in virtual time.
+
+    Model, picture and trace are kept if there is a `folder`. `watch` sees each step.
+    """
+    return play(stage(task, fleet, options), folder, watch)
+
+
+def stage(
+    task: Task | str | Path, fleet: Fleet | str | Path, options: Options = AS_THEY_SAY
+) -> Staged:
+    """Read what is to be read, and find what cannot work."""
+    file = task if isinstance(task, str | Path) else None
+    read = read_task(task) if isinstance(task, str | Path) else task
+    read = with_scheme(read, options.scheme)
+    if options.seed is not None:
+        read = msgspec.structs.replace(read, seed=options.seed)
+    fleet, level = _fleet(fleet, options), options.work or read.simulation.work
+    faults, run = options.faults, f"{read.name}-{read.scheme}-{read.seed}"
+    wrong = read_faults(faults, fleet.learners) if isinstance(faults, str) else faults
+    if level == "timing":
+        read = _sized(read, file)
+        _check_room(read, fleet)
+        return Staged(Scene(run, read, fleet, own_rows(read, fleet), wrong), level, Timing)
+    material = gathered(read, file)
+    _check_room(material.task, fleet)
+    stock = Stock.of(material, fleet)
+    scene = Scene(run, material.task, fleet, stock.own, wrong)
+    return Staged(scene, level, lambda: Training(material, stock, one_by_one=level == "train"))
+
+
+def play(
+    staged: Staged,
+    folder: str | Path | None = None,
+    watch: Callable[[Step], object] = lambda _: None,
+    story: Story | None = None,
+) -> Report:
+    """Act a scene out, from its beginning; whoever gives a story can look into it on the way."""
+    place = made(folder) if folder is not None else None
+    trace = TraceFile(place) if place is not None else None
+    story, work = story or Story(), staged.work()
+
+    def seen(step: Step) -> None:
+        if trace is not None:
+            trace.write(step)
+        story.hear(step)
+        watch(step)
+
+    try:
+        Driver(staged.scene, work, seen).run()
+    finally:
+        if trace is not None:
+            trace.close()
+    report = story.report()
+    return report if place is None else _kept(report, place, work)
+
+
+def _kept(report: Report, folder: Path, work: Work) -> Report:
+    report = replace(report, folder=folder)
+    if isinstance(work, Training):
+        model = folder / "model.safetensors"
+        model.write_bytes(save(dict(work.parameters)))
+        report = replace(report, model=model)
+    report.plot().save(folder / PICTURE)
+    return report
+
+
+def _fleet(fleet: Fleet | str | Path, options: Options) -> Fleet:
+    if isinstance(fleet, str | Path):
+        return read_fleet(fleet, options.learners, options.seed)
+    if options.learners not in (None, fleet.learners):
+        raise SettingError("learners makes the fleet of a file larger or smaller, not this one")
+    return fleet if options.seed is None else replace(fleet, seed=options.seed)
+
+
+def _sized(task: Task, file: str | Path | None) -> Task:
+    """With sizes that the names tell, or else the things themselves."""
+    try:
+        _ = task.shards, task.shard_bytes, task.model_bytes, task.sample_ops
+    except SettingError:
+        module_path(task, file)
+        return gathered(task, file).task
+    return task
+
+
+def _check_room(task: Task, fleet: Fleet) -> None:
+    learners, held = fleet.learners, 0
+    if task.mode == "parallelized":
+        held = min(task.shards * task.cycles, task.shards * learners)
+    needed = learners * (LEARNER + CYCLE * task.cycles) + HELD * held + 100 * task.shards
+    check_memory(needed, f"{learners:,} learners and {task.cycles} cycles")

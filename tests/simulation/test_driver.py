@@ -1,0 +1,192 @@
+"""The same machines in virtual time: with and without what can go wrong."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from melisma.cycle import commands as do
+from melisma.cycle import events as ev
+from melisma.cycle.machine import step
+from melisma.cycle.report import Report
+from melisma.cycle.trace import line
+from tests.simulation.staging import LEARNERS, commands, fleet, run, scene, steps
+
+SCHEMES = ("equal", "proportional", "synchronous", "staleness", "dab")
+# Sizes that leave room for all.
+SETTINGS: dict[str, Any] = {"shard_samples": 40, "deadline_s": 12.0}
+
+
+def passes(scheme: str) -> dict[str, Any]:
+    return {"passes": None} if scheme in ("synchronous", "staleness") else {"passes": 2}
+
+
+def events(report: Report, kind: type) -> list[Any]:
+    return [each.event for each in report.trace if isinstance(each.event, kind)]
+
+
+@pytest.mark.parametrize("mode", ["parallelized", "federated"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_runs_to_its_end(scheme: str, mode: str) -> None:
+    report = run(scheme=scheme, mode=mode, **passes(scheme), **SETTINGS)
+    assert (report.outcome, len(report.cycles)) == ("done", 3)
+    assert all(cycle.ending == "averaged" for cycle in report.cycles)
+    if scheme != "equal":
+        assert report.satisfaction == 1.0
+        assert report.fulfilment > 0.9
+
+
+def test_the_same_seed_gives_the_same_trace_byte_for_byte() -> None:
+    faults = "crash 1 at 14 for 9; slow 0 at 5 for 9 by 3; double report 2 from 2 by 1"
+    one, other, another = (
+        b"".join(map(line, steps(scene(faults, seed=seed)))) for seed in (4, 4, 5)
+    )
+    assert one == other
+    assert one != another
+
+
+def test_what_is_predicted_is_what_it_takes_where_nothing_is_uncertain() -> None:
+    report = run(scheme="proportional", caution=0.5, cycles=1)
+    (cycle,) = report.cycles
+    for each in cycle.assignments:
+        assert each.arrived_s - cycle.began_s == pytest.approx(each.predicted_s, rel=0.02)
+
+
+def test_shards_that_a_learner_holds_are_not_fetched_again() -> None:
+    # Each cycle deals all of them, and each learner gets as many as before.
+    report = run(scheme="proportional", cycles=3, deadline_s=60.0)
+    first, *later = (sum(each.shipped for each in c.assignments) for c in report.cycles)
+    assert first > 0
+    assert all(again <= first // 4 for again in later)
+
+
+def test_states_change_what_a_cycle_takes() -> None:
+    states = {"state": [{"probability": 0.5}, {"probability": 0.5, "compute": 0.2}]}
+    moody = fleet([learner | states for learner in LEARNERS])
+    report = run(among=moody, scheme="equal", passes=1, cycles=12, deadline_s=100.0)
+    took = [each.phases[4] for c in report.cycles for each in c.assignments if each.learner == 0]
+    assert max(took) / min(took) == pytest.approx(5.0, rel=0.2)
+
+
+def test_a_learner_that_sleeps_is_late_by_its_sleep() -> None:
+    awake = run(scheme="equal", passes=1, cycles=1, deadline_s=60.0)
+    sleepy = fleet(
+        [LEARNERS[0] | {"availability": {"awake_s": 1.0, "asleep_s": 1.0}}, *LEARNERS[1:]]
+    )
+    slept = run(among=sleepy, scheme="equal", passes=1, cycles=1, deadline_s=60.0)
+    assert slept.cycles[0].cycle_s > 1.3 * awake.cycles[0].cycle_s
+    # Its own clock stood still meanwhile.
+    assert slept.cycles[0].assignments[0].phases == awake.cycles[0].assignments[0].phases
+
+
+def test_learners_join_and_leave_as_the_fleet_says() -> None:
+    there = [{"availability": {"leaves_s": 12.0}}, {}, {"availability": {"joins_s": 15.0}}]
+    coming = fleet([learner | when for learner, when in zip(LEARNERS, there, strict=True)])
+    report = run(among=coming, scheme="proportional", cycles=5)
+    took_part = [sorted(each.learner for each in c.assignments) for c in report.cycles]
+    assert took_part[0] == [0, 1]
+    assert took_part[-1] == [1, 2]
+    assert report.gone == ("left",)
+
+
+def test_a_crash_drops_the_work_and_a_restart_takes_part_again() -> None:
+    report = run("crash 1 at 12 for 2", cycles=5)
+    fates = [each.status for c in report.cycles for each in c.assignments if each.learner == 1]
+    assert "left" in fates
+    assert fates[-1] == "in"
+    (joined,) = [event for event in events(report, ev.LearnersJoined) if event.at_s > 0]
+    assert joined.learners.tolist() == [1]
+
+
+def test_who_vanishes_is_not_waited_for_longer_than_the_tail() -> None:
+    report = run("vanish 1 at 12")
+    late = [c for c in report.cycles if any(each.status == "late" for each in c.assignments)]
+    assert late
+    for cycle in late:
+        assert cycle.waited_s == pytest.approx(cycle.deadline_s + cycle.tail_s)
+    assert report.outcome == "done"
+
+
+def test_a_learner_that_begins_anew_unnoticed_has_its_work_dropped() -> None:
+    report = run("vanish 1 at 12 for 0.5")
+    reasons = [each.reason for c in report.cycles for each in c.assignments if each.reason]
+    assert "the learner has begun anew" in reasons
+
+
+def test_an_update_that_comes_twice_counts_once() -> None:
+    plain = run()
+    doubled = run("; ".join(f"double report {n} from 1 by 0.01" for n in range(1, 8)))
+    copies = [each for each in commands(doubled, do.Withdraw) if each.learners.tolist() == [1]]
+    assert copies
+    for one, other in zip(plain.cycles, doubled.cycles, strict=True):
+        assert [a.weight for a in one.assignments] == [a.weight for a in other.assignments]
+
+
+def test_a_lost_update_is_dropped_and_the_others_count() -> None:
+    report = run("lose report 2 from 2", scheme="equal", passes=1, cycles=3)
+    fates = [[each.status for each in c.assignments] for c in report.cycles]
+    assert fates == [["in"] * 3, ["in", "in", "late"], ["in"] * 3]
+
+
+def test_a_corrupt_update_is_refused_by_name() -> None:
+    report = run("corrupt update 1 from 0")
+    first = report.cycles[0].assignments[0]
+    assert (first.status, first.weight) == ("refused", 0.0)
+    assert "not finite" in first.reason
+
+
+def test_a_clock_that_runs_slow_makes_a_learner_late() -> None:
+    report = run("clock 0 by 0.5", scheme="equal", passes=50, cycles=1)
+    assert report.cycles[0].assignments[0].status == "late"
+    # On its own clock it was in time.
+    fast = run("clock 0 by 2", scheme="equal", passes=50, cycles=1)
+    assert fast.cycles[0].assignments[0].arrived_s < 6.0
+
+
+def test_a_parted_learner_is_heard_when_that_is_over() -> None:
+    report = run("part 0,1 at 2 for 30", cycles=6)
+    fates = [each.status for c in report.cycles for each in c.assignments if each.learner == 0]
+    assert len(fates) < len(report.cycles)
+    assert fates[-1] == "in"
+
+
+def test_a_run_in_which_nobody_answers_fails_and_does_not_hang() -> None:
+    report = run("vanish 0 at 0.001; vanish 1 at 0.001; vanish 2 at 0.001")
+    assert report.outcome == "failed"
+    assert "nobody answered, though asked 3 times" in report.reason
+
+
+def one_by_one(event: Any) -> list[Any]:
+    """The same said by each learner for itself, when it came."""
+    if not isinstance(event, ev.UpdatesReceived):
+        return [event]
+    rows = ("attempts", "visits", "shipped", "loss", "phases")
+    return [
+        ev.UpdatesReceived(
+            at_s=float(event.instants[place]),
+            learners=event.learners[[place]],
+            cycle=event.cycle,
+            **{name: getattr(event, name)[[place]] for name in rows},
+        )
+        for place in range(event.learners.size)
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["dab", "proportional"])
+def test_many_learners_at_once_come_to_the_same_as_one_by_one(scheme: str) -> None:
+    report, state, said = run(scheme=scheme), None, list[do.Command]()
+    for together in (each.event for each in report.trace):
+        for event in one_by_one(together):
+            state, more = step(state, event)
+            said += more
+    for kind in (do.Dispatch, do.Aggregate):
+        alone = [
+            msgspec.json.encode(each, enc_hook=lambda array: array.tolist())
+            for each in said
+            if type(each) is kind
+        ]
+        assert alone == [
+            msgspec.json.encode(c, enc_hook=lambda array: array.tolist())
+            for c in commands(report, kind)
+        ]
+    assert max(event.learners.size for event in events(report, ev.UpdatesReceived)) == 3

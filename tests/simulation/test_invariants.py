@@ -1,0 +1,115 @@
+"""What must hold is checked: each law is broken once by a machine that is wrong, and noticed."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace as changed
+
+from melisma.cycle import commands as do
+from melisma.cycle import events as ev
+from melisma.cycle.trace import Step
+from melisma.simulation import soak
+from melisma.simulation.faults import Fault, written
+from melisma.simulation.invariants import BrokenError, Invariants, checked
+from melisma.simulation.soak import broken, shrunk, soaked, with_faults
+from tests.simulation.staging import scene, steps
+
+FAULTS = "vanish 1 at 12"
+
+
+def heavier(command: do.Aggregate) -> do.Aggregate:
+    return changed(command, weights=command.weights * 1.5)
+
+
+def twice(command: do.Aggregate) -> do.Aggregate:
+    both = {
+        name: np.tile(getattr(command, name), 2) for name in ("learners", "attempts", "weights")
+    }
+    return changed(command, **both)
+
+
+def one_missing(command: do.Aggregate) -> do.Aggregate:
+    some = {name: getattr(command, name)[1:] for name in ("learners", "attempts", "weights")}
+    return changed(command, **some)
+
+
+def dealt_again(command: do.Dispatch) -> do.Dispatch:
+    flat = command.shards.flat.copy()
+    flat[-1] = flat[0]
+    return changed(command, shards=changed(command.shards, flat=flat))
+
+
+def without(kind: type) -> Any:
+    return lambda step: Step(step.event, [c for c in step.commands if type(c) is not kind])
+
+
+def with_each(kind: type, change: Any) -> Any:
+    return lambda step: Step(
+        step.event, [change(c) if type(c) is kind else c for c in step.commands]
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (with_each(do.Aggregate, heavier), "weighs"),
+        (with_each(do.Aggregate, twice), "counts twice"),
+        (with_each(do.Aggregate, one_missing), "came does not count"),
+        (with_each(do.Dispatch, dealt_again), "dealt again|a shard twice"),
+        (without(do.Withdraw), "neither in nor dropped"),
+        (without(do.Aggregate), "never closed"),
+        (with_each(do.Dispatch, lambda c: changed(c, tail_s=0.0)), "goes on at"),
+        (without(do.Finish), "without an end"),
+        (with_each(do.Wake, lambda c: changed(c, reason="a lie")), "replays otherwise"),
+    ],
+)
+def test_what_is_broken_is_noticed(wrong: Any, says: str) -> None:
+    told = [wrong(step) for step in steps(scene(FAULTS, scheme="equal", cycles=4))]
+    with pytest.raises(BrokenError, match=says):
+        checked(lambda watch: [watch(step) for step in told])
+
+
+def test_time_that_goes_back_is_noticed() -> None:
+    books = Invariants()
+    books.hear(Step(ev.TimeReached(at_s=5.0), []))
+    with pytest.raises(BrokenError, match="time goes back"):
+        books.hear(Step(ev.TimeReached(at_s=4.0), []))
+
+
+def test_a_failing_schedule_is_made_as_short_as_it_can_be() -> None:
+    faults = tuple(Fault("clock", (number,), by=1.1) for number in range(6))
+    needed = {faults[1], faults[4]}
+    assert set(shrunk(faults, lambda some: needed <= set(some))) == needed
+
+
+def test_a_schedule_that_breaks_something_is_told_with_its_seed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def breaks(one: Any) -> str:
+        return "a crash" if any(fault.kind == "crash" for fault in one.faults) else ""
+
+    monkeypatch.setattr(soak, "broken", breaks)
+    found = [failure for failure in soaked(lambda seed: scene(seed=seed), range(20)) if failure]
+    assert found
+    for failure in found:
+        assert len(failure.faults) == 1
+        assert written(failure.faults).startswith("crash")
+        assert set(failure.faults) <= set(with_faults(scene(), failure.seed).faults)
+
+
+SCENES: dict[str, dict[str, Any]] = {
+    "dab": {},
+    "dab, federated": {"mode": "federated", "shard_samples": 40},
+    "equal": {"scheme": "equal"},
+    "proportional": {"scheme": "proportional"},
+    "synchronous": {"scheme": "synchronous", "passes": None},
+    "staleness": {"scheme": "staleness", "passes": None, "mode": "federated", "shard_samples": 40},
+}
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_no_schedule_of_faults_breaks_what_must_hold(name: str) -> None:
+    for seed in range(50):
+        one = with_faults(scene(seed=seed, cycles=4, **SCENES[name]), seed)
+        assert not broken(one), f"seed {seed}: {broken(one)}: {written(one.faults)}"
