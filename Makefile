@@ -20,8 +20,16 @@ help:  ## List the targets
 run: $(RUN)  ## Train digits on four emulated devices
 	@$(BIN)/melisma run
 
-test: check system  ## Run the checks, then all tests; ARGS goes to pytest
+# Folders whose tests only compute, and may share the machine; the others start processes and wait.
+ALONGSIDE := $(addprefix tests/,allocation contracts cycle fleet learning simulation)
+
+test: check system  ## Run the checks, then all tests, or those that ARGS says
+ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
+else
+	$(BIN)/python -m pytest --numprocesses 2 $(ALONGSIDE)
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(ALONGSIDE))
+endif
 
 check: $(DEV)  ## Formatting, lint and types
 	$(BIN)/ruff format --check

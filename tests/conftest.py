@@ -3,10 +3,10 @@
 import socket
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # How long things take is for the benchmarks to say.
-settings.register_profile("melisma", deadline=None)
+settings.register_profile("melisma", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("melisma")
 
 

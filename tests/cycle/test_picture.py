@@ -7,8 +7,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from melisma.cycle.assignments import Assignments
-from melisma.cycle.picture import BAND, COLORS, CYCLES, LEARNERS, LEFT, Scale
+from melisma.cycle.picture import COLORS, CYCLES, LEARNERS, LEFT, Scale
 from melisma.cycle.report import Report
+from melisma.cycle.svg import BAND
 from melisma.cycle.trace import Step
 from tests.cycle.acted import Device
 from tests.cycle.test_report import PLAYS, played, report, trace

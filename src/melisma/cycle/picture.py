@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from math import floor, isfinite, log10
 from pathlib import Path
 from textwrap import wrap
-from unicodedata import east_asian_width
-from xml.sax.saxutils import escape, quoteattr
+from xml.sax.saxutils import escape
 
 import numpy as np
 
 from melisma.cycle.assignments import Assignment
 from melisma.cycle.events import PHASES
 from melisma.cycle.report import Cycle, Report
+from melisma.cycle.svg import BAND, GREY, INK, PALE, RED, clean, dashes, line, rect, short, text
 
 CYCLES, LEARNERS = 12, 40
 WIDTH, LEFT, RIGHT = 960, 150, 84
@@ -32,7 +32,6 @@ LETTER, TICK = 6.4, 34  # pixels
 COLORS = dict(
     zip(PHASES, ("#e6e9ed", "#9ecae1", "#4a90c2", "#b39ddb", "#2a9d6f", "#f0a04b"), strict=True)
 )
-RED, INK, GREY, PALE, BAND = "#c92a2a", "#1f2933", "#6b7785", "#d5dae0", "#f5f7f9"
 HATCH = (
     '<defs><pattern id="dropped" width="6" height="6" patternUnits="userSpaceOnUse" '
     'patternTransform="rotate(45)"><rect width="6" height="6" fill="#fbe3e3"/>'
@@ -112,62 +111,62 @@ class _Drawing:
             bottom += SCORES + (44 if self.cut else 28)
         notes = [(note, GREY) for note in self.notes()] + [(line, RED) for line in self.failure()]
         left = LEFT if self.cycles else 24
-        parts += [_text(left, bottom + 16 * k, *note) for k, note in enumerate(notes)]
+        parts += [text(left, bottom + 16 * k, *note) for k, note in enumerate(notes)]
         height = bottom + 16 * len(notes)
         body = "\n".join(parts)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
             f'width="{WIDTH}" height="{height}" '
             'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif" '
-            f'font-size="12">\n{HATCH}\n{_rect(0, 0, WIDTH, height, "#ffffff")}\n{body}\n</svg>\n'
+            f'font-size="12">\n{HATCH}\n{rect(0, 0, WIDTH, height, "#ffffff")}\n{body}\n</svg>\n'
         )
 
     def head(self) -> Iterable[str]:
         task, count = self.report.task, len(self.report.names)
         learners = f"{count} learner" + "s" * (count != 1)
-        title = _clean(f"{task.name}: {task.scheme}, {learners}")
-        yield _text(24, 32, _short(title, 90), INK, 'font-size="17" font-weight="600"', title)
-        yield _text(24, 52, self.report.verdict, GREY)
+        title = clean(f"{task.name}: {task.scheme}, {learners}")
+        yield text(24, 32, short(title, 90), INK, 'font-size="17" font-weight="600"', title)
+        yield text(24, 52, self.report.verdict, GREY)
 
     def legend(self) -> Iterable[str]:
         x, y = LEFT, TOP - 20
         shown = [*COLORS.items(), ("not counted", "url(#dropped)")]
         for name, color in shown:
-            yield _rect(x, y, 12, 10, color)
-            yield _text(x + 17, y + 9, name, GREY)
+            yield rect(x, y, 12, 10, color)
+            yield text(x + 17, y + 9, name, GREY)
             x += 34 + round(6.3 * len(name))
-        yield _dashes(x + 6, y - 1, y + 12)
-        yield _text(x + 14, y + 9, "deadline", GREY)
+        yield dashes(x + 6, y - 1, y + 12)
+        yield text(x + 14, y + 9, "deadline", GREY)
 
     def rows(self) -> Iterable[str]:
         for place, name in enumerate(self.names):
-            y, whole = self.rows_y + self.row * (place + 0.5) + 4, _clean(name) or "-"
-            yield _text(LEFT - 12, y, _short(whole, NAME), INK, 'text-anchor="end"', whole)
-        yield _text(LEFT - 12, self.axis_y + 17, "seconds", GREY, 'text-anchor="end"')
+            y, whole = self.rows_y + self.row * (place + 0.5) + 4, clean(name) or "-"
+            yield text(LEFT - 12, y, short(whole, NAME), INK, 'text-anchor="end"', whole)
+        yield text(LEFT - 12, self.axis_y + 17, "seconds", GREY, 'text-anchor="end"')
 
     def panel(self, cycle: Cycle, x: Scale) -> Iterable[str]:
         """One cycle: its head, a row a learner, the deadline and the axis."""
         yield from self.panel_head(cycle, x)
         top, wide = self.rows_y - 4, x.end - x.start
-        yield _rect(x.start, top, wide, self.axis_y - top, BAND)
+        yield rect(x.start, top, wide, self.axis_y - top, BAND)
         for place in range(1, len(self.names)):
             y = self.rows_y + self.row * place
-            yield _line(x.start, y, x.end, y, "#e9edf1")
+            yield line(x.start, y, x.end, y, "#e9edf1")
         work = cycle.assignments
         for each in work[: int(np.searchsorted(work.learner, len(self.names)))]:
             yield from self.bars(each, x)
-        yield _dashes(x(cycle.began_s + cycle.deadline_s), top, self.axis_y)
-        yield _line(x.start, self.axis_y, x.end, self.axis_y, PALE)
+        yield dashes(x(cycle.began_s + cycle.deadline_s), top, self.axis_y)
+        yield line(x.start, self.axis_y, x.end, self.axis_y, PALE)
         yield from self.axis(Scale(0, self.span_s, x.start, x.end))
 
     def axis(self, x: Scale) -> Iterable[str]:
         """Seconds below a panel; none of them runs into the next."""
         for value in x.ticks(max(2, int((x.end - x.start) / TICK))):
             place, said = x(value), f"{value:g}"
-            yield _line(place, self.axis_y, place, self.axis_y + 4, GREY)
+            yield line(place, self.axis_y, place, self.axis_y + 4, GREY)
             half = LETTER * len(said) / 2
             inner = min(max(place, x.start + half - 1), x.end - half + 1)
-            yield _text(inner, self.axis_y + 17, said, GREY, 'text-anchor="middle"')
+            yield text(inner, self.axis_y + 17, said, GREY, 'text-anchor="middle"')
 
     def panel_head(self, cycle: Cycle, x: Scale) -> Iterable[str]:
         """Its number, seconds and accuracy, as far as they are known, and as there is room."""
@@ -178,21 +177,21 @@ class _Drawing:
             ((said, "!" * wrong), RED if wrong else GREY, ""),
             (_score(cycle), COLORS["train"], ""),
         )
-        for line, (forms, color, style) in enumerate(lines):
+        for row, (forms, color, style) in enumerate(lines):
             fits = [form for form in forms if LETTER * len(form) < self.pitch]
-            y = self.rows_y - 40 + 14 * line
+            y = self.rows_y - 40 + 14 * row
             shown = fits[0] if fits else forms[-1]
-            yield _text(x.start + 1, y, shown, color, style, forms[0])
+            yield text(x.start + 1, y, shown, color, style, forms[0])
 
     def bars(self, each: Assignment, x: Scale) -> Iterable[str]:
         y = self.rows_y + self.row * each.learner + self.row * 0.2
         high = self.row * 0.6
         start, end = x(each.given_s), x(self.ended_s(each))
-        said = f"{_clean(each.name)}, cycle {each.cycle}: {each.status}, {each.done} samples"
+        said = f"{clean(each.name)}, cycle {each.cycle}: {each.status}, {each.done} samples"
         yield f"<g><title>{escape(said)}</title>"
         if each.status != "in":
             fill = PALE if each.status == "training" else "url(#dropped)"
-            yield _rect(start, y, end - start, high, fill)
+            yield rect(start, y, end - start, high, fill)
         else:
             yield from _phases(each, x, y, high)
         yield "</g>"
@@ -200,13 +199,13 @@ class _Drawing:
     def scores(self, top: float) -> Iterable[str]:
         """Accuracy and loss after each cycle: below its panel, or by number where all are more."""
         every, bottom, end = self.report.cycles, top + SCORES, WIDTH - RIGHT
-        yield _line(LEFT, bottom, end - self.gap, bottom, PALE)
+        yield line(LEFT, bottom, end - self.gap, bottom, PALE)
         first, last = every[0].number, every[-1].number
         x = Scale(first - 0.5, last + 0.5, LEFT, end)
         if self.cut:
             for value in x.ticks(10):
-                yield _text(x(value), bottom + 17, f"{value:g}", GREY, 'text-anchor="middle"')
-            yield _text(LEFT - 12, bottom + 17, "cycle", GREY, 'text-anchor="end"')
+                yield text(x(value), bottom + 17, f"{value:g}", GREY, 'text-anchor="middle"')
+            yield text(LEFT - 12, bottom + 17, "cycle", GREY, 'text-anchor="end"')
         lines = {
             "accuracy": (COLORS["train"], [each.accuracy for each in every]),
             "loss": (COLORS["fetch shards"], [each.loss for each in every]),
@@ -236,7 +235,7 @@ class _Drawing:
         """How it ended, if not as planned."""
         report = self.report
         ended = report.outcome in ("failed", "cancelled")
-        return wrap(_clean(f"{report.outcome}: {report.reason}"), 115) if ended else []
+        return wrap(clean(f"{report.outcome}: {report.reason}"), 115) if ended else []
 
     def scale(self, place: int, cycle: Cycle) -> Scale:
         """Instants of a cycle to places in its panel."""
@@ -269,9 +268,9 @@ def _phases(each: Assignment, x: Scale, y: float, high: float) -> Iterable[str]:
     busy_s, span_s = sum(told[1:]), each.arrived_s - each.given_s
     squeeze = min(1.0, span_s / busy_s) if busy_s > 0 else 1.0
     at_s = each.arrived_s - busy_s * squeeze
-    yield _rect(x(each.given_s), y, x(at_s) - x(each.given_s), high, COLORS["wait"])
+    yield rect(x(each.given_s), y, x(at_s) - x(each.given_s), high, COLORS["wait"])
     for name, seconds in zip(PHASES[1:], told[1:], strict=True):
-        yield _rect(x(at_s), y, x(at_s + seconds * squeeze) - x(at_s), high, COLORS[name])
+        yield rect(x(at_s), y, x(at_s + seconds * squeeze) - x(at_s), high, COLORS[name])
         at_s += seconds * squeeze
 
 
@@ -300,54 +299,18 @@ def _ends(
     """The scale at the left for accuracy, and the last value at the right of each curve."""
     if name == "accuracy":
         for value in (y.low, y.high):
-            yield _text(LEFT - 12, y(value) + 4, f"{value:.0%}", color, 'text-anchor="end"')
-        yield _text(LEFT - 12, (y.start + y.end) / 2 + 4, name, color, 'text-anchor="end"')
+            yield text(LEFT - 12, y(value) + 4, f"{value:.0%}", color, 'text-anchor="end"')
+        yield text(LEFT - 12, (y.start + y.end) / 2 + 4, name, color, 'text-anchor="end"')
     last_x, last = points[-1]
     place = y(last) + 4
     while any(abs(place - other) < 14 for other in taken):
         place += 14 if place <= y.start - 10 else -14
     taken.append(place)
     said = f"{last:.1%}" if name == "accuracy" else f"{name} {last:.3g}"
-    yield _text(last_x + 8, place, said, color, 'font-weight="600"')
+    yield text(last_x + 8, place, said, color, 'font-weight="600"')
 
 
 def _round_step(least: float) -> float:
     """1, 2 or 5 times a power of ten, not below."""
     power = 10.0 ** floor(log10(max(least, 1e-12)))
     return next(power * k for k in (1, 2, 5, 10) if power * k >= least * (1 - 1e-9))
-
-
-def _rect(x: float, y: float, width: float, height: float, fill: str) -> str:
-    size = f'width="{max(width, 0):.2f}" height="{height:.2f}"'
-    return f'<rect x="{x:.2f}" y="{y:.2f}" {size} fill="{fill}"/>'
-
-
-def _line(x: float, y: float, to_x: float, to_y: float, color: str) -> str:
-    ends = f'x1="{x:.2f}" y1="{y:.2f}" x2="{to_x:.2f}" y2="{to_y:.2f}"'
-    return f'<line {ends} stroke="{color}"/>'
-
-
-def _dashes(x: float, top: float, bottom: float) -> str:
-    ends = f'x1="{x:.2f}" y1="{top:.2f}" x2="{x:.2f}" y2="{bottom:.2f}"'
-    return f'<line {ends} stroke="{RED}" stroke-width="1.3" stroke-dasharray="4 3"/>'
-
-
-def _text(x: float, y: float, said: str, color: str, style: str = "", title: str = "") -> str:
-    whole = f"<title>{escape(title)}</title>" if title else ""
-    start = f'<text x="{x:.1f}" y="{y:.1f}" fill={quoteattr(color)} {style}'.rstrip()
-    return f"{start}>{whole}{escape(said)}</text>"
-
-
-def _clean(said: str) -> str:
-    """Without what XML cannot hold."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in said)
-
-
-def _short(said: str, most: int) -> str:
-    """Cut to so many letters; wide ones count twice."""
-    room = most
-    for place, letter in enumerate(said):
-        room -= 2 if east_asian_width(letter) in "WF" else 1
-        if room < 0:
-            return said[: max(place - 1, 0)].rstrip() + "\N{HORIZONTAL ELLIPSIS}"
-    return said

@@ -1,0 +1,107 @@
+"""Real training in virtual time."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from melisma.fleet.fleet_file import FleetTable
+from melisma.fleet.muster import muster
+from melisma.fleet.task import Task
+from melisma.learning.aggregation import Spool, Spooled, mean_of, weighted_mean
+from melisma.learning.parameters import Layout
+from melisma.simulation.driver import Driver
+from melisma.simulation.simulation import Options, Staged, play, stage
+from melisma.simulation.work import Training
+from tests.live import small
+
+TASK: dict[str, Any] = {
+    "name": "blobs",
+    "model": "small:Linear",
+    "data": "small:blobs",
+    "scheme": "equal",
+    "passes": 2,
+    "deadline_s": 10.0,
+    "cycles": 3,
+    "shard_samples": 40,
+    "optimizer": {"name": "sgd", "lr": 0.3},
+}
+TORCH = {"model": "mlp", "model_args": {"layers": [4, 8, 2]}}
+GROUP = {"group": [{"count": 5, "samples_per_s": 500.0, "bandwidth_bps": 1e7, "name": "d"}]}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copy(small.__file__, tmp_path / "small.py")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def staged(work: str = "train", **said: Any) -> Staged:
+    task = msgspec.convert(TASK | said | {"simulation": {"work": work}}, Task)
+    return stage(task, muster(msgspec.convert(GROUP, FleetTable)), Options())
+
+
+def trained(one: Staged) -> dict[str, NDArray[Any]]:
+    work = one.work()
+    assert isinstance(work, Training)
+    Driver(one.scene, work).run()
+    return dict(work.parameters)
+
+
+@pytest.mark.parametrize("mode", ["parallelized", "federated"])
+@pytest.mark.parametrize("said", [{}, TORCH], ids=["own", "torch"])
+def test_many_at_once_train_what_they_train_one_by_one(mode: str, said: dict[str, Any]) -> None:
+    one, many = (trained(staged(work, mode=mode, **said)) for work in ("train", "batched"))
+    for name, array in one.items():
+        np.testing.assert_allclose(array, many[name], rtol=1e-4, atol=2e-6)
+
+
+def test_a_model_becomes_good_in_virtual_time() -> None:
+    report = play(staged(cycles=5))
+    assert report.accuracy > 0.9
+    assert report.seconds_to(0.9) < report.ended_s
+    losses = [each.loss for each in report.cycles[-1].assignments]
+    assert all(0 < loss < 1 for loss in losses)
+
+
+def test_without_test_samples_devices_hold_some_back() -> None:
+    report = play(staged(mode="federated", data_args={"test": 0}))
+    # One in ten of each shard.
+    assert {each.samples for each in report.cycles[0].assignments} == {3 * 36}
+    assert report.accuracy > 0.8
+
+
+def test_an_optimiser_that_is_kept_stays_with_its_learner() -> None:
+    momentum = {"name": "sgd", "lr": 0.05, "momentum": 0.9}
+    kept, fresh = (
+        trained(staged("batched", **TORCH, optimizer=momentum | {"keep": keep}))
+        for keep in (True, False)
+    )
+    assert any(not np.allclose(kept[name], fresh[name]) for name in kept)
+
+
+def test_the_mean_in_memory_is_that_from_files_bit_for_bit(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    updates: list[dict[str, NDArray[Any]]] = [
+        {"a": rng.normal(size=(5, 3)).astype(np.float32), "n": rng.integers(0, 9, 2)}
+        for _ in range(4)
+    ]
+    weights = [3.0, 9.0, 1.0, 9.0]
+    layout = Layout.of(updates[0])
+    spool = Spool(tmp_path, layout)
+    files = [
+        Spooled(number, weight, spool.add(number, update))
+        for number, (weight, update) in enumerate(zip(weights, updates, strict=True))
+    ]
+    shares = [weight / sum(weights) for weight in weights]
+    expected, found = (
+        weighted_mean(layout, files),
+        mean_of(layout, zip(shares, updates, strict=True)),
+    )
+    assert all(np.array_equal(expected[name], found[name]) for name in expected)
