@@ -27,7 +27,7 @@ test: check system  ## Run the checks, then all tests, or those that ARGS says
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(BIN)/python -m pytest --numprocesses 2 $(ALONGSIDE)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 $(ALONGSIDE)
 	$(BIN)/python -m pytest $(addprefix --ignore=,$(ALONGSIDE))
 endif
 

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from melisma.cycle.report import Report
+from melisma.cycle.trace import Step
 from melisma.simulation.driver import Driver
+from melisma.simulation.scene import Scene, with_faults
 from melisma.simulation.simulation import Options, stage
-from melisma.simulation.soak import replay, soaked, with_faults
+from melisma.simulation.soak import replay, soaked
 from melisma.simulation.work import Timing
 
 FOLDER = Path("examples/soak")
@@ -58,11 +60,11 @@ def soak(cell: Cell) -> Found:
     return Found(cell.mode, cell.scheme, len(cell.seeds), broken, ends)
 
 
-def _ends(scene: object, seed: int) -> Counter[str]:
+def _ends(scene: Scene, seed: int) -> Counter[str]:
     """How the work of a run ended: that faults do something at all."""
-    steps: list[object] = []
-    Driver(with_faults(scene, seed), Timing(), steps.append).run()  # type: ignore[arg-type]
-    report = Report.of(steps)  # type: ignore[arg-type]
+    steps: list[Step] = []
+    Driver(with_faults(scene, seed), Timing(), steps.append).run()
+    report = Report.of(steps)
     return Counter(each.status for cycle in report.cycles for each in cycle.assignments)
 
 

@@ -181,3 +181,20 @@ def test_what_came_over_the_network_is_trained_without_a_word() -> None:
     trainer = TorchTrainer(TASK)
     samples = decoded(encoded(blobs(50)))
     assert trainer.train(trainer.initial(), samples, 1, generator(), NEVER).visits == 50
+
+
+def test_chance_in_a_model_goes_by_the_key_and_not_by_what_was_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10), nn.Dropout(0.5))
+    trainer = TorchTrainer(TASK)
+    monkeypatch.setattr(trainer, "model", model)
+    start = {name: tensor.numpy().copy() for name, tensor in model.state_dict().items()}
+
+    def trained(key: int) -> float:
+        by = np.random.default_rng(key)
+        return float(trainer.train(start, blobs(40), 1, by, NEVER).parameters["1.weight"].sum())
+
+    one, other, again = trained(1), trained(2), trained(1)
+    assert one == again
+    assert one != other

@@ -1,5 +1,6 @@
 """The same machines in virtual time: with and without what can go wrong."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -190,3 +191,47 @@ def test_many_learners_at_once_come_to_the_same_as_one_by_one(scheme: str) -> No
             for c in commands(report, kind)
         ]
     assert max(event.learners.size for event in events(report, ev.UpdatesReceived)) == 3
+
+
+def test_who_is_not_waited_for_holds_up_nobody() -> None:
+    # The second one cannot make a shard by the deadline: it asks for none and measures itself.
+    slow = LEARNERS[1] | {"samples_per_s": 15.0}
+    report = run(among=fleet([LEARNERS[0], slow]), cycles=3)
+    ended = [cycle.closed_s for cycle in report.cycles]
+    began = [cycle.began_s for cycle in report.cycles]
+    assert began[1:] == ended[:-1]
+
+
+def test_who_sleeps_does_not_answer(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("learner,at_s,what\nhare,5,sleep\n")
+    asleep = fleet(trace=str(tmp_path / "trace.csv"))
+    report = run(among=asleep, cycles=3)
+    told = [event for event in events(report, ev.BoundsReported) if event.at_s > 5]
+    assert told
+    assert all(1 not in event.learners for event in told)
+    assert [len(cycle.assignments) for cycle in report.cycles] == [3, 2, 2]
+
+
+def test_a_fault_may_hit_several_learners() -> None:
+    report = run("corrupt update 1 from 0,2")
+    assert [each.status for each in report.cycles[0].assignments] == ["refused", "in", "refused"]
+
+
+def test_who_has_left_sends_nothing_more_and_does_not_come_back() -> None:
+    whole = run(cycles=2)
+    in_s = whole.cycles[0].assignments[1].arrived_s
+    gone = LEARNERS[1] | {"availability": {"leaves_s": in_s - 0.01}}
+    report = run(among=fleet([LEARNERS[0], gone, LEARNERS[2]]), cycles=2)
+    assert report.cycles[0].assignments[1].status == "left"
+    again = run(f"crash 1 at {in_s - 3:.3f} for 60", among=fleet([LEARNERS[0], gone]), cycles=8)
+    assert all(event.at_s == 0 for event in events(again, ev.LearnersJoined))
+
+
+def test_a_benchmark_that_is_cut_short_fetches_no_more_than_it_had_time_for() -> None:
+    slow = [LEARNERS[0] | {"bandwidth_bps": 2e5}]
+    one = scene(among=fleet(slow), scheme="proportional", deadline_s=20.0, cycles=1)
+    report = Report.of(steps(one))
+    costs = events(report, ev.EstimatesReported)[0].costs
+    # Of eight shards that take 3.2 s each it had time for a few; the model took 6.7 s.
+    assert 1 <= costs[1, 2, 0] < 8
+    assert report.cycles == () or report.cycles[0].assignments[0].shipped > 0

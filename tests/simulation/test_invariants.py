@@ -12,7 +12,8 @@ from melisma.cycle.trace import Step
 from melisma.simulation import soak
 from melisma.simulation.faults import Fault, written
 from melisma.simulation.invariants import BrokenError, Invariants, checked
-from melisma.simulation.soak import broken, shrunk, soaked, with_faults
+from melisma.simulation.scene import with_faults
+from melisma.simulation.soak import broken, shrunk, soaked
 from tests.simulation.staging import scene, steps
 
 FAULTS = "vanish 1 at 12"
@@ -56,7 +57,7 @@ def with_each(kind: type, change: Any) -> Any:
         (with_each(do.Aggregate, heavier), "weighs"),
         (with_each(do.Aggregate, twice), "counts twice"),
         (with_each(do.Aggregate, one_missing), "came does not count"),
-        (with_each(do.Dispatch, dealt_again), "dealt again|a shard twice"),
+        (with_each(do.Dispatch, dealt_again), "dealt again|a shard twice|to two learners"),
         (without(do.Withdraw), "neither in nor dropped"),
         (without(do.Aggregate), "never closed"),
         (with_each(do.Dispatch, lambda c: changed(c, tail_s=0.0)), "goes on at"),

@@ -25,7 +25,7 @@ from melisma.errors import SettingError
 from melisma.simulation.faults import written
 from melisma.simulation.invariants import Invariants
 from melisma.simulation.simulation import Level, Options, Staged, play, stage
-from melisma.simulation.soak import Failure, replay, soaked, with_faults
+from melisma.simulation.soak import Failure, replay, soaked
 
 EXIT = {"done": 0, "stopped": 0}
 SEED = click.IntRange(0)
@@ -63,14 +63,13 @@ def command(  # noqa: PLR0913 - one argument an option
         raise SettingError(
             "--soak draws faults by itself, and keeps nothing: no --faults, no --out"
         )
+    if soak and work not in (None, "timing"):
+        raise SettingError(f"--soak passes time and trains nothing: no --work {work}")
     files = task or FIRST / "task.toml", fleet or FIRST / "fleet.toml"
-    level = "timing" if soak and work is None else work
-    options = Options(scheme, learners, seed, level, _words(faults))
+    options = Options(scheme, learners, seed, "timing" if soak else work, faults)
     # What modules of one's own print is not the report.
     with redirect_stdout(sys.stderr):
         staged = stage(*files, options)
-    if faults.isdecimal():
-        staged = replace(staged, scene=with_faults(staged.scene, int(faults)))
     if soak is None:
         _run(staged, out, as_json)
     first = staged.scene.task.seed
@@ -81,10 +80,6 @@ def command(  # noqa: PLR0913 - one argument an option
     else:
         write(f"{soak} schedules of faults, {len(failures)} broke what must hold\n")
     sys.exit(1 if failures else 0)
-
-
-def _words(faults: str) -> str:
-    return "" if faults.isdecimal() else faults
 
 
 def _run(staged: Staged, out: Path | None, as_json: bool) -> NoReturn:

@@ -74,11 +74,13 @@ def bounds(state: State, event: ev.BoundsReported) -> Commands:
     asked = {Stage.ASKING: state.task.deadline_s, Stage.PROBING: _probed_s(state)}
     if event.cycle != state.cycle:
         return []
+    here = state.learners.present[event.learners]
+    who, shards = event.learners[here], event.shards[here]
     # Who asks for nothing measures itself again, and is not waited for until it asks for more.
-    state.learners.silent[event.learners] = event.shards == 0
+    state.learners.silent[who] = shards == 0
     if event.deadline_s != asked.get(state.stage):
         return []
-    state.learners.bounds[event.learners] = event.shards
+    state.learners.bounds[who] = shards
     return answered(state, event.at_s)
 
 

@@ -19,11 +19,10 @@ class Holdings:
 
     def plus(self, shards: Ints, learners: Ints) -> "Holdings":
         """With these pairs, too."""
-        return Holdings(np.union1d(self.pairs, shards * LEARNERS + learners))
-
-    def without(self, learners: Ints) -> "Holdings":
-        """After these learners have lost what they held."""
-        return Holdings(self.pairs[~np.isin(self.pairs % LEARNERS, learners)])
+        # Two sorted runs: a stable sort merges them, many times as fast as a set.
+        new = np.sort(shards * LEARNERS + learners)
+        both = np.sort(np.concatenate([self.pairs, new]), kind="stable")
+        return Holdings(both[np.diff(both, prepend=-1) != 0])
 
     def has(self, shards: Ints, learners: Ints) -> NDArray[np.bool_]:
         """Whether there is each of these pairs."""

@@ -68,8 +68,8 @@ def _submitted(event: ev.TaskSubmitted) -> tuple[State, Commands]:
 def _joined(state: State, event: ev.LearnersJoined) -> Commands:
     learners = state.learners
     learners.make_room(int(event.learners.max()) + 1)
-    again = event.learners[learners.present[event.learners]]
-    said = _begun_anew(state, again) if again.size else []
+    said = _begun_anew(state, event.learners[learners.present[event.learners]])
+    _forget(state, event.learners)
     learners.present[event.learners] = True
     # Who comes while learners are asked was not: it is not waited for.
     learners.silent[event.learners] = state.stage in ASKED
@@ -85,7 +85,6 @@ def _begun_anew(state: State, again: Ints) -> Commands:
     """Learners that were thought to be there have nothing more of what they were at."""
     at_work = again[state.learners.work[again] == Work.GIVEN]
     attempts = state.learners.attempts[at_work]
-    _forget(state, again)
     if not at_work.size:
         return []
     return [withdraw(at_work, state.cycle, attempts, "the learner has begun anew")]
@@ -141,8 +140,10 @@ def _left(state: State, event: ev.LearnersLeft) -> Commands:
 
 
 def _estimates(state: State, event: ev.EstimatesReported) -> Commands:
-    state.learners.costs[:, :, event.learners] = event.costs
-    state.learners.silent[event.learners] = False
+    here = state.learners.present[event.learners]
+    who = event.learners[here]
+    state.learners.costs[:, :, who] = event.costs[:, :, here]
+    state.learners.silent[who] = False
     return answered(state, event.at_s) if state.stage is Stage.MEASURING else []
 
 

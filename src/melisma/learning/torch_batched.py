@@ -11,12 +11,12 @@ order: after a few passes parameters agree to a part in 10^4, and 2e-6 where the
 """
 
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 from math import ceil
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -34,6 +34,7 @@ from melisma.learning.optimizers import is_plain, optimizer_for
 from melisma.learning.parameters import Arrays
 from melisma.learning.torch_trainer import TorchTrainer, batches, trained
 from melisma.learning.trainer import Trained
+from melisma.learning.trainers import one_thread
 
 # From weights and samples of all learners to what comes out, learners on the first axis of each.
 Forward = Callable[[Sequence[Tensor], Tensor], Tensor]
@@ -54,16 +55,20 @@ def train_together(
     task: Task, trainer: TorchTrainer, way: Way, works: Sequence[Work], parameters: Arrays
 ) -> Iterator[Trained]:
     """As `batched.train_many`, in that way."""
-    train = partial(_train, task, trainer, way)
+    trainer.begin(parameters)
+    # A copy: whoever takes results may use the trainer for something else in between.
+    start = [each.detach().clone() for each in trainer.model.parameters()]
+    train = partial(_train, task, trainer, way, start)
     threads = torch.get_num_threads()
     chunks = _chunks(works, _chunk_learners(trainer.model), threads)
-    with ThreadPoolExecutor(threads) as pool:
-        for start in range(0, len(chunks), threads):
-            trainer.begin(parameters)
-            with _one_thread_each():
-                done = list(pool.map(train, chunks[start : start + threads]))
-            while done:
-                yield from done.pop(0)
+    with one_thread(), ThreadPoolExecutor(threads) as pool:
+        # Each thread has the next chunk before whoever takes the results has done with the last.
+        ahead = deque(pool.submit(train, chunk) for chunk in chunks[: threads + 1])
+        for chunk in [*chunks[threads + 1 :], *[()] * len(ahead)]:
+            done = ahead.popleft().result()
+            if chunk:
+                ahead.append(pool.submit(train, chunk))
+            yield from done
 
 
 def way_for(task: Task, trainer: TorchTrainer, works: Sequence[Work]) -> Way | None:
@@ -137,40 +142,49 @@ class _Linear(torch.autograd.Function):
             return before, torch.bmm(slope.mT, x), bias_slope, None
         with torch.no_grad():
             kept = 1 - said.lr * said.weight_decay
-            weight.baddbmm_(slope.mT, x, beta=kept, alpha=-said.lr)
-            if bias is not None:
+            if ctx.needs_input_grad[1]:
+                weight.baddbmm_(slope.mT, x, beta=kept, alpha=-said.lr)
+            if bias is not None and ctx.needs_input_grad[2]:
                 bias.mul_(kept).sub_(bias_slope, alpha=said.lr)
         return before, None, None, None
 
 
-def _train(task: Task, trainer: TorchTrainer, way: Way, works: Sequence[Work]) -> list[Trained]:
-    return _Stack(task, trainer, works).train(way)
+def _train(
+    task: Task, trainer: TorchTrainer, way: Way, start: Sequence[Tensor], works: Sequence[Work]
+) -> list[Trained]:
+    return _Stack(task, trainer, start, works).train(way)
 
 
 class _Stack:
     """The learners of one chunk, those with the most batches first."""
 
-    def __init__(self, task: Task, trainer: TorchTrainer, works: Sequence[Work]) -> None:
+    def __init__(
+        self, task: Task, trainer: TorchTrainer, start: Sequence[Tensor], works: Sequence[Work]
+    ) -> None:
         self._task, self._trainer = task, trainer
         orders = [_order(work, task.batch) for work in works]
         self._learners = sorted(range(len(works)), key=lambda each: -len(orders[each]))
         self._orders = [orders[each] for each in self._learners]
-        self._samples = [trainer.tensors(works[each].samples) for each in self._learners]
-        self._weights = [_repeated(each, len(works)) for each in trainer.model.parameters()]
+        samples = [trainer.tensors(works[each].samples) for each in self._learners]
+        # All learners' samples in one tensor, so that a batch of each is taken from it at once.
+        self._x, self._y = (torch.cat(parts) for parts in zip(*samples, strict=True))
+        self._starts = _starts([len(y) for _, y in samples])
+        asked = [each.requires_grad for each in trainer.model.parameters()]
+        both = zip(start, asked, strict=True)
+        self._weights = [_repeated(each, len(works)).requires_grad_(g) for each, g in both]
         self._loss_sums = torch.zeros(len(works), dtype=torch.float64)
 
     def train(self, way: Way) -> list[Trained]:
         """Every batch of every learner, and what has come of it in the order of the works."""
         forward = way(self._trainer.model, self._task.optimizer)
         optimizer = optimizer_for(self._task.optimizer)
-        room = self._room()
         weights = self._weights
         for turn in range(len(self._orders[0])):
             batch = [order[turn] for order in self._orders if turn < len(order)]
             if len(batch) < len(weights[0]):
                 weights = [_first(each, len(batch)) for each in weights]
                 optimizer.narrow(len(batch))
-            x, y, counts = self._filled(room, batch)
+            x, y, counts = self._taken(batch)
             losses = _losses(self._trainer.loss, forward(weights, x), y, counts)
             losses.sum().backward()  # type: ignore[no-untyped-call]
             optimizer.step(weights)
@@ -179,24 +193,18 @@ class _Stack:
             self._loss_sums[: len(batch)] += losses.detach() * counts
         return self._results()
 
-    def _filled(
-        self, room: Sequence[Tensor], batch: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Samples and labels of the learners' batches, and how long each batch is."""
-        for place, (some, (x, y)) in enumerate(zip(batch, self._samples, strict=False)):
-            room[0][place, : len(some)] = shaped(x.index_select(0, some))
-            room[1][place, : len(some)] = y.index_select(0, some)
-        counts = torch.tensor([len(some) for some in batch])
-        x, y = (each[: len(batch), : int(counts.max())] for each in room)
-        return x, y, counts
+    def _taken(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Samples and labels of the learners' batches, and how long each batch is.
 
-    def _room(self) -> tuple[Tensor, Tensor]:
-        """Space for a batch of every learner; zeros, which every loss takes for labels."""
-        longest = max((len(some) for order in self._orders for some in order), default=0)
-        x, y = self._samples[0]
-        kinds = shaped(x[:1]), y[:1]
-        x, y = (each.new_zeros(len(self._orders), longest, *each.shape[1:]) for each in kinds)
-        return x, y
+        Short ones are filled up with their learner's first sample.
+        """
+        counts = torch.tensor([len(some) for some in batch])
+        places = self._starts[: len(batch), None].expand(-1, int(counts.max())).clone()
+        for row, some in zip(places, batch, strict=True):
+            row[: len(some)] += some
+        x, y = (each.index_select(0, places.flatten()) for each in (self._x, self._y))
+        x, y = (each.reshape(*places.shape, *each.shape[1:]) for each in (shaped(x), y))
+        return x, y, counts
 
     def _results(self) -> list[Trained]:
         names = [name for name, _ in self._trainer.model.named_parameters()]
@@ -229,12 +237,16 @@ def _order(work: Work, size: int) -> list[Tensor]:
     return list(islice(drawn, work.batches + 1))[: work.batches]
 
 
+def _starts(sizes: Sequence[int]) -> Tensor:
+    return torch.tensor([0, *accumulate(sizes)])[:-1]
+
+
 def _repeated(weight: Tensor, learners: int) -> Tensor:
     # NumPy asks for large pages: to touch memory for the first time costs more than to train on it.
     array = weight.detach().numpy()
     many = np.empty((learners, *array.shape), array.dtype)
     many[:] = array
-    return torch.from_numpy(many).requires_grad_(weight.requires_grad)
+    return torch.from_numpy(many)
 
 
 def _first(weights: Tensor, learners: int) -> Tensor:
@@ -256,7 +268,7 @@ def _is_right(way: Way, task: Task, trainer: TorchTrainer, split: Split) -> bool
         warnings.simplefilter("error")
         try:
             trainer.begin(start)
-            found = _train(task, trainer, way, _trial(split))
+            found = _train(task, trainer, way, [*trainer.model.parameters()], _trial(split))
             expected = [train_one(trainer, start, work) for work in _trial(split)]
         except Exception:  # noqa: BLE001 - The model is the user's; one by one it tells what is wrong.
             return False
@@ -296,14 +308,3 @@ def _chunks(works: Sequence[Work], size: int, threads: int) -> list[Sequence[Wor
     count = min(threads * ceil(len(works) / size / threads), len(works))
     edges = [len(works) * place // count for place in range(count + 1)]
     return [works[start:end] for start, end in pairwise(edges)]
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Keep an operation to the thread that calls it; chunks are what runs side by side."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -1,6 +1,7 @@
 """Training with PyTorch."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import nan
 from typing import Any
 
@@ -68,14 +69,15 @@ class TorchTrainer:
         weights = list(self.model.parameters())
         x, y = self.tensors(samples)
         visits, loss_sum = 0, 0.0
-        for batch in batches(len(samples), passes, self._task.batch, rng):
-            if stop():
-                break
-            self.model.zero_grad()
-            loss = self.loss(self.model(shaped(x[batch])), y[batch])
-            loss.backward()
-            self._optimizer.step(weights)
-            visits, loss_sum = visits + len(batch), loss_sum + loss.item() * len(batch)
+        with _chance_of(rng):
+            for batch in batches(len(samples), passes, self._task.batch, rng):
+                if stop():
+                    break
+                self.model.zero_grad()
+                loss = self.loss(self.model(shaped(x[batch])), y[batch])
+                loss.backward()
+                self._optimizer.step(weights)
+                visits, loss_sum = visits + len(batch), loss_sum + loss.item() * len(batch)
         return trained(self._arrays(), visits, loss_sum)
 
     def score(self, parameters: Arrays, samples: Split) -> Score:
@@ -130,6 +132,14 @@ def batches(samples: int, passes: int, size: int, rng: np.random.Generator) -> I
 def trained(parameters: dict[str, NDArray[Any]], visits: int, loss_sum: float) -> Trained:
     """What training returns; where nothing was visited there is no mean loss."""
     return Trained(parameters, visits, loss_sum / visits if visits else nan)
+
+
+@contextmanager
+def _chance_of(rng: np.random.Generator) -> Iterator[None]:
+    """Chance in a model, such as dropout, by the key of the generator; it draws nothing from it."""
+    with torch.random.fork_rng():
+        torch.manual_seed(int(rng.bit_generator.seed_seq.generate_state(1)[0]))
+        yield
 
 
 def _parts(order: NDArray[np.int64], size: int) -> Iterator[Tensor]:

@@ -4,6 +4,8 @@ PyTorch is imported only for a task that needs it.
 """
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -88,3 +90,16 @@ def train_on_one_thread() -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For a while; then as it was."""
+    torch = sys.modules.get("torch")
+    before = 0 if torch is None else torch.get_num_threads()
+    train_on_one_thread()
+    try:
+        yield
+    finally:
+        if torch is not None:
+            torch.set_num_threads(before)

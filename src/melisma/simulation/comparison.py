@@ -22,7 +22,7 @@ from melisma.errors import SettingError
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.student import student_t
 from melisma.fleet.task import Task, read_task
-from melisma.simulation.simulation import AS_THEY_SAY, Level, Options, simulate
+from melisma.simulation.simulation import AS_THEY_SAY, Level, Options, simulate, stage
 
 Origin = Literal["asked", "task", "lowest", "none"]
 
@@ -238,6 +238,9 @@ def compare(  # noqa: PLR0913 - what, where, by which schemes, how often, and ho
     _check_schemes(schemes)
     _check_passes(read, schemes, f"{task}: " if read is not task else "")
     asked = _asked(read, level, accuracy)
+    for scheme in schemes:
+        # What cannot run at all is said before anything has.
+        stage(task, fleet, replace(options, scheme=scheme, seed=seeds[0]))
     runs = []
     for seed, scheme in product(seeds, schemes):
         report = simulate(task, fleet, replace(options, scheme=scheme, seed=seed))

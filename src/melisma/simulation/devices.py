@@ -7,6 +7,7 @@ import numpy as np
 from melisma.cycle.events import Floats
 from melisma.cycle.rows import Ints
 from melisma.fleet.fleet import Fleet
+from melisma.fleet.states import states_in
 from melisma.fleet.task import Task
 
 
@@ -34,7 +35,8 @@ class Devices:
     def enter(self, cycle: int, who: Ints) -> None:
         """These begin that cycle."""
         if self._fleet.states.shape[1] > 1:
-            self._state[who] = self._fleet.states_in(cycle)[who]
+            fleet = self._fleet
+            self._state[who] = states_in(cycle, fleet.states[who], fleet.seed, who)
 
     def takes(self, who: Ints, slowed: Floats) -> Takes:
         """What things take now, with compute slowed by so many times."""

@@ -5,6 +5,7 @@ post, and who is there.
 """
 
 from collections.abc import Callable
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -19,8 +20,8 @@ from melisma.cycle.trace import Step
 from melisma.errors import MelismaError
 from melisma.simulation.agenda import Agenda
 from melisma.simulation.learners import Handed, Learners
-from melisma.simulation.post import Flight, Post
-from melisma.simulation.presence import Presence
+from melisma.simulation.post import Deliver, Flight, Post
+from melisma.simulation.presence import Presence, leaves_s
 from melisma.simulation.scene import Scene
 from melisma.simulation.sleep import Sleep
 from melisma.simulation.trouble import Corruption, Slowness, clocks
@@ -38,9 +39,9 @@ class Driver:
         self._scene, self._task, self._fleet, self._work = scene, task, fleet, work
         self._watch = watch
         self._agenda = Agenda()
-        self._post = Post(self._agenda, scene.faults)
         self._corrupt = Corruption(scene.faults)
         changes = fleet.changes(scene.longest_s)
+        self._post = Post(self._agenda, scene.faults, leaves_s(changes, fleet.learners))
         self._learners = Learners(
             task,
             fleet,
@@ -58,19 +59,8 @@ class Driver:
 
     def run(self) -> do.Finish:
         """To the end."""
-        fleet, present = self._fleet, np.flatnonzero(self._presence.there)
-        self.hear(
-            ev.TaskSubmitted(
-                at_s=0.0,
-                run=self._scene.run,
-                task=self._task,
-                learners=present.size,
-                samples=self._scene.samples,
-                names=fleet.names,
-                rates=np.array([fleet.price, fleet.sample_j, fleet.byte_j]),
-            )
-        )
-        self.joined(present)
+        self.hear(self._scene.submitted())
+        self.joined(np.flatnonzero(self._presence.there))
         while self.finish is None:
             if not isfinite(self._agenda.next_s) or not self._agenda.go_on():
                 raise MelismaError("the run hangs: nothing is to come, and it is not over")
@@ -105,9 +95,9 @@ class Driver:
         """The orchestrator notices that these are gone."""
         self.hear(ev.LearnersLeft(at_s=self._agenda.now_s, learners=who, reason=reason))
 
-    def silenced(self, who: Ints, since_s: Any) -> None:
-        """These send nothing any more since then."""
-        self._post.silence(who, since_s)
+    def silenced(self, who: Ints) -> None:
+        """These send nothing any more."""
+        self._post.silence(who)
 
     def begun_anew(self, who: Ints) -> None:
         """These are there again, and know nothing."""
@@ -126,7 +116,7 @@ class Driver:
                     )
                 )
 
-            self._post.report(who, ready_s, tell)
+            self._answer(who, ready_s, tell)
 
         self._post.order(command.learners, follow)
 
@@ -149,9 +139,16 @@ class Driver:
                     )
                 )
 
-            self._post.report(who, ready_s, tell)
+            self._answer(who, ready_s, tell)
 
         self._post.order(command.learners, follow)
+
+    def _answer(self, who: Ints, ready_s: ev.Floats, tell: Deliver) -> None:
+        """Answers of those who are waited for are not held up by those of others."""
+        assert self.state is not None
+        silent = self.state.learners.silent[who]
+        for some in (np.flatnonzero(~silent), np.flatnonzero(silent)):
+            self._post.report(who[some], ready_s[some], partial(_at, some, tell))
 
     def _dispatch(self, command: do.Dispatch) -> None:
         assert self.state is not None
@@ -168,9 +165,9 @@ class Driver:
             places = places[self._presence.there[command.learners[places]]]
             now_s = self._agenda.now_s
             handed = self._learners.train(command, places, samples[places], now_s)
-            job.batches[handed.places] = handed.batches
 
             def tell(some: Ints, came_s: ev.Floats) -> None:
+                self._count(job, command, handed.some(some))
                 self._tell_updates(command, handed.some(some), came_s)
 
             flights = self._post.report(handed.learners, handed.in_s, tell)
@@ -179,6 +176,13 @@ class Driver:
 
         self._post.order(command.learners, follow)
 
+    def _count(self, job: Job, order: do.Dispatch, handed: Handed) -> None:
+        """What is trained is what the machine takes: the first that comes of an assignment."""
+        assert self.state is not None
+        attempts = order.attempts[handed.places]
+        taken = self.state.expects(handed.learners, order.cycle, attempts)
+        job.batches[handed.places[taken]] = handed.batches[taken]
+
     def _tell_updates(self, order: do.Dispatch, handed: Handed, came_s: ev.Floats) -> None:
         corrupt = self._corrupt(handed.learners, handed.visits)
         for places, refused in ((np.flatnonzero(~corrupt), ""), (np.flatnonzero(corrupt), CORRUPT)):
@@ -186,8 +190,11 @@ class Driver:
                 continue
             some, at_s = handed.some(places), float(came_s[-1])
             assert self.state is not None
-            if self.state.scheme.needs == "costs" and not refused:
-                self.hear(ev.EstimatesReported(at_s=at_s, learners=some.learners, costs=some.costs))
+            if self.state.scheme.needs == "costs" and not refused and some.measured.any():
+                known = some.some(np.flatnonzero(some.measured))
+                self.hear(
+                    ev.EstimatesReported(at_s=at_s, learners=known.learners, costs=known.costs)
+                )
             self.hear(
                 ev.UpdatesReceived(
                     at_s=at_s,
@@ -246,6 +253,10 @@ class Driver:
 
     def _there(self, who: Ints) -> Ints:
         return who[self._presence.there[who]]
+
+
+def _at(some: Ints, tell: Deliver, places: Ints, came_s: ev.Floats) -> None:
+    tell(some[places], came_s)
 
 
 _DOING: dict[type[do.Command], Callable[[Driver, Any], None]] = {

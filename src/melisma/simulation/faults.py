@@ -19,6 +19,7 @@ each learner from 1. Faults are separated by `;`.
 
 import re
 from dataclasses import dataclass
+from math import isfinite
 from typing import Literal
 
 import numpy as np
@@ -104,6 +105,8 @@ def _made(text: str, said: dict[str, str | None]) -> Fault:
         raise SettingError(f"fault {text!r}: a number that is none") from None
     if "nth" in numbers:
         words["nth"] = int(numbers.pop("nth"))  # type: ignore[assignment]
+    if not all(map(isfinite, numbers.values())):
+        raise SettingError(f"fault {text!r}: a number that is too large")
     fault = Fault(who=who, **words, **numbers)  # type: ignore[arg-type]
     if fault.kind in ("slow", "clock") and not 0.01 <= fault.by <= 100:
         raise SettingError(f"fault {text!r}: by {fault.by:g}; expected 0.01 to 100")

@@ -56,8 +56,6 @@ class Invariants:
     def hear(self, step: Step) -> None:
         """One more step."""
         self.steps.append(step)
-        if self._finished:
-            _expect(not step.commands, "something is said after the end")
         _expect(step.event.at_s >= self._now_s - ROUNDING_S, "time goes back")
         self._now_s = max(self._now_s, step.event.at_s)
         in_time = not self._open or self._now_s <= self._limit_s + ROUNDING_S
@@ -85,22 +83,26 @@ class Invariants:
         self._own.update(zip(event.learners.tolist(), event.own, strict=False))
 
     def _left(self, event: ev.LearnersLeft) -> None:
+        gone = set(event.learners.tolist())
         for key, entry in self._open.items():
-            entry.closed |= key[0] in event.learners.tolist()
+            entry.closed |= key[0] in gone
 
     def _dispatched(self, command: do.Dispatch) -> None:
         _expect(command.cycle > self._cycle or not self._cycle, "a cycle begins twice")
         _expect(not self._open, f"cycle {self._cycle} never closed")
         self._cycle = command.cycle
         self._limit_s = self._now_s + command.seconds_left + command.tail_s
-        for place, key in enumerate(_keys(command)):
-            shards = command.shards[place]
+        passes = command.passes.tolist()
+        for key, shards, times in zip(_keys(command), command.shards, passes, strict=True):
             _expect(np.unique(shards).size == shards.size > 0, f"{key} gets a shard twice")
             sizes = self._own[key[0]] if self._own else self._samples
             samples = int(sizes[shards].sum())
-            self._open[key] = Entry(samples, samples * int(command.passes[place]))
+            self._open[key] = Entry(samples, samples * times)
         if self._dealt.size:
-            np.add.at(self._dealt, command.shards.flat, 1)
+            flat = command.shards.flat
+            once = np.unique(flat).size == flat.size or flat.size > self._dealt.size
+            _expect(once, "a shard goes to two learners though there are enough")
+            np.add.at(self._dealt, flat, 1)
             even = self._dealt.max() - self._dealt.min() <= 1
             _expect(even, "a shard is dealt again before all were dealt")
 
@@ -119,7 +121,7 @@ class Invariants:
                 self._open[key].closed = True
 
     def _averaged(self, command: do.Aggregate) -> None:
-        keys = _keys(command)
+        keys, booked = _keys(command), 0.0
         _expect(len(set(keys)) == len(keys), "an update counts twice")
         for key, weight in zip(keys, command.weights.tolist(), strict=True):
             entry = self._open.get(key)
@@ -128,9 +130,9 @@ class Invariants:
             assert entry.visits is not None
             done = min(entry.visits, entry.planned) / entry.planned
             _expect(np.isclose(weight, entry.samples * done), f"{key} weighs {weight:g}")
-        if keys:
-            share = (command.weights / command.weights.sum()).sum()
-            _expect(abs(share - 1.0) < 1e-9, "weights do not sum to one")
+            booked += entry.samples * done
+        share = booked / command.weights.sum() if keys else 1.0
+        _expect(abs(share - 1.0) < 1e-9, "shares of the machine's weights do not sum to one")
         missing = [key for key, entry in self._open.items() if not entry.closed]
         _expect(not missing, f"what {missing} had to do is neither in nor dropped")
         came = {key for key, entry in self._open.items() if entry.visits}

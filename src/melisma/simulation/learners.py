@@ -51,6 +51,7 @@ class Handed:
     shipped: Ints
     phases: Floats
     costs: Floats
+    measured: NDArray[np.bool_]  # whether it knows its costs at all
 
     @classmethod
     def joined(cls, parts: Sequence["Handed"]) -> "Handed":
@@ -123,6 +124,7 @@ class Learners:
     ) -> tuple[Floats, Ints]:
         deadline_s = self._task.deadline_s
         says_s = np.maximum(at_s, self._free_s[who])
+        says_s = self._sleep.end_s(who, says_s, np.zeros(who.size))
         new = ~self._measured[who]
         if new.any():
             says_s[new] = self._benchmark(who[new], says_s[new], deadline_s)
@@ -154,7 +156,7 @@ class Learners:
         given = Given(self._missing(who, shards), samples, order.passes[places])
         left_s = order.seconds_left - wait_s
         done = course(takes, given, left_s, self._kept_s(who, takes), self._task.batch)
-        self._keep(who, shards, done)
+        self._keep(who, shards, done.came)
         costs = self._learn(who, wait_s, given, done)
         nothing = np.zeros(who.size)
         phases = (wait_s, done.down_s, done.fetch_s, nothing, done.train_s, done.up_s)
@@ -164,7 +166,7 @@ class Learners:
         self._free_s[who] = in_s
         shipped = np.floor(done.came + 1e-9).astype(np.int64)
         parts = (done.batches, done.visits, shipped, np.stack(phases, axis=1), costs)
-        return Handed(places, who, stops_s, in_s, *parts)
+        return Handed(places, who, stops_s, in_s, *parts, self._measured[who])
 
     def _takes(self, who: Ints, at_s: Floats) -> Takes:
         """As they measure it themselves."""
@@ -182,8 +184,8 @@ class Learners:
         missing: Ints = shards.counts - shards.sums(here.astype(np.int64))
         return missing
 
-    def _keep(self, who: Ints, shards: Rows, done: Course) -> None:
-        """What was fetched whole is kept; of what came in part, the first shards are."""
+    def _keep(self, who: Ints, shards: Rows, came: Floats) -> None:
+        """Of the shards that each lacked, so many came, the first ones first; whole ones stay."""
         if self._task.mode == "federated" or not who.size:
             return
         places = shards.places
@@ -191,12 +193,9 @@ class Learners:
         nth = np.cumsum(lacking) - np.repeat(
             np.concatenate([[0], np.cumsum(lacking)])[shards.starts], shards.counts
         )
-        came = lacking & (nth <= np.floor(done.came + 1e-9)[places])
-        self._hold(shards.flat[came], who[places[came]])
-
-    def _hold(self, shards: Ints, who: Ints) -> None:
-        self._held = self._held.plus(shards, who)
-        self._holds += np.bincount(who, minlength=self._holds.size)
+        kept = lacking & (nth <= np.floor(came + 1e-9)[places])
+        self._held = self._held.plus(shards.flat[kept], who[places[kept]])
+        self._holds += np.bincount(who[places[kept]], minlength=self._holds.size)
 
     def _learn(self, who: Ints, wait_s: Floats, given: Given, done: Course) -> Floats:
         """What the cycle told each of those who have measured themselves; the costs it reports."""
@@ -232,9 +231,7 @@ class Learners:
         began_s = np.maximum(at_s, self._free_s[who])
         takes = self._takes(who, began_s)
         left_s = seconds - (began_s - at_s) * self.clock[who] - takes.carry_s
-        some, missing = self._subset(who)
-        fetched = np.clip(np.ceil(left_s / np.maximum(takes.ship_s, 1e-30)), 1, None)
-        fetched = np.where(takes.ship_s > 0, np.minimum(missing, fetched), 0)
+        some, fetched = self._subset(who, left_s, takes)
         fetch_s = takes.ship_s * fetched
         warm_s = WARM_UPS * task.batch * takes.sample_s
         shard_s = task.shard_samples * takes.sample_s
@@ -255,17 +252,21 @@ class Learners:
         self._free_s[who] = self._sleep.end_s(who, began_s, busy_s / self.clock[who])
         return self._free_s[who].copy()
 
-    def _subset(self, who: Ints) -> tuple[Ints, Ints]:
-        """How many shards each measures itself on, and how many of them it has to fetch."""
+    def _subset(self, who: Ints, left_s: Floats, takes: Takes) -> tuple[Ints, Ints]:
+        """How many shards each measures itself on, and how many of them it fetches in time.
+
+        The first is fetched however long that takes.
+        """
         if self._task.mode == "federated":
             return np.minimum(self._own[who], SUBSET), np.zeros(who.size, np.int64)
         shards = subset_shards(self._task, who)
         missing = self._missing(who, shards)
-        lacking = ~self._held.has(shards.flat, who[shards.places])
-        self._hold(shards.flat[lacking], who[shards.places[lacking]])
-        return shards.counts, missing
+        begun = np.maximum(np.ceil(left_s / takes.ship_s), 1.0)
+        fetched = np.minimum(missing, begun).astype(np.int64)
+        self._keep(who, shards, fetched.astype(np.float64))
+        return shards.counts - missing + fetched, fetched
 
-    def _shipped(self, who: Ints, takes: Takes, fetched: Floats) -> tuple[Floats, ...]:
+    def _shipped(self, who: Ints, takes: Takes, fetched: Ints) -> tuple[Floats, ...]:
         """What a shard takes to fetch, and how often that was measured; or what was known."""
         known = self._learned[LEARNED.index("ship_s")][:, who]
         new = np.stack([takes.ship_s, np.zeros(who.size), np.maximum(fetched, 1.0)])

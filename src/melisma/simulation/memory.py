@@ -3,21 +3,48 @@
 import os
 from pathlib import Path
 
+import numpy as np
+
+from melisma.allocation.dab import dab_bounds
+from melisma.allocation.schemes import scheme_named
 from melisma.errors import SettingError
+from melisma.fleet.fleet import Fleet
+from melisma.fleet.task import Task
 
-# Bytes of a learner in all columns of machine, devices and report, and of one of its cycles.
-LEARNER, CYCLE = 1500, 300
-# Bytes of a shard that somebody holds.
-HELD = 60
+# Bytes, measured: of a learner in all columns, of one of its cycles in the report, of a shard that
+# is dealt in a cycle, of one that somebody holds, and of one that there is.
+LEARNER, CYCLE, DEALT, HELD, SHARD = 1500, 150, 80, 40, 60
 
 
-def check_memory(needed_bytes: float, what: str, free_bytes: float | None = None) -> None:
+def check_memory(task: Task, fleet: Fleet) -> None:
     """`SettingError` if so much is not to be had."""
-    free = free_memory() if free_bytes is None else free_bytes
-    if needed_bytes > free:
+    needed, free = needed_memory(task, fleet), free_memory()
+    if needed > free:
         raise SettingError(
-            f"{what} need about {needed_bytes / 1e9:.2g} GB of memory; {free / 1e9:.2g} GB are free"
+            f"task {task.name}: {fleet.learners:,} learners and {task.cycles} cycles need about "
+            f"{needed / 1e9:.2g} GB of memory; {free / 1e9:.2g} GB are free: fewer learners or "
+            "cycles, or larger shard_samples, need less"
         )
+
+
+def needed_memory(task: Task, fleet: Fleet) -> float:
+    """Bytes that a run needs at its largest, roughly."""
+    learners, dealt = fleet.learners, _dealt(task, fleet)
+    held = 0.0
+    if task.mode == "parallelized":
+        held = min(dealt * task.cycles, learners * task.shards) + 8.0 * learners
+    columns = learners * (LEARNER + CYCLE * task.cycles)
+    return columns + DEALT * dealt + HELD * held + SHARD * task.shards
+
+
+def _dealt(task: Task, fleet: Fleet) -> float:
+    """Shards that are handed out in a cycle: all, or with DAB what learners ask for."""
+    if scheme_named(task.scheme).hands_out_all or task.mode == "federated":
+        return task.shards
+    costs = fleet.estimates(task).mean()
+    asked = dab_bounds(task.deadline_s, **costs, passes=task.passes or 1)
+    most = min(task.shards, task.max_shards or task.shards)
+    return float(np.minimum(asked, most).sum())
 
 
 def free_memory() -> float:

@@ -46,10 +46,10 @@ class Flight:
 
 
 class Post:
-    """Carries reports to the orchestrator and orders from it."""
+    """Carries reports to the orchestrator and orders from it; who has left sends nothing."""
 
-    def __init__(self, agenda: Agenda, faults: Sequence[Fault]) -> None:
-        self._agenda = agenda
+    def __init__(self, agenda: Agenda, faults: Sequence[Fault], leaves_s: Floats) -> None:
+        self._agenda, self._leaves_s = agenda, leaves_s
         self._single = [fault for fault in faults if fault.kind in ("lose", "double", "delay")]
         self._parted = [fault for fault in faults if fault.kind == "part"]
         self._sent: dict[tuple[Message, int], int] = {}
@@ -72,7 +72,8 @@ class Post:
         for places, arrive_s in self._ways("report", who, sent_s):
             order = np.argsort(arrive_s, kind="stable")
             # Who sleeps for ever sends nothing more.
-            order = order[np.isfinite(arrive_s[order])]
+            sent = np.isfinite(arrive_s) & (sent_s[places] <= self._leaves_s[who[places]])
+            order = order[sent[order]]
             chosen = places[order]
             flight = Flight(who[chosen], chosen, sent_s[chosen], arrive_s[order], deliver)
             if chosen.size:
@@ -81,13 +82,10 @@ class Post:
         self._flights += flights
         return flights
 
-    def silence(self, who: Ints, since_s: Floats) -> None:
-        """What these have not sent by then is never sent."""
-        order = np.argsort(who)
+    def silence(self, who: Ints) -> None:
+        """What these have not sent by now is never sent."""
         for flight in self._flights:
-            place = np.minimum(np.searchsorted(who, flight.who, sorter=order), who.size - 1)
-            found = order[place]
-            flight.lost |= (who[found] == flight.who) & (flight.sent_s > since_s[found])
+            flight.lost |= np.isin(flight.who, who) & (flight.sent_s > self._agenda.now_s)
 
     def _land(self, flight: Flight) -> None:
         """Deliver what arrives before anything else happens."""
@@ -125,7 +123,7 @@ class Post:
         for place, learner in enumerate(who.tolist()):
             nth = self._sent[kind, learner] = self._sent.get((kind, learner), 0) + 1
             for fault in self._single:
-                if fault.message == kind and fault.who[0] == learner and fault.nth == nth:
+                if fault.message == kind and fault.nth == nth and learner in fault.who:
                     yield place, fault
 
     def _after_partition(self, who: Ints, at_s: Floats) -> Floats:

@@ -26,8 +26,8 @@ class Tells(Protocol):
     def begun_anew(self, who: Ints) -> None:
         """These are there, and know nothing yet."""
 
-    def silenced(self, who: Ints, since_s: Floats) -> None:
-        """These send nothing any more since then."""
+    def silenced(self, who: Ints) -> None:
+        """These send nothing any more."""
 
     def left(self, who: Ints, reason: str) -> None:
         """These are missed."""
@@ -52,11 +52,13 @@ class Presence:
             if fault.kind in ("crash", "vanish"):
                 agenda.add(fault.at_s, partial(self._crash, fault))
 
-    def _leave(self, who: Ints, at_s: Floats) -> None:
-        here = self.there[who]
-        if here.any():
-            self._go(who[here], at_s[here])
-            self._tells.left(who[here], "left")
+    def _leave(self, who: Ints, _: Floats) -> None:
+        here = who[self.there[who]]
+        # Who leaves for good does not come back from a crash either.
+        self._lives[who] += 1
+        self.there[who] = False
+        if here.size:
+            self._tells.left(here, "left")
 
     def _join(self, who: Ints, _: Floats) -> None:
         new = who[~self.there[who]]
@@ -68,7 +70,9 @@ class Presence:
         if not who.size:
             return
         now_s = self._agenda.now_s
-        self._go(who, np.full(who.size, now_s))
+        self.there[who] = False
+        self._lives[who] += 1
+        self._tells.silenced(who)
         lives = self._lives[who]
         if fault.kind == "crash":
             beat_s = np.ceil(now_s / self._beat_s) * self._beat_s
@@ -86,12 +90,15 @@ class Presence:
         if gone.size:
             self._come(gone)
 
-    def _go(self, who: Ints, at_s: Floats) -> None:
-        self.there[who] = False
-        self._lives[who] += 1
-        self._tells.silenced(who, at_s)
-
     def _come(self, who: Ints) -> None:
         self.there[who] = True
         self._lives[who] += 1
         self._tells.begun_anew(who)
+
+
+def leaves_s(changes: Changes, learners: int) -> Floats:
+    """When each learner leaves for good; infinity for those who stay."""
+    at_s = np.full(learners, np.inf)
+    gone = changes.what == LEAVE
+    at_s[changes.learners[gone]] = changes.at_s[gone]
+    return at_s

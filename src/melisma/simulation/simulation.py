@@ -10,18 +10,20 @@ from safetensors.numpy import save
 
 from melisma.allocation.schemes import with_scheme
 from melisma.cycle.folder import TraceFile, made
+from melisma.cycle.machine import step
 from melisma.cycle.report import PICTURE, Report
+from melisma.cycle.rows import Rows
 from melisma.cycle.story import Story
 from melisma.cycle.trace import Step
 from melisma.errors import SettingError
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.muster import read_fleet
 from melisma.fleet.task import Task, read_task
-from melisma.learning.material import gathered, module_path
+from melisma.learning.material import gathered
 from melisma.simulation.driver import Driver
-from melisma.simulation.faults import Fault, read_faults
-from melisma.simulation.memory import CYCLE, HELD, LEARNER, check_memory
-from melisma.simulation.scene import Scene, own_rows
+from melisma.simulation.faults import Fault
+from melisma.simulation.memory import check_memory
+from melisma.simulation.scene import Scene, faults_in, own_rows
 from melisma.simulation.stock import Stock
 from melisma.simulation.work import Timing, Training, Work
 
@@ -33,7 +35,8 @@ class Options:
     """What stands instead of what the files say.
 
     `learners` makes the fleet of a file as large as that, in its proportions; `seed` stands for
-    those of task and fleet, `work` for what the task says of it; `faults` are what goes wrong.
+    those of task and fleet, `work` for what the task says of it; `faults` are what goes wrong, in
+    words, or a number that draws some.
     """
 
     scheme: str | None = None
@@ -80,17 +83,29 @@ def stage(
     if options.seed is not None:
         read = msgspec.structs.replace(read, seed=options.seed)
     fleet, level = _fleet(fleet, options), options.work or read.simulation.work
-    faults, run = options.faults, f"{read.name}-{read.scheme}-{read.seed}"
-    wrong = read_faults(faults, fleet.learners) if isinstance(faults, str) else faults
-    if level == "timing":
-        read = _sized(read, file)
-        _check_room(read, fleet)
-        return Staged(Scene(run, read, fleet, own_rows(read, fleet), wrong), level, Timing)
+    if level == "timing" and (known := _sized(read)):
+        check_memory(known, fleet)
+        scene = _scene(known, fleet, own_rows(known, fleet), options)
+        return Staged(scene, level, Timing)
     material = gathered(read, file)
-    _check_room(material.task, fleet)
+    check_memory(material.task, fleet)
     stock = Stock.of(material, fleet)
-    scene = Scene(run, material.task, fleet, stock.own, wrong)
+    scene = _scene(material.task, fleet, stock.own, options)
+    if level == "timing":
+        return Staged(scene, level, Timing)
     return Staged(scene, level, lambda: Training(material, stock, one_by_one=level == "train"))
+
+
+def _scene(task: Task, fleet: Fleet, own: Rows, options: Options) -> Scene:
+    """A scene that the machine does not refuse."""
+    if not fleet.present_at_start.any():
+        raise SettingError("nobody of the fleet is there when the run begins")
+    scene = Scene(f"{task.name}-{task.scheme}-{task.seed}", task, fleet, own)
+    faults = options.faults
+    if isinstance(faults, str):
+        faults = faults_in(faults, scene)
+    step(None, scene.submitted())
+    return replace(scene, faults=faults)
 
 
 def play(
@@ -137,19 +152,10 @@ def _fleet(fleet: Fleet | str | Path, options: Options) -> Fleet:
     return fleet if options.seed is None else replace(fleet, seed=options.seed)
 
 
-def _sized(task: Task, file: str | Path | None) -> Task:
-    """With sizes that the names tell, or else the things themselves."""
+def _sized(task: Task) -> Task | None:
+    """The task, if its names tell the sizes, and no data has to be read for them."""
     try:
         _ = task.shards, task.shard_bytes, task.model_bytes, task.sample_ops
     except SettingError:
-        module_path(task, file)
-        return gathered(task, file).task
+        return None
     return task
-
-
-def _check_room(task: Task, fleet: Fleet) -> None:
-    learners, held = fleet.learners, 0
-    if task.mode == "parallelized":
-        held = min(task.shards * task.cycles, task.shards * learners)
-    needed = learners * (LEARNER + CYCLE * task.cycles) + HELD * held + 100 * task.shards
-    check_memory(needed, f"{learners:,} learners and {task.cycles} cycles")

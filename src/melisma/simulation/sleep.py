@@ -22,7 +22,10 @@ class Sleep:
         self._to_s[np.repeat(self._starts, woken) + nth] = wakes.at_s
 
     def end_s(self, learners: Ints, begin_s: Floats, awake_s: Floats) -> Floats:
-        """When so many seconds awake have passed for each of them, from that instant on."""
+        """When so many seconds awake have passed for each of them, from that instant on.
+
+        With none at all it is when each is awake next.
+        """
         now_s, left_s = begin_s.copy(), awake_s.copy()
         span = self._starts[learners]
         last = span + self._counts[learners]
@@ -31,7 +34,7 @@ class Sleep:
             from_s, to_s = self._from_s[span[at]], self._to_s[span[at]]
             # A span that is over does not count, one that it is in counts from here.
             before_s = np.maximum(from_s - now_s[at], 0.0)
-            sleeps = (to_s > now_s[at]) & (left_s[at] > before_s)
+            sleeps = (to_s > now_s[at]) & ((left_s[at] > before_s) | (from_s <= now_s[at]))
             now_s[at[sleeps]] = to_s[sleeps]
             left_s[at[sleeps]] -= before_s[sleeps]
             span[at] += 1

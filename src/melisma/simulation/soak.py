@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from melisma.errors import MelismaError
-from melisma.fleet.chance import generator
 from melisma.simulation.driver import Driver
-from melisma.simulation.faults import Fault, drawn_faults, written
+from melisma.simulation.faults import Fault, written
 from melisma.simulation.invariants import checked
-from melisma.simulation.scene import Scene
+from melisma.simulation.scene import Scene, with_faults
 from melisma.simulation.simulation import Options
 from melisma.simulation.work import Timing
 
@@ -29,13 +28,6 @@ def soaked(scene_of: Callable[[int], Scene], seeds: range) -> Iterator[Failure |
     for seed in seeds:
         scene = with_faults(scene_of(seed), seed)
         yield _shortest(scene, seed) if broken(scene) else None
-
-
-def with_faults(scene: Scene, seed: int) -> Scene:
-    """The scene with faults that a seed draws."""
-    until_s = 1.2 * scene.task.deadline_s * scene.task.cycles
-    rng = generator(seed, "faults")
-    return replace(scene, faults=drawn_faults(rng, scene.fleet.learners, until_s))
 
 
 def broken(scene: Scene) -> str:

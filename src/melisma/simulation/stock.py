@@ -1,6 +1,7 @@
 """Which samples are in which shard: as they are dealt, and as they lie on devices."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -40,7 +41,11 @@ class Stock:
         own = Rows(counts, np.array([part.size for part in parts]))
         return cls(parts, own, np.concatenate([np.empty(0, np.int64), *back]))
 
+    @cached_property
+    def _starts(self) -> Ints:
+        return self.own.starts
+
     def samples(self, learner: int, shards: Ints) -> Ints:
         """Those of these shards; in federated learning of those that lie on the learner."""
-        first = int(self.own.starts[learner]) if len(self.own) else 0
+        first = int(self._starts[learner]) if len(self.own) else 0
         return np.concatenate([self.parts[first + shard] for shard in shards.tolist()])

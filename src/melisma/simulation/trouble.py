@@ -30,7 +30,8 @@ class Corruption:
     """Which updates hold what is no number; they are counted as they arrive."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
-        self._hit = {(fault.who[0], fault.nth) for fault in faults if fault.kind == "corrupt"}
+        corrupt = [fault for fault in faults if fault.kind == "corrupt"]
+        self._hit = {(learner, fault.nth) for fault in corrupt for learner in fault.who}
         self._seen: Counter[int] = Counter()
 
     def __call__(self, who: Ints, visits: Ints) -> NDArray[np.bool_]:

@@ -22,6 +22,8 @@ from melisma.learning.trainer import Trained, Trainer
 from melisma.learning.trainers import trainer_for
 from melisma.simulation.stock import Stock
 
+# Bytes of samples that are copied out for learners at a time.
+COPIED = 256 << 20
 Score = tuple[float | None, float | None]
 
 
@@ -91,13 +93,21 @@ class Training:
         return _known(score.loss), _known(score.accuracy)
 
     def _trained(self, job: Job, learners: Ints) -> Iterator[Trained]:
-        places = np.searchsorted(job.learners, learners)
-        rows = job.shards.some(places)
-        works = [self._work(job, *both) for both in zip(places.tolist(), rows, strict=True)]
-        if not self._one_by_one and not self._task.optimizer.keep:
-            return batched.train_many(self._task, self._trainer, self.parameters, works)
-        both = zip(learners.tolist(), works, strict=True)
-        return (self._alone(learner, work) for learner, work in both)
+        for some in self._groups(job, learners):
+            places = np.searchsorted(job.learners, some)
+            rows = job.shards.some(places)
+            works = [self._work(job, *both) for both in zip(places.tolist(), rows, strict=True)]
+            if self._one_by_one or self._task.optimizer.keep:
+                both = zip(some.tolist(), works, strict=True)
+                yield from (self._alone(learner, work) for learner, work in both)
+            else:
+                yield from batched.train_many(self._task, self._trainer, self.parameters, works)
+
+    def _groups(self, job: Job, learners: Ints) -> list[Ints]:
+        """Learners in their order, so many at a time as have no more than `COPIED` of samples."""
+        shards = job.shards.counts[np.searchsorted(job.learners, learners)]
+        filled = np.cumsum(shards * self._task.shard_bytes) // COPIED
+        return np.split(learners, np.flatnonzero(np.diff(filled)) + 1)
 
     def _work(self, job: Job, place: int, shards: Ints) -> batched.Work:
         learner = int(job.learners[place])
