@@ -40,7 +40,7 @@ bench: $(DEV)  ## Measure; ARGS goes to the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
 
 soak: $(DEV)  ## Try ten thousand schedules of faults; ARGS may be another number
-	$(BIN)/python -m benchmarks.soak $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.soak $(ARGS)
 
 docs: $(DEV)  ## Build the HTML pages into build/docs
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs build/docs

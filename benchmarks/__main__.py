@@ -40,7 +40,7 @@ def _options() -> argparse.Namespace:
         "what",
         nargs="?",
         default="rpc",
-        choices=["rpc", "http_stack", "staleness", "feel", "med", "live"],
+        choices=["rpc", "http_stack", "staleness", "feel", "med", "live", "simulation"],
     )
     parser.add_argument("--json", type=Path, metavar="PATH", help="where the figures go")
     parser.add_argument("--quick", action="store_true", help="one round, for a first look")
@@ -49,7 +49,7 @@ def _options() -> argparse.Namespace:
         nargs="+",
         default=[],
         metavar="NAME",
-        help="these alone: modules of benchmarks/peers or stacks, or parts of live",
+        help="these alone: modules of benchmarks/peers or stacks, or parts of live or simulation",
     )
     return parser.parse_args()
 

@@ -17,6 +17,7 @@ from benchmarks import (
     machine,
     med,
     rpc,
+    simulation,
     staleness,
     table,
     wanted,
@@ -56,6 +57,7 @@ def main() -> None:
     (FIGURES / "rpc.svg").write_text(_picture(calls["peers"]))
     _write_allocation()
     _write_live()
+    _write_simulation()
 
 
 def _write_allocation() -> None:
@@ -87,6 +89,14 @@ def _write_live() -> None:
         learners = found["parts"]["deadline"]["learners"]
         shown = table.render(live_deadline.LEARNER_COLUMNS, learners)
         (folder / "learners.md").write_text(shown + "\n")
+
+
+def _write_simulation() -> None:
+    folder = DOCS / "simulation" / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    found = json.loads((RESULTS / "simulation.json").read_text())
+    for name, measured in found["parts"].items():
+        _write(f"{name}.md", found["machine"], simulation.told(name, measured), folder)
 
 
 def _staleness(found: dict[str, Any]) -> list[str]:

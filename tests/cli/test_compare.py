@@ -86,7 +86,7 @@ def test_without_training_no_column_is_about_accuracy(place: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "no accuracy: nothing is trained" in result.stdout
     assert "to accuracy" not in result.stdout
-    assert re.search(r"\w+ ended training first", result.stdout)
+    assert re.search(r"\w+ ended first", result.stdout)
 
 
 def test_one_seed_has_no_interval_and_says_so(place: Path) -> None:

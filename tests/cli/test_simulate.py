@@ -60,9 +60,9 @@ def melisma(
 def test_a_run_is_told_cycle_by_cycle_and_then_on_one_screen(melisma: Callable[..., Said]) -> None:
     code, out, err = melisma()
     assert (code, err) == (0, "")
-    assert out.startswith("cycle 1: ")
+    assert out.startswith("digits: dab, 2 learners, 2 cycles of 10 s, timing, seed 1\ncycle 1: ")
     assert "the deadline of 10 s held in 2 of 2 cycles" in out
-    assert "MB over the network, " in out
+    assert "MB carried, " in out
     assert " J, cost " in out
     assert "simulated in" in out
 
@@ -121,6 +121,9 @@ def test_soaking_ends_well_where_nothing_breaks(melisma: Callable[..., Said]) ->
         (["--faults", "crush 1 at 2"], "makes no sense"),
         (["--soak", "3", "--faults", "clock 0 by 1.1"], "--soak draws faults by itself"),
         (["--scheme", "med"], "plans no cycle of one task"),
+        (["--soak", "3", "--work", "train"], "--soak passes time and trains nothing"),
+        (["--deadline", "-1"], "deadline_s is -1; expected seconds, more than 0"),
+        (["--scheme", "equal", "--learners", "2000"], "task.toml: task: 2000 learners"),
         (["--learners", "0"], "0 is not in the range"),
         (["--work", "play"], "'play' is not one of"),
     ],
@@ -156,5 +159,5 @@ def test_what_does_not_fit_into_memory_is_said_before_it_begins(
     monkeypatch.setattr(memory, "free_memory", lambda: 1e9)
     code, out, err = melisma("--learners", "2000000")
     assert (code, out) == (2, "")
-    assert "2,000,000 learners and 2 cycles need about" in err
+    assert "task.toml: task: 2,000,000 learners and 2 cycles need about" in err
     assert "1 GB are free" in err

@@ -171,12 +171,12 @@ def test_who_never_reached_the_accuracy_comes_behind_who_always_did() -> None:
     assert found.lead.difference.mean == -9
 
 
-def test_without_training_the_time_of_training_decides() -> None:
+def test_without_training_the_time_of_the_run_decides() -> None:
     found = compare(staging.task(), staging.fleet(), ["equal", "staleness"], range(2), TIMING)
     assert not found.target
     assert not found.known("accuracy")
     assert found.lead is not None
-    assert found.lead.figure == "training_s"
+    assert found.lead.figure == "run_s"
 
 
 def test_if_all_fail_nobody_is_first() -> None:

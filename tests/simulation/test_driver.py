@@ -87,7 +87,7 @@ def test_learners_join_and_leave_as_the_fleet_says() -> None:
     took_part = [sorted(each.learner for each in c.assignments) for c in report.cycles]
     assert took_part[0] == [0, 1]
     assert took_part[-1] == [1, 2]
-    assert report.gone == ("left",)
+    assert report.gone == ("tortoise left",)
 
 
 def test_a_crash_drops_the_work_and_a_restart_takes_part_again() -> None:

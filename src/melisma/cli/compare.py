@@ -83,6 +83,8 @@ def _check_place(picture: Path | None) -> None:
     """Better told before the runs than after them."""
     if picture is not None and (picture.is_dir() or not picture.parent.is_dir()):
         raise SettingError(f"--picture is {picture}; expected a file in a folder that is there")
+    if picture is not None and picture.suffix != ".svg":
+        raise SettingError(f"--picture is {picture}; expected a name that ends with .svg")
 
 
 def _save(found: Comparison, picture: Path) -> None:

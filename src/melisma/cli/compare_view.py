@@ -38,7 +38,7 @@ def verdict(found: Comparison) -> str:
     if lead is None:
         ended = any(each.ended_well for each in found.runs)
         return f"no scheme {goal if found.target else 'trained'}" if ended else "every run failed"
-    goal = goal if found.target else "ended training"
+    goal = goal if found.target else "ended"
     least = found.interval(lead.first, lead.figure)
     said = f"{lead.first} {goal} first, after {least.mean:.4g} s{_on_average(least)}"
     if lead.second is None:

@@ -34,7 +34,8 @@ def screen(report: Report, show: int = SHOWN) -> RenderableType:
 def _ended(report: Report) -> list[str]:
     """How it ended, where not as it should, and who did not take part."""
     ended = [] if report.outcome == "done" else [f"{report.outcome}: {report.reason}"]
-    left = [f"left: {reason}" for reason in report.gone[:SHOWN]]
+    # Of many that went together, one reason for all.
+    left = [f"left: {reason}" for reason in list(dict.fromkeys(report.gone))[:SHOWN]]
     idle = np.flatnonzero(report.learners.shards == 0)
     if report.cycles and idle.size:
         some = ", ".join(report.names[one] for one in idle[:5]) + ", ..." * (idle.size > 5)

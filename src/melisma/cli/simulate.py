@@ -12,6 +12,7 @@ from typing import NoReturn, get_args
 
 import click
 import msgspec
+import numpy as np
 
 from melisma.cli.files import FILE, FIRST
 from melisma.cli.output import write
@@ -27,7 +28,7 @@ from melisma.simulation.invariants import Invariants
 from melisma.simulation.simulation import Level, Options, Staged, play, stage
 from melisma.simulation.soak import Failure, replay, soaked
 
-EXIT = {"done": 0, "stopped": 0}
+EXIT = {"done": 0, "stopped": 0, "cancelled": 130}
 SEED = click.IntRange(0)
 
 
@@ -37,6 +38,7 @@ SEED = click.IntRange(0)
 @click.option("--scheme", help="Allocate by this scheme, whatever the task says.")
 @click.option("--learners", type=click.IntRange(1), help="So many, in the fleet's proportions.")
 @click.option("--seed", type=SEED, help="Instead of those of task and fleet.")
+@click.option("--deadline", "deadline_s", type=float, help="Of a cycle, instead of the task's.")
 @click.option("--work", type=click.Choice(get_args(Level)), help="Instead of what the task says.")
 @click.option("--faults", default="", help="What goes wrong, in words; a number draws some.")
 @click.option("--soak", type=click.IntRange(1), help="Try so many schedules of faults instead.")
@@ -49,6 +51,7 @@ def command(  # noqa: PLR0913 - one argument an option
     scheme: str | None,
     learners: int | None,
     seed: int | None,
+    deadline_s: float | None,
     work: Level | None,
     faults: str,
     soak: int | None,
@@ -66,7 +69,7 @@ def command(  # noqa: PLR0913 - one argument an option
     if soak and work not in (None, "timing"):
         raise SettingError(f"--soak passes time and trains nothing: no --work {work}")
     files = task or FIRST / "task.toml", fleet or FIRST / "fleet.toml"
-    options = Options(scheme, learners, seed, "timing" if soak else work, faults)
+    options = Options(scheme, learners, seed, "timing" if soak else work, faults, deadline_s)
     # What modules of one's own print is not the report.
     with redirect_stdout(sys.stderr):
         staged = stage(*files, options)
@@ -85,6 +88,8 @@ def command(  # noqa: PLR0913 - one argument an option
 def _run(staged: Staged, out: Path | None, as_json: bool) -> NoReturn:
     books, story, began = Invariants(), Story(), time.monotonic()
     faults = written(staged.scene.faults)
+    if not as_json:
+        write(f"{_heading(staged)}\n")
 
     def watch(step: Step) -> None:
         if faults:
@@ -101,17 +106,36 @@ def _run(staged: Staged, out: Path | None, as_json: bool) -> NoReturn:
         write(screen(report))
         write(f"{_spent(report)}\n")
         took_s = time.monotonic() - began
-        write(f"{report.ended_s:.4g} s simulated in {took_s:.2g} s; seed {report.task.seed}\n")
+        write(f"{report.ended_s:.1f} s simulated in {took_s:.1f} s\n")
         write(f"with faults ({faults}); all that must hold, holds\n" if faults else "")
     sys.exit(EXIT.get(report.outcome, 1))
 
 
+def _heading(staged: Staged) -> str:
+    task, fleet = staged.scene.task, staged.scene.fleet
+    return (
+        f"{task.name}: {task.scheme}, {fleet.learners:,} learners, {task.cycles} cycles of "
+        f"{task.deadline_s:g} s, {staged.level}, seed {task.seed}"
+    )
+
+
 def _spent(report: Report) -> str:
-    """What it took beside time."""
-    said = [f"{report.bytes / 1e6:,.4g} MB over the network"]
-    said += [f"{report.joules:,.4g} J"] if report.joules > 0 else []
-    said += [f"cost {report.cost:,.4g}"] if report.cost > 0 else []
+    """What it took beside training."""
+    between_s = report.ended_s - report.began_s - float(np.nansum([report.training_s]))
+    said = [
+        f"{between_s:.1f} s of measuring, asking and waiting",
+        f"{_bytes(report.bytes)} carried",
+    ]
+    said += [f"{report.joules:,.1f} J"] if report.joules > 0 else []
+    said += [f"cost {report.cost:,.0f}"] if report.cost > 0 else []
     return ", ".join(said)
+
+
+def _bytes(count: float) -> str:
+    for size, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
+        if count >= size:
+            return f"{count / size:,.1f} {name}"
+    return f"{count / 1e3:,.1f} kB"
 
 
 def _soaked(

@@ -172,8 +172,8 @@ class Comparison:
 
     @cached_property
     def lead(self) -> Lead | None:
-        """By time to the accuracy, or of training where there is none; None if nobody came."""
-        figure = "accuracy_s" if self.target else "training_s"
+        """By time to the accuracy, or of the run where there is none; None if nobody came."""
+        figure = "accuracy_s" if self.target else "run_s"
         found = [(self.interval(scheme, figure), scheme) for scheme in self.schemes]
         came = [each for each in found if each[0].known]
         ranked = [scheme for _, scheme in sorted(came, key=lambda e: (-e[0].known, e[0].mean))]

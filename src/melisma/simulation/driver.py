@@ -28,6 +28,8 @@ from melisma.simulation.trouble import Corruption, Slowness, clocks
 from melisma.simulation.work import Job, Work
 
 Watcher = Callable[[Step], object]
+# So many learners are named where many are gone.
+NAMED = 5
 CORRUPT = "the update is refused: it holds numbers that are not finite"
 
 
@@ -93,7 +95,13 @@ class Driver:
 
     def left(self, who: Ints, reason: str) -> None:
         """The orchestrator notices that these are gone."""
-        self.hear(ev.LearnersLeft(at_s=self._agenda.now_s, learners=who, reason=reason))
+        some = ", ".join(self._fleet.names[one] for one in who[:NAMED].tolist())
+        said = f"{some}{', ...' * (who.size > NAMED)} {reason}"
+        self.hear(ev.LearnersLeft(at_s=self._agenda.now_s, learners=who, reason=said))
+
+    def cancel(self, reason: str) -> None:
+        """End it here."""
+        self.hear(ev.TaskCancelled(at_s=self._agenda.now_s, reason=reason))
 
     def silenced(self, who: Ints) -> None:
         """These send nothing any more."""

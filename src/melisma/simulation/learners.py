@@ -125,12 +125,14 @@ class Learners:
         deadline_s = self._task.deadline_s
         says_s = np.maximum(at_s, self._free_s[who])
         says_s = self._sleep.end_s(who, says_s, np.zeros(who.size))
-        new = ~self._measured[who]
+        # Who sleeps for ever neither measures itself nor says anything.
+        awake = np.isfinite(says_s)
+        new = ~self._measured[who] & awake
         if new.any():
             says_s[new] = self._benchmark(who[new], says_s[new], deadline_s)
         held = np.minimum(held, self._holds[who])
         asked = bound(self._experience(who), self._task, order.deadline_s, held)
-        none = asked == 0
+        none = (asked == 0) & awake & np.isfinite(says_s)
         if none.any() and order.deadline_s == deadline_s:
             # Nothing to do, and no cycle that would tell: maybe it can do more by now.
             self._benchmark(who[none], says_s[none], deadline_s)

@@ -21,7 +21,7 @@ def check_memory(task: Task, fleet: Fleet) -> None:
     needed, free = needed_memory(task, fleet), free_memory()
     if needed > free:
         raise SettingError(
-            f"task {task.name}: {fleet.learners:,} learners and {task.cycles} cycles need about "
+            f"{fleet.learners:,} learners and {task.cycles} cycles need about "
             f"{needed / 1e9:.2g} GB of memory; {free / 1e9:.2g} GB are free: fewer learners or "
             "cycles, or larger shard_samples, need less"
         )

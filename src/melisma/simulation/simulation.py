@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 from safetensors.numpy import save
@@ -28,6 +28,7 @@ from melisma.simulation.stock import Stock
 from melisma.simulation.work import Timing, Training, Work
 
 Level = Literal["timing", "train", "batched"]
+LONGEST_S = 1e9
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,18 @@ class Options:
     learners: int | None = None
     seed: int | None = None
     work: Level | None = None
-    faults: str | tuple[Fault, ...] = ()
+    faults: str | int | tuple[Fault, ...] = ()
+    deadline_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Levels that there are, and numbers that can be."""
+        if self.work not in (None, *get_args(Level)):
+            known = ", ".join(get_args(Level))
+            raise SettingError(f"work is {self.work!r}; expected one of {known}")
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise SettingError(f"seed is {self.seed}; expected a number of at least 0")
+        if self.deadline_s is not None and not 0 < self.deadline_s < LONGEST_S:
+            raise SettingError(f"deadline_s is {self.deadline_s:g}; expected seconds, more than 0")
 
 
 AS_THEY_SAY = Options()
@@ -76,36 +88,52 @@ def simulate(
 def stage(
     task: Task | str | Path, fleet: Fleet | str | Path, options: Options = AS_THEY_SAY
 ) -> Staged:
-    """Read what is to be read, and find what cannot work."""
+    """Read what is to be read, and find what cannot work; `SettingError` names the file."""
     file = task if isinstance(task, str | Path) else None
-    read = read_task(task) if isinstance(task, str | Path) else task
-    read = with_scheme(read, options.scheme)
-    if options.seed is not None:
-        read = msgspec.structs.replace(read, seed=options.seed)
-    fleet, level = _fleet(fleet, options), options.work or read.simulation.work
+    fleet = _fleet(fleet, options)
+    try:
+        staged = _staged(task, file, fleet, options)
+    except SettingError as error:
+        if file is None or str(file) in str(error):
+            raise
+        raise SettingError(f"{file}: task: {error}") from error
+    faults = options.faults
+    if not isinstance(faults, tuple):
+        faults = faults_in(str(faults), staged.scene)
+    return replace(staged, scene=replace(staged.scene, faults=faults))
+
+
+def _staged(
+    task: Task | str | Path, file: str | Path | None, fleet: Fleet, options: Options
+) -> Staged:
+    read = _instead(read_task(task) if isinstance(task, str | Path) else task, options)
+    level = options.work or read.simulation.work
     if level == "timing" and (known := _sized(read)):
         check_memory(known, fleet)
-        scene = _scene(known, fleet, own_rows(known, fleet), options)
-        return Staged(scene, level, Timing)
+        return Staged(_scene(known, fleet, own_rows(known, fleet)), level, Timing)
     material = gathered(read, file)
     check_memory(material.task, fleet)
     stock = Stock.of(material, fleet)
-    scene = _scene(material.task, fleet, stock.own, options)
+    scene = _scene(material.task, fleet, stock.own)
     if level == "timing":
         return Staged(scene, level, Timing)
     return Staged(scene, level, lambda: Training(material, stock, one_by_one=level == "train"))
 
 
-def _scene(task: Task, fleet: Fleet, own: Rows, options: Options) -> Scene:
+def _instead(task: Task, options: Options) -> Task:
+    """The task with what stands instead of what it says."""
+    task = with_scheme(task, options.scheme)
+    said = {"seed": options.seed, "deadline_s": options.deadline_s}
+    return msgspec.structs.replace(task, **{k: v for k, v in said.items() if v is not None})
+
+
+def _scene(task: Task, fleet: Fleet, own: Rows) -> Scene:
     """A scene that the machine does not refuse."""
     if not fleet.present_at_start.any():
         raise SettingError("nobody of the fleet is there when the run begins")
     scene = Scene(f"{task.name}-{task.scheme}-{task.seed}", task, fleet, own)
-    faults = options.faults
-    if isinstance(faults, str):
-        faults = faults_in(faults, scene)
     step(None, scene.submitted())
-    return replace(scene, faults=faults)
+    return scene
 
 
 def play(
@@ -125,8 +153,12 @@ def play(
         story.hear(step)
         watch(step)
 
+    driver = Driver(staged.scene, work, seen)
     try:
-        Driver(staged.scene, work, seen).run()
+        driver.run()
+    except KeyboardInterrupt:
+        # As live: what there is is kept.
+        driver.cancel("interrupted")
     finally:
         if trace is not None:
             trace.close()

@@ -63,7 +63,7 @@ def shrunk(
 def replay(files: tuple[Path, Path], options: Options, failure: Failure) -> str:
     """The command that does it again."""
     said = ["melisma", "simulate", str(files[0]), "--fleet", str(files[1])]
-    for name in ("scheme", "learners", "work"):
+    for name in ("scheme", "learners", "work", "deadline_s"):
         if (value := getattr(options, name)) is not None:
-            said += [f"--{name}", str(value)]
+            said += [f"--{name.removesuffix('_s')}", str(value)]
     return shlex.join([*said, "--seed", str(failure.seed), "--faults", written(failure.faults)])

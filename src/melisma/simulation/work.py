@@ -19,7 +19,7 @@ from melisma.learning.data import Split
 from melisma.learning.material import Material
 from melisma.learning.parameters import Arrays, Layout
 from melisma.learning.trainer import Trained, Trainer
-from melisma.learning.trainers import trainer_for
+from melisma.learning.trainers import one_thread, trainer_for
 from melisma.simulation.stock import Stock
 
 # Bytes of samples that are copied out for learners at a time.
@@ -98,8 +98,10 @@ class Training:
             rows = job.shards.some(places)
             works = [self._work(job, *both) for both in zip(places.tolist(), rows, strict=True)]
             if self._one_by_one or self._task.optimizer.keep:
-                both = zip(some.tolist(), works, strict=True)
-                yield from (self._alone(learner, work) for learner, work in both)
+                # As live learners do; threads that share small steps only wait for each other.
+                with one_thread():
+                    both = zip(some.tolist(), works, strict=True)
+                    yield from (self._alone(learner, work) for learner, work in both)
             else:
                 yield from batched.train_many(self._task, self._trainer, self.parameters, works)
 

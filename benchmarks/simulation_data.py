@@ -1,0 +1,12 @@
+"""A tenth of MNIST to train on, so that slow devices end a pass within some seconds."""
+
+from melisma.learning.data import DataSet, Split, load
+
+SAMPLES = 6000
+
+
+def some() -> DataSet:
+    """The first samples of the training part; all of the test part."""
+    data = load("mnist")
+    train = data.train
+    return DataSet(Split(train.samples[:SAMPLES], train.labels[:SAMPLES]), data.test)

@@ -1,0 +1,138 @@
+"""Live beside simulated: the same files, by `melisma.train` and by `simulate`.
+
+Four emulated devices whose speeds are said in samples a second, so that the machine's own does not
+matter. A plan is the number of shards and passes of each learner.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from benchmarks import processes
+from melisma.fleet.task import read_task
+from melisma.learning.trainers import trainer_for
+
+DEADLINE_S, CYCLES, LIMIT_S = 6.0, 5, 300.0
+PASSES = {"equal": 6, "proportional": 14, "synchronous": None, "dab": 14}
+PLANNED_ALIKE = ("equal", "synchronous")
+"""Their models are compared: these schemes are meant to come to the same parameters."""
+DEVICES = {
+    "slow": (2000, 10e6),
+    "middle": (4000, 20e6),
+    "brisk": (6000, 30e6),
+    "fast": (10000, 50e6),
+}
+TASK = """
+[task]
+name = "both"
+model = "twonn"
+data = "benchmarks.simulation_data:some"
+scheme = "{scheme}"
+deadline_s = {deadline_s}
+cycles = {cycles}
+shard_samples = 50
+batch = 32
+optimizer = {{ name = "sgd", lr = 0.1 }}
+"""
+COLUMNS = [
+    "cycle, live s",
+    "cycle, simulated s",
+    "median error %",
+    "largest error %",
+    "same plans",
+    "of cycles",
+    "shards apart",
+    "accuracy, live %",
+    "accuracy, simulated %",
+    "parameters apart %",
+]
+
+
+def measure(quick: bool) -> dict[str, Any]:
+    """Each scheme live, then simulated."""
+    rows, raw = {}, {}
+    for scheme in ("equal",) if quick else PASSES:
+        with TemporaryDirectory(prefix="beside-live-") as name:
+            folder = Path(name)
+            _laid_out(folder, scheme, 2 if quick else CYCLES)
+            raw[scheme] = {how: _said(how, folder) for how in ("live", "simulated")}
+            rows[scheme] = _compared(**raw[scheme])
+            if scheme in PLANNED_ALIKE:
+                rows[scheme]["parameters apart %"] = _apart(folder, **raw[scheme])
+    return {"rows": rows, "raw": raw, "own_s": 0.0}
+
+
+def _laid_out(folder: Path, scheme: str, cycles: int) -> None:
+    task = TASK.format(scheme=scheme, deadline_s=DEADLINE_S, cycles=cycles)
+    passes = PASSES[scheme]
+    (folder / "task.toml").write_text(task + (f"passes = {passes}\n" if passes else ""))
+    devices = (
+        f'[[fleet.learner]]\nname = "{name}"\nsamples_per_s = {rate}\n'
+        f"bandwidth_bps = {bps:g}\nlatency_s = 0.01\n"
+        for name, (rate, bps) in DEVICES.items()
+    )
+    (folder / "fleet.toml").write_text("".join(devices))
+
+
+def _said(how: str, folder: Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.simulation_pair", how, str(folder)],
+        cwd=processes.ROOT,
+        env=processes.environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{how}: {done.stderr.strip()[-1000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _compared(live: dict[str, Any], simulated: dict[str, Any]) -> dict[str, float]:
+    pairs = list(zip(live["cycles"], simulated["cycles"], strict=True))
+    both = [(a["cycle_s"], b["cycle_s"]) for a, b in pairs]
+    errors = [100 * abs(b / a - 1) for a, b in both]
+    gaps = [gap for a, b in pairs for gap in _gaps(a["plan"], b["plan"])]
+    return {
+        "cycle, live s": statistics.median(a for a, _ in both),
+        "cycle, simulated s": statistics.median(b for _, b in both),
+        "median error %": statistics.median(errors),
+        "largest error %": max(errors),
+        "same plans": sum(a["plan"] == b["plan"] for a, b in pairs),
+        "of cycles": len(pairs),
+        "shards apart": statistics.mean(gaps) if gaps else 0.0,
+        "accuracy, live %": 100 * live["accuracy"],
+        "accuracy, simulated %": 100 * simulated["accuracy"],
+    }
+
+
+def _gaps(live: dict[str, list[int]], simulated: dict[str, list[int]]) -> list[int]:
+    """How many shards each learner's plans differ by, in a cycle whose plans do."""
+    if live == simulated:
+        return []
+    nothing = [0, 0]
+    return [
+        abs(live.get(name, nothing)[0] - simulated.get(name, nothing)[0])
+        for name in live.keys() | simulated.keys()
+    ]
+
+
+def _apart(folder: Path, live: dict[str, Any], simulated: dict[str, Any]) -> float:
+    """The distance of the two models by the distance that the live one moved."""
+    start = trainer_for(read_task(folder / "task.toml")).initial()
+    one, other = load_file(live["model"]), load_file(simulated["model"])
+    return 100 * _distance(one, other) / _distance(one, start)
+
+
+def _distance(one: dict[str, Any], other: dict[str, Any]) -> float:
+    gaps = (np.square(array - other[name], dtype=np.float64).sum() for name, array in one.items())
+    return float(np.sqrt(sum(gaps)))

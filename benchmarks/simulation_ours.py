@@ -1,0 +1,84 @@
+"""One simulation of ours in a fresh process, by the same order as the peers get.
+
+Evaluation is left out of the time: from what ended one cycle to the averaged model of the next.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from melisma.cycle.events import Aggregated, Evaluated
+from melisma.cycle.trace import Step
+from melisma.fleet.fleet_file import FleetTable
+from melisma.fleet.muster import muster
+from melisma.fleet.task import Task
+from melisma.simulation.simulation import play, stage
+
+SAMPLES = 60_000
+
+
+def task_for(order: dict[str, Any]) -> Task:
+    """Every learner trains all it has once; nobody is near the deadline."""
+    return msgspec.convert(
+        {
+            "name": "updates",
+            "model": "mlp",
+            "model_args": {"layers": order["widths"]},
+            "data": "mnist",
+            "mode": "federated",
+            "scheme": "equal",
+            "passes": 1,
+            "deadline_s": 60.0,
+            "cycles": order["rounds"],
+            "shard_samples": SAMPLES // order["learners"],
+            "batch": order["batch"],
+            "optimizer": {"name": "sgd", "lr": order["lr"]},
+            "simulation": {"work": "batched"},
+        },
+        Task,
+    )
+
+
+def like(learners: int) -> FleetTable:
+    """So many like devices."""
+    group = {"count": learners, "samples_per_s": 1e4, "bandwidth_bps": 1e9, "latency_s": 0.01}
+    return msgspec.convert({"group": [group]}, FleetTable)
+
+
+def main() -> None:
+    """Follow the order in the file."""
+    order = json.loads(Path(sys.argv[1]).read_text())
+    staged = stage(task_for(order), muster(like(order["learners"])))
+    seen: list[tuple[type, float]] = []
+
+    def watch(step: Step) -> None:
+        if isinstance(step.event, Aggregated | Evaluated):
+            seen.append((type(step.event), time.monotonic()))
+
+    report = play(staged, watch=watch)
+    expected = SAMPLES * order["rounds"]
+    if report.samples_trained != expected:
+        raise SystemExit(f"{report.samples_trained} samples were trained; expected {expected}")
+    said = {"ended_s": _without_evaluation(seen), "unseen_s": 0.0}
+    said |= {"accuracy": report.accuracy, "loss": report.loss}
+    Path(order["out"]).write_text(json.dumps(said))
+
+
+def _without_evaluation(seen: list[tuple[type, float]]) -> list[float]:
+    """When each cycle would have ended had nothing been evaluated."""
+    ended_s, spent_s, since_s = [], 0.0, 0.0
+    for kind, at_s in seen:
+        if kind is Aggregated:
+            ended_s.append(at_s - spent_s)
+            since_s = at_s
+        else:
+            spent_s += at_s - since_s
+    return ended_s
+
+
+if __name__ == "__main__":
+    main()
