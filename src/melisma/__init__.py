@@ -26,12 +26,22 @@ Importing this package imports nothing else: each part is loaded when it is firs
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__all__ = ["Report", "__version__", "allocation", "axon", "errors", "fleet", "simulate", "train"]
+__all__ = [
+    "Report",
+    "__version__",
+    "allocation",
+    "axon",
+    "errors",
+    "fleet",
+    "simulate",
+    "simulation",
+    "train",
+]
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from melisma import allocation, axon, errors, fleet
+    from melisma import allocation, axon, errors, fleet, simulation
     from melisma.cycle.report import Report
     from melisma.live.training import train
     from melisma.simulation.simulation import simulate

@@ -2,15 +2,18 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from melisma.cycle.learner import Experience
 from melisma.fleet.estimates import Estimate
+from melisma.learning.trainer import Trained
 from melisma.live.device import Device, Emulated
 from melisma.live.job import Job, WithdrawnError, per
 from melisma.live.orders import Train
+from melisma.live.paced import Paced
 
 
 class Clock:
@@ -154,3 +157,31 @@ def test_what_was_not_measured_changes_nothing() -> None:
     after = before.after(ship_s=per(3.0, 0), train_s=per(3.0, 2))
     assert after.costs()[1].tolist() == before.costs()[1].tolist()
     assert float(after.train_s.mean) > 1.0
+
+
+def test_a_speed_in_samples_is_kept_whatever_the_machine_takes(clock: Clock) -> None:
+    device = Device(Emulated(0.3, 1e6, 0.0, sample_s=0.01))
+
+    class Quick:
+        """Trains in batches of 8 that take this machine next to nothing."""
+
+        def train(self, parameters: Any, samples: Any, passes: int, rng: Any, stop: Any) -> Trained:
+            visits = 0
+            while visits < 20 and not stop():
+                clock.work(0.001)
+                visits += min(8, 20 - visits)
+            return Trained(parameters, visits, 0.0)
+
+    device.begin_work()
+    began = clock.now_s
+    at: list[float] = []
+
+    def stop() -> bool:
+        at.append(device.now() - began)
+        return False
+
+    trainer: Any = Paced(Quick(), device, 8)  # type: ignore[arg-type]
+    assert trainer.train({}, None, 1, None, stop).visits == 20
+    device.settle()
+    assert at == pytest.approx([0.0, 0.08, 0.16])
+    assert clock.now_s - began == pytest.approx(0.2)

@@ -61,16 +61,19 @@ class Fleet:
 
     def sample_seconds(self, task: Task) -> Floats:
         """Seconds to train one sample once, undisturbed."""
-        said_s = np.where(np.isnan(self.shard_s), self.sample_s, self.shard_s / task.shard_samples)
+        said_s = self.said_s(task)
         unsaid = np.isnan(said_s)
         # What a sample costs is not asked of a task unless somebody's speed is in operations.
         ops = task.sample_ops if unsaid.any() else 0.0
         return np.where(unsaid, ops / self.ops_per_s, said_s)
 
+    def said_s(self, task: Task) -> Floats:
+        """The same where speeds are said in time; NaN where they are said otherwise."""
+        return np.where(np.isnan(self.shard_s), self.sample_s, self.shard_s / task.shard_samples)
+
     def core_shares(self, task: Task, core_sample_s: float) -> Floats:
         """What each is of one core of this machine, which trains a sample once in that time."""
-        by_shard = self.shard_s / task.shard_samples
-        said_s = np.where(np.isnan(by_shard), self.sample_s, by_shard)
+        said_s = self.said_s(task)
         by_ops = self.ops_per_s / self.core_ops_per_s
         return np.where(np.isnan(said_s), by_ops, core_sample_s / said_s)
 

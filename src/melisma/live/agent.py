@@ -36,6 +36,7 @@ from melisma.live.job import Job, WithdrawnError, per
 from melisma.live.jury import NOTHING
 from melisma.live.measuring import measured
 from melisma.live.own import read_own
+from melisma.live.paced import Paced
 from melisma.live.supply import Supply
 
 CACHE_BYTES = 4 << 30
@@ -71,7 +72,7 @@ class Agent:
             raise SettingError(f"model {self._task.model} is none that this device may import")
         self._scheme = scheme_named(self._task.scheme)
         self._device = Device(setting.emulated, entry.number)
-        self._trainer = trainer_for(self._task)
+        self._trainer = Paced(trainer_for(self._task), self._device, self._task.batch)
         layout = Layout.of(self._trainer.initial())
         cache = ShardCache(Path(setting.cache), setting.cache_bytes)
         self._supply = Supply(orchestrator, cache, layout)

@@ -14,13 +14,17 @@ from melisma.fleet.states import states_in
 
 
 class Emulated(msgspec.Struct, frozen=True):
-    """A device to stand for: share of a core, link, and (probability, compute, bandwidth) rows."""
+    """A device to stand for: share of a core, link, and (probability, compute, bandwidth) rows.
+
+    One whose speed is said in time takes `sample_s` for a sample, whatever that is of a core.
+    """
 
     share: float
     bandwidth_bps: float
     latency_s: float
     states: tuple[tuple[float, float, float], ...] = ((1.0, 1.0, 1.0),)
     seed: int = 1
+    sample_s: float | None = None
 
 
 class Device:
@@ -28,6 +32,7 @@ class Device:
 
     def __init__(self, emulated: Emulated | None, number: int = 0) -> None:
         self._emulated, self._number = emulated, number
+        self._worked_s = 0.0  # of samples, undisturbed
         self.enter(0)
 
     def enter(self, cycle: int) -> None:
@@ -37,7 +42,10 @@ class Device:
         if (what := self._emulated) is None:
             return
         _, compute, bandwidth = what.states[self._state(what, cycle)]
-        self._pace = Pace(what.share * compute, time.process_time, time.monotonic, time.sleep)
+        share, used_s = what.share * compute, time.process_time
+        if what.sample_s is not None:
+            share, used_s = compute, lambda: self._worked_s
+        self._pace = Pace(share, used_s, time.monotonic, time.sleep)
         self._link = Link(
             what.bandwidth_bps * bandwidth, what.latency_s, time.monotonic, time.sleep
         )
@@ -54,6 +62,11 @@ class Device:
         """Compute begins here."""
         if self._pace is not None:
             self._pace.begin()
+
+    def worked(self, samples: int) -> None:
+        """So many more samples are trained."""
+        if self._emulated is not None:
+            self._worked_s += samples * (self._emulated.sample_s or 0.0)
 
     def rest(self) -> None:
         """Wait for the device now and then; called after every small piece of work."""

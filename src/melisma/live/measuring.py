@@ -9,6 +9,7 @@ from melisma.fleet.estimates import Estimate
 from melisma.learning.data import Split
 from melisma.live.device import Device
 from melisma.live.orders import FIRST_MODEL, Entry, Parcel
+from melisma.live.paced import Paced
 from melisma.live.supply import Supply
 
 
@@ -28,7 +29,7 @@ def measured(
     device.begin_work()
     # By a trainer of its own: nothing of it stays in an optimiser that is kept.
     cost = subset(
-        trainer_for(entry.task),
+        Paced(trainer_for(entry.task), device, entry.task.batch),
         samples,
         rng=generator(entry.task.seed, "benchmark", learner=entry.number),
         now_s=device.now,

@@ -161,7 +161,7 @@ def _own(prepared: Prepared, number: int) -> Path:
 def _settings(prepared: Prepared, address: str, token: str) -> list[Setting]:
     fleet, task = prepared.fleet, prepared.task
     federated = task.mode == "federated"
-    settings = []
+    settings, said_s = [], fleet.said_s(task)
     for number, name in enumerate(fleet.names):
         rows = np.column_stack(
             [fleet.states[number], fleet.compute_left[number], fleet.bandwidth_left[number]]
@@ -172,6 +172,7 @@ def _settings(prepared: Prepared, address: str, token: str) -> list[Setting]:
             latency_s=float(fleet.latency_s[number]),
             states=tuple((p, compute, bandwidth) for p, compute, bandwidth in rows.tolist()),
             seed=fleet.seed,
+            sample_s=None if np.isnan(said_s[number]) else float(said_s[number]),
         )
         settings.append(
             Setting(
