@@ -27,9 +27,10 @@ def _run(how: str, task: Path, fleet: Path, folder: Path) -> Report:
         from melisma.live.training import train
 
         return train(task, fleet, folder=folder)
-    from melisma.simulation.simulation import simulate
+    from melisma.simulation.simulation import Options, simulate
 
-    return simulate(task, fleet, folder=folder)
+    # One by one, as live: sums in another order would part the models in thousands of steps.
+    return simulate(task, fleet, Options(work="train"), folder=folder)
 
 
 def _told(report: Report) -> dict[str, Any]:

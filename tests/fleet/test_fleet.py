@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from melisma.errors import SettingError
 from melisma.fleet.channel import Floats
+from melisma.fleet.emulation import Pace
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.fleet_file import FleetFile
 from melisma.fleet.muster import muster
@@ -248,7 +249,7 @@ def test_a_live_device_is_in_the_state_of_the_simulated_one() -> None:
         states = found.states_in(cycle)
         for number, device in enumerate(devices):
             device.enter(cycle)
-            assert device._pace is not None
+            assert isinstance(device._pace, Pace)
             assert device._pace.share == found.compute_left[number, states[number]]
 
 

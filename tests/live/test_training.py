@@ -21,6 +21,7 @@ from melisma.cycle import events as ev
 from melisma.cycle.report import Report
 from melisma.cycle.trace import Step, read_trace
 from melisma.errors import DataError, SettingError
+from melisma.fleet.emulation import Pace
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.fleet_file import FleetTable
 from melisma.fleet.muster import muster
@@ -380,7 +381,7 @@ def slower_from_the_first_cycle_on(**said: Any) -> Any:
         for cycle in range(4):
             device = Device(device_of(said, states, seed), 0)
             device.enter(cycle)
-            assert device._pace is not None
+            assert isinstance(device._pace, Pace)
             rates.append(device._pace.share)
         if rates[0] > rates[1] == rates[2] == rates[3]:
             return device_of(said, states, seed)

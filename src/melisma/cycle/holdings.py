@@ -27,8 +27,11 @@ class Holdings:
     def has(self, shards: Ints, learners: Ints) -> NDArray[np.bool_]:
         """Whether there is each of these pairs."""
         sought = shards * LEARNERS + learners
-        place = np.searchsorted(self.pairs, sought)
-        there: NDArray[np.bool_] = np.append(self.pairs, -1)[place] == sought
+        # In their order, so that one search goes on where the last one ended.
+        order = np.argsort(sought)
+        place = np.searchsorted(self.pairs, sought[order])
+        there = np.empty(sought.size, np.bool_)
+        there[order] = np.append(self.pairs, -1)[place] == sought[order]
         return there
 
     def of(self, shards: Ints, learners: Ints) -> tuple[Ints, Ints]:
@@ -44,18 +47,17 @@ class Holdings:
         found = self.pairs[spans(starts, counts)] % LEARNERS
         place = _places(learners, found)
         known = place >= 0
-        ranked = np.lexsort((place[known], where[known]))
-        return where[known][ranked], place[known][ranked]
+        where, place = where[known], place[known]
+        ranked = np.argsort(where * LEARNERS + place)
+        return where[ranked], place[ranked]
 
 
 def _places(among: Ints, sought: Ints) -> Ints:
     """Where each number is, -1 where it is not."""
-    if not among.size:
-        return np.full(sought.size, -1)
-    order = np.argsort(among)
-    near = np.searchsorted(among, sought, sorter=order)
-    place = order[np.minimum(near, among.size - 1)]
-    return np.where(among[place] == sought, place, -1)
+    table = np.full(int(max(among.max(initial=0), sought.max(initial=0))) + 1, -1)
+    table[among] = np.arange(among.size)
+    places: Ints = table[sought]
+    return places
 
 
 NOTHING_HELD = Holdings(np.empty(0, np.int64))

@@ -85,9 +85,10 @@ def deal(state: State, who: Ints, counts: Ints) -> Rows:
 
 def _problem(state: State, who: Ints) -> CycleProblem:
     own = state.learners.own.counts[who] if state.federated else None
-    held = 0 if state.federated else held_ahead(state, who)
     if state.scheme.needs != "costs":
-        return blind_problem(state.task, who.size, held, own)
+        # Where costs are not known, what is held makes no difference to them.
+        return blind_problem(state.task, who.size, 0, own)
+    held = 0 if state.federated else held_ahead(state, who)
     known = state.learners.costs[:, :, who]
     return cycle_problem(state.task, Estimates(*(Estimate(*cost) for cost in known)), held, own)
 

@@ -64,6 +64,46 @@ class Pace:
 
 
 @dataclass
+class Tempo:
+    """Makes pieces of work take as long as is said of each, however soon this machine has done it.
+
+    `worked` is called after a piece that began at the last call, or at `begin`. What lies between
+    pieces takes as long as it takes here.
+    """
+
+    now_s: Callable[[], float]
+    sleep: Callable[[float], None]
+    _mark_s: float = field(init=False, default=float("-inf"))
+    _free_s: float = field(init=False, default=float("-inf"))
+
+    def begin(self) -> None:
+        """A piece of work begins."""
+        self._mark_s = self.now()
+
+    def worked(self, seconds: float) -> None:
+        """It is done, and the next one begins."""
+        self._free_s = max(self._free_s, self._mark_s + seconds)
+        self.begin()
+
+    def now(self) -> float:
+        """The time on the device."""
+        return max(self.now_s(), self._free_s)
+
+    def rest(self) -> None:
+        """Wait for the device, if it is a nap behind."""
+        self._wait(least_s=NAP_S)
+
+    def settle(self) -> None:
+        """Wait for the device."""
+        self._wait(least_s=0.0)
+
+    def _wait(self, least_s: float) -> None:
+        left_s = self._free_s - self.now_s()
+        if left_s > least_s:
+            self.sleep(left_s)
+
+
+@dataclass
 class Link:
     """Makes bytes take as long as on a link of some bandwidth and latency, one way at a time.
 

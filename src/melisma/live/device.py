@@ -9,7 +9,7 @@ import time
 import msgspec
 import numpy as np
 
-from melisma.fleet.emulation import Link, Pace
+from melisma.fleet.emulation import Link, Pace, Tempo
 from melisma.fleet.states import states_in
 
 
@@ -32,20 +32,21 @@ class Device:
 
     def __init__(self, emulated: Emulated | None, number: int = 0) -> None:
         self._emulated, self._number = emulated, number
-        self._worked_s = 0.0  # of samples, undisturbed
         self.enter(0)
 
     def enter(self, cycle: int) -> None:
         """A cycle begins, in a state of its own."""
-        self._pace: Pace | None = None
+        self._pace: Pace | Tempo | None = None
         self._link: Link | None = None
         if (what := self._emulated) is None:
             return
         _, compute, bandwidth = what.states[self._state(what, cycle)]
-        share, used_s = what.share * compute, time.process_time
-        if what.sample_s is not None:
-            share, used_s = compute, lambda: self._worked_s
-        self._pace = Pace(share, used_s, time.monotonic, time.sleep)
+        self._sample_s = (what.sample_s or 0.0) / compute
+        if what.sample_s is None:
+            share = what.share * compute
+            self._pace = Pace(share, time.process_time, time.monotonic, time.sleep)
+        else:
+            self._pace = Tempo(time.monotonic, time.sleep)
         self._link = Link(
             what.bandwidth_bps * bandwidth, what.latency_s, time.monotonic, time.sleep
         )
@@ -64,9 +65,9 @@ class Device:
             self._pace.begin()
 
     def worked(self, samples: int) -> None:
-        """So many more samples are trained."""
-        if self._emulated is not None:
-            self._worked_s += samples * (self._emulated.sample_s or 0.0)
+        """So many samples are trained since the last call, or since work began."""
+        if isinstance(self._pace, Tempo):
+            self._pace.worked(samples * self._sample_s)
 
     def rest(self) -> None:
         """Wait for the device now and then; called after every small piece of work."""

@@ -89,6 +89,7 @@ class Learners:
         self._learned[:, 2] = 1.0
         self._measured = np.zeros(count, np.bool_)
         self._held = NOTHING_HELD
+        self._new: list[tuple[Ints, Ints]] = []  # held, too
         self._holds = np.zeros(count, np.int64)
         self._free_s = np.zeros(count)
         self._had = np.zeros(count, np.int64)  # the last assignment, by cycle and attempt
@@ -110,6 +111,7 @@ class Learners:
             begin_s = np.full(who[at].size, at_s)
             ends_s[at] = self._benchmark(who[at], begin_s, seconds)
             costs[:, :, at] = self._experience(who[at]).costs()
+        self._stored()
         return ends_s, costs
 
     def bounds(self, who: Ints, at_s: float, order: do.AskBound, held: Ints) -> tuple[Floats, Ints]:
@@ -117,6 +119,7 @@ class Learners:
         says_s, asked = np.empty(who.size), np.empty(who.size, np.int64)
         for at in blocks(who.size):
             says_s[at], asked[at] = self._bounds(who[at], at_s, order, held[at])
+        self._stored()
         return says_s, asked
 
     def _bounds(
@@ -144,6 +147,7 @@ class Learners:
         An order that one has had already, or an older one, is not followed.
         """
         parts = [self._train(order, places[at], samples[at], at_s) for at in blocks(places.size)]
+        self._stored()
         return Handed.joined(parts or [self._train(order, places, samples, at_s)])
 
     def _train(self, order: do.Dispatch, places: Ints, samples: Ints, at_s: float) -> Handed:
@@ -155,10 +159,11 @@ class Learners:
         self._devices.enter(order.cycle, who)
         began_s = np.maximum(at_s, self._free_s[who])
         takes, wait_s = self._takes(who, began_s), (began_s - at_s) * self.clock[who]
-        given = Given(self._missing(who, shards), samples, order.passes[places])
+        lacking = self._lacking(who, shards)
+        given = Given(shards.sums(lacking), samples, order.passes[places])
         left_s = order.seconds_left - wait_s
         done = course(takes, given, left_s, self._kept_s(who, takes), self._task.batch)
-        self._keep(who, shards, done.came)
+        self._keep(who, shards, lacking, done.came)
         costs = self._learn(who, wait_s, given, done)
         nothing = np.zeros(who.size)
         phases = (wait_s, done.down_s, done.fetch_s, nothing, done.train_s, done.up_s)
@@ -178,26 +183,27 @@ class Learners:
         known_s = reserve_s(self._experience(who), self._task, takes.carry_s)
         return np.where(self._measured[who], known_s, reserve_s(None, self._task, takes.carry_s))
 
-    def _missing(self, who: Ints, shards: Rows) -> Ints:
-        """How many of these shards each has to fetch."""
+    def _lacking(self, who: Ints, shards: Rows) -> Ints:
+        """1 for each of these shards that is not there yet, 0 for the others."""
         if self._task.mode == "federated":
-            return np.zeros(who.size, np.int64)
-        here = self._held.has(shards.flat, who[shards.places])
-        missing: Ints = shards.counts - shards.sums(here.astype(np.int64))
-        return missing
+            return np.zeros(shards.flat.size, np.int64)
+        return (~self._held.has(shards.flat, who[shards.places])).astype(np.int64)
 
-    def _keep(self, who: Ints, shards: Rows, came: Floats) -> None:
+    def _keep(self, who: Ints, shards: Rows, lacking: Ints, came: Floats) -> None:
         """Of the shards that each lacked, so many came, the first ones first; whole ones stay."""
         if self._task.mode == "federated" or not who.size:
             return
-        places = shards.places
-        lacking = ~self._held.has(shards.flat, who[places])
-        nth = np.cumsum(lacking) - np.repeat(
-            np.concatenate([[0], np.cumsum(lacking)])[shards.starts], shards.counts
-        )
-        kept = lacking & (nth <= np.floor(came + 1e-9)[places])
-        self._held = self._held.plus(shards.flat[kept], who[places[kept]])
+        places, upto = shards.places, np.concatenate([[0], np.cumsum(lacking)])
+        nth = upto[1:] - np.repeat(upto[shards.starts], shards.counts)
+        kept = (lacking > 0) & (nth <= np.floor(came + 1e-9)[places])
+        self._new.append((shards.flat[kept], who[places[kept]]))
         self._holds += np.bincount(who[places[kept]], minlength=self._holds.size)
+
+    def _stored(self) -> None:
+        """What came to blocks of learners, all at once: each merge goes through everything held."""
+        if self._new:
+            shards, who = (np.concatenate(parts) for parts in zip(*self._new, strict=True))
+            self._held, self._new = self._held.plus(shards, who), []
 
     def _learn(self, who: Ints, wait_s: Floats, given: Given, done: Course) -> Floats:
         """What the cycle told each of those who have measured themselves; the costs it reports."""
@@ -262,10 +268,11 @@ class Learners:
         if self._task.mode == "federated":
             return np.minimum(self._own[who], SUBSET), np.zeros(who.size, np.int64)
         shards = subset_shards(self._task, who)
-        missing = self._missing(who, shards)
+        lacking = self._lacking(who, shards)
+        missing = shards.sums(lacking)
         begun = np.maximum(np.ceil(left_s / takes.ship_s), 1.0)
         fetched = np.minimum(missing, begun).astype(np.int64)
-        self._keep(who, shards, fetched.astype(np.float64))
+        self._keep(who, shards, lacking, fetched.astype(np.float64))
         return shards.counts - missing + fetched, fetched
 
     def _shipped(self, who: Ints, takes: Takes, fetched: Ints) -> tuple[Floats, ...]:
