@@ -30,7 +30,8 @@ def one_by_one(turns: list[tuple[float, float]], begin_s: float, awake_s: float)
         if to_s <= now_s:
             continue
         before_s = max(0.0, from_s - now_s)
-        if left_s <= before_s:
+        # Who is asleep already does nothing before it wakes, not even nothing.
+        if from_s > now_s and left_s <= before_s:
             return now_s + left_s
         left_s -= before_s
         now_s = to_s
