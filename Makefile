@@ -20,14 +20,15 @@ help:  ## List the targets
 run: $(RUN)  ## Train digits on four emulated devices
 	@$(BIN)/melisma run
 
-# Folders whose tests only compute, and may share the machine; the others start processes and wait.
-ALONGSIDE := $(addprefix tests/,allocation contracts cycle fleet learning simulation)
+# Folders whose tests may share the machine, but for those marked alone; in the others time matters.
+ALONGSIDE := $(addprefix tests/,allocation cli contracts cycle fleet learning simulation)
 
 test: check system  ## Run the checks, then all tests, or those that ARGS says
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 $(ALONGSIDE)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m 'not alone' $(ALONGSIDE)
+	$(BIN)/python -m pytest -m alone $(ALONGSIDE)
 	$(BIN)/python -m pytest $(addprefix --ignore=,$(ALONGSIDE))
 endif
 

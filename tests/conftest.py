@@ -1,9 +1,13 @@
 """Settings of every test."""
 
+import os
 import socket
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Tests say themselves how wide a terminal is; those that run side by side are told of one.
+os.environ.pop("COLUMNS", None)
 
 # How long things take is for the benchmarks to say.
 settings.register_profile("melisma", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -123,6 +123,7 @@ def test_this_device_is_predicted_and_checked(folder: Path) -> None:
     assert report["flops"]["predicted_s"] is None
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("learner", ["half", "timed"])
 def test_an_emulated_device_is_as_slow_as_the_fleet_says(folder: Path, learner: str) -> None:
     files = (folder / "TASK.toml", "--fleet", folder / "FLEET.toml", "--learner", learner)

@@ -275,6 +275,7 @@ def test_in_a_terminal_each_learner_is_shown(place: Path) -> None:
     assert "the deadline of 6 s held in 2 of 2 cycles" in text
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(240)
 def test_without_arguments_four_unlike_devices_learn_digits(tmp_path: Path) -> None:
     """The main job, as `make run` does it."""
