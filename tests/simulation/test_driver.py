@@ -235,3 +235,10 @@ def test_a_benchmark_that_is_cut_short_fetches_no_more_than_it_had_time_for() ->
     # Of eight shards that take 3.2 s each it had time for a few; the model took 6.7 s.
     assert 1 <= costs[1, 2, 0] < 8
     assert report.cycles == () or report.cycles[0].assignments[0].shipped > 0
+
+
+def test_who_sleeps_for_ever_before_it_is_measured_holds_up_nobody(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("learner,at_s,what\nhare,0.001,sleep\n")
+    report = run(among=fleet(trace=str(tmp_path / "trace.csv")), cycles=2)
+    assert report.outcome == "done"
+    assert all(1 not in cycle.assignments.learner for cycle in report.cycles)

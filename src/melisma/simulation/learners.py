@@ -134,7 +134,10 @@ class Learners:
         if new.any():
             says_s[new] = self._benchmark(who[new], says_s[new], deadline_s)
         held = np.minimum(held, self._holds[who])
-        asked = bound(self._experience(who), self._task, order.deadline_s, held)
+        known, asked = self._measured[who], np.zeros(who.size, np.int64)
+        if known.any():
+            mine = self._experience(who[known])
+            asked[known] = bound(mine, self._task, order.deadline_s, held[known])
         none = (asked == 0) & awake & np.isfinite(says_s)
         if none.any() and order.deadline_s == deadline_s:
             # Nothing to do, and no cycle that would tell: maybe it can do more by now.
