@@ -92,7 +92,7 @@ def test_the_conditions_tell_an_optimum_from_its_neighbours() -> None:
 def test_the_exact_plan_is_what_a_general_solver_finds_or_better(kind: str) -> None:
     rng = np.random.default_rng(len(kind))
     gaps = []
-    for _ in range(12):
+    for _ in range(25):
         p = fleet(rng, int(rng.integers(1, 9)), kind)
         gaps.append(general_optimum(p) / feel(p, integral=False).efficiency - 1)
     assert max(gaps) < 1e-10
