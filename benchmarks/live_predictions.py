@@ -6,8 +6,6 @@ how fast the device multiplies matrices.
 
 import json
 import statistics
-import subprocess
-import sys
 from typing import Any
 
 from benchmarks import processes
@@ -50,19 +48,8 @@ def measure(quick: bool) -> dict[str, Any]:
 def _errors(name: str) -> dict[str, float]:
     """One run of `melisma bench`."""
     where = ["--fleet", str(FIRST / "fleet.toml"), "--learner", name]
-    command = [sys.executable, "-c", MELISMA, "bench", str(FIRST / "task.toml"), *where]
-    done = subprocess.run(
-        [*command, "--shards", str(SHARDS), "--json"],
-        cwd=processes.ROOT,
-        env=processes.environment(),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"melisma bench for {name}: {done.stderr.strip()[-600:]}")
-    said = json.loads(done.stdout)
+    command = ["-c", MELISMA, "bench", str(FIRST / "task.toml"), *where]
+    said = json.loads(processes.said([*command, "--shards", str(SHARDS), "--json"], LIMIT_S))
     found = (
         said["train"]["sb"][-1]["error_percent"],
         said["download"]["sb"][-1]["error_percent"],

@@ -83,6 +83,22 @@ def end(popen: subprocess.Popen[str]) -> None:
     popen.communicate()
 
 
+def said(arguments: Sequence[str], limit_s: float) -> str:
+    """What a command of this interpreter prints; if it fails, an error with what it complained."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(arguments)}: {done.stderr.strip()[-1000:]}")
+    return done.stdout
+
+
 def environment() -> dict[str, str]:
     """The environment of a measured process: this repository's packages, compiled once."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "src")])

@@ -6,8 +6,6 @@ matter. A plan is the number of shards and passes of each learner.
 
 import json
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -82,18 +80,8 @@ def _laid_out(folder: Path, scheme: str, cycles: int) -> None:
 
 
 def _said(how: str, folder: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.simulation_pair", how, str(folder)],
-        cwd=processes.ROOT,
-        env=processes.environment(),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"{how}: {done.stderr.strip()[-1000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    pair = ["-m", "benchmarks.simulation_pair", how, str(folder)]
+    found: dict[str, Any] = json.loads(processes.said(pair, LIMIT_S).splitlines()[-1])
     return found
 
 

@@ -5,8 +5,6 @@ whole process, from its start to its end.
 """
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -118,17 +116,7 @@ def _task(kind: str, learners: int) -> str:
 
 
 def _called(arguments: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.simulation_cli", *arguments],
-        cwd=processes.ROOT,
-        env=processes.environment(),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"melisma simulate: {done.stderr.strip()[-600:]}")
-    cycles = json.loads(done.stdout)["cycles"]
+    printed = processes.said(["-m", "benchmarks.simulation_cli", *arguments], LIMIT_S)
+    cycles = json.loads(printed)["cycles"]
     if len(cycles) != CYCLES or any(cycle["ending"] != "averaged" for cycle in cycles):
-        raise RuntimeError(f"not every cycle ended with a model: {done.stdout[-600:]}")
+        raise RuntimeError(f"not every cycle ended with a model: {printed[-600:]}")
