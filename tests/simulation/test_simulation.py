@@ -16,7 +16,7 @@ TIMING = Options(work="timing")
 
 
 def test_ctrl_c_ends_a_run_and_keeps_what_there_is(tmp_path: Path) -> None:
-    pressed = []
+    pressed: list[Step] = []
 
     def press(step: Step) -> None:
         if isinstance(step.event, ev.Evaluated) and not pressed:
