@@ -83,6 +83,23 @@ def _million() -> tuple[Wanted, ...]:
     return tuple(found)
 
 
+def _live() -> tuple[Wanted, ...]:
+    names = list(simulation_live.SETTINGS)
+    times = (
+        Wanted(f"cycle times of {name}, median error", _cell(name, "median error %"), 5, unit="%")
+        for name in names
+    )
+    plans = (
+        Wanted(
+            f"cycles of {name} with the same plans",
+            _cell(name, "same plans"),
+            least=simulation_live.CYCLES,
+        )
+        for name in names
+    )
+    return (*times, *plans)
+
+
 PARTS = {
     "updates": Part(
         "Learner updates a second",
@@ -100,15 +117,7 @@ PARTS = {
         "Live beside simulated",
         simulation_live.measure,
         simulation_live.COLUMNS,
-        tuple(
-            Wanted(
-                f"cycle times of {scheme}, median error",
-                _cell(scheme, "median error %"),
-                5,
-                unit="%",
-            )
-            for scheme in simulation_live.PASSES
-        ),
+        _live(),
     ),
 }
 
