@@ -29,6 +29,11 @@ class Setting(NamedTuple):
     passes: int | None
     shard_samples: int = 300
 
+    @property
+    def fine(self) -> bool:
+        """Whether plans are so fine that what was measured never gives the same one twice."""
+        return self.shard_samples < 300
+
 
 SETTINGS = {
     "equal": Setting("equal", 1),
