@@ -7,10 +7,10 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from melisma.cycle.assignments import Assignments
-from melisma.cycle.picture import COLORS, CYCLES, LEARNERS, LEFT, Scale
+from melisma.cycle.picture import COLORS, CYCLES, LEARNERS, LEFT
 from melisma.cycle.report import Report
-from melisma.cycle.svg import BAND
 from melisma.cycle.trace import Step
+from melisma.svg import BAND, Scale
 from tests.cycle.acted import Device
 from tests.cycle.test_report import PLAYS, played, report, trace
 

@@ -31,6 +31,16 @@ NETWORKS: dict[str, list[nn.Module]] = {
     ],
     "cnn": [*conv(1, 32, 3, 1), *conv(32, 64, 3, 1), nn.Flatten(), *linear(3136, 512, 10)],
     "lenet": [*conv(1, 20, 5, 1), *conv(20, 50, 5, 0), nn.Flatten(), *linear(800, 128, 84, 10)],
+    "alexnet": [
+        nn.Conv2d(3, 64, 3, stride=2, padding=1),
+        nn.MaxPool2d(2),
+        *conv(64, 192, 3, 1),
+        nn.Conv2d(192, 384, 3, padding=1),
+        nn.Conv2d(384, 256, 3, padding=1),
+        *conv(256, 256, 3, 1),
+        nn.Flatten(),
+        *linear(1024, 512, 256, 10),
+    ],
 }
 
 
@@ -47,8 +57,9 @@ def counted(layers: list[nn.Module]) -> ModelSize:
     for layer in network:
         if isinstance(layer, nn.Conv2d | nn.Linear):
             layer.register_forward_hook(count)
-    image = torch.zeros(1, 1, 28, 28)
     flat = isinstance(layers[0], nn.Linear)
+    coloured = isinstance(layers[0], nn.Conv2d) and layers[0].in_channels == 3
+    image = torch.zeros(1, 3, 32, 32) if coloured else torch.zeros(1, 1, 28, 28)
     result = network(image.flatten(1) if flat else image)
     assert result.shape == (1, 10)
     return ModelSize(sum(each.numel() for each in network.parameters()), sum(seen))

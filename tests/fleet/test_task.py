@@ -171,7 +171,10 @@ def test_what_does_not_fit_together_is_named(
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"model": '"resnet"'}, "task: the size of model 'resnet' is not known (known are cnn,"),
+        (
+            {"model": '"resnet"'},
+            "task: the size of model 'resnet' is not known (known are alexnet,",
+        ),
         (
             {"model": '"resnet"', "sizes": "{ model_bytes = 4 }"},
             "task: the size of model 'resnet' is not known",

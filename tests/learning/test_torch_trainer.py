@@ -29,6 +29,12 @@ def blobs(count: int = 600, seed: int = 0) -> Split:
     return Split(samples, labels)
 
 
+def in_colour(split: Split) -> Split:
+    """The same images with a border, in three equal colours."""
+    framed = np.pad(split.samples, ((0, 0), (2, 2), (2, 2)))
+    return Split(np.repeat(framed[..., None], 3, axis=3), split.labels)
+
+
 def generator() -> np.random.Generator:
     return np.random.default_rng(5)
 
@@ -48,11 +54,13 @@ def test_a_model_of_layers_is_what_was_asked_for() -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_learns(name: str) -> None:
     args = {"layers": [784, 30, 10]} if name == "mlp" else {}
-    adam = Optimizer(name="adam", lr=2e-3)
+    seen = in_colour if name == "alexnet" else lambda split: split
+    # The deepest needs small steps: with 2e-3 some seeds do not learn in three passes.
+    adam = Optimizer(name="adam", lr=5e-4 if name == "alexnet" else 2e-3)
     trainer = TorchTrainer(replace(TASK, model=name, model_args=args, optimizer=adam))
-    before = trainer.score(trainer.initial(), blobs(200, 1))
-    trained = trainer.train(trainer.initial(), blobs(), 3, generator(), NEVER)
-    after = trainer.score(trained.parameters, blobs(200, 1))
+    before = trainer.score(trainer.initial(), seen(blobs(200, 1)))
+    trained = trainer.train(trainer.initial(), seen(blobs()), 3, generator(), NEVER)
+    after = trainer.score(trained.parameters, seen(blobs(200, 1)))
     assert trained.visits == 1800
     assert after.accuracy > max(0.5, before.accuracy)
     assert after.loss < before.loss

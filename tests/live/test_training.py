@@ -403,7 +403,7 @@ def test_no_process_outlives_its_parent(place: Path) -> None:
     from melisma.live.agent import Setting
 
     setting = Setting(name="x", orchestrator="http://127.0.0.1:9", cache=str(place / "c"))
-    process = processes._started(setting, place / "x.log")
+    process = processes._started("melisma.live.agent", setting, place / "x.log")
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(20) == 1

@@ -7,11 +7,8 @@ read: the last `CYCLES` cycles and the first `LEARNERS` learners, and a note say
 loss are always those of all cycles.
 """
 
-import os
 from collections.abc import Iterable
-from dataclasses import dataclass
-from math import floor, isfinite, log10
-from pathlib import Path
+from math import floor, isfinite
 from textwrap import wrap
 from xml.sax.saxutils import escape
 
@@ -20,15 +17,31 @@ import numpy as np
 from melisma.cycle.assignments import Assignment
 from melisma.cycle.events import PHASES
 from melisma.cycle.report import Cycle, Report
-from melisma.cycle.svg import BAND, GREY, INK, PALE, RED, clean, dashes, line, rect, short, text
+from melisma.svg import (
+    BAND,
+    GREY,
+    INK,
+    LETTER,
+    PALE,
+    RED,
+    WIDTH,
+    Picture,
+    Scale,
+    clean,
+    dashes,
+    line,
+    rect,
+    short,
+    text,
+)
 
 CYCLES, LEARNERS = 12, 40
-WIDTH, LEFT, RIGHT = 960, 150, 84
+LEFT, RIGHT = 150, 84
 TOP, HEADER, SCORES = 92, 52, 96
 ROW, SMALL_ROW, MANY = 26, 16, 16
 NAME = 20
 ROOM = 1.05  # of the longest cycle or the deadline, so that its end is seen
-LETTER, TICK = 6.4, 34  # pixels
+TICK = 34  # pixels
 COLORS = dict(
     zip(PHASES, ("#e6e9ed", "#9ecae1", "#4a90c2", "#b39ddb", "#2a9d6f", "#f0a04b"), strict=True)
 )
@@ -39,49 +52,9 @@ HATCH = (
 )
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A picture that notebooks show and files keep."""
-
-    svg: str
-
-    @classmethod
-    def of(cls, report: Report) -> "Picture":
-        """The picture of a run, whole or not."""
-        return cls(_Drawing(report).drawn())
-
-    def _repr_svg_(self) -> str:
-        return self.svg
-
-    def save(self, path: Path | str) -> Path:
-        """Write it; a kill leaves the old file or the new one."""
-        target = Path(path)
-        part = target.with_name(f"{target.name}.{os.getpid()}.part")
-        part.write_text(self.svg, encoding="utf-8")
-        part.replace(target)
-        return target
-
-
-@dataclass(frozen=True)
-class Scale:
-    """From quantities to places, from end to end."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        """The place of a value."""
-        span = self.high - self.low
-        part = (value - self.low) / span if span > 0 else 0.0
-        return self.start + part * (self.end - self.start)
-
-    def ticks(self, about: int) -> list[float]:
-        """Round values, about so many."""
-        step = _round_step((self.high - self.low) / about)
-        first = floor(self.low / step) + (self.low % step > 0)
-        return [step * k for k in range(first, floor(self.high / step + 1e-9) + 1)]
+def picture_of(report: Report) -> Picture:
+    """The picture of a run, whole or not."""
+    return Picture(_Drawing(report).drawn())
 
 
 class _Drawing:
@@ -308,9 +281,3 @@ def _ends(
     taken.append(place)
     said = f"{last:.1%}" if name == "accuracy" else f"{name} {last:.3g}"
     yield text(last_x + 8, place, said, color, 'font-weight="600"')
-
-
-def _round_step(least: float) -> float:
-    """1, 2 or 5 times a power of ten, not below."""
-    power = 10.0 ** floor(log10(max(least, 1e-12)))
-    return next(power * k for k in (1, 2, 5, 10) if power * k >= least * (1 - 1e-9))

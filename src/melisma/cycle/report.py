@@ -26,7 +26,7 @@ from melisma.fleet.task import Task
 from melisma.learning import metrics
 
 if TYPE_CHECKING:
-    from melisma.cycle.picture import Picture
+    from melisma.svg import Picture
 
 Ending = Literal["under way", "averaged", "empty", "cut short"]
 
@@ -294,9 +294,9 @@ class Report:
 
     def plot(self) -> "Picture":
         """The run as a picture."""
-        from melisma.cycle.picture import Picture
+        from melisma.cycle.picture import picture_of
 
-        return Picture.of(self)
+        return picture_of(self)
 
     def as_dict(self) -> dict[str, Any]:
         """All but the trace, ready for JSON; numbers that are not known are None.

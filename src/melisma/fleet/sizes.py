@@ -67,6 +67,12 @@ MODELS = {
     + dense(1568, 1000, 500, 10),
     "cnn": convolution(1, 32, 3, 28) + convolution(32, 64, 3, 14) + dense(3136, 512, 10),
     "lenet": convolution(1, 20, 5, 26) + convolution(20, 50, 5, 9) + dense(800, 128, 84, 10),
+    "alexnet": convolution(3, 64, 3, 16)
+    + convolution(64, 192, 3, 8)
+    + convolution(192, 384, 3, 4)
+    + convolution(384, 256, 3, 4)
+    + convolution(256, 256, 3, 4)
+    + dense(1024, 512, 256, 10),
 }
 DATA = {
     "mnist": DataSize(60_000, 785),

@@ -1,6 +1,6 @@
-"""Learners as processes of this machine, each standing for a device of the fleet.
+"""Learners and nodes as processes of this machine, each standing for a device.
 
-A learner ends with this process, however that ends: its standard input is held open from here.
+It ends with this process, however that ends: its standard input is held open from here.
 What it writes goes to a file of its own.
 """
 
@@ -13,21 +13,30 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
-
-from melisma.live.agent import Setting
 
 LAST_WORDS = 400
 GRACE_S = 5.0
 Gone = Callable[[int, str], None]
 
 
+class Named(Protocol):
+    """A setting, which goes to the process as JSON."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+
 @contextlib.asynccontextmanager
-async def learners(settings: Sequence[Setting], logs: Path, gone: Gone) -> AsyncIterator[None]:
+async def learners(
+    settings: Sequence[Named], logs: Path, gone: Gone, module: str = "melisma.live.agent"
+) -> AsyncIterator[None]:
     """Run a process for each setting; `gone` is told the number of one that ends, and why."""
     processes = [
-        _started(setting, logs / f"{number}.log") for number, setting in enumerate(settings)
+        _started(module, setting, logs / f"{number}.log") for number, setting in enumerate(settings)
     ]
 
     async def watched(number: int, process: "subprocess.Popen[bytes]") -> None:
@@ -70,13 +79,13 @@ def _last_words(name: str, log: Path, code: int) -> str:
     return last if last.startswith(name) else f"{name}: {last}"
 
 
-def _started(setting: Setting, log: Path) -> "subprocess.Popen[bytes]":
+def _started(module: str, setting: Named, log: Path) -> "subprocess.Popen[bytes]":
     # One thread for each learner: a device's speed is a share of one core.
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "melisma.live.agent"],
+            [sys.executable, "-P", "-m", module],
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=file,

@@ -9,10 +9,24 @@ from collections.abc import Iterable
 from math import floor, isfinite, isnan
 from statistics import fmean
 
-from melisma.cycle.picture import LETTER, WIDTH, Picture, Scale
-from melisma.cycle.svg import BAND, GREY, INK, PALE, RED, clean, line, rect, short, text
 from melisma.simulation.comparison import Comparison, Interval
 from melisma.simulation.comparison_figures import TIMES, WORK, number
+from melisma.svg import (
+    BAND,
+    GREY,
+    INK,
+    LETTER,
+    PALE,
+    RED,
+    WIDTH,
+    Picture,
+    Scale,
+    clean,
+    line,
+    rect,
+    short,
+    text,
+)
 
 Points = list[tuple[float, float]]
 

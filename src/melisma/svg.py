@@ -1,8 +1,13 @@
 """SVG by hand: the few shapes that pictures here are made of, and their colours."""
 
+import os
+from dataclasses import dataclass
+from math import floor, log10
+from pathlib import Path
 from unicodedata import east_asian_width
 from xml.sax.saxutils import escape, quoteattr
 
+WIDTH, LETTER = 960, 6.4  # pixels, of a picture and of a letter in it
 RED, INK, GREY, PALE, BAND = "#c92a2a", "#1f2933", "#6b7785", "#d5dae0", "#f5f7f9"
 
 
@@ -44,3 +49,49 @@ def short(said: str, most: int) -> str:
         if room < 0:
             return said[: max(place - 1, 0)].rstrip() + "\N{HORIZONTAL ELLIPSIS}"
     return said
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture that notebooks show and files keep."""
+
+    svg: str
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def save(self, path: Path | str) -> Path:
+        """Write it; a kill leaves the old file or the new one."""
+        target = Path(path)
+        part = target.with_name(f"{target.name}.{os.getpid()}.part")
+        part.write_text(self.svg, encoding="utf-8")
+        part.replace(target)
+        return target
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From quantities to places, from end to end."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """The place of a value."""
+        span = self.high - self.low
+        part = (value - self.low) / span if span > 0 else 0.0
+        return self.start + part * (self.end - self.start)
+
+    def ticks(self, about: int) -> list[float]:
+        """Round values, about so many."""
+        step = _round_step((self.high - self.low) / about)
+        first = floor(self.low / step) + (self.low % step > 0)
+        return [step * k for k in range(first, floor(self.high / step + 1e-9) + 1)]
+
+
+def _round_step(least: float) -> float:
+    """1, 2 or 5 times a power of ten, not below."""
+    power = 10.0 ** floor(log10(max(least, 1e-12)))
+    return next(power * k for k in (1, 2, 5, 10) if power * k >= least * (1 - 1e-9))

@@ -1,0 +1,303 @@
+"""A node on a device: the machine of `peer/` by wall time, over Axon, in a process of its own.
+
+One thread computes and asks the machine what to do; it looks for news between two steps. Messages
+come and go on other threads meanwhile. What became of it is one file, its model another.
+"""
+
+import heapq
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from queue import Empty
+
+import msgspec
+from safetensors.numpy import save
+
+from melisma import axon
+from melisma.axon.address import Address
+from melisma.errors import MelismaError, SettingError
+from melisma.fleet.chance import generator
+from melisma.fleet.task import Task
+from melisma.learning.data import DataSet
+from melisma.learning.material import gathered
+from melisma.learning.steps import Steps, steps_for
+from melisma.learning.trainers import train_on_one_thread
+from melisma.live.peer_post import Arrived, Heard, News, Nobody, Post
+from melisma.peer import commands as do
+from melisma.peer.group import Group, part, parts_of
+from melisma.peer.node import Commands, Node
+from melisma.peer.report import NodeReport, Scored, Tally, told
+from melisma.peer.settings import Algorithm
+
+BOARD_S = 1.0
+"""How often a notice board is asked for a neighbour that is not on it yet."""
+
+
+class PeerSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node is told by whoever starts it.
+
+    It trains on part number `part` of `parts` of the data. Neighbours are `addresses` by name, or
+    names alone that a notice `board` or, with `discover`, the local network tells the places of.
+    `path` are folders where modules of one's own are looked for; `out` is where the report and the
+    model go. Times are told since `since`, in seconds since 1970, or since it was started.
+    """
+
+    name: str
+    task: Task
+    algorithm: Algorithm
+    iterations: int
+    compression: str = "none"
+    patience_s: float = 10.0
+    every: int = 0
+    part: int = 0
+    parts: int = 1
+    neighbours: tuple[str, ...] = ()
+    addresses: dict[str, str] = msgspec.field(default_factory=dict)
+    host: str = "127.0.0.1"
+    port: int = 0
+    token: str | None = None
+    tls: bool = False
+    board: str | None = None
+    discover: bool = False
+    advertise: str | None = None
+    path: tuple[str, ...] = ()
+    out: str | None = None
+    since: float | None = None
+
+    @property
+    def group(self) -> Group:
+        """As its machine is made from."""
+        return Group(self.task, self.algorithm, self.iterations, self.compression, self.patience_s)
+
+
+@dataclass
+class Peer:
+    """One node at work; `tell` gets lines for whoever watches."""
+
+    setting: PeerSetting
+    data: DataSet
+    tell: Callable[[str], object]
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        said = self.setting
+        # A later life sorts after an earlier one.
+        life = f"{time.time_ns():020}-{os.getpid()}"
+        rng = generator(said.task.seed, "peer", 1, said.part)
+        samples = parts_of(said.task, self.data.train.labels, said.parts)[said.part]
+        self._steps: Steps = steps_for(said.task, part(self.data.train, samples), rng)
+        self._node: Node = said.group.node(said.name, life, said.neighbours, self._steps)
+        self._tally = Tally(self._node)
+        self._post = Post(
+            said.name,
+            life,
+            said.token,
+            said.patience_s,
+            dict(said.addresses),
+            self._find,
+            status=self._progress,
+        )
+        self._wakes: list[float] = []
+        self._left, self._outcome, self._why, self._scored = 0, "", "", 0
+
+    def run(self) -> NodeReport:
+        """Train with the neighbours until all is done, or `stop` is set."""
+        said = self.setting
+        worker = axon.Worker(
+            host=said.host,
+            port=said.port,
+            name=said.name,
+            token=said.token,
+            tls=said.tls,
+            board=_shown_to(said.board, said.token),
+            announce=said.discover,
+            advertise=said.advertise,
+        )
+        worker.expose(self._post, ["hear", "who", "progress"], name="")
+        with worker.start() as address:
+            self._post.address = address
+            self.tell(f"{said.name} at {address}")
+            late_s = 0.0 if said.since is None else time.time() - said.since
+            self._began = time.monotonic() - late_s
+            self._do(self._node.start(self._now()))
+            while not self._outcome:
+                self._turn()
+            self._post.delivered()
+            return self._reported()
+
+    def _now(self) -> float:
+        return time.monotonic() - self._began
+
+    def _turn(self) -> None:
+        """Hear what there is to hear, and take one step."""
+        computing = self._node.computing
+        if self.stop.is_set():
+            self._outcome, self._why = "cancelled", "interrupted"
+            return
+        wait_s = 0.0 if computing else max(0.0, self._wakes[0] - self._now())
+        while (news := self._news(min(wait_s, 0.2))) is not None:
+            wait_s = 0.0
+            self._do(self._heard(news))
+        while self._wakes and self._wakes[0] <= self._now():
+            heapq.heappop(self._wakes)
+            self._do(self._node.woke(self._now()))
+        if self._outcome or computing is None:
+            return
+        self._steps.step(computing.rate)
+        self._left -= 1
+        if not self._left:
+            self._tally.computed(self._now())
+            self._do(self._node.computed(self._now()))
+            self._score_on_the_way()
+
+    def _news(self, wait_s: float) -> News | None:
+        try:
+            return self._post.news.get(timeout=wait_s) if wait_s else self._post.news.get_nowait()
+        except Empty:
+            return None
+
+    def _heard(self, news: News) -> Commands:
+        match news:
+            case Heard(message):
+                return self._node.heard(self._now(), message)
+            case Nobody(name):
+                return self._node.gone(self._now(), name)
+            case Arrived(took_s):
+                self._node.acknowledged(took_s)
+        return []
+
+    def _do(self, commands: Commands) -> None:
+        self._tally.heard(self._now(), commands)
+        for command in commands:
+            match command:
+                case do.Compute(steps=steps):
+                    self._left = steps
+                case do.Send(to=to, message=message):
+                    self._post.send(to, message)
+                case do.Wake(at_s=at_s):
+                    heapq.heappush(self._wakes, at_s)
+                case do.Finish(why=why):
+                    self._outcome, self._why = "failed" if why else "done", why
+            if line := told(command):
+                self.tell(f"{self.setting.name}: {line}")
+
+    def _score_on_the_way(self) -> None:
+        every = self.setting.every
+        if every and self._node.steps >= self._scored + every:
+            self._score()
+
+    def _score(self) -> None:
+        self._scored = self._node.steps
+        score = self._steps.score(self.data.test)
+        self._tally.scores.append(
+            Scored(
+                self._now(),
+                self._node.steps,
+                self._steps.visits,
+                self._post.sent_bytes,
+                score.accuracy,
+                score.loss,
+            )
+        )
+
+    def _reported(self) -> NodeReport:
+        ended_s = self._now()
+        self._score()
+        self._tally.messages, self._tally.sent_bytes = self._post.sent, self._post.sent_bytes
+        report = self._tally.report(ended_s, self._outcome, self._why, self._steps.visits)
+        if self.setting.out is not None:
+            folder = Path(self.setting.out)
+            _write(folder / "models" / f"{report.name}.safetensors", save(self._steps.arrays()))
+            _write(folder / "reports" / f"{report.name}.json", msgspec.json.encode(report))
+        return report
+
+    def _progress(self) -> dict[str, float]:
+        node = self._node
+        return {
+            "steps": node.steps + (node.computing.steps - self._left if node.computing else 0),
+            "of": node.me.iterations,
+            "updates": node.number,
+            "waiting": node.computing is None and node.steps < node.me.iterations,
+            "sent_bytes": self._post.sent_bytes,
+        }
+
+    def _find(self, name: str) -> str | None:
+        """Where a notice board or the network has it; nowhere, if they do not answer."""
+        said = self.setting
+        try:
+            if said.board is not None:
+                signed = axon.workers(said.board, token=said.token)
+                return next((each.address for each in signed if each.name == name), None)
+            if said.discover:
+                found = axon.discover(BOARD_S)
+                return next((each.address for each in found if each.name == name), None)
+        except MelismaError:
+            return None
+        return None
+
+
+def run_node(
+    setting: PeerSetting,
+    tell: Callable[[str], object] = lambda _: None,
+    stop: threading.Event | None = None,
+    file: str | Path | None = None,
+) -> NodeReport:
+    """Run one node to its end."""
+    for place in setting.path:
+        if place not in sys.path:
+            sys.path.append(place)
+    if not 0 <= setting.part < setting.parts:
+        raise SettingError(
+            f"part {setting.part} of {setting.parts}; expected 0 to {setting.parts - 1}"
+        )
+    material = gathered(setting.task, file)
+    train_on_one_thread()
+    setting = msgspec.structs.replace(setting, task=material.task)
+    return Peer(setting, material.data, tell, stop or threading.Event()).run()
+
+
+def _shown_to(board: str | None, token: str | None) -> str | None:
+    """The address of a notice board with the token to show there."""
+    if board is None or token is None:
+        return board
+    place = Address.parse(board)
+    return str(replace(place, token=place.token or token))
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part_path = path.with_name(f"{path.name}.part")
+    part_path.write_bytes(content)
+    part_path.replace(path)
+
+
+def main() -> None:
+    """A node that another process starts: its setting is the first line of standard input."""
+    setting = msgspec.json.decode(sys.stdin.buffer.readline(), type=PeerSetting)
+    stop = threading.Event()
+
+    def watch() -> None:
+        """Whoever started it holds standard input open; when it closes, it is over."""
+        # Not through `sys.stdin`, whose lock a thread must not hold when the interpreter ends.
+        while os.read(0, 1024):
+            pass
+        stop.set()
+        time.sleep(setting.patience_s)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+    try:
+        report = run_node(setting)
+    except MelismaError as error:
+        sys.exit(f"{setting.name}: {error}")
+    if report.why:
+        sys.exit(f"{setting.name}: {report.why}")
+
+
+if __name__ == "__main__":
+    main()

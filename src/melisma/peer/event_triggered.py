@@ -1,0 +1,51 @@
+"""Event-triggered SGD (George and Gurram): who has moved far enough tells its model.
+
+Every step goes down the gradient and towards the models that the neighbours last told; nobody
+waits. A model is told when its distance from the one told before (the sum over parameters)
+exceeds the threshold, which shrinks with the step size.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from melisma.learning.compression import Compression
+from melisma.peer import commands as do
+from melisma.peer.neighbour import Vector
+from melisma.peer.node import Model, Self
+from melisma.peer.public import Public
+from melisma.peer.settings import Event
+
+
+class EventNode(Public):
+    """A node of event-triggered SGD."""
+
+    def __init__(
+        self,
+        me: Self,
+        neighbours: Iterable[str],
+        model: Model,
+        compression: Compression,
+        said: Event,
+    ) -> None:
+        super().__init__(me, neighbours, model, compression)
+        self._said = said
+        self._pull: Vector = np.zeros_like(model.vector)
+
+    def next(self) -> do.Compute:
+        """One step, from where it is pulled towards its neighbours at the same time."""
+        said, slower = self._said, self._said.epsilon * self.steps + 1
+        self._pull[:] = 0
+        for estimate in self.estimates().values():
+            self._pull += estimate - self.model.vector
+        self._pull *= np.float32(said.pull * said.eta / slower**0.1)
+        return do.Compute(number=self.steps + 1, steps=1, rate=said.eta / slower)
+
+    def after(self, computed: do.Compute) -> list[tuple[float, bytes]]:
+        """The model, if it is far from what was told; at last in any case."""
+        self.model.slopes[:] = 0
+        vector = self.model.vector
+        vector += self._pull
+        moved = float(np.abs(vector - self.own).sum())
+        far = moved > self._said.threshold * computed.rate * vector.size
+        return [(1.0, self.difference())] if far or self.steps >= self.me.iterations else []

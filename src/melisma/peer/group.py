@@ -1,0 +1,104 @@
+"""A group of nodes: what all of them train, and what each of them is made of."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+from zlib import crc32
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from melisma.errors import SettingError
+from melisma.fleet.chance import generator
+from melisma.fleet.task import Partition, Task
+from melisma.learning.compression import compression_for
+from melisma.learning.data import Split
+from melisma.learning.partition import divided
+from melisma.learning.steps import Steps
+from melisma.peer.node import Model, Node, Self
+from melisma.peer.nodes import node_for
+from melisma.peer.settings import Aet, Algorithm, Local
+from melisma.peer.topology import Topology
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Group:
+    """What must be said once for all nodes.
+
+    Each takes `iterations` steps, times its share where nodes are unlike. A neighbour that does not
+    answer for `patience_s` is given up.
+    """
+
+    task: Task
+    algorithm: Algorithm
+    iterations: int
+    compression: str = "none"
+    patience_s: float = 10.0
+
+    def with_share(self, share: float) -> "Group":
+        """The same for a node that is so many times as fast as the mean of all."""
+        if share == 1.0:
+            return self
+        if not isinstance(self.algorithm, Aet | Local):
+            raise SettingError("shares are for rounds: of the algorithms, aet and local have them")
+        algorithm = msgspec.structs.replace(self.algorithm, share=share)
+        return replace(self, algorithm=algorithm, iterations=max(1, round(self.iterations * share)))
+
+    def node(self, name: str, life: str, neighbours: tuple[str, ...], steps: Steps) -> Node:
+        """A node of this group, on a model that begins like everybody's."""
+        compression = compression_for(self.compression)
+        form = {
+            "model": f"{self.task.model} of {steps.vector.size:,} parameters",
+            "start": f"{crc32(steps.vector.tobytes()):08x}",
+            "algorithm": str(self.algorithm.__struct_config__.tag),
+            "compression": compression.name,
+        }
+        me = Self(name, life, self.iterations, form, self.patience_s)
+        model = Model(steps.vector, steps.slopes)
+        return node_for(me, neighbours, model, compression, self.algorithm)
+
+
+@dataclass(frozen=True)
+class Peers:
+    """A group on a topology; `shares` are of the nodes in their order, like if there are none."""
+
+    group: Group
+    topology: Topology
+    shape: str
+    shares: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        count = len(self.topology.names)
+        if self.shares and len(self.shares) != count:
+            raise SettingError(f"{len(self.shares)} shares for {count} nodes; expected one each")
+        for name, group in zip(self.topology.names, self.groups, strict=True):
+            if group.iterations < 1:
+                raise SettingError(f"{name} has no steps; expected at least one")
+
+    @property
+    def groups(self) -> list[Group]:
+        """As each node sees it: its own rounds, and as many steps as they make."""
+        shares = shares_of([*self.shares]) if self.shares else [1.0] * len(self.topology.names)
+        return [self.group.with_share(share) for share in shares]
+
+
+def shares_of(speeds: list[float]) -> list[float]:
+    """What each has of the steps, in proportion to speeds; the mean is 1."""
+    mean = float(np.mean(speeds))
+    return [speed / mean for speed in speeds]
+
+
+def parts_of(task: Task, labels: NDArray[Any], nodes: int) -> list[Ints]:
+    """The samples of each node: like parts of all by the task's partition, none at two nodes."""
+    sizes = np.full(nodes, len(labels) // nodes) + (np.arange(nodes) < len(labels) % nodes)
+    if not sizes.all():
+        raise SettingError(f"{len(labels)} samples are too few for {nodes} nodes")
+    rng = generator(task.seed, "partition")
+    return divided(labels, sizes, task.partition or Partition(), rng)
+
+
+def part(split: Split, samples: Ints) -> Split:
+    """Some of the samples."""
+    return Split(split.samples[samples], split.labels[samples])

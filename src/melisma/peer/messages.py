@@ -1,0 +1,71 @@
+"""What nodes say to each other. Any of it may come late, twice, and in any order.
+
+A node that begins anew has another `life`, which sorts after the one before. What is meant for one
+life is not for the next, and what an earlier life sent is not counted in the next.
+"""
+
+import msgspec
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True, tag_field="says"):
+    """By whom, in which of its lives."""
+
+    sender: str
+    life: str
+
+
+class Hello(Said, frozen=True, kw_only=True, tag=True):
+    """It would like to be a neighbour: what it trains, and how many neighbours it has."""
+
+    form: dict[str, str]
+    degree: int
+
+
+class Welcome(Said, frozen=True, kw_only=True, tag=True):
+    """The answer, for that life: whether it trains, and how far it is.
+
+    Who trains offers its model, in which its own updates are that it does not send any more.
+    """
+
+    to: str
+    degree: int
+    begun: bool
+    done: int
+    steps: int
+    content: bytes
+
+
+class Refusal(Said, frozen=True, kw_only=True, tag=True):
+    """The other answer."""
+
+    to: str
+    why: str
+
+
+class Begun(Said, frozen=True, kw_only=True, tag=True):
+    """It trains, and counts its updates from this one on; from this model, where that matters."""
+
+    done: int
+    content: bytes
+
+
+class Update(Said, frozen=True, kw_only=True, tag=True):
+    """Its update of that number, for that life; to be applied with that step size."""
+
+    to: str
+    number: int
+    rate: float
+    content: bytes
+
+
+class Alive(Said, frozen=True, kw_only=True, tag=True):
+    """It is there, and has nothing else to say."""
+
+
+class Bye(Said, frozen=True, kw_only=True, tag=True):
+    """It has sent so many updates, and there will be no more."""
+
+    last: int
+
+
+Message = Hello | Welcome | Refusal | Begun | Update | Alive | Bye

@@ -1,0 +1,358 @@
+"""A node of training without an orchestrator, without I/O: told what happens, it says what to do.
+
+It greets its neighbours, begins when they have answered or are given up, computes while it may,
+sends what it has computed, applies what comes meanwhile, and ends when it has done its steps and
+its neighbours theirs. When it computes, what it sends and what it makes of what comes is the
+algorithm's, which is a class of its own.
+
+The parameters are one array that the driver trains on: between two steps a node may change them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from melisma.errors import DataError
+from melisma.learning.compression import Compression
+from melisma.peer import commands as do
+from melisma.peer import messages as say
+from melisma.peer.neighbour import Neighbour, Vector
+
+Commands = list[do.Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """All parameters, and the sum of gradients since it was last set to 0; each as one array."""
+
+    vector: Vector
+    slopes: Vector
+
+
+@dataclass(frozen=True)
+class Self:
+    """Who a node is: its name, its life, and what must be the same at its neighbours.
+
+    It takes `iterations` steps. `patience_s` is how long it waits for a neighbour's answer, and how
+    often it looks for one that is gone.
+    """
+
+    name: str
+    life: str
+    iterations: int
+    form: Mapping[str, str]
+    patience_s: float
+
+
+class Node(ABC):
+    """What all algorithms have in common."""
+
+    def __init__(
+        self, me: Self, neighbours: Iterable[str], model: Model, compression: Compression
+    ) -> None:
+        self.me, self.model, self.compression = me, model, compression
+        self.neighbours = {name: Neighbour(name) for name in neighbours}
+        self.number = self.steps = 0
+        """Of updates sent, and of steps taken."""
+        self.now_s = 0.0
+        self.computing: do.Compute | None = None
+        self.began = self.finished = False
+        self._offers: list[say.Welcome] = []
+        self._kept: list[say.Update] = []
+        self._said_bye = False
+
+    # What an algorithm is made of.
+
+    @abstractmethod
+    def next(self) -> do.Compute | None:
+        """What to compute now; nothing while it has to wait."""
+
+    @abstractmethod
+    def after(self, computed: do.Compute) -> list[tuple[float, bytes]]:
+        """Updates to send when that is done: step sizes and contents."""
+
+    @abstractmethod
+    def apply(self, neighbour: Neighbour, update: say.Update, change: Vector) -> None:
+        """What to make of a neighbour's update; it was not applied before."""
+
+    def public(self) -> Vector:
+        """The model that a newcomer begins with."""
+        return self.model.vector
+
+    def finish(self) -> None:  # noqa: B027 - not all need it
+        """All that will come has come."""
+
+    def tells(self) -> bytes:
+        """What neighbours must know of the model to make sense of updates."""
+        return b""
+
+    def told(self, neighbour: Neighbour, content: bytes) -> None:  # noqa: B027 - not all need it
+        """What a neighbour tells of its own."""
+
+    def acknowledged(self, took_s: float) -> None:  # noqa: B027 - not all need it
+        """A message has arrived, and it is known so long after it was sent."""
+
+    # What happens.
+
+    def start(self, at_s: float) -> Commands:
+        """Greet everybody."""
+        self.now_s = at_s
+        greetings: Commands = [self._hello(name) for name in self.neighbours]
+        return [*greetings, do.Wake(at_s=at_s + self.me.patience_s), *self._go_on()]
+
+    def computed(self, at_s: float) -> Commands:
+        """The steps of the last `Compute` are done."""
+        self.now_s = at_s
+        assert self.computing is not None
+        computed, self.computing = self.computing, None
+        self.steps += computed.steps
+        found: Commands = []
+        try:
+            updates = self.after(computed)
+        except DataError as error:
+            self.finished = True
+            return [do.Finish(why=f"it cannot go on: {error}; try smaller steps")]
+        for rate, content in updates:
+            self.number += 1
+            found += self._updates(rate, content)
+        return found + self._go_on()
+
+    def heard(self, at_s: float, message: say.Message) -> Commands:
+        """A message has come."""
+        self.now_s = at_s
+        neighbour = self.neighbours.get(message.sender)
+        if neighbour is None:
+            if not isinstance(message, say.Hello):
+                return []
+            neighbour = self.neighbours[message.sender] = Neighbour(message.sender)
+        match message:
+            case say.Hello():
+                found = self._greeted(neighbour, message)
+            case say.Welcome() | say.Refusal() | say.Update() if message.to != self.me.life:
+                found = []
+            case say.Refusal():
+                found = self._turned_away(neighbour, message)
+            case _ if neighbour.life not in ("", message.life):
+                found = [do.Refused(sender=message.sender, why="it is of a former life")]
+            case _:
+                found = self._of_a_neighbour(neighbour, message)
+        return found + self._go_on()
+
+    def gone(self, at_s: float, name: str) -> Commands:
+        """A neighbour does not answer any more."""
+        self.now_s = at_s
+        neighbour = self.neighbours[name]
+        if neighbour.gone:
+            return []
+        return [*self._given_up(neighbour), *self._go_on()]
+
+    def woke(self, at_s: float) -> Commands:
+        """Time has passed: who has not answered is given up, who is gone is looked for.
+
+        Others are told that this node is there, by which its driver finds out if they are not.
+        """
+        self.now_s = at_s
+        if self.finished:
+            return []
+        found: Commands = []
+        for neighbour in self.neighbours.values():
+            if neighbour.refused:
+                continue
+            if neighbour.gone:
+                met = neighbour.life and self.began
+                found.append(self._begun(neighbour) if met else self._hello(neighbour.name))
+            elif not self.began and not neighbour.answered:
+                found += self._given_up(neighbour)
+            elif neighbour.here and not neighbour.ended:
+                found.append(do.Send(to=neighbour.name, message=say.Alive(**self._by())))
+        return [*found, do.Wake(at_s=at_s + self.me.patience_s), *self._go_on()]
+
+    # Meeting.
+
+    def _greeted(self, neighbour: Neighbour, hello: say.Hello) -> Commands:
+        if different := _difference(self.me.form, hello.form):
+            refusal = say.Refusal(**self._by(), to=hello.life, why=different)
+            neighbour.gone = neighbour.refused = True
+            why = f"it would be a neighbour, but {different}"
+            refused = do.Refused(sender=hello.sender, why=why)
+            return [refused, do.Send(to=neighbour.name, message=refusal)]
+        if hello.life < neighbour.life:
+            return [do.Refused(sender=hello.sender, why="it is of a former life")]
+        found: Commands = []
+        if hello.life != neighbour.life:
+            answered = neighbour.answered and not neighbour.life
+            neighbour = Neighbour(hello.sender, hello.life, level=self.number, answered=answered)
+            self.neighbours[hello.sender] = neighbour
+            found.append(do.Met(name=hello.sender, life=hello.life, level=self.number))
+        neighbour.degree, neighbour.gone = hello.degree, False
+        welcome = say.Welcome(
+            **self._by(),
+            to=hello.life,
+            degree=len(self.neighbours),
+            begun=self.began,
+            done=self.number,
+            steps=self.steps,
+            content=self.public().tobytes() if self.began else b"",
+        )
+        found.append(do.Send(to=neighbour.name, message=welcome))
+        if self._said_bye:
+            found.append(do.Send(to=neighbour.name, message=self._bye()))
+        return found
+
+    def _turned_away(self, neighbour: Neighbour, refusal: say.Refusal) -> Commands:
+        """Whom everybody turns away has nobody to train with."""
+        neighbour.gone = neighbour.refused = True
+        why = f"{refusal.sender} refuses: {refusal.why}"
+        found: Commands = [do.Refused(sender=refusal.sender, why=why)]
+        if all(each.refused for each in self.neighbours.values()):
+            self.finished = True
+            found.append(do.Finish(why=why))
+        return found
+
+    def _of_a_neighbour(self, neighbour: Neighbour, message: say.Message) -> Commands:
+        found: Commands = []
+        neighbour.life = message.life
+        if neighbour.gone:
+            neighbour.gone = False
+            found += self._found(neighbour)
+            found += [self._begun(neighbour)] if self.began else []
+        match message:
+            case say.Welcome():
+                neighbour.degree = message.degree
+                found += self._welcomed(neighbour, message)
+            case say.Begun(done=done, content=content):
+                found += self._counted(neighbour, done, content)
+            case say.Update():
+                found += self._updated(neighbour, message)
+            case say.Bye(last=last):
+                neighbour.last = last
+        return found
+
+    def _welcomed(self, neighbour: Neighbour, welcome: say.Welcome) -> Commands:
+        if neighbour.answered:
+            return []
+        neighbour.answered = True
+        if not welcome.begun:
+            return []
+        if not self.began:
+            self._offers.append(welcome)
+        return self._counted(neighbour, welcome.done, welcome.content)
+
+    def _counted(self, neighbour: Neighbour, done: int, content: bytes) -> Commands:
+        if neighbour.begun and done <= neighbour.done:
+            return []
+        neighbour.counts_from(done)
+        self.told(neighbour, content)
+        return self._found(neighbour)
+
+    def _found(self, neighbour: Neighbour) -> Commands:
+        return [do.Found(name=neighbour.name, life=neighbour.life, done=neighbour.done)]
+
+    def _given_up(self, neighbour: Neighbour) -> Commands:
+        neighbour.gone = True
+        alone = all(each.gone for each in self.neighbours.values())
+        return [do.Lost(name=neighbour.name, alone=alone)]
+
+    # Training.
+
+    def _updates(self, rate: float, content: bytes) -> Commands:
+        return [
+            do.Send(
+                to=each.name,
+                message=say.Update(
+                    **self._by(), to=each.life, number=self.number, rate=rate, content=content
+                ),
+            )
+            for each in self.neighbours.values()
+            if each.here
+        ]
+
+    def _updated(self, neighbour: Neighbour, update: say.Update) -> Commands:
+        if not neighbour.takes(update.number):
+            return []
+        if not self.began:
+            self._kept.append(update)
+            return []
+        return self._applied(neighbour, update)
+
+    def _applied(self, neighbour: Neighbour, update: say.Update) -> Commands:
+        try:
+            change = self.compression.unpack(update.content, self.model.vector.size)
+        except DataError as error:
+            why = f"update {update.number}: {error}"
+            who, number = update.sender, update.number
+            return [do.Refused(sender=who, why=why, life=update.life, number=number)]
+        self.apply(neighbour, update, change)
+        return [do.Took(sender=update.sender, life=update.life, number=update.number)]
+
+    def _go_on(self) -> Commands:
+        if self.finished:
+            return []
+        found: Commands = []
+        if not self.began:
+            if any(not each.answered and not each.gone for each in self.neighbours.values()):
+                return []
+            found += self._begin()
+        if self.computing is None and self.steps < self.me.iterations:
+            self.computing = self.next()
+            found += [self.computing] if self.computing else []
+        if self.steps >= self.me.iterations:
+            found += self._end()
+        return found
+
+    def _begin(self) -> Commands:
+        """With the model of whoever is farthest, or with the one that all begin with."""
+        self.began = True
+        offer = max(self._offers, key=lambda each: (each.steps, each.sender), default=None)
+        if offer is not None and offer.steps:
+            self.model.vector[:] = np.frombuffer(offer.content, np.float32)
+            self.adopt(offer)
+        found: Commands = [do.Began(model_of=offer.sender if offer else "", done=self.number)]
+        found += [self._begun(each) for each in self.neighbours.values() if each.here]
+        kept, self._kept, self._offers = self._kept, [], []
+        for update in kept:
+            found += self._applied(self.neighbours[update.sender], update)
+        return found
+
+    def adopt(self, offer: say.Welcome) -> None:
+        """Count on from where a neighbour is, whose model was taken over."""
+        self.number, self.steps = offer.done, offer.steps
+
+    def _end(self) -> Commands:
+        found: Commands = []
+        if not self._said_bye:
+            self._said_bye = True
+            there = [each.name for each in self.neighbours.values() if each.here]
+            found += [do.Send(to=name, message=self._bye()) for name in there]
+        if all(each.ended or each.gone for each in self.neighbours.values()):
+            self.finished = True
+            self.finish()
+            found.append(do.Finish())
+        return found
+
+    # What it says.
+
+    def _by(self) -> dict[str, str]:
+        return {"sender": self.me.name, "life": self.me.life}
+
+    def _hello(self, name: str) -> do.Send:
+        hello = say.Hello(**self._by(), form=dict(self.me.form), degree=len(self.neighbours))
+        return do.Send(to=name, message=hello)
+
+    def _begun(self, neighbour: Neighbour) -> do.Send:
+        begun = say.Begun(**self._by(), done=self.number, content=self.tells())
+        return do.Send(to=neighbour.name, message=begun)
+
+    def _bye(self) -> say.Bye:
+        return say.Bye(**self._by(), last=self.number)
+
+
+def _difference(mine: Mapping[str, str], its: Mapping[str, str]) -> str:
+    """What is not the same at both ends, in words; empty if nothing is."""
+    for name in [*mine, *(its.keys() - mine.keys())]:
+        here, there = mine.get(name, "none"), its.get(name, "none")
+        if here != there:
+            return f"{name} here is {here}, there {there}"
+    return ""

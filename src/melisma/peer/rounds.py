@@ -1,0 +1,87 @@
+"""Rounds: so many steps, then the sum of their gradients goes to the neighbours.
+
+A neighbour's lag is how many rounds are done here of which its own have not all come; a node
+computes only while no lag exceeds d. Its rounds count without a gap: were it the number of updates
+that came, one could be missing for ever while others overtake it.
+"""
+
+from collections.abc import Callable, Iterable
+from math import sqrt
+
+import numpy as np
+
+from melisma.learning.compression import Compression
+from melisma.peer import commands as do
+from melisma.peer import messages as say
+from melisma.peer.lag import Lag
+from melisma.peer.neighbour import Neighbour, Vector
+from melisma.peer.node import Model, Node, Self
+from melisma.peer.settings import Aet, Local
+
+
+class Rounds(Node):
+    """What AET-SGD and constant local SGD have in common; `size` is what tells them apart.
+
+    Steps of a round are of one size, eta / (1 + beta sqrt(t)) after t steps before it.
+    """
+
+    def __init__(
+        self,
+        me: Self,
+        neighbours: Iterable[str],
+        model: Model,
+        compression: Compression,
+        said: Aet | Local,
+        size: Callable[[int], int],
+    ) -> None:
+        super().__init__(me, neighbours, model, compression)
+        self.size = size
+        self.lag = Lag(None if said.lag == "auto" else said.lag, size)
+        self._eta, self._beta, self._round_at = said.eta, said.beta, 0.0
+        # What compression has kept back so far.
+        self._left = np.zeros_like(model.vector)
+
+    def next(self) -> do.Compute | None:
+        """The next round, unless a neighbour lags too far behind."""
+        most = self.lag.most(self.number, self.steps)
+        awaited = (each for each in self.neighbours.values() if each.here and not each.ended)
+        if any(self.number - each.reached > most for each in awaited):
+            return None
+        self._round_at = self.now_s
+        steps = min(self.size(self.number + 1), self.me.iterations - self.steps)
+        rate = self._eta / (1 + self._beta * sqrt(self.steps))
+        return do.Compute(number=self.number + 1, steps=steps, rate=rate)
+
+    def after(self, computed: do.Compute) -> list[tuple[float, bytes]]:
+        """The sum of the round's gradients; what compression keeps back goes with the next one."""
+        self.lag.computed(self.now_s - self._round_at, computed.steps)
+        slopes, rate = self.model.slopes, np.float32(computed.rate)
+        if self.compression.exact:
+            content = self.compression.pack(slopes)
+        else:
+            # In parameters, not in gradients: the next round has another step size.
+            whole = slopes + self._left / rate
+            content = self.compression.pack(whole)
+            self._left = rate * (whole - self.compression.unpack(content, whole.size))
+        slopes[:] = 0
+        return [(computed.rate, content)]
+
+    def apply(self, neighbour: Neighbour, update: say.Update, change: Vector) -> None:  # noqa: ARG002
+        """A step along the neighbour's gradients, as large as its own were."""
+        self.model.vector[:] -= np.float32(update.rate) * change
+
+    def heard(self, at_s: float, message: say.Message) -> list[do.Any]:
+        """As any node; when updates come tells how long rounds take."""
+        if isinstance(message, say.Update):
+            self.lag.heard(at_s, message.sender, message.number)
+        return super().heard(at_s, message)
+
+    def acknowledged(self, took_s: float) -> None:
+        """That is how long messages take."""
+        self.lag.acknowledged(took_s)
+
+    def adopt(self, offer: say.Welcome) -> None:
+        """In the same round; steps are this node's own, whose rounds may have another size."""
+        self.number = offer.done
+        steps = sum(self.size(number) for number in range(1, offer.done + 1))
+        self.steps = min(steps, self.me.iterations)

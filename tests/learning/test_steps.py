@@ -1,0 +1,282 @@
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import Tensor, nn
+from torch.nn import functional
+
+from melisma.errors import DataError, SettingError
+from melisma.fleet.task import Optimizer, Task
+from melisma.learning.data import Split
+from melisma.learning.models import shaped
+from melisma.learning.steps import NoSteps, Steps, steps_for
+from melisma.learning.torch_trainer import TorchTrainer, batches
+from melisma.learning.trainers import trainer_for
+
+TASK = Task(name="digits", model="twonn", data="mnist", deadline_s=15.0, batch=16)
+MODELS: dict[str, dict[str, Any]] = {
+    "lenet": {"model": "lenet"},
+    # Parameters whose lengths are no multiples of what a processor adds at once.
+    "mlp": {"model": "mlp", "model_args": {"layers": [784, 31, 17, 10]}},
+}
+
+
+def images(count: int = 100) -> Split:
+    rng = np.random.default_rng(0)
+    samples = rng.integers(0, 256, (count, 28, 28)).astype(np.uint8)
+    return Split(samples, rng.integers(0, 10, count).astype(np.uint8))
+
+
+def chance(key: int = 5) -> np.random.Generator:
+    return np.random.default_rng(key)
+
+
+def rates(count: int) -> list[float]:
+    return [0.1 / (1 + 0.3 * turn**0.5) for turn in range(count)]
+
+
+class Dropping(nn.Module):
+    """Drops numbers by chance, in no module that says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(784, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.dropout(self.layer(x.flatten(1)), 0.5, self.training)
+
+
+class Half(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(784, 10, dtype=torch.float16)
+
+
+class Frozen(nn.Sequential):
+    """Only its last layer is trained."""
+
+    def __init__(self, layers: int = 1) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(784, 20), nn.Linear(20, 10))
+        for weight in [*self.parameters()][: 2 * layers]:
+            weight.requires_grad_(False)
+
+
+class Memory:
+    """A trainer of one's own, in name."""
+
+    def __init__(self, task: Task) -> None: ...
+    def initial(self) -> None: ...
+    def train(self) -> None: ...
+    def score(self) -> None: ...
+
+
+def own(kind: type) -> Task:
+    return replace(TASK, model=f"{__name__}:{kind.__name__}")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_steps_are_those_of_torch_bit_for_bit(model: str) -> None:
+    task = replace(TASK, **MODELS[model])
+    steps = steps_for(task, images(), chance())
+    reference = TorchTrainer(task)
+    optimizer = torch.optim.SGD(reference.model.parameters(), lr=1.0)
+    x, y = reference.tensors(images())
+    turns = zip(rates(30), batches(100, 9, 16, chance()), strict=False)
+    for rate, batch in turns:
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.zero_grad()
+        loss = reference.loss(reference.model(shaped(x[batch])), y[batch])
+        loss.backward()
+        optimizer.step()
+        assert steps.step(rate) == loss.item()
+    expected = reference.model.state_dict()
+    found = steps.arrays()
+    assert list(found) == list(expected)
+    for name, weight in expected.items():
+        assert found[name].tobytes() == weight.numpy().tobytes()
+
+
+@pytest.mark.parametrize("task", [TASK, own(Dropping), own(Frozen)])
+def test_a_pass_of_steps_is_a_pass_of_training(task: Task) -> None:
+    trainer, steps = trainer_for(task), steps_for(task, images(), chance())
+    trained = trainer.train(trainer.initial(), images(), 2, chance(), lambda: False)
+    losses = [steps.step(0.1) for _ in range(14)]
+    assert steps.visits == trained.visits == 200
+    weights = [16] * 6 + [4]
+    assert np.average(losses, weights=weights * 2) == pytest.approx(trained.loss)
+    for name, array in steps.arrays().items():
+        assert np.array_equal(array, trained.parameters[name])
+
+
+def test_they_begin_with_the_parameters_of_the_trainer_one_after_the_other() -> None:
+    steps, start = steps_for(TASK, images(), chance()), trainer_for(TASK).initial()
+    flat = np.concatenate([array.reshape(-1) for array in start.values()])
+    assert steps.vector.dtype == steps.slopes.dtype == np.float32
+    assert np.array_equal(steps.vector, flat)
+    assert steps.slopes.shape == flat.shape
+    assert not steps.slopes.any()
+    assert steps.visits == 0
+
+
+def test_slopes_are_the_sum_of_gradients_since_they_were_set_to_0() -> None:
+    steps = steps_for(TASK, images(), chance())
+    for _ in range(2):
+        before = steps.vector.copy()
+        for _ in range(5):
+            steps.step(0.5)
+        np.testing.assert_allclose(before - 0.5 * steps.slopes, steps.vector, atol=1e-6)
+        assert steps.slopes.any()
+        steps.slopes[:] = 0
+
+
+def test_what_changes_the_vector_changes_the_model_and_back() -> None:
+    one, other = (steps_for(TASK, images(), chance(key)) for key in (1, 2))
+    for _ in range(3):
+        one.step(0.1)
+    vector = other.vector
+    vector[:] = one.vector
+    assert one.score(images()) == other.score(images())
+    assert all(np.array_equal(other.arrays()[name], one.arrays()[name]) for name in one.arrays())
+    other.step(0.1)
+    assert other.vector is vector
+    assert not np.array_equal(vector, one.vector)
+
+
+def test_a_score_is_the_trainers_and_changes_nothing() -> None:
+    def stepped(scored: bool) -> Steps:
+        steps = steps_for(own(Dropping), images(), chance())
+        for _ in range(4):
+            steps.step(0.1)
+            if scored:
+                steps.score(images())
+        return steps
+
+    one, other = stepped(scored=True), stepped(scored=False)
+    assert np.array_equal(one.vector, other.vector)
+    assert one.score(images()) == trainer_for(own(Dropping)).score(one.arrays(), images())
+
+
+def test_copies_are_copies() -> None:
+    steps = steps_for(TASK, images(), chance())
+    copies = steps.arrays()
+    before = steps.vector.copy()
+    for array in copies.values():
+        array[:] = 7
+    assert np.array_equal(steps.vector, before)
+
+
+def test_chance_in_a_model_goes_by_the_key_and_not_by_what_others_draw() -> None:
+    def stepped(key: int, draws: int) -> Any:
+        steps = steps_for(own(Dropping), images(), chance(key))
+        for _ in range(3):
+            torch.rand(draws)
+            steps.step(0.1)
+        return steps.vector
+
+    assert np.array_equal(stepped(1, 0), stepped(1, 9))
+    assert not np.array_equal(stepped(1, 0), stepped(2, 0))
+
+
+def test_chance_of_others_is_left_as_it_was() -> None:
+    steps = steps_for(own(Dropping), images(), chance())
+    before = torch.get_rng_state()
+    steps.step(0.1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_parameters_that_are_not_trained_stay_and_have_no_slope() -> None:
+    steps = steps_for(own(Frozen), images(), chance())
+    before, kept = steps.vector.copy(), 784 * 20 + 20
+    steps.step(0.1)
+    assert np.array_equal(steps.vector[:kept], before[:kept])
+    assert not steps.slopes[:kept].any()
+    assert steps.slopes[kept:].any()
+
+
+def test_the_last_batch_of_a_pass_may_be_short() -> None:
+    steps = steps_for(TASK, images(20), chance())
+    visits = []
+    for _ in range(4):
+        steps.step(0.1)
+        visits.append(steps.visits)
+    assert visits == [16, 20, 36, 40]
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (
+            replace(TASK, optimizer=Optimizer(name="adam")),
+            "peers take plain SGD steps: optimizer.name is 'adam'; expected 'sgd'",
+        ),
+        (
+            replace(TASK, optimizer=Optimizer(momentum=0.9)),
+            "peers take plain SGD steps: optimizer.momentum is 0.9; expected 0",
+        ),
+        (
+            replace(TASK, optimizer=Optimizer(weight_decay=0.01)),
+            "peers take plain SGD steps: optimizer.weight_decay is 0.01; expected 0",
+        ),
+        (
+            replace(TASK, model="torch.nn:BatchNorm1d", model_args={"num_features": 3}),
+            "BatchNorm1d has a buffer, running_mean; expected parameters only",
+        ),
+        (own(Half), "Half has weight in torch.float16; expected torch.float32"),
+        (replace(own(Frozen), model_args={"layers": 2}), "Frozen has no parameters to train"),
+        (replace(TASK, model="torch.nn:Flatten"), "Flatten has no parameters to train"),
+        (own(Memory), "Memory trains by itself, and cannot be stepped; expected a torch.nn.Module"),
+    ],
+)
+def test_what_cannot_be_stepped_is_named(task: Task, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        steps_for(task, images(), chance())
+
+
+def test_no_samples_are_refused() -> None:
+    with pytest.raises(DataError, match="no samples"):
+        steps_for(TASK, images(0), chance())
+
+
+def test_steps_need_torch_only_for_a_model_of_torch() -> None:
+    code = """
+import sys
+sys.modules["torch"] = None
+import numpy as np
+from melisma.errors import SettingError
+from melisma.fleet.task import Task
+from melisma.learning.data import Split
+from melisma.learning.steps import NoSteps, steps_for
+NoSteps(16, 100).step(0.1)
+sys.modules["own"] = type(sys)("own")
+sys.modules["own"].Own = type("Own", (), dict.fromkeys(("initial", "train", "score"), print)
+    | {"__init__": lambda self, task: None})
+for model in ("own:Own", "twonn"):
+    try:
+        task = Task(name="a", model=model, data="mnist", deadline_s=1.0)
+        steps_for(task, Split(np.zeros(1), np.zeros(1)), np.random.default_rng(1))
+    except SettingError as error:
+        print(error)
+"""
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert "trains by itself" in said[0]
+    assert "needs PyTorch, which is not installed" in said[1]
+
+
+def test_nothing_is_computed_where_only_time_is_asked_for() -> None:
+    steps: Steps = NoSteps(16, 100)
+    losses = [steps.step(0.1) for _ in range(3)]
+    assert np.isnan(losses).all()
+    assert steps.visits == 48
+    assert steps.vector.size == steps.slopes.size == 0
+    assert steps.vector.dtype == np.float32
+    assert steps.arrays() == {}
+    score = steps.score(images())
+    assert score.samples == 0
+    assert np.isnan([score.loss, score.accuracy]).all()
+    few = NoSteps(16, 5)
+    few.step(0.1)
+    assert few.visits == 5
