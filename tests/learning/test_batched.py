@@ -126,18 +126,24 @@ def images(count: int, seed: int) -> Split:
     return Split(samples, rng.integers(0, 10, count).astype(np.uint8))
 
 
+def drawing(seed: int) -> Callable[[], np.random.Generator]:
+    """The same generator each time, so that a test sees what was drawn from it."""
+    rng = np.random.default_rng(seed)
+    return lambda: rng
+
+
 def works(
     made: Callable[[int, int], Split] = images, sizes: tuple[tuple[int, ...], ...] = SIZES
 ) -> list[Work]:
     return [
-        Work(made(samples, seed), passes, np.random.default_rng(seed), batches)
+        Work(made(samples, seed), passes, drawing(seed), batches)
         for seed, (samples, passes, batches) in enumerate(sizes)
     ]
 
 
 def one_by_one(trainer: Trainer, start: Arrays, some: list[Work]) -> list[Trained]:
     return [
-        trainer.train(start, work.samples, work.passes, work.rng, stop_after(work.batches))
+        trainer.train(start, work.samples, work.passes, work.rng(), stop_after(work.batches))
         for work in some
     ]
 
@@ -175,7 +181,7 @@ def test_training_together_is_training_one_by_one(changes: dict[str, Any], said:
     found = list(train_many(task, trainer, start, mine))
     assert_same(found, one_by_one(trainer, start, theirs))
     # Chance goes on from the same place.
-    assert [each.rng.random() for each in mine] == [each.rng.random() for each in theirs]
+    assert [each.rng().random() for each in mine] == [each.rng().random() for each in theirs]
 
 
 @pytest.mark.parametrize("said", OPTIMIZERS)
@@ -261,7 +267,7 @@ from melisma.learning.trainers import trainer_for
 task = Task(name="t", model="convnet", data="mnist", deadline_s=1.0)
 trainer = trainer_for(task)
 samples = Split(np.zeros((40, 28, 28), np.uint8), np.zeros(40, np.uint8))
-works = [Work(samples, 1, np.random.default_rng(1), 9)] * 2
+works = [Work(samples, 1, lambda: np.random.default_rng(1), 9)] * 2
 print(batchable(task, trainer, works))
 print(len(list(train_many(task, trainer, trainer.initial(), works))))
 print("torch._dynamo" in sys.modules)
@@ -298,7 +304,7 @@ def test_learners_are_trained_as_they_are_asked_for(monkeypatch: pytest.MonkeyPa
     trainer, some = trainer_for(TASK), works(sizes=SIZES * 4)
     results = train_many(TASK, trainer, trainer.initial(), some)
     next(results)
-    assert some[-1].rng.random() == np.random.default_rng(len(some) - 1).random()
+    assert some[-1].rng().random() == np.random.default_rng(len(some) - 1).random()
     # In between the trainer may be used for something else.
     trainer.train(trainer.initial(), images(20, 1), 1, np.random.default_rng(2), lambda: False)
     expected = one_by_one(trainer, trainer.initial(), works(sizes=SIZES * 4)[:-1])
@@ -319,9 +325,72 @@ def test_samples_of_another_form_train_one_by_one_and_labels_that_do_not_fit_are
     trainer = trainer_for(TASK)
     assert isinstance(trainer, TorchTrainer)
     flat = Split(np.ones((9, 36), np.float32), np.ones(9, np.uint8))
-    mixed = [*works(), Work(flat, 1, np.random.default_rng(1), 9)]
+    mixed = [*works(), Work(flat, 1, drawing(1), 9)]
     assert not batchable(TASK, trainer, mixed)
     assert len(list(train_many(TASK, trainer, trainer.initial(), mixed))) == len(mixed)
-    wrong = [Work(Split(flat.samples, np.ones(9)), 1, np.random.default_rng(1), 9)] * 2
+    wrong = [Work(Split(flat.samples, np.ones(9)), 1, drawing(1), 9)] * 2
     with pytest.raises(DataError, match="needs whole numbers"):
         list(train_many(TASK, trainer, trainer.initial(), wrong))
+
+
+def test_labels_that_do_not_count_are_left_out_by_hand_too() -> None:
+    def made(count: int, seed: int) -> Split:
+        split, rng = images(count, seed), np.random.default_rng(seed)
+        ignored = rng.random(count) < 0.3
+        return Split(split.samples, np.where(ignored, -100, split.labels.astype(np.int64)))
+
+    trainer = trainer_for(TASK)
+    assert batchable(TASK, trainer, works(made))
+    # A batch of which no label counts has no mean.
+    some = [each for each in SIZES if each[0] != 3]
+    found = list(train_many(TASK, trainer, trainer.initial(), works(made, tuple(some))))
+    assert_same(found, one_by_one(trainer, trainer.initial(), works(made, tuple(some))))
+
+
+class Bent(nn.Sequential):
+    """Every activation, a layer without a bias, and one that is not trained."""
+
+    def __init__(self) -> None:
+        bends = nn.LeakyReLU(0.2), nn.GELU(), nn.SiLU(), nn.Sigmoid(), nn.Tanh(), nn.ReLU()
+        layers = [each for bend in bends for each in (nn.Linear(36, 36), bend)]
+        last = nn.Linear(36, 10)
+        layers[2].requires_grad_(False)
+        last.bias.requires_grad_(False)
+        super().__init__(nn.Flatten(), nn.Linear(36, 36, bias=False), *layers, last)
+
+
+@pytest.mark.parametrize("said", OPTIMIZERS)
+def test_every_activation_is_trained_by_hand(said: Optimizer) -> None:
+    task = replace(TASK, optimizer=said, **own(Bent))
+    trainer = trainer_for(task)
+    assert isinstance(trainer, TorchTrainer)
+    assert torch_batched.way_for(task, trainer, works()) is torch_batched.layered
+    found = list(train_many(task, trainer, trainer.initial(), works()))
+    assert_same(found, one_by_one(trainer, trainer.initial(), works()))
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (3, 4, 3)], ids=["grey", "colour"])
+@pytest.mark.parametrize("kind", [np.uint8, np.float64])
+def test_learners_may_share_samples_of_which_each_has_some_rows(
+    shape: tuple[int, ...], kind: type
+) -> None:
+    rng = np.random.default_rng(5)
+    shared = Split(rng.integers(0, 9, (50, *shape)).astype(kind), rng.integers(0, 10, 50))
+    rows = [rng.integers(0, 50, samples) for samples, _, _ in SIZES]
+    both = [*zip(rows, SIZES, strict=True)]
+    mine = [Work(shared, size[1], drawing(1), size[2], each) for each, size in both]
+    apart = [
+        Work(Split(shared.samples[each], shared.labels[each]), size[1], drawing(1), size[2])
+        for each, size in both
+    ]
+    trainer = trainer_for(TASK)
+    assert batchable(TASK, trainer, mine)
+    found = list(train_many(TASK, trainer, trainer.initial(), mine))
+    assert_same(found, one_by_one(trainer, trainer.initial(), apart))
+
+
+def test_a_batch_may_be_longer_than_all_samples() -> None:
+    task = replace(TASK, batch=10**9)
+    trainer = trainer_for(task)
+    found = list(train_many(task, trainer, trainer.initial(), works()))
+    assert_same(found, one_by_one(trainer, trainer.initial(), works()))

@@ -14,7 +14,7 @@ import click
 from melisma import __version__
 from melisma.errors import MelismaError, SettingError
 
-SUBCOMMANDS = ("run", "simulate", "compare", "plan", "bench", "data", "axon")
+SUBCOMMANDS = ("run", "simulate", "compare", "peers", "plan", "bench", "data", "axon")
 
 
 class LazyGroup(click.Group):

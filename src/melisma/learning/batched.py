@@ -10,21 +10,38 @@ from functools import partial
 from itertools import count
 
 import numpy as np
+from numpy.typing import NDArray
 
 from melisma.fleet.task import Task
 from melisma.learning.data import Split
 from melisma.learning.parameters import Arrays
 from melisma.learning.trainer import Trained, Trainer
 
+Ints = NDArray[np.int64]
+
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What one learner trains in a cycle; it stops after so many batches, in mid-pass too."""
+    """What one learner trains in a cycle; it stops after so many batches, in mid-pass too.
+
+    Its samples are those in these rows, or all; its generator is made when its turn comes.
+    """
 
     samples: Split
     passes: int
-    rng: np.random.Generator
+    rng: Callable[[], np.random.Generator]
     batches: int
+    rows: Ints | None = None
+
+    def __len__(self) -> int:
+        return len(self.samples) if self.rows is None else len(self.rows)
+
+    @property
+    def own(self) -> Split:
+        """Its samples alone, as a copy."""
+        if self.rows is None:
+            return self.samples
+        return Split(self.samples.samples[self.rows], self.samples.labels[self.rows])
 
 
 def train_many(
@@ -48,7 +65,7 @@ def batchable(task: Task, trainer: Trainer, works: Sequence[Work]) -> bool:
 def train_one(trainer: Trainer, parameters: Arrays, work: Work) -> Trained:
     """What one learner trains alone."""
     stop = stop_after(work.batches)
-    return trainer.train(parameters, work.samples, work.passes, work.rng, stop)
+    return trainer.train(parameters, work.own, work.passes, work.rng(), stop)
 
 
 def stop_after(batches: int) -> Callable[[], bool]:

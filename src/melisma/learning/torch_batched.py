@@ -2,9 +2,8 @@
 
 Learners that begin from the same parameters are stacked along a first axis and step together, a
 chunk at a time, each chunk on a thread of its own. Of the ways to compute a stack the first is
-taken that a trial shows to be right: linear layers and activations by hand, where a plain step is
-one with the product that makes the gradient, or any model through `vmap`. Batches shorter than
-their neighbours' are filled up with samples that weigh nothing.
+taken that a trial shows to be right: linear layers and activations by hand, or any model through
+`vmap`. Batches shorter than their neighbours' are filled up with samples that weigh nothing.
 
 Visits and the order of samples are those of training one by one. Numbers are summed in another
 order: after a few passes parameters agree to a part in 10^4, and 2e-6 where they are near 0.
@@ -15,8 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, pairwise
 from math import ceil
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -25,30 +25,41 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn import functional
 
 from melisma.fleet.task import Optimizer, Task
-from melisma.learning.batched import Work, train_one
+from melisma.learning.batched import Ints, Work, train_one
 from melisma.learning.data import Split
 from melisma.learning.models import shaped
-from melisma.learning.optimizers import is_plain, optimizer_for
+from melisma.learning.optimizers import optimizer_for
 from melisma.learning.parameters import Arrays
-from melisma.learning.torch_trainer import TorchTrainer, batches, trained
+from melisma.learning.torch_layers import Layers
+from melisma.learning.torch_trainer import TorchTrainer, trained
 from melisma.learning.trainer import Trained
 from melisma.learning.trainers import one_thread
 
-# From weights and samples of all learners to what comes out, learners on the first axis of each.
-Forward = Callable[[Sequence[Tensor], Tensor], Tensor]
-Way = Callable[[nn.Module, Optimizer], Forward]
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Samples, labels and what these weigh in their learner's mean; learners come first."""
+
+    x: Tensor
+    y: Tensor
+    shares: Tensor
+
+
+# Each learner's loss; weights, learners on the first axis, have moved or have gradients.
+Step = Callable[[Sequence[Tensor], Batch], Tensor]
+Way = Callable[[TorchTrainer, Optimizer], Step]
 Form = tuple[object, ...]
 
-# Measured: calls are paid off by some fifty learners, also where these leave the cache; a few
+# Measured: calls are paid off by some thirty learners, also where these leave the cache; a few
 # learners with large models are faster one by one.
-MOST = 64  # learners at a time
+MOST = 32  # learners at a time
 CHUNK_BYTES = 40 << 20  # of their parameters
 LARGEST_BYTES = CHUNK_BYTES // 16  # of one learner's
 IGNORED = -100  # a label that PyTorch leaves out of the mean
 TOLERANCE = 1e-2  # of a trial, for the distance to what is right by the distance moved
-LAYERS = (nn.Flatten, nn.Linear, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh)
 
 
 def train_together(
@@ -73,80 +84,55 @@ def train_together(
 
 def way_for(task: Task, trainer: TorchTrainer, works: Sequence[Work]) -> Way | None:
     """How to compute a stack of these learners; none where they have to train one by one."""
-    splits = [work.samples for work in works if len(work.samples)]
-    forms = {_form(split) for split in splits}
+    some = [work for work in works if len(work)]
+    forms = {_form(work.samples) for work in some}
     if len(forms) != 1 or task.optimizer.keep or not _stackable(trainer.model):
         return None
     known = _KNOWN.setdefault(trainer, {})
     (form,) = forms
     if form not in known:
-        known[form] = next((way for way in WAYS if _is_right(way, task, trainer, splits[0])), None)
+        known[form] = next(
+            (way for way in WAYS if _is_right(way, task, trainer, some[0].own)), None
+        )
     return known[form]
 
 
-def layered(model: nn.Module, said: Optimizer) -> Forward:
+def layered(trainer: TorchTrainer, said: Optimizer) -> Step:
     """Linear layers and activations by hand; `TypeError` for others."""
-    layers = [*model] if isinstance(model, nn.Sequential) else [model]
-    for layer in layers:
-        if type(layer) not in LAYERS:
-            raise TypeError(f"{type(layer).__name__} is not for many learners")
+    layers = Layers(trainer.model, said)
+    by_hand = trainer.loss is functional.cross_entropy
 
-    def forward(weights: Sequence[Tensor], x: Tensor) -> Tensor:
-        left = iter(weights)
-        for layer in layers:
-            if isinstance(layer, nn.Linear):
-                biased = len([*layer.parameters()]) == 2
-                own = next(left), next(left) if biased else None
-                x = _Linear.apply(x, *own, said)  # type: ignore[no-untyped-call]
-            else:
-                x = x.flatten(2) if isinstance(layer, nn.Flatten) else layer(x)
-        return x
+    def step(weights: Sequence[Tensor], batch: Batch) -> Tensor:
+        with torch.no_grad():
+            out = layers.forward(weights, batch.x)
+            losses, slope = _entropy(out, batch) if by_hand else _sloped(trainer.loss, out, batch)
+            layers.backward(weights, slope)
+        return losses
 
-    return forward
+    return step
 
 
-def mapped(model: nn.Module, _: Optimizer) -> Forward:
+def mapped(trainer: TorchTrainer, _: Optimizer) -> Step:
     """Any model that `vmap` can take, one without chance for example."""
     # While it is called a model holds the weights of its caller, so every thread has its own.
-    own = deepcopy(model)
+    own = deepcopy(trainer.model)
     names = [name for name, _ in own.named_parameters()]
 
     def one(weights: Sequence[Tensor], x: Tensor) -> Any:
         return functional_call(own, dict(zip(names, weights, strict=True)), (x,))
 
-    return lambda weights, x: vmap(one)(tuple(weights), x)
+    def step(weights: Sequence[Tensor], batch: Batch) -> Tensor:
+        x = shaped(batch.x.flatten(0, 1))
+        out = vmap(one)(tuple(weights), x.reshape(*batch.x.shape[:2], *x.shape[1:]))
+        losses = _losses(trainer.loss, out, batch)
+        losses.sum().backward()  # type: ignore[no-untyped-call]
+        return losses.detach()
+
+    return step
 
 
 WAYS: tuple[Way, ...] = (layered, mapped)
 _KNOWN: WeakKeyDictionary[TorchTrainer, dict[Form, Way | None]] = WeakKeyDictionary()
-
-
-class _Linear(torch.autograd.Function):
-    """A linear layer of every learner; going backward it makes a plain step at once."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, said: Optimizer
-    ) -> Tensor:
-        ctx.layer = x, weight, bias, said
-        if bias is None:
-            return torch.bmm(x, weight.mT)
-        return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, bias, said = ctx.layer
-        before = torch.bmm(slope, weight) if ctx.needs_input_grad[0] else None
-        bias_slope = None if bias is None else slope.sum(1)
-        if not is_plain(said):
-            return before, torch.bmm(slope.mT, x), bias_slope, None
-        with torch.no_grad():
-            kept = 1 - said.lr * said.weight_decay
-            if ctx.needs_input_grad[1]:
-                weight.baddbmm_(slope.mT, x, beta=kept, alpha=-said.lr)
-            if bias is not None and ctx.needs_input_grad[2]:
-                bias.mul_(kept).sub_(bias_slope, alpha=said.lr)
-        return before, None, None, None
 
 
 def _train(
@@ -162,83 +148,131 @@ class _Stack:
         self, task: Task, trainer: TorchTrainer, start: Sequence[Tensor], works: Sequence[Work]
     ) -> None:
         self._task, self._trainer = task, trainer
-        orders = [_order(work, task.batch) for work in works]
-        self._learners = sorted(range(len(works)), key=lambda each: -len(orders[each]))
-        self._orders = [orders[each] for each in self._learners]
-        samples = [trainer.tensors(works[each].samples) for each in self._learners]
-        # All learners' samples in one tensor, so that a batch of each is taken from it at once.
-        self._x, self._y = (torch.cat(parts) for parts in zip(*samples, strict=True))
-        self._starts = _starts([len(y) for _, y in samples])
+        size = max(1, min(task.batch, max(map(len, works))))
+        orders = [_order(work, size) for work in works]
+        self._learners = sorted(range(len(works)), key=lambda each: -len(orders[each][0]))
+        self._pool, starts = _pooled(works)
+        turns = max(len(places) for places, _ in orders)
+        # Where the samples of each turn, learner and batch are, and how many of them count.
+        self._places = np.zeros((turns, len(works), size), np.int64)
+        self._counts = np.zeros((turns, len(works)), np.int64)
+        for row, learner in enumerate(self._learners):
+            places, counts = orders[learner]
+            self._places[: len(places), row] = places + starts[learner]
+            self._counts[: len(places), row] = counts
+        labels, samples = self._pool.labels, self._pool.samples
+        self._ignores = task.loss != "mse" and bool((labels == IGNORED).any())
+        self._shares = self._weighed()
+        self._room = np.empty((len(works) * size, *samples.shape[1:]), samples.dtype)
         asked = [each.requires_grad for each in trainer.model.parameters()]
         both = zip(start, asked, strict=True)
         self._weights = [_repeated(each, len(works)).requires_grad_(g) for each, g in both]
-        self._loss_sums = torch.zeros(len(works), dtype=torch.float64)
+        self._losses = np.zeros((turns, len(works)))
 
     def train(self, way: Way) -> list[Trained]:
         """Every batch of every learner, and what has come of it in the order of the works."""
-        forward = way(self._trainer.model, self._task.optimizer)
+        step = way(self._trainer, self._task.optimizer)
         optimizer = optimizer_for(self._task.optimizer)
         weights = self._weights
-        for turn in range(len(self._orders[0])):
-            batch = [order[turn] for order in self._orders if turn < len(order)]
-            if len(batch) < len(weights[0]):
-                weights = [_first(each, len(batch)) for each in weights]
-                optimizer.narrow(len(batch))
-            x, y, counts = self._taken(batch)
-            losses = _losses(self._trainer.loss, forward(weights, x), y, counts)
-            losses.sum().backward()  # type: ignore[no-untyped-call]
-            optimizer.step(weights)
-            for each in weights:
-                each.grad = None
-            self._loss_sums[: len(batch)] += losses.detach() * counts
+        for turn, learners in enumerate(np.count_nonzero(self._counts, axis=1).tolist()):
+            if learners < len(weights[0]):
+                weights = [_first(each, learners) for each in weights]
+                optimizer.narrow(learners)
+            losses = step(weights, self._batch(turn, learners))
+            self._losses[turn, :learners] = losses.numpy()
+            if any(each.grad is not None for each in weights):
+                optimizer.step(weights)
+                for each in weights:
+                    each.grad = None
         return self._results()
 
-    def _taken(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Samples and labels of the learners' batches, and how long each batch is.
+    def _weighed(self) -> Tensor:
+        """What labels weigh: nothing where a batch is filled up, or they are ignored."""
+        counted = np.arange(self._places.shape[2]) < self._counts[..., None]
+        if self._ignores:
+            kept = self._pool.labels[self._places] != IGNORED
+            counted = np.expand_dims(counted, tuple(range(3, kept.ndim))) & kept
+        shares = torch.from_numpy(counted)
+        return shares / shares.sum(tuple(range(2, shares.dim())), keepdim=True)
 
-        Short ones are filled up with their learner's first sample.
-        """
-        counts = torch.tensor([len(some) for some in batch])
-        places = self._starts[: len(batch), None].expand(-1, int(counts.max())).clone()
-        for row, some in zip(places, batch, strict=True):
-            row[: len(some)] += some
-        x, y = (each.index_select(0, places.flatten()) for each in (self._x, self._y))
-        x, y = (each.reshape(*places.shape, *each.shape[1:]) for each in (shaped(x), y))
-        return x, y, counts
+    def _batch(self, turn: int, learners: int) -> Batch:
+        longest = int(self._counts[turn].max())
+        places = self._places[turn, :learners, :longest]
+        room = self._room[: places.size]
+        np.take(self._pool.samples, places.ravel(), 0, out=room, mode="clip")
+        both = self._trainer.tensors(Split(room, self._pool.labels[places.ravel()]))
+        x, y = (each.reshape(*places.shape, *each.shape[1:]) for each in both)
+        if self._ignores:
+            # Any label that there is: they weigh nothing.
+            y.masked_fill_(y == IGNORED, 0)
+        return Batch(x, y, self._shares[turn, :learners, :longest])
 
     def _results(self) -> list[Trained]:
         names = [name for name, _ in self._trainer.model.named_parameters()]
+        visits = self._counts.sum(0).tolist()
+        loss_sums = (self._losses * self._counts).sum(0).tolist()
+        arrays = [weight.detach().numpy() for weight in self._weights]
         results: dict[int, Trained] = {}
         for place, learner in enumerate(self._learners):
-            own = {
-                name: weight.detach()[place].numpy()
-                for name, weight in zip(names, self._weights, strict=True)
-            }
-            visits = sum(len(some) for some in self._orders[place])
-            results[learner] = trained(own, visits, self._loss_sums[place].item())
+            own = {name: array[place] for name, array in zip(names, arrays, strict=True)}
+            results[learner] = trained(own, visits[place], loss_sums[place])
         return [results[learner] for learner in range(len(results))]
 
 
-def _losses(loss: Callable[..., Tensor], out: Tensor, wanted: Tensor, counts: Tensor) -> Tensor:
-    """The mean loss of every learner's batch, which ends where its count says."""
-    learners, longest = wanted.shape[:2]
-    each = loss(out.flatten(0, 1), wanted.flatten(0, 1), reduction="none")
-    each = each.reshape(learners, longest, -1)
-    counted = (torch.arange(longest) < counts[:, None]).unsqueeze(2).expand_as(each)
-    if not wanted.is_floating_point():
-        counted = counted & (wanted.reshape(each.shape) != IGNORED)
-    shares = counted / counted.sum((1, 2), keepdim=True)
-    return (each * shares).sum((1, 2))
+def _losses(loss: Callable[..., Tensor], out: Tensor, batch: Batch) -> Tensor:
+    """The mean loss of every learner's batch; outputs are (learners, samples, numbers)."""
+    each = loss(out.flatten(0, 1), batch.y.flatten(0, 1), reduction="none")
+    # The labels of a sample have one share, unless some are ignored.
+    each = each.reshape(*batch.shares.shape, -1).mean(-1)
+    return (each * batch.shares).flatten(1).sum(1)
 
 
-def _order(work: Work, size: int) -> list[Tensor]:
-    """The batches of one learner; as in training it is drawn before it is asked to stop."""
-    drawn = batches(len(work.samples), work.passes, size, work.rng)
-    return list(islice(drawn, work.batches + 1))[: work.batches]
+def _sloped(loss: Callable[..., Tensor], out: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The losses and the slope of their sum; outputs are (learners, numbers, samples)."""
+    with torch.enable_grad():
+        out = out.detach().requires_grad_()
+        losses = _losses(loss, out.mT, batch)
+        (slope,) = torch.autograd.grad(losses.sum(), out)
+    return losses.detach(), slope
 
 
-def _starts(sizes: Sequence[int]) -> Tensor:
-    return torch.tensor([0, *accumulate(sizes)])[:-1]
+def _entropy(out: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The same of the cross entropy, by hand."""
+    y, shares = batch.y.unsqueeze(1), batch.shares.unsqueeze(1)
+    logs, minus = out.log_softmax(1), -shares
+    losses = (logs.gather(1, y) * minus).sum((1, 2))
+    return losses, logs.exp_().mul_(shares).scatter_add_(1, y, minus)
+
+
+def _order(work: Work, size: int) -> tuple[Ints, Ints]:
+    """Places of a learner's samples, batch by batch, and how many of each batch count.
+
+    Short batches are filled up with its first sample. As in training a batch is drawn before it is
+    asked whether to stop.
+    """
+    rows = len(work)
+    pass_batches = ceil(rows / size)
+    passes = min(work.passes, ceil((work.batches + 1) / max(pass_batches, 1)))
+    places = np.zeros((passes, pass_batches * size), np.int64)
+    counts = np.full((passes, pass_batches), size)
+    rng = work.rng()
+    for each in places:
+        each[:rows] = rng.permutation(rows)
+    counts[:, -1:] = rows - (pass_batches - 1) * size
+    places = places.reshape(-1, size)[: work.batches]
+    places = places if work.rows is None else work.rows[places]
+    return places, counts.ravel()[: work.batches]
+
+
+def _pooled(works: Sequence[Work]) -> tuple[Split, list[int]]:
+    """The samples of all works in one, and where those of each begin."""
+    splits = {id(work.samples): work.samples for work in works if len(work)}
+    if len(splits) < 2:
+        return next(iter(splits.values()), works[0].samples), [0] * len(works)
+    starts = dict(zip(splits, accumulate(map(len, splits.values()), initial=0), strict=False))
+    both = [(each.samples, each.labels) for each in splits.values()]
+    pool = Split(*(np.concatenate(parts) for parts in zip(*both, strict=True)))
+    return pool, [starts.get(id(work.samples), 0) for work in works]
 
 
 def _repeated(weight: Tensor, learners: int) -> Tensor:
@@ -281,7 +315,10 @@ def _is_right(way: Way, task: Task, trainer: TorchTrainer, split: Split) -> bool
 
 def _trial(split: Split) -> list[Work]:
     few = [Split(split.samples[:size], split.labels[:size]) for size in (3, 2)]
-    return [Work(some, 2, np.random.default_rng(1), 3 - place) for place, some in enumerate(few)]
+    return [
+        Work(some, 2, partial(np.random.default_rng, 1), 3 - place)
+        for place, some in enumerate(few)
+    ]
 
 
 def _distance(one: Arrays, other: Arrays | None) -> float:

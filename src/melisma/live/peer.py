@@ -216,12 +216,13 @@ class Peer:
         return report
 
     def _progress(self) -> dict[str, float]:
-        node = self._node
+        # It is asked on another thread than the one that computes.
+        node, computing = self._node, self._node.computing
         return {
-            "steps": node.steps + (node.computing.steps - self._left if node.computing else 0),
+            "steps": node.steps + (computing.steps - self._left if computing else 0),
             "of": node.me.iterations,
             "updates": node.number,
-            "waiting": node.computing is None and node.steps < node.me.iterations,
+            "waiting": computing is None and node.steps < node.me.iterations,
             "sent_bytes": self._post.sent_bytes,
         }
 

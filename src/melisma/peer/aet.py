@@ -4,8 +4,8 @@ The round of number i has a i^p + b steps, times this node's share where nodes a
 a = 10, p = 1 and b = 0, 60,000 steps are 110 rounds.
 """
 
+import math
 from collections.abc import Iterable
-from math import pow
 
 from melisma.learning.compression import Compression
 from melisma.peer.node import Model, Self
@@ -24,7 +24,7 @@ class AetNode(Rounds):
         compression: Compression,
         said: Aet,
     ) -> None:
-        def size(number: int) -> int:
-            return max(1, round(said.share * (said.a * pow(number, said.p) + said.b)))
+        def size(number: int) -> float:
+            return said.a * math.pow(number, said.p) + said.b
 
         super().__init__(me, neighbours, model, compression, said, size)

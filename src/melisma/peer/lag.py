@@ -16,7 +16,7 @@ from math import ceil, e, log, sqrt
 
 import numpy as np
 
-FACTOR = 115.4
+FACTOR = 115.5
 MOST = 10
 """The largest that the paper has tried."""
 WINDOW = 20

@@ -19,5 +19,4 @@ class LocalNode(Rounds):
         compression: Compression,
         said: Local,
     ) -> None:
-        steps = max(1, round(said.share * said.steps))
-        super().__init__(me, neighbours, model, compression, said, lambda _: steps)
+        super().__init__(me, neighbours, model, compression, said, lambda _: said.steps)

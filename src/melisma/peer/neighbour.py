@@ -59,7 +59,7 @@ class Neighbour:
         """Nothing that is still to come has this number or a lower one."""
         self.begun, self.done = True, max(self.done, done)
         self.early = {number for number in self.early if number > self.done}
-        self.pending = {each: change for each, change in self.pending.items() if each > self.done}
+        self.pending = {each: change for each, change in self.pending.items() if each > done}
         self._close_up()
 
     def _close_up(self) -> None:

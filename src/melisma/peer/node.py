@@ -134,8 +134,12 @@ class Node(ABC):
                 found = []
             case say.Refusal():
                 found = self._turned_away(neighbour, message)
-            case _ if neighbour.life not in ("", message.life):
+            case _ if message.life < neighbour.life:
                 found = [do.Refused(sender=message.sender, why="it is of a former life")]
+            case _ if neighbour.life not in ("", message.life):
+                # It has not greeted yet, or that is late: its answer tells from where it counts.
+                found = [self._met(message), self._hello(message.sender)]
+                found += self._of_a_neighbour(self.neighbours[message.sender], message)
             case _:
                 found = self._of_a_neighbour(neighbour, message)
         return found + self._go_on()
@@ -182,11 +186,12 @@ class Node(ABC):
             return [do.Refused(sender=hello.sender, why="it is of a former life")]
         found: Commands = []
         if hello.life != neighbour.life:
-            answered = neighbour.answered and not neighbour.life
-            neighbour = Neighbour(hello.sender, hello.life, level=self.number, answered=answered)
-            self.neighbours[hello.sender] = neighbour
-            found.append(do.Met(name=hello.sender, life=hello.life, level=self.number))
-        neighbour.degree, neighbour.gone = hello.degree, False
+            found.append(self._met(hello))
+            neighbour = self.neighbours[hello.sender]
+        elif neighbour.gone:
+            # It may have had a welcome long ago, and would not look at another one.
+            found += self._back(neighbour)
+        neighbour.degree = hello.degree
         welcome = say.Welcome(
             **self._by(),
             to=hello.life,
@@ -211,13 +216,26 @@ class Node(ABC):
             found.append(do.Finish(why=why))
         return found
 
+    def _met(self, message: say.Said) -> do.Met:
+        """Another life of a neighbour begins; what the former one sent is not for the next."""
+        name, life = message.sender, message.life
+        self.neighbours[name] = Neighbour(name, life, level=self.number)
+        self._kept = [each for each in self._kept if each.sender != name]
+        return do.Met(name=name, life=life, level=self.number)
+
+    def _back(self, neighbour: Neighbour) -> Commands:
+        """It was gone, and is not: it is told what it may have missed."""
+        neighbour.gone = False
+        found = self._found(neighbour)
+        found += [self._begun(neighbour)] if self.began else []
+        found += [do.Send(to=neighbour.name, message=self._bye())] if self._said_bye else []
+        return found
+
     def _of_a_neighbour(self, neighbour: Neighbour, message: say.Message) -> Commands:
         found: Commands = []
         neighbour.life = message.life
         if neighbour.gone:
-            neighbour.gone = False
-            found += self._found(neighbour)
-            found += [self._begun(neighbour)] if self.began else []
+            found += self._back(neighbour)
         match message:
             case say.Welcome():
                 neighbour.degree = message.degree
@@ -236,19 +254,30 @@ class Node(ABC):
         neighbour.answered = True
         if not welcome.begun:
             return []
-        if not self.began:
-            self._offers.append(welcome)
-        return self._counted(neighbour, welcome.done, welcome.content)
+        if self.began:
+            return self._counted(neighbour, welcome.done, welcome.content)
+        self._offers.append(welcome)
+        return self._counts(neighbour, welcome.done, welcome.content)
 
     def _counted(self, neighbour: Neighbour, done: int, content: bytes) -> Commands:
         if neighbour.begun and done <= neighbour.done:
             return []
+        return self._counts(neighbour, done, content)
+
+    def _counts(self, neighbour: Neighbour, done: int, content: bytes) -> Commands:
+        """From there on: what it tells has its updates up to that one in it."""
+        name, overtaken = neighbour.name, self.began and neighbour.done > done
+        self._kept = [each for each in self._kept if each.sender != name or each.number > done]
         neighbour.counts_from(done)
-        self.told(neighbour, content)
+        if not overtaken:
+            self.told(neighbour, content)
         return self._found(neighbour)
 
     def _found(self, neighbour: Neighbour) -> Commands:
-        return [do.Found(name=neighbour.name, life=neighbour.life, done=neighbour.done)]
+        name, life = neighbour.name, neighbour.life
+        if not neighbour.begun:
+            return [do.Met(name=name, life=life, level=neighbour.level)]
+        return [do.Found(name=name, life=life, done=neighbour.done)]
 
     def _given_up(self, neighbour: Neighbour) -> Commands:
         neighbour.gone = True
@@ -309,7 +338,8 @@ class Node(ABC):
         if offer is not None and offer.steps:
             self.model.vector[:] = np.frombuffer(offer.content, np.float32)
             self.adopt(offer)
-        found: Commands = [do.Began(model_of=offer.sender if offer else "", done=self.number)]
+        model_of = offer.sender if offer is not None and offer.steps else ""
+        found: Commands = [do.Began(model_of=model_of, done=self.number)]
         found += [self._begun(each) for each in self.neighbours.values() if each.here]
         kept, self._kept, self._offers = self._kept, [], []
         for update in kept:

@@ -11,7 +11,11 @@ Behind = LeastCount | Literal["auto"]
 
 
 class Aet(Table, frozen=True, kw_only=True, tag_field="algorithm", tag="aet"):
-    """AET-SGD: the round of number i has a i^p + b steps, times the node's share."""
+    """AET-SGD: the round of number i has a i^p + b steps, times the node's share.
+
+    A neighbour's update counts `gain` times; without it, 1 / (1 + the larger degree of both). The
+    paper's is 1, by which nodes that are not all neighbours of each other drift apart.
+    """
 
     eta: Positive = 0.01
     beta: Least = 0.01
@@ -20,6 +24,7 @@ class Aet(Table, frozen=True, kw_only=True, tag_field="algorithm", tag="aet"):
     b: Least = 0.0
     lag: Behind = 1
     share: Positive = 1.0
+    gain: Positive | None = None
 
     def __post_init__(self) -> None:
         """Rounds of nothing would never end."""
@@ -28,13 +33,14 @@ class Aet(Table, frozen=True, kw_only=True, tag_field="algorithm", tag="aet"):
 
 
 class Local(Table, frozen=True, kw_only=True, tag_field="algorithm", tag="local"):
-    """Constant local SGD: all rounds have as many steps."""
+    """Constant local SGD: all rounds have as many steps; `gain` as of AET-SGD."""
 
     eta: Positive = 0.01
     beta: Least = 0.01
     steps: Count = 100
     lag: Behind = 1
     share: Positive = 1.0
+    gain: Positive | None = None
 
 
 class Event(Table, frozen=True, kw_only=True, tag_field="algorithm", tag="event"):

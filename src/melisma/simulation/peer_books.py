@@ -51,7 +51,7 @@ class PeerBooks:
     def __init__(self) -> None:
         self._pages: dict[tuple[Life, Life], Page] = defaultdict(Page)
         self._sent: dict[tuple[Life, Life], set[int]] = defaultdict(set)
-        self._known: dict[tuple[Life, str], str] = {}
+        self._known: dict[Life, dict[str, str]] = defaultdict(dict)
         self._gone: set[tuple[Life, str]] = set()
         self.farthest = 0
         """The largest lag with which a round began."""
@@ -71,12 +71,12 @@ class PeerBooks:
                     self._pages[me, (sender, life)].refused.add(number)
                 case do.Met(name=other, life=life, level=level):
                     self._pages[me, (other, life)].level = level
-                    self._known[me, other] = life
+                    self._known[me][other] = life
                     self._gone.discard((me, other))
                 case do.Found(name=other, life=life, done=done):
                     page = self._pages[me, (other, life)]
                     page.counts_from, page.level = max(page.counts_from, done), 0
-                    self._known[me, other] = life
+                    self._known[me][other] = life
                     self._gone.discard((me, other))
                 case do.Lost(name=other):
                     self._gone.add((me, other))
@@ -88,8 +88,8 @@ class PeerBooks:
             return
         me = node.me.name, node.me.life
         most = node.lag.most(node.number, node.steps) if isinstance(node, Rounds) else 0
-        for (own, other), life in self._known.items():
-            if own != me or (me, other) in self._gone or node.neighbours[other].ended:
+        for other, life in self._known[me].items():
+            if (me, other) in self._gone or node.neighbours[other].ended:
                 continue
             page = self._pages[me, (other, life)]
             lag = number - 1 - page.reached

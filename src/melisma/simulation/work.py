@@ -5,6 +5,7 @@ Training waits until it is known which updates are averaged: what nobody counts 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from typing import Protocol
 
@@ -22,8 +23,8 @@ from melisma.learning.trainer import Trained, Trainer
 from melisma.learning.trainers import one_thread, trainer_for
 from melisma.simulation.stock import Stock
 
-# Bytes of samples that are copied out for learners at a time.
-COPIED = 256 << 20
+# Samples of learners that are got ready at a time.
+READY = 1 << 22
 Score = tuple[float | None, float | None]
 
 
@@ -106,18 +107,19 @@ class Training:
                 yield from batched.train_many(self._task, self._trainer, self.parameters, works)
 
     def _groups(self, job: Job, learners: Ints) -> list[Ints]:
-        """Learners in their order, so many at a time as have no more than `COPIED` of samples."""
+        """Learners in their order, so many at a time as have about `READY` samples."""
         shards = job.shards.counts[np.searchsorted(job.learners, learners)]
-        filled = np.cumsum(shards * self._task.shard_bytes) // COPIED
+        filled = np.cumsum(shards * self._task.shard_samples) // READY
         return np.split(learners, np.flatnonzero(np.diff(filled)) + 1)
 
     def _work(self, job: Job, place: int, shards: Ints) -> batched.Work:
         learner = int(job.learners[place])
         return batched.Work(
-            _chosen(self._train, self._stock.samples(learner, shards)),
+            self._train,
             int(job.passes[place]),
-            generator(self._task.seed, "train", job.cycle, learner),
+            partial(generator, self._task.seed, "train", job.cycle, learner),
             int(job.batches[place]),
+            self._stock.samples(learner, shards),
         )
 
     def _alone(self, learner: int, work: batched.Work) -> Trained:
@@ -125,8 +127,7 @@ class Training:
         trainer = self._trainer
         if self._task.optimizer.keep:
             trainer = self._own.setdefault(learner, trainer_for(self._task))
-        stop = batched.stop_after(work.batches)
-        return trainer.train(self.parameters, work.samples, work.passes, work.rng, stop)
+        return batched.train_one(trainer, self.parameters, work)
 
 
 def _chosen(split: Split, samples: Ints) -> Split:

@@ -1,0 +1,393 @@
+"""`melisma peers`: train without an orchestrator, on this machine, on a device, or simulated.
+
+`run` and `simulate` end with 0 if every node came to its end, with 1 if one did not.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+import msgspec
+
+from melisma.axon.address import host_and_port
+from melisma.cli.axon import token_option
+from melisma.cli.files import FILE
+from melisma.cli.output import write
+from melisma.cli.peers_view import progress_line, screen
+from melisma.errors import MelismaError, SettingError
+from melisma.fleet.task import Optimizer, Partition, Task, read_task
+from melisma.live.peer import PeerSetting, run_node
+from melisma.live.peers import Progress, Watch, run_peers
+from melisma.peer.group import Group, Peers
+from melisma.peer.report import PeerReport
+from melisma.peer.settings import ALGORITHMS, Algorithm
+from melisma.peer.topology import topology_for
+from melisma.simulation.delays import Delays
+from melisma.simulation.peer_run import PeerOptions, simulate_peers
+
+LINE_S = 2.0
+"""How often a line of progress is printed where there is no terminal."""
+Command = Callable[..., None]
+COUNT = click.IntRange(1)
+AMONG = (
+    click.option("--nodes", default=5, show_default=True, type=COUNT, help="How many."),
+    click.option(
+        "--topology",
+        default="ring",
+        show_default=True,
+        help="ring, line, star, complete, torus[:RxC], regular[:DEGREE], small-world[:NEAR,PART], "
+        "or a file of edges.",
+    ),
+    click.option("--shares", default="", help="Speeds of the nodes in their order: 1,1,2."),
+    click.option("--every", default=0, type=click.IntRange(0), help="Score after so many steps."),
+    click.option("--out", type=FILE, help="Empty or new folder for models and picture."),
+)
+TRAINED = (
+    click.argument("task", metavar="[TASK.toml]", type=FILE, required=False),
+    click.option("--model", help="Instead of what the task says; else lenet."),
+    click.option("--data", help="Instead of what the task says; else mnist."),
+    click.option("--batch", type=COUNT, help="Samples a step; else 16."),
+    click.option("--seed", type=click.IntRange(0), help="Instead of what the task says."),
+    click.option(
+        "--partition",
+        type=click.Choice(["iid", "sorted", "dirichlet"]),
+        help="What of the data each node has; else like parts.",
+    ),
+    click.option(
+        "--algorithm",
+        default="aet",
+        show_default=True,
+        type=click.Choice([*ALGORITHMS]),
+        help="How nodes train together.",
+    ),
+    click.option("--iterations", default=1000, show_default=True, type=COUNT, help="Of each node."),
+    click.option("--lag", help="Rounds that neighbours may be behind, or auto."),
+    click.option("--set", "said", multiple=True, help="NAME=VALUE of the algorithm."),
+    click.option(
+        "--compress",
+        default="none",
+        show_default=True,
+        help="none, q8, q4, or topk:PART, as topk:0.01.",
+    ),
+    click.option(
+        "--patience",
+        "patience_s",
+        default=10.0,
+        show_default=True,
+        type=click.FloatRange(0.01),
+        help="Seconds until a neighbour that does not answer is given up.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end."),
+)
+
+
+def _with(options: Iterable[Callable[[Command], Command]]) -> Callable[[Command], Command]:
+    def decorated(function: Command) -> Command:
+        for option in reversed([*options]):
+            function = option(function)
+        return function
+
+    return decorated
+
+
+@click.group("peers")
+def command() -> None:
+    """Train without an orchestrator: every node with its neighbours."""
+
+
+@command.command("run")
+@_with(TRAINED)
+@_with(AMONG)
+@click.option("--tls", is_flag=True, help="Nodes talk over TLS with certificates made here.")
+def run_command(*, as_json: bool, tls: bool, every: int, out: Path | None, **said: Any) -> None:
+    """Start a process for each node on this machine, and show how they get on."""
+    with redirect_stdout(sys.stderr):
+        peers = _peers(said)
+    lines = _Lines(quiet=as_json)
+    watch = Watch(lines.tell, lines.progress)
+    report = run_peers(peers, file=said["task"], folder=out, every=every, tls=tls, watch=watch)
+    _end(report, as_json)
+
+
+@command.command("simulate")
+@_with(TRAINED)
+@_with(AMONG)
+@click.option("--work", type=click.Choice(["timing", "train"]), default="train", show_default=True)
+@click.option("--step-s", help="LEAST,MOST seconds for a step; else 0.0001,0.001.")
+@click.option("--message-s", help="LEAST,MOST seconds for a message; else 0.0001,0.0015.")
+@click.option(
+    "--drawn",
+    type=click.Choice(get_args(Delays.__annotations__["drawn"])),
+    help="Steps are drawn for each of these; else iteration.",
+)
+@click.option("--tail", type=float, help="Rounds take x times longer with chance x^-TAIL.")
+@click.option("--bandwidth", "bandwidth_bps", type=float, help="Bits a second of a message.")
+@click.option("--faults", default="", help="What goes wrong, in words; a number draws some.")
+@click.option("--join", "joins", multiple=True, help="NODE@SECONDS: it comes that late.")
+def simulate_command(  # noqa: PLR0913 - one argument an option
+    *,
+    as_json: bool,
+    every: int,
+    out: Path | None,
+    work: Any,
+    faults: str,
+    joins: tuple[str, ...],
+    step_s: str | None,
+    message_s: str | None,
+    drawn: str | None,
+    tail: float | None,
+    bandwidth_bps: float | None,
+    **said: Any,
+) -> None:
+    """Run the same nodes in virtual time: delays, stragglers and faults by a seed."""
+    with redirect_stdout(sys.stderr):
+        peers = _peers(said)
+    delays = _converted(
+        "delays",
+        {
+            "step_s": _pair("--step-s", step_s),
+            "message_s": _pair("--message-s", message_s),
+            "drawn": drawn,
+            "tail": tail,
+            "bandwidth_bps": bandwidth_bps,
+            "seed": peers.group.task.seed,
+        },
+        Delays,
+    )
+    options = PeerOptions(work, delays, faults, _joins(joins, peers), every)
+    began = time.monotonic()
+    with redirect_stdout(sys.stderr):
+        report = simulate_peers(peers, options, file=said["task"], folder=out)
+    if not as_json:
+        write(f"simulated in {time.monotonic() - began:.1f} s; all that must hold, held\n")
+    _end(report, as_json)
+
+
+@command.command("node")
+@_with(TRAINED)
+@click.option("--name", required=True, help="What neighbours call it.")
+@click.option("--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT")
+@click.option("--advertise", help="The host name by which neighbours reach it.")
+@click.option(
+    "--neighbours", default="", help="NAME=ADDRESS,NAME=ADDRESS; names alone are looked for."
+)
+@click.option("--peers", "peers_file", type=FILE, help="TOML file of NAME = ADDRESS.")
+@click.option("--board", help="Address of a notice board: sign in, and look for neighbours there.")
+@click.option("--discover", is_flag=True, help="Look for neighbours on the local network.")
+@click.option("--part", default="1/1", show_default=True, help="Train on part K/N of the data.")
+@click.option("--every", default=0, type=click.IntRange(0), help="Score after so many steps.")
+@click.option("--out", type=FILE, help="Folder for model and report.")
+@token_option
+@click.option("--tls", is_flag=True, help="Be called over TLS with a certificate made here.")
+def node_command(  # noqa: PLR0913 - one argument an option
+    *,
+    as_json: bool,
+    name: str,
+    listen: str,
+    advertise: str | None,
+    neighbours: str,
+    peers_file: Path | None,
+    board: str | None,
+    discover: bool,
+    part: str,
+    every: int,
+    out: Path | None,
+    token: str | None,
+    tls: bool,
+    **said: Any,
+) -> None:
+    """Run one node on this device, until it and its neighbours have done their steps."""
+    host, port = host_and_port(listen)
+    addresses = _addresses(peers_file)
+    names, given = _neighbours(neighbours)
+    addresses |= given
+    names = names or tuple(each for each in addresses if each != name)
+    number, parts = _part(part)
+    group = _group(said)
+    setting = PeerSetting(
+        name=name,
+        task=group.task,
+        algorithm=group.algorithm,
+        iterations=group.iterations,
+        compression=group.compression,
+        patience_s=group.patience_s,
+        every=every,
+        part=number,
+        parts=parts,
+        neighbours=names,
+        addresses={each: place for each, place in addresses.items() if each != name},
+        host=host,
+        port=port,
+        token=token,
+        tls=tls,
+        board=board,
+        discover=discover,
+        advertise=advertise,
+        out=None if out is None else str(out),
+    )
+    stop = threading.Event()
+    lines = _Lines(quiet=as_json)
+    try:
+        with redirect_stdout(sys.stderr):
+            report = run_node(setting, lines.tell, stop, said["task"])
+    except KeyboardInterrupt:
+        raise click.Abort from None
+    whole = PeerReport(
+        str(group.algorithm.__struct_config__.tag),
+        f"with {', '.join(names) or 'nobody'}",
+        group.task.model,
+        group.task.data,
+        group.compression,
+        simulated=False,
+        nodes=[report],
+    )
+    if report.outcome == "failed":
+        raise MelismaError(report.why)
+    _end(whole, as_json)
+
+
+class _Lines:
+    """Lines on what happens; progress now and then."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet, self._last = quiet, time.monotonic()
+
+    def tell(self, line: str) -> None:
+        """Something that matters."""
+        click.echo(line, err=True)
+
+    def progress(self, progress: Progress) -> None:
+        """How far nodes are."""
+        now = time.monotonic()
+        if progress and not self._quiet and now - self._last >= LINE_S:
+            self._last = now
+            click.echo(progress_line(progress), err=True)
+
+
+def _end(report: PeerReport, as_json: bool) -> None:
+    write(msgspec.json.encode(report.as_dict()).decode() + "\n" if as_json else screen(report))
+    sys.exit(0 if report.succeeded else 1)
+
+
+def _peers(said: Mapping[str, Any]) -> Peers:
+    group = _group(said)
+    topology = topology_for(said["topology"], said["nodes"], group.task.seed)
+    try:
+        shares = tuple(float(each) for each in said["shares"].split(",") if each.strip())
+    except ValueError:
+        shares = (-1.0,)
+    if any(share <= 0 for share in shares):
+        raise SettingError(f"--shares {said['shares']}; expected numbers above 0, as 1,1,2")
+    return Peers(group, topology, said["topology"], shares)
+
+
+def _group(said: Mapping[str, Any]) -> Group:
+    return Group(
+        _task(said),
+        _algorithm(said),
+        said["iterations"],
+        said["compress"],
+        said["patience_s"],
+    )
+
+
+def _task(said: Mapping[str, Any]) -> Task:
+    """That of the file, with what options say instead."""
+    plain = Optimizer(lr=1.0)
+    task = Task(
+        name="peers", model="lenet", data="mnist", deadline_s=1.0, batch=16, optimizer=plain
+    )
+    if said["task"] is not None:
+        task = msgspec.structs.replace(read_task(said["task"]), optimizer=plain)
+    instead = {key: said[key] for key in ("model", "data", "batch", "seed")}
+    if said["partition"] is not None:
+        instead |= {"mode": "federated", "partition": Partition(kind=said["partition"])}
+    return msgspec.structs.replace(task, **{k: v for k, v in instead.items() if v is not None})
+
+
+def _algorithm(said: Mapping[str, Any]) -> Algorithm:
+    settings: dict[str, Any] = {}
+    for each in said["said"]:
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise SettingError(f"--set {each}; expected NAME=VALUE")
+        settings[name] = _value(value)
+    if said["lag"] is not None:
+        settings["lag"] = _value(said["lag"])
+    found: Algorithm = _converted(said["algorithm"], settings, ALGORITHMS[said["algorithm"]])
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _converted(what: str, values: Mapping[str, Any], kind: type[Any]) -> Any:
+    known = {name: value for name, value in values.items() if value is not None}
+    if issubclass(kind, get_args(Algorithm)):
+        known["algorithm"] = kind.__struct_config__.tag
+    if unknown := known.keys() - {*kind.__struct_fields__, "algorithm"}:
+        names = ", ".join(kind.__struct_fields__)
+        raise SettingError(f"{what} has no setting {min(unknown)}; there are {names}")
+    try:
+        return msgspec.convert(known, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise SettingError(f"{what}: {error}") from None
+
+
+def _pair(option: str, text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        least, most = (float(each) for each in text.split(","))
+    except ValueError:
+        raise SettingError(f"{option} {text}; expected LEAST,MOST, as 0.001,0.01") from None
+    return least, most
+
+
+def _joins(said: Iterable[str], peers: Peers) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for each in said:
+        name, _, seconds = each.rpartition("@")
+        try:
+            found[name] = float(seconds)
+        except ValueError:
+            raise SettingError(f"--join {each}; expected NODE@SECONDS") from None
+        if name not in peers.topology.names:
+            names = ", ".join(peers.topology.names[:10])
+            raise SettingError(f"--join {each}: there is no node {name!r}, but {names}")
+    return found
+
+
+def _part(text: str) -> tuple[int, int]:
+    number, slash, parts = text.partition("/")
+    if not slash or not number.isdecimal() or not parts.isdecimal():
+        raise SettingError(f"--part {text}; expected K/N, as 2/5")
+    if not 1 <= int(number) <= int(parts):
+        raise SettingError(f"--part {text}; expected 1/{parts} to {parts}/{parts}")
+    return int(number) - 1, int(parts)
+
+
+def _neighbours(text: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """All of them, and where those are that have an address."""
+    pairs = [each.strip().partition("=") for each in text.split(",") if each.strip()]
+    return tuple(name for name, _, _ in pairs), {name: place for name, _, place in pairs if place}
+
+
+def _addresses(file: Path | None) -> dict[str, str]:
+    if file is None:
+        return {}
+    try:
+        return msgspec.toml.decode(file.read_bytes(), type=dict[str, str])
+    except OSError as error:
+        raise SettingError(f"{file}: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SettingError(f'{file}: {error}; expected lines of NAME = "ADDRESS"') from error
