@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks import environments
 
+WHAT = ("rpc", "http_stack", "staleness", "feel", "med", "live", "simulation", "decentralised")
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -40,7 +41,16 @@ def _options() -> argparse.Namespace:
         "what",
         nargs="?",
         default="rpc",
-        choices=["rpc", "http_stack", "staleness", "feel", "med", "live", "simulation"],
+        choices=[
+            "rpc",
+            "http_stack",
+            "staleness",
+            "feel",
+            "med",
+            "live",
+            "simulation",
+            "decentralised",
+        ],
     )
     parser.add_argument("--json", type=Path, metavar="PATH", help="where the figures go")
     parser.add_argument("--quick", action="store_true", help="one round, for a first look")
@@ -49,7 +59,7 @@ def _options() -> argparse.Namespace:
         nargs="+",
         default=[],
         metavar="NAME",
-        help="these alone: modules of benchmarks/peers or stacks, or parts of live or simulation",
+        help="these alone: modules of benchmarks/peers or stacks, or parts of the last three",
     )
     return parser.parse_args()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import (
+    decentralised,
     feel,
     http_stack,
     live,
@@ -22,6 +23,7 @@ from benchmarks import (
     table,
     wanted,
 )
+from benchmarks.parts import Benchmark
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[1] / "docs"
@@ -57,7 +59,8 @@ def main() -> None:
     (FIGURES / "rpc.svg").write_text(_picture(calls["peers"]))
     _write_allocation()
     _write_live()
-    _write_simulation()
+    _write_parts(simulation.BENCHMARK, "simulation")
+    _write_parts(decentralised.BENCHMARK, "peer")
 
 
 def _write_allocation() -> None:
@@ -91,12 +94,12 @@ def _write_live() -> None:
         (folder / "learners.md").write_text(shown + "\n")
 
 
-def _write_simulation() -> None:
-    folder = DOCS / "simulation" / "figures"
+def _write_parts(benchmark: Benchmark, part: str) -> None:
+    folder = DOCS / part / "figures"
     folder.mkdir(parents=True, exist_ok=True)
-    found = json.loads((RESULTS / "simulation.json").read_text())
+    found = json.loads((RESULTS / f"{benchmark.name}.json").read_text())
     for name, measured in found["parts"].items():
-        _write(f"{name}.md", found["machine"], simulation.told(name, measured), folder)
+        _write(f"{name}.md", found["machine"], benchmark.told(name, measured), folder)
 
 
 def _staleness(found: dict[str, Any]) -> list[str]:

@@ -16,8 +16,9 @@ What is where::
     allocation/  who trains how much: problem -> plan, one scheme a file
     learning/    what is trained: data, shards, models, trainers, benchmark, aggregation, metrics
     cycle/       the global update cycle as a state machine; its trace and report
-    live/        the cycle on the wall clock: orchestrator and learners as processes
-    simulation/  the same cycle in virtual time: faults, comparisons, up to a million learners
+    peer/        training without an orchestrator, as state machines: AET-SGD and its baselines
+    live/        the cycle on the wall clock: orchestrator, learners and peers as processes
+    simulation/  the same machines in virtual time: faults, comparisons, up to a million learners
     cli/         the `melisma` command, one file a subcommand; the only place that prints
 
 Importing this package imports nothing else: each part is loaded when it is first named.
@@ -33,7 +34,10 @@ __all__ = [
     "axon",
     "errors",
     "fleet",
+    "peer",
+    "run_peers",
     "simulate",
+    "simulate_peers",
     "simulation",
     "train",
 ]
@@ -41,14 +45,18 @@ __all__ = [
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from melisma import allocation, axon, errors, fleet, simulation
+    from melisma import allocation, axon, errors, fleet, peer, simulation
     from melisma.cycle.report import Report
+    from melisma.live.peers import run_peers
     from melisma.live.training import train
+    from melisma.simulation.peer_run import simulate_peers
     from melisma.simulation.simulation import simulate
 else:
     _FROM = {
         "Report": "cycle.report",
+        "run_peers": "live.peers",
         "simulate": "simulation.simulation",
+        "simulate_peers": "simulation.peer_run",
         "train": "live.training",
     }
 

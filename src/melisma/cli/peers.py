@@ -23,10 +23,9 @@ from melisma.errors import MelismaError, SettingError
 from melisma.fleet.task import Optimizer, Partition, Task, read_task
 from melisma.live.peer import PeerSetting, run_node
 from melisma.live.peers import Progress, Watch, run_peers
-from melisma.peer.group import Group, Peers
+from melisma.peer.group import Group, Peers, peers_for
 from melisma.peer.report import PeerReport
 from melisma.peer.settings import ALGORITHMS, Algorithm
-from melisma.peer.topology import topology_for
 from melisma.simulation.delays import Delays
 from melisma.simulation.peer_run import PeerOptions, simulate_peers
 
@@ -275,15 +274,22 @@ def _end(report: PeerReport, as_json: bool) -> None:
 
 
 def _peers(said: Mapping[str, Any]) -> Peers:
-    group = _group(said)
-    topology = topology_for(said["topology"], said["nodes"], group.task.seed)
     try:
         shares = tuple(float(each) for each in said["shares"].split(",") if each.strip())
     except ValueError:
         shares = (-1.0,)
     if any(share <= 0 for share in shares):
         raise SettingError(f"--shares {said['shares']}; expected numbers above 0, as 1,1,2")
-    return Peers(group, topology, said["topology"], shares)
+    return peers_for(
+        _task(said),
+        _algorithm(said),
+        iterations=said["iterations"],
+        nodes=said["nodes"],
+        topology=said["topology"],
+        shares=shares,
+        compression=said["compress"],
+        patience_s=said["patience_s"],
+    )
 
 
 def _group(said: Mapping[str, Any]) -> Group:

@@ -16,4 +16,6 @@ What is where::
     processes.py     learners as processes of this machine
     preparation.py   what a run needs, read and checked
     training.py      `train`: a task and a fleet to a report
+    peer.py          a node without an orchestrator; peer_post.py its messages
+    peers.py         `run_peers`: nodes as processes of this machine, to a report
 """

@@ -18,6 +18,7 @@ from melisma.errors import MelismaError
 from melisma.learning.material import module_path
 from melisma.live.peer import PeerSetting
 from melisma.live.processes import learners
+from melisma.live.training import without_empty
 from melisma.peer.group import Peers
 from melisma.peer.report import NodeReport, PeerReport
 
@@ -106,6 +107,7 @@ class _Run:
                 while len(self._ended) < len(self._names) and not self.stopped.is_set():
                     await asyncio.sleep(LOOK_S)
                     self._watch.progress(await asyncio.to_thread(self._looked, address, token))
+        without_empty(self._folder)
         return [self._report(place) for place in range(len(self._names))]
 
     def _setting(self, place: int, board: str, token: str) -> PeerSetting:

@@ -116,11 +116,11 @@ async def _orchestrated(prepared: Prepared, port: int, watch: Watcher, stop: Sto
             store.close()
         for part in ("devices", "shards"):
             shutil.rmtree(prepared.folder / part, ignore_errors=True)
-        _without_empty(prepared.folder)
+        without_empty(prepared.folder)
     return store.model
 
 
-def _without_empty(folder: Path) -> None:
+def without_empty(folder: Path) -> None:
     """Learners that said nothing leave no log, and a run that never began no folder."""
     for log in (folder / "logs").glob("*.log"):
         if not log.stat().st_size:

@@ -1,1 +1,34 @@
-"""Training without an orchestrator: AET-SGD and its baselines, as machines without I/O."""
+"""Training without an orchestrator: AET-SGD and its baselines, as machines without I/O.
+
+What is where::
+
+    messages.py, commands.py   what nodes say to each other, and what they want done
+    node.py, neighbour.py      what all algorithms have in common: meeting, counting, ending
+    rounds.py                  sums of gradients, a round at a time: aet.py, local.py
+    public.py                  models told by their changes: event_triggered.py, gossip.py
+    lag.py                     how far neighbours may be behind
+    topology.py                who is whose neighbour
+    settings.py, nodes.py      what can be said of each algorithm, and the machine for it
+    group.py                   what all nodes of a run have in common
+    report.py, picture.py      what became of it
+
+Drivers are `live/peers.py` and `live/peer.py`, and `simulation/peers.py`.
+"""
+
+from melisma.peer.group import Peers, peers_for
+from melisma.peer.report import NodeReport, PeerReport
+from melisma.peer.settings import Aet, Event, Gossip, Local
+from melisma.peer.topology import Topology, topology_for
+
+__all__ = [
+    "Aet",
+    "Event",
+    "Gossip",
+    "Local",
+    "NodeReport",
+    "PeerReport",
+    "Peers",
+    "Topology",
+    "peers_for",
+    "topology_for",
+]

@@ -1,5 +1,6 @@
 """A group of nodes: what all of them train, and what each of them is made of."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
@@ -18,7 +19,7 @@ from melisma.learning.steps import Steps
 from melisma.peer.node import Model, Node, Self
 from melisma.peer.nodes import node_for
 from melisma.peer.settings import Aet, Algorithm, Local
-from melisma.peer.topology import Topology
+from melisma.peer.topology import Topology, topology_for
 
 Ints = NDArray[np.int64]
 
@@ -82,6 +83,25 @@ class Peers:
         """As each node sees it: its own rounds, and as many steps as they make."""
         shares = shares_of([*self.shares]) if self.shares else [1.0] * len(self.topology.names)
         return [self.group.with_share(share) for share in shares]
+
+
+def peers_for(  # noqa: PLR0913 - each is a setting of its own
+    task: Task,
+    algorithm: Algorithm | None = None,
+    *,
+    iterations: int = 1000,
+    nodes: int = 5,
+    topology: str = "ring",
+    shares: Sequence[float] = (),
+    compression: str = "none",
+    patience_s: float = 10.0,
+) -> Peers:
+    """Nodes that train a task on that topology; of the task deadline and scheme do not matter.
+
+    Its optimiser must be plain SGD, whose step sizes are the algorithm's: AET-SGD unless said.
+    """
+    group = Group(task, algorithm or Aet(), iterations, compression, patience_s)
+    return Peers(group, topology_for(topology, nodes, task.seed), topology, tuple(shares))
 
 
 def shares_of(speeds: list[float]) -> list[float]:

@@ -48,10 +48,8 @@ class Public(Node):
     def difference(self) -> bytes:
         """The difference to what was told before, which is told now."""
         content = self.compression.pack(self.model.vector - self.own)
-        if self.compression.exact:
-            self.own[:] = self.model.vector
-        else:
-            self.own += self.compression.unpack(content, self.own.size)
+        # As the neighbours do it, whom rounding leads elsewhere than to the model, too.
+        self.own += self.compression.unpack(content, self.own.size)
         return content
 
     def apply(self, neighbour: Neighbour, update: say.Update, change: Vector) -> None:

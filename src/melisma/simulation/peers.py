@@ -92,7 +92,7 @@ class PeerDriver:
         self._sent: Counter[str] = Counter()
         self._arrived: Counter[str] = Counter()
         self._updates: Counter[str] = Counter()
-        self._to_come = self._quiet = 0
+        self._to_come = self._quiet = self._flying = 0
 
     @property
     def steps(self) -> dict[str, Steps]:
@@ -143,7 +143,6 @@ class PeerDriver:
     def _gone(self, seat: Seat, name: str) -> None:
         if not seat.alive:
             return
-        self._quiet = 0
         seat.catch_up(self._agenda.now_s)
         self._do(seat, seat.node.gone(self._now_of(seat), name))
 
@@ -151,6 +150,9 @@ class PeerDriver:
 
     def _do(self, seat: Seat, commands: Commands) -> None:
         now_s = self._agenda.now_s
+        # To be there and to look for others leads to nothing by itself.
+        if any(not isinstance(each, do.Send | do.Wake) for each in commands):
+            self._quiet = 0
         seat.tally.heard(now_s, commands)
         self._watch(seat.node.me.name, now_s, seat.node, commands)
         for command in commands:
@@ -255,15 +257,19 @@ class PeerDriver:
             if fault.kind == "part" and _within(fault, at_s):
                 sides = [self._number[name] in fault.who for name in (seat.node.me.name, to)]
                 at_s = fault.at_s + (fault.for_s or 0.0) if sides[0] != sides[1] else at_s
-        self._agenda.add(at_s, partial(self._arrives, seat, to, message, self._agenda.now_s))
+        self._flying += 1
+        self._agenda.add(at_s, partial(self._lands, seat, to, message, self._agenda.now_s))
         return at_s
+
+    def _lands(self, sender: Seat, to: str, message: say.Message, sent_s: float) -> None:
+        self._flying -= 1
+        self._arrives(sender, to, message, sent_s)
 
     def _arrives(self, sender: Seat, to: str, message: say.Message, sent_s: float) -> None:
         now_s, seat = self._agenda.now_s, self._seats.get(to)
         if seat is None or not seat.alive:
             self._nobody(sender, to, message, sent_s)
             return
-        self._quiet = 0
         if sender.alive:
             sender.node.acknowledged(2 * (now_s - sent_s))
         seat.catch_up(now_s)
@@ -296,9 +302,11 @@ class PeerDriver:
         return not self._to_come and not any(seat.alive for seat in self._seats.values())
 
     def _check_for_life(self) -> None:
-        """Nodes that do nothing but wake wait for each other."""
+        """Nodes that do nothing but wake, with no message under way, wait for each other."""
+        if self._flying or self._quiet <= 3 * len(self._seats) + 3:
+            return
         waiting = [seat for seat in self._seats.values() if seat.alive]
-        if self._quiet > 3 * len(waiting) + 3 and not any(seat.node.computing for seat in waiting):
+        if not any(seat.node.computing for seat in waiting):
             names = ", ".join(seat.node.me.name for seat in waiting)
             raise BrokenError(f"{names} wait for each other")
 

@@ -1,0 +1,148 @@
+"""Nodes without an orchestrator in virtual time: what they come to, what d brings, how it grows."""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from melisma.fleet.task import Task
+from melisma.peer.group import Group, Peers
+from melisma.peer.report import PeerReport
+from melisma.peer.settings import Aet, Algorithm, Event, Gossip, Local
+from melisma.peer.topology import topology_for
+from melisma.simulation.delays import Delays
+from melisma.simulation.peer_run import PeerOptions, simulate_peers
+
+SAMPLES = 32_000
+"""Of each node, whatever the batch."""
+NODES = 5
+RUNS: dict[str, tuple[Algorithm, int, str]] = {
+    "AET-SGD": (Aet(), 16, "none"),
+    "AET-SGD, 8 bits": (Aet(), 16, "q8"),
+    "AET-SGD, 4 bits": (Aet(), 16, "q4"),
+    "AET-SGD, 1 % of the numbers": (Aet(), 16, "topk:0.01"),
+    "AET-SGD, gain 1 as printed": (Aet(gain=1.0), 16, "none"),
+    "local, 50 steps": (Local(steps=50), 16, "none"),
+    "gossip, 10 steps": (Gossip(steps=10), 16, "none"),
+    "event-triggered, batch 16": (Event(), 16, "none"),
+    "event-triggered, batch 1": (Event(), 1, "none"),
+}
+ACCURACY = [
+    "accuracy %",
+    "worst node %",
+    "iterations",
+    "samples",
+    "rounds",
+    "messages",
+    "MB sent",
+    "rounds / AET-SGD",
+    "MB / AET-SGD",
+]
+LAGS = (0, 1, 2, 3, 5, 7, 10)
+KINDS: dict[str, Delays] = {
+    "iteration": Delays(drawn="iteration"),
+    "round": Delays(drawn="round"),
+    "node": Delays(drawn="node"),
+    "round, tail 1.5": Delays(drawn="round", tail=1.5),
+    "round, tail 1.1": Delays(drawn="round", tail=1.1),
+}
+LAG = ["seconds", "d = 0 / this", "waited %", "accuracy %"]
+SEEDS = 3
+SIZES = (125, 250, 500, 1000)
+GRAPHS = ("ring", "regular:4", "regular:8")
+GROWTH = ["nodes", "edges", "messages", "seconds", "us a round, node and edge"]
+
+
+def task_of(model: str, batch: int) -> Task:
+    """MNIST, dealt to the nodes in like parts."""
+    return Task(name="peers", model=model, data="mnist", deadline_s=1.0, batch=batch)
+
+
+def peers_of(
+    task: Task, algorithm: Algorithm, iterations: int, shape: str = "ring", nodes: int = NODES
+) -> Peers:
+    """Nodes on that topology."""
+    group = Group(task, algorithm, iterations)
+    return Peers(group, topology_for(shape, nodes, 1), shape)
+
+
+def accuracy(quick: bool) -> dict[str, Any]:
+    """The same number of samples by each algorithm, in a ring of five, LeNet on MNIST."""
+    samples = SAMPLES // 20 if quick else SAMPLES
+    rows: dict[str, dict[str, float]] = {}
+    began = time.process_time()
+    for name, (algorithm, batch, compression) in RUNS.items():
+        group = Group(task_of("lenet", batch), algorithm, samples // batch, compression)
+        report = simulate_peers(Peers(group, topology_for("ring", NODES, 1), "ring"))
+        rows[name] = _row(report) | {"iterations": samples // batch}
+        base = rows["AET-SGD"]
+        rows[name]["rounds / AET-SGD"] = rows[name]["rounds"] / base["rounds"]
+        rows[name]["MB / AET-SGD"] = rows[name]["MB sent"] / base["MB sent"]
+        print(f"    {name}: {rows[name]['accuracy %']:.2f} %", flush=True)
+    return {"rows": rows, "own_s": time.process_time() - began}
+
+
+def _row(report: PeerReport) -> dict[str, float]:
+    accuracies = [100 * (node.accuracy or 0.0) for node in report.nodes]
+    return {
+        "accuracy %": float(np.mean(accuracies)),
+        "worst node %": min(accuracies),
+        "samples": report.sum("samples") / NODES,
+        "rounds": report.sum("updates") / NODES,
+        "messages": report.sum("messages"),
+        "MB sent": report.sum("sent_bytes") / 1e6,
+    }
+
+
+def lag(quick: bool) -> dict[str, Any]:
+    """d from 0 to 10: 60,000 iterations in time alone; accuracy of 3,000 with a small model."""
+    began, rows = time.process_time(), {}
+    for kind, delays in KINDS.items():
+        base = 0.0
+        for d in LAGS:
+            runs = [_timed(delays, d, seed) for seed in range(1, 2 if quick else SEEDS + 1)]
+            seconds = float(np.mean([run.seconds for run in runs]))
+            waited = float(np.mean([run.sum("waiting_s") / NODES / run.seconds for run in runs]))
+            base = base or seconds
+            rows[f"{kind}, d = {d}"] = {
+                "seconds": seconds,
+                "d = 0 / this": base / seconds,
+                "waited %": 100 * waited,
+                "accuracy %": 100 * _trained(delays, d, 300 if quick else 3000),
+            }
+    return {"rows": rows, "own_s": time.process_time() - began}
+
+
+def _timed(delays: Delays, d: int, seed: int) -> PeerReport:
+    peers = peers_of(task_of("lenet", 16), Aet(lag=d), 60_000)
+    return simulate_peers(peers, PeerOptions("timing", _seeded(delays, seed)))
+
+
+def _trained(delays: Delays, d: int, iterations: int) -> float:
+    peers = peers_of(task_of("twonn", 16), Aet(lag=d), iterations)
+    return simulate_peers(peers, PeerOptions("train", delays)).accuracy
+
+
+def _seeded(delays: Delays, seed: int) -> Delays:
+    return Delays(drawn=delays.drawn, tail=delays.tail, seed=seed)
+
+
+def growth(quick: bool) -> dict[str, Any]:
+    """Nodes and edges that grow: 60,000 iterations of each node, in time alone."""
+    began, rows = time.process_time(), {}
+    for shape in GRAPHS:
+        for nodes in SIZES[:2] if quick else SIZES:
+            peers = peers_of(task_of("lenet", 16), Aet(), 60_000, shape, nodes)
+            start = time.perf_counter()
+            report = simulate_peers(peers, PeerOptions("timing"))
+            seconds = time.perf_counter() - start
+            edges = len(peers.topology.edges)
+            rounds = report.nodes[0].updates
+            rows[f"{shape}, {nodes:,}"] = {
+                "nodes": nodes,
+                "edges": edges,
+                "messages": report.sum("messages"),
+                "seconds": seconds,
+                "us a round, node and edge": 1e6 * seconds / rounds / (nodes + edges),
+            }
+    return {"rows": rows, "own_s": time.process_time() - began}
