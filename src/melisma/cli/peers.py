@@ -3,13 +3,14 @@
 `run` and `simulate` end with 0 if every node came to its end, with 1 if one did not.
 """
 
+import shlex
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 import click
 import msgspec
@@ -27,7 +28,9 @@ from melisma.peer.group import Group, Peers, peers_for
 from melisma.peer.report import PeerReport
 from melisma.peer.settings import ALGORITHMS, Algorithm
 from melisma.simulation.delays import Delays
+from melisma.simulation.faults import written
 from melisma.simulation.peer_run import PeerOptions, simulate_peers
+from melisma.simulation.peer_soak import soaked_peers
 
 LINE_S = 2.0
 """How often a line of progress is printed where there is no terminal."""
@@ -127,6 +130,7 @@ def run_command(*, as_json: bool, tls: bool, every: int, out: Path | None, **sai
 @click.option("--tail", type=float, help="Rounds take x times longer with chance x^-TAIL.")
 @click.option("--bandwidth", "bandwidth_bps", type=float, help="Bits a second of a message.")
 @click.option("--faults", default="", help="What goes wrong, in words; a number draws some.")
+@click.option("--soak", type=COUNT, help="Try so many schedules of faults instead.")
 @click.option("--join", "joins", multiple=True, help="NODE@SECONDS: it comes that late.")
 def simulate_command(  # noqa: PLR0913 - one argument an option
     *,
@@ -135,6 +139,7 @@ def simulate_command(  # noqa: PLR0913 - one argument an option
     out: Path | None,
     work: Any,
     faults: str,
+    soak: int | None,
     joins: tuple[str, ...],
     step_s: str | None,
     message_s: str | None,
@@ -159,6 +164,12 @@ def simulate_command(  # noqa: PLR0913 - one argument an option
         Delays,
     )
     options = PeerOptions(work, delays, faults, _joins(joins, peers), every)
+    if soak is not None:
+        if faults or out:
+            raise SettingError(
+                "--soak draws faults by itself, and keeps nothing: no --faults, --out"
+            )
+        _soak(peers, options, soak, as_json)
     began = time.monotonic()
     with redirect_stdout(sys.stderr):
         report = simulate_peers(peers, options, file=said["task"], folder=out)
@@ -266,6 +277,25 @@ class _Lines:
         if progress and not self._quiet and now - self._last >= LINE_S:
             self._last = now
             click.echo(progress_line(progress), err=True)
+
+
+def _soak(peers: Peers, options: PeerOptions, schedules: int, as_json: bool) -> NoReturn:
+    first = peers.group.task.seed
+    seeds = range(first, first + schedules)
+    failures = [each for each in soaked_peers(peers, options, seeds) if each is not None]
+    found = [
+        {"what": each.what, "seed": each.seed, "faults": written(each.faults)} for each in failures
+    ]
+    if as_json:
+        write(msgspec.json.encode({"schedules": schedules, "broken": found}).decode() + "\n")
+    else:
+        for each in found:
+            again = (
+                f"--work timing --seed {each['seed']} --faults {shlex.quote(str(each['faults']))}"
+            )
+            write(f"{each['what']}:\n  the same command with {again} instead of --soak\n")
+        write(f"{schedules} schedules of faults, {len(failures)} broke what must hold\n")
+    sys.exit(1 if failures else 0)
 
 
 def _end(report: PeerReport, as_json: bool) -> None:

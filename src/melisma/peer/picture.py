@@ -35,13 +35,13 @@ def picture_of(report: PeerReport) -> Picture:
     """The picture of a run."""
     nodes = report.nodes[:NODES]
     lanes = TOP + ROW * len(nodes)
-    curves = [node for node in nodes if len(node.scores) > 1]
+    curves = [(place, node) for place, node in enumerate(nodes) if len(node.scores) > 1]
     height = lanes + 44 + (CURVES + 30 if curves else 0)
     span_s = report.seconds if isfinite(report.seconds) and report.seconds > 0 else 1.0
     x = Scale(0.0, span_s, LEFT, WIDTH - RIGHT)
     shapes = [
         *_head(report, len(nodes)),
-        *(shape for place, node in enumerate(nodes) for shape in _lane(node, TOP + ROW * place, x)),
+        *(shape for place, node in enumerate(nodes) for shape in _lane(node, place, x)),
         *_axis(x, lanes),
         *(_curves(curves, x, lanes + 44) if curves else ()),
     ]
@@ -67,7 +67,8 @@ def _head(report: PeerReport, drawn: int) -> Iterator[str]:
     yield text(WIDTH - 143, 26, "waits", GREY)
 
 
-def _lane(node: NodeReport, top: float, x: Scale) -> Iterator[str]:
+def _lane(node: NodeReport, place: int, x: Scale) -> Iterator[str]:
+    top = TOP + ROW * place
     color = INK if node.outcome == "done" else RED
     name = clean(node.name)
     yield text(LEFT - 8, top + 14, short(name, NAME), color, END, title=name)
@@ -79,6 +80,8 @@ def _lane(node: NodeReport, top: float, x: Scale) -> Iterator[str]:
         yield rect(start, top + 3, end - start, ROW - 8, COMPUTED)
     said = node.outcome if node.accuracy is None else f"{100 * node.accuracy:.2f} %"
     yield text(WIDTH - RIGHT + 10, top + 14, said, color, title=node.why)
+    if len(node.scores) > 1:
+        yield rect(WIDTH - 40, top + 5, 10, 10, COLORS[place % len(COLORS)])
 
 
 def _joined(spans: list[tuple[float, float]], x: Scale) -> Iterator[tuple[float, float]]:
@@ -102,8 +105,10 @@ def _axis(x: Scale, top: float) -> Iterator[str]:
         yield text(x(tick), top + 17, f"{tick:g} s", GREY, 'text-anchor="middle"')
 
 
-def _curves(nodes: list[NodeReport], x: Scale, top: float) -> Iterable[str]:
-    known = [each.accuracy for node in nodes for each in node.scores if each.accuracy is not None]
+def _curves(nodes: list[tuple[int, NodeReport]], x: Scale, top: float) -> Iterable[str]:
+    known = [
+        each.accuracy for _, node in nodes for each in node.scores if each.accuracy is not None
+    ]
     if not known:
         return
     bottom = top + CURVES
@@ -112,7 +117,7 @@ def _curves(nodes: list[NodeReport], x: Scale, top: float) -> Iterable[str]:
     for tick in y.ticks(4):
         yield line(x.start, y(tick), x.end, y(tick), PALE)
         yield text(LEFT - 8, y(tick) + 4, f"{100 * tick:.4g} %", GREY, END)
-    for place, node in enumerate(nodes):
+    for place, node in nodes:
         points = [(x(each.at_s), y(each.accuracy)) for each in node.scores if each.accuracy]
         color = COLORS[place % len(COLORS)]
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
