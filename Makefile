@@ -21,7 +21,7 @@ run: $(RUN)  ## Train digits on four emulated devices
 	@$(BIN)/melisma run
 
 # Folders whose tests may share the machine, but for those marked alone; in the others time matters.
-ALONGSIDE := $(addprefix tests/,allocation cli contracts cycle fleet learning simulation)
+ALONGSIDE := $(addprefix tests/,allocation cli contracts cycle fleet learning peer simulation)
 
 test: check system  ## Run the checks, then all tests, or those that ARGS says
 ifdef ARGS
