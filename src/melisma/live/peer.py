@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty
@@ -118,7 +119,12 @@ class Peer:
             advertise=said.advertise,
         )
         worker.expose(self._post, ["hear", "who", "progress"], name="")
-        with worker.start() as address:
+        with ExitStack() as stack:
+            try:
+                address = stack.enter_context(worker.start())
+            except ValueError as error:
+                # A notice board on which the name is taken says so.
+                raise SettingError(str(error)) from error
             self._post.address = address
             self.tell(f"{said.name} at {address}")
             late_s = 0.0 if said.since is None else time.time() - said.since
@@ -293,7 +299,7 @@ def main() -> None:
 
     threading.Thread(target=watch, name="parent", daemon=True).start()
     try:
-        report = run_node(setting)
+        report = run_node(setting, stop=stop)
     except MelismaError as error:
         sys.exit(f"{setting.name}: {error}")
     if report.why:

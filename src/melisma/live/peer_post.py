@@ -156,7 +156,11 @@ class Line:
             began = time.monotonic()
             refused = self._tried(content, began + post.patience_s)
             if refused is None:
+                # What waits behind it would take as long again, one by one.
+                ends = self._dropped()
                 post.news.put(Nobody(self._to))
+                if ends:
+                    break
             elif refused:
                 why = say.Refusal(sender=self._to, life="", to=post.life, why=refused)
                 post.news.put(Heard(why))
@@ -164,6 +168,13 @@ class Line:
                 post.news.put(Arrived(time.monotonic() - began))
         if self._remote is not None:
             self._remote[1].__exit__()
+
+    def _dropped(self) -> bool:
+        """Forget what was to be sent so far; whether there will be no more."""
+        while not self.queue.empty():
+            if self.queue.get() is None:
+                return True
+        return False
 
     def _tried(self, content: bytes, until: float) -> str | None:
         """Until it is heard: why it was refused, or nothing; `None` if nobody answers in time."""

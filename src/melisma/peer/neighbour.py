@@ -13,7 +13,8 @@ class Neighbour:
     """Its updates are numbered one after the other; `done` are in without a gap, `early` beyond.
 
     `life` is empty until it was heard of. It `answered` when it said welcome, `begun` when it
-    trains; until then it counts as having reached `level`, where this node was when they met.
+    trains; until then it counts as having reached `level`, where this node was when they met. To
+    `all_sent` go all updates of this node: it was told of it before there were any.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Neighbour:
     begun: bool = False
     gone: bool = False
     refused: bool = False
+    all_sent: bool = False
     done: int = 0
     early: set[int] = field(default_factory=set)
     last: int | None = None

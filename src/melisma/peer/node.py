@@ -185,6 +185,8 @@ class Node(ABC):
         if hello.life < neighbour.life:
             return [do.Refused(sender=hello.sender, why="it is of a former life")]
         found: Commands = []
+        # To whom all updates go, its greeting is only late: it needs no model to begin with.
+        offers = self.began and not (hello.life == neighbour.life and neighbour.all_sent)
         if hello.life != neighbour.life:
             found.append(self._met(hello))
             neighbour = self.neighbours[hello.sender]
@@ -196,10 +198,10 @@ class Node(ABC):
             **self._by(),
             to=hello.life,
             degree=len(self.neighbours),
-            begun=self.began,
+            begun=offers,
             done=self.number,
             steps=self.steps,
-            content=self.public().tobytes() if self.began else b"",
+            content=self.public().tobytes() if offers else b"",
         )
         found.append(do.Send(to=neighbour.name, message=welcome))
         if self._said_bye:
@@ -280,7 +282,7 @@ class Node(ABC):
         return [do.Found(name=name, life=life, done=neighbour.done)]
 
     def _given_up(self, neighbour: Neighbour) -> Commands:
-        neighbour.gone = True
+        neighbour.gone, neighbour.all_sent = True, False
         alone = all(each.gone for each in self.neighbours.values())
         return [do.Lost(name=neighbour.name, alone=alone)]
 
@@ -342,7 +344,7 @@ class Node(ABC):
         found: Commands = [do.Began(model_of=model_of, done=self.number)]
         found += [self._begun(each) for each in self.neighbours.values() if each.here]
         kept, self._kept, self._offers = self._kept, [], []
-        for update in kept:
+        for update in sorted(kept, key=lambda each: each.number):
             found += self._applied(self.neighbours[update.sender], update)
         return found
 
@@ -372,6 +374,7 @@ class Node(ABC):
         return do.Send(to=name, message=hello)
 
     def _begun(self, neighbour: Neighbour) -> do.Send:
+        neighbour.all_sent = self.steps == 0
         begun = say.Begun(**self._by(), done=self.number, content=self.tells())
         return do.Send(to=neighbour.name, message=begun)
 

@@ -1,7 +1,7 @@
 """What must hold of nodes whatever goes wrong: kept in books of its own.
 
 - An update that was sent to a life that did not end is applied there exactly once, unless its
-  sender was gone for a while and both agreed to count on from a later one.
+  sender was gone for a while and both agreed to count on from a later one, or it is given up.
 - No round begins while a neighbour lags farther behind than d: its history is consistent with the
   delay that was allowed. With d = 0 neighbours are in lock-step.
 - Nobody waits for ever; `PeerDriver` sees to that.
@@ -104,7 +104,7 @@ class PeerBooks:
         """After the run: nothing that two lives sent each other to their ends was lost."""
         whole = {(each.name, each.life) for each in reports if each.outcome == "done"}
         for (sender, receiver), sent in self._sent.items():
-            if sender in whole and receiver in whole:
+            if {sender, receiver} <= whole and (receiver, sender[0]) not in self._gone:
                 page = self._pages[receiver, sender]
                 missing = sent - page.took - page.refused
                 lost = sorted(each for each in missing if each > page.counts_from)
