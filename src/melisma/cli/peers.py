@@ -4,11 +4,14 @@
 """
 
 import shlex
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
+from datetime import UTC, datetime
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
@@ -20,8 +23,10 @@ from melisma.cli.axon import token_option
 from melisma.cli.files import FILE
 from melisma.cli.output import write
 from melisma.cli.peers_view import progress_line, screen
+from melisma.cycle.folder import made
 from melisma.errors import MelismaError, SettingError
 from melisma.fleet.task import Optimizer, Partition, Task, read_task
+from melisma.fleet.toml_file import converted
 from melisma.live.peer import PeerSetting, run_node
 from melisma.live.peers import Progress, Watch, run_peers
 from melisma.peer.group import Group, Peers, peers_for
@@ -79,10 +84,8 @@ TRAINED = (
     click.option(
         "--patience",
         "patience_s",
-        default=10.0,
-        show_default=True,
         type=click.FloatRange(0.01),
-        help="Seconds until a neighbour that does not answer is given up.",
+        help="Seconds until a neighbour that does not answer is given up; else 10, of a node 60.",
     ),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end."),
 )
@@ -219,6 +222,7 @@ def node_command(  # noqa: PLR0913 - one argument an option
     names = names or tuple(each for each in addresses if each != name)
     number, parts = _part(part)
     group = _group(said)
+    out = made(out or Path("runs") / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{name}")
     setting = PeerSetting(
         name=name,
         task=group.task,
@@ -238,15 +242,18 @@ def node_command(  # noqa: PLR0913 - one argument an option
         board=board,
         discover=discover,
         advertise=advertise,
-        out=None if out is None else str(out),
+        out=str(out),
     )
     stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
     lines = _Lines(quiet=as_json)
-    try:
-        with redirect_stdout(sys.stderr):
-            report = run_node(setting, lines.tell, stop, said["task"])
-    except KeyboardInterrupt:
-        raise click.Abort from None
+    with redirect_stdout(sys.stderr):
+        report = run_node(setting, lines.tell, stop, said["task"], lines.progress)
+    if report.outcome == "failed":
+        raise MelismaError(report.why)
+    # What happened on the way was told then.
+    report = msgspec.structs.replace(report, told=[])
     whole = PeerReport(
         str(group.algorithm.__struct_config__.tag),
         f"with {', '.join(names) or 'nobody'}",
@@ -255,9 +262,8 @@ def node_command(  # noqa: PLR0913 - one argument an option
         group.compression,
         simulated=False,
         nodes=[report],
+        folder=out,
     )
-    if report.outcome == "failed":
-        raise MelismaError(report.why)
     _end(whole, as_json)
 
 
@@ -300,7 +306,8 @@ def _soak(peers: Peers, options: PeerOptions, schedules: int, as_json: bool) -> 
 
 def _end(report: PeerReport, as_json: bool) -> None:
     write(msgspec.json.encode(report.as_dict()).decode() + "\n" if as_json else screen(report))
-    sys.exit(0 if report.succeeded else 1)
+    cancelled = any(node.outcome == "cancelled" for node in report.nodes)
+    sys.exit(130 if cancelled else 0 if report.succeeded else 1)
 
 
 def _peers(said: Mapping[str, Any]) -> Peers:
@@ -308,7 +315,7 @@ def _peers(said: Mapping[str, Any]) -> Peers:
         shares = tuple(float(each) for each in said["shares"].split(",") if each.strip())
     except ValueError:
         shares = (-1.0,)
-    if any(share <= 0 for share in shares):
+    if not all(isfinite(share) and share > 0 for share in shares):
         raise SettingError(f"--shares {said['shares']}; expected numbers above 0, as 1,1,2")
     return peers_for(
         _task(said),
@@ -318,7 +325,7 @@ def _peers(said: Mapping[str, Any]) -> Peers:
         topology=said["topology"],
         shares=shares,
         compression=said["compress"],
-        patience_s=said["patience_s"],
+        patience_s=said["patience_s"] or 10.0,
     )
 
 
@@ -328,7 +335,7 @@ def _group(said: Mapping[str, Any]) -> Group:
         _algorithm(said),
         said["iterations"],
         said["compress"],
-        said["patience_s"],
+        said["patience_s"] or 60.0,
     )
 
 
@@ -373,10 +380,7 @@ def _converted(what: str, values: Mapping[str, Any], kind: type[Any]) -> Any:
     if unknown := known.keys() - {*kind.__struct_fields__, "algorithm"}:
         names = ", ".join(kind.__struct_fields__)
         raise SettingError(f"{what} has no setting {min(unknown)}; there are {names}")
-    try:
-        return msgspec.convert(known, kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise SettingError(f"{what}: {error}") from None
+    return converted(what, known, kind)
 
 
 def _pair(option: str, text: str | None) -> tuple[float, float] | None:
@@ -396,7 +400,9 @@ def _joins(said: Iterable[str], peers: Peers) -> dict[str, float]:
         try:
             found[name] = float(seconds)
         except ValueError:
-            raise SettingError(f"--join {each}; expected NODE@SECONDS") from None
+            found[name] = -1.0
+        if not 0 <= found[name] < inf:
+            raise SettingError(f"--join {each}; expected NODE@SECONDS, as n1@0.5")
         if name not in peers.topology.names:
             names = ", ".join(peers.topology.names[:10])
             raise SettingError(f"--join {each}: there is no node {name!r}, but {names}")
@@ -415,6 +421,8 @@ def _part(text: str) -> tuple[int, int]:
 def _neighbours(text: str) -> tuple[tuple[str, ...], dict[str, str]]:
     """All of them, and where those are that have an address."""
     pairs = [each.strip().partition("=") for each in text.split(",") if each.strip()]
+    if len({name for name, _, _ in pairs}) < len(pairs):
+        raise SettingError(f"--neighbours {text}; expected each of them once")
     return tuple(name for name, _, _ in pairs), {name: place for name, _, place in pairs if place}
 
 

@@ -44,7 +44,7 @@ def screen(report: PeerReport) -> RenderableType:
         parts = "; ".join(", ".join(part) for part in report.parts)
         lines.append(f"the topology fell into {len(report.parts)} parts: {parts}")
     if report.folder is not None:
-        lines.append(f"models and picture are in {report.folder}")
+        lines.append(f"what is kept is in {report.folder}")
     return Group(
         Text(_verdict(report), style="bold"),
         Rows(TITLES, [_row(node) for node in first]),
@@ -55,6 +55,9 @@ def screen(report: PeerReport) -> RenderableType:
 def _verdict(report: PeerReport) -> str:
     ended = sum(node.outcome == "done" for node in report.nodes)
     said = f"{ended} of {len(report.nodes)} nodes trained to the end"
+    if len(report.nodes) == 1:
+        (node,) = report.nodes
+        said = f"{node.name}, {report.topology}: {node.outcome}"
     if ended and report.accuracy == report.accuracy:
         said += f", mean accuracy {report.accuracy:.2%}"
     sent_mb, updates = report.sum("sent_bytes") / 1e6, report.sum("updates")

@@ -32,10 +32,15 @@ def read(path: str | Path, record: type[Record]) -> Record:
     # Endless digits and endless brackets are no TOMLDecodeError.
     except (ValueError, RecursionError) as error:
         raise SettingError(f"{path}: not TOML: {error}") from None
+    return converted(str(path), found, record)
+
+
+def converted(what: str, found: Any, record: type[Record]) -> Record:
+    """What was said as `record`; `SettingError` says of what, at which key, and what is right."""
     try:
         return msgspec.convert(found, record)
     except msgspec.ValidationError as error:
-        raise SettingError(f"{path}: {_readable(str(error), record, found)}") from None
+        raise SettingError(f"{what}: {_readable(str(error), record, found)}") from None
 
 
 def text_of(path: str | Path) -> str:

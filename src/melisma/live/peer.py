@@ -9,8 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty
@@ -29,11 +28,14 @@ from melisma.learning.steps import Steps, steps_for
 from melisma.learning.trainers import train_on_one_thread
 from melisma.live.peer_post import Arrived, Heard, News, Nobody, Post
 from melisma.peer import commands as do
-from melisma.peer.group import Group, part, parts_of
+from melisma.peer.group import Group, check_name, part, parts_of
 from melisma.peer.node import Commands, Node
 from melisma.peer.report import NodeReport, Scored, Tally, told
 from melisma.peer.settings import Algorithm
 
+FAREWELL_S = 2.0
+"""How long a node that is interrupted tries to say goodbye."""
+SHOWN_S = 0.5
 BOARD_S = 1.0
 """How often a notice board is asked for a neighbour that is not on it yet."""
 
@@ -83,6 +85,7 @@ class Peer:
     data: DataSet
     tell: Callable[[str], object]
     stop: threading.Event = field(default_factory=threading.Event)
+    progress: Callable[[Mapping[str, Mapping[str, float]]], object] = lambda _: None
 
     def __post_init__(self) -> None:
         said = self.setting
@@ -90,6 +93,7 @@ class Peer:
         life = f"{time.time_ns():020}-{os.getpid()}"
         rng = generator(said.task.seed, "peer", 1, said.part)
         samples = parts_of(said.task, self.data.train.labels, said.parts)[said.part]
+        self._samples = len(samples)
         self._steps: Steps = steps_for(said.task, part(self.data.train, samples), rng)
         self._node: Node = said.group.node(said.name, life, said.neighbours, self._steps)
         self._tally = Tally(self._node)
@@ -103,6 +107,7 @@ class Peer:
             status=self._progress,
         )
         self._wakes: list[float] = []
+        self._shown = 0.0
         self._left, self._outcome, self._why, self._scored = 0, "", "", 0
 
     def run(self) -> NodeReport:
@@ -111,7 +116,8 @@ class Peer:
         worker = axon.Worker(
             host=said.host,
             port=said.port,
-            name=said.name,
+            # With its life: on a board a former one is there for a while.
+            name=f"{said.name}.{self._post.life}",
             token=said.token,
             tls=said.tls,
             board=_shown_to(said.board, said.token),
@@ -119,20 +125,19 @@ class Peer:
             advertise=said.advertise,
         )
         worker.expose(self._post, ["hear", "who", "progress"], name="")
-        with ExitStack() as stack:
-            try:
-                address = stack.enter_context(worker.start())
-            except ValueError as error:
-                # A notice board on which the name is taken says so.
-                raise SettingError(str(error)) from error
+        with worker.start() as address:
             self._post.address = address
-            self.tell(f"{said.name} at {address}")
+            self.tell(f"{said.name} at {address}, on {self._samples:,} samples")
+            looks = said.board is not None or said.discover
+            for name in said.neighbours:
+                if name not in said.addresses and not looks:
+                    self.tell(f"{said.name}: {name} has no address here; it is waited for")
             late_s = 0.0 if said.since is None else time.time() - said.since
             self._began = time.monotonic() - late_s
             self._do(self._node.start(self._now()))
             while not self._outcome:
                 self._turn()
-            self._post.delivered()
+            self._post.delivered(FAREWELL_S if self._outcome == "cancelled" else None)
             return self._reported()
 
     def _now(self) -> float:
@@ -142,6 +147,7 @@ class Peer:
         """Hear what there is to hear, and take one step."""
         computing = self._node.computing
         if self.stop.is_set():
+            self._do(self._node.leave())
             self._outcome, self._why = "cancelled", "interrupted"
             return
         wait_s = 0.0 if computing else max(0.0, self._wakes[0] - self._now())
@@ -151,6 +157,7 @@ class Peer:
         while self._wakes and self._wakes[0] <= self._now():
             heapq.heappop(self._wakes)
             self._do(self._node.woke(self._now()))
+        self._show()
         if self._outcome or computing is None:
             return
         self._steps.step(computing.rate)
@@ -159,6 +166,11 @@ class Peer:
             self._tally.computed(self._now())
             self._do(self._node.computed(self._now()))
             self._score_on_the_way()
+
+    def _show(self) -> None:
+        if self._now() - self._shown >= SHOWN_S:
+            self._shown = self._now()
+            self.progress({self.setting.name: self._progress()})
 
     def _news(self, wait_s: float) -> News | None:
         try:
@@ -170,8 +182,11 @@ class Peer:
         match news:
             case Heard(message):
                 return self._node.heard(self._now(), message)
-            case Nobody(name):
-                return self._node.gone(self._now(), name)
+            case Nobody(name, why):
+                found = self._node.gone(self._now(), name)
+                if found:
+                    self.tell(f"{self.setting.name}: no answer from {name}: {why}")
+                return found
             case Arrived(took_s):
                 self._node.acknowledged(took_s)
         return []
@@ -212,6 +227,9 @@ class Peer:
 
     def _reported(self) -> NodeReport:
         ended_s = self._now()
+        known = self._node.neighbours.values()
+        if self._outcome == "done" and known and not any(each.life for each in known):
+            self._outcome, self._why = "alone", "none of its neighbours ever answered"
         self._score()
         self._tally.messages, self._tally.sent_bytes = self._post.sent, self._post.sent_bytes
         report = self._tally.report(ended_s, self._outcome, self._why, self._steps.visits)
@@ -238,13 +256,19 @@ class Peer:
         try:
             if said.board is not None:
                 signed = axon.workers(said.board, token=said.token)
-                return next((each.address for each in signed if each.name == name), None)
+                return _last_of(name, {each.name: each.address for each in signed})
             if said.discover:
                 found = axon.discover(BOARD_S)
-                return next((each.address for each in found if each.name == name), None)
+                return _last_of(name, {each.name: each.address for each in found})
         except MelismaError:
             return None
         return None
+
+
+def _last_of(name: str, places: Mapping[str, str]) -> str | None:
+    """Where the last life of a node is."""
+    lives = [each for each in places if each.rpartition(".")[0] == name]
+    return places[max(lives)] if lives else None
 
 
 def run_node(
@@ -252,8 +276,10 @@ def run_node(
     tell: Callable[[str], object] = lambda _: None,
     stop: threading.Event | None = None,
     file: str | Path | None = None,
+    progress: Callable[[Mapping[str, Mapping[str, float]]], object] = lambda _: None,
 ) -> NodeReport:
-    """Run one node to its end."""
+    """Run one node to its end, or until `stop` is set."""
+    _check(setting)
     for place in setting.path:
         if place not in sys.path:
             sys.path.append(place)
@@ -264,7 +290,20 @@ def run_node(
     material = gathered(setting.task, file)
     train_on_one_thread()
     setting = msgspec.structs.replace(setting, task=material.task)
-    return Peer(setting, material.data, tell, stop or threading.Event()).run()
+    return Peer(setting, material.data, tell, stop or threading.Event(), progress).run()
+
+
+def _check(setting: PeerSetting) -> None:
+    """What can be known to be wrong before anything is loaded."""
+    for name in (setting.name, *setting.neighbours):
+        check_name(name)
+    if setting.name in setting.neighbours:
+        raise SettingError(f"{setting.name} is among its own neighbours")
+    for name, address in setting.addresses.items():
+        try:
+            Address.parse(address)
+        except SettingError as error:
+            raise SettingError(f"neighbour {name}: {error}") from None
 
 
 def _shown_to(board: str | None, token: str | None) -> str | None:

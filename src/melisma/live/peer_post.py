@@ -21,10 +21,12 @@ from melisma.errors import (
     UnreachableError,
 )
 from melisma.peer import messages as say
+from melisma.peer.group import NAME
 
 ANSWER_S = 2.0
 """How long a node is given to say who it is."""
 PAUSE_S = 0.2
+LONGEST = 64  # letters of a life
 DECODER = msgspec.msgpack.Decoder(say.Message)
 
 
@@ -44,9 +46,10 @@ class Arrived:
 
 @dataclass(frozen=True)
 class Nobody:
-    """A neighbour does not answer any more."""
+    """A neighbour does not answer any more: what came instead."""
 
     name: str
+    why: str
 
 
 News = Heard | Arrived | Nobody
@@ -85,6 +88,8 @@ class Post:
             message = DECODER.decode(content)
         except msgspec.DecodeError as error:
             return f"no message of a node: {error}"
+        if not NAME.fullmatch(message.sender) or len(message.life) > LONGEST:
+            return "a node's name has letters, digits, . _ -, at most 40"
         if taken := self._taken(message, address):
             return f"{message.sender} is the name of the node at {taken} already"
         with self._lock:
@@ -119,12 +124,13 @@ class Post:
             self._lines[to] = Line(self, to)
         self._lines[to].queue.put(msgspec.msgpack.encode(message))
 
-    def delivered(self) -> None:
-        """Wait until all that was sent has arrived, or was given up."""
+    def delivered(self, within_s: float | None = None) -> None:
+        """Wait until all that was sent has arrived, or was given up, so long at the most."""
         for line in self._lines.values():
             line.queue.put(None)
+        until = None if within_s is None else time.monotonic() + within_s
         for line in self._lines.values():
-            line.thread.join()
+            line.thread.join(None if until is None else max(0.0, until - time.monotonic()))
 
     def counted(self, size_bytes: int) -> None:
         """One more was sent."""
@@ -147,6 +153,7 @@ class Line:
         self._post, self._to = post, to
         self.queue: SimpleQueue[bytes | None] = SimpleQueue()
         self._remote: tuple[str, axon.Remote] | None = None
+        self._why = ""
         self.thread = threading.Thread(target=self._work, name=f"to-{to}", daemon=True)
         self.thread.start()
 
@@ -158,7 +165,7 @@ class Line:
             if refused is None:
                 # What waits behind it would take as long again, one by one.
                 ends = self._dropped()
-                post.news.put(Nobody(self._to))
+                post.news.put(Nobody(self._to, self._why))
                 if ends:
                     break
             elif refused:
@@ -186,8 +193,8 @@ class Line:
                     refused: str = remote(deadline_s=left_s).hear(content, post.address)
                     post.counted(len(content))
                     return refused
-            except (UnreachableError, DeadlineError, BusyError, LostError):
-                self._remote = None
+            except (UnreachableError, DeadlineError, BusyError, LostError) as error:
+                self._remote, self._why = None, str(error)
             except (MelismaError, OSError) as error:
                 return str(error)
             time.sleep(min(PAUSE_S, max(0.0, until - time.monotonic())))
@@ -196,6 +203,7 @@ class Line:
     def _connected(self) -> axon.Remote | None:
         address = self._post.place_of(self._to)
         if address is None:
+            self._why = "nobody knows its address"
             return None
         if self._remote is None or self._remote[0] != address:
             self._remote = address, axon.connect(address, token=self._post.token)

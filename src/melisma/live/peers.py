@@ -15,7 +15,7 @@ import msgspec
 from melisma import axon
 from melisma.cycle.folder import made
 from melisma.errors import MelismaError
-from melisma.learning.material import module_path
+from melisma.learning.material import gathered, module_path
 from melisma.live.peer import PeerSetting
 from melisma.live.processes import learners
 from melisma.live.training import without_empty
@@ -50,8 +50,10 @@ def run_peers(
     Models, reports and picture go to `folder`; without it, a new one below `runs`. Ctrl-C ends it
     and keeps what there is.
     """
-    place = made(folder or Path("runs") / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-peers")
     path = module_path(peers.group.task, file)
+    # What is wrong for all nodes is said once.
+    gathered(peers.group.task, file)
+    place = made(folder or Path("runs") / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-peers")
     run = _Run(peers, place, path, every, tls, watch or Watch())
     done: Future[list[NodeReport]] = Future()
 
@@ -71,9 +73,12 @@ def run_peers(
             if run.stopped.is_set():
                 raise
             run.stopped.set()
-    report = replace(PeerReport.of(peers, nodes, simulated=False), folder=place)
+    report = PeerReport.of(peers, nodes, simulated=False)
+    # Where nothing began there is nothing to keep.
+    if not place.exists():
+        return report
     report.plot().save(place / PICTURE)
-    return report
+    return replace(report, folder=place)
 
 
 class _Run:
@@ -155,7 +160,7 @@ class _Run:
         for each in signed:
             try:
                 with axon.connect(each.address, token=token, deadline_s=LOOK_S) as remote:
-                    found[each.name] = remote.progress()
+                    found[each.name.rpartition(".")[0]] = remote.progress()
             except MelismaError:
                 continue
         return found

@@ -68,6 +68,7 @@ class Found(Command, frozen=True, kw_only=True, tag=True):
     name: str
     life: str
     done: int
+    back: bool = False
 
 
 class Began(Command, frozen=True, kw_only=True, tag=True):

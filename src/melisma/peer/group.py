@@ -1,5 +1,6 @@
 """A group of nodes: what all of them train, and what each of them is made of."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +23,17 @@ from melisma.peer.settings import Aet, Algorithm, Local
 from melisma.peer.topology import Topology, topology_for
 
 Ints = NDArray[np.int64]
+# Names are parts of file names and addresses.
+NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,39}", re.ASCII)
+
+
+def check_name(name: str) -> None:
+    """`SettingError` unless it can be the name of a node."""
+    if not NAME.fullmatch(name):
+        raise SettingError(
+            f"{name!r:.60} is not a name for a node; expected up to 40 letters, digits, . _ -, of "
+            "which the first is no . or -"
+        )
 
 
 @dataclass(frozen=True)
@@ -50,9 +62,10 @@ class Group:
     def node(self, name: str, life: str, neighbours: tuple[str, ...], steps: Steps) -> Node:
         """A node of this group, on a model that begins like everybody's."""
         compression = compression_for(self.compression)
+        start = f"{crc32(steps.vector.tobytes()):08x}"
         form = {
             "model": f"{self.task.model} of {steps.vector.size:,} parameters",
-            "start": f"{crc32(steps.vector.tobytes()):08x}",
+            "the checksum of first parameters (by the seed)": start,
             "algorithm": str(self.algorithm.__struct_config__.tag),
             "compression": compression.name,
         }
@@ -71,6 +84,8 @@ class Peers:
     shares: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in self.topology.names:
+            check_name(name)
         count = len(self.topology.names)
         if self.shares and len(self.shares) != count:
             raise SettingError(f"{len(self.shares)} shares for {count} nodes; expected one each")

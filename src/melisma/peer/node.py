@@ -152,6 +152,12 @@ class Node(ABC):
             return []
         return [*self._given_up(neighbour), *self._go_on()]
 
+    def leave(self) -> Commands:
+        """It is to end before its time: neighbours need not wait for it."""
+        self.finished = True
+        there = [each.name for each in self.neighbours.values() if each.here]
+        return [do.Send(to=name, message=self._bye()) for name in there]
+
     def woke(self, at_s: float) -> Commands:
         """Time has passed: who has not answered is given up, who is gone is looked for.
 
@@ -228,7 +234,7 @@ class Node(ABC):
     def _back(self, neighbour: Neighbour) -> Commands:
         """It was gone, and is not: it is told what it may have missed."""
         neighbour.gone = False
-        found = self._found(neighbour)
+        found = self._found(neighbour, back=True)
         found += [self._begun(neighbour)] if self.began else []
         found += [do.Send(to=neighbour.name, message=self._bye())] if self._said_bye else []
         return found
@@ -275,11 +281,11 @@ class Node(ABC):
             self.told(neighbour, content)
         return self._found(neighbour)
 
-    def _found(self, neighbour: Neighbour) -> Commands:
+    def _found(self, neighbour: Neighbour, *, back: bool = False) -> Commands:
         name, life = neighbour.name, neighbour.life
         if not neighbour.begun:
             return [do.Met(name=name, life=life, level=neighbour.level)]
-        return [do.Found(name=name, life=life, done=neighbour.done)]
+        return [do.Found(name=name, life=life, done=neighbour.done, back=back)]
 
     def _given_up(self, neighbour: Neighbour) -> Commands:
         neighbour.gone, neighbour.all_sent = True, False

@@ -38,7 +38,8 @@ def picture_of(report: PeerReport) -> Picture:
     curves = [(place, node) for place, node in enumerate(nodes) if len(node.scores) > 1]
     height = lanes + 44 + (CURVES + 30 if curves else 0)
     span_s = report.seconds if isfinite(report.seconds) and report.seconds > 0 else 1.0
-    x = Scale(0.0, span_s, LEFT, WIDTH - RIGHT)
+    began_s = report.began_s if isfinite(report.began_s) else 0.0
+    x = Scale(began_s, began_s + span_s, LEFT, WIDTH - RIGHT)
     shapes = [
         *_head(report, len(nodes)),
         *(shape for place, node in enumerate(nodes) for shape in _lane(node, place, x)),
@@ -100,9 +101,11 @@ def _joined(spans: list[tuple[float, float]], x: Scale) -> Iterator[tuple[float,
 
 def _axis(x: Scale, top: float) -> Iterator[str]:
     yield line(x.start, top, x.end, top, GREY)
-    for tick in x.ticks(8):
-        yield line(x(tick), top, x(tick), top + 4, GREY)
-        yield text(x(tick), top + 17, f"{tick:g} s", GREY, 'text-anchor="middle"')
+    # Seconds since the first node began.
+    since = Scale(0.0, x.high - x.low, x.start, x.end)
+    for tick in since.ticks(8):
+        yield line(since(tick), top, since(tick), top + 4, GREY)
+        yield text(since(tick), top + 17, f"{tick:g} s", GREY, 'text-anchor="middle"')
 
 
 def _curves(nodes: list[tuple[int, NodeReport]], x: Scale, top: float) -> Iterable[str]:

@@ -31,6 +31,7 @@ class Scored(msgspec.Struct, frozen=True):
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """One node, in the last of its lives; times are seconds from the beginning of the run.
 
+    `steps` count those that came with a model that it took over, `samples` only its own visits.
     `updates` are what it told its neighbours, a round each; `messages` all that it sent, greetings
     too, as often as they were sent. It waited `waiting_s` for its neighbours. `lags` are those that
     were chosen, one a round.
@@ -136,6 +137,10 @@ def told(command: do.Any) -> str:
         case do.Lost(name=name, alone=alone):
             rest = "no neighbour is left, it goes on alone" if alone else "the rest goes on"
             return f"{name} is gone; {rest}"
+        case do.Found(name=name, back=True):
+            return f"{name} is back"
+        case do.Met(name=name, level=level) if level:
+            return f"{name} begins anew"
         case do.Began(model_of=model_of, done=done) if model_of:
             return f"begins with the model of {model_of} after {done} updates"
         case do.Refused(sender=sender, why=why):
@@ -175,10 +180,15 @@ class PeerReport:
         )
 
     @property
+    def began_s(self) -> float:
+        """When the first node began to train."""
+        return min((node.computed_s[0][0] for node in self.nodes if node.computed_s), default=nan)
+
+    @property
     def seconds(self) -> float:
-        """Until the last node had done its steps."""
+        """From then until the last node had done its steps."""
         ends = [node.computed_s[-1][1] for node in self.nodes if node.computed_s]
-        return max(ends, default=nan)
+        return max(ends, default=nan) - self.began_s
 
     @property
     def accuracy(self) -> float:
@@ -197,10 +207,8 @@ class PeerReport:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; what is not known is null."""
-        total = {
-            name: self.sum(name)
-            for name in ("steps", "samples", "updates", "messages", "sent_bytes", "waiting_s")
-        }
+        counts = ("steps", "samples", "updates", "messages", "sent_bytes")
+        total = {name: int(self.sum(name)) for name in counts}
         head = {
             "algorithm": self.algorithm,
             "topology": self.topology,
@@ -211,7 +219,7 @@ class PeerReport:
             "seconds": _known(self.seconds),
             "accuracy": _known(self.accuracy),
             "parts": self.parts,
-            "total": total,
+            "total": {**total, "waiting_s": self.sum("waiting_s")},
         }
         nodes = msgspec.to_builtins(self.nodes)
         for node, plain in zip(self.nodes, nodes, strict=True):

@@ -1,0 +1,138 @@
+"""Nodes small enough to be read, and what is said to them."""
+
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from melisma.fleet.task import Sizes, Task
+from melisma.learning.compression import Vector, compression_for
+from melisma.learning.data import Split
+from melisma.learning.trainer import Score
+from melisma.peer import commands as do
+from melisma.peer import messages as say
+from melisma.peer.node import Commands, Model, Node, Self
+from melisma.peer.nodes import node_for
+from melisma.peer.settings import Algorithm, Local
+
+TASK = Task(
+    name="peers",
+    model="mlp",
+    data="nothing:here",
+    deadline_s=1.0,
+    batch=16,
+    model_args={"layers": [4, 2]},
+    sizes=Sizes(samples=1000, sample_bytes=16, model_bytes=40, sample_ops=60),
+)
+FORM = {"model": "a line of 4 parameters"}
+START = np.array([100, 200, 300, 400], np.float32)
+Kind = TypeVar("Kind", bound=do.Command)
+
+
+@dataclass(eq=False)
+class Slopes:
+    """Steps along whole numbers drawn by chance, so that sums in float32 are exact."""
+
+    rng: np.random.Generator
+    size: int = 4
+    most: int = 8
+    vector: Vector = field(init=False)
+    slopes: Vector = field(init=False)
+    visits: int = 0
+
+    def __post_init__(self) -> None:
+        self.vector = np.resize(START, self.size).astype(np.float32)
+        self.slopes = np.zeros(self.size, np.float32)
+
+    def step(self, rate: float) -> float:
+        gradient = self.rng.integers(-self.most, self.most + 1, self.size).astype(np.float32)
+        self.vector -= np.float32(rate) * gradient
+        self.slopes += gradient
+        self.visits += 1
+        return 0.0
+
+    def score(self, samples: Split) -> Score:
+        return Score(0, 0.0, 0)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {"vector": self.vector.copy()}
+
+
+def node(
+    said: Algorithm | None = None,
+    neighbours: tuple[str, ...] = ("b",),
+    iterations: int = 30,
+    compression: str = "none",
+    name: str = "a",
+) -> Node:
+    """A node at the beginning of its life, of rounds of 3 steps unless said otherwise."""
+    me = Self(name, "1", iterations, FORM, patience_s=10.0)
+    model = Model(START.copy(), np.zeros_like(START))
+    said = said or Local(eta=1.0, beta=0.0, gain=1.0, steps=3)
+    return node_for(me, neighbours, model, compression_for(compression), said)
+
+
+def begun(one: Node) -> Node:
+    """The same, when its neighbours have answered and train."""
+    one.start(0.0)
+    for name in [*one.neighbours]:
+        one.heard(0.0, welcome(name))
+        one.heard(0.0, say.Begun(sender=name, life="1", done=0, content=b""))
+    assert one.began
+    return one
+
+
+def computed(one: Node, gradient: Any = 0, at_s: float = 1.0) -> Commands:
+    """It has taken the steps that it wanted to, along this in all."""
+    assert one.computing is not None
+    one.model.slopes[:] += np.float32(1) * gradient
+    one.model.vector[:] -= np.float32(one.computing.rate) * gradient
+    return one.computed(at_s)
+
+
+def hello(sender: str = "b", life: str = "1", **form: str) -> say.Hello:
+    return say.Hello(sender=sender, life=life, form=FORM | form, degree=1)
+
+
+def welcome(
+    sender: str = "b", life: str = "1", done: int = 0, steps: int = 0, model: Any = None
+) -> say.Welcome:
+    """An answer to node a; of who trains, if there is a model."""
+    content = b"" if model is None else packed(model)
+    return say.Welcome(
+        sender=sender,
+        life=life,
+        to="1",
+        degree=1,
+        begun=model is not None,
+        done=done,
+        steps=steps,
+        content=content,
+    )
+
+
+def started(sender: str = "b", life: str = "1", done: int = 0, model: Any = None) -> say.Begun:
+    content = b"" if model is None else packed(model)
+    return say.Begun(sender=sender, life=life, done=done, content=content)
+
+
+def update(
+    number: int, change: Any = 0, rate: float = 1.0, sender: str = "b", life: str = "1"
+) -> say.Update:
+    content = packed(np.float32(1) * (START * 0 + change))
+    return say.Update(sender=sender, life=life, to="1", number=number, rate=rate, content=content)
+
+
+def packed(vector: Any) -> bytes:
+    return np.asarray(vector, np.float32).tobytes()
+
+
+def of(commands: Commands, kind: type[Kind]) -> list[Kind]:
+    return [each for each in commands if isinstance(each, kind)]
+
+
+def sent(commands: Commands, kind: type[say.Said]) -> list[Any]:
+    """Messages of that kind that are to be sent."""
+    found = (each.message for each in of(commands, do.Send))
+    return [message for message in found if isinstance(message, kind)]

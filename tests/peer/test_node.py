@@ -1,0 +1,482 @@
+"""A machine by hand: given these events, expect these commands."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from melisma.peer import commands as do
+from melisma.peer import messages as say
+from melisma.peer.node import Node
+from melisma.peer.settings import Aet, Algorithm, Event, Gossip, Local
+from tests.peer.staging import (
+    START,
+    begun,
+    computed,
+    hello,
+    node,
+    of,
+    packed,
+    sent,
+    started,
+    update,
+    welcome,
+)
+
+PUBLIC: list[Algorithm] = [Event(), Gossip(eta=1.0, beta=0.0)]
+
+
+# Meeting.
+
+
+def test_it_greets_everybody_and_begins_when_all_have_answered() -> None:
+    one = node(neighbours=("b", "c"))
+    said = one.start(0.0)
+    assert [each.to for each in of(said, do.Send)] == ["b", "c"]
+    assert all(message.degree == 2 for message in sent(said, say.Hello))
+    assert not of(one.heard(0.1, welcome("b")), do.Began)
+    said = one.heard(0.2, welcome("c"))
+    assert of(said, do.Began) == [do.Began(model_of="", done=0)]
+    assert [each.to for each in of(said, do.Send)] == ["b", "c"]
+    assert of(said, do.Compute) == [do.Compute(number=1, steps=3, rate=1.0)]
+
+
+def test_one_without_neighbours_begins_at_once() -> None:
+    said = node(neighbours=()).start(0.0)
+    assert of(said, do.Began)
+    assert of(said, do.Compute)
+
+
+def test_who_does_not_answer_is_given_up_when_patience_is_over_and_looked_for() -> None:
+    one = node(neighbours=("b", "c"))
+    assert of(one.start(0.0), do.Wake) == [do.Wake(at_s=10.0)]
+    one.heard(0.2, welcome("b"))
+    said = one.woke(10.0)
+    assert of(said, do.Lost) == [do.Lost(name="c", alone=False)]
+    assert of(said, do.Compute)
+    said = one.woke(20.0)
+    assert [each.sender for each in sent(said, say.Hello)] == ["a"]
+    assert [each.to for each in of(said, do.Send)] == ["b", "c"]
+    assert sent(said, say.Alive)
+
+
+def test_when_the_last_neighbour_is_gone_it_says_so_and_goes_on() -> None:
+    one = begun(node(neighbours=("b", "c")))
+    assert of(one.gone(1.0, "b"), do.Lost) == [do.Lost(name="b", alone=False)]
+    assert of(one.gone(2.0, "c"), do.Lost) == [do.Lost(name="c", alone=True)]
+    assert one.gone(3.0, "c") == []
+    for _ in range(9):
+        said = computed(one)
+        assert not of(said, do.Send)
+        assert of(said, do.Compute)
+    assert of(computed(one), do.Finish) == [do.Finish()]
+
+
+def test_different_models_are_refused_by_what_both_ends_have() -> None:
+    one = node(neighbours=("b", "c"))
+    one.start(0.0)
+    said = one.heard(0.1, hello("b", model="lenet"))
+    words = "model here is a line of 4 parameters, there lenet"
+    assert of(said, do.Refused)[0].why == f"it would be a neighbour, but {words}"
+    (refusal,) = sent(said, say.Refusal)
+    assert (refusal.to, refusal.why) == ("1", words)
+    # The rest goes on.
+    said = one.heard(0.2, welcome("c"))
+    assert of(said, do.Compute)
+    assert [each.to for each in of(computed(one), do.Send)] == ["c"]
+
+
+def test_who_is_refused_by_all_ends_with_the_reason() -> None:
+    one = node(neighbours=("b", "c"))
+    one.start(0.0)
+    why = "model here is x, there y"
+    said = one.heard(0.1, say.Refusal(sender="b", life="1", to="1", why=why))
+    assert of(said, do.Refused)[0].why == f"b refuses: {why}"
+    assert not of(said, do.Finish)
+    said = one.heard(0.1, say.Refusal(sender="c", life="1", to="1", why=why))
+    assert of(said, do.Finish) == [do.Finish(why=f"c refuses: {why}")]
+    assert one.woke(10.0) == []
+
+
+def test_a_refusal_for_a_former_life_is_none() -> None:
+    one = begun(node())
+    assert one.heard(0.1, say.Refusal(sender="b", life="1", to="0", why="old")) == []
+    assert computed(one)
+
+
+def test_a_stranger_is_heard_only_when_it_greets() -> None:
+    one = begun(node())
+    assert one.heard(1.0, say.Alive(sender="x", life="1")) == []
+    assert "x" not in one.neighbours
+    said = one.heard(1.0, hello("x"))
+    assert of(said, do.Met) == [do.Met(name="x", life="1", level=0)]
+    assert one.neighbours["x"].here
+
+
+def test_a_newcomer_is_offered_the_model_as_it_is_and_is_not_waited_for_until_it_trains() -> None:
+    one = begun(node(Local(eta=1.0, beta=0.0, gain=1.0, steps=3, lag=0)))
+    computed(one, gradient=1)
+    one.heard(1.5, update(1, 0))
+    said = one.heard(2.0, hello("x"))
+    (offer,) = sent(said, say.Welcome)
+    assert (offer.begun, offer.done, offer.steps, offer.to) == (True, 1, 3, "1")
+    assert np.array_equal(np.frombuffer(offer.content, np.float32), START - 1)
+    computed(one)
+    assert one.computing is None
+    said = one.heard(3.0, update(2, 0))
+    assert not of(said, do.Compute), "the newcomer was at level 1, and is waited for from there on"
+    said = one.heard(3.1, started("x", done=2))
+    assert of(said, do.Compute)
+
+
+def test_who_was_there_when_it_began_is_offered_no_model() -> None:
+    """Its greeting is late; it has every update from the first one on, and skips no round."""
+    one = begun(node())
+    computed(one, gradient=1)
+    (answer,) = sent(one.heard(2.0, hello("b")), say.Welcome)
+    assert (answer.begun, answer.content) == (False, b"")
+    # Unless it was given up in between: it may have missed something.
+    one.gone(3.0, "b")
+    said = one.heard(4.0, hello("b"))
+    (answer,) = sent(said, say.Welcome)
+    assert answer.content == packed(START - 1)
+    assert [each.done for each in sent(said, say.Begun)] == [1]
+
+
+def test_a_newcomer_that_was_gone_for_a_while_is_still_at_its_level() -> None:
+    one = begun(node(Local(eta=1.0, beta=0.0, gain=1.0, steps=3, lag=5)))
+    computed(one)
+    one.heard(2.0, hello("x"))
+    one.gone(3.0, "x")
+    said = one.heard(4.0, say.Alive(sender="x", life="1"))
+    assert of(said, do.Met) == [do.Met(name="x", life="1", level=1)]
+    assert one.neighbours["x"].reached == 1
+
+
+# Coming back.
+
+
+def test_who_comes_back_goes_on_from_the_neighbour_that_is_farthest() -> None:
+    one = node(Aet(eta=1.0, beta=0.0, gain=1.0, a=3.0), neighbours=("b", "c"), iterations=60)
+    one.start(0.0)
+    one.heard(0.1, welcome("b", done=2, steps=9, model=START + 1))
+    said = one.heard(0.2, welcome("c", done=3, steps=18, model=START + 2))
+    assert of(said, do.Began) == [do.Began(model_of="c", done=3)]
+    assert np.array_equal(one.model.vector, START + 2)
+    assert (one.number, one.steps) == (3, 18)
+    assert of(said, do.Compute) == [do.Compute(number=4, steps=12, rate=1.0)]
+    assert [each.done for each in sent(said, say.Begun)] == [3, 3]
+    # Updates that the offer has in it do not count, nor are they waited for.
+    assert not of(one.heard(0.3, update(2, 5, sender="c")), do.Took)
+    assert of(one.heard(0.3, update(4, 5, sender="c")), do.Took)
+    assert np.array_equal(one.model.vector, START - 3)
+
+
+def test_with_another_share_the_round_is_the_same_and_the_steps_are_its_own() -> None:
+    one = node(Aet(eta=1.0, beta=0.0, gain=1.0, a=10.0, share=0.5), iterations=1000)
+    one.start(0.0)
+    one.heard(0.1, welcome("b", done=4, steps=100, model=START))
+    assert (one.number, one.steps) == (4, 50)
+
+
+def test_a_model_on_which_nobody_has_trained_is_not_said_to_be_taken_over() -> None:
+    one = node()
+    one.start(0.0)
+    said = one.heard(0.1, welcome("b", done=0, steps=0, model=START))
+    assert of(said, do.Began) == [do.Began(model_of="", done=0)]
+
+
+def test_what_came_before_an_offer_that_has_it_in_it_is_not_applied_again() -> None:
+    """A greeting came twice: the second answer overtakes the first one and an update between."""
+    one = node(neighbours=("b", "c"))
+    one.start(0.0)
+    assert not of(one.heard(0.1, update(6, 5)), do.Took)
+    one.heard(0.2, welcome("b", done=7, steps=21, model=START + 7))
+    assert not of(one.heard(0.2, welcome("b", done=5, steps=15, model=START + 5)), do.Took)
+    one.heard(0.3, update(8, 1))
+    said = one.heard(0.4, welcome("c"))
+    assert [each.number for each in of(said, do.Took)] == [8]
+    assert np.array_equal(one.model.vector, START + 7 - 1)
+
+
+def test_nor_if_the_neighbour_had_said_that_it_began() -> None:
+    one = node(neighbours=("b", "c"))
+    one.start(0.0)
+    one.heard(0.1, started("b", done=0))
+    for number in (1, 2, 3):
+        one.heard(0.1, update(number, 5))
+    one.heard(0.2, welcome("b", done=2, steps=6, model=START - 10))
+    one.heard(0.3, welcome("c"))
+    assert np.array_equal(one.model.vector, START - 15)
+    assert one.neighbours["b"].done == 3
+
+
+def test_a_late_greeting_of_one_that_was_given_up_counts_it_in_from_here() -> None:
+    """It has answered long ago: that it missed something is not in a second answer."""
+    one = begun(node(Local(eta=1.0, beta=0.0, gain=1.0, steps=3, lag=5)))
+    one.gone(1.0, "b")
+    computed(one)
+    said = one.heard(2.0, hello("b"))
+    assert [each.done for each in sent(said, say.Begun)] == [1]
+    assert of(said, do.Found)
+    assert [each.number for each in sent(computed(one), say.Update)] == [2]
+
+
+def test_who_is_found_again_is_told_that_there_will_be_no_more() -> None:
+    one = begun(node(neighbours=("b", "c"), iterations=3))
+    one.gone(0.5, "b")
+    assert [each.to for each in of(computed(one), do.Send)] == ["c", "c"]
+    said = one.heard(2.0, say.Alive(sender="b", life="1"))
+    assert [each.done for each in sent(said, say.Begun)] == [1]
+    assert [each.last for each in sent(said, say.Bye)] == [1]
+
+
+def test_a_new_life_that_is_heard_before_it_greets_is_greeted() -> None:
+    one = begun(node(Local(eta=1.0, beta=0.0, gain=1.0, steps=3, lag=0)))
+    said = one.heard(1.0, started("b", life="2", done=0))
+    assert of(said, do.Met) == [do.Met(name="b", life="2", level=0)]
+    assert [each.to for each in of(said, do.Send)] == ["b"]
+    assert sent(said, say.Hello)
+    assert of(one.heard(1.1, update(1, 5, life="2")), do.Took)
+    assert not sent(one.heard(1.2, say.Alive(sender="b", life="2")), say.Hello)
+
+
+# Updates.
+
+
+def test_an_update_that_comes_twice_is_applied_once() -> None:
+    one = begun(node())
+    assert of(one.heard(1.0, update(1, 5)), do.Took) == [do.Took(sender="b", life="1", number=1)]
+    assert one.heard(1.0, update(1, 5)) == []
+    assert np.array_equal(one.model.vector, START - 5)
+
+
+def test_out_of_order_they_are_applied_as_they_come_but_counted_without_a_gap() -> None:
+    one = begun(node())
+    assert of(one.heard(1.0, update(3, 1)), do.Took)
+    assert of(one.heard(1.0, update(2, 1)), do.Took)
+    assert one.neighbours["b"].done == 0
+    assert of(one.heard(1.0, update(1, 1)), do.Took)
+    assert one.neighbours["b"].done == 3
+    assert one.neighbours["b"].early == set()
+    assert np.array_equal(one.model.vector, START - 3)
+
+
+def test_what_comes_before_it_has_begun_is_kept() -> None:
+    one = node(neighbours=("b", "c"))
+    one.start(0.0)
+    one.heard(0.1, welcome("b"))
+    for number in (2, 1, 2):
+        assert one.heard(0.2, update(number, number)) == []
+    assert np.array_equal(one.model.vector, START)
+    said = one.heard(0.3, welcome("c"))
+    assert sorted(each.number for each in of(said, do.Took)) == [1, 2]
+    assert np.array_equal(one.model.vector, START - 3)
+
+
+def test_what_a_former_life_sent_is_refused() -> None:
+    one = begun(node())
+    one.heard(1.0, hello("b", life="2"))
+    said = one.heard(1.1, update(1, 5, life="1"))
+    assert of(said, do.Refused) == [do.Refused(sender="b", why="it is of a former life")]
+    assert not of(said, do.Took)
+    assert of(one.heard(1.1, hello("b", life="1")), do.Refused)
+    assert one.neighbours["b"].life == "2"
+    assert of(one.heard(1.2, update(1, 5, life="2")), do.Took)
+    assert np.array_equal(one.model.vector, START - 5)
+
+
+@pytest.mark.parametrize("said", [Local(eta=1.0, beta=0.0, gain=1.0, steps=3), *PUBLIC])
+def test_what_a_former_life_sent_before_it_began_is_not_kept(said: Algorithm) -> None:
+    one = node(said, neighbours=("b", "c"))
+    one.start(0.0)
+    one.heard(0.1, update(1, 5, life="1"))
+    one.heard(0.2, hello("b", life="2"))
+    one.heard(0.3, welcome("b", life="2"))
+    found = one.heard(0.4, welcome("c"))
+    assert not of(found, do.Took)
+    assert np.array_equal(one.model.vector, START)
+
+
+def test_what_is_meant_for_another_life_is_left_alone() -> None:
+    one = begun(node())
+    assert one.heard(1.0, replace(update(1, 5), to="0")) == []
+    assert one.neighbours["b"].done == 0
+    assert np.array_equal(one.model.vector, START)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"\xff" * 7, "update 1: 7 bytes; expected 16 for 4 numbers"),
+        (packed([1, np.nan, 1, 1]), "update 1: number 1 is nan; expected finite numbers"),
+    ],
+)
+def test_corrupt_content_is_refused_and_counted_and_nobody_waits_for_it(
+    content: bytes, why: str
+) -> None:
+    one = begun(node(Local(eta=1.0, beta=0.0, gain=1.0, steps=3, lag=0)))
+    computed(one)
+    assert one.computing is None
+    said = one.heard(1.0, replace(update(1), content=content))
+    assert of(said, do.Refused) == [do.Refused(sender="b", why=why, life="1", number=1)]
+    assert not of(said, do.Took)
+    assert of(said, do.Compute)
+    assert np.array_equal(one.model.vector, START)
+
+
+class Order:
+    """A random order of what two neighbours and the node itself do, with repetitions."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        whole = st.integers(-50, 50)
+        four = st.lists(whole, min_size=4, max_size=4)
+        some = st.lists(st.tuples(four, st.sampled_from([0.25, 0.5, 1.0, 2.0])), max_size=6)
+        self.own = draw(st.lists(four, max_size=5))
+        self.theirs = {name: draw(some) for name in ("b", "c")}
+        acts = [(name, place) for name, each in self.theirs.items() for place in range(len(each))]
+        again = draw(st.lists(st.sampled_from(acts), max_size=8)) if acts else []
+        turns = [("", place) for place in range(len(self.own))]
+        self.acts = draw(st.permutations([*acts, *again, *turns]))
+
+
+@given(order=st.composite(Order)())
+def test_the_model_is_the_start_less_every_step_once_in_whatever_order(order: Order) -> None:
+    one = begun(
+        node(Local(eta=0.5, beta=0.0, gain=1.0, steps=1, lag=99), ("b", "c"), iterations=99)
+    )
+    left, taken = iter(order.own), 0
+    for name, place in order.acts:
+        if not name:
+            computed(one, np.array(next(left), np.float32))
+            continue
+        change, rate = order.theirs[name][place]
+        said = one.heard(1.0, update(place + 1, np.array(change), rate, sender=name))
+        taken += len(of(said, do.Took))
+    expected = START.astype(np.float64)
+    for each in order.own:
+        expected = expected - 0.5 * np.array(each)
+    for theirs in order.theirs.values():
+        for change, rate in theirs:
+            expected = expected - rate * np.array(change)
+    assert np.array_equal(one.model.vector, expected)
+    assert taken == sum(map(len, order.theirs.values()))
+
+
+# Waiting, and the end.
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+def test_it_computes_only_while_no_neighbour_lags_farther_behind_than_was_said(lag: int) -> None:
+    one = begun(node(Local(eta=1.0, beta=0.0, gain=1.0, steps=1, lag=lag), ("b", "c")))
+    for _ in range(lag):
+        assert of(computed(one), do.Compute)
+    assert not of(computed(one), do.Compute)
+    assert not of(one.heard(2.0, update(1, sender="b")), do.Compute)
+    # Later ones of the other do not stand for the first.
+    assert not of(one.heard(2.0, update(2, sender="c")), do.Compute)
+    assert of(one.heard(2.0, update(1, sender="c")), do.Compute)
+
+
+def test_who_has_ended_is_not_waited_for_once_all_of_it_is_in() -> None:
+    one = begun(node(Local(eta=1.0, beta=0.0, gain=1.0, steps=3, lag=0)))
+    computed(one)
+    one.heard(1.0, say.Bye(sender="b", life="1", last=1))
+    assert one.computing is None
+    assert of(one.heard(1.1, update(1)), do.Compute)
+    for _ in range(8):
+        assert of(computed(one), do.Compute)
+    assert of(computed(one), do.Finish) == [do.Finish()]
+
+
+def test_it_ends_when_its_neighbours_have_and_all_of_theirs_is_in() -> None:
+    one = begun(node(iterations=3))
+    said = computed(one)
+    assert [each.last for each in sent(said, say.Bye)] == [1]
+    assert not of(said, do.Finish)
+    assert not of(one.heard(1.0, say.Bye(sender="b", life="1", last=2)), do.Finish)
+    assert not of(one.heard(1.0, update(2, 1)), do.Finish)
+    said = one.heard(1.0, update(1, 1))
+    assert of(said, do.Took)
+    assert of(said, do.Finish)
+    assert np.array_equal(one.model.vector, START - 2)
+
+
+def test_a_model_that_is_no_number_any_more_ends_it_with_a_reason() -> None:
+    one = begun(node())
+    assert one.computing is not None
+    one.model.slopes[:] = np.nan
+    (finish,) = one.computed(1.0)
+    assert isinstance(finish, do.Finish)
+    assert finish.why == (
+        "it cannot go on: number 0 is nan; expected finite numbers; try smaller steps"
+    )
+
+
+# Models that are told by their changes.
+
+
+def estimate(one: Node, name: str = "b") -> list[float]:
+    found = one.neighbours[name].estimate
+    assert found is not None
+    return [float(each) for each in found - START]
+
+
+@pytest.mark.parametrize("said", PUBLIC)
+@pytest.mark.parametrize("order", [(1, 2, 0), (1, 0, 2), (0, 2, 1), (2, 1, 0)])
+def test_a_neighbours_model_is_what_it_told_in_whatever_order(
+    said: Algorithm, order: tuple[int, ...]
+) -> None:
+    """Number 0 stands for the word that it has begun."""
+    one = node(said)
+    one.start(0.0)
+    one.heard(0.0, welcome("b"))
+    for number in order:
+        one.heard(0.1, update(number, 10.0**number) if number else started("b"))
+    if isinstance(said, Gossip):
+        computed(one)
+        computed(one)
+    assert estimate(one) == [110.0] * 4
+
+
+@pytest.mark.parametrize("said", PUBLIC)
+def test_who_was_away_learns_a_model_anew(said: Algorithm) -> None:
+    one = begun(node(said))
+    one.gone(1.0, "b")
+    one.heard(2.0, started("b", done=7, model=START + 7))
+    one.heard(2.1, update(6, 1.0))
+    assert estimate(one) == [7.0] * 4
+    if isinstance(said, Event):
+        one.heard(2.2, update(8, 1.0))
+        assert estimate(one) == [8.0] * 4
+
+
+@pytest.mark.parametrize("said", PUBLIC)
+def test_what_was_kept_is_not_in_a_model_twice(said: Algorithm) -> None:
+    one = node(said, neighbours=("b", "c"))
+    one.start(0.0)
+    one.heard(0.1, update(6, 1.0))
+    one.heard(0.2, welcome("b", done=7, steps=7, model=START + 7))
+    one.heard(0.3, welcome("c"))
+    assert estimate(one) == [7.0] * 4
+
+
+@pytest.mark.parametrize("said", PUBLIC)
+def test_what_was_kept_goes_into_a_model_in_its_order(said: Algorithm) -> None:
+    """Sums are rounded: in another order they would not be what the other end has."""
+    one = node(said, neighbours=("b", "c"))
+    one.start(0.0)
+    one.heard(0.1, welcome("b"))
+    for number, change in [(2, 1e-5), (1, -399.99998)]:
+        one.heard(0.2, update(number, change))
+    one.heard(0.3, welcome("c"))
+    if isinstance(said, Gossip):
+        one.neighbours["c"].gone = True
+        computed(one)
+        computed(one)
+    own = START + np.float32(-399.99998)
+    own += np.float32(1e-5)
+    found = one.neighbours["b"].estimate
+    assert found is not None
+    assert found.tobytes() == own.tobytes()
