@@ -346,13 +346,13 @@ def test_who_comes_back_catches_up_from_a_neighbour(name: str) -> None:
     assert [each.outcome for each in reports] == ["done"] * 4
     assert back.life == "000002"
     assert back.model_of in ("n0", "n2")
-    assert back.began_s > 0.25
+    assert (back.began_s or 0.0) > 0.25
     # It did not begin from the start.
     assert 0 < exchange.steps["n1"].visits < 500
     assert back.steps == 600
     assert any(f"begins with the model of {back.model_of} after" in line for line in back.told)
     if name != "event":
-        assert {each.updates for each in reports} == {reports[0].updates}
+        assert {each.number for each in reports} == {reports[0].number}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -362,11 +362,11 @@ def test_who_joins_late_begins_where_the_others_are(name: str) -> None:
     reports, _ = booked(scene)
     late = reports[2]
     assert (late.life, late.model_of, late.outcome) == ("000001", "n1", "done")
-    assert 0.2 < late.began_s < 0.26
+    assert 0.2 < (late.began_s or 0.0) < 0.26
     assert exchange.steps["n2"].visits < 550
     assert late.steps == 600
     # n1 did not wait for it longer than its patience was.
-    assert reports[1].began_s < 0.06
+    assert (reports[1].began_s or 0.0) < 0.06
 
 
 def test_the_model_that_is_taken_over_is_the_neighbours_and_its_round_continues() -> None:
@@ -398,7 +398,7 @@ def test_who_is_alone_at_first_trains_and_the_others_find_it() -> None:
     report = faulty(Aet(), "", shape="line", nodes=2, comes_s={"n1": 0.3})
     first, second = report.nodes
     assert report.succeeded
-    assert 0.05 <= first.began_s < 0.06
+    assert 0.05 <= (first.began_s or 0.0) < 0.06
     assert second.model_of == "n0"
 
 

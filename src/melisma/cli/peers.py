@@ -23,13 +23,12 @@ from melisma.cli.axon import token_option
 from melisma.cli.files import FILE
 from melisma.cli.output import write
 from melisma.cli.peers_view import progress_line, screen
-from melisma.cycle.folder import made
 from melisma.errors import MelismaError, SettingError
 from melisma.fleet.task import Optimizer, Partition, Task, read_task
 from melisma.fleet.toml_file import converted
 from melisma.live.peer import PeerSetting, run_node
 from melisma.live.peers import Progress, Watch, run_peers
-from melisma.peer.group import Group, Peers, peers_for
+from melisma.peer.group import Group, Peers, check_name, peers_for
 from melisma.peer.report import PeerReport
 from melisma.peer.settings import ALGORITHMS, Algorithm
 from melisma.simulation.delays import Delays
@@ -222,7 +221,8 @@ def node_command(  # noqa: PLR0913 - one argument an option
     names = names or tuple(each for each in addresses if each != name)
     number, parts = _part(part)
     group = _group(said)
-    out = made(out or Path("runs") / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{name}")
+    check_name(name)
+    out = out or Path("runs") / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{name}"
     setting = PeerSetting(
         name=name,
         task=group.task,
@@ -245,8 +245,14 @@ def node_command(  # noqa: PLR0913 - one argument an option
         out=str(out),
     )
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+
+    def end(number: int, _: object) -> None:
+        """The first signal lets it say goodbye, the second does not."""
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, end)
     lines = _Lines(quiet=as_json)
     with redirect_stdout(sys.stderr):
         report = run_node(setting, lines.tell, stop, said["task"], lines.progress)

@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty
+from zlib import crc32
 
 import msgspec
 from safetensors.numpy import save
 
 from melisma import axon
 from melisma.axon.address import Address
+from melisma.cycle.folder import written
 from melisma.errors import MelismaError, SettingError
 from melisma.fleet.chance import generator
 from melisma.fleet.task import Task
@@ -36,8 +38,8 @@ from melisma.peer.settings import Algorithm
 FAREWELL_S = 2.0
 """How long a node that is interrupted tries to say goodbye."""
 SHOWN_S = 0.5
-BOARD_S = 1.0
-"""How often a notice board is asked for a neighbour that is not on it yet."""
+DISCOVER_S = 1.0
+"""How long answers on the local network are waited for."""
 
 
 class PeerSetting(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +93,10 @@ class Peer:
         said = self.setting
         # A later life sorts after an earlier one.
         life = f"{time.time_ns():020}-{os.getpid()}"
-        rng = generator(said.task.seed, "peer", 1, said.part)
+        # Nodes that have all of the data take it in unlike orders.
+        alike = said.parts == 1 and said.neighbours
+        number = crc32(said.name.encode()) if alike else said.part
+        rng = generator(said.task.seed, "peer", 1, number)
         samples = parts_of(said.task, self.data.train.labels, said.parts)[said.part]
         self._samples = len(samples)
         self._steps: Steps = steps_for(said.task, part(self.data.train, samples), rng)
@@ -105,6 +110,7 @@ class Peer:
             dict(said.addresses),
             self._find,
             status=self._progress,
+            expected=frozenset(said.neighbours),
         )
         self._wakes: list[float] = []
         self._shown = 0.0
@@ -137,7 +143,7 @@ class Peer:
             self._do(self._node.start(self._now()))
             while not self._outcome:
                 self._turn()
-            self._post.delivered(FAREWELL_S if self._outcome == "cancelled" else None)
+            self._post.delivered(self.stop, FAREWELL_S)
             return self._reported()
 
     def _now(self) -> float:
@@ -235,8 +241,8 @@ class Peer:
         report = self._tally.report(ended_s, self._outcome, self._why, self._steps.visits)
         if self.setting.out is not None:
             folder = Path(self.setting.out)
-            _write(folder / "models" / f"{report.name}.safetensors", save(self._steps.arrays()))
-            _write(folder / "reports" / f"{report.name}.json", msgspec.json.encode(report))
+            written(folder / "models" / f"{report.name}.safetensors", save(self._steps.arrays()))
+            written(folder / "reports" / f"{report.name}.json", msgspec.json.encode(report))
         return report
 
     def _progress(self) -> dict[str, float]:
@@ -258,7 +264,7 @@ class Peer:
                 signed = axon.workers(said.board, token=said.token)
                 return _last_of(name, {each.name: each.address for each in signed})
             if said.discover:
-                found = axon.discover(BOARD_S)
+                found = axon.discover(DISCOVER_S)
                 return _last_of(name, {each.name: each.address for each in found})
         except MelismaError:
             return None
@@ -312,14 +318,6 @@ def _shown_to(board: str | None, token: str | None) -> str | None:
         return board
     place = Address.parse(board)
     return str(replace(place, token=place.token or token))
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Whole or not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part_path = path.with_name(f"{path.name}.part")
-    part_path.write_bytes(content)
-    part_path.replace(path)
 
 
 def main() -> None:

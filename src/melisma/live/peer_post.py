@@ -13,12 +13,15 @@ from queue import SimpleQueue
 import msgspec
 
 from melisma import axon
+from melisma.axon.address import Address
 from melisma.errors import (
     BusyError,
-    DeadlineError,
     LostError,
     MelismaError,
-    UnreachableError,
+    RefusedError,
+    SettingError,
+    TooLargeError,
+    UnauthorizedError,
 )
 from melisma.peer import messages as say
 from melisma.peer.group import NAME
@@ -27,6 +30,10 @@ ANSWER_S = 2.0
 """How long a node is given to say who it is."""
 PAUSE_S = 0.2
 LONGEST = 64  # letters of a life
+MOST_WAITING = 200
+"""Messages to one neighbour; then it is too slow."""
+PERMANENT = (UnauthorizedError, RefusedError, TooLargeError, SettingError)
+"""What will not be otherwise by trying again."""
 DECODER = msgspec.msgpack.Decoder(say.Message)
 
 
@@ -71,6 +78,7 @@ class Post:
     find: Find = lambda _: None
     news: "SimpleQueue[News]" = field(default_factory=SimpleQueue)
     status: Callable[[], Mapping[str, float]] = dict
+    expected: frozenset[str] = frozenset()
     address: str = ""
     sent_bytes: int = 0
     sent: int = 0
@@ -89,12 +97,22 @@ class Post:
         except msgspec.DecodeError as error:
             return f"no message of a node: {error}"
         if not NAME.fullmatch(message.sender) or len(message.life) > LONGEST:
-            return "a node's name has letters, digits, . _ -, at most 40"
+            return "a node's name has letters, digits, . _ -, at most 32"
         if taken := self._taken(message, address):
             return f"{message.sender} is the name of the node at {taken} already"
+        try:
+            Address.parse(address)
+        except SettingError as error:
+            return str(error)
         with self._lock:
-            self.addresses[message.sender] = address
-            if message.life > self._lives.get(message.sender, ""):
+            # What was said of a neighbour's place holds until it begins anew somewhere else.
+            life = self._lives.get(message.sender)
+            expected = message.sender in self.expected or isinstance(message, say.Hello)
+            if life is None and expected:
+                self.addresses.setdefault(message.sender, address)
+            elif life is not None and message.life > life:
+                self.addresses[message.sender] = address
+            if message.life > (life or ""):
                 self._lives[message.sender] = message.life
         self.news.put(Heard(message))
         return ""
@@ -122,15 +140,22 @@ class Post:
         """Have it sent to that neighbour."""
         if to not in self._lines:
             self._lines[to] = Line(self, to)
-        self._lines[to].queue.put(msgspec.msgpack.encode(message))
+        line = self._lines[to]
+        if line.queue.qsize() > MOST_WAITING:
+            line.dropped()
+            self.news.put(Nobody(to, f"more than {MOST_WAITING} messages wait for it"))
+        line.queue.put(msgspec.msgpack.encode(message))
 
-    def delivered(self, within_s: float | None = None) -> None:
-        """Wait until all that was sent has arrived, or was given up, so long at the most."""
+    def delivered(self, hurry: threading.Event, within_s: float) -> None:
+        """Wait until all that was sent has arrived, or was given up; in a hurry not for long."""
         for line in self._lines.values():
             line.queue.put(None)
-        until = None if within_s is None else time.monotonic() + within_s
-        for line in self._lines.values():
-            line.thread.join(None if until is None else max(0.0, until - time.monotonic()))
+        while any(line.thread.is_alive() for line in self._lines.values()):
+            if hurry.is_set():
+                within_s -= PAUSE_S
+                if within_s < 0:
+                    return
+            time.sleep(PAUSE_S / 4 if not hurry.is_set() else PAUSE_S)
 
     def counted(self, size_bytes: int) -> None:
         """One more was sent."""
@@ -164,7 +189,7 @@ class Line:
             refused = self._tried(content, began + post.patience_s)
             if refused is None:
                 # What waits behind it would take as long again, one by one.
-                ends = self._dropped()
+                ends = self.dropped()
                 post.news.put(Nobody(self._to, self._why))
                 if ends:
                     break
@@ -176,10 +201,11 @@ class Line:
         if self._remote is not None:
             self._remote[1].__exit__()
 
-    def _dropped(self) -> bool:
+    def dropped(self) -> bool:
         """Forget what was to be sent so far; whether there will be no more."""
         while not self.queue.empty():
             if self.queue.get() is None:
+                self.queue.put(None)
                 return True
         return False
 
@@ -190,13 +216,17 @@ class Line:
             try:
                 remote = self._connected()
                 if remote is not None:
-                    refused: str = remote(deadline_s=left_s).hear(content, post.address)
+                    refused = str(remote(deadline_s=left_s).hear(content, post.address))
                     post.counted(len(content))
                     return refused
-            except (UnreachableError, DeadlineError, BusyError, LostError) as error:
-                self._remote, self._why = None, str(error)
-            except (MelismaError, OSError) as error:
-                return str(error)
+            except (BusyError, LostError) as error:
+                # It may well have been sent, and is sent again.
+                post.counted(len(content))
+                self._why = str(error)
+            except PERMANENT as error:
+                return str(error) or type(error).__name__
+            except Exception as error:  # noqa: BLE001 - whatever it is, the line must not end
+                self._remote, self._why = None, str(error) or type(error).__name__
             time.sleep(min(PAUSE_S, max(0.0, until - time.monotonic())))
         return None
 

@@ -1,8 +1,10 @@
 """Event-triggered SGD (George and Gurram): who has moved far enough tells its model.
 
-Every step goes down the gradient and towards the models that the neighbours last told; nobody
-waits. A model is told when its distance from the one told before (the sum over parameters)
-exceeds the threshold, which shrinks with the step size.
+Every step goes down the gradient, and from the model that this node last told towards those that
+its neighbours last told; nobody waits. (Were it from the model as it is, all would be held where
+they began, and nobody would ever move far enough to tell.) A model is told when its distance from
+the one told before (the sum over parameters) exceeds the threshold, which shrinks with the step
+size.
 """
 
 from collections.abc import Iterable
@@ -37,7 +39,7 @@ class EventNode(Public):
         said, slower = self._said, self._said.epsilon * self.steps + 1
         self._pull[:] = 0
         for estimate in self.estimates().values():
-            self._pull += estimate - self.model.vector
+            self._pull += estimate - self.own
         self._pull *= np.float32(said.pull * said.eta / slower**0.1)
         return do.Compute(number=self.steps + 1, steps=1, rate=said.eta / slower)
 

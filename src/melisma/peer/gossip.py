@@ -2,7 +2,8 @@
 
 Nobody takes the next step before the models of all neighbours are in. The weight of a neighbour is
 1 / (1 + the larger of both degrees) (Metropolis and Hastings), and the rest is one's own, so that
-the mean of all models stays where it is. With compressed differences this is CHOCO-SGD.
+the mean of all models stays where it is while nobody joins. With compressed differences this is
+CHOCO-SGD.
 """
 
 from collections.abc import Iterable
@@ -63,7 +64,7 @@ class GossipNode(Public):
         for neighbour in self.neighbours.values():
             if neighbour.pending:
                 self._in_order(neighbour)
-        degree, pull = len(self.neighbours), np.zeros_like(self.own)
+        degree, pull = self.degree, np.zeros_like(self.own)
         for name, estimate in self.estimates().items():
             weight = 1 / (1 + max(degree, self.neighbours[name].degree))
             pull += np.float32(weight) * (estimate - self.own)

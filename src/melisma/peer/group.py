@@ -24,14 +24,14 @@ from melisma.peer.topology import Topology, topology_for
 
 Ints = NDArray[np.int64]
 # Names are parts of file names and addresses.
-NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,39}", re.ASCII)
+NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,31}", re.ASCII)
 
 
 def check_name(name: str) -> None:
     """`SettingError` unless it can be the name of a node."""
     if not NAME.fullmatch(name):
         raise SettingError(
-            f"{name!r:.60} is not a name for a node; expected up to 40 letters, digits, . _ -, of "
+            f"{name!r:.60} is not a name for a node; expected up to 32 letters, digits, . _ -, of "
             "which the first is no . or -"
         )
 

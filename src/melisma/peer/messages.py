@@ -4,7 +4,15 @@ A node that begins anew has another `life`, which sorts after the one before. Wh
 life is not for the next, and what an earlier life sent is not counted in the next.
 """
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
+
+Count = Annotated[int, Meta(ge=0, le=10**7)]
+Number = Annotated[int, Meta(ge=1, le=10**7)]
+Rate = Annotated[float, Meta(gt=0, le=1e6)]
+"""What is beyond these is refused when it is read, and so is what is no number."""
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True, tag_field="says"):
@@ -18,7 +26,7 @@ class Hello(Said, frozen=True, kw_only=True, tag=True):
     """It would like to be a neighbour: what it trains, and how many neighbours it has."""
 
     form: dict[str, str]
-    degree: int
+    degree: Count
 
 
 class Welcome(Said, frozen=True, kw_only=True, tag=True):
@@ -28,10 +36,10 @@ class Welcome(Said, frozen=True, kw_only=True, tag=True):
     """
 
     to: str
-    degree: int
+    degree: Count
     begun: bool
-    done: int
-    steps: int
+    done: Count
+    steps: Annotated[int, Meta(ge=0, le=10**12)]
     content: bytes
 
 
@@ -45,7 +53,7 @@ class Refusal(Said, frozen=True, kw_only=True, tag=True):
 class Begun(Said, frozen=True, kw_only=True, tag=True):
     """It trains, and counts its updates from this one on; from this model, where that matters."""
 
-    done: int
+    done: Count
     content: bytes
 
 
@@ -53,8 +61,8 @@ class Update(Said, frozen=True, kw_only=True, tag=True):
     """Its update of that number, for that life; to be applied with that step size."""
 
     to: str
-    number: int
-    rate: float
+    number: Number
+    rate: Rate
     content: bytes
 
 
@@ -65,7 +73,7 @@ class Alive(Said, frozen=True, kw_only=True, tag=True):
 class Bye(Said, frozen=True, kw_only=True, tag=True):
     """It has sent so many updates, and there will be no more."""
 
-    last: int
+    last: Count
 
 
 Message = Hello | Welcome | Refusal | Begun | Update | Alive | Bye

@@ -15,12 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from melisma.errors import DataError
-from melisma.learning.compression import Compression
+from melisma.learning.compression import Compression, compression_for
 from melisma.peer import commands as do
 from melisma.peer import messages as say
 from melisma.peer.neighbour import Neighbour, Vector
 
 Commands = list[do.Any]
+FARTHEST = 1000
+"""Updates that may come before one that is missing."""
+WHOLE = compression_for("none")
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +57,8 @@ class Node(ABC):
     ) -> None:
         self.me, self.model, self.compression = me, model, compression
         self.neighbours = {name: Neighbour(name) for name in neighbours}
-        self.number = self.steps = 0
-        """Of updates sent, and of steps taken."""
+        self.number = self.steps = self.told_updates = 0
+        """Of updates and of steps, with those of a model that was taken over; and of its own."""
         self.now_s = 0.0
         self.computing: do.Compute | None = None
         self.began = self.finished = False
@@ -116,24 +119,25 @@ class Node(ABC):
             return [do.Finish(why=f"it cannot go on: {error}; try smaller steps")]
         for rate, content in updates:
             self.number += 1
+            self.told_updates += 1
             found += self._updates(rate, content)
         return found + self._go_on()
 
     def heard(self, at_s: float, message: say.Message) -> Commands:
         """A message has come."""
         self.now_s = at_s
-        neighbour = self.neighbours.get(message.sender)
-        if neighbour is None:
-            if not isinstance(message, say.Hello):
-                return []
-            neighbour = self.neighbours[message.sender] = Neighbour(message.sender)
+        neighbour = self.neighbours.get(message.sender, Neighbour(message.sender))
         match message:
             case say.Hello():
                 found = self._greeted(neighbour, message)
+            case _ if message.sender not in self.neighbours or neighbour.refused:
+                found = []
             case say.Welcome() | say.Refusal() | say.Update() if message.to != self.me.life:
                 found = []
             case say.Refusal():
                 found = self._turned_away(neighbour, message)
+            case say.Welcome() | say.Begun() if why := self._unfit(message.content):
+                found = [do.Refused(sender=message.sender, why=why)]
             case _ if message.life < neighbour.life:
                 found = [do.Refused(sender=message.sender, why="it is of a former life")]
             case _ if neighbour.life not in ("", message.life):
@@ -179,17 +183,23 @@ class Node(ABC):
                 found.append(do.Send(to=neighbour.name, message=say.Alive(**self._by())))
         return [*found, do.Wake(at_s=at_s + self.me.patience_s), *self._go_on()]
 
+    @property
+    def degree(self) -> int:
+        """How many neighbours it has, those who are gone too."""
+        return sum(not each.refused for each in self.neighbours.values())
+
     # Meeting.
 
     def _greeted(self, neighbour: Neighbour, hello: say.Hello) -> Commands:
-        if different := _difference(self.me.form, hello.form):
-            refusal = say.Refusal(**self._by(), to=hello.life, why=different)
-            neighbour.gone = neighbour.refused = True
-            why = f"it would be a neighbour, but {different}"
-            refused = do.Refused(sender=hello.sender, why=why)
-            return [refused, do.Send(to=neighbour.name, message=refusal)]
         if hello.life < neighbour.life:
-            return [do.Refused(sender=hello.sender, why="it is of a former life")]
+            why = "a later life of that name is known here; is its clock right?"
+            return self._refusal(hello, why)
+        if different := _difference(self.me.form, hello.form):
+            if hello.sender in self.neighbours:
+                neighbour.gone = neighbour.refused = True
+            why = f"{hello.sender} would be a neighbour, but {different}"
+            return [*self._refusal(hello, different), *self._unless_refused(why)]
+        self.neighbours[hello.sender] = neighbour
         found: Commands = []
         # To whom all updates go, its greeting is only late: it needs no model to begin with.
         offers = self.began and not (hello.life == neighbour.life and neighbour.all_sent)
@@ -203,7 +213,7 @@ class Node(ABC):
         welcome = say.Welcome(
             **self._by(),
             to=hello.life,
-            degree=len(self.neighbours),
+            degree=self.degree,
             begun=offers,
             done=self.number,
             steps=self.steps,
@@ -214,15 +224,24 @@ class Node(ABC):
             found.append(do.Send(to=neighbour.name, message=self._bye()))
         return found
 
+    def _refusal(self, hello: say.Hello, why: str) -> Commands:
+        refusal = say.Refusal(**self._by(), to=hello.life, why=why)
+        refused = do.Refused(sender=hello.sender, why=f"it would be a neighbour, but {why}")
+        return [refused, do.Send(to=hello.sender, message=refusal)]
+
     def _turned_away(self, neighbour: Neighbour, refusal: say.Refusal) -> Commands:
         """Whom everybody turns away has nobody to train with."""
         neighbour.gone = neighbour.refused = True
         why = f"{refusal.sender} refuses: {refusal.why}"
-        found: Commands = [do.Refused(sender=refusal.sender, why=why)]
-        if all(each.refused for each in self.neighbours.values()):
-            self.finished = True
-            found.append(do.Finish(why=why))
-        return found
+        return [do.Refused(sender=refusal.sender, why=why), *self._unless_refused(why)]
+
+    def _unless_refused(self, why: str) -> Commands:
+        """Who has not begun ends if nobody is left to begin with."""
+        alone = self.neighbours and all(each.refused for each in self.neighbours.values())
+        if self.began or not alone:
+            return []
+        self.finished = True
+        return [do.Finish(why=why)]
 
     def _met(self, message: say.Said) -> do.Met:
         """Another life of a neighbour begins; what the former one sent is not for the next."""
@@ -307,6 +326,9 @@ class Node(ABC):
         ]
 
     def _updated(self, neighbour: Neighbour, update: say.Update) -> Commands:
+        if neighbour.begun and update.number > neighbour.done + FARTHEST:
+            why = f"update {update.number} after {neighbour.done}; that is too far ahead"
+            return [do.Refused(sender=update.sender, why=why), *self._given_up(neighbour)]
         if not neighbour.takes(update.number):
             return []
         if not self.began:
@@ -323,6 +345,14 @@ class Node(ABC):
             return [do.Refused(sender=who, why=why, life=update.life, number=number)]
         self.apply(neighbour, update, change)
         return [do.Took(sender=update.sender, life=update.life, number=update.number)]
+
+    def _unfit(self, content: bytes) -> str:
+        """Why a model that a neighbour tells is none; empty if it is one, or none is told."""
+        try:
+            WHOLE.unpack(content, self.model.vector.size if content else 0)
+        except DataError as error:
+            return f"its model: {error}"
+        return ""
 
     def _go_on(self) -> Commands:
         if self.finished:
@@ -376,7 +406,7 @@ class Node(ABC):
         return {"sender": self.me.name, "life": self.me.life}
 
     def _hello(self, name: str) -> do.Send:
-        hello = say.Hello(**self._by(), form=dict(self.me.form), degree=len(self.neighbours))
+        hello = say.Hello(**self._by(), form=dict(self.me.form), degree=self.degree)
         return do.Send(to=name, message=hello)
 
     def _begun(self, neighbour: Neighbour) -> do.Send:

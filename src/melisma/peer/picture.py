@@ -121,7 +121,9 @@ def _curves(nodes: list[tuple[int, NodeReport]], x: Scale, top: float) -> Iterab
         yield line(x.start, y(tick), x.end, y(tick), PALE)
         yield text(LEFT - 8, y(tick) + 4, f"{100 * tick:.4g} %", GREY, END)
     for place, node in nodes:
-        points = [(x(each.at_s), y(each.accuracy)) for each in node.scores if each.accuracy]
+        points = [
+            (x(each.at_s), y(each.accuracy)) for each in node.scores if each.accuracy is not None
+        ]
         color = COLORS[place % len(COLORS)]
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
         yield f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.5"/>'

@@ -32,9 +32,9 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """One node, in the last of its lives; times are seconds from the beginning of the run.
 
     `steps` count those that came with a model that it took over, `samples` only its own visits.
-    `updates` are what it told its neighbours, a round each; `messages` all that it sent, greetings
-    too, as often as they were sent. It waited `waiting_s` for its neighbours. `lags` are those that
-    were chosen, one a round.
+    `updates` are what it told its neighbours, a round each, and `number` is that of the last one;
+    `messages` are all that it sent, greetings too, as often as they were sent. It waited
+    `waiting_s` for its neighbours. `lags` are those that were chosen, one a round.
     """
 
     name: str
@@ -44,11 +44,12 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     samples: int = 0
     updates: int = 0
+    number: int = 0
     messages: int = 0
     sent_bytes: int = 0
     waiting_s: float = 0.0
-    began_s: float = nan
-    ended_s: float = nan
+    began_s: float | None = None
+    ended_s: float | None = None
     model_of: str = ""
     lags: list[int] = msgspec.field(default_factory=list)
     allowed: list[int] = msgspec.field(default_factory=list)
@@ -116,11 +117,12 @@ class Tally:
             life=node.me.life,
             steps=node.steps,
             samples=samples,
-            updates=node.number,
+            updates=node.told_updates,
+            number=node.number,
             messages=self.messages,
             sent_bytes=self.sent_bytes,
             waiting_s=self.waiting_s,
-            began_s=self.began_s,
+            began_s=_known(self.began_s),
             ended_s=at_s,
             model_of=self.model_of,
             lags=[each.lag for each in choices],
@@ -192,8 +194,9 @@ class PeerReport:
 
     @property
     def accuracy(self) -> float:
-        """The mean of all nodes' models; NaN where none is known."""
-        known = [node.accuracy for node in self.nodes if node.accuracy is not None]
+        """Of the nodes' models on average, of those that came to their end if any did."""
+        done = [node for node in self.nodes if node.outcome == "done"] or self.nodes
+        known = [node.accuracy for node in done if node.accuracy is not None]
         return float(np.mean(known)) if known else nan
 
     @property
@@ -224,7 +227,6 @@ class PeerReport:
         nodes = msgspec.to_builtins(self.nodes)
         for node, plain in zip(self.nodes, nodes, strict=True):
             plain |= {"accuracy": node.accuracy, "loss": node.loss}
-            plain |= {name: _known(plain[name]) for name in ("began_s", "ended_s")}
         return {**head, "nodes": nodes}
 
     def plot(self) -> "Picture":

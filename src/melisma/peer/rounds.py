@@ -72,14 +72,12 @@ class Rounds(Node):
         return [(computed.rate, content)]
 
     def apply(self, neighbour: Neighbour, update: say.Update, change: Vector) -> None:
-        """A step along the neighbour's gradients, as large as its own were times the gain."""
-        self.model.vector[:] -= np.float32(self._gain(neighbour) * update.rate) * change
+        """A step along the neighbour's gradients, as large as its own were times the gain.
 
-    def heard(self, at_s: float, message: say.Message) -> list[do.Any]:
-        """As any node; when updates come tells how long rounds take."""
-        if isinstance(message, say.Update):
-            self.lag.heard(at_s, message.sender, message.number)
-        return super().heard(at_s, message)
+        When updates come tells how long rounds take.
+        """
+        self.lag.heard(self.now_s, update.sender, update.number)
+        self.model.vector[:] -= np.float32(self._gain(neighbour) * update.rate) * change
 
     def acknowledged(self, took_s: float) -> None:
         """That is how long messages take."""
@@ -88,7 +86,7 @@ class Rounds(Node):
     def _gain(self, neighbour: Neighbour) -> float:
         if self._said.gain is not None:
             return self._said.gain
-        return 1 / (1 + max(len(self.neighbours), neighbour.degree))
+        return 1 / (1 + max(self.degree, neighbour.degree))
 
     def adopt(self, offer: say.Welcome) -> None:
         """In the same round; steps are this node's own, whose rounds may have another size."""

@@ -1,8 +1,9 @@
 """How long steps and messages of nodes take, by chance."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from msgspec import Meta
 
 from melisma.fleet.chance import uniform
 from melisma.fleet.channel import Floats
@@ -20,7 +21,7 @@ class Delays(Table, frozen=True, kw_only=True):
     step_s: tuple[Least, Least] = (1e-4, 1e-3)
     message_s: tuple[Least, Least] = (1e-4, 1.5e-3)
     drawn: Literal["iteration", "round", "node"] = "iteration"
-    tail: Positive | None = None
+    tail: Annotated[float, Meta(ge=0.1, le=100)] | None = None
     bandwidth_bps: Positive | None = None
     seed: int = 1
 

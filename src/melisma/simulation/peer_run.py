@@ -9,6 +9,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from melisma.cycle.folder import made as made_folder
+from melisma.cycle.folder import written
 from melisma.fleet.chance import generator
 from melisma.learning.compression import compression_for
 from melisma.learning.data import Split
@@ -127,9 +128,8 @@ def _weight(peers: Peers) -> int:
 
 
 def _kept(report: PeerReport, folder: Path, steps: Mapping[str, Steps]) -> PeerReport:
-    (folder / MODELS).mkdir()
     for name, each in steps.items():
         if arrays := each.arrays():
-            (folder / MODELS / f"{name}.safetensors").write_bytes(save(arrays))
+            written(folder / MODELS / f"{name}.safetensors", save(arrays))
     report.plot().save(folder / PICTURE)
     return replace(report, folder=folder)

@@ -239,10 +239,12 @@ class PeerDriver:
                 and self._number.get(to, -1) in fault.who
             )
             if hit and fault.kind == "lose":
+                seat.tally.sent(size_bytes)
                 delay_s += seat.node.me.patience_s / PATIENCE
             elif hit and fault.kind == "delay":
                 delay_s += fault.by
             elif hit and fault.kind == "double":
+                seat.tally.sent(size_bytes)
                 again.append(fault.by)
         arrives_s = self._agenda.now_s + delay_s
         if self._flies(seat, to, message, arrives_s) > self._agenda.now_s + seat.node.me.patience_s:
