@@ -54,7 +54,7 @@ KINDS = {
 ALGORITHMS: dict[str, Algorithm] = {
     "aet": Aet(eta=0.3),
     "local": Local(eta=0.3, steps=20),
-    "event": Event(eta=0.3),
+    "event": Event(eta=0.3, pull=0.1),
     "gossip": Gossip(eta=0.3, steps=5),
 }
 
