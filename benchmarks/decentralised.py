@@ -50,14 +50,16 @@ PARTS = {
             Wanted("8 bits: bytes fewer", _fewer(f"{AET}, 8 bits", AET, "MB sent"), least=3.5),
             Wanted("8 bits: points lost", _apart(f"{AET}, 8 bits", AET), 0.2),
         ),
+        timed=False,
     ),
     "lag": Part(
         "d from 0 to 10",
         peers_simulated.lag,
         peers_simulated.LAG,
         tuple(
-            Wanted(f"{kind}: slower with a larger d", _slower(kind), 0, unit="%") for kind in KINDS
+            Wanted(f"{kind}: slower for a larger d", _slower(kind), 0, unit="%") for kind in KINDS
         ),
+        timed=False,
     ),
     "growth": Part(
         "Simulated nodes",

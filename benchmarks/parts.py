@@ -27,6 +27,8 @@ class Part(NamedTuple):
     measure: Callable[[bool], dict[str, Any]]
     columns: list[str]
     wanted: tuple[Wanted, ...] = ()
+    timed: bool = True
+    """Whether what others do meanwhile matters; in virtual time it does not."""
 
 
 class Benchmark(NamedTuple):
@@ -71,8 +73,10 @@ class Benchmark(NamedTuple):
         said = [table.render(self.parts[name].columns, found["rows"])]
         head = ["| target | measured | wanted | |", "|---|--:|--:|---|"]
         said += ["\n".join([*head, *rows])] if rows else []
-        said.append(f"Others used {share} of a core meanwhile.")
-        doubts = ["a first look"] * found["quick"] + ["others were at work"] * (share > MOST_OTHERS)
+        timed = self.parts[name].timed
+        said += [f"Others used {share} of a core meanwhile."] if timed else []
+        doubts = ["a first look"] * found["quick"]
+        doubts += ["others were at work"] * (timed and share > MOST_OTHERS)
         return said + ([f"**To be measured again: {' and '.join(doubts)}.**"] if doubts else [])
 
     def _last(self, described: dict[str, object]) -> dict[str, Any]:
@@ -91,7 +95,8 @@ def cell(row: str, column: str) -> Callable[[Found], float]:
 
 
 def _measured(part: Part, quick: bool) -> dict[str, Any]:
-    quiet.wait()
+    if part.timed:
+        quiet.wait()
     at = datetime.now().astimezone().isoformat(timespec="seconds")
     watch = quiet.Watch()
     found = part.measure(quick)

@@ -1,0 +1,103 @@
+"""What neighbours may say that makes no sense: it is refused, and the node goes on."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from melisma.errors import SettingError
+from melisma.peer import commands as do
+from melisma.peer import messages as say
+from melisma.peer.group import check_name
+from melisma.peer.node import FARTHEST
+from melisma.peer.report import NodeReport
+from melisma.peer.settings import Event, Gossip
+from tests.peer.staging import START, begun, hello, node, of, packed, sent, started, update, welcome
+
+DECODER = msgspec.msgpack.Decoder(say.Message)
+
+
+@pytest.mark.parametrize(
+    "content", [b"1234567", packed([7]), packed([np.nan] * 4), packed([1] * 5)]
+)
+@pytest.mark.parametrize("said", [None, Gossip(), Event()])
+def test_a_model_that_is_none_is_refused(said: Any, content: bytes) -> None:
+    one = node(said)
+    one.start(0.0)
+    offer = msgspec.structs.replace(welcome(done=3, steps=9, model=START), content=content)
+    found = one.heard(0.0, offer)
+    assert [each.sender for each in of(found, do.Refused)] == ["b"]
+    assert not one.began
+    other = begun(node(said))
+    message = msgspec.structs.replace(started(done=5, model=START), content=content)
+    assert of(other.heard(1.0, message), do.Refused)
+    assert np.array_equal(other.model.vector, START)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rate": np.nan},
+        {"rate": np.inf},
+        {"rate": -1.0},
+        {"rate": 1e30},
+        {"number": 0},
+        {"number": -5},
+        {"number": 10**9},
+    ],
+)
+def test_numbers_that_no_node_says_are_not_read(change: dict[str, Any]) -> None:
+    said = msgspec.to_builtins(update(1), builtin_types=(bytes,)) | change
+    with pytest.raises(msgspec.ValidationError):
+        DECODER.decode(msgspec.msgpack.encode(said))
+    assert DECODER.decode(msgspec.msgpack.encode(update(1))) == update(1)
+
+
+def test_who_is_refused_is_not_listened_to() -> None:
+    one = begun(node(neighbours=("b", "c")))
+    one.heard(1.0, hello(sender="b", life="2", model="another"))
+    found = one.heard(1.0, update(1, 5, life="2")) + one.heard(1.0, update(1, 5))
+    assert not of(found, do.Took)
+    assert np.array_equal(one.model.vector, START)
+
+
+def test_a_stranger_that_is_refused_leaves_nothing_behind() -> None:
+    one = begun(node())
+    found = one.heard(1.0, hello(sender="x", model="another"))
+    assert [each.why for each in sent(found, say.Refusal)] == [
+        "model here is a line of 4 parameters, there another"
+    ]
+    assert [*one.neighbours] == ["b"]
+    assert one.degree == 1
+
+
+def test_a_late_greeting_of_a_former_life_refuses_only_that_one() -> None:
+    one = begun(node())
+    one.heard(1.0, hello(life="2"))
+    found = one.heard(1.0, hello(life="1", model="another"))
+    assert [each.to for each in sent(found, say.Refusal)] == ["1"]
+    assert one.neighbours["b"].here
+
+
+def test_what_is_too_far_ahead_is_not_waited_for() -> None:
+    one = begun(node())
+    found = one.heard(1.0, update(FARTHEST + 1))
+    assert [each.name for each in of(found, do.Lost)] == ["b"]
+    assert not one.neighbours["b"].early
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", ".", "-x", "a b", "x" * 33, "é"])
+def test_names_that_could_be_paths_are_refused(name: str) -> None:
+    with pytest.raises(SettingError, match="is not a name for a node"):
+        check_name(name)
+
+
+@pytest.mark.parametrize("name", ["a", "pi-4.kitchen", "_x", "x" * 32])
+def test_other_names_are_not(name: str) -> None:
+    check_name(name)
+
+
+def test_a_report_of_a_node_that_never_began_can_be_read_again() -> None:
+    report = NodeReport(name="a", outcome="failed", why="refused")
+    assert msgspec.json.decode(msgspec.json.encode(report), type=NodeReport) == report
