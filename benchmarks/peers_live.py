@@ -39,7 +39,7 @@ from melisma.peer.settings import Aet, Algorithm, Gossip
 from melisma.peer.topology import topology_for
 
 P2PFL = "requirements-p2pfl.txt"
-NODES, TIMES, TRIES, LIMIT_S = 5, 3, 3, 240.0
+NODES, TIMES, TRIES, LIMIT_S = 5, 1, 3, 240.0
 SAMPLES, TESTED, BATCH, ETA, TARGET = 10_000, 2_000, 16, 0.05, 0.9
 EVERY = SAMPLES // NODES // BATCH
 """Steps of a pass over a node's samples."""
