@@ -24,7 +24,8 @@ RUNS: dict[str, tuple[Algorithm, int, str]] = {
     "AET-SGD, gain 1 as printed": (Aet(gain=1.0), 16, "none"),
     "local, 50 steps": (Local(steps=50), 16, "none"),
     "gossip, 10 steps": (Gossip(steps=10), 16, "none"),
-    "event-triggered, batch 16": (Event(), 16, "none"),
+    "event-triggered": (Event(), 16, "none"),
+    "AET-SGD, batch 1": (Aet(), 1, "none"),
     "event-triggered, batch 1": (Event(), 1, "none"),
 }
 ACCURACY = [
