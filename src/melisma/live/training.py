@@ -100,7 +100,7 @@ def run(
 
 async def _orchestrated(prepared: Prepared, port: int, watch: Watcher, stop: Stop) -> Path | None:
     """The trained model, if there is one."""
-    loop, store = asyncio.get_running_loop(), None
+    loop, store, orchestrator = asyncio.get_running_loop(), None, None
     try:
         store = _store(prepared)
         orchestrator = Orchestrator(prepared.goal, prepared.fleet.names, store, watch)
@@ -112,6 +112,9 @@ async def _orchestrated(prepared: Prepared, port: int, watch: Watcher, stop: Sto
                 await orchestrator.finished
                 stop.can(lambda: None)
     finally:
+        if orchestrator is not None:
+            # However it came to an end: nothing is heard, or written down, after this.
+            orchestrator.finished.cancel()
         if store is not None:
             store.close()
         for part in ("devices", "shards"):
