@@ -47,6 +47,7 @@ PARTS = {
         peers_simulated.ACCURACY,
         (
             Wanted("points below event-triggered SGD", _apart(AET, EVENT), 0.5),
+            Wanted("the same, batch 1", _apart(f"{AET}, {ONE}", f"{EVENT}, {ONE}"), 0.5),
             Wanted("8 bits: bytes fewer", _fewer(f"{AET}, 8 bits", AET, "MB sent"), least=3.5),
             Wanted("8 bits: points lost", _apart(f"{AET}, 8 bits", AET), 0.2),
         ),
