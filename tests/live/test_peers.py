@@ -1,6 +1,7 @@
 """Nodes without an orchestrator over real sockets: as processes, and as threads of this one."""
 
 import contextlib
+import dataclasses
 import importlib.util
 import json
 import shutil
@@ -158,10 +159,7 @@ def test_when_a_node_is_killed_the_rest_goes_on_to_the_end() -> None:
 def test_no_node_outlives_its_parent(place: Path) -> None:
     setting = PeerSetting(
         name="n0",
-        task=TASK,
-        algorithm=ROUNDS,
-        iterations=10**9,
-        patience_s=60.0,
+        group=Group(TASK, ROUNDS, 10**9, patience_s=60.0),
         path=(str(place),),
         out=str(place),
     )
@@ -194,11 +192,10 @@ class Party:
         addresses = {each: f"{host}:{self.port(each)}" for each in neighbours}
         if {"board", "discover"} & said.keys():
             addresses, port = {}, 0
+        group = Group(TASK, ROUNDS, 200, patience_s=PATIENCE_S)
+        alike = {key: said.pop(key) for key in said.keys() & Group.__dataclass_fields__.keys()}
         asked: dict[str, Any] = {
-            "task": TASK,
-            "algorithm": ROUNDS,
-            "iterations": 200,
-            "patience_s": PATIENCE_S,
+            "group": dataclasses.replace(group, **alike),
             "neighbours": neighbours,
             "addresses": addresses,
             "port": port,
@@ -411,7 +408,7 @@ def test_who_comes_back_catches_up_from_a_neighbour(party: Party) -> None:
 
 
 def test_a_part_that_is_not_there_is_refused() -> None:
-    setting = PeerSetting(name="a", task=TASK, algorithm=ROUNDS, iterations=1, part=2, parts=2)
+    setting = PeerSetting(name="a", group=Group(TASK, ROUNDS, 1), part=2, parts=2)
     with pytest.raises(SettingError, match="part 2 of 2; expected 0 to 1"):
         run_node(setting)
 

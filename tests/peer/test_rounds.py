@@ -33,7 +33,7 @@ from tests.peer.staging import (
 )
 
 
-def alone(group: Group) -> Rounds:
+def alone(group: Group) -> Rounds[Aet] | Rounds[Local]:
     steps = NoSteps(16, 1000)
     found = group.node("n0", "1", (), steps)
     assert isinstance(found, Rounds)

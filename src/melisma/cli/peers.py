@@ -29,7 +29,7 @@ from melisma.fleet.toml_file import converted
 from melisma.live.peer import PeerSetting, run_node
 from melisma.live.peers import Progress, Watch, run_peers
 from melisma.peer.group import Group, Peers, check_name, peers_for
-from melisma.peer.report import PeerReport
+from melisma.peer.report import NodeReport, PeerReport
 from melisma.peer.settings import ALGORITHMS, Algorithm
 from melisma.simulation.delays import Delays
 from melisma.simulation.faults import written
@@ -215,26 +215,19 @@ def node_command(  # noqa: PLR0913 - one argument an option
 ) -> None:
     """Run one node on this device, until it and its neighbours have done their steps."""
     host, port = host_and_port(listen)
-    addresses = _addresses(peers_file)
-    names, given = _neighbours(neighbours)
-    addresses |= given
-    names = names or tuple(each for each in addresses if each != name)
+    names, addresses = _neighbours(neighbours, name, _addresses(peers_file))
     number, parts = _part(part)
     group = _group(said)
     check_name(name)
     out = out or Path("runs") / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{name}"
     setting = PeerSetting(
         name=name,
-        task=group.task,
-        algorithm=group.algorithm,
-        iterations=group.iterations,
-        compression=group.compression,
-        patience_s=group.patience_s,
+        group=group,
         every=every,
         part=number,
         parts=parts,
         neighbours=names,
-        addresses={each: place for each, place in addresses.items() if each != name},
+        addresses=addresses,
         host=host,
         port=port,
         token=token,
@@ -244,33 +237,40 @@ def node_command(  # noqa: PLR0913 - one argument an option
         advertise=advertise,
         out=str(out),
     )
+    lines = _Lines(quiet=as_json)
+    with redirect_stdout(sys.stderr):
+        report = run_node(setting, lines.tell, _stopped(), said["task"], lines.progress)
+    if report.outcome == "failed":
+        raise MelismaError(report.why)
+    _end(_alone(setting, report, out), as_json)
+
+
+def _stopped() -> threading.Event:
+    """Set by the first signal, which lets a node say goodbye; the second does not."""
     stop = threading.Event()
 
     def end(number: int, _: object) -> None:
-        """The first signal lets it say goodbye, the second does not."""
         stop.set()
         signal.signal(number, signal.SIG_DFL)
 
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, end)
-    lines = _Lines(quiet=as_json)
-    with redirect_stdout(sys.stderr):
-        report = run_node(setting, lines.tell, stop, said["task"], lines.progress)
-    if report.outcome == "failed":
-        raise MelismaError(report.why)
-    # What happened on the way was told then.
-    report = msgspec.structs.replace(report, told=[])
-    whole = PeerReport(
+    return stop
+
+
+def _alone(setting: PeerSetting, report: NodeReport, out: Path) -> PeerReport:
+    """The report of one node; what happened on the way was told then."""
+    group = setting.group
+    return PeerReport(
         str(group.algorithm.__struct_config__.tag),
-        f"with {', '.join(names) or 'nobody'}",
+        f"with {', '.join(setting.neighbours) or 'nobody'}",
         group.task.model,
         group.task.data,
         group.compression,
         simulated=False,
-        nodes=[report],
+        nodes=[msgspec.structs.replace(report, told=[])],
         folder=out,
     )
-    _end(whole, as_json)
 
 
 class _Lines:
@@ -424,12 +424,16 @@ def _part(text: str) -> tuple[int, int]:
     return int(number) - 1, int(parts)
 
 
-def _neighbours(text: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """All of them, and where those are that have an address."""
+def _neighbours(
+    text: str, name: str, known: Mapping[str, str]
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Those of a node, or everybody who is known; and where those are that have an address."""
     pairs = [each.strip().partition("=") for each in text.split(",") if each.strip()]
-    if len({name for name, _, _ in pairs}) < len(pairs):
+    if len({each for each, _, _ in pairs}) < len(pairs):
         raise SettingError(f"--neighbours {text}; expected each of them once")
-    return tuple(name for name, _, _ in pairs), {name: place for name, _, place in pairs if place}
+    said = {each: place for each, _, place in pairs if place}
+    addresses = {each: place for each, place in {**known, **said}.items() if each != name}
+    return tuple(each for each, _, _ in pairs) or (*addresses,), addresses
 
 
 def _addresses(file: Path | None) -> dict[str, str]:

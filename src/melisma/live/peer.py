@@ -23,7 +23,6 @@ from melisma.axon.address import Address
 from melisma.cycle.folder import written
 from melisma.errors import MelismaError, SettingError
 from melisma.fleet.chance import generator
-from melisma.fleet.task import Task
 from melisma.learning.data import DataSet
 from melisma.learning.material import gathered
 from melisma.learning.steps import Steps, steps_for
@@ -33,7 +32,6 @@ from melisma.peer import commands as do
 from melisma.peer.group import Group, check_name, part, parts_of
 from melisma.peer.node import Commands, Node
 from melisma.peer.report import NodeReport, Scored, Tally, told
-from melisma.peer.settings import Algorithm
 
 FAREWELL_S = 2.0
 """How long a node that is interrupted tries to say goodbye."""
@@ -52,11 +50,7 @@ class PeerSetting(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    task: Task
-    algorithm: Algorithm
-    iterations: int
-    compression: str = "none"
-    patience_s: float = 10.0
+    group: Group
     every: int = 0
     part: int = 0
     parts: int = 1
@@ -73,11 +67,6 @@ class PeerSetting(msgspec.Struct, frozen=True, kw_only=True):
     out: str | None = None
     since: float | None = None
 
-    @property
-    def group(self) -> Group:
-        """As its machine is made from."""
-        return Group(self.task, self.algorithm, self.iterations, self.compression, self.patience_s)
-
 
 @dataclass
 class Peer:
@@ -90,23 +79,23 @@ class Peer:
     progress: Callable[[Mapping[str, Mapping[str, float]]], object] = lambda _: None
 
     def __post_init__(self) -> None:
-        said = self.setting
+        said, task = self.setting, self.setting.group.task
         # A later life sorts after an earlier one.
         life = f"{time.time_ns():020}-{os.getpid()}"
         # Nodes that have all of the data take it in unlike orders.
         alike = said.parts == 1 and said.neighbours
         number = crc32(said.name.encode()) if alike else said.part
-        rng = generator(said.task.seed, "peer", 1, number)
-        samples = parts_of(said.task, self.data.train.labels, said.parts)[said.part]
+        rng = generator(task.seed, "peer", 1, number)
+        samples = parts_of(task, self.data.train.labels, said.parts)[said.part]
         self._samples = len(samples)
-        self._steps: Steps = steps_for(said.task, part(self.data.train, samples), rng)
+        self._steps: Steps = steps_for(task, part(self.data.train, samples), rng)
         self._node: Node = said.group.node(said.name, life, said.neighbours, self._steps)
         self._tally = Tally(self._node)
         self._post = Post(
             said.name,
             life,
             said.token,
-            said.patience_s,
+            said.group.patience_s,
             dict(said.addresses),
             self._find,
             status=self._progress,
@@ -293,9 +282,10 @@ def run_node(
         raise SettingError(
             f"part {setting.part} of {setting.parts}; expected 0 to {setting.parts - 1}"
         )
-    material = gathered(setting.task, file)
+    material = gathered(setting.group.task, file)
     train_on_one_thread()
-    setting = msgspec.structs.replace(setting, task=material.task)
+    group = replace(setting.group, task=material.task)
+    setting = msgspec.structs.replace(setting, group=group)
     return Peer(setting, material.data, tell, stop or threading.Event(), progress).run()
 
 
@@ -331,7 +321,7 @@ def main() -> None:
         while os.read(0, 1024):
             pass
         stop.set()
-        time.sleep(setting.patience_s)
+        time.sleep(setting.group.patience_s)
         os._exit(1)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()

@@ -116,14 +116,10 @@ class _Run:
         return [self._report(place) for place in range(len(self._names))]
 
     def _setting(self, place: int, board: str, token: str) -> PeerSetting:
-        name, group = self._names[place], self._peers.groups[place]
+        name = self._names[place]
         return PeerSetting(
             name=name,
-            task=group.task,
-            algorithm=group.algorithm,
-            iterations=group.iterations,
-            compression=group.compression,
-            patience_s=group.patience_s,
+            group=self._peers.groups[place],
             every=self._every,
             part=place,
             parts=len(self._names),

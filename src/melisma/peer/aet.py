@@ -5,26 +5,14 @@ a = 10, p = 1 and b = 0, 60,000 steps are 110 rounds.
 """
 
 import math
-from collections.abc import Iterable
 
-from melisma.learning.compression import Compression
-from melisma.peer.node import Model, Self
 from melisma.peer.rounds import Rounds
 from melisma.peer.settings import Aet
 
 
-class AetNode(Rounds):
+class AetNode(Rounds[Aet]):
     """A node of AET-SGD."""
 
-    def __init__(
-        self,
-        me: Self,
-        neighbours: Iterable[str],
-        model: Model,
-        compression: Compression,
-        said: Aet,
-    ) -> None:
-        def size(number: int) -> float:
-            return said.a * math.pow(number, said.p) + said.b
-
-        super().__init__(me, neighbours, model, compression, said, size)
+    def planned(self, number: int) -> float:
+        """More from round to round."""
+        return self.said.a * math.pow(number, self.said.p) + self.said.b

@@ -10,8 +10,10 @@ On a quadratic, modes of the topology's matrix A with an eigenvalue below -1 gro
 the lowest is -1.6). With the weights of `gossip` all eigenvalues are above -1, on any graph.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from math import sqrt
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -23,9 +25,11 @@ from melisma.peer.neighbour import Neighbour, Vector
 from melisma.peer.node import Model, Node, Self
 from melisma.peer.settings import Aet, Local
 
+Said = TypeVar("Said", Aet, Local)
 
-class Rounds(Node):
-    """What AET-SGD and constant local SGD have in common; `size` is what tells them apart.
+
+class Rounds(Node, Generic[Said]):
+    """What AET-SGD and constant local SGD have in common; `planned` is what tells them apart.
 
     Steps of a round are of one size, eta / (1 + beta sqrt(t)) after t steps before it.
     """
@@ -36,15 +40,19 @@ class Rounds(Node):
         neighbours: Iterable[str],
         model: Model,
         compression: Compression,
-        said: Aet | Local,
-        size: Callable[[int], float],
+        said: Said,
     ) -> None:
         super().__init__(me, neighbours, model, compression)
-        self.size = shared(said.share, size)
+        self.said: Said = said
+        self.size = shared(said.share, self.planned)
         self.lag = Lag(None if said.lag == "auto" else said.lag, self.size)
-        self._said, self._round_at = said, 0.0
+        self._round_at = 0.0
         # What compression has kept back so far.
         self._left = np.zeros_like(model.vector)
+
+    @abstractmethod
+    def planned(self, number: int) -> float:
+        """Steps of the round of that number, of a node with a share of 1."""
 
     def next(self) -> do.Compute | None:
         """The next round, unless a neighbour lags too far behind."""
@@ -54,7 +62,7 @@ class Rounds(Node):
             return None
         self._round_at = self.now_s
         steps = min(self.size(self.number + 1), self.me.iterations - self.steps)
-        rate = self._said.eta / (1 + self._said.beta * sqrt(self.steps))
+        rate = self.said.eta / (1 + self.said.beta * sqrt(self.steps))
         return do.Compute(number=self.number + 1, steps=steps, rate=rate)
 
     def after(self, computed: do.Compute) -> list[tuple[float, bytes]]:
@@ -84,8 +92,8 @@ class Rounds(Node):
         self.lag.acknowledged(took_s)
 
     def _gain(self, neighbour: Neighbour) -> float:
-        if self._said.gain is not None:
-            return self._said.gain
+        if self.said.gain is not None:
+            return self.said.gain
         return 1 / (1 + max(self.degree, neighbour.degree))
 
     def adopt(self, offer: say.Welcome) -> None:
