@@ -16,7 +16,13 @@ def deck() -> Deck:
 
 
 def dealt_by(deck: Deck, wanted: list[int], held: Holdings = NOTHING_HELD) -> tuple[Deck, Rows]:
-    return deck.deal(np.arange(len(wanted)), np.array(wanted), held)
+    after, dealt, new = deck.deal(np.arange(len(wanted)), np.array(wanted), held)
+    for learner, (mine, fresh) in enumerate(zip(dealt, new, strict=True)):
+        # What is not new to it, it holds.
+        known = np.setdiff1d(mine, fresh)
+        assert held.has(known, np.full(known.size, learner)).all()
+        assert np.isin(fresh, mine).all()
+    return after, dealt
 
 
 def in_turn(stretch: list[int], wanted: list[int], held: dict[int, set[int]]) -> list[set[int]]:

@@ -33,17 +33,21 @@ class Deck:
 
     def deal(
         self, learners: Ints, counts: Ints, held: Holdings = NOTHING_HELD
-    ) -> tuple["Deck", Rows]:
-        """The deck after this, and for each learner so many shards; none gets more than all."""
+    ) -> tuple["Deck", Rows, Rows]:
+        """The deck after this, for each learner so many shards, and those that are new to it.
+
+        None gets more than all.
+        """
         total, size = int(counts.sum()), self.order.size
         if counts.size and int(counts.max()) > size:
             raise ValueError(f"a learner cannot get {counts.max()} of {size} shards")
         stretch = self.ahead(total)
         after = replace(self, place=(self.place + total) % max(size, 1))
         if total > size:
-            return after, Rows(counts, stretch)
+            dealt = Rows(counts, stretch)
+            return after, dealt, dealt
         to = _holders(*held.of(stretch, learners), stretch.size, counts)
-        return after, _with_the_rest(stretch, to, counts)
+        return after, *_with_the_rest(stretch, to, counts)
 
 
 def _holders(shards: Ints, holders: Ints, size: int, counts: Ints) -> Ints:
@@ -53,9 +57,9 @@ def _holders(shards: Ints, holders: Ints, size: int, counts: Ints) -> Ints:
     shards of those that ask it, as far as it has room, and what it does not keep asks on. So the
     first learner has the first choice, then the second, and so on.
     """
-    asks = np.searchsorted(shards, np.arange(size))
-    last = np.searchsorted(shards, np.arange(size), side="right")
-    to = np.full(size, -1)
+    asked = np.bincount(shards, minlength=size)
+    last = np.cumsum(asked)
+    asks, to = last - asked, np.full(size, -1)
     while True:
         free = np.flatnonzero((to < 0) & (asks < last))
         if not free.size:
@@ -69,15 +73,20 @@ def _holders(shards: Ints, holders: Ints, size: int, counts: Ints) -> Ints:
 def _beyond(to: Ints, counts: Ints) -> Ints:
     """Shards that a learner has no room for, the first ones being kept."""
     given = np.flatnonzero(to >= 0)
+    full = np.bincount(to[given], minlength=counts.size) > counts
+    given = given[full[to[given]]]
     given = given[np.argsort(to[given], kind="stable")]
     first = np.searchsorted(to[given], to[given])
     return given[np.arange(given.size) - first >= counts[to[given]]]
 
 
-def _with_the_rest(stretch: Ints, to: Ints, counts: Ints) -> Rows:
-    """First what each holds; the rest fills up, in the order of the stretch."""
+def _with_the_rest(stretch: Ints, to: Ints, counts: Ints) -> tuple[Rows, Rows]:
+    """First what each holds; the rest fills up, in the order of the stretch. And the rest alone."""
     new = to < 0
     room = counts - np.bincount(to[~new], minlength=counts.size)
     to = to.copy()
     to[new] = np.repeat(np.arange(counts.size), room)
-    return Rows(counts, stretch[np.lexsort((new, to))])
+    # By learner, then those that it holds, then as they lie: one number each, the place below all.
+    keys = (2 * to + new) * to.size + np.arange(to.size)
+    keys.sort()
+    return Rows(counts, stretch[keys % max(to.size, 1)]), Rows(room, stretch[new])

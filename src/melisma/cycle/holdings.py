@@ -1,6 +1,7 @@
 """Which learners hold which shards, as one sorted array: of a million learners, too."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +9,8 @@ from numpy.typing import NDArray
 from melisma.cycle.rows import Ints, spans
 
 # A pair is one number: the shard, and below it the learner.
-LEARNERS = 1 << 24
+BITS = 24
+LEARNERS = 1 << BITS
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,37 +21,53 @@ class Holdings:
 
     def plus(self, shards: Ints, learners: Ints) -> "Holdings":
         """With these pairs, too."""
+        if not shards.size:
+            return self
         # Two sorted runs: a stable sort merges them, many times as fast as a set.
-        new = np.sort(shards * LEARNERS + learners)
-        both = np.sort(np.concatenate([self.pairs, new]), kind="stable")
+        new = shards * LEARNERS + learners
+        new.sort()
+        both = np.concatenate([self.pairs, new])
+        both.sort(kind="stable")
         return Holdings(both[np.diff(both, prepend=-1) != 0])
 
     def has(self, shards: Ints, learners: Ints) -> NDArray[np.bool_]:
         """Whether there is each of these pairs."""
         sought = shards * LEARNERS + learners
-        # In their order, so that one search goes on where the last one ended.
-        order = np.argsort(sought)
-        place = np.searchsorted(self.pairs, sought[order])
-        there = np.empty(sought.size, np.bool_)
-        there[order] = np.append(self.pairs, -1)[place] == sought[order]
+        if not self.pairs.size:
+            return np.zeros(sought.size, np.bool_)
+        # Among the holders of its shard each pair is sought by halves, all pairs at once.
+        low, left = self._holders(shards)
+        while left.any():
+            half = left >> 1
+            beyond = (self.pairs.take(low + half, mode="clip") < sought) & (left > 0)
+            low += np.where(beyond, half + 1, 0)
+            left = np.where(beyond, left - half - 1, half)
+        there: NDArray[np.bool_] = self.pairs.take(low, mode="clip") == sought
         return there
 
     def of(self, shards: Ints, learners: Ints) -> tuple[Ints, Ints]:
         """Where in `shards` and in `learners` there are pairs, by the place in `shards` first.
 
-        Neither has anything twice.
+        Neither has anything twice; learners come in their order.
         """
-        order = np.argsort(shards)
-        sought = shards[order] * LEARNERS
-        starts = np.searchsorted(self.pairs, sought)
-        counts = np.searchsorted(self.pairs, sought + LEARNERS) - starts
-        where = np.repeat(order, counts)
-        found = self.pairs[spans(starts, counts)] % LEARNERS
-        place = _places(learners, found)
+        starts, counts = self._holders(shards)
+        where = np.repeat(np.arange(shards.size), counts)
+        place = _places(learners, self.pairs[spans(starts, counts)] & (LEARNERS - 1))
         known = place >= 0
-        where, place = where[known], place[known]
-        ranked = np.argsort(where * LEARNERS + place)
-        return where[ranked], place[ranked]
+        return where[known], place[known]
+
+    def _holders(self, shards: Ints) -> tuple[Ints, Ints]:
+        """Where in `pairs` those of each shard begin, and how many there are."""
+        # Nobody holds any behind the last one.
+        shards = np.minimum(shards, self._starts.size - 2)
+        starts = self._starts[shards]
+        return starts, self._starts[shards + 1] - starts
+
+    @cached_property
+    def _starts(self) -> Ints:
+        """For each shard, and for two behind the last."""
+        counts = np.bincount(self.pairs >> BITS)
+        return np.cumsum(np.concatenate([[0], counts, [0]]))
 
 
 def _places(among: Ints, sought: Ints) -> Ints:

@@ -65,7 +65,7 @@ def held_ahead(state: State, who: Ints) -> Ints:
         return np.zeros(who.size, np.int64)
     shards, holders = state.learners.held.of(state.deck.ahead(wanted), who)
     # Each shard is dealt once: the first who holds it gets it.
-    first = np.unique(shards, return_index=True)[1]
+    first = np.diff(shards, prepend=-1) > 0
     return np.bincount(holders[first], minlength=who.size)
 
 
@@ -76,9 +76,9 @@ def deal(state: State, who: Ints, counts: Ints) -> Rows:
         dealt = learners.own.deal(who, counts)
         learners.samples[who] = learners.own.samples_in(who, dealt)
         return dealt
-    state.deck, dealt = state.deck.deal(who, counts, learners.held)
+    state.deck, dealt, learners.new = state.deck.deal(who, counts, learners.held)
     learners.samples[who] = dealt.sums(state.samples[dealt.flat])
-    learners.busy, learners.dealt = who, dealt
+    learners.busy = who
     state.last_total = int(counts.sum())
     return dealt
 

@@ -65,7 +65,7 @@ class Learners:
     own: Own = field(default_factory=Own)
     held: Holdings = NOTHING_HELD  # as far as updates show
     busy: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # in this cycle
-    dealt: Rows = NO_ROWS  # to them
+    new: Rows = NO_ROWS  # to them, of what they were dealt
 
     @classmethod
     def empty(cls, count: int) -> "Learners":
@@ -98,8 +98,8 @@ class Learners:
     def hold(self, learners: Ints) -> None:
         """Who trained on shards that it was dealt has them."""
         places = np.flatnonzero(np.isin(self.busy, learners))
-        dealt = self.dealt.some(places)
-        self.held = self.held.plus(dealt.flat, self.busy[places][dealt.places])
+        new = self.new.some(places)
+        self.held = self.held.plus(new.flat, self.busy[places][new.places])
 
     def planned(self, learners: Ints) -> Ints:
         """Samples that they were to visit in this cycle."""

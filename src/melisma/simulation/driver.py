@@ -175,8 +175,9 @@ class Driver:
             handed = self._learners.train(command, places, samples[places], now_s)
 
             def tell(some: Ints, came_s: ev.Floats) -> None:
-                self._count(job, command, handed.some(some))
-                self._tell_updates(command, handed.some(some), came_s)
+                came = handed.some(some)
+                self._count(job, command, came)
+                self._tell_updates(command, came, came_s)
 
             flights = self._post.report(handed.learners, handed.in_s, tell)
             under_way = [each for each in self._at_work if not all(f.over for f in each[2])]
