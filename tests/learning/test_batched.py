@@ -1,6 +1,6 @@
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from melisma.errors import DataError
 from melisma.fleet.task import Optimizer, Task
 from melisma.learning import torch_batched
-from melisma.learning.batched import Work, batchable, stop_after, train_many
+from melisma.learning.batched import Results, Work, batchable, stop_after, train_many
 from melisma.learning.data import Split
 from melisma.learning.parameters import Arrays
 from melisma.learning.torch_trainer import TorchTrainer
@@ -167,6 +167,21 @@ OPTIMIZERS = [
 ]
 
 
+def each_of(results: Iterable[Results]) -> list[Trained]:
+    """Of each work, in their order."""
+    found = {
+        int(place): Trained(
+            {name: array[row] for name, array in some.parameters.items()},
+            int(some.visits[row]),
+            float(some.loss[row]),
+        )
+        for some in results
+        for row, place in enumerate(some.places)
+    }
+    assert sorted(found) == [*range(len(found))]
+    return [found[place] for place in range(len(found))]
+
+
 @pytest.mark.parametrize("said", OPTIMIZERS)
 @pytest.mark.parametrize(
     "changes",
@@ -178,7 +193,7 @@ def test_training_together_is_training_one_by_one(changes: dict[str, Any], said:
     trainer = trainer_for(task)
     start, mine, theirs = trainer.initial(), works(), works()
     assert batchable(task, trainer, mine)
-    found = list(train_many(task, trainer, start, mine))
+    found = each_of(train_many(task, trainer, start, mine))
     assert_same(found, one_by_one(trainer, start, theirs))
     # Chance goes on from the same place.
     assert [each.rng().random() for each in mine] == [each.rng().random() for each in theirs]
@@ -195,7 +210,7 @@ def test_quantities_are_learnt_together(axes: tuple[int, ...], said: Optimizer) 
     task = replace(TASK, model="torch.nn:Linear", model_args=args, loss="mse", optimizer=said)
     trainer = trainer_for(task)
     assert batchable(task, trainer, works(made))
-    found = list(train_many(task, trainer, trainer.initial(), works(made)))
+    found = each_of(train_many(task, trainer, trainer.initial(), works(made)))
     assert_same(found, one_by_one(trainer, trainer.initial(), works(made)))
 
 
@@ -210,7 +225,7 @@ def test_words_with_several_labels_each_and_some_that_do_not_count_are_learnt_to
     task = replace(TASK, model="torch.nn:Embedding", model_args=args)
     trainer = trainer_for(task)
     assert batchable(task, trainer, works(made))
-    found = list(train_many(task, trainer, trainer.initial(), works(made)))
+    found = each_of(train_many(task, trainer, trainer.initial(), works(made)))
     assert_same(found, one_by_one(trainer, trainer.initial(), works(made)))
 
 
@@ -222,7 +237,7 @@ def test_what_cannot_train_together_trains_one_by_one(kind: type) -> None:
     some = [each for each in SIZES if each[0] != 9]
     torch.manual_seed(3)
     assert not batchable(task, trainer, works(sizes=tuple(some)))
-    found = list(train_many(task, trainer, start, works(sizes=tuple(some))))
+    found = each_of(train_many(task, trainer, start, works(sizes=tuple(some))))
     torch.manual_seed(3)
     assert_same(found, one_by_one(trainer, start, works(sizes=tuple(some))))
 
@@ -231,7 +246,7 @@ def test_an_optimiser_that_is_kept_goes_from_learner_to_learner() -> None:
     task = replace(TASK, optimizer=Optimizer(momentum=0.9, keep=True))
     one, other = trainer_for(task), trainer_for(task)
     assert not batchable(task, one, works())
-    found = list(train_many(task, one, one.initial(), works()))
+    found = each_of(train_many(task, one, one.initial(), works()))
     assert_same(found, one_by_one(other, one.initial(), works()))
 
 
@@ -239,7 +254,7 @@ def test_a_trainer_of_ones_own_is_asked_learner_by_learner() -> None:
     task = replace(TASK, **own(Counting))
     trainer = Counting(task)
     assert not batchable(task, trainer, works())
-    found = train_many(task, trainer, trainer.initial(), works())
+    found = each_of(train_many(task, trainer, trainer.initial(), works()))
     assert [each.visits for each in found] == [batches for _, _, batches in SIZES]
 
 
@@ -269,7 +284,7 @@ trainer = trainer_for(task)
 samples = Split(np.zeros((40, 28, 28), np.uint8), np.zeros(40, np.uint8))
 works = [Work(samples, 1, lambda: np.random.default_rng(1), 9)] * 2
 print(batchable(task, trainer, works))
-print(len(list(train_many(task, trainer, trainer.initial(), works))))
+print(sum(len(some.places) for some in train_many(task, trainer, trainer.initial(), works)))
 print("torch._dynamo" in sys.modules)
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -285,7 +300,7 @@ def test_the_same_works_give_the_same_bits_in_as_many_chunks_as_it_takes(
     torch.set_num_threads(threads)
     try:
         one, other = (
-            list(train_many(TASK, trainer, trainer.initial(), works(sizes=SIZES * 4)))
+            each_of(train_many(TASK, trainer, trainer.initial(), works(sizes=SIZES * 4)))
             for _ in range(2)
         )
         assert torch.get_num_threads() == threads
@@ -303,18 +318,18 @@ def test_learners_are_trained_as_they_are_asked_for(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch_batched, "MOST", 4)
     trainer, some = trainer_for(TASK), works(sizes=SIZES * 4)
     results = train_many(TASK, trainer, trainer.initial(), some)
-    next(results)
+    first = next(results)
     assert some[-1].rng().random() == np.random.default_rng(len(some) - 1).random()
     # In between the trainer may be used for something else.
     trainer.train(trainer.initial(), images(20, 1), 1, np.random.default_rng(2), lambda: False)
     expected = one_by_one(trainer, trainer.initial(), works(sizes=SIZES * 4)[:-1])
-    assert_same(list(results)[:-1], expected[1:])
+    assert_same(each_of([first, *results])[:-1], expected)
 
 
 def test_what_was_given_is_not_changed_and_results_are_apart() -> None:
     trainer = trainer_for(TASK)
     start = trainer.initial()
-    results = list(train_many(TASK, trainer, start, works()))
+    results = each_of(train_many(TASK, trainer, start, works()))
     assert all(np.array_equal(start[name], array) for name, array in trainer.initial().items())
     kept = results[1].parameters["1.weight"].copy()
     results[0].parameters["1.weight"][:] = 0
@@ -327,10 +342,10 @@ def test_samples_of_another_form_train_one_by_one_and_labels_that_do_not_fit_are
     flat = Split(np.ones((9, 36), np.float32), np.ones(9, np.uint8))
     mixed = [*works(), Work(flat, 1, drawing(1), 9)]
     assert not batchable(TASK, trainer, mixed)
-    assert len(list(train_many(TASK, trainer, trainer.initial(), mixed))) == len(mixed)
+    assert len(each_of(train_many(TASK, trainer, trainer.initial(), mixed))) == len(mixed)
     wrong = [Work(Split(flat.samples, np.ones(9)), 1, drawing(1), 9)] * 2
     with pytest.raises(DataError, match="needs whole numbers"):
-        list(train_many(TASK, trainer, trainer.initial(), wrong))
+        each_of(train_many(TASK, trainer, trainer.initial(), wrong))
 
 
 def test_labels_that_do_not_count_are_left_out_by_hand_too() -> None:
@@ -343,7 +358,7 @@ def test_labels_that_do_not_count_are_left_out_by_hand_too() -> None:
     assert batchable(TASK, trainer, works(made))
     # A batch of which no label counts has no mean.
     some = [each for each in SIZES if each[0] != 3]
-    found = list(train_many(TASK, trainer, trainer.initial(), works(made, tuple(some))))
+    found = each_of(train_many(TASK, trainer, trainer.initial(), works(made, tuple(some))))
     assert_same(found, one_by_one(trainer, trainer.initial(), works(made, tuple(some))))
 
 
@@ -365,7 +380,7 @@ def test_every_activation_is_trained_by_hand(said: Optimizer) -> None:
     trainer = trainer_for(task)
     assert isinstance(trainer, TorchTrainer)
     assert torch_batched.way_for(task, trainer, works()) is torch_batched.layered
-    found = list(train_many(task, trainer, trainer.initial(), works()))
+    found = each_of(train_many(task, trainer, trainer.initial(), works()))
     assert_same(found, one_by_one(trainer, trainer.initial(), works()))
 
 
@@ -385,12 +400,12 @@ def test_learners_may_share_samples_of_which_each_has_some_rows(
     ]
     trainer = trainer_for(TASK)
     assert batchable(TASK, trainer, mine)
-    found = list(train_many(TASK, trainer, trainer.initial(), mine))
+    found = each_of(train_many(TASK, trainer, trainer.initial(), mine))
     assert_same(found, one_by_one(trainer, trainer.initial(), apart))
 
 
 def test_a_batch_may_be_longer_than_all_samples() -> None:
     task = replace(TASK, batch=10**9)
     trainer = trainer_for(task)
-    found = list(train_many(task, trainer, trainer.initial(), works()))
+    found = each_of(train_many(task, trainer, trainer.initial(), works()))
     assert_same(found, one_by_one(trainer, trainer.initial(), works()))

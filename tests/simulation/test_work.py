@@ -86,7 +86,8 @@ def test_an_optimiser_that_is_kept_stays_with_its_learner() -> None:
     assert any(not np.allclose(kept[name], fresh[name]) for name in kept)
 
 
-def test_the_mean_in_memory_is_that_from_files_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_once", [1, 3, 4])
+def test_the_mean_in_memory_is_that_from_files_bit_for_bit(at_once: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     updates: list[dict[str, NDArray[Any]]] = [
         {"a": rng.normal(size=(5, 3)).astype(np.float32), "n": rng.integers(0, 9, 2)}
@@ -99,9 +100,11 @@ def test_the_mean_in_memory_is_that_from_files_bit_for_bit(tmp_path: Path) -> No
         Spooled(number, weight, spool.add(number, update))
         for number, (weight, update) in enumerate(zip(weights, updates, strict=True))
     ]
-    shares = [weight / sum(weights) for weight in weights]
-    expected, found = (
-        weighted_mean(layout, files),
-        mean_of(layout, zip(shares, updates, strict=True)),
-    )
+    shares = np.array(weights) / sum(weights)
+    some = [slice(first, first + at_once) for first in range(0, len(weights), at_once)]
+    stacks = [
+        {name: np.stack([each[name] for each in updates[at]]) for name in "an"} for at in some
+    ]
+    expected = weighted_mean(layout, files)
+    found = mean_of(layout, zip([shares[at] for at in some], stacks, strict=True))
     assert all(np.array_equal(expected[name], found[name]) for name in expected)

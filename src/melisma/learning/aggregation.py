@@ -83,19 +83,22 @@ def weighted_mean(layout: Layout, updates: Sequence[Spooled]) -> dict[str, NDArr
     return layout.unpack(whole)
 
 
-def mean_of(layout: Layout, updates: Iterable[tuple[float, Arrays]]) -> dict[str, NDArray[Any]]:
-    """The same of updates in memory, which come one by one in the order of learners.
+def mean_of(
+    layout: Layout, updates: Iterable[tuple[NDArray[np.float64], Arrays]]
+) -> dict[str, NDArray[Any]]:
+    """The same of updates in memory, which come some at a time, learners first, in their order.
 
-    Weights are shares: they sum to one. An update is not needed any more when the next one comes.
+    Weights are shares: they sum to one. Updates are not needed any more when the next ones come.
     """
     sums = {field.name: np.zeros(field.shape) for field in layout.fields}
     whole = {f.name: np.zeros(f.shape, f.dtype) for f in layout.fields if f.dtype.kind != "f"}
     heaviest = 0.0
-    for share, update in updates:
+    for shares, some in updates:
         for name in sums.keys() - whole.keys():
-            sums[name] += np.multiply(update[name], share, dtype=np.float64)
-        if share > heaviest:
-            heaviest, whole = share, {name: update[name].copy() for name in whole}
+            sums[name] += np.einsum("i,i...->...", shares, some[name])
+        first = shares.argmax()
+        if shares[first] > heaviest:
+            heaviest, whole = shares[first], {name: some[name][first].copy() for name in whole}
     means = {field.name: sums[field.name].astype(field.dtype) for field in layout.fields}
     return means | whole
 

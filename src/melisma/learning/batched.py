@@ -18,6 +18,7 @@ from melisma.learning.parameters import Arrays
 from melisma.learning.trainer import Trained, Trainer
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,17 +45,31 @@ class Work:
         return Split(self.samples.samples[self.rows], self.samples.labels[self.rows])
 
 
+@dataclass(frozen=True, eq=False)
+class Results:
+    """What became of some of the works: their places, and `Trained` of all, works first."""
+
+    places: Ints
+    parameters: Arrays
+    visits: Ints
+    loss: Floats
+
+    @classmethod
+    def of_one(cls, place: int, trained: Trained) -> "Results":
+        """Of one work alone."""
+        arrays = {name: array[None] for name, array in trained.parameters.items()}
+        return cls(np.array([place]), arrays, np.array([trained.visits]), np.array([trained.loss]))
+
+
 def train_many(
     task: Task, trainer: Trainer, parameters: Arrays, works: Sequence[Work]
-) -> Iterator[Trained]:
-    """What `trainer.train` returns for each work in order; all begin from the same parameters.
-
-    Results of learners that train together share memory: keep a copy, not the result.
-    """
+) -> Iterator[Results]:
+    """What `trainer.train` returns for each work; all begin from the same parameters."""
     together = _together(task, trainer, works)
     if together is not None:
         return together(parameters)
-    return (train_one(trainer, parameters, work) for work in works)
+    alone = (train_one(trainer, parameters, work) for work in works)
+    return (Results.of_one(place, trained) for place, trained in enumerate(alone))
 
 
 def batchable(task: Task, trainer: Trainer, works: Sequence[Work]) -> bool:
@@ -76,7 +91,7 @@ def stop_after(batches: int) -> Callable[[], bool]:
 
 def _together(
     task: Task, trainer: Trainer, works: Sequence[Work]
-) -> Callable[[Arrays], Iterator[Trained]] | None:
+) -> Callable[[Arrays], Iterator[Results]] | None:
     # A trainer of one's own needs no PyTorch, and it is not imported to find that out.
     if "melisma.learning.torch_trainer" not in sys.modules or len(works) < 2:
         return None

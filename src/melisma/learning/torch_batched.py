@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
 from math import ceil
@@ -28,14 +28,13 @@ from torch.func import functional_call, vmap
 from torch.nn import functional
 
 from melisma.fleet.task import Optimizer, Task
-from melisma.learning.batched import Ints, Work, train_one
+from melisma.learning.batched import Ints, Results, Work, train_one
 from melisma.learning.data import Split
 from melisma.learning.models import shaped
 from melisma.learning.optimizers import optimizer_for
 from melisma.learning.parameters import Arrays
 from melisma.learning.torch_layers import Layers
-from melisma.learning.torch_trainer import TorchTrainer, trained
-from melisma.learning.trainer import Trained
+from melisma.learning.torch_trainer import TorchTrainer
 from melisma.learning.trainers import one_thread
 
 
@@ -55,7 +54,7 @@ Form = tuple[object, ...]
 
 # Measured: calls are paid off by some thirty learners, also where these leave the cache; a few
 # learners with large models are faster one by one.
-MOST = 32  # learners at a time
+MOST = 48  # learners at a time
 CHUNK_BYTES = 40 << 20  # of their parameters
 LARGEST_BYTES = CHUNK_BYTES // 16  # of one learner's
 IGNORED = -100  # a label that PyTorch leaves out of the mean
@@ -64,22 +63,39 @@ TOLERANCE = 1e-2  # of a trial, for the distance to what is right by the distanc
 
 def train_together(
     task: Task, trainer: TorchTrainer, way: Way, works: Sequence[Work], parameters: Arrays
-) -> Iterator[Trained]:
+) -> Iterator[Results]:
     """As `batched.train_many`, in that way."""
     trainer.begin(parameters)
     # A copy: whoever takes results may use the trainer for something else in between.
     start = [each.detach().clone() for each in trainer.model.parameters()]
-    train = partial(_train, task, trainer, way, start)
-    threads = torch.get_num_threads()
-    chunks = _chunks(works, _chunk_learners(trainer.model), threads)
+
+    def train(chunk: range) -> Results:
+        done = _train(task, trainer, way, start, works[chunk.start : chunk.stop])
+        return replace(done, places=chunk.start + done.places)
+
+    cores = torch.get_num_threads()
+    if way is layered:
+        # A few large products, each on all cores; MKL takes fewer unless it is told.
+        torch.set_num_threads(cores)
+        yield from map(train, _chunks(len(works), _most(trainer.model)))
+    else:
+        yield from _by_threads(
+            train, _chunks(len(works), _most(trainer.model, cores), cores), cores
+        )
+
+
+def _by_threads(
+    train: Callable[[range], Results], chunks: list[range], threads: int
+) -> Iterator[Results]:
+    """Each chunk on a thread of its own."""
     with one_thread(), ThreadPoolExecutor(threads) as pool:
         # Each thread has the next chunk before whoever takes the results has done with the last.
         ahead = deque(pool.submit(train, chunk) for chunk in chunks[: threads + 1])
-        for chunk in [*chunks[threads + 1 :], *[()] * len(ahead)]:
+        for chunk in [*chunks[threads + 1 :], *[None] * len(ahead)]:
             done = ahead.popleft().result()
-            if chunk:
+            if chunk is not None:
                 ahead.append(pool.submit(train, chunk))
-            yield from done
+            yield done
 
 
 def way_for(task: Task, trainer: TorchTrainer, works: Sequence[Work]) -> Way | None:
@@ -137,7 +153,7 @@ _KNOWN: WeakKeyDictionary[TorchTrainer, dict[Form, Way | None]] = WeakKeyDiction
 
 def _train(
     task: Task, trainer: TorchTrainer, way: Way, start: Sequence[Tensor], works: Sequence[Work]
-) -> list[Trained]:
+) -> Results:
     return _Stack(task, trainer, start, works).train(way)
 
 
@@ -149,17 +165,15 @@ class _Stack:
     ) -> None:
         self._task, self._trainer = task, trainer
         size = max(1, min(task.batch, max(map(len, works))))
-        orders = [_order(work, size) for work in works]
-        self._learners = sorted(range(len(works)), key=lambda each: -len(orders[each][0]))
+        turns = np.array([_turns(work, size) for work in works])
+        self._order = np.argsort(-turns, kind="stable")
         self._pool, starts = _pooled(works)
-        turns = max(len(places) for places, _ in orders)
-        # Where the samples of each turn, learner and batch are, and how many of them count.
-        self._places = np.zeros((turns, len(works), size), np.int64)
-        self._counts = np.zeros((turns, len(works)), np.int64)
-        for row, learner in enumerate(self._learners):
-            places, counts = orders[learner]
-            self._places[: len(places), row] = places + starts[learner]
-            self._counts[: len(places), row] = counts
+        # Where the samples of each learner, turn and batch are, and how many of them count.
+        self._places = np.empty((len(works), turns.max(), size), np.int64)
+        self._counts = np.zeros((len(works), turns.max()), np.int64)
+        for row, learner in enumerate(self._order.tolist()):
+            _fill(self._places[row], self._counts[row, : turns[learner]], works[learner])
+            self._places[row] += starts[learner]
         labels, samples = self._pool.labels, self._pool.samples
         self._ignores = task.loss != "mse" and bool((labels == IGNORED).any())
         self._shares = self._weighed()
@@ -167,19 +181,19 @@ class _Stack:
         asked = [each.requires_grad for each in trainer.model.parameters()]
         both = zip(start, asked, strict=True)
         self._weights = [_repeated(each, len(works)).requires_grad_(g) for each, g in both]
-        self._losses = np.zeros((turns, len(works)))
+        self._losses = np.zeros(self._counts.shape)
 
-    def train(self, way: Way) -> list[Trained]:
-        """Every batch of every learner, and what has come of it in the order of the works."""
+    def train(self, way: Way) -> Results:
+        """Every batch of every learner, and what has come of it."""
         step = way(self._trainer, self._task.optimizer)
         optimizer = optimizer_for(self._task.optimizer)
         weights = self._weights
-        for turn, learners in enumerate(np.count_nonzero(self._counts, axis=1).tolist()):
+        for turn, learners in enumerate(np.count_nonzero(self._counts, axis=0).tolist()):
             if learners < len(weights[0]):
                 weights = [_first(each, learners) for each in weights]
                 optimizer.narrow(learners)
             losses = step(weights, self._batch(turn, learners))
-            self._losses[turn, :learners] = losses.numpy()
+            self._losses[:learners, turn] = losses.numpy()
             if any(each.grad is not None for each in weights):
                 optimizer.step(weights)
                 for each in weights:
@@ -196,8 +210,8 @@ class _Stack:
         return shares / shares.sum(tuple(range(2, shares.dim())), keepdim=True)
 
     def _batch(self, turn: int, learners: int) -> Batch:
-        longest = int(self._counts[turn].max())
-        places = self._places[turn, :learners, :longest]
+        longest = int(self._counts[:, turn].max())
+        places = self._places[:learners, turn, :longest]
         room = self._room[: places.size]
         np.take(self._pool.samples, places.ravel(), 0, out=room, mode="clip")
         both = self._trainer.tensors(Split(room, self._pool.labels[places.ravel()]))
@@ -205,18 +219,14 @@ class _Stack:
         if self._ignores:
             # Any label that there is: they weigh nothing.
             y.masked_fill_(y == IGNORED, 0)
-        return Batch(x, y, self._shares[turn, :learners, :longest])
+        return Batch(x, y, self._shares[:learners, turn, :longest])
 
-    def _results(self) -> list[Trained]:
+    def _results(self) -> Results:
         names = [name for name, _ in self._trainer.model.named_parameters()]
-        visits = self._counts.sum(0).tolist()
-        loss_sums = (self._losses * self._counts).sum(0).tolist()
         arrays = [weight.detach().numpy() for weight in self._weights]
-        results: dict[int, Trained] = {}
-        for place, learner in enumerate(self._learners):
-            own = {name: array[place] for name, array in zip(names, arrays, strict=True)}
-            results[learner] = trained(own, visits[place], loss_sums[place])
-        return [results[learner] for learner in range(len(results))]
+        visits, loss = self._counts.sum(1), (self._losses * self._counts).sum(1)
+        loss = np.divide(loss, visits, out=np.full(visits.size, np.nan), where=visits > 0)
+        return Results(self._order, dict(zip(names, arrays, strict=True)), visits, loss)
 
 
 def _losses(loss: Callable[..., Tensor], out: Tensor, batch: Batch) -> Tensor:
@@ -244,24 +254,27 @@ def _entropy(out: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     return losses, logs.exp_().mul_(shares).scatter_add_(1, y, minus)
 
 
-def _order(work: Work, size: int) -> tuple[Ints, Ints]:
-    """Places of a learner's samples, batch by batch, and how many of each batch count.
+def _turns(work: Work, size: int) -> int:
+    """Batches of that size that a learner trains."""
+    return min(work.passes * ceil(len(work) / size), work.batches)
+
+
+def _fill(places: Ints, counts: Ints, work: Work) -> None:
+    """Say which samples of a learner are in each batch, and how many of each batch count.
 
     Short batches are filled up with its first sample. As in training a batch is drawn before it is
     asked whether to stop.
     """
-    rows = len(work)
-    pass_batches = ceil(rows / size)
-    passes = min(work.passes, ceil((work.batches + 1) / max(pass_batches, 1)))
-    places = np.zeros((passes, pass_batches * size), np.int64)
-    counts = np.full((passes, pass_batches), size)
-    rng = work.rng()
-    for each in places:
-        each[:rows] = rng.permutation(rows)
-    counts[:, -1:] = rows - (pass_batches - 1) * size
-    places = places.reshape(-1, size)[: work.batches]
-    places = places if work.rows is None else work.rows[places]
-    return places, counts.ravel()[: work.batches]
+    rows, size = len(work), places.shape[1]
+    flat, pass_batches, rng = places.ravel(), ceil(rows / size), work.rng()
+    flat[:] = 0 if work.rows is None or not rows else work.rows[0]
+    for nth in range(min(work.passes, ceil((work.batches + 1) / max(pass_batches, 1)))):
+        order = rng.permutation(rows)
+        some = flat[nth * pass_batches * size :][:rows]
+        some[:] = (order if work.rows is None else work.rows[order])[: some.size]
+    counts[:] = size
+    if pass_batches:
+        counts[pass_batches - 1 :: pass_batches] = rows - (pass_batches - 1) * size
 
 
 def _pooled(works: Sequence[Work]) -> tuple[Split, list[int]]:
@@ -307,9 +320,9 @@ def _is_right(way: Way, task: Task, trainer: TorchTrainer, split: Split) -> bool
         except Exception:  # noqa: BLE001 - The model is the user's; one by one it tells what is wrong.
             return False
     return all(
-        _distance(one.parameters, other.parameters)
-        <= TOLERANCE * _distance(other.parameters, start) + 1e-6 * _distance(start, None)
-        for one, other in zip(found, expected, strict=True)
+        _distance({name: array[row] for name, array in found.parameters.items()}, right)
+        <= TOLERANCE * _distance(right, start) + 1e-6 * _distance(start, None)
+        for row, right in enumerate(expected[place].parameters for place in found.places)
     )
 
 
@@ -332,16 +345,17 @@ def _form(split: Split) -> Form:
     return samples.dtype, samples.shape[1:], labels.dtype, labels.shape[1:]
 
 
-def _chunk_learners(model: nn.Module) -> int:
-    return min(MOST, CHUNK_BYTES // max(_model_bytes(model), 1))
+def _most(model: nn.Module, threads: int = 1) -> int:
+    """Learners of a chunk."""
+    return min(max(MOST // threads, 1), CHUNK_BYTES // max(_model_bytes(model), 1))
 
 
 def _model_bytes(model: nn.Module) -> int:
     return sum(each.nbytes for each in model.parameters())
 
 
-def _chunks(works: Sequence[Work], size: int, threads: int) -> list[Sequence[Work]]:
+def _chunks(learners: int, size: int, threads: int = 1) -> list[range]:
     """Of about equal length, so many that every thread has as many as the others."""
-    count = min(threads * ceil(len(works) / size / threads), len(works))
-    edges = [len(works) * place // count for place in range(count + 1)]
-    return [works[start:end] for start, end in pairwise(edges)]
+    count = min(threads * ceil(learners / size / threads), learners)
+    edges = [learners * place // count for place in range(count + 1)]
+    return [range(*both) for both in pairwise(edges)]

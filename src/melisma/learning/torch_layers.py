@@ -74,6 +74,9 @@ class Layers:
 
     def _out(self, layer: nn.Module, own: Sequence[Tensor]) -> Tensor:
         x = self._flows[-1]
+        if isinstance(layer, nn.ReLU):
+            # What it was before is not asked for again.
+            return torch.relu_(x)
         if not own:
             out: Tensor = layer(x)
             return out
@@ -100,7 +103,7 @@ class Layers:
 def _backward(layer: nn.Module, slope: Tensor, x: Tensor, out: Tensor) -> Tensor:
     """Of an activation."""
     if isinstance(layer, nn.ReLU):
-        return slope.mul_(out > 0)
+        return slope.mul_(out.sign_())
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         (before,) = torch.autograd.grad(layer(x), x, slope)

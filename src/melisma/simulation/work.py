@@ -80,10 +80,12 @@ class Training:
         learners, shares = learners[order], (weights / weights.sum())[order]
         losses = np.empty(learners.size)
 
-        def updates() -> Iterator[tuple[float, Arrays]]:
-            for place, trained in enumerate(self._trained(job, learners)):
-                losses[order[place]] = trained.loss
-                yield float(shares[place]), trained.parameters
+        def updates() -> Iterator[tuple[Floats, Arrays]]:
+            for some in self._groups(job, learners):
+                for done in self._trained(job, learners[some]):
+                    places = some[done.places]
+                    losses[order[places]] = done.loss
+                    yield shares[places], done.parameters
 
         self.parameters = mean_of(self._layout, updates())
         return losses
@@ -93,24 +95,23 @@ class Training:
         score = self._trainer.score(self.parameters, self._test)
         return _known(score.loss), _known(score.accuracy)
 
-    def _trained(self, job: Job, learners: Ints) -> Iterator[Trained]:
-        for some in self._groups(job, learners):
-            places = np.searchsorted(job.learners, some)
-            rows = job.shards.some(places)
-            works = [self._work(job, *both) for both in zip(places.tolist(), rows, strict=True)]
-            if self._one_by_one or self._task.optimizer.keep:
-                # As live learners do; threads that share small steps only wait for each other.
-                with one_thread():
-                    both = zip(some.tolist(), works, strict=True)
-                    yield from (self._alone(learner, work) for learner, work in both)
-            else:
-                yield from batched.train_many(self._task, self._trainer, self.parameters, works)
+    def _trained(self, job: Job, learners: Ints) -> Iterator[batched.Results]:
+        places = np.searchsorted(job.learners, learners)
+        rows = job.shards.some(places)
+        works = [self._work(job, *both) for both in zip(places.tolist(), rows, strict=True)]
+        if self._one_by_one or self._task.optimizer.keep:
+            # As live learners do; threads that share small steps only wait for each other.
+            with one_thread():
+                for place, (learner, work) in enumerate(zip(learners.tolist(), works, strict=True)):
+                    yield batched.Results.of_one(place, self._alone(learner, work))
+        else:
+            yield from batched.train_many(self._task, self._trainer, self.parameters, works)
 
     def _groups(self, job: Job, learners: Ints) -> list[Ints]:
-        """Learners in their order, so many at a time as have about `READY` samples."""
+        """Places of learners in their order, so many at a time as have about `READY` samples."""
         shards = job.shards.counts[np.searchsorted(job.learners, learners)]
         filled = np.cumsum(shards * self._task.shard_samples) // READY
-        return np.split(learners, np.flatnonzero(np.diff(filled)) + 1)
+        return np.split(np.arange(learners.size), np.flatnonzero(np.diff(filled)) + 1)
 
     def _work(self, job: Job, place: int, shards: Ints) -> batched.Work:
         learner = int(job.learners[place])
