@@ -19,11 +19,15 @@ GOLDEN, FIRST, SECOND = (
 )
 # Doubles between 0 and 1 that are equally far apart have this many bits.
 BITS = 53
+WORD = 1 << 32
 
 
 def generator(seed: int, purpose: str, cycle: int = 0, learner: int = 0) -> np.random.Generator:
     """The generator of a run's seed for one purpose, cycle and learner."""
-    key = (seed, crc32(purpose.encode()), cycle, learner)
+    key: tuple[int, ...] | NDArray[np.uint32] = (seed, crc32(purpose.encode()), cycle, learner)
+    if max(key) < WORD:
+        # The same words, and half the time: a simulation makes one for each learner and cycle.
+        key = np.array(key, np.uint32)
     return np.random.default_rng(np.random.SeedSequence(key))
 
 

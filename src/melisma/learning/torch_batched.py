@@ -212,9 +212,9 @@ class _Stack:
     def _batch(self, turn: int, learners: int) -> Batch:
         longest = int(self._counts[:, turn].max())
         places = self._places[:learners, turn, :longest]
-        room = self._room[: places.size]
-        np.take(self._pool.samples, places.ravel(), 0, out=room, mode="clip")
-        both = self._trainer.tensors(Split(room, self._pool.labels[places.ravel()]))
+        room, some = self._room[: places.size], places.ravel()
+        np.take(self._pool.samples, some, 0, out=room, mode="clip")
+        both = self._trainer.tensors(Split(room, self._pool.labels[some]))
         x, y = (each.reshape(*places.shape, *each.shape[1:]) for each in both)
         if self._ignores:
             # Any label that there is: they weigh nothing.
@@ -289,11 +289,7 @@ def _pooled(works: Sequence[Work]) -> tuple[Split, list[int]]:
 
 
 def _repeated(weight: Tensor, learners: int) -> Tensor:
-    # NumPy asks for large pages: to touch memory for the first time costs more than to train on it.
-    array = weight.detach().numpy()
-    many = np.empty((learners, *array.shape), array.dtype)
-    many[:] = array
-    return torch.from_numpy(many)
+    return weight.detach().repeat(learners, *[1] * weight.dim())
 
 
 def _first(weights: Tensor, learners: int) -> Tensor:
