@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from melisma.fleet.fleet_file import FleetTable
 from melisma.fleet.muster import muster
 from melisma.fleet.task import Task
-from melisma.learning.aggregation import Spool, Spooled, mean_of, weighted_mean
+from melisma.learning.aggregation import Mean, Spool, Spooled, weighted_mean
 from melisma.learning.parameters import Layout
 from melisma.simulation.driver import Driver
 from melisma.simulation.simulation import Options, Staged, play, stage
@@ -106,5 +106,8 @@ def test_the_mean_in_memory_is_that_from_files_bit_for_bit(at_once: int, tmp_pat
         {name: np.stack([each[name] for each in updates[at]]) for name in "an"} for at in some
     ]
     expected = weighted_mean(layout, files)
-    found = mean_of(layout, zip([shares[at] for at in some], stacks, strict=True))
+    mean = Mean(layout)
+    for at, stack in zip(some, stacks, strict=True):
+        mean.add(shares[at], stack)
+    found = mean.arrays()
     assert all(np.array_equal(expected[name], found[name]) for name in expected)

@@ -6,7 +6,7 @@ of learners, chunk by chunk, in double precision: the result does not depend on 
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,24 +83,40 @@ def weighted_mean(layout: Layout, updates: Sequence[Spooled]) -> dict[str, NDArr
     return layout.unpack(whole)
 
 
-def mean_of(
-    layout: Layout, updates: Iterable[tuple[NDArray[np.float64], Arrays]]
-) -> dict[str, NDArray[Any]]:
-    """The same of updates in memory, which come some at a time, learners first, in their order.
+class Mean:
+    """The same of updates in memory, of which some at a time are added; their shares sum to one."""
 
-    Weights are shares: they sum to one. Updates are not needed any more when the next ones come.
-    """
-    sums = {field.name: np.zeros(field.shape) for field in layout.fields}
-    whole = {f.name: np.zeros(f.shape, f.dtype) for f in layout.fields if f.dtype.kind != "f"}
-    heaviest = 0.0
-    for shares, some in updates:
-        for name in sums.keys() - whole.keys():
-            sums[name] += np.einsum("i,i...->...", shares, some[name])
-        first = shares.argmax()
-        if shares[first] > heaviest:
-            heaviest, whole = shares[first], {name: some[name][first].copy() for name in whole}
-    means = {field.name: sums[field.name].astype(field.dtype) for field in layout.fields}
-    return means | whole
+    def __init__(self, layout: Layout) -> None:
+        self._layout, self._heaviest = layout, 0.0
+        self._sums = {f.name: np.zeros(f.shape) for f in layout.fields if f.dtype.kind == "f"}
+        self._whole = {
+            f.name: np.zeros(f.shape, f.dtype) for f in layout.fields if f.dtype.kind != "f"
+        }
+
+    def add(self, shares: NDArray[np.float64], some: Arrays) -> None:
+        """Some updates, which every array has on its first axis."""
+        for name in self._sums:
+            self._sums[name] += np.einsum("i,i...->...", shares, some[name])
+        first = int(shares.argmax())
+        self._follow(float(shares[first]), {name: some[name][first] for name in self._whole})
+
+    def join(self, other: "Mean") -> None:
+        """What was added to another one, after what was added to this."""
+        for name in self._sums:
+            self._sums[name] += other._sums[name]
+        self._follow(other._heaviest, other._whole)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The mean."""
+        fields = self._layout.fields
+        means = {f.name: self._sums[f.name].astype(f.dtype) for f in fields if f.dtype.kind == "f"}
+        return {field.name: (means | self._whole)[field.name] for field in fields}
+
+    def _follow(self, share: float, whole: Arrays) -> None:
+        """Whole numbers are those of the heaviest."""
+        if share > self._heaviest:
+            self._heaviest = share
+            self._whole = {name: array.copy() for name, array in whole.items()}
 
 
 def _runs(layout: Layout) -> list[_Run]:

@@ -1,7 +1,7 @@
 """Training of many learners as one batched computation with PyTorch.
 
 Learners that begin from the same parameters are stacked along a first axis and step together, a
-chunk at a time, each chunk on a thread of its own. Of the ways to compute a stack the first is
+chunk at a time. Of the ways to compute a stack the first is
 taken that a trial shows to be right: linear layers and activations by hand, or any model through
 `vmap`. Batches shorter than their neighbours' are filled up with samples that weigh nothing.
 
@@ -65,9 +65,9 @@ def train_together(
     task: Task, trainer: TorchTrainer, way: Way, works: Sequence[Work], parameters: Arrays
 ) -> Iterator[Results]:
     """As `batched.train_many`, in that way."""
-    trainer.begin(parameters)
-    # A copy: whoever takes results may use the trainer for something else in between.
-    start = [each.detach().clone() for each in trainer.model.parameters()]
+    trainer.model.train()
+    names = (name for name, _ in trainer.model.named_parameters())
+    start = [torch.from_numpy(np.array(parameters[name])) for name in names]
 
     def train(chunk: range) -> Results:
         done = _train(task, trainer, way, start, works[chunk.start : chunk.stop])
@@ -102,13 +102,14 @@ def way_for(task: Task, trainer: TorchTrainer, works: Sequence[Work]) -> Way | N
     """How to compute a stack of these learners; none where they have to train one by one."""
     some = [work for work in works if len(work)]
     forms = {_form(work.samples) for work in some}
-    if len(forms) != 1 or task.optimizer.keep or not _stackable(trainer.model):
+    if len(forms) != 1 or task.optimizer.keep:
         return None
     known = _KNOWN.setdefault(trainer, {})
     (form,) = forms
     if form not in known:
+        ways = WAYS if _stackable(trainer.model) else ()
         known[form] = next(
-            (way for way in WAYS if _is_right(way, task, trainer, some[0].own)), None
+            (way for way in ways if _is_right(way, task, trainer, some[0].own)), None
         )
     return known[form]
 

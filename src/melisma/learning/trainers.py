@@ -85,6 +85,13 @@ def _range(split: Split) -> str:
     return f"from {split.labels.min():g} to {split.labels.max():g}"
 
 
+def cores_of(trainer: Trainer) -> int:
+    """Cores that its steps may use: those that PyTorch may; of others nothing is known."""
+    torch = sys.modules.get("torch")
+    known = type(trainer).__module__ == "melisma.learning.torch_trainer"
+    return int(torch.get_num_threads()) if torch is not None and known else 1
+
+
 def train_on_one_thread() -> None:
     """Keep PyTorch, where it is loaded, to one thread: what an emulated device is paced by."""
     torch = sys.modules.get("torch")

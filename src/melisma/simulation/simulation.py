@@ -160,6 +160,7 @@ def play(
         # As live: what there is is kept.
         driver.cancel("interrupted")
     finally:
+        work.close()
         if trace is not None:
             trace.close()
     report = story.report()

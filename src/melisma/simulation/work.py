@@ -6,7 +6,7 @@ Training waits until it is known which updates are averaged: what nobody counts 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite
+from math import ceil, isfinite
 from typing import Protocol
 
 import numpy as np
@@ -15,16 +15,20 @@ from melisma.cycle.events import Floats
 from melisma.cycle.rows import Ints, Rows
 from melisma.fleet.chance import generator
 from melisma.learning import batched
-from melisma.learning.aggregation import mean_of
+from melisma.learning.aggregation import Mean
 from melisma.learning.data import Split
 from melisma.learning.material import Material
 from melisma.learning.parameters import Arrays, Layout
-from melisma.learning.trainer import Trained, Trainer
-from melisma.learning.trainers import one_thread, trainer_for
+from melisma.learning.trainer import Trainer
+from melisma.learning.trainers import cores_of, one_thread, train_on_one_thread, trainer_for
+from melisma.simulation.crew import Crew, can_fork
 from melisma.simulation.stock import Stock
 
-# Samples of learners that are got ready at a time.
-READY = 1 << 22
+# Learners that train at a time: calls are paid off by some twenty, and more leave the cache.
+GROUP = 25
+# A cycle is summed up in so many parts at most, however many processes there are: numbers depend on
+# the order in which they are added.
+PARTS = 16
 Score = tuple[float | None, float | None]
 
 
@@ -38,6 +42,20 @@ class Job:
     passes: Ints
     batches: Ints
 
+    def some(self, places: Ints) -> "Job":
+        """That of those at these places."""
+        columns = (self.passes[places], self.batches[places])
+        return Job(self.cycle, self.learners[places], self.shards.some(places), *columns)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What a group of learners begins with, and the share that each has in the mean."""
+
+    job: Job
+    shares: Floats
+    parameters: Arrays
+
 
 class Work(Protocol):
     """What becomes of the model."""
@@ -47,6 +65,9 @@ class Work(Protocol):
 
     def score(self) -> Score:
         """Loss and accuracy of the model, where they are known."""
+
+    def close(self) -> None:
+        """Nothing is to be computed any more."""
 
 
 class Timing:
@@ -59,6 +80,9 @@ class Timing:
     def score(self) -> Score:
         """Not known."""
         return None, None
+
+    def close(self) -> None:
+        """There is nothing to end."""
 
 
 class Training:
@@ -73,21 +97,22 @@ class Training:
         self.parameters: Arrays = material.trainer.initial()
         self._layout = Layout.of(self.parameters)
         self._own: dict[int, Trainer] = {}
+        self._crew: Crew[Part, tuple[Mean, Floats]] | None = None
 
     def average(self, job: Job, learners: Ints, weights: Floats) -> Floats:
         """As `Work` says; in double precision, in the order of learners."""
         order = np.argsort(learners)
-        learners, shares = learners[order], (weights / weights.sum())[order]
-        losses = np.empty(learners.size)
-
-        def updates() -> Iterator[tuple[Floats, Arrays]]:
-            for some in self._groups(job, learners):
-                for done in self._trained(job, learners[some]):
-                    places = some[done.places]
-                    losses[order[places]] = done.loss
-                    yield shares[places], done.parameters
-
-        self.parameters = mean_of(self._layout, updates())
+        shares = (weights / weights.sum())[order]
+        places = np.searchsorted(job.learners, learners[order])
+        split = _even(order.size, min(ceil(order.size / GROUP), PARTS))
+        crew = self._crew_for(len(split))
+        parts = [Part(job.some(places[at]), shares[at], self.parameters) for at in split]
+        done = map(self._trained, parts) if crew is None else crew.map(parts)
+        mean, losses = Mean(self._layout), np.empty(order.size)
+        for at, (part, loss) in zip(split, done, strict=True):
+            mean.join(part)
+            losses[order[at]] = loss
+        self.parameters = mean.arrays()
         return losses
 
     def score(self) -> Score:
@@ -95,23 +120,40 @@ class Training:
         score = self._trainer.score(self.parameters, self._test)
         return _known(score.loss), _known(score.accuracy)
 
-    def _trained(self, job: Job, learners: Ints) -> Iterator[batched.Results]:
-        places = np.searchsorted(job.learners, learners)
-        rows = job.shards.some(places)
-        works = [self._work(job, *both) for both in zip(places.tolist(), rows, strict=True)]
+    def close(self) -> None:
+        """End the processes that trained."""
+        if self._crew is not None:
+            self._crew.close()
+
+    def _crew_for(self, parts: int) -> Crew[Part, tuple[Mean, Floats]] | None:
+        """Processes that train, where there is work for more than one, and forks are safe."""
+        cores = cores_of(self._trainer)
+        # What optimisers keep must stay in one process.
+        alone = parts == 1 or cores == 1 or self._task.optimizer.keep
+        if self._crew is None and not alone and can_fork():
+            self._crew = Crew(self._trained, cores, train_on_one_thread)
+        return self._crew
+
+    def _trained(self, part: Part) -> tuple[Mean, Floats]:
+        mean, losses = Mean(self._layout), np.empty(part.shares.size)
+        for some in _even(part.shares.size, ceil(part.shares.size / GROUP)):
+            for done in self._results(part.job.some(some), part.parameters):
+                places = some[done.places]
+                mean.add(part.shares[places], done.parameters)
+                losses[places] = done.loss
+        return mean, losses
+
+    def _results(self, job: Job, start: Arrays) -> Iterator[batched.Results]:
+        works = [self._work(job, place, shards) for place, shards in enumerate(job.shards)]
         if self._one_by_one or self._task.optimizer.keep:
             # As live learners do; threads that share small steps only wait for each other.
             with one_thread():
-                for place, (learner, work) in enumerate(zip(learners.tolist(), works, strict=True)):
-                    yield batched.Results.of_one(place, self._alone(learner, work))
+                for place, work in enumerate(works):
+                    trainer = self._trainer_of(int(job.learners[place]))
+                    done = batched.train_one(trainer, start, work)
+                    yield batched.Results.of_one(place, done)
         else:
-            yield from batched.train_many(self._task, self._trainer, self.parameters, works)
-
-    def _groups(self, job: Job, learners: Ints) -> list[Ints]:
-        """Places of learners in their order, so many at a time as have about `READY` samples."""
-        shards = job.shards.counts[np.searchsorted(job.learners, learners)]
-        filled = np.cumsum(shards * self._task.shard_samples) // READY
-        return np.split(np.arange(learners.size), np.flatnonzero(np.diff(filled)) + 1)
+            yield from batched.train_many(self._task, self._trainer, start, works)
 
     def _work(self, job: Job, place: int, shards: Ints) -> batched.Work:
         learner = int(job.learners[place])
@@ -123,12 +165,16 @@ class Training:
             self._stock.samples(learner, shards),
         )
 
-    def _alone(self, learner: int, work: batched.Work) -> Trained:
-        """By a trainer of its own, where the state of its optimiser stays with a learner."""
-        trainer = self._trainer
-        if self._task.optimizer.keep:
-            trainer = self._own.setdefault(learner, trainer_for(self._task))
-        return batched.train_one(trainer, self.parameters, work)
+    def _trainer_of(self, learner: int) -> Trainer:
+        """One of its own, where the state of its optimiser stays with a learner."""
+        if not self._task.optimizer.keep:
+            return self._trainer
+        return self._own.setdefault(learner, trainer_for(self._task))
+
+
+def _even(count: int, parts: int) -> list[Ints]:
+    """The first so many numbers in parts of about equal size."""
+    return np.array_split(np.arange(count), parts)
 
 
 def _chosen(split: Split, samples: Ints) -> Split:

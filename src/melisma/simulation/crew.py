@@ -1,0 +1,116 @@
+"""Processes that share work with this one: each knows all that it knew when they were forked.
+
+Samples and models need not be sent; only what is new goes through a pipe. Python runs one thread at
+a time, and small steps are mostly Python: processes use cores that threads would leave idle.
+"""
+
+import multiprocessing
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Generic, TypeVar
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
+
+
+def can_fork() -> bool:
+    """Whether a fork is safe: no other thread can hold a lock that would then never be free."""
+    alone = threading.active_count() == 1 and not multiprocessing.current_process().daemon
+    return sys.platform == "linux" and alone
+
+
+class Crew(Generic[Given, Made]):
+    """So many processes; `begin` is called once in each of them."""
+
+    def __init__(
+        self, work: Callable[[Given], Made], size: int, begin: Callable[[], object] = lambda: None
+    ) -> None:
+        self._work = work
+        self._lines, self._processes = list[Connection](), list[BaseProcess]()
+        context = multiprocessing.get_context("fork")
+        with warnings.catch_warnings():
+            # Threads of libraries that wait for work are not in the way of a process that has one.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            for _ in range(size):
+                here, there = context.Pipe()
+                given = (there, work, begin, [*self._lines, here])
+                process = context.Process(target=_serve, args=given, daemon=True)
+                process.start()
+                there.close()
+                self._lines.append(here)
+                self._processes.append(process)
+
+    def map(self, given: Iterable[Given]) -> Iterator[Made]:
+        """What the work makes of each, in their order.
+
+        What fails in a process, or with it, is tried once more in this one, and may fail here.
+        """
+        left, made = enumerate(given), dict[int, Made]()
+        busy: dict[Connection, tuple[int, Given]] = {}
+        wanted, free = 0, [*self._lines]
+        while True:
+            for line in [*free]:
+                if (item := next(left, None)) is not None:
+                    free.remove(line)
+                    busy[line] = item
+                    # To one that is gone nothing can be sent; nothing is heard of it either.
+                    with suppress(OSError):
+                        line.send(item[1])
+            if not busy:
+                yield from (self._work(each) for _, each in left)
+                return
+            ready = wait([*busy])
+            for line in [each for each in busy if each in ready]:
+                number, each = busy.pop(line)
+                made[number] = self._heard(line, each)
+                free += [line] if line in self._lines else []
+            while wanted in made:
+                yield made.pop(wanted)
+                wanted += 1
+
+    def close(self) -> None:
+        """End them."""
+        for line in self._lines:
+            line.close()
+        for process in self._processes:
+            process.terminate()
+            process.join()
+        self._lines, self._processes = [], []
+
+    def _heard(self, line: Connection, given: Given) -> Made:
+        try:
+            done = line.recv()
+        except (EOFError, OSError):
+            self._lines.remove(line)
+            done = ()
+        made: Made = done[0] if done else self._work(given)
+        return made
+
+
+def _serve(
+    line: Connection,
+    work: Callable[[Given], Made],
+    begin: Callable[[], object],
+    others: Sequence[Connection],
+) -> None:
+    # Whoever holds the other end of a line keeps it open; this process is to end with its parent.
+    for each in others:
+        each.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    begin()
+    while True:
+        try:
+            given = line.recv()
+        except EOFError:
+            return
+        try:
+            made: tuple[Made, ...] = (work(given),)
+        except Exception:  # noqa: BLE001 - the parent tries it again, and says what is wrong
+            made = ()
+        line.send(made)

@@ -1,0 +1,146 @@
+"""Processes that share work, and simulations that train with them."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from melisma.simulation.crew import Crew, can_fork
+
+
+def known(number: int) -> tuple[int, int]:
+    """A number, and who computed it."""
+    time.sleep(0.01 * (number % 3))
+    return number * number, os.getpid()
+
+
+def doomed(number: int) -> int:
+    if number == 3:
+        raise ValueError("three is too many")
+    return number
+
+
+def killed(number: int) -> int:
+    """It ends the process it is in, unless that is the one that tests."""
+    if number == 2 and multiprocessing.current_process().daemon:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return -number
+
+
+@pytest.fixture
+def crews() -> Iterator[list[Crew[int, object]]]:
+    made: list[Crew[int, object]] = []
+    yield made
+    for crew in made:
+        crew.close()
+
+
+def test_work_is_shared_and_comes_back_in_order(crews: list[Crew[int, object]]) -> None:
+    crew = Crew(known, 2)
+    crews.append(crew)  # type: ignore[arg-type]
+    for count in (1, 7):
+        found = list(crew.map(range(count)))
+        assert [number for number, _ in found] == [number**2 for number in range(count)]
+    assert os.getpid() not in {who for _, who in found}
+    assert len({who for _, who in found}) == 2
+
+
+def test_what_fails_in_a_process_fails_here(crews: list[Crew[int, object]]) -> None:
+    crew = Crew(doomed, 2)
+    crews.append(crew)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="three is too many"):
+        list(crew.map(range(5)))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_what_a_process_takes_with_it_is_done_here(
+    size: int, crews: list[Crew[int, object]]
+) -> None:
+    crew = Crew(killed, size)
+    crews.append(crew)  # type: ignore[arg-type]
+    for _ in range(2):
+        assert list(crew.map(range(6))) == [-number for number in range(6)]
+
+
+def test_nobody_is_left_when_it_is_closed() -> None:
+    before = {child.pid for child in psutil.Process().children()}
+    crew = Crew(known, 2, lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    assert len({child.pid for child in psutil.Process().children()} - before) == 2
+    crew.close()
+    assert {child.pid for child in psutil.Process().children()} <= before
+
+
+def test_nobody_forks_beside_another_thread() -> None:
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        assert not can_fork()
+    finally:
+        done.set()
+        thread.join()
+
+
+SIMULATED = """
+import json
+
+import msgspec
+
+from melisma.fleet.fleet_file import FleetTable
+from melisma.fleet.muster import muster
+from melisma.fleet.task import Task
+from melisma.simulation import crew, work
+from melisma.simulation.simulation import play, stage
+
+forked = []
+
+
+class Counted(crew.Crew):
+    def __init__(self, *given):
+        forked.append(given[1])
+        super().__init__(*given)
+
+
+def simulated(level, fork, keep=False):
+    work.can_fork = lambda: fork and crew.can_fork()
+    forked.clear()
+    said = {"name": "t", "model": "twonn", "data": "mnist", "mode": "federated", "scheme": "equal",
+            "passes": 1, "deadline_s": 60.0, "cycles": 2, "shard_samples": 200, "batch": 100,
+            "optimizer": {"lr": 0.1, "keep": keep}, "simulation": {"work": level}}
+    report = play(stage(msgspec.convert(said, Task), fleet))
+    return [[*forked], report.accuracy, [cycle.loss for cycle in report.cycles]]
+
+
+work.Crew = Counted
+group = {"count": 60, "samples_per_s": 1e4, "bandwidth_bps": 1e9, "latency_s": 0.01}
+fleet = muster(msgspec.convert({"group": [group]}, FleetTable))
+found = {f"{level} {fork}": simulated(level, fork) for level in ("train", "batched")
+         for fork in (False, True)}
+print(json.dumps(found | {"keep": simulated("train", True, True)}))
+"""
+
+
+def test_a_simulation_trains_the_same_with_others_as_alone() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SIMULATED],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"},
+    )
+    assert not done.stderr
+    found = json.loads(done.stdout)
+    for level in ("train", "batched"):
+        (mine, *alone), (theirs, *together) = found[f"{level} False"], found[f"{level} True"]
+        assert (mine, theirs) == ([], [2])
+        assert together == alone
+    # What an optimiser keeps stays in one process.
+    assert found["keep"][0] == []
