@@ -24,7 +24,7 @@ from melisma.learning.data import load
 from melisma.learning.trainers import trainer_for
 
 PFL, FLOWER = "requirements-pfl.txt", "requirements-flower-sim.txt"
-ROUNDS, TIMES, BATCH, LR, LIMIT_S = 6, 1, 32, 0.1, 240.0
+ROUNDS, TIMES, BATCH, LR, LIMIT_S = 6, 3, 32, 0.1, 240.0
 WIDTHS = {"784-50-20-10": [784, 50, 20, 10]}  # TwoNN
 LEARNERS = (100, 1000)
 SEED = 1

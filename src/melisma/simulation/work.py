@@ -169,7 +169,9 @@ class Training:
         """One of its own, where the state of its optimiser stays with a learner."""
         if not self._task.optimizer.keep:
             return self._trainer
-        return self._own.setdefault(learner, trainer_for(self._task))
+        if learner not in self._own:
+            self._own[learner] = trainer_for(self._task)
+        return self._own[learner]
 
 
 def _even(count: int, parts: int) -> list[Ints]:
