@@ -16,19 +16,19 @@ import pytest
 from melisma.simulation.crew import Crew, can_fork
 
 
-def known(number: int) -> tuple[int, int]:
+def known(power: int, number: int) -> tuple[int, int]:
     """A number, and who computed it."""
     time.sleep(0.01 * (number % 3))
-    return number * number, os.getpid()
+    return number**power, os.getpid()
 
 
-def doomed(number: int) -> int:
+def doomed(_: int, number: int) -> int:
     if number == 3:
         raise ValueError("three is too many")
     return number
 
 
-def killed(number: int) -> int:
+def killed(_: int, number: int) -> int:
     """It ends the process it is in, unless that is the one that tests."""
     if number == 2 and multiprocessing.current_process().daemon:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -36,38 +36,38 @@ def killed(number: int) -> int:
 
 
 @pytest.fixture
-def crews() -> Iterator[list[Crew[int, object]]]:
-    made: list[Crew[int, object]] = []
+def crews() -> Iterator[list[Crew[int, int, object]]]:
+    made: list[Crew[int, int, object]] = []
     yield made
     for crew in made:
         crew.close()
 
 
-def test_work_is_shared_and_comes_back_in_order(crews: list[Crew[int, object]]) -> None:
+def test_work_is_shared_and_comes_back_in_order(crews: list[Crew[int, int, object]]) -> None:
     crew = Crew(known, 2)
     crews.append(crew)  # type: ignore[arg-type]
-    for count in (1, 7):
-        found = list(crew.map(range(count)))
-        assert [number for number, _ in found] == [number**2 for number in range(count)]
+    for power, count in ((2, 1), (3, 7), (2, 9)):
+        found = list(crew.map(power, range(count)))
+        assert [number for number, _ in found] == [number**power for number in range(count)]
     assert os.getpid() not in {who for _, who in found}
     assert len({who for _, who in found}) == 2
 
 
-def test_what_fails_in_a_process_fails_here(crews: list[Crew[int, object]]) -> None:
+def test_what_fails_in_a_process_fails_here(crews: list[Crew[int, int, object]]) -> None:
     crew = Crew(doomed, 2)
     crews.append(crew)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="three is too many"):
-        list(crew.map(range(5)))
+        list(crew.map(0, range(5)))
 
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_what_a_process_takes_with_it_is_done_here(
-    size: int, crews: list[Crew[int, object]]
+    size: int, crews: list[Crew[int, int, object]]
 ) -> None:
     crew = Crew(killed, size)
     crews.append(crew)  # type: ignore[arg-type]
     for _ in range(2):
-        assert list(crew.map(range(6))) == [-number for number in range(6)]
+        assert list(crew.map(0, range(6))) == [-number for number in range(6)]
 
 
 def test_nobody_is_left_when_it_is_closed() -> None:

@@ -4,6 +4,7 @@ Samples and models need not be sent; only what is new goes through a pipe. Pytho
 a time, and small steps are mostly Python: processes use cores that threads would leave idle.
 """
 
+import ctypes
 import multiprocessing
 import signal
 import sys
@@ -15,8 +16,11 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Generic, TypeVar
 
+Common = TypeVar("Common")
 Given = TypeVar("Given")
 Made = TypeVar("Made")
+# Of `mallopt` in glibc: how much may lie idle at the end of the heap, and what is not put there.
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 
 
 def can_fork() -> bool:
@@ -25,11 +29,14 @@ def can_fork() -> bool:
     return sys.platform == "linux" and alone
 
 
-class Crew(Generic[Given, Made]):
+class Crew(Generic[Common, Given, Made]):
     """So many processes; `begin` is called once in each of them."""
 
     def __init__(
-        self, work: Callable[[Given], Made], size: int, begin: Callable[[], object] = lambda: None
+        self,
+        work: Callable[[Common, Given], Made],
+        size: int,
+        begin: Callable[[], object] = lambda: None,
     ) -> None:
         self._work = work
         self._lines, self._processes = list[Connection](), list[BaseProcess]()
@@ -46,14 +53,14 @@ class Crew(Generic[Given, Made]):
                 self._lines.append(here)
                 self._processes.append(process)
 
-    def map(self, given: Iterable[Given]) -> Iterator[Made]:
-        """What the work makes of each, in their order.
+    def map(self, common: Common, given: Iterable[Given]) -> Iterator[Made]:
+        """What the work makes of each, in their order; what is common to all is sent once.
 
         What fails in a process, or with it, is tried once more in this one, and may fail here.
         """
         left, made = enumerate(given), dict[int, Made]()
         busy: dict[Connection, tuple[int, Given]] = {}
-        wanted, free = 0, [*self._lines]
+        wanted, free, new = 0, [*self._lines], {*self._lines}
         while True:
             for line in [*free]:
                 if (item := next(left, None)) is not None:
@@ -61,14 +68,15 @@ class Crew(Generic[Given, Made]):
                     busy[line] = item
                     # To one that is gone nothing can be sent; nothing is heard of it either.
                     with suppress(OSError):
-                        line.send(item[1])
+                        line.send((item[1], common) if line in new else (item[1],))
+                    new.discard(line)
             if not busy:
-                yield from (self._work(each) for _, each in left)
+                yield from (self._work(common, each) for _, each in left)
                 return
             ready = wait([*busy])
             for line in [each for each in busy if each in ready]:
                 number, each = busy.pop(line)
-                made[number] = self._heard(line, each)
+                made[number] = self._heard(line, common, each)
                 free += [line] if line in self._lines else []
             while wanted in made:
                 yield made.pop(wanted)
@@ -83,19 +91,19 @@ class Crew(Generic[Given, Made]):
             process.join()
         self._lines, self._processes = [], []
 
-    def _heard(self, line: Connection, given: Given) -> Made:
+    def _heard(self, line: Connection, common: Common, given: Given) -> Made:
         try:
             done = line.recv()
         except (EOFError, OSError):
             self._lines.remove(line)
             done = ()
-        made: Made = done[0] if done else self._work(given)
+        made: Made = done[0] if done else self._work(common, given)
         return made
 
 
 def _serve(
     line: Connection,
-    work: Callable[[Given], Made],
+    work: Callable[[Common, Given], Made],
     begin: Callable[[], object],
     others: Sequence[Connection],
 ) -> None:
@@ -103,14 +111,26 @@ def _serve(
     for each in others:
         each.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _keep_memory()
     begin()
+    common: list[Common] = []
     while True:
         try:
-            given = line.recv()
+            given, *told = line.recv()
         except EOFError:
             return
+        common = told or common
         try:
-            made: tuple[Made, ...] = (work(given),)
+            made: tuple[Made, ...] = (work(common[0], given),)
         except Exception:  # noqa: BLE001 - the parent tries it again, and says what is wrong
             made = ()
         line.send(made)
+
+
+def _keep_memory() -> None:
+    """Have what is freed stay here: to get it again, page by page, is a tenth of the work."""
+    # Other libraries than glibc do as they like.
+    with suppress(AttributeError, OSError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(TRIM_THRESHOLD, 1 << 30)
+        mallopt(MMAP_THRESHOLD, 1 << 25)

@@ -24,8 +24,8 @@ from melisma.learning.trainers import cores_of, one_thread, train_on_one_thread,
 from melisma.simulation.crew import Crew, can_fork
 from melisma.simulation.stock import Stock
 
-# Learners that train at a time: calls are paid off by some twenty, and more leave the cache.
-GROUP = 25
+# Learners that train at a time: calls are paid off by some thirty, and more leave the cache.
+GROUP = 32
 # A cycle is summed up in so many parts at most, however many processes there are: numbers depend on
 # the order in which they are added.
 PARTS = 16
@@ -50,11 +50,10 @@ class Job:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What a group of learners begins with, and the share that each has in the mean."""
+    """The work of some learners, and the share that each has in the mean."""
 
     job: Job
     shares: Floats
-    parameters: Arrays
 
 
 class Work(Protocol):
@@ -97,7 +96,7 @@ class Training:
         self.parameters: Arrays = material.trainer.initial()
         self._layout = Layout.of(self.parameters)
         self._own: dict[int, Trainer] = {}
-        self._crew: Crew[Part, tuple[Mean, Floats]] | None = None
+        self._crew: Crew[Arrays, Part, tuple[Mean, Floats]] | None = None
 
     def average(self, job: Job, learners: Ints, weights: Floats) -> Floats:
         """As `Work` says; in double precision, in the order of learners."""
@@ -106,8 +105,9 @@ class Training:
         places = np.searchsorted(job.learners, learners[order])
         split = _even(order.size, min(ceil(order.size / GROUP), PARTS))
         crew = self._crew_for(len(split))
-        parts = [Part(job.some(places[at]), shares[at], self.parameters) for at in split]
-        done = map(self._trained, parts) if crew is None else crew.map(parts)
+        parts = [Part(job.some(places[at]), shares[at]) for at in split]
+        alone = map(partial(self._trained, self.parameters), parts)
+        done = alone if crew is None else crew.map(self.parameters, parts)
         mean, losses = Mean(self._layout), np.empty(order.size)
         for at, (part, loss) in zip(split, done, strict=True):
             mean.join(part)
@@ -125,7 +125,7 @@ class Training:
         if self._crew is not None:
             self._crew.close()
 
-    def _crew_for(self, parts: int) -> Crew[Part, tuple[Mean, Floats]] | None:
+    def _crew_for(self, parts: int) -> Crew[Arrays, Part, tuple[Mean, Floats]] | None:
         """Processes that train, where there is work for more than one, and forks are safe."""
         cores = cores_of(self._trainer)
         # What optimisers keep must stay in one process.
@@ -134,10 +134,10 @@ class Training:
             self._crew = Crew(self._trained, cores, train_on_one_thread)
         return self._crew
 
-    def _trained(self, part: Part) -> tuple[Mean, Floats]:
+    def _trained(self, start: Arrays, part: Part) -> tuple[Mean, Floats]:
         mean, losses = Mean(self._layout), np.empty(part.shares.size)
         for some in _even(part.shares.size, ceil(part.shares.size / GROUP)):
-            for done in self._results(part.job.some(some), part.parameters):
+            for done in self._results(part.job.some(some), start):
                 places = some[done.places]
                 mean.add(part.shares[places], done.parameters)
                 losses[places] = done.loss
