@@ -114,17 +114,16 @@ def _serve(
     _keep_memory()
     begin()
     common: list[Common] = []
-    while True:
-        try:
+    # Until the parent is gone.
+    with suppress(EOFError, OSError):
+        while True:
             given, *told = line.recv()
-        except EOFError:
-            return
-        common = told or common
-        try:
-            made: tuple[Made, ...] = (work(common[0], given),)
-        except Exception:  # noqa: BLE001 - the parent tries it again, and says what is wrong
-            made = ()
-        line.send(made)
+            common = told or common
+            made: tuple[Made, ...] = ()
+            # What fails the parent tries again, and says what is wrong.
+            with suppress(Exception):
+                made = (work(common[0], given),)
+            line.send(made)
 
 
 def _keep_memory() -> None:
