@@ -53,26 +53,79 @@ def test_work_is_shared_and_comes_back_in_order(crews: list[Crew[int, int, objec
     assert len({who for _, who in found}) == 2
 
 
-def test_what_fails_in_a_process_fails_here(crews: list[Crew[int, int, object]]) -> None:
+def test_what_fails_in_a_process_fails_here_and_leaves_nothing_behind(
+    crews: list[Crew[int, int, object]],
+) -> None:
     crew = Crew(doomed, 2)
     crews.append(crew)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="three is too many"):
         list(crew.map(0, range(5)))
+    assert list(crew.map(0, [7, 8, 9])) == [7, 8, 9]
+
+
+def test_who_was_not_waited_for_does_not_answer_next_time(
+    crews: list[Crew[int, int, object]],
+) -> None:
+    crew = Crew(known, 3)
+    crews.append(crew)  # type: ignore[arg-type]
+    broken_off = crew.map(5, range(3))
+    next(broken_off)
+    broken_off.close()  # type: ignore[attr-defined]
+    assert [number for number, _ in crew.map(2, range(9))] == [n**2 for n in range(9)]
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_what_a_process_takes_with_it_is_done_here(
+def test_what_a_process_takes_with_it_is_done_here_and_so_is_the_rest(
     size: int, crews: list[Crew[int, int, object]]
 ) -> None:
     crew = Crew(killed, size)
     crews.append(crew)  # type: ignore[arg-type]
-    for _ in range(2):
-        assert list(crew.map(0, range(6))) == [-number for number in range(6)]
+    expected = [-number for number in range(6)]
+    with pytest.warns(UserWarning, match="in one process, as others fail: one of them is gone"):
+        assert list(crew.map(0, range(6))) == expected
+    assert list(crew.map(0, range(6))) == expected
+
+
+def test_where_nobody_can_be_forked_all_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> int:
+        raise BlockingIOError("too many processes")
+
+    monkeypatch.setattr(os, "fork", refused)
+    crew = Crew(known, 2)
+    assert [*crew.map(2, range(3))] == [(number**2, os.getpid()) for number in range(3)]
+
+
+ORPHANED = """
+import os, sys, time
+from melisma.simulation.crew import Crew
+
+def endless(common, given):
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+
+next(Crew(endless, 2).map(0, range(2)))
+"""
+
+
+def test_nobody_outlives_the_parent_in_the_midst_of_work() -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", ORPHANED], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert parent.stdout is not None
+    children = [psutil.Process(int(parent.stdout.readline())) for _ in range(2)]
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert psutil.wait_procs(children, 10)[1] == []
 
 
 def test_nobody_is_left_when_it_is_closed() -> None:
     before = {child.pid for child in psutil.Process().children()}
-    crew = Crew(known, 2, lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    before_that = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        crew = Crew(known, 2)
+    finally:
+        signal.signal(signal.SIGTERM, before_that)
     assert len({child.pid for child in psutil.Process().children()} - before) == 2
     crew.close()
     assert {child.pid for child in psutil.Process().children()} <= before

@@ -74,9 +74,12 @@ def _shown(count: int, *, quiet: bool) -> Iterator[Callable[[Run], object]]:
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda run: None if quiet else click.echo(run_line(run), err=True)
         return
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    # Without a thread that refreshes it: beside one, simulations would not fork.
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, auto_refresh=False) as progress:
         bar = progress.add_task("simulating", total=count)
-        yield lambda run: progress.update(bar, advance=1, description=run_line(run))
+        progress.refresh()
+        yield lambda run: progress.update(bar, advance=1, description=run_line(run), refresh=True)
 
 
 def _check_place(picture: Path | None) -> None:

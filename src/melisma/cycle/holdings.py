@@ -48,7 +48,7 @@ class Holdings:
     def of(self, shards: Ints, learners: Ints) -> tuple[Ints, Ints]:
         """Where in `shards` and in `learners` there are pairs, by the place in `shards` first.
 
-        Neither has anything twice; learners come in their order.
+        Neither has anything twice; `learners` are ascending.
         """
         starts, counts = self._holders(shards)
         where = np.repeat(np.arange(shards.size), counts)

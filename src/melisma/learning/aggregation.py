@@ -84,7 +84,10 @@ def weighted_mean(layout: Layout, updates: Sequence[Spooled]) -> dict[str, NDArr
 
 
 class Mean:
-    """The same of updates in memory, of which some at a time are added; their shares sum to one."""
+    """The same, to rounding, of updates in memory, of which some at a time are added.
+
+    Their shares sum to one.
+    """
 
     def __init__(self, layout: Layout) -> None:
         self._layout, self._heaviest = layout, 0.0
@@ -108,9 +111,8 @@ class Mean:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The mean."""
-        fields = self._layout.fields
-        means = {f.name: self._sums[f.name].astype(f.dtype) for f in fields if f.dtype.kind == "f"}
-        return {field.name: (means | self._whole)[field.name] for field in fields}
+        found = {**self._sums, **self._whole}
+        return {field.name: found[field.name].astype(field.dtype) for field in self._layout.fields}
 
     def _follow(self, share: float, whole: Arrays) -> None:
         """Whole numbers are those of the heaviest."""

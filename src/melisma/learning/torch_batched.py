@@ -10,9 +10,7 @@ order: after a few passes parameters agree to a part in 10^4, and 2e-6 where the
 """
 
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,14 +26,13 @@ from torch.func import functional_call, vmap
 from torch.nn import functional
 
 from melisma.fleet.task import Optimizer, Task
-from melisma.learning.batched import Ints, Results, Work, train_one
+from melisma.learning.batched import MOST, Ints, Results, Work, train_one
 from melisma.learning.data import Split
 from melisma.learning.models import shaped
 from melisma.learning.optimizers import optimizer_for
 from melisma.learning.parameters import Arrays
 from melisma.learning.torch_layers import Layers
 from melisma.learning.torch_trainer import TorchTrainer
-from melisma.learning.trainers import one_thread
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +49,7 @@ Step = Callable[[Sequence[Tensor], Batch], Tensor]
 Way = Callable[[TorchTrainer, Optimizer], Step]
 Form = tuple[object, ...]
 
-# Measured: calls are paid off by some thirty learners, also where these leave the cache; a few
-# learners with large models are faster one by one.
-MOST = 48  # learners at a time
+# Measured: a few learners with large models are faster one by one.
 CHUNK_BYTES = 40 << 20  # of their parameters
 LARGEST_BYTES = CHUNK_BYTES // 16  # of one learner's
 IGNORED = -100  # a label that PyTorch leaves out of the mean
@@ -73,29 +68,10 @@ def train_together(
         done = _train(task, trainer, way, start, works[chunk.start : chunk.stop])
         return replace(done, places=chunk.start + done.places)
 
-    cores = torch.get_num_threads()
-    if way is layered:
-        # A few large products, each on all cores; MKL takes fewer unless it is told.
-        torch.set_num_threads(cores)
-        yield from map(train, _chunks(len(works), _most(trainer.model)))
-    else:
-        yield from _by_threads(
-            train, _chunks(len(works), _most(trainer.model, cores), cores), cores
-        )
-
-
-def _by_threads(
-    train: Callable[[range], Results], chunks: list[range], threads: int
-) -> Iterator[Results]:
-    """Each chunk on a thread of its own."""
-    with one_thread(), ThreadPoolExecutor(threads) as pool:
-        # Each thread has the next chunk before whoever takes the results has done with the last.
-        ahead = deque(pool.submit(train, chunk) for chunk in chunks[: threads + 1])
-        for chunk in [*chunks[threads + 1 :], *[None] * len(ahead)]:
-            done = ahead.popleft().result()
-            if chunk is not None:
-                ahead.append(pool.submit(train, chunk))
-            yield done
+    # A few large products, each on all cores; MKL takes fewer unless it is told.
+    torch.set_num_threads(torch.get_num_threads())
+    most = MOST if way is layered else MOST // 2
+    yield from map(train, _chunks(len(works), most, _model_bytes(trainer.model)))
 
 
 def way_for(task: Task, trainer: TorchTrainer, works: Sequence[Work]) -> Way | None:
@@ -131,7 +107,7 @@ def layered(trainer: TorchTrainer, said: Optimizer) -> Step:
 
 def mapped(trainer: TorchTrainer, _: Optimizer) -> Step:
     """Any model that `vmap` can take, one without chance for example."""
-    # While it is called a model holds the weights of its caller, so every thread has its own.
+    # While it is called a model holds the weights of its caller; the trainer's stays as it is.
     own = deepcopy(trainer.model)
     names = [name for name, _ in own.named_parameters()]
 
@@ -308,7 +284,7 @@ def _stackable(model: nn.Module) -> bool:
 def _is_right(way: Way, task: Task, trainer: TorchTrainer, split: Split) -> bool:
     """Whether two learners with batches of unequal length train in this way as one by one."""
     start = trainer.initial()
-    with torch.random.fork_rng(), warnings.catch_warnings():
+    with torch.random.fork_rng(devices=()), warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
             trainer.begin(start)
@@ -342,17 +318,13 @@ def _form(split: Split) -> Form:
     return samples.dtype, samples.shape[1:], labels.dtype, labels.shape[1:]
 
 
-def _most(model: nn.Module, threads: int = 1) -> int:
-    """Learners of a chunk."""
-    return min(max(MOST // threads, 1), CHUNK_BYTES // max(_model_bytes(model), 1))
-
-
 def _model_bytes(model: nn.Module) -> int:
     return sum(each.nbytes for each in model.parameters())
 
 
-def _chunks(learners: int, size: int, threads: int = 1) -> list[range]:
-    """Of about equal length, so many that every thread has as many as the others."""
-    count = min(threads * ceil(learners / size / threads), learners)
+def _chunks(learners: int, most: int, learner_bytes: int) -> list[range]:
+    """Of about equal length."""
+    size = min(most, CHUNK_BYTES // max(learner_bytes, 1))
+    count = min(ceil(learners / size), learners)
     edges = [learners * place // count for place in range(count + 1)]
     return [range(*both) for both in pairwise(edges)]

@@ -45,7 +45,7 @@ class TorchTrainer:
             raise SettingError("stop.accuracy has no meaning with loss mse; say stop.loss")
         self._task, self.loss = task, LOSSES[task.loss]
         self._optimizer = optimizer_for(task.optimizer)
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices=()):
             torch.manual_seed(task.seed)
             self.model = build(task.model, task.model_args)
         self._initial = self._arrays()
@@ -137,7 +137,7 @@ def trained(parameters: dict[str, NDArray[Any]], visits: int, loss_sum: float) -
 @contextmanager
 def _chance_of(rng: np.random.Generator) -> Iterator[None]:
     """Chance in a model, such as dropout, by the key of the generator; it draws nothing from it."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=()):
         torch.manual_seed(int(rng.bit_generator.seed_seq.generate_state(1)[0]))
         yield
 

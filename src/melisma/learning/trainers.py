@@ -88,7 +88,8 @@ def _range(split: Split) -> str:
 def cores_of(trainer: Trainer) -> int:
     """Cores that its steps may use: those that PyTorch may; of others nothing is known."""
     torch = sys.modules.get("torch")
-    known = type(trainer).__module__ == "melisma.learning.torch_trainer"
+    ours = sys.modules.get("melisma.learning.torch_trainer")
+    known = ours is not None and isinstance(trainer, ours.TorchTrainer)
     return int(torch.get_num_threads()) if torch is not None and known else 1
 
 

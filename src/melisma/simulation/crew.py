@@ -6,6 +6,7 @@ a time, and small steps are mostly Python: processes use cores that threads woul
 
 import ctypes
 import multiprocessing
+import os
 import signal
 import sys
 import threading
@@ -21,10 +22,14 @@ Given = TypeVar("Given")
 Made = TypeVar("Made")
 # Of `mallopt` in glibc: how much may lie idle at the end of the heap, and what is not put there.
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+PR_SET_PDEATHSIG = 1  # of `prctl` in Linux
 
 
 def can_fork() -> bool:
-    """Whether a fork is safe: no other thread can hold a lock that would then never be free."""
+    """Whether a fork is safe: no other thread of Python's can hold a lock that is never free then.
+
+    Those of numerical libraries only wait for work, and a process has none for them.
+    """
     alone = threading.active_count() == 1 and not multiprocessing.current_process().daemon
     return sys.platform == "linux" and alone
 
@@ -39,27 +44,41 @@ class Crew(Generic[Common, Given, Made]):
         begin: Callable[[], object] = lambda: None,
     ) -> None:
         self._work = work
+        self._busy: dict[Connection, tuple[int, Given]] = {}
         self._lines, self._processes = list[Connection](), list[BaseProcess]()
         context = multiprocessing.get_context("fork")
         with warnings.catch_warnings():
             # Threads of libraries that wait for work are not in the way of a process that has one.
             warnings.simplefilter("ignore", DeprecationWarning)
-            for _ in range(size):
-                here, there = context.Pipe()
-                given = (there, work, begin, [*self._lines, here])
-                process = context.Process(target=_serve, args=given, daemon=True)
-                process.start()
-                there.close()
-                self._lines.append(here)
-                self._processes.append(process)
+            # Where no more can be forked, there are fewer.
+            with suppress(OSError):
+                for _ in range(size):
+                    here, there = context.Pipe()
+                    given = (os.getpid(), there, work, begin, [*self._lines, here])
+                    process = context.Process(target=_serve, args=given, daemon=True)
+                    process.start()
+                    there.close()
+                    self._lines.append(here)
+                    self._processes.append(process)
 
     def map(self, common: Common, given: Iterable[Given]) -> Iterator[Made]:
         """What the work makes of each, in their order; what is common to all is sent once.
 
-        What fails in a process, or with it, is tried once more in this one, and may fail here.
+        What fails in a process, or with it, is tried once more in this one, and may fail here; if
+        it does not, something is wrong with the processes, and all is done here from then on.
         """
+        try:
+            yield from self._mapped(common, given)
+        finally:
+            # Who was not waited for would answer next time.
+            for line in [each for each in self._lines if each in self._busy]:
+                self._lines.remove(line)
+                line.close()
+            self._busy = {}
+
+    def _mapped(self, common: Common, given: Iterable[Given]) -> Iterator[Made]:
         left, made = enumerate(given), dict[int, Made]()
-        busy: dict[Connection, tuple[int, Given]] = {}
+        busy = self._busy
         wanted, free, new = 0, [*self._lines], {*self._lines}
         while True:
             for line in [*free]:
@@ -88,20 +107,27 @@ class Crew(Generic[Common, Given, Made]):
             line.close()
         for process in self._processes:
             process.terminate()
+        for process in self._processes:
             process.join()
         self._lines, self._processes = [], []
 
     def _heard(self, line: Connection, common: Common, given: Given) -> Made:
         try:
-            done = line.recv()
+            done, wrong = line.recv()
         except (EOFError, OSError):
-            self._lines.remove(line)
-            done = ()
-        made: Made = done[0] if done else self._work(common, given)
+            done, wrong = (), "one of them is gone"
+        if done:
+            found: Made = done[0]
+            return found
+        made = self._work(common, given)
+        if self._lines:
+            warnings.warn(f"trained in one process, as others fail: {wrong}", stacklevel=2)
+        self._lines = []
         return made
 
 
 def _serve(
+    parent: int,
     line: Connection,
     work: Callable[[Common, Given], Made],
     begin: Callable[[], object],
@@ -110,7 +136,11 @@ def _serve(
     # Whoever holds the other end of a line keeps it open; this process is to end with its parent.
     for each in others:
         each.close()
+    _end_with(parent)
+    # Signals are the parent's: none is passed on to what listens to them there.
+    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _keep_memory()
     begin()
     common: list[Common] = []
@@ -119,11 +149,18 @@ def _serve(
         while True:
             given, *told = line.recv()
             common = told or common
-            made: tuple[Made, ...] = ()
-            # What fails the parent tries again, and says what is wrong.
-            with suppress(Exception):
-                made = (work(common[0], given),)
+            try:
+                made: tuple[tuple[Made, ...], str] = (work(common[0], given),), ""
+            except Exception as error:  # noqa: BLE001 - the parent tries it again
+                made = (), f"{type(error).__name__}: {error}"
             line.send(made)
+
+
+def _end_with(parent: int) -> None:
+    """Be killed when the parent is gone, in the midst of work too."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit()
 
 
 def _keep_memory() -> None:

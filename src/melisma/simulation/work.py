@@ -24,8 +24,6 @@ from melisma.learning.trainers import cores_of, one_thread, train_on_one_thread,
 from melisma.simulation.crew import Crew, can_fork
 from melisma.simulation.stock import Stock
 
-# Learners that train at a time: calls are paid off by some thirty, and more leave the cache.
-GROUP = 32
 # A cycle is summed up in so many parts at most, however many processes there are: numbers depend on
 # the order in which they are added.
 PARTS = 16
@@ -96,14 +94,16 @@ class Training:
         self.parameters: Arrays = material.trainer.initial()
         self._layout = Layout.of(self.parameters)
         self._own: dict[int, Trainer] = {}
+        # Learners that a process of its own is for.
+        self._least = 1 if one_by_one else batched.MOST
         self._crew: Crew[Arrays, Part, tuple[Mean, Floats]] | None = None
 
     def average(self, job: Job, learners: Ints, weights: Floats) -> Floats:
-        """As `Work` says; in double precision, in the order of learners."""
+        """As `Work` says; in double precision, in an order that is always the same."""
         order = np.argsort(learners)
         shares = (weights / weights.sum())[order]
         places = np.searchsorted(job.learners, learners[order])
-        split = _even(order.size, min(ceil(order.size / GROUP), PARTS))
+        split = _even(order.size, min(ceil(order.size / self._least), PARTS))
         crew = self._crew_for(len(split))
         parts = [Part(job.some(places[at]), shares[at]) for at in split]
         alone = map(partial(self._trained, self.parameters), parts)
@@ -131,12 +131,12 @@ class Training:
         # What optimisers keep must stay in one process.
         alone = parts == 1 or cores == 1 or self._task.optimizer.keep
         if self._crew is None and not alone and can_fork():
-            self._crew = Crew(self._trained, cores, train_on_one_thread)
-        return self._crew
+            self._crew = Crew(self._trained, min(cores, parts), train_on_one_thread)
+        return None if alone else self._crew
 
     def _trained(self, start: Arrays, part: Part) -> tuple[Mean, Floats]:
         mean, losses = Mean(self._layout), np.empty(part.shares.size)
-        for some in _even(part.shares.size, ceil(part.shares.size / GROUP)):
+        for some in _even(part.shares.size, ceil(part.shares.size / batched.MOST)):
             for done in self._results(part.job.some(some), start):
                 places = some[done.places]
                 mean.add(part.shares[places], done.parameters)
