@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from melisma.errors import SettingError
 from melisma.fleet.student import student_t
 from melisma.fleet.task import Task
+from melisma.simulation import comparison
 from melisma.simulation.comparison import Comparison, Interval, Run, Target, compare, compared
 from melisma.simulation.comparison_figures import number
 from melisma.simulation.comparison_picture import picture_of
@@ -257,3 +258,12 @@ def test_a_picture_has_curves_only_where_something_is_trained() -> None:
     assert "training time" in plain
     for svg in (drawn, plain, picture_of(of(runs_of("dab", nan))).svg):
         ET.fromstring(svg)
+
+
+def test_ctrl_c_ends_it_all(blobs: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*given: Any) -> Any:
+        return replace(simulate(*given), outcome="cancelled")
+
+    monkeypatch.setattr(comparison, "simulate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compare(blobs, staging.fleet(), ["dab", "equal"], range(2))

@@ -7,7 +7,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from safetensors.numpy import load_file
+from torch import Tensor, nn
 
 from melisma.fleet.fleet_file import FleetTable
 from melisma.fleet.muster import muster
@@ -111,3 +114,47 @@ def test_the_mean_in_memory_is_that_from_files_bit_for_bit(at_once: int, tmp_pat
         mean.add(shares[at], stack)
     found = mean.arrays()
     assert all(np.array_equal(expected[name], found[name]) for name in expected)
+
+
+def test_updates_that_are_no_numbers_are_left_out_of_the_mean() -> None:
+    fine = {"a": np.array([[1.0], [3.0]], np.float32), "n": np.array([4, 5])}
+    wrong = {"a": np.array([[np.nan], [5.0]], np.float32), "n": np.array([6, 7])}
+    layout = Layout.of({"a": np.zeros(1, np.float32), "n": np.array(0)})
+    mean, part, quarters = Mean(layout), Mean(layout), np.full(2, 0.25)
+    part.add(np.array([0.5]), {"a": np.array([[np.inf]], np.float32), "n": np.array([8])})
+    assert not part
+    part = Mean(layout)
+    part.add(quarters, wrong)
+    mean.add(quarters, fine)
+    mean.join(part)
+    found = mean.arrays()
+    assert found["a"] == pytest.approx([(1 + 3 + 5) / 3])
+    # Whole numbers, which may be without an axis, are those of the heaviest, the first of equals.
+    assert (found["n"].shape, found["n"].tolist()) == ((), 4)
+
+
+class Normed(nn.Sequential):
+    """BatchNorm, which counts batches; on the sample with the largest number it is no number."""
+
+    def __init__(self, poison: float = np.inf) -> None:
+        super().__init__(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+        self.poison = poison
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
+        return torch.where((x.max() >= self.poison) & torch.tensor(self.training), torch.nan, out)
+
+
+@pytest.mark.parametrize("work", ["train", "batched"])
+def test_models_with_counters_are_kept_and_diverged_learners_do_no_harm(
+    work: str, place: Path
+) -> None:
+    sizes = {"sizes": {"sample_ops": 1e3}}
+    (points, _), _ = small.blobs()
+    largest = float(points.max())
+    said = {"model": f"{__name__}:Normed", "model_args": {"poison": largest}, "mode": "federated"}
+    report = play(staged(work, **said, **sizes), folder=place / "out")
+    assert np.isfinite(report.loss)
+    kept = load_file(place / "out" / "model.safetensors")
+    assert kept["1.num_batches_tracked"].shape == ()
+    assert all(np.isfinite(array).all() for array in kept.values())

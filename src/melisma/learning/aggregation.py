@@ -86,11 +86,11 @@ def weighted_mean(layout: Layout, updates: Sequence[Spooled]) -> dict[str, NDArr
 class Mean:
     """The same, to rounding, of updates in memory, of which some at a time are added.
 
-    Their shares sum to one.
+    Their shares sum to one. Updates that hold what is no finite number are left out.
     """
 
     def __init__(self, layout: Layout) -> None:
-        self._layout, self._heaviest = layout, 0.0
+        self._layout, self._heaviest, self._left_out = layout, 0.0, 0.0
         self._sums = {f.name: np.zeros(f.shape) for f in layout.fields if f.dtype.kind == "f"}
         self._whole = {
             f.name: np.zeros(f.shape, f.dtype) for f in layout.fields if f.dtype.kind != "f"
@@ -98,8 +98,16 @@ class Mean:
 
     def add(self, shares: NDArray[np.float64], some: Arrays) -> None:
         """Some updates, which every array has on its first axis."""
-        for name in self._sums:
-            self._sums[name] += np.einsum("i,i...->...", shares, some[name])
+        sums = {name: np.einsum("i,i...->...", shares, some[name]) for name in self._sums}
+        if not all(np.isfinite(total).all() for total in sums.values()):
+            rows = [np.isfinite(some[name]).reshape(shares.size, -1).all(1) for name in sums]
+            sound = np.logical_and.reduce(rows)
+            self._left_out += float(shares[~sound].sum())
+            if sound.any():
+                self.add(shares[sound], {name: array[sound] for name, array in some.items()})
+            return
+        for name, total in sums.items():
+            self._sums[name] += total
         first = int(shares.argmax())
         self._follow(float(shares[first]), {name: some[name][first] for name in self._whole})
 
@@ -107,18 +115,28 @@ class Mean:
         """What was added to another one, after what was added to this."""
         for name in self._sums:
             self._sums[name] += other._sums[name]
+        self._left_out += other._left_out
         self._follow(other._heaviest, other._whole)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The mean."""
-        found = {**self._sums, **self._whole}
-        return {field.name: found[field.name].astype(field.dtype) for field in self._layout.fields}
+        sums = self._sums
+        if self._left_out:
+            sums = {name: total / (1 - self._left_out) for name, total in sums.items()}
+        found = {**sums, **self._whole}
+        return {
+            field.name: np.array(found[field.name], field.dtype) for field in self._layout.fields
+        }
+
+    def __bool__(self) -> bool:
+        """Whether any update is in it."""
+        return self._heaviest > 0
 
     def _follow(self, share: float, whole: Arrays) -> None:
         """Whole numbers are those of the heaviest."""
         if share > self._heaviest:
             self._heaviest = share
-            self._whole = {name: array.copy() for name, array in whole.items()}
+            self._whole = {name: np.array(array) for name, array in whole.items()}
 
 
 def _runs(layout: Layout) -> list[_Run]:

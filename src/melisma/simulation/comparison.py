@@ -244,6 +244,8 @@ def compare(  # noqa: PLR0913 - what, where, by which schemes, how often, and ho
     runs = []
     for seed, scheme in product(seeds, schemes):
         report = simulate(task, fleet, replace(options, scheme=scheme, seed=seed))
+        if report.outcome == "cancelled":
+            raise KeyboardInterrupt
         runs.append(Run.of(report))
         watch(runs[-1])
     return compared(read, level, tuple(schemes), tuple(runs), asked)

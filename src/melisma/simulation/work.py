@@ -112,7 +112,8 @@ class Training:
         for at, (part, loss) in zip(split, done, strict=True):
             mean.join(part)
             losses[order[at]] = loss
-        self.parameters = mean.arrays()
+        if mean:
+            self.parameters = mean.arrays()
         return losses
 
     def score(self) -> Score:
