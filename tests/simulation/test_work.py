@@ -19,7 +19,7 @@ from melisma.learning.aggregation import Mean, Spool, Spooled, weighted_mean
 from melisma.learning.parameters import Layout
 from melisma.simulation.driver import Driver
 from melisma.simulation.simulation import Options, Staged, play, stage
-from melisma.simulation.work import Training
+from melisma.simulation.work import Job, Training
 from tests.live import small
 
 TASK: dict[str, Any] = {
@@ -158,3 +158,21 @@ def test_models_with_counters_are_kept_and_diverged_learners_do_no_harm(
     kept = load_file(place / "out" / "model.safetensors")
     assert kept["1.num_batches_tracked"].shape == ()
     assert all(np.isfinite(array).all() for array in kept.values())
+
+
+def test_a_cycle_that_is_interrupted_while_it_is_averaged_is_in_no_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    average, one = Training.average, staged("batched", mode="federated", **TORCH)
+
+    def interrupted(work: Training, job: Job, *given: Any) -> Any:
+        if job.cycle == 2:
+            raise KeyboardInterrupt
+        return average(work, job, *given)
+
+    monkeypatch.setattr(Training, "average", interrupted)
+    report = play(one)
+    assert report.outcome == "cancelled"
+    assert [each.ending for each in report.cycles] == ["averaged", "cut short"]
+    assert {each.status for each in report.cycles[1].assignments} == {"dropped"}
+    assert report.samples_trained == report.cycles[0].samples_trained > 0

@@ -122,6 +122,7 @@ def _heading(staged: Staged) -> str:
 def _spent(report: Report) -> str:
     """What it took beside training."""
     between_s = report.ended_s - report.began_s - float(np.nansum([report.training_s]))
+    between_s = max(between_s, 0.0)  # but for rounding it is
     said = [
         f"{between_s:.1f} s of measuring, asking and waiting",
         f"{_bytes(report.bytes)} carried",

@@ -198,6 +198,9 @@ class Story:
         self.measuring.clear()
         if command.outcome == "failed" and self.asked > max(self._cycles, default=self.asked):
             self._open(self.asked, self.task.deadline_s)
+        unfinished = self._averaged
+        if unfinished is not None and unfinished.learners.size:
+            self._break_off(unfinished.cycle, command)
         for number, each in self._cycles.items():
             if each.ending == "under way":
                 self._break_off(number, command)
@@ -206,7 +209,7 @@ class Story:
         """What came in a cycle that does not end is in no model."""
         came = np.flatnonzero(self._work[number].done)
         dropped = {"status": STATUSES.index("dropped"), "reason": self._place(command.reason)}
-        self._say(number, came, **dropped)
+        self._say(number, came, weight=0.0, **dropped)
         ending = "empty" if command.outcome == "failed" and not came.size else "cut short"
         self._note(number, ending=ending, reason=command.reason, closed_s=self.now_s)
 
