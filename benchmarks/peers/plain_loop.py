@@ -28,6 +28,7 @@ class Order(NamedTuple):
     learners: int
     widths: list[int]
     rounds: int
+    timed: int
     batch: int
     lr: float
 
