@@ -89,7 +89,7 @@ def cores_of(trainer: Trainer) -> int:
     """Cores that its steps may use: those that PyTorch may; of others nothing is known."""
     torch = sys.modules.get("torch")
     ours = sys.modules.get("melisma.learning.torch_trainer")
-    known = ours is not None and isinstance(trainer, ours.TorchTrainer)
+    known = ours is not None and type(trainer) is ours.TorchTrainer
     return int(torch.get_num_threads()) if torch is not None and known else 1
 
 
