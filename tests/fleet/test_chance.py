@@ -4,7 +4,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from melisma.fleet.chance import generator, uniform
+from melisma.fleet.chance import Generators, generator, uniform
 from melisma.fleet.channel import Floats
 
 KEYS = [
@@ -107,3 +107,20 @@ def test_a_million_numbers_take_a_moment() -> None:
     began_s = time.process_time()
     uniform(1, "state", 0, learners)
     assert time.process_time() - began_s < 0.5
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**40])
+@pytest.mark.parametrize("learners", [[], [0], [3, 1, 10**6], [2**32 - 1, 5], [2**32 + 1, 5]])
+def test_generators_of_many_learners_are_those_of_each(seed: int, learners: list[int]) -> None:
+    together = Generators(seed, "train", 4, np.array(learners, np.int64))
+    for place, learner in enumerate(learners):
+        one, alone = together.of(place), generator(seed, "train", 4, learner)
+        assert one.random(5).tolist() == alone.random(5).tolist()
+        words, expected = (each.bit_generator.seed_seq.generate_state(3) for each in (one, alone))
+        assert words.tolist() == expected.tolist()
+
+
+def test_a_seed_of_many_says_no_more_words_than_it_knows() -> None:
+    seed = Generators(1, "train", 1, np.array([2])).of(0).bit_generator.seed_seq
+    with pytest.raises(ValueError, match="9 words of a seed are asked for; 8 are known"):
+        seed.generate_state(9)

@@ -295,7 +295,7 @@ print("torch._dynamo" in sys.modules)
 def test_the_same_works_give_the_same_bits_in_as_many_chunks_as_it_takes(
     threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch_batched, "MOST", 4)
+    monkeypatch.setattr(torch_batched, "STACK", 4)
     trainer, before = trainer_for(TASK), torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -315,7 +315,7 @@ def test_the_same_works_give_the_same_bits_in_as_many_chunks_as_it_takes(
 
 
 def test_learners_are_trained_as_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_batched, "MOST", 4)
+    monkeypatch.setattr(torch_batched, "STACK", 4)
     trainer, some = trainer_for(TASK), works(sizes=SIZES * 4)
     results = train_many(TASK, trainer, trainer.initial(), some)
     first = next(results)
@@ -379,7 +379,7 @@ def test_every_activation_is_trained_by_hand(said: Optimizer) -> None:
     task = replace(TASK, optimizer=said, **own(Bent))
     trainer = trainer_for(task)
     assert isinstance(trainer, TorchTrainer)
-    assert torch_batched.way_for(task, trainer, works()) is torch_batched.layered
+    assert torch_batched.way_for(task, trainer, works()) is torch_batched.Layered
     found = each_of(train_many(task, trainer, trainer.initial(), works()))
     assert_same(found, one_by_one(trainer, trainer.initial(), works()))
 

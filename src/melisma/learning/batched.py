@@ -20,7 +20,7 @@ from melisma.learning.trainer import Trained, Trainer
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 # Learners that train at a time: calls are paid off by some thirty, and more leave the cache.
-MOST = 32
+STACK = 32
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,19 +14,19 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from math import ceil
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, vmap
 from torch.nn import functional
 
 from melisma.fleet.task import Optimizer, Task
-from melisma.learning.batched import MOST, Ints, Results, Work, train_one
+from melisma.learning.batched import STACK, Ints, Results, Work, train_one
 from melisma.learning.data import Split
 from melisma.learning.models import shaped
 from melisma.learning.optimizers import optimizer_for
@@ -44,14 +44,23 @@ class Batch:
     shares: Tensor
 
 
-# Each learner's loss; weights, learners on the first axis, have moved or have gradients.
-Step = Callable[[Sequence[Tensor], Batch], Tensor]
-Way = Callable[[TorchTrainer, Optimizer], Step]
+class Steps(Protocol):
+    """Takes the steps of a stack."""
+
+    def hold(self, weights: Sequence[Tensor]) -> None:
+        """Step with these weights, learners on the first axis, from now on."""
+
+    def step(self, batch: Batch) -> Tensor:
+        """Each learner's loss; weights have moved then, or have gradients."""
+
+
+Way = Callable[[TorchTrainer, Optimizer], Steps]
 Form = tuple[object, ...]
 
 # Measured: a few learners with large models are faster one by one.
 CHUNK_BYTES = 40 << 20  # of their parameters
 LARGEST_BYTES = CHUNK_BYTES // 16  # of one learner's
+BRIEF = 4  # turns
 IGNORED = -100  # a label that PyTorch leaves out of the mean
 TOLERANCE = 1e-2  # of a trial, for the distance to what is right by the distance moved
 
@@ -61,8 +70,7 @@ def train_together(
 ) -> Iterator[Results]:
     """As `batched.train_many`, in that way."""
     trainer.model.train()
-    names = (name for name, _ in trainer.model.named_parameters())
-    start = [torch.from_numpy(np.array(parameters[name])) for name in names]
+    start = [torch.from_numpy(np.array(parameters[name])) for name in trainer.weights]
 
     def train(chunk: range) -> Results:
         done = _train(task, trainer, way, start, works[chunk.start : chunk.stop])
@@ -70,8 +78,10 @@ def train_together(
 
     # A few large products, each on all cores; MKL takes fewer unless it is told.
     torch.set_num_threads(torch.get_num_threads())
-    most = MOST if way is layered else MOST // 2
-    yield from map(train, _chunks(len(works), most, _model_bytes(trainer.model)))
+    most = STACK if way is Layered else STACK // 2
+    # To set up a stack takes as long as a few turns.
+    brief = all(_turns(work, task.batch) <= BRIEF for work in works)
+    yield from map(train, _chunks(len(works), 2 * most if brief else most, _bytes(trainer)))
 
 
 def way_for(task: Task, trainer: TorchTrainer, works: Sequence[Work]) -> Way | None:
@@ -83,48 +93,57 @@ def way_for(task: Task, trainer: TorchTrainer, works: Sequence[Work]) -> Way | N
     known = _KNOWN.setdefault(trainer, {})
     (form,) = forms
     if form not in known:
-        ways = WAYS if _stackable(trainer.model) else ()
+        ways = WAYS if _stackable(trainer) else ()
         known[form] = next(
             (way for way in ways if _is_right(way, task, trainer, some[0].own)), None
         )
     return known[form]
 
 
-def layered(trainer: TorchTrainer, said: Optimizer) -> Step:
+class Layered:
     """Linear layers and activations by hand; `TypeError` for others."""
-    layers = Layers(trainer.model, said)
-    by_hand = trainer.loss is functional.cross_entropy
 
-    def step(weights: Sequence[Tensor], batch: Batch) -> Tensor:
+    def __init__(self, trainer: TorchTrainer, said: Optimizer) -> None:
+        self._layers, self._loss = Layers(trainer.model, said), trainer.loss
+        self.hold = self._layers.hold
+
+    def step(self, batch: Batch) -> Tensor:
+        """As `Steps` says."""
         with torch.no_grad():
-            out = layers.forward(weights, batch.x)
-            losses, slope = _entropy(out, batch) if by_hand else _sloped(trainer.loss, out, batch)
-            layers.backward(weights, slope)
+            out = self._layers.forward(batch.x)
+            if self._loss is functional.cross_entropy:
+                losses, slope = _entropy(out, batch)
+            else:
+                losses, slope = _sloped(self._loss, out, batch)
+            self._layers.backward(slope)
         return losses
 
-    return step
 
-
-def mapped(trainer: TorchTrainer, _: Optimizer) -> Step:
+class Mapped:
     """Any model that `vmap` can take, one without chance for example."""
-    # While it is called a model holds the weights of its caller; the trainer's stays as it is.
-    own = deepcopy(trainer.model)
-    names = [name for name, _ in own.named_parameters()]
 
-    def one(weights: Sequence[Tensor], x: Tensor) -> Any:
-        return functional_call(own, dict(zip(names, weights, strict=True)), (x,))
+    def __init__(self, trainer: TorchTrainer, _: Optimizer) -> None:
+        # While it is called a model holds the weights of its caller; the trainer's stays as it is.
+        self._model, self._loss = deepcopy(trainer.model), trainer.loss
+        self._names, self._weights = [*trainer.weights], tuple[Tensor, ...]()
 
-    def step(weights: Sequence[Tensor], batch: Batch) -> Tensor:
+    def hold(self, weights: Sequence[Tensor]) -> None:
+        """As `Steps` says."""
+        self._weights = tuple(weights)
+
+    def step(self, batch: Batch) -> Tensor:
+        """As `Steps` says."""
         x = shaped(batch.x.flatten(0, 1))
-        out = vmap(one)(tuple(weights), x.reshape(*batch.x.shape[:2], *x.shape[1:]))
-        losses = _losses(trainer.loss, out, batch)
+        out = vmap(self._out)(self._weights, x.reshape(*batch.x.shape[:2], *x.shape[1:]))
+        losses = _losses(self._loss, out, batch)
         losses.sum().backward()  # type: ignore[no-untyped-call]
         return losses.detach()
 
-    return step
+    def _out(self, weights: Sequence[Tensor], x: Tensor) -> Any:
+        return functional_call(self._model, dict(zip(self._names, weights, strict=True)), (x,))
 
 
-WAYS: tuple[Way, ...] = (layered, mapped)
+WAYS: tuple[Way, ...] = (Layered, Mapped)
 _KNOWN: WeakKeyDictionary[TorchTrainer, dict[Form, Way | None]] = WeakKeyDictionary()
 
 
@@ -145,65 +164,76 @@ class _Stack:
         turns = np.array([_turns(work, size) for work in works])
         self._order = np.argsort(-turns, kind="stable")
         self._pool, starts = _pooled(works)
-        # Where the samples of each learner, turn and batch are, and how many of them count.
-        self._places = np.empty((len(works), turns.max(), size), np.int64)
-        self._counts = np.zeros((len(works), turns.max()), np.int64)
+        # Where the samples of each learner and batch are, and how many of them count.
+        places = np.empty((len(works), turns.max(), size), np.int64)
+        counts = np.zeros((len(works), turns.max()), np.int64)
         for row, learner in enumerate(self._order.tolist()):
-            _fill(self._places[row], self._counts[row, : turns[learner]], works[learner])
-            self._places[row] += starts[learner]
-        labels, samples = self._pool.labels, self._pool.samples
-        self._ignores = task.loss != "mse" and bool((labels == IGNORED).any())
-        self._shares = self._weighed()
-        self._room = np.empty((len(works) * size, *samples.shape[1:]), samples.dtype)
-        asked = [each.requires_grad for each in trainer.model.parameters()]
-        both = zip(start, asked, strict=True)
-        self._weights = [_repeated(each, len(works)).requires_grad_(g) for each, g in both]
+            _fill(places[row], counts[row, : turns[learner]], works[learner])
+        places += starts[self._order, None, None]
+        # Turn by turn from here on.
+        self._places, self._counts = np.ascontiguousarray(places.swapaxes(0, 1)), counts.T
+        self._labels, self._shares = self._labelled()
+        self._weights = [
+            _repeated(each, len(works)).requires_grad_(own.requires_grad)
+            for each, own in zip(start, trainer.weights.values(), strict=True)
+        ]
         self._losses = np.zeros(self._counts.shape)
 
     def train(self, way: Way) -> Results:
         """Every batch of every learner, and what has come of it."""
-        step = way(self._trainer, self._task.optimizer)
-        optimizer = optimizer_for(self._task.optimizer)
-        weights = self._weights
-        for turn, learners in enumerate(np.count_nonzero(self._counts, axis=0).tolist()):
+        steps = way(self._trainer, self._task.optimizer)
+        optimizer, weights = optimizer_for(self._task.optimizer), self._weights
+        steps.hold(weights)
+        for turns, learners, longest in self._stretches():
             if learners < len(weights[0]):
                 weights = [_first(each, learners) for each in weights]
+                steps.hold(weights)
                 optimizer.narrow(learners)
-            losses = step(weights, self._batch(turn, learners))
-            self._losses[:learners, turn] = losses.numpy()
-            if any(each.grad is not None for each in weights):
-                optimizer.step(weights)
-                for each in weights:
-                    each.grad = None
+            losses = []
+            for batch in self._batches(turns, learners, longest):
+                losses.append(steps.step(batch))
+                if any(each.grad is not None for each in weights):
+                    optimizer.step(weights)
+                    for each in weights:
+                        each.grad = None
+            self._losses[turns, :learners] = torch.stack(losses).numpy()
         return self._results()
 
-    def _weighed(self) -> Tensor:
-        """What labels weigh: nothing where a batch is filled up, or they are ignored."""
-        counted = np.arange(self._places.shape[2]) < self._counts[..., None]
-        if self._ignores:
-            kept = self._pool.labels[self._places] != IGNORED
-            counted = np.expand_dims(counted, tuple(range(3, kept.ndim))) & kept
-        shares = torch.from_numpy(counted)
-        return shares / shares.sum(tuple(range(2, shares.dim())), keepdim=True)
+    def _stretches(self) -> Iterator[tuple[slice, int, int]]:
+        """Turns of the same form: with so many learners, and so many samples in a batch."""
+        learners, longest = np.count_nonzero(self._counts, axis=1), self._counts.max(1)
+        forms, first = zip(learners.tolist(), longest.tolist(), strict=True), 0
+        for form, alike in groupby(forms):
+            last = first + len([*alike])
+            yield slice(first, last), *form
+            first = last
 
-    def _batch(self, turn: int, learners: int) -> Batch:
-        longest = int(self._counts[:, turn].max())
-        places = self._places[:learners, turn, :longest]
-        room, some = self._room[: places.size], places.ravel()
-        np.take(self._pool.samples, some, 0, out=room, mode="clip")
-        both = self._trainer.tensors(Split(room, self._pool.labels[some]))
-        x, y = (each.reshape(*places.shape, *each.shape[1:]) for each in both)
-        if self._ignores:
+    def _labelled(self) -> tuple[Tensor, Tensor]:
+        """Labels and what they weigh: nothing where a batch is filled up, or they are ignored."""
+        labels = self._trainer.labels(self._pool.labels[self._places])
+        shares = torch.from_numpy(np.arange(self._places.shape[2]) < self._counts[..., None])
+        may_be = self._task.loss != "mse" and self._pool.labels.dtype.kind != "u"
+        if may_be and (ignored := labels == IGNORED).any():
+            shares = shares.reshape(*shares.shape, *[1] * (labels.dim() - 3)) & ~ignored
             # Any label that there is: they weigh nothing.
-            y.masked_fill_(y == IGNORED, 0)
-        return Batch(x, y, self._shares[:learners, turn, :longest])
+            labels.masked_fill_(ignored, 0)
+        return labels, shares / shares.sum(tuple(range(2, shares.dim())), keepdim=True)
+
+    def _batches(self, turns: slice, learners: int, longest: int) -> Iterator[Batch]:
+        """One after the other, their samples in the same memory."""
+        some, pool = (turns, slice(learners), slice(longest)), self._pool.samples
+        room = np.empty((learners, longest, *pool.shape[1:]), pool.dtype)
+        labels, shares = self._labels[some].unbind(), self._shares[some].unbind()
+        for places, y, share in zip(self._places[some], labels, shares, strict=True):
+            np.take(pool, places, 0, out=room, mode="clip")
+            yield Batch(self._trainer.samples(room), y, share)
 
     def _results(self) -> Results:
-        names = [name for name, _ in self._trainer.model.named_parameters()]
         arrays = [weight.detach().numpy() for weight in self._weights]
-        visits, loss = self._counts.sum(1), (self._losses * self._counts).sum(1)
+        parameters = dict(zip(self._trainer.weights, arrays, strict=True))
+        visits, loss = self._counts.sum(0), (self._losses * self._counts).sum(0)
         loss = np.divide(loss, visits, out=np.full(visits.size, np.nan), where=visits > 0)
-        return Results(self._order, dict(zip(names, arrays, strict=True)), visits, loss)
+        return Results(self._order, parameters, visits, loss)
 
 
 def _losses(loss: Callable[..., Tensor], out: Tensor, batch: Batch) -> Tensor:
@@ -254,15 +284,15 @@ def _fill(places: Ints, counts: Ints, work: Work) -> None:
         counts[pass_batches - 1 :: pass_batches] = rows - (pass_batches - 1) * size
 
 
-def _pooled(works: Sequence[Work]) -> tuple[Split, list[int]]:
+def _pooled(works: Sequence[Work]) -> tuple[Split, Ints]:
     """The samples of all works in one, and where those of each begin."""
     splits = {id(work.samples): work.samples for work in works if len(work)}
     if len(splits) < 2:
-        return next(iter(splits.values()), works[0].samples), [0] * len(works)
+        return next(iter(splits.values()), works[0].samples), np.zeros(len(works), np.int64)
     starts = dict(zip(splits, accumulate(map(len, splits.values()), initial=0), strict=False))
     both = [(each.samples, each.labels) for each in splits.values()]
     pool = Split(*(np.concatenate(parts) for parts in zip(*both, strict=True)))
-    return pool, [starts.get(id(work.samples), 0) for work in works]
+    return pool, np.array([starts.get(id(work.samples), 0) for work in works])
 
 
 def _repeated(weight: Tensor, learners: int) -> Tensor:
@@ -274,11 +304,11 @@ def _first(weights: Tensor, learners: int) -> Tensor:
     return weights.detach()[:learners].requires_grad_(weights.requires_grad)
 
 
-def _stackable(model: nn.Module) -> bool:
-    """Whether all that it holds are parameters, each under one name, and not too many."""
-    names = [name for name, _ in model.named_parameters()]
-    no_buffers = next(model.buffers(), None) is None
-    return no_buffers and names == [*model.state_dict()] and _model_bytes(model) <= LARGEST_BYTES
+def _stackable(trainer: TorchTrainer) -> bool:
+    """Whether all that a model holds are parameters, each under one name, and not too many."""
+    no_buffers = next(trainer.model.buffers(), None) is None
+    each_once = [*trainer.weights] == [*trainer.model.state_dict()]
+    return no_buffers and each_once and _bytes(trainer) <= LARGEST_BYTES
 
 
 def _is_right(way: Way, task: Task, trainer: TorchTrainer, split: Split) -> bool:
@@ -288,7 +318,7 @@ def _is_right(way: Way, task: Task, trainer: TorchTrainer, split: Split) -> bool
         warnings.simplefilter("error")
         try:
             trainer.begin(start)
-            found = _train(task, trainer, way, [*trainer.model.parameters()], _trial(split))
+            found = _train(task, trainer, way, [*trainer.weights.values()], _trial(split))
             expected = [train_one(trainer, start, work) for work in _trial(split)]
         except Exception:  # noqa: BLE001 - The model is the user's; one by one it tells what is wrong.
             return False
@@ -318,8 +348,8 @@ def _form(split: Split) -> Form:
     return samples.dtype, samples.shape[1:], labels.dtype, labels.shape[1:]
 
 
-def _model_bytes(model: nn.Module) -> int:
-    return sum(each.nbytes for each in model.parameters())
+def _bytes(trainer: TorchTrainer) -> int:
+    return sum(each.nbytes for each in trainer.weights.values())
 
 
 def _chunks(learners: int, most: int, learner_bytes: int) -> list[range]:

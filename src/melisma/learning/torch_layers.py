@@ -6,6 +6,7 @@ as they lie. A plain step is one with the product that makes the gradient.
 
 from collections.abc import Sequence
 from itertools import islice
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,98 +14,134 @@ from torch import Tensor, nn
 from melisma.fleet.task import Optimizer
 from melisma.learning.optimizers import is_plain
 
-LAYERS = (nn.Flatten, nn.Linear, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh)
+ACTIVATIONS = (nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh)
+
+
+class Layer(Protocol):
+    """One layer of every learner."""
+
+    def forward(self, x: Tensor, scale: float) -> Tensor:
+        """What comes out, where what comes in is to be scaled first."""
+
+    def backward(self, slope: Tensor) -> Tensor:
+        """The slope of what came in; weights move or, where steps are not plain, get gradients."""
 
 
 class Layers:
-    """The layers of a model; `TypeError` for others than `LAYERS`."""
+    """The layers of a model; `TypeError` where it has any others."""
 
     def __init__(self, model: nn.Module, said: Optimizer) -> None:
         layers = [*model] if isinstance(model, nn.Sequential) else [model]
         for layer in layers:
-            if type(layer) not in LAYERS:
+            if type(layer) not in (nn.Flatten, nn.Linear, nn.ReLU, *ACTIVATIONS):
                 raise TypeError(f"{type(layer).__name__} is not for many learners")
-        self._layers = [layer for layer in layers if not isinstance(layer, nn.Flatten)]
-        self._held = [len([*layer.parameters()]) for layer in self._layers]
-        self._plain = is_plain(said)
-        self._lr, self._kept = said.lr, 1 - said.lr * said.weight_decay
-        self._flows: list[Tensor] = []
-        self._room = torch.empty(0)
-        self._scale = 1.0
+        self._model = [
+            (each, len([*each.parameters()])) for each in layers if type(each) is not nn.Flatten
+        ]
+        self._said = said
+        self._layers: list[Layer] = []
+        self._room = self._numbers = torch.empty(0)
 
-    def forward(self, weights: Sequence[Tensor], samples: Tensor) -> Tensor:
-        """What comes out of the last layer."""
-        self._flows = [self._numbers(samples).mT]
-        for layer, own in self._with_weights(weights):
-            self._flows.append(self._out(layer, own))
-        return self._flows[-1]
-
-    def backward(self, weights: Sequence[Tensor], slope: Tensor) -> None:
-        """Move weights or, where steps are not plain, give them gradients."""
-        for layer, own in reversed(self._with_weights(weights)):
-            out, x = self._flows.pop(), self._flows[-1]
-            if own:
-                # Before the weights move.
-                below = torch.bmm(own[0].mT, slope) if len(self._flows) > 1 else slope
-                self._learn(own, slope, x)
-                slope = below
+    def hold(self, weights: Sequence[Tensor]) -> None:
+        """Have these weights, learners first, from now on."""
+        left, self._layers = iter(weights), []
+        for layer, count in self._model:
+            own = islice(left, count)
+            if type(layer) is nn.Linear:
+                self._layers.append(_Linear(self._said, not self._layers, *own))
             else:
-                slope = _backward(layer, slope, x, out)
+                self._layers.append(_Relu() if type(layer) is nn.ReLU else _Activation(layer))
 
-    def _numbers(self, samples: Tensor) -> Tensor:
-        """As `models.shaped`, but that the first layer scales bytes."""
-        learners, size = samples.shape[:2]
-        if samples.dtype != torch.uint8:
-            return samples.reshape(learners, size, -1)
+    def forward(self, samples: Tensor) -> Tensor:
+        """What comes out of the last layer."""
+        if samples.dtype == torch.uint8:
+            flow, scale = self._converted(samples), 1 / 255
+        else:
+            flow, scale = samples.flatten(2).mT, 1.0
+        for layer in self._layers:
+            flow, scale = layer.forward(flow, scale), 1.0
+        return flow
+
+    def backward(self, slope: Tensor) -> None:
+        """Have all learn, by the slope of what came out."""
+        for layer in reversed(self._layers):
+            slope = layer.backward(slope)
+
+    def _converted(self, samples: Tensor) -> Tensor:
+        """As `models.shaped`, but for the scale of bytes."""
         if samples.dim() == 5:
             samples = samples.movedim(-1, 2)
-        # In the same memory each time: to touch some for the first time costs more than to copy.
-        if self._room.numel() < samples.numel():
-            self._room, self._scale = torch.empty(samples.numel()), 1 / 255
-        numbers = self._room[: samples.numel()].view(samples.shape)
-        return numbers.copy_(samples).view(learners, size, -1)
-
-    def _with_weights(self, weights: Sequence[Tensor]) -> list[tuple[nn.Module, Sequence[Tensor]]]:
-        left = iter(weights)
-        held = [[*islice(left, count)] for count in self._held]
-        return [*zip(self._layers, held, strict=True)]
-
-    def _scaled(self) -> float:
-        return self._scale if len(self._flows) == 1 else 1.0
-
-    def _out(self, layer: nn.Module, own: Sequence[Tensor]) -> Tensor:
-        x = self._flows[-1]
-        if isinstance(layer, nn.ReLU):
-            # What it was before is not asked for again.
-            return torch.relu_(x)
-        if not own:
-            out: Tensor = layer(x)
-            return out
-        weight, *bias = own
-        if not bias:
-            return torch.bmm(weight, x).mul_(self._scaled())
-        return torch.baddbmm(bias[0].unsqueeze(2), weight, x, alpha=self._scaled())
-
-    def _learn(self, own: Sequence[Tensor], slope: Tensor, x: Tensor) -> None:
-        weight, *bias = own
-        if weight.requires_grad and self._plain:
-            alpha = -self._lr * self._scaled()
-            weight.baddbmm_(slope, x.mT, beta=self._kept, alpha=alpha)
-        elif weight.requires_grad:
-            weight.grad = torch.bmm(slope, x.mT).mul_(self._scaled())
-        for each in bias:
-            if each.requires_grad and self._plain:
-                kept = each if self._kept == 1 else each.mul_(self._kept)
-                kept.sub_(slope.sum(2), alpha=self._lr)
-            elif each.requires_grad:
-                each.grad = slope.sum(2)
+        if self._numbers.shape != samples.shape:
+            # In memory that was used before: to touch some for the first time costs more.
+            if self._room.numel() < samples.numel():
+                self._room = torch.empty(samples.numel())
+            self._numbers = self._room[: samples.numel()].view(samples.shape)
+            self._flow = self._numbers.flatten(2).mT
+        self._numbers.copy_(samples)
+        return self._flow
 
 
-def _backward(layer: nn.Module, slope: Tensor, x: Tensor, out: Tensor) -> Tensor:
-    """Of an activation."""
-    if isinstance(layer, nn.ReLU):
-        return slope.mul_(out.sign_())
-    with torch.enable_grad():
-        x = x.detach().requires_grad_()
-        (before,) = torch.autograd.grad(layer(x), x, slope)
-    return before
+class _Linear:
+    def __init__(self, said: Optimizer, first: bool, weight: Tensor, *bias: Tensor) -> None:
+        self._plain, self._first = is_plain(said), first
+        self._lr, self._kept = said.lr, 1 - said.lr * said.weight_decay
+        self._own, self._own_bias = weight, bias
+        # The same numbers, as products take them.
+        self._weight, self._across = weight.detach(), weight.detach().mT
+        self._bias = [each.detach().unsqueeze(2) for each in bias]
+
+    def forward(self, x: Tensor, scale: float) -> Tensor:
+        self._x, self._scale = x, scale
+        if not self._bias:
+            return torch.bmm(self._weight, x).mul_(scale)
+        return torch.baddbmm(self._bias[0], self._weight, x, alpha=scale)
+
+    def backward(self, slope: Tensor) -> Tensor:
+        # Before the weights move; nobody asks for the slope of samples.
+        below = slope if self._first else torch.bmm(self._across, slope)
+        self._learn(slope)
+        return below
+
+    def _learn(self, slope: Tensor) -> None:
+        x = self._x.mT
+        if self._own.requires_grad and self._plain:
+            alpha = -self._lr * self._scale
+            self._weight.baddbmm_(slope, x, beta=self._kept, alpha=alpha)
+        elif self._own.requires_grad:
+            self._own.grad = torch.bmm(slope, x).mul_(self._scale)
+        for own, bias in zip(self._own_bias, self._bias, strict=True):
+            if own.requires_grad and self._plain:
+                kept = bias if self._kept == 1 else bias.mul_(self._kept)
+                kept.sub_(slope.sum(2, keepdim=True), alpha=self._lr)
+            elif own.requires_grad:
+                own.grad = slope.sum(2)
+
+
+class _Relu:
+    def forward(self, x: Tensor, scale: float) -> Tensor:
+        # What it was before is not asked for again.
+        self._out = torch.relu_(_scaled(x, scale))
+        return self._out
+
+    def backward(self, slope: Tensor) -> Tensor:
+        return slope.mul_(self._out.sign_())
+
+
+class _Activation:
+    def __init__(self, layer: nn.Module) -> None:
+        self._layer = layer
+
+    def forward(self, x: Tensor, scale: float) -> Tensor:
+        self._x = _scaled(x, scale)
+        out: Tensor = self._layer(self._x)
+        return out
+
+    def backward(self, slope: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = self._x.detach().requires_grad_()
+            (before,) = torch.autograd.grad(self._layer(x), x, slope)
+        return before
+
+
+def _scaled(x: Tensor, scale: float) -> Tensor:
+    return x if scale == 1 else x * scale

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from math import nan
 from typing import Any
 
@@ -50,6 +51,11 @@ class TorchTrainer:
             self.model = build(task.model, task.model_args)
         self._initial = self._arrays()
 
+    @cached_property
+    def weights(self) -> dict[str, Tensor]:
+        """Of the model, by name: to look for them takes as long as a step of a small one."""
+        return dict(self.model.named_parameters())
+
     def initial(self) -> dict[str, NDArray[Any]]:
         """Parameters to begin with; buffers such as BatchNorm's are among them."""
         return {name: array.copy() for name, array in self._initial.items()}
@@ -66,7 +72,7 @@ class TorchTrainer:
         self.begin(parameters)
         if not self._task.optimizer.keep:
             self._optimizer = optimizer_for(self._task.optimizer)
-        weights = list(self.model.parameters())
+        weights = [*self.weights.values()]
         x, y = self.tensors(samples)
         visits, loss_sum = 0, 0.0
         with _chance_of(rng):
@@ -105,14 +111,21 @@ class TorchTrainer:
         self.model.train()
 
     def tensors(self, split: Split) -> tuple[Tensor, Tensor]:
-        """Samples as bytes, float32 or, where they are whole numbers such as words, int64."""
-        if self._task.loss != "mse" and split.labels.dtype.kind == "f":
+        """Samples and labels."""
+        return self.samples(split.samples), self.labels(split.labels)
+
+    def samples(self, samples: NDArray[Any]) -> Tensor:
+        """As bytes, float32 or, where they are whole numbers such as words, int64."""
+        return _tensor(samples, _taken_as(samples))
+
+    def labels(self, labels: NDArray[Any]) -> Tensor:
+        """As whole numbers, or as float32 where they are quantities."""
+        if self._task.loss != "mse" and labels.dtype.kind == "f":
             raise DataError(
-                f"labels are {split.labels.dtype}; loss {self._task.loss} needs whole numbers, "
+                f"labels are {labels.dtype}; loss {self._task.loss} needs whole numbers, "
                 "quantities need loss mse"
             )
-        labels = np.float32 if self._task.loss == "mse" else np.int64
-        return _tensor(split.samples, _taken_as(split.samples)), _tensor(split.labels, labels)
+        return _tensor(labels, np.float32 if self._task.loss == "mse" else np.int64)
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         state = self.model.state_dict()
@@ -154,4 +167,5 @@ def _taken_as(samples: NDArray[Any]) -> type[np.generic]:
 
 def _tensor(array: NDArray[Any], dtype: type[np.generic]) -> Tensor:
     """Of that type; a copy only where the array is of another, or may not be written to."""
-    return torch.from_numpy(np.require(array, dtype, ["C", "W", "A"]))
+    fits = array.dtype == dtype and array.flags.carray
+    return torch.from_numpy(array if fits else np.require(array, dtype, ["C", "W", "A"]))

@@ -13,7 +13,7 @@ import numpy as np
 
 from melisma.cycle.events import Floats
 from melisma.cycle.rows import Ints, Rows
-from melisma.fleet.chance import generator
+from melisma.fleet.chance import Generators
 from melisma.learning import batched
 from melisma.learning.aggregation import Mean
 from melisma.learning.data import Split
@@ -95,7 +95,7 @@ class Training:
         self._layout = Layout.of(self.parameters)
         self._own: dict[int, Trainer] = {}
         # Learners that a process of its own is for.
-        self._least = 1 if one_by_one else batched.MOST
+        self._least = 1 if one_by_one else batched.STACK
         self._crew: Crew[Arrays, Part, tuple[Mean, Floats]] | None = None
 
     def average(self, job: Job, learners: Ints, weights: Floats) -> Floats:
@@ -137,15 +137,18 @@ class Training:
 
     def _trained(self, start: Arrays, part: Part) -> tuple[Mean, Floats]:
         mean, losses = Mean(self._layout), np.empty(part.shares.size)
-        for some in _even(part.shares.size, ceil(part.shares.size / batched.MOST)):
+        for some in _even(part.shares.size, ceil(part.shares.size / (2 * batched.STACK))):
             for done in self._results(part.job.some(some), start):
                 places = some[done.places]
                 mean.add(part.shares[places], done.parameters)
                 losses[places] = done.loss
+                # The next ones take the same memory, while it is near.
+                del done
         return mean, losses
 
     def _results(self, job: Job, start: Arrays) -> Iterator[batched.Results]:
-        works = [self._work(job, place, shards) for place, shards in enumerate(job.shards)]
+        chance = Generators(self._task.seed, "train", job.cycle, job.learners)
+        works = [self._work(job, chance, *each) for each in enumerate(job.shards)]
         if self._one_by_one or self._task.optimizer.keep:
             # As live learners do; threads that share small steps only wait for each other.
             with one_thread():
@@ -156,14 +159,13 @@ class Training:
         else:
             yield from batched.train_many(self._task, self._trainer, start, works)
 
-    def _work(self, job: Job, place: int, shards: Ints) -> batched.Work:
-        learner = int(job.learners[place])
+    def _work(self, job: Job, chance: Generators, place: int, shards: Ints) -> batched.Work:
         return batched.Work(
             self._train,
             int(job.passes[place]),
-            partial(generator, self._task.seed, "train", job.cycle, learner),
+            partial(chance.of, place),
             int(job.batches[place]),
-            self._stock.samples(learner, shards),
+            self._stock.samples(int(job.learners[place]), shards),
         )
 
     def _trainer_of(self, learner: int) -> Trainer:
