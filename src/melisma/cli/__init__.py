@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 an error of Melisma, 2 wrong usage or settings, 130 interr
 one line.
 """
 
+import signal
 import sys
 from importlib import import_module
 
@@ -39,6 +40,8 @@ def melisma() -> None:
 
 def main() -> None:
     """Run the command line; an error of Melisma becomes one line and an exit code."""
+    # Who is asked to end, as services are, ends as by Ctrl-C: what there is is kept.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = melisma.main(prog_name="melisma", standalone_mode=False)
     except click.Abort:

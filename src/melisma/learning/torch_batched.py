@@ -47,8 +47,11 @@ class Batch:
 class Steps(Protocol):
     """Takes the steps of a stack."""
 
-    def hold(self, weights: Sequence[Tensor]) -> None:
-        """Step with these weights, learners on the first axis, from now on."""
+    def hold(self, weights: Sequence[Tensor], *, alike: bool = False) -> None:
+        """Step with these weights, learners on the first axis, from now on.
+
+        They are told to be alike where learners have not moved yet.
+        """
 
     def step(self, batch: Batch) -> Tensor:
         """Each learner's loss; weights have moved then, or have gradients."""
@@ -127,7 +130,7 @@ class Mapped:
         self._model, self._loss = deepcopy(trainer.model), trainer.loss
         self._names, self._weights = [*trainer.weights], tuple[Tensor, ...]()
 
-    def hold(self, weights: Sequence[Tensor]) -> None:
+    def hold(self, weights: Sequence[Tensor], *, alike: bool = False) -> None:  # noqa: ARG002
         """As `Steps` says."""
         self._weights = tuple(weights)
 
@@ -183,7 +186,7 @@ class _Stack:
         """Every batch of every learner, and what has come of it."""
         steps = way(self._trainer, self._task.optimizer)
         optimizer, weights = optimizer_for(self._task.optimizer), self._weights
-        steps.hold(weights)
+        steps.hold(weights, alike=True)
         for turns, learners, longest in self._stretches():
             if learners < len(weights[0]):
                 weights = [_first(each, learners) for each in weights]

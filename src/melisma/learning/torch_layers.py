@@ -42,13 +42,13 @@ class Layers:
         self._layers: list[Layer] = []
         self._room = self._numbers = torch.empty(0)
 
-    def hold(self, weights: Sequence[Tensor]) -> None:
-        """Have these weights, learners first, from now on."""
+    def hold(self, weights: Sequence[Tensor], *, alike: bool = False) -> None:
+        """Have these weights, learners first, from now on; at first they may be alike."""
         left, self._layers = iter(weights), []
         for layer, count in self._model:
             own = islice(left, count)
             if type(layer) is nn.Linear:
-                self._layers.append(_Linear(self._said, not self._layers, *own))
+                self._layers.append(_Linear(self._said, not self._layers, alike, *own))
             else:
                 self._layers.append(_Relu() if type(layer) is nn.ReLU else _Activation(layer))
 
@@ -82,19 +82,23 @@ class Layers:
 
 
 class _Linear:
-    def __init__(self, said: Optimizer, first: bool, weight: Tensor, *bias: Tensor) -> None:
+    def __init__(
+        self, said: Optimizer, first: bool, alike: bool, weight: Tensor, *bias: Tensor
+    ) -> None:
         self._plain, self._first = is_plain(said), first
         self._lr, self._kept = said.lr, 1 - said.lr * said.weight_decay
         self._own, self._own_bias = weight, bias
         # The same numbers, as products take them.
         self._weight, self._across = weight.detach(), weight.detach().mT
         self._bias = [each.detach().unsqueeze(2) for each in bias]
+        # While all are alike, one is read for all: it stays near.
+        self._read = self._weight[:1].expand_as(weight) if alike else self._weight
 
     def forward(self, x: Tensor, scale: float) -> Tensor:
         self._x, self._scale = x, scale
         if not self._bias:
-            return torch.bmm(self._weight, x).mul_(scale)
-        return torch.baddbmm(self._bias[0], self._weight, x, alpha=scale)
+            return torch.bmm(self._read, x).mul_(scale)
+        return torch.baddbmm(self._bias[0], self._read, x, alpha=scale)
 
     def backward(self, slope: Tensor) -> Tensor:
         # Before the weights move; nobody asks for the slope of samples.
@@ -103,7 +107,7 @@ class _Linear:
         return below
 
     def _learn(self, slope: Tensor) -> None:
-        x = self._x.mT
+        x, self._read = self._x.mT, self._weight
         if self._own.requires_grad and self._plain:
             alpha = -self._lr * self._scale
             self._weight.baddbmm_(slope, x, beta=self._kept, alpha=alpha)

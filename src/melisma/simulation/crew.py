@@ -1,12 +1,15 @@
 """Processes that share work with this one: each knows all that it knew when they were forked.
 
-Samples and models need not be sent; only what is new goes through a pipe. Python runs one thread at
-a time, and small steps are mostly Python: processes use cores that threads would leave idle.
+Samples and models need not be sent; only what is new is, and arrays that were made are left in
+memory that both see, for whoever is written to through a pipe has to wait until the other reads.
+Python runs one thread at a time, and small steps are mostly Python: processes use cores that
+threads would leave idle.
 """
 
 import ctypes
 import multiprocessing
 import os
+import pickle  # noqa: TID251 - between a process and those that it forked itself, as pipes do
 import signal
 import sys
 import threading
@@ -15,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Common = TypeVar("Common")
 Given = TypeVar("Given")
@@ -23,6 +26,7 @@ Made = TypeVar("Made")
 # Of `mallopt` in glibc: how much may lie idle at the end of the heap, and what is not put there.
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 PR_SET_PDEATHSIG = 1  # of `prctl` in Linux
+PIECE = 1 << 30  # bytes: Linux writes two of these at once, and no more
 
 
 def can_fork() -> bool:
@@ -46,6 +50,7 @@ class Crew(Generic[Common, Given, Made]):
         self._work = work
         self._busy: dict[Connection, tuple[int, Given]] = {}
         self._lines, self._processes = list[Connection](), list[BaseProcess]()
+        self._stores: dict[Connection, Store] = {}
         context = multiprocessing.get_context("fork")
         with warnings.catch_warnings():
             # Threads of libraries that wait for work are not in the way of a process that has one.
@@ -53,8 +58,9 @@ class Crew(Generic[Common, Given, Made]):
             # Where no more can be forked, there are fewer.
             with suppress(OSError):
                 for _ in range(size):
-                    here, there = context.Pipe()
-                    given = (os.getpid(), there, work, begin, [*self._lines, here])
+                    (here, there), store = context.Pipe(), Store()
+                    self._stores[here] = store
+                    given = (os.getpid(), there, store, work, begin, [*self._lines, here])
                     process = context.Process(target=_serve, args=given, daemon=True)
                     process.start()
                     there.close()
@@ -89,6 +95,10 @@ class Crew(Generic[Common, Given, Made]):
                     with suppress(OSError):
                         line.send((item[1], common) if line in new else (item[1],))
                     new.discard(line)
+            # Now that all are at work.
+            while wanted in made:
+                yield made.pop(wanted)
+                wanted += 1
             if not busy:
                 yield from (self._work(common, each) for _, each in left)
                 return
@@ -97,9 +107,6 @@ class Crew(Generic[Common, Given, Made]):
                 number, each = busy.pop(line)
                 made[number] = self._heard(line, common, each)
                 free += [line] if line in self._lines else []
-            while wanted in made:
-                yield made.pop(wanted)
-                wanted += 1
 
     def close(self) -> None:
         """End them."""
@@ -109,11 +116,13 @@ class Crew(Generic[Common, Given, Made]):
             process.terminate()
         for process in self._processes:
             process.join()
-        self._lines, self._processes = [], []
+        for store in self._stores.values():
+            store.close()
+        self._lines, self._processes, self._stores = [], [], {}
 
     def _heard(self, line: Connection, common: Common, given: Given) -> Made:
         try:
-            done, wrong = line.recv()
+            done, wrong = self._stores[line].read(line.recv())
         except (EOFError, OSError):
             done, wrong = (), "one of them is gone"
         if done:
@@ -126,9 +135,40 @@ class Crew(Generic[Common, Given, Made]):
         return made
 
 
+class Store:
+    """Memory that a process and those that it forks see, for what one leaves for another."""
+
+    def __init__(self) -> None:
+        self._file = os.memfd_create("melisma")
+
+    def write(self, thing: object) -> tuple[bytes, list[int]]:
+        """Leave the arrays of a thing there, instead of what was; the rest is returned."""
+        found = list[pickle.PickleBuffer]()
+        rest = pickle.dumps(thing, protocol=5, buffer_callback=found.append)
+        arrays, at = [each.raw() for each in found], 0
+        for array in arrays:
+            for start in range(0, array.nbytes, PIECE):
+                at += os.pwrite(self._file, array[start : start + PIECE], at)
+        return rest, [array.nbytes for array in arrays]
+
+    def read(self, written: tuple[bytes, list[int]]) -> Any:
+        """The thing, with arrays of its own."""
+        rest, sizes = written
+        arrays, at = [bytearray(size) for size in sizes], 0
+        for array in arrays:
+            for start in range(0, len(array), PIECE):
+                at += os.preadv(self._file, [memoryview(array)[start : start + PIECE]], at)
+        return pickle.loads(rest, buffers=arrays)  # noqa: S301 - a process of our own wrote it
+
+    def close(self) -> None:
+        """Nothing is left there any more."""
+        os.close(self._file)
+
+
 def _serve(
     parent: int,
     line: Connection,
+    store: Store,
     work: Callable[[Common, Given], Made],
     begin: Callable[[], object],
     others: Sequence[Connection],
@@ -153,7 +193,7 @@ def _serve(
                 made: tuple[tuple[Made, ...], str] = (work(common[0], given),), ""
             except Exception as error:  # noqa: BLE001 - the parent tries it again
                 made = (), f"{type(error).__name__}: {error}"
-            line.send(made)
+            line.send(store.write(made))
 
 
 def _end_with(parent: int) -> None:

@@ -15,7 +15,7 @@ from melisma.cycle.report import PICTURE, Report
 from melisma.cycle.rows import Rows
 from melisma.cycle.story import Story
 from melisma.cycle.trace import Step
-from melisma.errors import SettingError
+from melisma.errors import DataError, SettingError
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.muster import read_fleet
 from melisma.fleet.task import Task, read_task
@@ -153,18 +153,25 @@ def play(
         story.hear(step)
         watch(step)
 
-    driver = Driver(staged.scene, work, seen)
+    driver, wrong = Driver(staged.scene, work, seen), None
     try:
         driver.run()
+    # As live: what there is is kept.
     except KeyboardInterrupt:
-        # As live: what there is is kept.
         driver.cancel("interrupted")
+    except DataError as error:
+        driver.cancel(str(error))
+        wrong = error
     finally:
         work.close()
         if trace is not None:
             trace.close()
     report = story.report()
-    return report if place is None else _kept(report, place, work)
+    if place is not None:
+        report = _kept(report, place, work)
+    if wrong is not None:
+        raise wrong
+    return report
 
 
 def _kept(report: Report, folder: Path, work: Work) -> Report:

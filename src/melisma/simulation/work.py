@@ -4,6 +4,7 @@ Training waits until it is known which updates are averaged: what nobody counts 
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, isfinite
@@ -13,13 +14,15 @@ import numpy as np
 
 from melisma.cycle.events import Floats
 from melisma.cycle.rows import Ints, Rows
+from melisma.errors import DataError, MelismaError
 from melisma.fleet.chance import Generators
 from melisma.learning import batched
 from melisma.learning.aggregation import Mean
 from melisma.learning.data import Split
 from melisma.learning.material import Material
+from melisma.learning.named import told
 from melisma.learning.parameters import Arrays, Layout
-from melisma.learning.trainer import Trainer
+from melisma.learning.trainer import Trained, Trainer
 from melisma.learning.trainers import cores_of, one_thread, train_on_one_thread, trainer_for
 from melisma.simulation.crew import Crew, can_fork
 from melisma.simulation.stock import Stock
@@ -105,7 +108,7 @@ class Training:
         places = np.searchsorted(job.learners, learners[order])
         split = _even(order.size, min(ceil(order.size / self._least), PARTS))
         crew = self._crew_for(len(split))
-        parts = [Part(job.some(places[at]), shares[at]) for at in split]
+        parts = (Part(job.some(places[at]), shares[at]) for at in split)
         alone = map(partial(self._trained, self.parameters), parts)
         done = alone if crew is None else crew.map(self.parameters, parts)
         mean, losses = Mean(self._layout), np.empty(order.size)
@@ -149,15 +152,25 @@ class Training:
     def _results(self, job: Job, start: Arrays) -> Iterator[batched.Results]:
         chance = Generators(self._task.seed, "train", job.cycle, job.learners)
         works = [self._work(job, chance, *each) for each in enumerate(job.shards)]
-        if self._one_by_one or self._task.optimizer.keep:
-            # As live learners do; threads that share small steps only wait for each other.
-            with one_thread():
-                for place, work in enumerate(works):
-                    trainer = self._trainer_of(int(job.learners[place]))
-                    done = batched.train_one(trainer, start, work)
-                    yield batched.Results.of_one(place, done)
-        else:
+        alone = self._one_by_one or self._task.optimizer.keep
+        if not alone and batched.batchable(self._task, self._trainer, works):
             yield from batched.train_many(self._task, self._trainer, start, works)
+            return
+        # As live learners do; threads that share small steps only wait for each other.
+        with one_thread() if alone else nullcontext():
+            for place, work in enumerate(works):
+                yield batched.Results.of_one(place, self._trained_alone(job, place, start, work))
+
+    def _trained_alone(self, job: Job, place: int, start: Arrays, work: batched.Work) -> Trained:
+        learner = int(job.learners[place])
+        try:
+            return batched.train_one(self._trainer_of(learner), start, work)
+        except MelismaError:
+            raise
+        except Exception as error:  # The model is the user's.
+            raise DataError(
+                f"learner {learner} could not train in cycle {job.cycle}: {told(error)}"
+            ) from error
 
     def _work(self, job: Job, chance: Generators, place: int, shards: Ints) -> batched.Work:
         return batched.Work(
