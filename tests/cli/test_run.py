@@ -222,7 +222,8 @@ def test_a_deadline_that_nobody_can_meet_ends_with_1_and_says_which_would_do(pla
     assert "somebody would (deadline_s)" in " ".join(result.stdout.split())
 
 
-def test_ctrl_c_ends_the_run_and_keeps_the_model(place: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_the_run_and_keeps_the_model(number: signal.Signals, place: Path) -> None:
     text = (place / "task.toml").read_text().replace("cycles = 2", "cycles = 1000")
     (place / "task.toml").write_text(text)
     process = subprocess.Popen(
@@ -235,7 +236,7 @@ def test_ctrl_c_ends_the_run_and_keeps_the_model(place: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline().startswith("2 of 2 learners are there")
     assert process.stdout.readline().startswith("cycle 1:")
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=20)
     assert process.returncode == 130
     assert err == ""

@@ -1,6 +1,8 @@
 """`melisma simulate`, as it is typed."""
 
 import json
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -161,3 +163,27 @@ def test_what_does_not_fit_into_memory_is_said_before_it_begins(
     assert (code, out) == (2, "")
     assert "task.toml: task: 2,000,000 learners and 2 cycles need about" in err
     assert "1 GB are free" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_asks_it_to_end_gets_what_there_is(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "task.toml").write_text(TASK.replace("cycles = 2", "cycles = 100_000"))
+    (tmp_path / "fleet.toml").write_text(FLEET)
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += "from melisma.cli import main; main()"
+    words = ["simulate", "task.toml", "--fleet", "fleet.toml", "--work", "train", "--out", "mine"]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        next(line for line in process.stdout if line.startswith("cycle 1:"))
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "")
+    assert "interrupted" in out
+    kept = {path.name for path in (tmp_path / "mine").iterdir()}
+    assert {"model.safetensors", "trace.jsonl"} < kept

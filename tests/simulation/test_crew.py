@@ -10,10 +10,12 @@ import threading
 import time
 from collections.abc import Iterator
 
+import numpy as np
 import psutil
 import pytest
 
-from melisma.simulation.crew import Crew, can_fork
+from melisma.simulation import crew as crew_module
+from melisma.simulation.crew import Crew, Store, can_fork
 
 
 def known(power: int, number: int) -> tuple[int, int]:
@@ -197,3 +199,20 @@ def test_a_simulation_trains_the_same_with_others_as_alone() -> None:
         assert together == alone
     # What an optimiser keeps stays in one process.
     assert found["keep"][0] == []
+
+
+def test_arrays_are_left_for_others_and_read_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew_module, "PIECE", 7)
+    store = Store()
+    try:
+        for size in (30, 4):
+            whole = np.arange(size)
+            arrays = [whole / 3, whole.reshape(2, -1), whole[::2], np.empty((0, 3))]
+            told, *found = store.read(store.write(["arrays", *arrays]))
+            assert told == "arrays"
+            for array, again in zip(arrays, found, strict=True):
+                assert (again.dtype, again.shape) == (array.dtype, array.shape)
+                assert np.array_equal(again, array)
+            found[0][0] = 5.0  # it is the reader's own
+    finally:
+        store.close()

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from torch import Tensor, nn
 
+from melisma.cycle.report import Report
+from melisma.cycle.trace import read_trace
+from melisma.errors import DataError
 from melisma.fleet.fleet_file import FleetTable
 from melisma.fleet.muster import muster
 from melisma.fleet.task import Task
@@ -176,3 +179,35 @@ def test_a_cycle_that_is_interrupted_while_it_is_averaged_is_in_no_model(
     assert [each.ending for each in report.cycles] == ["averaged", "cut short"]
     assert {each.status for each in report.cycles[1].assignments} == {"dropped"}
     assert report.samples_trained == report.cycles[0].samples_trained > 0
+
+
+FAILING = """
+from torch import nn
+
+
+class Model(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(4, 2))
+        self.first = self[1].weight.sum().item()
+
+    def forward(self, x):
+        if self.training and self[1].weight.sum().item() != self.first:
+            raise ValueError("I have learnt enough")
+        return super().forward(x)
+"""
+
+
+@pytest.mark.parametrize("work", ["train", "batched"])
+def test_a_model_that_fails_is_named_with_learner_and_cycle_and_what_there_is_is_kept(
+    work: str, place: Path
+) -> None:
+    (place / "failing.py").write_text(FAILING)
+    # One batch a cycle: it fails in the second.
+    one = staged(work, model="failing:Model", passes=1, batch=1000)
+    says = r"learner 0 could not train in cycle 2: ValueError: I have learnt enough \(failing"
+    with pytest.raises(DataError, match=says):
+        play(one, place / "kept")
+    assert load_file(place / "kept" / "model.safetensors")
+    report = Report.of(read_trace(place / "kept" / "trace.jsonl"))
+    assert (report.outcome, len(report.over)) == ("cancelled", 1)
+    assert "could not train in cycle 2" in report.reason
