@@ -187,3 +187,31 @@ def test_who_asks_it_to_end_gets_what_there_is(number: signal.Signals, tmp_path:
     assert "interrupted" in out
     kept = {path.name for path in (tmp_path / "mine").iterdir()}
     assert {"model.safetensors", "trace.jsonl"} < kept
+
+
+LOUD = """
+from torch import nn
+
+
+class Loud(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(784, 10))
+
+    def forward(self, x):
+        print("here I am")
+        return super().forward(x)
+"""
+
+
+def test_json_is_alone_on_standard_output_and_says_what_was_computed(
+    melisma: Callable[..., Said], tmp_path: Path
+) -> None:
+    (tmp_path / "loud.py").write_text(LOUD)
+    text = TASK.replace('model = "twonn"', 'model = "loud:Loud"').replace(
+        "cycles = 2", "cycles = 1"
+    )
+    (tmp_path / "task.toml").write_text(text)
+    code, out, err = melisma("--work", "train", "--json")
+    assert code == 0
+    assert json.loads(out)["task"]["simulation"] == {"work": "train"}
+    assert "here I am" in err

@@ -1,5 +1,6 @@
 import time
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,7 +121,12 @@ def test_generators_of_many_learners_are_those_of_each(seed: int, learners: list
         assert words.tolist() == expected.tolist()
 
 
-def test_a_seed_of_many_says_no_more_words_than_it_knows() -> None:
-    seed = Generators(1, "train", 1, np.array([2])).of(0).bit_generator.seed_seq
-    with pytest.raises(ValueError, match="9 words of a seed are asked for; 8 are known"):
-        seed.generate_state(9)
+def test_a_generator_of_many_is_a_whole_one() -> None:
+    def asked(rng: np.random.Generator) -> list[Any]:
+        seed: Any = rng.bit_generator.seed_seq
+        children = [child.random() for child in rng.spawn(2)]
+        words = seed.generate_state(20), seed.generate_state(9, np.uint64)
+        return [children, *(each.tolist() for each in words), seed.entropy, seed.spawn_key]
+
+    together = asked(Generators(1, "train", 3, np.array([9, 2])).of(1))
+    assert together == asked(generator(1, "train", 3, 2))

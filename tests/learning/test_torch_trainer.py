@@ -3,8 +3,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from msgspec.structs import replace
-from torch import nn
+from torch import Tensor, nn
 
 from melisma.errors import DataError, SettingError
 from melisma.fleet.sizes import MODELS as SIZES
@@ -206,3 +207,18 @@ def test_chance_in_a_model_goes_by_the_key_and_not_by_what_was_before(
     one, other, again = trained(1), trained(2), trained(1)
     assert one == again
     assert one != other
+
+
+class Noise(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.randn_like(x)
+
+
+def test_a_model_that_draws_has_the_same_score_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = TorchTrainer(TASK)
+    monkeypatch.setattr(trainer, "model", nn.Sequential(Noise(), nn.Flatten(), nn.Linear(784, 10)))
+    start = {name: t.numpy().copy() for name, t in trainer.model.state_dict().items()}
+    before = torch.random.get_rng_state()
+    one, other = (trainer.score(start, blobs(40)) for _ in range(2))
+    assert one == other
+    assert torch.equal(before, torch.random.get_rng_state())

@@ -14,7 +14,6 @@ import numpy as np
 import psutil
 import pytest
 
-from melisma.simulation import crew as crew_module
 from melisma.simulation.crew import Crew, Store, can_fork
 
 
@@ -102,7 +101,7 @@ import os, sys, time
 from melisma.simulation.crew import Crew
 
 def endless(common, given):
-    print(os.getpid(), flush=True)
+    os.write(1, f"{os.getpid()}{os.linesep}".encode())
     time.sleep(600)
 
 next(Crew(endless, 2).map(0, range(2)))
@@ -201,18 +200,15 @@ def test_a_simulation_trains_the_same_with_others_as_alone() -> None:
     assert found["keep"][0] == []
 
 
-def test_arrays_are_left_for_others_and_read_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew_module, "PIECE", 7)
-    store = Store()
-    try:
-        for size in (30, 4):
-            whole = np.arange(size)
-            arrays = [whole / 3, whole.reshape(2, -1), whole[::2], np.empty((0, 3))]
-            told, *found = store.read(store.write(["arrays", *arrays]))
-            assert told == "arrays"
-            for array, again in zip(arrays, found, strict=True):
-                assert (again.dtype, again.shape) == (array.dtype, array.shape)
-                assert np.array_equal(again, array)
-            found[0][0] = 5.0  # it is the reader's own
-    finally:
-        store.close()
+@pytest.mark.parametrize("size_bytes", [0, 479, 480, 10_000])
+def test_arrays_are_left_for_others_and_read_once_more(size_bytes: int) -> None:
+    store = Store(size_bytes)
+    for size in (30, 4):
+        whole = np.arange(size)
+        arrays = [whole / 3, whole.reshape(2, -1), whole[::2], np.empty((0, 3))]
+        told, *found = store.read(store.write(["arrays", *arrays]))
+        assert told == "arrays"
+        for array, again in zip(arrays, found, strict=True):
+            assert (again.dtype, again.shape) == (array.dtype, array.shape)
+            assert np.array_equal(again, array)
+        found[0][0] = 5.0  # it is the reader's own

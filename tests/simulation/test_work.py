@@ -194,6 +194,20 @@ class Model(nn.Sequential):
         if self.training and self[1].weight.sum().item() != self.first:
             raise ValueError("I have learnt enough")
         return super().forward(x)
+
+
+class Scored(Model):
+    def forward(self, x):
+        if not self.training and self[1].weight.sum().item() != self.first:
+            raise ValueError("I shall not be judged")
+        return nn.Sequential.forward(self, x)
+
+
+class Large(Model):
+    def forward(self, x):
+        if self.training and len(x) > 20:
+            raise ValueError("they are too many")
+        return nn.Sequential.forward(self, x)
 """
 
 
@@ -204,10 +218,32 @@ def test_a_model_that_fails_is_named_with_learner_and_cycle_and_what_there_is_is
     (place / "failing.py").write_text(FAILING)
     # One batch a cycle: it fails in the second.
     one = staged(work, model="failing:Model", passes=1, batch=1000)
-    says = r"learner 0 could not train in cycle 2: ValueError: I have learnt enough \(failing"
+    says = r"d-1 could not train in cycle 2: ValueError: I have learnt enough \(failing"
     with pytest.raises(DataError, match=says):
         play(one, place / "kept")
     assert load_file(place / "kept" / "model.safetensors")
     report = Report.of(read_trace(place / "kept" / "trace.jsonl"))
     assert (report.outcome, len(report.over)) == ("cancelled", 1)
     assert "could not train in cycle 2" in report.reason
+
+
+def test_a_model_that_cannot_be_scored_is_told(place: Path) -> None:
+    (place / "failing.py").write_text(FAILING)
+    one = staged("batched", model="failing:Scored")
+    with pytest.raises(DataError, match="could not be scored: ValueError: I shall not be judged"):
+        play(one, place / "kept")
+    assert load_file(place / "kept" / "model.safetensors")
+
+
+def test_who_fails_among_many_at_once_is_found_one_by_one(place: Path) -> None:
+    (place / "failing.py").write_text(FAILING)
+    one = staged("batched", model="failing:Large", batch=32)
+    with pytest.raises(DataError, match="d-1 could not train in cycle 1: ValueError: they are too"):
+        play(one, place / "kept")
+    assert Report.of(read_trace(place / "kept" / "trace.jsonl")).outcome == "cancelled"
+
+
+def test_updates_that_diverge_are_told() -> None:
+    one = staged("batched", **TORCH, optimizer={"name": "sgd", "lr": 1e30}, cycles=1)
+    with pytest.warns(UserWarning, match="cycle 1: 5 of 5 updates hold numbers that are not fin"):
+        play(one)

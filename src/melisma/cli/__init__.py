@@ -8,6 +8,8 @@ one line.
 
 import signal
 import sys
+import threading
+import warnings
 from importlib import import_module
 
 import click
@@ -40,8 +42,10 @@ def melisma() -> None:
 
 def main() -> None:
     """Run the command line; an error of Melisma becomes one line and an exit code."""
-    # Who is asked to end, as services are, ends as by Ctrl-C: what there is is kept.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    warnings.showwarning = _show
+    if threading.current_thread() is threading.main_thread():
+        # Who is asked to end, as services are, ends as by Ctrl-C: what there is is kept.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = melisma.main(prog_name="melisma", standalone_mode=False)
     except click.Abort:
@@ -54,6 +58,11 @@ def main() -> None:
         click.echo(f"melisma: {one_line(error)}", err=True)
         code = 2 if isinstance(error, SettingError) else 1
     sys.exit(code or 0)
+
+
+def _show(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning as one line, too."""
+    click.echo(f"melisma: {message}", err=True)
 
 
 def one_line(error: MelismaError) -> str:

@@ -5,7 +5,7 @@ It ends with 0 if the run went well, with 1 if it failed or if anything broke th
 
 import sys
 import time
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, get_args
@@ -97,7 +97,9 @@ def _run(staged: Staged, out: Path | None, as_json: bool) -> NoReturn:
         if isinstance(step.event, Evaluated) and not as_json and (ended := story.scored):
             write(f"{cycle_line(ended)}\n")
 
-    report = play(staged, out, watch, story)
+    # What modules of one's own print is not the report.
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        report = play(staged, out, watch, story)
     if faults:
         books.ended()
     if as_json:

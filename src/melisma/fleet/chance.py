@@ -7,13 +7,14 @@ itself finds the number that it has among a million.
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import cycle as repeated
 from itertools import islice, permutations
 from typing import Any
 from zlib import crc32
 
 import numpy as np
-from numpy.random.bit_generator import ISeedSequence
+from numpy.random.bit_generator import ISpawnableSeedSequence
 from numpy.typing import NDArray
 
 from melisma.fleet.channel import Floats, Ints
@@ -42,29 +43,40 @@ class Generators:
     """Those of many learners for one purpose and cycle, in less than half the time."""
 
     def __init__(self, seed: int, purpose: str, cycle: int, learners: Ints) -> None:
-        key = (seed, crc32(purpose.encode()), cycle)
-        if max(*key, int(learners.max(initial=0))) < WORD:
-            self._states = _states([np.full_like(learners, word) for word in key] + [learners])
-        else:
-            seeds = (np.random.SeedSequence((*key, learner)) for learner in learners.tolist())
-            self._states = np.array([each.generate_state(STATE_WORDS) for each in seeds])
+        self._key, self._learners = (seed, crc32(purpose.encode()), cycle), learners
+        self._states = np.empty((0, STATE_WORDS), np.uint32)
+        if max(*self._key, int(learners.max(initial=0))) < WORD:
+            self._states = _states([*(np.full_like(learners, w) for w in self._key), learners])
 
     def of(self, place: int) -> np.random.Generator:
         """That of the learner in this place."""
-        return np.random.Generator(np.random.PCG64(_State(self._states[place])))  # type: ignore[arg-type]
+        key = (*self._key, int(self._learners[place]))
+        if not self._states.size:
+            return np.random.default_rng(key)
+        return np.random.Generator(np.random.PCG64(_Known(key, self._states[place])))
 
 
-class _State(ISeedSequence):
-    """The beginning of what a `SeedSequence` would say."""
+class _Known(ISpawnableSeedSequence):
+    """A `SeedSequence` of which the first words are known; the rest of it is made if need be."""
 
-    def __init__(self, words: Words32) -> None:
-        self._words = words
+    def __init__(self, key: tuple[int, ...], words: Words32) -> None:
+        self._key, self._words = key, words
+
+    @cached_property
+    def _whole(self) -> np.random.SeedSequence:
+        return np.random.SeedSequence(self._key)
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
         words: NDArray[Any] = self._words.view(dtype)
         if n_words > words.size:
-            raise ValueError(f"{n_words} words of a seed are asked for; {words.size} are known")
+            words = self._whole.generate_state(n_words, dtype)
         return words[:n_words]
+
+    def spawn(self, n_children: int) -> Any:
+        return self._whole.spawn(n_children)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
 
 
 def _states(key: list[Ints]) -> Words32:

@@ -86,11 +86,12 @@ def weighted_mean(layout: Layout, updates: Sequence[Spooled]) -> dict[str, NDArr
 class Mean:
     """The same, to rounding, of updates in memory, of which some at a time are added.
 
-    Their shares sum to one. Updates that hold what is no finite number are left out.
+    Their shares sum to one. Updates that hold what is no finite number are left out, and counted.
     """
 
     def __init__(self, layout: Layout) -> None:
-        self._layout, self._heaviest, self._left_out = layout, 0.0, 0.0
+        self._layout, self._heaviest = layout, 0.0
+        self.left_out, self._missing = 0, 0.0
         self._sums = {f.name: np.zeros(f.shape) for f in layout.fields if f.dtype.kind == "f"}
         self._whole = {
             f.name: np.zeros(f.shape, f.dtype) for f in layout.fields if f.dtype.kind != "f"
@@ -102,7 +103,8 @@ class Mean:
         if not all(np.isfinite(total).all() for total in sums.values()):
             rows = [np.isfinite(some[name]).reshape(shares.size, -1).all(1) for name in sums]
             sound = np.logical_and.reduce(rows)
-            self._left_out += float(shares[~sound].sum())
+            self.left_out += int((~sound).sum())
+            self._missing += float(shares[~sound].sum())
             if sound.any():
                 self.add(shares[sound], {name: array[sound] for name, array in some.items()})
             return
@@ -115,14 +117,15 @@ class Mean:
         """What was added to another one, after what was added to this."""
         for name in self._sums:
             self._sums[name] += other._sums[name]
-        self._left_out += other._left_out
+        self.left_out += other.left_out
+        self._missing += other._missing
         self._follow(other._heaviest, other._whole)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The mean."""
         sums = self._sums
-        if self._left_out:
-            sums = {name: total / (1 - self._left_out) for name, total in sums.items()}
+        if self._missing:
+            sums = {name: total / (1 - self._missing) for name, total in sums.items()}
         found = {**sums, **self._whole}
         return {
             field.name: np.array(found[field.name], field.dtype) for field in self._layout.fields

@@ -21,6 +21,8 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 # Learners that train at a time: calls are paid off by some thirty, and more leave the cache.
 STACK = 32
+# So many times as many where learners have few batches: to set up a stack takes as long as some.
+TALLER = 2
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional
 
 from melisma.fleet.task import Optimizer, Task
-from melisma.learning.batched import STACK, Ints, Results, Work, train_one
+from melisma.learning.batched import STACK, TALLER, Ints, Results, Work, train_one
 from melisma.learning.data import Split
 from melisma.learning.models import shaped
 from melisma.learning.optimizers import optimizer_for
@@ -63,7 +63,7 @@ Form = tuple[object, ...]
 # Measured: a few learners with large models are faster one by one.
 CHUNK_BYTES = 40 << 20  # of their parameters
 LARGEST_BYTES = CHUNK_BYTES // 16  # of one learner's
-BRIEF = 4  # turns
+FEW = 4  # batches
 IGNORED = -100  # a label that PyTorch leaves out of the mean
 TOLERANCE = 1e-2  # of a trial, for the distance to what is right by the distance moved
 
@@ -82,9 +82,9 @@ def train_together(
     # A few large products, each on all cores; MKL takes fewer unless it is told.
     torch.set_num_threads(torch.get_num_threads())
     most = STACK if way is Layered else STACK // 2
-    # To set up a stack takes as long as a few turns.
-    brief = all(_turns(work, task.batch) <= BRIEF for work in works)
-    yield from map(train, _chunks(len(works), 2 * most if brief else most, _bytes(trainer)))
+    if all(_turns(work, task.batch) <= FEW for work in works):
+        most *= TALLER
+    yield from map(train, _chunks(len(works), most, _bytes(trainer)))
 
 
 def way_for(task: Task, trainer: TorchTrainer, works: Sequence[Work]) -> Way | None:
@@ -175,7 +175,8 @@ class _Stack:
         places += starts[self._order, None, None]
         # Turn by turn from here on.
         self._places, self._counts = np.ascontiguousarray(places.swapaxes(0, 1)), counts.T
-        self._labels, self._shares = self._labelled()
+        self._ignores = task.loss != "mse" and bool((self._pool.labels == IGNORED).any())
+        self._shares = self._weighed()
         self._weights = [
             _repeated(each, len(works)).requires_grad_(own.requires_grad)
             for each, own in zip(start, trainer.weights.values(), strict=True)
@@ -211,24 +212,30 @@ class _Stack:
             yield slice(first, last), *form
             first = last
 
-    def _labelled(self) -> tuple[Tensor, Tensor]:
-        """Labels and what they weigh: nothing where a batch is filled up, or they are ignored."""
-        labels = self._trainer.labels(self._pool.labels[self._places])
-        shares = torch.from_numpy(np.arange(self._places.shape[2]) < self._counts[..., None])
-        may_be = self._task.loss != "mse" and self._pool.labels.dtype.kind != "u"
-        if may_be and (ignored := labels == IGNORED).any():
-            shares = shares.reshape(*shares.shape, *[1] * (labels.dim() - 3)) & ~ignored
-            # Any label that there is: they weigh nothing.
-            labels.masked_fill_(ignored, 0)
-        return labels, shares / shares.sum(tuple(range(2, shares.dim())), keepdim=True)
+    def _weighed(self) -> Tensor:
+        """What labels weigh: nothing where a batch is filled up, or they are ignored."""
+        counted = np.arange(self._places.shape[2]) < self._counts[..., None]
+        if self._ignores:
+            kept = self._pool.labels[self._places] != IGNORED
+            counted = np.expand_dims(counted, tuple(range(3, kept.ndim))) & kept
+        shares = torch.from_numpy(counted)
+        return shares / shares.sum(tuple(range(2, shares.dim())), keepdim=True)
+
+    def _labels(self, places: Ints) -> Tensor:
+        labels = self._trainer.labels(self._pool.labels[places])
+        # Any label that there is instead of one that is ignored: it weighs nothing.
+        return labels.masked_fill_(labels == IGNORED, 0) if self._ignores else labels
 
     def _batches(self, turns: slice, learners: int, longest: int) -> Iterator[Batch]:
         """One after the other, their samples in the same memory."""
         some, pool = (turns, slice(learners), slice(longest)), self._pool.samples
         room = np.empty((learners, longest, *pool.shape[1:]), pool.dtype)
-        labels, shares = self._labels[some].unbind(), self._shares[some].unbind()
-        for places, y, share in zip(self._places[some], labels, shares, strict=True):
-            np.take(pool, places, 0, out=room, mode="clip")
+        places, shares = self._places[some], self._shares[some].unbind()
+        # All at once, unless they may be as large as samples.
+        single = self._pool.labels.ndim == 1
+        labels = self._labels(places).unbind() if single else map(self._labels, places)
+        for rows, y, share in zip(places, labels, shares, strict=True):
+            np.take(pool, rows, 0, out=room, mode="clip")
             yield Batch(self._trainer.samples(room), y, share)
 
     def _results(self) -> Results:

@@ -31,7 +31,9 @@ class Layers:
     """The layers of a model; `TypeError` where it has any others."""
 
     def __init__(self, model: nn.Module, said: Optimizer) -> None:
-        layers = [*model] if isinstance(model, nn.Sequential) else [model]
+        # One that goes its own way through its layers is not known by them.
+        in_order = type(model).forward is nn.Sequential.forward
+        layers = [*model] if in_order and isinstance(model, nn.Sequential) else [model]
         for layer in layers:
             if type(layer) not in (nn.Flatten, nn.Linear, nn.ReLU, *ACTIVATIONS):
                 raise TypeError(f"{type(layer).__name__} is not for many learners")

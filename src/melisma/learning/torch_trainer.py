@@ -1,7 +1,7 @@
 """Training with PyTorch."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from math import nan
 from typing import Any
@@ -92,7 +92,7 @@ class TorchTrainer:
         self.model.eval()
         x, y = self.tensors(samples)
         total = Score(0, 0.0, 0)
-        with torch.inference_mode():
+        with torch.inference_mode(), _chance(self._task.seed):
             for some in _parts(np.arange(len(samples)), SCORED):
                 out = self.model(shaped(x[some]))
                 loss = self.loss(out, y[some]).item()
@@ -147,11 +147,16 @@ def trained(parameters: dict[str, NDArray[Any]], visits: int, loss_sum: float) -
     return Trained(parameters, visits, loss_sum / visits if visits else nan)
 
 
-@contextmanager
-def _chance_of(rng: np.random.Generator) -> Iterator[None]:
+def _chance_of(rng: np.random.Generator) -> AbstractContextManager[None]:
     """Chance in a model, such as dropout, by the key of the generator; it draws nothing from it."""
+    return _chance(int(rng.bit_generator.seed_seq.generate_state(1)[0]))
+
+
+@contextmanager
+def _chance(seed: int) -> Iterator[None]:
+    """For a while; then as it was."""
     with torch.random.fork_rng(devices=()):
-        torch.manual_seed(int(rng.bit_generator.seed_seq.generate_state(1)[0]))
+        torch.manual_seed(seed)
         yield
 
 

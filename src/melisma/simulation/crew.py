@@ -7,6 +7,7 @@ threads would leave idle.
 """
 
 import ctypes
+import mmap
 import multiprocessing
 import os
 import pickle  # noqa: TID251 - between a process and those that it forked itself, as pipes do
@@ -16,6 +17,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import accumulate, pairwise
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
@@ -26,7 +28,6 @@ Made = TypeVar("Made")
 # Of `mallopt` in glibc: how much may lie idle at the end of the heap, and what is not put there.
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 PR_SET_PDEATHSIG = 1  # of `prctl` in Linux
-PIECE = 1 << 30  # bytes: Linux writes two of these at once, and no more
 
 
 def can_fork() -> bool:
@@ -39,13 +40,17 @@ def can_fork() -> bool:
 
 
 class Crew(Generic[Common, Given, Made]):
-    """So many processes; `begin` is called once in each of them."""
+    """So many processes; `begin` is called once in each of them.
+
+    Arrays that one makes go through the pipe, unless they find room in memory that both see.
+    """
 
     def __init__(
         self,
         work: Callable[[Common, Given], Made],
         size: int,
         begin: Callable[[], object] = lambda: None,
+        room_bytes: int = 0,
     ) -> None:
         self._work = work
         self._busy: dict[Connection, tuple[int, Given]] = {}
@@ -58,11 +63,16 @@ class Crew(Generic[Common, Given, Made]):
             # Where no more can be forked, there are fewer.
             with suppress(OSError):
                 for _ in range(size):
-                    (here, there), store = context.Pipe(), Store()
+                    (here, there), store = context.Pipe(), Store(room_bytes)
                     self._stores[here] = store
                     given = (os.getpid(), there, store, work, begin, [*self._lines, here])
                     process = context.Process(target=_serve, args=given, daemon=True)
-                    process.start()
+                    # Signals wait until the process has its own way with them.
+                    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+                    try:
+                        process.start()
+                    finally:
+                        signal.pthread_sigmask(signal.SIG_SETMASK, before)
                     there.close()
                     self._lines.append(here)
                     self._processes.append(process)
@@ -116,8 +126,6 @@ class Crew(Generic[Common, Given, Made]):
             process.terminate()
         for process in self._processes:
             process.join()
-        for store in self._stores.values():
-            store.close()
         self._lines, self._processes, self._stores = [], [], {}
 
     def _heard(self, line: Connection, common: Common, given: Given) -> Made:
@@ -138,31 +146,30 @@ class Crew(Generic[Common, Given, Made]):
 class Store:
     """Memory that a process and those that it forks see, for what one leaves for another."""
 
-    def __init__(self) -> None:
-        self._file = os.memfd_create("melisma")
+    def __init__(self, size_bytes: int) -> None:
+        self._memory = mmap.mmap(-1, max(size_bytes, 1))
 
     def write(self, thing: object) -> tuple[bytes, list[int]]:
-        """Leave the arrays of a thing there, instead of what was; the rest is returned."""
+        """Leave the arrays of a thing there, instead of what was; the rest is returned.
+
+        Where there is no room for them, all is returned.
+        """
         found = list[pickle.PickleBuffer]()
         rest = pickle.dumps(thing, protocol=5, buffer_callback=found.append)
-        arrays, at = [each.raw() for each in found], 0
-        for array in arrays:
-            for start in range(0, array.nbytes, PIECE):
-                at += os.pwrite(self._file, array[start : start + PIECE], at)
-        return rest, [array.nbytes for array in arrays]
+        arrays = [each.raw() for each in found]
+        edges = [*accumulate((array.nbytes for array in arrays), initial=0)]
+        if edges[-1] > len(self._memory):
+            return pickle.dumps(thing, protocol=5), [0]
+        for array, (start, end) in zip(arrays, pairwise(edges), strict=True):
+            self._memory[start:end] = array
+        return rest, edges
 
     def read(self, written: tuple[bytes, list[int]]) -> Any:
         """The thing, with arrays of its own."""
-        rest, sizes = written
-        arrays, at = [bytearray(size) for size in sizes], 0
-        for array in arrays:
-            for start in range(0, len(array), PIECE):
-                at += os.preadv(self._file, [memoryview(array)[start : start + PIECE]], at)
+        rest, edges = written
+        with memoryview(self._memory) as memory:
+            arrays = [bytearray(memory[start:end]) for start, end in pairwise(edges)]
         return pickle.loads(rest, buffers=arrays)  # noqa: S301 - a process of our own wrote it
-
-    def close(self) -> None:
-        """Nothing is left there any more."""
-        os.close(self._file)
 
 
 def _serve(
@@ -181,6 +188,7 @@ def _serve(
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     _keep_memory()
     begin()
     common: list[Common] = []
@@ -190,10 +198,10 @@ def _serve(
             given, *told = line.recv()
             common = told or common
             try:
-                made: tuple[tuple[Made, ...], str] = (work(common[0], given),), ""
+                made = store.write(((work(common[0], given),), ""))
             except Exception as error:  # noqa: BLE001 - the parent tries it again
-                made = (), f"{type(error).__name__}: {error}"
-            line.send(store.write(made))
+                made = store.write(((), f"{type(error).__name__}: {error}"))
+            line.send(made)
 
 
 def _end_with(parent: int) -> None:

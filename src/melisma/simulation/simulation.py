@@ -18,7 +18,7 @@ from melisma.cycle.trace import Step
 from melisma.errors import DataError, SettingError
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.muster import read_fleet
-from melisma.fleet.task import Task, read_task
+from melisma.fleet.task import Simulation, Task, read_task
 from melisma.learning.material import gathered
 from melisma.simulation.driver import Driver
 from melisma.simulation.faults import Fault
@@ -107,7 +107,7 @@ def _staged(
     task: Task | str | Path, file: str | Path | None, fleet: Fleet, options: Options
 ) -> Staged:
     read = _instead(read_task(task) if isinstance(task, str | Path) else task, options)
-    level = options.work or read.simulation.work
+    level = read.simulation.work
     if level == "timing" and (known := _sized(read)):
         check_memory(known, fleet)
         return Staged(_scene(known, fleet, own_rows(known, fleet)), level, Timing)
@@ -117,13 +117,17 @@ def _staged(
     scene = _scene(material.task, fleet, stock.own)
     if level == "timing":
         return Staged(scene, level, Timing)
-    return Staged(scene, level, lambda: Training(material, stock, one_by_one=level == "train"))
+    one_by_one = level == "train"
+    return Staged(
+        scene, level, lambda: Training(material, stock, fleet.names, one_by_one=one_by_one)
+    )
 
 
 def _instead(task: Task, options: Options) -> Task:
     """The task with what stands instead of what it says."""
     task = with_scheme(task, options.scheme)
-    said = {"seed": options.seed, "deadline_s": options.deadline_s}
+    work = None if options.work is None else Simulation(work=options.work)
+    said = {"seed": options.seed, "deadline_s": options.deadline_s, "simulation": work}
     return msgspec.structs.replace(task, **{k: v for k, v in said.items() if v is not None})
 
 
@@ -170,7 +174,8 @@ def play(
     if place is not None:
         report = _kept(report, place, work)
     if wrong is not None:
-        raise wrong
+        kept = "" if place is None else f"; what there was before is in {place}"
+        raise DataError(f"{wrong}{kept}") from wrong
     return report
 
 

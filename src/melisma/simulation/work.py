@@ -3,8 +3,9 @@
 Training waits until it is known which updates are averaged: what nobody counts is not computed.
 """
 
-from collections.abc import Iterator
-from contextlib import nullcontext
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, isfinite
@@ -88,7 +89,10 @@ class Timing:
 class Training:
     """Real training on real data, all learners one after another or many at once."""
 
-    def __init__(self, material: Material, stock: Stock, *, one_by_one: bool) -> None:
+    def __init__(
+        self, material: Material, stock: Stock, names: Sequence[str], *, one_by_one: bool
+    ) -> None:
+        self._names = names
         self._task, self._trainer, self._stock = material.task, material.trainer, stock
         self._train, self._one_by_one = material.data.train, one_by_one
         self._test = material.data.test
@@ -115,13 +119,20 @@ class Training:
         for at, (part, loss) in zip(split, done, strict=True):
             mean.join(part)
             losses[order[at]] = loss
+        if mean.left_out:
+            warnings.warn(
+                f"cycle {job.cycle}: {mean.left_out} of {order.size} updates hold numbers that are "
+                "not finite, and are left out of the mean; optimizer.lr may be too large",
+                stacklevel=2,
+            )
         if mean:
             self.parameters = mean.arrays()
         return losses
 
     def score(self) -> Score:
         """On the test samples, or those that devices hold back."""
-        score = self._trainer.score(self.parameters, self._test)
+        with _told("the model could not be scored"):
+            score = self._trainer.score(self.parameters, self._test)
         return _known(score.loss), _known(score.accuracy)
 
     def close(self) -> None:
@@ -135,12 +146,16 @@ class Training:
         # What optimisers keep must stay in one process.
         alone = parts == 1 or cores == 1 or self._task.optimizer.keep
         if self._crew is None and not alone and can_fork():
-            self._crew = Crew(self._trained, min(cores, parts), train_on_one_thread)
+            # Sums are of twice the precision; losses are few.
+            room_bytes = 2 * self._layout.size_bytes + (1 << 20)
+            begin = train_on_one_thread
+            self._crew = Crew(self._trained, min(cores, parts), begin, room_bytes)
         return None if alone else self._crew
 
     def _trained(self, start: Arrays, part: Part) -> tuple[Mean, Floats]:
         mean, losses = Mean(self._layout), np.empty(part.shares.size)
-        for some in _even(part.shares.size, ceil(part.shares.size / (2 * batched.STACK))):
+        learners, most = part.shares.size, batched.TALLER * batched.STACK
+        for some in _even(learners, ceil(learners / most)):
             for done in self._results(part.job.some(some), start):
                 places = some[done.places]
                 mean.add(part.shares[places], done.parameters)
@@ -154,23 +169,29 @@ class Training:
         works = [self._work(job, chance, *each) for each in enumerate(job.shards)]
         alone = self._one_by_one or self._task.optimizer.keep
         if not alone and batched.batchable(self._task, self._trainer, works):
-            yield from batched.train_many(self._task, self._trainer, start, works)
+            yield from self._together(job, start, works)
             return
         # As live learners do; threads that share small steps only wait for each other.
         with one_thread() if alone else nullcontext():
             for place, work in enumerate(works):
                 yield batched.Results.of_one(place, self._trained_alone(job, place, start, work))
 
+    def _together(
+        self, job: Job, start: Arrays, works: list[batched.Work]
+    ) -> Iterator[batched.Results]:
+        with _told(f"cycle {job.cycle} could not be trained"):
+            try:
+                yield from batched.train_many(self._task, self._trainer, start, works)
+            except Exception:
+                # Whose samples are to blame is known one by one.
+                for place, work in enumerate(works):
+                    self._trained_alone(job, place, start, work)
+                raise
+
     def _trained_alone(self, job: Job, place: int, start: Arrays, work: batched.Work) -> Trained:
         learner = int(job.learners[place])
-        try:
+        with _told(f"{self._names[learner]} could not train in cycle {job.cycle}"):
             return batched.train_one(self._trainer_of(learner), start, work)
-        except MelismaError:
-            raise
-        except Exception as error:  # The model is the user's.
-            raise DataError(
-                f"learner {learner} could not train in cycle {job.cycle}: {told(error)}"
-            ) from error
 
     def _work(self, job: Job, chance: Generators, place: int, shards: Ints) -> batched.Work:
         return batched.Work(
@@ -188,6 +209,17 @@ class Training:
         if learner not in self._own:
             self._own[learner] = trainer_for(self._task)
         return self._own[learner]
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Say what could not be done, and why, where code of the user's raises."""
+    try:
+        yield
+    except MelismaError:
+        raise
+    except Exception as error:
+        raise DataError(f"{what}: {told(error)}") from error
 
 
 def _even(count: int, parts: int) -> list[Ints]:
