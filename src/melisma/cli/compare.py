@@ -20,6 +20,7 @@ from melisma.cli.output import write
 from melisma.errors import MelismaError, SettingError
 from melisma.simulation.comparison import Comparison, Run, compare
 from melisma.simulation.comparison_picture import picture_of
+from melisma.simulation.heap import keep_memory
 from melisma.simulation.simulation import Level, Options
 
 
@@ -53,6 +54,7 @@ def command(  # noqa: PLR0913 - one argument an option
 
     Figures are means with 95 % confidence intervals.
     """
+    keep_memory()
     names = [name.strip() for name in schemes.split(",")]
     numbers = range(first_seed, first_seed + seeds)
     options = Options(learners=learners, work=work, faults=faults)

@@ -24,6 +24,7 @@ from melisma.cycle.story import Story
 from melisma.cycle.trace import Step
 from melisma.errors import SettingError
 from melisma.simulation.faults import written
+from melisma.simulation.heap import keep_memory
 from melisma.simulation.invariants import Invariants
 from melisma.simulation.simulation import Level, Options, Staged, play, stage
 from melisma.simulation.soak import Failure, replay, soaked
@@ -68,6 +69,7 @@ def command(  # noqa: PLR0913 - one argument an option
         )
     if soak and work not in (None, "timing"):
         raise SettingError(f"--soak passes time and trains nothing: no --work {work}")
+    keep_memory()
     files = task or FIRST / "task.toml", fleet or FIRST / "fleet.toml"
     options = Options(scheme, learners, seed, "timing" if soak else work, faults, deadline_s)
     # What modules of one's own print is not the report.

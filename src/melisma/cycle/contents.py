@@ -29,11 +29,8 @@ class Contents:
     def samples_in(self, learners: Ints, dealt: Rows) -> Ints:
         """Distinct samples in what each was dealt."""
         self._make_room(int(learners.max(initial=-1)) + 1)
-        samples, ends = np.zeros(len(dealt), np.int64), np.cumsum(dealt.counts)
-        for first in range(0, len(dealt), BLOCK):
-            some = slice(first, first + BLOCK)
-            begin, end = ends[first] - dealt.counts[first], ends[some][-1]
-            part = Rows(dealt.counts[some], dealt.flat[begin:end])
+        samples = np.zeros(len(dealt), np.int64)
+        for some, part in dealt.blocks(BLOCK):
             places = np.repeat(self._starts[learners[some]], part.counts) + part.flat
             samples[some] = part.sums(self._samples[places])
         return samples

@@ -17,7 +17,10 @@ from melisma.cycle.rows import Ints, Rows
 
 @dataclass(frozen=True, eq=False)
 class Deck:
-    """All shards in their order, and where the next stretch begins."""
+    """All shards in their order, and where the next stretch begins.
+
+    Who holds what goes by places in the deck: what a stretch needs to know lies in a row.
+    """
 
     order: Ints
     place: int = 0
@@ -27,30 +30,52 @@ class Deck:
         """So many shards in a random order."""
         return cls(rng.permutation(shards).astype(np.int64))
 
-    def ahead(self, count: int) -> Ints:
-        """So many shards that come next."""
-        return self.order[(self.place + np.arange(count)) % max(self.order.size, 1)]
+    def holders(self, count: int, learners: Ints, held: Holdings) -> tuple[Ints, Ints]:
+        """Which of the next `count` shards are held by which of these learners, shards first.
+
+        Both by their places: in the stretch, and in `learners`, which are ascending. The stretch
+        is no longer than the deck.
+        """
+        end, size = self.place + count, self.order.size
+        nth, who = held.between(self.place, min(end, size))
+        nth = nth - self.place
+        if end > size:
+            beyond, others = held.between(0, end - size)
+            nth = np.concatenate([nth, beyond + (size - self.place)])
+            who = np.concatenate([who, others])
+        rank = _ranks(learners, who)
+        known = rank >= 0
+        return nth[known], rank[known]
 
     def deal(
         self, learners: Ints, counts: Ints, held: Holdings = NOTHING_HELD
     ) -> tuple["Deck", Rows, Rows]:
-        """The deck after this, for each learner so many shards, and those that are new to it.
+        """The deck after this, the shards that each learner gets, and the places of new ones.
 
         None gets more than all.
         """
         total, size = int(counts.sum()), self.order.size
         if counts.size and int(counts.max()) > size:
             raise ValueError(f"a learner cannot get {counts.max()} of {size} shards")
-        stretch = self.ahead(total)
+        stretch = (self.place + np.arange(total)) % max(size, 1)
         after = replace(self, place=(self.place + total) % max(size, 1))
         if total > size:
-            dealt = Rows(counts, stretch)
-            return after, dealt, dealt
-        to = _holders(*held.of(stretch, learners), stretch.size, counts)
-        return after, *_with_the_rest(stretch, to, counts)
+            dealt = new = Rows(counts, stretch)
+        else:
+            to = _keepers(*self.holders(total, learners, held), total, counts)
+            dealt, new = _with_the_rest(stretch, to, counts)
+        return after, Rows(counts, self.order[dealt.flat]), new
 
 
-def _holders(shards: Ints, holders: Ints, size: int, counts: Ints) -> Ints:
+def _ranks(among: Ints, sought: Ints) -> Ints:
+    """Where each number is, -1 where it is not."""
+    table = np.full(int(max(among.max(initial=0), sought.max(initial=0))) + 1, -1)
+    table[among] = np.arange(among.size)
+    ranks: Ints = table[sought]
+    return ranks
+
+
+def _keepers(shards: Ints, holders: Ints, size: int, counts: Ints) -> Ints:
     """For each of so many shards the learner that holds it and has room for it, else -1.
 
     The pairs are by shard. A shard asks its holders one after another; a learner keeps the first

@@ -63,7 +63,7 @@ def held_ahead(state: State, who: Ints) -> Ints:
     wanted = state.last_total if state.scheme.needs == "bounds" else size
     if state.federated or wanted > size:
         return np.zeros(who.size, np.int64)
-    shards, holders = state.learners.held.of(state.deck.ahead(wanted), who)
+    shards, holders = state.deck.holders(wanted, who, state.learners.held)
     # Each shard is dealt once: the first who holds it gets it.
     first = np.diff(shards, prepend=-1) > 0
     return np.bincount(holders[first], minlength=who.size)

@@ -55,6 +55,14 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
         counts = self.counts[places]
         return Rows(counts, self.flat[spans(self.starts[places], counts)])
 
+    def blocks(self, size: int) -> Iterator[tuple[slice, "Rows"]]:
+        """So many rows at a time, and which they are."""
+        ends = np.cumsum(self.counts)
+        for first in range(0, len(self), size):
+            some = slice(first, first + size)
+            begin = int(ends[first] - self.counts[first])
+            yield some, Rows(self.counts[some], self.flat[begin : int(ends[some][-1])])
+
 
 def spans(starts: Ints, counts: Ints) -> Ints:
     """The numbers of all spans one behind the other: `starts`, and so many from each."""

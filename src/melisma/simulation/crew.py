@@ -22,11 +22,11 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
+from melisma.simulation.heap import keep_memory
+
 Common = TypeVar("Common")
 Given = TypeVar("Given")
 Made = TypeVar("Made")
-# Of `mallopt` in glibc: how much may lie idle at the end of the heap, and what is not put there.
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 PR_SET_PDEATHSIG = 1  # of `prctl` in Linux
 
 
@@ -189,7 +189,7 @@ def _serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    _keep_memory()
+    keep_memory()
     begin()
     common: list[Common] = []
     # Until the parent is gone.
@@ -209,12 +209,3 @@ def _end_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit()
-
-
-def _keep_memory() -> None:
-    """Have what is freed stay here: to get it again, page by page, is a tenth of the work."""
-    # Other libraries than glibc do as they like.
-    with suppress(AttributeError, OSError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(TRIM_THRESHOLD, 1 << 30)
-        mallopt(MMAP_THRESHOLD, 1 << 25)

@@ -23,7 +23,7 @@ from melisma.cycle.learner import (
     reserve_s,
     subset_shards,
 )
-from melisma.cycle.rows import Ints, Rows, blocks
+from melisma.cycle.rows import BLOCK, Ints, Rows, blocks
 from melisma.fleet.estimates import Estimate
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task
@@ -88,7 +88,7 @@ class Learners:
         self._learned = np.zeros((len(LEARNED), 3, count))
         self._learned[:, 2] = 1.0
         self._measured = np.zeros(count, np.bool_)
-        self._held = NOTHING_HELD
+        self._held = NOTHING_HELD  # by whom, which shards
         self._new: list[tuple[Ints, Ints]] = []  # held, too
         self._holds = np.zeros(count, np.int64)
         self._free_s = np.zeros(count)
@@ -149,25 +149,33 @@ class Learners:
 
         An order that one has had already, or an older one, is not followed.
         """
-        parts = [self._train(order, places[at], samples[at], at_s) for at in blocks(places.size)]
-        self._stored()
-        return Handed.joined(parts or [self._train(order, places, samples, at_s)])
-
-    def _train(self, order: do.Dispatch, places: Ints, samples: Ints, at_s: float) -> Handed:
         key = order.cycle * ATTEMPTS + order.attempts[places]
         new = key > self._had[order.learners[places]]
         places, samples = places[new], samples[new]
-        who, shards = order.learners[places], order.shards.some(places)
-        self._had[who] = key[new]
-        self._devices.enter(order.cycle, who)
+        self._had[order.learners[places]] = key[new]
+        self._devices.enter(order.cycle, order.learners[places])
+        shards = order.shards.some(places)
+        parts = [
+            self._train(order, places[at], samples[at], some, at_s)
+            for at, some in shards.blocks(BLOCK)
+        ]
+        self._stored()
+        return Handed.joined(parts or [self._train(order, places, samples, shards, at_s)])
+
+    def _train(
+        self, order: do.Dispatch, places: Ints, samples: Ints, shards: Rows, at_s: float
+    ) -> Handed:
+        who = order.learners[places]
         began_s = np.maximum(at_s, self._free_s[who])
         takes, wait_s = self._takes(who, began_s), (began_s - at_s) * self.clock[who]
         lacking = self._lacking(who, shards)
         given = Given(shards.sums(lacking), samples, order.passes[places])
         left_s = order.seconds_left - wait_s
-        done = course(takes, given, left_s, self._kept_s(who, takes), self._task.batch)
+        knew = self._experience(who)
+        kept_s = self._kept_s(who, knew, takes)
+        done = course(takes, given, left_s, kept_s, self._task.batch)
         self._keep(who, shards, lacking, done.came)
-        costs = self._learn(who, wait_s, given, done)
+        costs = self._learn(who, knew, wait_s, given, done)
         nothing = np.zeros(who.size)
         phases = (wait_s, done.down_s, done.fetch_s, nothing, done.train_s, done.up_s)
         busy_s = (done.down_s + done.fetch_s + done.train_s) / self.clock[who]
@@ -182,15 +190,15 @@ class Learners:
         """As they measure it themselves."""
         return self._devices.takes(who, self._slowed(who, at_s)).on(self.clock[who])
 
-    def _kept_s(self, who: Ints, takes: Takes) -> Floats:
-        known_s = reserve_s(self._experience(who), self._task, takes.carry_s)
+    def _kept_s(self, who: Ints, knew: Experience, takes: Takes) -> Floats:
+        known_s = reserve_s(knew, self._task, takes.carry_s)
         return np.where(self._measured[who], known_s, reserve_s(None, self._task, takes.carry_s))
 
     def _lacking(self, who: Ints, shards: Rows) -> Ints:
         """1 for each of these shards that is not there yet, 0 for the others."""
         if self._task.mode == "federated":
             return np.zeros(shards.flat.size, np.int64)
-        return (~self._held.has(shards.flat, who[shards.places])).astype(np.int64)
+        return (~self._held.has(who[shards.places], shards.flat)).astype(np.int64)
 
     def _keep(self, who: Ints, shards: Rows, lacking: Ints, came: Floats) -> None:
         """Of the shards that each lacked, so many came, the first ones first; whole ones stay."""
@@ -199,21 +207,23 @@ class Learners:
         places, upto = shards.places, np.concatenate([[0], np.cumsum(lacking)])
         nth = upto[1:] - np.repeat(upto[shards.starts], shards.counts)
         kept = (lacking > 0) & (nth <= np.floor(came + 1e-9)[places])
-        self._new.append((shards.flat[kept], who[places[kept]]))
-        self._holds += np.bincount(who[places[kept]], minlength=self._holds.size)
+        self._new.append((who[places[kept]], shards.flat[kept]))
+        self._holds[who] += shards.sums(kept.astype(np.int64))
 
     def _stored(self) -> None:
         """What came to blocks of learners, all at once: each merge goes through everything held."""
         if self._new:
-            shards, who = (np.concatenate(parts) for parts in zip(*self._new, strict=True))
-            self._held, self._new = self._held.plus(shards, who), []
+            who, shards = (np.concatenate(parts) for parts in zip(*self._new, strict=True))
+            self._held, self._new = self._held.plus(who, shards), []
 
-    def _learn(self, who: Ints, wait_s: Floats, given: Given, done: Course) -> Floats:
+    def _learn(
+        self, who: Ints, knew: Experience, wait_s: Floats, given: Given, done: Course
+    ) -> Floats:
         """What the cycle told each of those who have measured themselves; the costs it reports."""
         trained, fetched = done.visits > 0, (given.missing > 0) & (done.fetch_s > 0)
         shards = np.maximum(done.visits, 1) / self._task.shard_samples
         came = np.maximum(done.came, LEAST_PART)
-        before = self._experience(who).after(
+        before = knew.after(
             down_s=done.down_s,
             ship_s=np.where(fetched, done.fetch_s / came, np.nan),
             train_s=np.where(trained, done.train_s / shards, np.nan),
