@@ -41,16 +41,7 @@ def _options() -> argparse.Namespace:
         "what",
         nargs="?",
         default="rpc",
-        choices=[
-            "rpc",
-            "http_stack",
-            "staleness",
-            "feel",
-            "med",
-            "live",
-            "simulation",
-            "decentralised",
-        ],
+        choices=WHAT,
     )
     parser.add_argument("--json", type=Path, metavar="PATH", help="where the figures go")
     parser.add_argument("--quick", action="store_true", help="one round, for a first look")
