@@ -21,6 +21,8 @@
         ├── StorageError        the worker could not keep a result
         └── RemoteError         the function raised something that has no twin here
 
+``MelismaWarning`` is what is told and goes on.
+
 A function that raises a built-in exception raises the same type at the caller, with a
 ``RemoteError`` that holds the remote traceback as its cause.
 """
@@ -31,6 +33,10 @@ from typing import ClassVar
 
 class MelismaError(Exception):
     """The root: catch this to catch whatever Melisma raises on purpose."""
+
+
+class MelismaWarning(UserWarning):
+    """Something that its user should know; the work goes on."""
 
 
 class SettingError(MelismaError, ValueError):

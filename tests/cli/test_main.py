@@ -47,6 +47,30 @@ def test_a_mistake_in_the_program_keeps_its_traceback(monkeypatch: pytest.Monkey
         cli.main()
 
 
+WARNING = """
+import warnings
+import click
+from melisma import cli
+from melisma.errors import MelismaWarning
+
+def warn():
+    warnings.warn("something\\n  happened", MelismaWarning)
+    warnings.warn("another thing", RuntimeWarning)
+
+cli.LazyGroup.get_command = lambda *_: click.Command("run", callback=warn)
+cli.main()
+"""
+
+
+def test_a_warning_of_melisma_is_one_line_and_one_of_others_says_where() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WARNING, "run"], capture_output=True, text=True, check=True
+    )
+    ours, theirs, *_ = done.stderr.splitlines()
+    assert ours == "melisma: something happened"
+    assert theirs == "<string>:9: RuntimeWarning: another thing"
+
+
 @pytest.mark.parametrize("arguments", [["no-such-command"], ["--no-such-option"]])
 def test_wrong_usage_ends_with_exit_code_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(cli.melisma, arguments).exit_code == 2

@@ -1,14 +1,14 @@
 import numpy as np
 import pytest
 
-from melisma.cycle import contents
+from melisma.cycle import rows
 from melisma.cycle.contents import Contents
 from melisma.cycle.rows import Rows
 
 
 @pytest.mark.parametrize("block", [1, 2, 100])
 def test_samples_are_those_of_the_shards_dealt(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    monkeypatch.setattr(contents, "BLOCK", block)
+    monkeypatch.setattr(rows, "BLOCK", block)
     dealt = Rows.of([np.array([0, 2]), np.array([], np.int64), np.array([1, 2, 0])])
     held = Contents(np.array([5, 6, 7]))
     assert held.samples_in(np.array([4, 0, 1]), dealt).tolist() == [12, 0, 18]

@@ -1,11 +1,13 @@
 """Rows in two arrays, beside lists of lists."""
 
 from random import Random
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from melisma.cycle import rows as module
 from melisma.cycle.rows import Rows
 
 lists = st.lists(st.lists(st.integers(0, 99), max_size=4), max_size=9)
@@ -17,7 +19,9 @@ def listed(rows: Rows) -> list[list[int]]:
 
 @given(lists, st.integers(1, 10))
 def test_blocks_are_all_rows_so_many_at_a_time(rows: list[list[int]], size: int) -> None:
-    found = [(at, listed(some)) for at, some in Rows.of(np.array(row) for row in rows).blocks(size)]
+    with patch.object(module, "BLOCK", size):
+        blocks = [*Rows.of(np.array(row) for row in rows).blocks()]
+    found = [(at, listed(some)) for at, some in blocks]
     assert [some for _, some in found] == [rows[at] for at, _ in found]
     assert [row for _, some in found for row in some] == rows
     assert all(len(some) <= size for _, some in found)

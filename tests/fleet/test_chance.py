@@ -1,4 +1,6 @@
+import pickle  # noqa: TID251 - what is copied to processes of one's own
 import time
+from copy import deepcopy
 from itertools import combinations
 from typing import Any
 
@@ -128,5 +130,9 @@ def test_a_generator_of_many_is_a_whole_one() -> None:
         words = seed.generate_state(20), seed.generate_state(9, np.uint64)
         return [children, *(each.tolist() for each in words), seed.entropy, seed.spawn_key]
 
-    together = asked(Generators(1, "train", 3, np.array([9, 2])).of(1))
-    assert together == asked(generator(1, "train", 3, 2))
+    def one() -> np.random.Generator:
+        return Generators(1, "train", 3, np.array([9, 2])).of(1)
+
+    alone = asked(generator(1, "train", 3, 2))
+    for rng in (one(), deepcopy(one()), pickle.loads(pickle.dumps(one()))):
+        assert asked(rng) == alone

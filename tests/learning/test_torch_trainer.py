@@ -52,6 +52,31 @@ def test_a_model_of_layers_is_what_was_asked_for() -> None:
     assert count == model_size("mlp", args).parameters
 
 
+class Fresh(nn.Module):
+    """Puts new weights in the place of the old ones whenever training begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(784, 10))
+
+    def train(self, mode: bool = True) -> "Fresh":
+        self.w = nn.Parameter(self.w.detach().clone())
+        return super().train(mode)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) @ self.w
+
+
+def test_weights_that_a_model_puts_in_place_learn_every_time() -> None:
+    trainer = TorchTrainer(replace(TASK, model=f"{__name__}:Fresh"))
+    first, again = (
+        trainer.train(trainer.initial(), blobs(64), 1, generator(), NEVER).parameters["w"]
+        for _ in range(2)
+    )
+    assert first.any()
+    assert np.array_equal(first, again)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_learns(name: str) -> None:
     args = {"layers": [784, 30, 10]} if name == "mlp" else {}

@@ -120,6 +120,29 @@ def test_nobody_outlives_the_parent_in_the_midst_of_work() -> None:
     assert psutil.wait_procs(children, 10)[1] == []
 
 
+INTERRUPTED = """
+import multiprocessing.util, os, signal
+from melisma.simulation.crew import Crew
+
+multiprocessing.util.register_after_fork(signal, lambda _: os.kill(os.getpid(), signal.SIGINT))
+crew = Crew(lambda common, given: given, 1)
+try:
+    print(list(crew.map(0, range(3))))
+finally:
+    crew.close()
+"""
+
+
+def test_a_signal_just_after_the_fork_is_the_parents() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", INTERRUPTED],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("[0, 1, 2]\n", "")
+
+
 def test_nobody_is_left_when_it_is_closed() -> None:
     before = {child.pid for child in psutil.Process().children()}
     before_that = signal.signal(signal.SIGTERM, lambda *_: None)
@@ -206,9 +229,14 @@ def test_arrays_are_left_for_others_and_read_once_more(size_bytes: int) -> None:
     for size in (30, 4):
         whole = np.arange(size)
         arrays = [whole / 3, whole.reshape(2, -1), whole[::2], np.empty((0, 3))]
-        told, *found = store.read(store.write(["arrays", *arrays]))
+        written = store.write(["arrays", *arrays])
+        # Those that do not lie in one piece are told with the rest.
+        left_bytes = sum(array.nbytes for array in arrays[:2])
+        assert written[1][-1] == (left_bytes if left_bytes <= size_bytes else 0)
+        told, *found = store.read(written)
         assert told == "arrays"
         for array, again in zip(arrays, found, strict=True):
             assert (again.dtype, again.shape) == (array.dtype, array.shape)
             assert np.array_equal(again, array)
-        found[0][0] = 5.0  # it is the reader's own
+        found[0][:] = 5.0  # it is the reader's own
+        assert np.array_equal(store.read(written)[1], arrays[0])

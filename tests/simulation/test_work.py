@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from melisma.cycle.report import Report
 from melisma.cycle.trace import read_trace
-from melisma.errors import DataError
+from melisma.errors import DataError, MelismaWarning
 from melisma.fleet.fleet_file import FleetTable
 from melisma.fleet.muster import muster
 from melisma.fleet.task import Task
@@ -203,6 +203,14 @@ class Scored(Model):
         return nn.Sequential.forward(self, x)
 
 
+class Asking(Model):
+    def forward(self, x):
+        # Neither in the trial, which has few samples, nor one by one does this fail.
+        if self.training and len(x) > 3 and not x.isfinite().all():
+            raise ValueError("there is no such number")
+        return nn.Sequential.forward(self, x)
+
+
 class Large(Model):
     def forward(self, x):
         if self.training and len(x) > 20:
@@ -243,7 +251,17 @@ def test_who_fails_among_many_at_once_is_found_one_by_one(place: Path) -> None:
     assert Report.of(read_trace(place / "kept" / "trace.jsonl")).outcome == "cancelled"
 
 
+def test_what_only_fails_together_is_told_with_what_would_do(place: Path) -> None:
+    (place / "failing.py").write_text(FAILING)
+    says = 'cycle 1 could not be trained together: RuntimeError: vmap.*simulation.work = "train"'
+    with pytest.raises(DataError, match=says):
+        play(staged("batched", model="failing:Asking", batch=32))
+    assert play(staged("train", model="failing:Asking", batch=32)).outcome == "done"
+
+
 def test_updates_that_diverge_are_told() -> None:
     one = staged("batched", **TORCH, optimizer={"name": "sgd", "lr": 1e30}, cycles=1)
-    with pytest.warns(UserWarning, match="cycle 1: 5 of 5 updates hold numbers that are not fin"):
+    with pytest.warns(
+        MelismaWarning, match="cycle 1: 5 of 5 updates hold numbers that are not fin"
+    ):
         play(one)

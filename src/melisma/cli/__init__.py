@@ -10,12 +10,15 @@ import signal
 import sys
 import threading
 import warnings
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
+from typing import Any
 
 import click
 
 from melisma import __version__
-from melisma.errors import MelismaError, SettingError
+from melisma.errors import MelismaError, MelismaWarning, SettingError
 
 SUBCOMMANDS = ("run", "simulate", "compare", "peers", "plan", "bench", "data", "axon")
 
@@ -42,7 +45,7 @@ def melisma() -> None:
 
 def main() -> None:
     """Run the command line; an error of Melisma becomes one line and an exit code."""
-    warnings.showwarning = _show
+    warnings.showwarning = partial(_show, warnings.showwarning)
     if threading.current_thread() is threading.main_thread():
         # Who is asked to end, as services are, ends as by Ctrl-C: what there is is kept.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -60,9 +63,12 @@ def main() -> None:
     sys.exit(code or 0)
 
 
-def _show(message: Warning | str, *_: object, **__: object) -> None:
-    """A warning as one line, too."""
-    click.echo(f"melisma: {message}", err=True)
+def _show(others: Callable[..., None], message: Warning | str, *said: Any, **more: Any) -> None:
+    """A warning of Melisma as one line, too; those of others as ever."""
+    if isinstance(message, MelismaWarning):
+        click.echo(f"melisma: {' '.join(str(message).split())}", err=True)
+    else:
+        others(message, *said, **more)
 
 
 def one_line(error: MelismaError) -> str:

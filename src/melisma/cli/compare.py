@@ -20,7 +20,7 @@ from melisma.cli.output import write
 from melisma.errors import MelismaError, SettingError
 from melisma.simulation.comparison import Comparison, Run, compare
 from melisma.simulation.comparison_picture import picture_of
-from melisma.simulation.heap import keep_memory
+from melisma.simulation.memory import keep_memory
 from melisma.simulation.simulation import Level, Options
 
 

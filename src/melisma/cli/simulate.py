@@ -24,8 +24,8 @@ from melisma.cycle.story import Story
 from melisma.cycle.trace import Step
 from melisma.errors import SettingError
 from melisma.simulation.faults import written
-from melisma.simulation.heap import keep_memory
 from melisma.simulation.invariants import Invariants
+from melisma.simulation.memory import keep_memory
 from melisma.simulation.simulation import Level, Options, Staged, play, stage
 from melisma.simulation.soak import Failure, replay, soaked
 

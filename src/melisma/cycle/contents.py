@@ -4,8 +4,6 @@ import numpy as np
 
 from melisma.cycle.rows import Ints, Rows, spans
 
-BLOCK = 1 << 17  # rows at a time, so that a million that get ten shards each need little room
-
 
 class Contents:
     """Shards go by number: of all those of the orchestrator, or of those on each device."""
@@ -30,7 +28,7 @@ class Contents:
         """Distinct samples in what each was dealt."""
         self._make_room(int(learners.max(initial=-1)) + 1)
         samples = np.zeros(len(dealt), np.int64)
-        for some, part in dealt.blocks(BLOCK):
+        for some, part in dealt.blocks():
             places = np.repeat(self._starts[learners[some]], part.counts) + part.flat
             samples[some] = part.sums(self._samples[places])
         return samples

@@ -8,38 +8,40 @@ from numpy.typing import NDArray
 
 from melisma.cycle.rows import Ints
 
-# A pair is one number: what is sought by, and below it the other.
+# A pair is one number: the key, and below it the value.
 BITS = 32
 BELOW = (1 << BITS) - 1
 
 
 @dataclass(frozen=True, eq=False)
 class Holdings:
-    """Pairs of two numbers, by the first, then by the second."""
+    """Pairs of a key and a value, in order: a deck asks for runs of keys, learners for pairs."""
 
     pairs: Ints
 
-    def plus(self, firsts: Ints, seconds: Ints) -> "Holdings":
+    def plus(self, keys: Ints, values: Ints) -> "Holdings":
         """With these pairs, too."""
-        if not firsts.size:
+        if not keys.size:
             return self
         # Two sorted runs: a stable sort merges them, many times as fast as a set.
-        new = firsts << BITS | seconds
+        new = keys << BITS | values
         new.sort()
         both = np.concatenate([self.pairs, new])
         both.sort(kind="stable")
-        return Holdings(both[np.diff(both, prepend=-1) != 0])
+        first = np.ones(both.size, np.bool_)
+        np.not_equal(both[1:], both[:-1], out=first[1:])
+        return Holdings(both[first])
 
-    def has(self, firsts: Ints, seconds: Ints) -> NDArray[np.bool_]:
-        """Whether there is each of these pairs; fast where like firsts stand together."""
-        sought = firsts << BITS | seconds
+    def has(self, keys: Ints, values: Ints) -> NDArray[np.bool_]:
+        """Whether there is each of these pairs; fast where like keys stand together."""
+        sought = keys << BITS | values
         if not self.pairs.size:
             return np.zeros(sought.size, np.bool_)
-        # Among those with its first number each pair is sought by halves, all pairs at once.
+        # Among those with its key each pair is sought by halves, all pairs at once.
         # There are none behind the last one.
-        firsts = np.minimum(firsts, self._starts.size - 2)
-        low = self._starts[firsts]
-        left = self._starts[firsts + 1] - low
+        keys = np.minimum(keys, self._starts.size - 2)
+        low = self._starts[keys]
+        left = self._starts[keys + 1] - low
         while left.any():
             half = left >> 1
             beyond = (self.pairs.take(low + half, mode="clip") < sought) & (left > 0)
@@ -49,14 +51,14 @@ class Holdings:
         return there
 
     def between(self, first: int, last: int) -> tuple[Ints, Ints]:
-        """The numbers of all pairs whose first one is from `first` to before `last`, in order."""
+        """Keys and values of all pairs with a key from `first` to before `last`, in order."""
         begin, end = np.searchsorted(self.pairs, [first << BITS, last << BITS])
         found = self.pairs[begin:end]
         return found >> BITS, found & BELOW
 
     @cached_property
     def _starts(self) -> Ints:
-        """Where pairs begin with each first number, and with two behind the last."""
+        """Where the pairs of each key begin, and of two behind the last."""
         counts = np.bincount(self.pairs >> BITS)
         return np.cumsum(np.concatenate([[0], counts, [0]]))
 

@@ -55,13 +55,13 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
         counts = self.counts[places]
         return Rows(counts, self.flat[spans(self.starts[places], counts)])
 
-    def blocks(self, size: int) -> Iterator[tuple[slice, "Rows"]]:
-        """So many rows at a time, and which they are."""
-        ends = np.cumsum(self.counts)
-        for first in range(0, len(self), size):
-            some = slice(first, first + size)
-            begin = int(ends[first] - self.counts[first])
-            yield some, Rows(self.counts[some], self.flat[begin : int(ends[some][-1])])
+    def blocks(self) -> Iterator[tuple[slice, "Rows"]]:
+        """Some rows at a time, as `blocks` has them, and which they are."""
+        upto = np.concatenate([[0], np.cumsum(self.counts)])
+        for some in blocks(len(self)):
+            counts = self.counts[some]
+            first, last = upto[some.start], upto[some.start + counts.size]
+            yield some, Rows(counts, self.flat[first:last])
 
 
 def spans(starts: Ints, counts: Ints) -> Ints:

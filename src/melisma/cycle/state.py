@@ -63,7 +63,7 @@ class Learners:
     tells: Ints  # of LETS_OUT
     names: list[str] = field(default_factory=list)
     own: Own = field(default_factory=Own)
-    held: Holdings = NOTHING_HELD  # places in the deck, by whom, as far as updates show
+    held: Holdings = NOTHING_HELD  # (place in the deck, learner), as far as updates show
     busy: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # in this cycle
     new: Rows = NO_ROWS  # to them, of what they were dealt, as places in the deck
 

@@ -78,6 +78,9 @@ class _Known(ISpawnableSeedSequence):
     def __getattr__(self, name: str) -> Any:
         return getattr(self._whole, name)
 
+    def __reduce__(self) -> Any:
+        return np.random.SeedSequence, (self._key,)
+
 
 def _states(key: list[Ints]) -> Words32:
     """As `SeedSequence.generate_state` for keys of four words, a row for each learner."""

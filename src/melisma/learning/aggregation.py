@@ -131,6 +131,11 @@ class Mean:
             field.name: np.array(found[field.name], field.dtype) for field in self._layout.fields
         }
 
+    @property
+    def nbytes(self) -> int:
+        """Of its arrays."""
+        return sum(array.nbytes for array in (*self._sums.values(), *self._whole.values()))
+
     def __bool__(self) -> bool:
         """Whether any update is in it."""
         return self._heaviest > 0

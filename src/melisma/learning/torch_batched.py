@@ -1,9 +1,9 @@
 """Training of many learners as one batched computation with PyTorch.
 
 Learners that begin from the same parameters are stacked along a first axis and step together, a
-chunk at a time. Of the ways to compute a stack the first is
-taken that a trial shows to be right: linear layers and activations by hand, or any model through
-`vmap`. Batches shorter than their neighbours' are filled up with samples that weigh nothing.
+chunk at a time. Of the ways to compute a stack the first is taken that a trial shows to be right:
+linear layers and activations by hand, or any model through `vmap`. Batches shorter than their
+neighbours' are filled up with samples that weigh nothing.
 
 Visits and the order of samples are those of training one by one. Numbers are summed in another
 order: after a few passes parameters agree to a part in 10^4, and 2e-6 where they are near 0.
@@ -175,13 +175,13 @@ class _Stack:
         places += starts[self._order, None, None]
         # Turn by turn from here on.
         self._places, self._counts = np.ascontiguousarray(places.swapaxes(0, 1)), counts.T
+        self._losses = np.zeros(self._counts.shape)
         self._ignores = task.loss != "mse" and bool((self._pool.labels == IGNORED).any())
         self._shares = self._weighed()
         self._weights = [
             _repeated(each, len(works)).requires_grad_(own.requires_grad)
             for each, own in zip(start, trainer.weights.values(), strict=True)
         ]
-        self._losses = np.zeros(self._counts.shape)
 
     def train(self, way: Way) -> Results:
         """Every batch of every learner, and what has come of it."""
@@ -200,7 +200,7 @@ class _Stack:
                     optimizer.step(weights)
                     for each in weights:
                         each.grad = None
-            self._losses[turns, :learners] = torch.stack(losses).numpy()
+            self._losses[turns, :learners] += torch.stack(losses).numpy()
         return self._results()
 
     def _stretches(self) -> Iterator[tuple[slice, int, int]]:
@@ -219,7 +219,10 @@ class _Stack:
             kept = self._pool.labels[self._places] != IGNORED
             counted = np.expand_dims(counted, tuple(range(3, kept.ndim))) & kept
         shares = torch.from_numpy(counted)
-        return shares / shares.sum(tuple(range(2, shares.dim())), keepdim=True)
+        total = shares.sum(tuple(range(2, shares.dim())), keepdim=True)
+        # Where all labels are ignored nobody learns, and there is no loss.
+        self._losses[(total.numpy().reshape(self._counts.shape) == 0) & (self._counts > 0)] = np.nan
+        return shares / total.clamp(min=1)
 
     def _labels(self, places: Ints) -> Tensor:
         labels = self._trainer.labels(self._pool.labels[places])

@@ -1,7 +1,7 @@
 """Training with PyTorch."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cached_property
 from math import nan
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from melisma.errors import DataError, SettingError
+from melisma.fleet.chance import generator
 from melisma.fleet.task import Task
 from melisma.learning.data import Split
 from melisma.learning.models import build, shaped
@@ -53,7 +54,7 @@ class TorchTrainer:
 
     @cached_property
     def weights(self) -> dict[str, Tensor]:
-        """Of the model, by name: to look for them takes as long as a step of a small one."""
+        """Of the model as it was built, by name: to look for them takes as long as a step."""
         return dict(self.model.named_parameters())
 
     def initial(self) -> dict[str, NDArray[Any]]:
@@ -72,7 +73,8 @@ class TorchTrainer:
         self.begin(parameters)
         if not self._task.optimizer.keep:
             self._optimizer = optimizer_for(self._task.optimizer)
-        weights = [*self.weights.values()]
+        # A model may have put others in their place.
+        weights = list(self.model.parameters())
         x, y = self.tensors(samples)
         visits, loss_sum = 0, 0.0
         with _chance_of(rng):
@@ -92,7 +94,7 @@ class TorchTrainer:
         self.model.eval()
         x, y = self.tensors(samples)
         total = Score(0, 0.0, 0)
-        with torch.inference_mode(), _chance(self._task.seed):
+        with torch.inference_mode(), _chance_of(generator(self._task.seed, "score")):
             for some in _parts(np.arange(len(samples)), SCORED):
                 out = self.model(shaped(x[some]))
                 loss = self.loss(out, y[some]).item()
@@ -147,16 +149,11 @@ def trained(parameters: dict[str, NDArray[Any]], visits: int, loss_sum: float) -
     return Trained(parameters, visits, loss_sum / visits if visits else nan)
 
 
-def _chance_of(rng: np.random.Generator) -> AbstractContextManager[None]:
-    """Chance in a model, such as dropout, by the key of the generator; it draws nothing from it."""
-    return _chance(int(rng.bit_generator.seed_seq.generate_state(1)[0]))
-
-
 @contextmanager
-def _chance(seed: int) -> Iterator[None]:
-    """For a while; then as it was."""
+def _chance_of(rng: np.random.Generator) -> Iterator[None]:
+    """Chance in a model, such as dropout, by the key of the generator; it draws nothing from it."""
     with torch.random.fork_rng(devices=()):
-        torch.manual_seed(seed)
+        torch.manual_seed(int(rng.bit_generator.seed_seq.generate_state(1)[0]))
         yield
 
 

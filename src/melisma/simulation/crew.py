@@ -22,12 +22,14 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
-from melisma.simulation.heap import keep_memory
+from melisma.errors import MelismaWarning
+from melisma.simulation.memory import keep_memory
 
 Common = TypeVar("Common")
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 PR_SET_PDEATHSIG = 1  # of `prctl` in Linux
+SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 def can_fork() -> bool:
@@ -68,7 +70,7 @@ class Crew(Generic[Common, Given, Made]):
                     given = (os.getpid(), there, store, work, begin, [*self._lines, here])
                     process = context.Process(target=_serve, args=given, daemon=True)
                     # Signals wait until the process has its own way with them.
-                    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+                    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
                     try:
                         process.start()
                     finally:
@@ -114,8 +116,9 @@ class Crew(Generic[Common, Given, Made]):
                 return
             ready = wait([*busy])
             for line in [each for each in busy if each in ready]:
-                number, each = busy.pop(line)
+                number, each = busy[line]
                 made[number] = self._heard(line, common, each)
+                del busy[line]
                 free += [line] if line in self._lines else []
 
     def close(self) -> None:
@@ -138,7 +141,8 @@ class Crew(Generic[Common, Given, Made]):
             return found
         made = self._work(common, given)
         if self._lines:
-            warnings.warn(f"trained in one process, as others fail: {wrong}", stacklevel=2)
+            said = f"trained in one process, as others fail: {wrong}"
+            warnings.warn(said, MelismaWarning, stacklevel=2)
         self._lines = []
         return made
 
@@ -188,7 +192,7 @@ def _serve(
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     keep_memory()
     begin()
     common: list[Common] = []

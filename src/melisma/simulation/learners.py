@@ -23,7 +23,7 @@ from melisma.cycle.learner import (
     reserve_s,
     subset_shards,
 )
-from melisma.cycle.rows import BLOCK, Ints, Rows, blocks
+from melisma.cycle.rows import Ints, Rows, blocks
 from melisma.fleet.estimates import Estimate
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task
@@ -88,7 +88,7 @@ class Learners:
         self._learned = np.zeros((len(LEARNED), 3, count))
         self._learned[:, 2] = 1.0
         self._measured = np.zeros(count, np.bool_)
-        self._held = NOTHING_HELD  # by whom, which shards
+        self._held = NOTHING_HELD  # (learner, shard)
         self._new: list[tuple[Ints, Ints]] = []  # held, too
         self._holds = np.zeros(count, np.int64)
         self._free_s = np.zeros(count)
@@ -141,6 +141,8 @@ class Learners:
         none = (asked == 0) & awake & np.isfinite(says_s)
         if none.any() and order.deadline_s == deadline_s:
             # Nothing to do, and no cycle that would tell: maybe it can do more by now.
+            if (none & new).any():
+                self._stored()  # what it fetched to measure itself it has
             self._benchmark(who[none], says_s[none], deadline_s)
         return says_s, asked
 
@@ -156,8 +158,7 @@ class Learners:
         self._devices.enter(order.cycle, order.learners[places])
         shards = order.shards.some(places)
         parts = [
-            self._train(order, places[at], samples[at], some, at_s)
-            for at, some in shards.blocks(BLOCK)
+            self._train(order, places[at], samples[at], some, at_s) for at, some in shards.blocks()
         ]
         self._stored()
         return Handed.joined(parts or [self._train(order, places, samples, shards, at_s)])

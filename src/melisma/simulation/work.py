@@ -15,7 +15,7 @@ import numpy as np
 
 from melisma.cycle.events import Floats
 from melisma.cycle.rows import Ints, Rows
-from melisma.errors import DataError, MelismaError
+from melisma.errors import DataError, MelismaError, MelismaWarning
 from melisma.fleet.chance import Generators
 from melisma.learning import batched
 from melisma.learning.aggregation import Mean
@@ -123,6 +123,7 @@ class Training:
             warnings.warn(
                 f"cycle {job.cycle}: {mean.left_out} of {order.size} updates hold numbers that are "
                 "not finite, and are left out of the mean; optimizer.lr may be too large",
+                MelismaWarning,
                 stacklevel=2,
             )
         if mean:
@@ -146,8 +147,8 @@ class Training:
         # What optimisers keep must stay in one process.
         alone = parts == 1 or cores == 1 or self._task.optimizer.keep
         if self._crew is None and not alone and can_fork():
-            # Sums are of twice the precision; losses are few.
-            room_bytes = 2 * self._layout.size_bytes + (1 << 20)
+            # Losses are few.
+            room_bytes = Mean(self._layout).nbytes + (1 << 20)
             begin = train_on_one_thread
             self._crew = Crew(self._trained, min(cores, parts), begin, room_bytes)
         return None if alone else self._crew
@@ -179,14 +180,16 @@ class Training:
     def _together(
         self, job: Job, start: Arrays, works: list[batched.Work]
     ) -> Iterator[batched.Results]:
-        with _told(f"cycle {job.cycle} could not be trained"):
-            try:
-                yield from batched.train_many(self._task, self._trainer, start, works)
-            except Exception:
-                # Whose samples are to blame is known one by one.
-                for place, work in enumerate(works):
-                    self._trained_alone(job, place, start, work)
-                raise
+        try:
+            yield from batched.train_many(self._task, self._trainer, start, works)
+        except Exception as error:
+            # Whose samples are to blame is known one by one.
+            for place, work in enumerate(works):
+                self._trained_alone(job, place, start, work)
+            raise DataError(
+                f"cycle {job.cycle} could not be trained together: {told(error)}; "
+                'one by one it can, by simulation.work = "train"'
+            ) from error
 
     def _trained_alone(self, job: Job, place: int, start: Arrays, work: batched.Work) -> Trained:
         learner = int(job.learners[place])
