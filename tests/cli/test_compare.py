@@ -81,6 +81,16 @@ def test_it_prints_a_row_a_scheme_and_who_was_first(place: Path) -> None:
     assert re.search(r"\w+ reached [\d.]+% first, after [\d.]+ s on average; \w+", rest[-1])
 
 
+@pytest.mark.parametrize("faults", ["crash 1 at 1", "5"])
+def test_faults_are_told(place: Path, faults: str) -> None:
+    asked = ("--schemes", "dab", "--seeds", "1", "--work", "timing", "--faults", faults)
+    words = parsed(compare(*asked, "--json").stdout)["faults"]
+    assert words
+    assert words == faults or faults == "5"
+    text = " ".join(compare(*asked).stdout.split())
+    assert f"with faults ({words}) in every run" in text
+
+
 def test_without_training_no_column_is_about_accuracy(place: Path) -> None:
     result = compare("--schemes", "equal,staleness", "--seeds", "2", "--work", "timing")
     assert result.exit_code == 0, result.output

@@ -124,7 +124,7 @@ def test_soaking_ends_well_where_nothing_breaks(melisma: Callable[..., Said]) ->
         (["--soak", "3", "--faults", "clock 0 by 1.1"], "--soak draws faults by itself"),
         (["--scheme", "med"], "plans no cycle of one task"),
         (["--soak", "3", "--work", "train"], "--soak passes time and trains nothing"),
-        (["--deadline", "-1"], "deadline_s is -1; expected seconds, more than 0"),
+        (["--deadline", "-1"], "deadline_s is -1; expected more than 0, less than"),
         (["--scheme", "equal", "--learners", "2000"], "task.toml: task: 2000 learners"),
         (["--learners", "0"], "0 is not in the range"),
         (["--work", "play"], "'play' is not one of"),

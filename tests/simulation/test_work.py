@@ -259,6 +259,16 @@ def test_what_only_fails_together_is_told_with_what_would_do(place: Path) -> Non
     assert play(staged("train", model="failing:Asking", batch=32)).outcome == "done"
 
 
+def test_a_run_ends_where_nobody_learns_for_three_cycles(place: Path) -> None:
+    wild = {"optimizer": {"name": "sgd", "lr": 1e30}, "cycles": 5}
+    with (
+        pytest.warns(MelismaWarning, match="5 of 5 updates"),
+        pytest.raises(DataError, match="3 cycles in a row no update was finite"),
+    ):
+        play(staged("batched", **TORCH, **wild), place / "kept")
+    assert len(Report.of(read_trace(place / "kept" / "trace.jsonl")).cycles) == 3
+
+
 def test_updates_that_diverge_are_told() -> None:
     one = staged("batched", **TORCH, optimizer={"name": "sgd", "lr": 1e30}, cycles=1)
     with pytest.warns(

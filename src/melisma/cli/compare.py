@@ -33,7 +33,9 @@ from melisma.simulation.simulation import Level, Options
 @click.option("--learners", type=click.IntRange(1), help="So many, in the fleet's proportions.")
 @click.option("--work", type=click.Choice(get_args(Level)), help="Instead of what the task says.")
 @click.option("--accuracy", type=float, help="Take the time to it; 0.97, for example.")
-@click.option("--faults", default="", help="What goes wrong in every run, in words.")
+@click.option(
+    "--faults", default="", help="What goes wrong in every run, in words; a number draws some."
+)
 @click.option("--picture", type=FILE, metavar="FILE.svg", help="Draw it into this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(  # noqa: PLR0913 - one argument an option

@@ -116,6 +116,7 @@ def _notes(found: Comparison) -> list[str]:
         said = [f"accuracy of {found.target.accuracy:.2%}: {FROM[found.target.origin]}"]
     if len(found.seeds) == 1:
         said.append("one seed, so no confidence intervals")
+    said += [f"with faults ({found.faults}) in every run"] if found.faults else []
     return [*said, *(line for scheme in found.schemes for line in _failed(found, scheme))]
 
 

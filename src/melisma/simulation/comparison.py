@@ -22,6 +22,7 @@ from melisma.errors import SettingError
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.student import student_t
 from melisma.fleet.task import Task, read_task
+from melisma.simulation.faults import written
 from melisma.simulation.simulation import AS_THEY_SAY, Level, Options, simulate, stage
 
 Origin = Literal["asked", "task", "lowest", "none"]
@@ -146,6 +147,7 @@ class Comparison:
     seeds: tuple[int, ...]
     runs: tuple[Run, ...]
     target: Target = Target()
+    faults: str = ""  # of every run, in words
 
     def of(self, scheme: str) -> tuple[Run, ...]:
         """The runs of a scheme, in the order of seeds."""
@@ -191,6 +193,7 @@ class Comparison:
                 "cycles": self.task.cycles,
                 "deadline_s": self.task.deadline_s,
                 "seeds": self.seeds,
+                "faults": self.faults,
                 "accuracy": self.target.accuracy,
                 "accuracy_from": self.target.origin,
                 "schemes": [self._told(scheme) for scheme in self.schemes],
@@ -240,7 +243,7 @@ def compare(  # noqa: PLR0913 - what, where, by which schemes, how often, and ho
     asked = _asked(read, level, accuracy)
     for scheme in schemes:
         # What cannot run at all is said before anything has.
-        stage(task, fleet, replace(options, scheme=scheme, seed=seeds[0]))
+        staged = stage(task, fleet, replace(options, scheme=scheme, seed=seeds[0]))
     runs = []
     for seed, scheme in product(seeds, schemes):
         report = simulate(task, fleet, replace(options, scheme=scheme, seed=seed))
@@ -248,7 +251,8 @@ def compare(  # noqa: PLR0913 - what, where, by which schemes, how often, and ho
             raise KeyboardInterrupt
         runs.append(Run.of(report))
         watch(runs[-1])
-    return compared(read, level, tuple(schemes), tuple(runs), asked)
+    found = compared(read, level, tuple(schemes), tuple(runs), asked)
+    return replace(found, faults=written(staged.scene.faults))
 
 
 def compared(

@@ -19,6 +19,7 @@ from melisma.cycle.state import State
 from melisma.cycle.trace import Step
 from melisma.errors import MelismaError
 from melisma.simulation.agenda import Agenda
+from melisma.simulation.interruption import interruptible
 from melisma.simulation.learners import Handed, Learners
 from melisma.simulation.post import Deliver, Flight, Post
 from melisma.simulation.presence import Presence, leaves_s
@@ -63,9 +64,11 @@ class Driver:
         """To the end."""
         self.hear(self._scene.submitted())
         self.joined(np.flatnonzero(self._presence.there))
-        while self.finish is None:
-            if not isfinite(self._agenda.next_s) or not self._agenda.go_on():
-                raise MelismaError("the run hangs: nothing is to come, and it is not over")
+        with interruptible() as check:
+            while self.finish is None:
+                check()
+                if not isfinite(self._agenda.next_s) or not self._agenda.go_on():
+                    raise MelismaError("the run hangs: nothing is to come, and it is not over")
         return self.finish
 
     def hear(self, event: Any) -> None:

@@ -255,7 +255,7 @@ class Learners:
         left_s = seconds - (began_s - at_s) * self.clock[who] - takes.carry_s
         some, fetched = self._subset(who, left_s, takes)
         fetch_s = takes.ship_s * fetched
-        warm_s = WARM_UPS * task.batch * takes.sample_s
+        warm_s = WARM_UPS * min(task.batch, task.shard_samples) * takes.sample_s
         shard_s = task.shard_samples * takes.sample_s
         time_s = np.maximum(left_s - fetch_s - warm_s, 0.0)
         whole = np.clip(np.floor(time_s / shard_s), 1, np.maximum(some, 1))

@@ -24,6 +24,7 @@ from melisma.peer.topology import Topology
 from melisma.simulation.agenda import Agenda
 from melisma.simulation.delays import Delays
 from melisma.simulation.faults import Fault
+from melisma.simulation.interruption import interruptible
 from melisma.simulation.invariants import BrokenError
 
 Made = Callable[[str, str], tuple[Node, Steps]]
@@ -107,8 +108,10 @@ class PeerDriver:
             if fault.kind in ("crash", "vanish"):
                 for who in fault.who:
                     self._agenda.add(fault.at_s, partial(self._dies, fault, who))
-        while not self._over() and self._agenda.go_on():
-            self._check_for_life()
+        with interruptible() as check:
+            while not self._over() and self._agenda.go_on():
+                check()
+                self._check_for_life()
         return [self._report(name) for name in self._scene.topology.names if name in self._seats]
 
     # What happens to nodes.

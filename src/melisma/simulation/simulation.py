@@ -53,9 +53,11 @@ class Options:
             known = ", ".join(get_args(Level))
             raise SettingError(f"work is {self.work!r}; expected one of {known}")
         if self.seed is not None and not 0 <= self.seed < 2**63:
-            raise SettingError(f"seed is {self.seed}; expected a number of at least 0")
+            raise SettingError(f"seed is {self.seed}; expected 0 to {2**63 - 1}")
         if self.deadline_s is not None and not 0 < self.deadline_s < LONGEST_S:
-            raise SettingError(f"deadline_s is {self.deadline_s:g}; expected seconds, more than 0")
+            raise SettingError(
+                f"deadline_s is {self.deadline_s:g}; expected more than 0, less than {LONGEST_S:g}"
+            )
 
 
 AS_THEY_SAY = Options()

@@ -8,6 +8,7 @@ from pathlib import Path
 from melisma.errors import MelismaError
 from melisma.simulation.driver import Driver
 from melisma.simulation.faults import Fault, written
+from melisma.simulation.interruption import interruptible
 from melisma.simulation.invariants import checked
 from melisma.simulation.scene import Scene, with_faults
 from melisma.simulation.simulation import Options
@@ -25,9 +26,11 @@ class Failure:
 
 def soaked(scene_of: Callable[[int], Scene], seeds: range) -> Iterator[Failure | None]:
     """A schedule of faults for each seed; where it breaks something, the shortest that does."""
-    for seed in seeds:
-        scene = with_faults(scene_of(seed), seed)
-        yield _shortest(scene, seed) if broken(scene) else None
+    with interruptible() as check:
+        for seed in seeds:
+            check()
+            scene = with_faults(scene_of(seed), seed)
+            yield _shortest(scene, seed) if broken(scene) else None
 
 
 def broken(scene: Scene) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 
 from melisma.cycle.events import Floats
 from melisma.cycle.rows import Ints, Rows
+from melisma.cycle.training import EMPTY
 from melisma.errors import DataError, MelismaError, MelismaWarning
 from melisma.fleet.chance import Generators
 from melisma.learning import batched
@@ -101,6 +102,7 @@ class Training:
         self.parameters: Arrays = material.trainer.initial()
         self._layout = Layout.of(self.parameters)
         self._own: dict[int, Trainer] = {}
+        self._lost = 0  # cycles in a row
         # Learners that a process of its own is for.
         self._least = 1 if one_by_one else batched.STACK
         self._crew: Crew[Arrays, Part, tuple[Mean, Floats]] | None = None
@@ -125,6 +127,13 @@ class Training:
                 "not finite, and are left out of the mean; optimizer.lr may be too large",
                 MelismaWarning,
                 stacklevel=2,
+            )
+        self._lost = 0 if mean else self._lost + 1
+        if self._lost == EMPTY:
+            # As live, where such updates are refused and the cycle is empty.
+            raise DataError(
+                f"{EMPTY} cycles in a row no update was finite, and nothing was learnt; "
+                "optimizer.lr may be too large"
             )
         if mean:
             self.parameters = mean.arrays()
