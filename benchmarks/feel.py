@@ -27,7 +27,7 @@ from benchmarks import machine, table
 from benchmarks.effort import peak_mb, timed
 from melisma.allocation.checks import Floats
 from melisma.allocation.feel import feel
-from melisma.allocation.radio import RadioPlan, RadioProblem
+from melisma.allocation.radio_problem import RadioPlan, RadioProblem
 from melisma.allocation.slots import downlink_end_s, end_s, slots
 from melisma.fleet.channel import Channel, placed_m
 

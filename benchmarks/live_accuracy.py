@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import live_flower, live_ours
-from melisma.learning.data import load
+from melisma.learning.data.datasets import load
 
 GOAL, LEARNERS, TIMES, LIMIT_S = 0.9, 4, 3, 300.0
 TASK = {

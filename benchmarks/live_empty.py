@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.fleet.task import Task
-from melisma.learning.data import DataSet, Split
+from melisma.learning.data.datasets import DataSet, Split
 from melisma.learning.parameters import Arrays
 from melisma.learning.trainer import Score, Trained
 

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from melisma import axon
-from melisma.live.device import Device, Emulated
+from melisma.live.learner.device import Device, Emulated
 
 PACED_S = 5.0
 FETCHED_BYTES = {15e6: 4_000_000, 300e6: 60_000_000}

@@ -44,7 +44,9 @@ def size(quick: bool) -> dict[str, Any]:
         wheel = _wheel(folder)
         python, ours = _installed(folder / "ours", wheel, "constraints.txt")
         theirs = _installed(folder / "theirs", FLWR, None)[1]
-        imports = _said(python, "import melisma.cli, melisma.live.training, melisma.live.agent")
+        imports = _said(
+            python, "import melisma.cli, melisma.live.training, melisma.live.learner.agent"
+        )
     return {"rows": {"melisma, core": ours, FLWR: theirs}, "imports": imports, "own_s": 0.0}
 
 

@@ -19,7 +19,7 @@ from benchmarks import environments, machine, processes, table
 from benchmarks.med_instances import instance, with_budget
 from benchmarks.med_peers import SOLVERS
 from melisma.allocation.med import cheapest, med
-from melisma.allocation.shared import SharedProblem
+from melisma.allocation.shared_problem import SharedProblem
 
 REQUIREMENTS = "requirements-solvers.txt"
 PROVEN = {"10 x 3": (10, 3), "20 x 3": (20, 3), "20 x 5": (20, 5), "30 x 3": (30, 3)}

@@ -13,7 +13,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.allocation.shared import SharedProblem
+from melisma.allocation.shared_problem import SharedProblem
 
 Floats = NDArray[np.float64]
 

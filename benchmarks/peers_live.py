@@ -31,9 +31,9 @@ import numpy as np
 
 from benchmarks import environments, processes
 from melisma.fleet.task import Task
-from melisma.learning.data import DataSet, Split, load
+from melisma.learning.data.datasets import DataSet, Split, load
 from melisma.learning.trainers import trainer_for
-from melisma.live.peers import run_peers
+from melisma.live.peer.local_group import run_peers
 from melisma.peer.group import Group, Peers, parts_of
 from melisma.peer.settings import Aet, Algorithm, Gossip
 from melisma.peer.topology import topology_for

@@ -7,11 +7,11 @@ import numpy as np
 
 from melisma.fleet.task import Task
 from melisma.peer.group import Group, Peers
-from melisma.peer.report import PeerReport
 from melisma.peer.settings import Aet, Algorithm, Event, Gossip, Local
 from melisma.peer.topology import topology_for
-from melisma.simulation.delays import Delays
-from melisma.simulation.peer_run import PeerOptions, simulate_peers
+from melisma.runs.peer_report import PeerReport
+from melisma.simulation.peers.delays import Delays
+from melisma.simulation.peers.peer_simulation import PeerOptions, simulate_peers
 
 SAMPLES = 32_000
 """Of each node, whatever the batch."""

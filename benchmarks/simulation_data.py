@@ -1,6 +1,6 @@
 """A part of MNIST to train on, so that slow devices end a pass within some seconds."""
 
-from melisma.learning.data import DataSet, Split, load
+from melisma.learning.data.datasets import DataSet, Split, load
 
 SAMPLES = 6600
 

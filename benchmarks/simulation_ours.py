@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from melisma.cycle.events import Aggregated, Evaluated
-from melisma.cycle.trace import Step
+from melisma.fleet.fleet_builder import muster
 from melisma.fleet.fleet_file import FleetTable
-from melisma.fleet.muster import muster
 from melisma.fleet.task import Task
+from melisma.runs.trace import Step
 from melisma.simulation.simulation import play, stage
 
 SAMPLES = 60_000

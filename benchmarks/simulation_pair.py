@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from melisma.cycle.report import Report
+from melisma.runs.report import Report
 
 
 def main() -> None:

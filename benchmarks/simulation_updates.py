@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import environments, processes, simulation_ours
-from melisma.learning.data import load
+from melisma.learning.data.datasets import load
 from melisma.learning.trainers import trainer_for
 
 PFL, FLOWER = "requirements-pfl.txt", "requirements-flower-sim.txt"

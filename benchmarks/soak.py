@@ -13,13 +13,13 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from melisma.cycle.report import Report
-from melisma.cycle.trace import Step
+from melisma.runs.report import Report
+from melisma.runs.trace import Step
+from melisma.simulation.compute.compute import Timing
 from melisma.simulation.driver import Driver
-from melisma.simulation.scene import Scene, with_faults
+from melisma.simulation.fault_search import replay, soaked
+from melisma.simulation.scenario import Scene, with_faults
 from melisma.simulation.simulation import Options, stage
-from melisma.simulation.soak import replay, soaked
-from melisma.simulation.work import Timing
 
 FOLDER = Path("examples/soak")
 PAGE = Path("docs/simulation/figures/soak.md")

@@ -24,7 +24,7 @@ from scipy.optimize import minimize
 
 from benchmarks import machine, table
 from benchmarks.effort import peak_mb, timed
-from melisma.allocation.one_task import CyclePlan, CycleProblem
+from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
 from melisma.allocation.shares import by_weight
 from melisma.allocation.staleness import staleness
 from melisma.allocation.staleness.relaxed import relaxed_updates

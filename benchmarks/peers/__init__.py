@@ -28,7 +28,7 @@ class Peer:
 
 # Ray's clusters ask for a token; one of our own keeps it from leaving one in the home folder.
 _RAY = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
-_CODEC = "import asyncio, melisma.axon.codec"
+_CODEC = "import asyncio, melisma.axon.codec.encoding"
 _OURS = "import melisma.axon"
 _ECRG = "import axon.client"
 

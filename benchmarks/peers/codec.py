@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from melisma.axon import codec, message
+from melisma.axon.codec import encoding, message
 
 LENGTH_BYTES = 8
 
 
 def encode(value: object) -> list[message.Buffer]:
     """The buffers that stand for a value on the wire, behind the length of them all."""
-    first, *rest = message.message_buffers(codec.encode(value))
+    first, *rest = message.message_buffers(encoding.encode(value))
     length = len(first) + message.buffers_bytes(rest)
     return [length.to_bytes(LENGTH_BYTES, "big") + first, *rest]
 
 
 def decode(data: bytes | memoryview) -> Any:
     """The value of what came behind the length."""
-    return codec.decode(message.parse_message(data))
+    return encoding.decode(message.parse_message(data))

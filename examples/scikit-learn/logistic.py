@@ -8,7 +8,7 @@ from sklearn.linear_model import SGDClassifier
 
 from melisma.errors import DataError
 from melisma.fleet.task import Task
-from melisma.learning.data import Split
+from melisma.learning.data.datasets import Split
 from melisma.learning.trainer import Score, Trained
 
 Arrays = Mapping[str, Any]

@@ -15,7 +15,8 @@ What is where::
     fleet/       what devices are: profiles, links, states, estimates, emulation, the two TOML files
     allocation/  who trains how much: problem -> plan, one scheme a file
     learning/    what is trained: data, shards, models, trainers, benchmark, aggregation, metrics
-    cycle/       the global update cycle as a state machine; its trace and report
+    cycle/       the global update cycle as a state machine: events in, commands out
+    runs/        the record of a run: trace, folder, progress, report, pictures
     peer/        training without an orchestrator, as state machines: AET-SGD and its baselines
     live/        the cycle on the wall clock: orchestrator, learners and peers as processes
     simulation/  the same machines in virtual time: faults, comparisons, up to a million learners
@@ -36,6 +37,7 @@ __all__ = [
     "fleet",
     "peer",
     "run_peers",
+    "runs",
     "simulate",
     "simulate_peers",
     "simulation",
@@ -45,18 +47,18 @@ __all__ = [
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from melisma import allocation, axon, errors, fleet, peer, simulation
-    from melisma.cycle.report import Report
-    from melisma.live.peers import run_peers
+    from melisma import allocation, axon, errors, fleet, peer, runs, simulation
+    from melisma.live.peer.local_group import run_peers
     from melisma.live.training import train
-    from melisma.simulation.peer_run import simulate_peers
+    from melisma.runs.report import Report
+    from melisma.simulation.peers.peer_simulation import simulate_peers
     from melisma.simulation.simulation import simulate
 else:
     _FROM = {
-        "Report": "cycle.report",
-        "run_peers": "live.peers",
+        "Report": "runs.report",
+        "run_peers": "live.peer.local_group",
         "simulate": "simulation.simulation",
-        "simulate_peers": "simulation.peer_run",
+        "simulate_peers": "simulation.peers.peer_simulation",
         "train": "live.training",
     }
 

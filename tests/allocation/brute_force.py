@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from melisma.allocation.shared import SharedProblem
+from melisma.allocation.shared_problem import SharedProblem
 
 Point = tuple[float, float]
 

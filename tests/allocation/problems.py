@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.earliest import earliest
-from melisma.allocation.one_task import CycleProblem
 from melisma.errors import SettingError
 
 COSTS = st.sampled_from([0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 2.5]) | st.floats(0.01, 5.0)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import Bounds, minimize
 
-from melisma.allocation.radio import RadioProblem
+from melisma.allocation.radio_problem import RadioProblem
 from melisma.fleet.channel import Channel, placed_m
 
 KINDS = ("cpu", "gpu", "mixed")

@@ -16,11 +16,11 @@ from melisma.allocation.dab import dab
 from melisma.allocation.equal import equal
 from melisma.allocation.staleness import staleness
 from melisma.errors import SettingError
-from melisma.fleet.chance import generator
 from melisma.fleet.channel import Channel
 from melisma.fleet.estimates import Estimate, Estimates
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.muster import read_fleet
+from melisma.fleet.fleet_builder import read_fleet
+from melisma.fleet.rng import generator
 from melisma.fleet.states import StateCosts
 from melisma.fleet.task import Task, read_task
 

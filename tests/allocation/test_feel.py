@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from melisma.allocation.checks import Floats
 from melisma.allocation.feel import feel
 from melisma.allocation.feel.uplink import Uplink
-from melisma.allocation.radio import RadioPlan, RadioProblem
+from melisma.allocation.radio_problem import RadioPlan, RadioProblem
 from melisma.allocation.slots import downlink_end_s, end_s, full, online, random, slots
 from tests.allocation.radios import (
     KINDS,

@@ -7,13 +7,13 @@ import pytest
 from scipy import optimize, sparse
 
 from benchmarks.med_instances import instance, with_budget
-from melisma.allocation.med import cheapest, curves, infeasible, levels, med, solver
-from melisma.allocation.med.bids import bids
-from melisma.allocation.med.kinds import kinds_of
+from melisma.allocation.med import cheapest, curves, diagnosis, levels, med, solver
+from melisma.allocation.med.learner_classes import kinds_of
 from melisma.allocation.med.levels import soonest
 from melisma.allocation.med.market import market
 from melisma.allocation.med.rounding import placed
-from melisma.allocation.shared import SharedPlan, SharedProblem
+from melisma.allocation.med.smoothed_dual import bids
+from melisma.allocation.shared_problem import SharedPlan, SharedProblem
 from melisma.errors import InfeasibleError, SettingError
 from tests.allocation.brute_force import least_sum
 
@@ -530,7 +530,7 @@ def test_a_search_without_a_plan_ends_some_time_after_its_limit(
     problem = instance(100, 5, 0)
     least = 212.0
     monkeypatch.setattr(solver, "WORK", 1e6)
-    monkeypatch.setattr(infeasible, "WORK", 1e6)
+    monkeypatch.setattr(diagnosis, "WORK", 1e6)
     with pytest.raises(InfeasibleError, match="nor is it proven that there is none") as caught:
         med(with_budget(problem, least * 0.998), time_limit_s=0.1)
     assert caught.value.nearest["budget"] < least * 1.02
@@ -558,7 +558,7 @@ def test_a_deadline_beyond_all_levels_changes_nothing(deadline_s: float) -> None
 
 
 def test_a_refusal_of_deadlines_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(infeasible, "WORK", 2e6)
+    monkeypatch.setattr(diagnosis, "WORK", 2e6)
     problem = instance(20, 5, 1)
     short = changed(problem, deadline_s=problem.deadline_s * 0.05, budget=np.inf)
     with pytest.raises(InfeasibleError, match="times as long") as caught:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from melisma.allocation import schemes
-from melisma.allocation.one_task import CycleProblem
+from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.schemes import SCHEMES, Given, scheme_named
 from melisma.errors import SettingError
 from tests.allocation.radios import fleet

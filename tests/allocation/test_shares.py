@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from melisma.allocation.one_task import CycleProblem
+from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.shares import by_weight, fill
 from tests.allocation.problems import cycle_problems
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from melisma.allocation.costs import Costs
+from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.dab import dab, dab_shards
 from melisma.allocation.equal import equal
-from melisma.allocation.one_task import CycleProblem
 from melisma.allocation.proportional import proportional
 from melisma.allocation.synchronous import synchronous
 from melisma.errors import InfeasibleError, SettingError

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import Bounds, minimize
 
-from melisma.allocation.radio import RadioProblem
+from melisma.allocation.radio_problem import RadioProblem
 from melisma.allocation.slots import full, online, random, slots
 from melisma.errors import SettingError
 from tests.allocation.radios import KINDS, changed, fleet, in_order

@@ -4,8 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.equal import equal
-from melisma.allocation.one_task import CycleProblem
 from melisma.allocation.staleness import staleness
 from melisma.allocation.synchronous import synchronous
 from melisma.errors import InfeasibleError, SettingError

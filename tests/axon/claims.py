@@ -11,8 +11,14 @@ from typing import Any, Final
 from msgspec.msgpack import Ext
 from msgspec.msgpack import encode as pack
 
-from melisma.axon.codec import decode
-from melisma.axon.message import MAGIC, PRELUDE, Message, message_buffers, parse_message
+from melisma.axon.codec.encoding import decode
+from melisma.axon.codec.message import (
+    MAGIC,
+    PRELUDE,
+    Message,
+    message_buffers,
+    parse_message,
+)
 from melisma.errors import MalformedError
 
 BILLION: Final = 1 << 30

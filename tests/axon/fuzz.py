@@ -24,9 +24,9 @@ import msgspec
 import torch
 from msgspec.msgpack import Ext
 
-from melisma.axon.codec import decode, decode_arguments, encode, encode_arguments
-from melisma.axon.message import Message, message_buffers, parse_message
-from melisma.axon.outcome import exception_message, remote_exception
+from melisma.axon.codec.encoding import decode, decode_arguments, encode, encode_arguments
+from melisma.axon.codec.message import Message, message_buffers, parse_message
+from melisma.axon.codec.outcome import exception_message, remote_exception
 from melisma.errors import AxonError, TooLargeError
 from tests.axon.values import TYPES, everything
 

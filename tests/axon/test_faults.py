@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from melisma import axon
-from melisma.axon.codec import encode_arguments
-from melisma.axon.message import message_buffers
+from melisma.axon.codec.encoding import encode_arguments
+from melisma.axon.codec.message import message_buffers
 from melisma.errors import UnreachableError
 from tests.axon.functions_served import RUNS, a_worker
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from melisma.axon.message import Message
+from melisma.axon.codec.message import Message
 from tests.axon.fuzz import corpus, joined, mutant, put_together, read, rebuilt, taken_apart
 from tests.axon.values import pack
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from msgspec.msgpack import Ext
 
-from melisma.axon.codec import decode, encode
-from melisma.axon.message import Message, message_buffers, parse_message
-from melisma.axon.records import record_types
+from melisma.axon.codec.encoding import decode, encode
+from melisma.axon.codec.message import Message, message_buffers, parse_message
+from melisma.axon.codec.records import record_types
 
 Array = np.ndarray[Any, Any]
 Dtype = np.dtype[Any]

@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 from melisma import axon
 from melisma.cli import bench, bench_device, melisma
-from melisma.cli.bench_run import fetching
+from melisma.cli.bench_measurement import fetching
 from melisma.errors import SettingError
 from melisma.fleet.emulation import Link
 from melisma.fleet.task import Task
-from melisma.learning.shards import Shard
+from melisma.learning.data.shards import Shard
 
 # Data of three numbers, and a trainer that is done at once: what is tested here is the command.
 MODULE = """

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from melisma.cli import melisma
 from melisma.errors import SettingError
-from melisma.learning.data import DATA
+from melisma.learning.data.datasets import DATA
 
 
 @pytest.fixture(autouse=True)

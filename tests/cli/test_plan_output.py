@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from melisma.allocation.one_task import CyclePlan, CycleProblem
+from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
 from melisma.allocation.schemes import SCHEMES, Given, Scheme
-from melisma.cli import plan_report
+from melisma.cli.views import plan_data
 from melisma.errors import InfeasibleError
-from melisma.fleet.muster import read_fleet
+from melisma.fleet.fleet_builder import read_fleet
 from melisma.fleet.task import read_task
 from tests.cli.test_plan import (
     CELL,
@@ -184,7 +184,7 @@ def test_numbers_of_an_error_become_names(monkeypatch: pytest.MonkeyPatch, plan:
             "learner 3 and task 1", constraint="x", miss=1, nearest={}, learners=[3], tasks=[1]
         )
 
-    monkeypatch.setattr(plan_report, "shared_problem", refuse)
+    monkeypatch.setattr(plan_data, "shared_problem", refuse)
     code, out, _ = plan(*arguments(*MED))
     assert code == 1
     assert "learner 3 and task 1 (that is nano-04; task mnist-cn)" in out
@@ -240,7 +240,7 @@ def test_the_page_lists_the_fields_of_a_refusal(plan: Plan, tmp_path: Path) -> N
 
 def test_rows_of_learners_are_made_when_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     task, fleet = read_task(EXAMPLES / CLUSTER[0]), read_fleet(EXAMPLES / CLUSTER[1])
-    found = plan_report.report(SCHEMES["dab"], [task], fleet, 1.0)["learners"]
+    found = plan_data.report(SCHEMES["dab"], [task], fleet, 1.0)["learners"]
     assert len(found) == 4
     assert [row["name"] for row in found.first(2)] == ["pi-1", "pi-2"]
     assert len(list(found.first(9))) == 4

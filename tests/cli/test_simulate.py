@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from melisma import cli
-from melisma.simulation import memory, soak
+from melisma.simulation import fault_search
+from melisma.simulation.compute import memory
 
 TASK = """
 [task]
@@ -102,7 +103,7 @@ def test_a_schedule_that_breaks_something_is_printed_as_a_command(
     def breaks(scene: Any) -> str:
         return "oh" if any(fault.kind == "clock" for fault in scene.faults) else ""
 
-    monkeypatch.setattr(soak, "broken", breaks)
+    monkeypatch.setattr(fault_search, "broken", breaks)
     code, out, _ = melisma("--soak", "12", "--scheme", "equal", "--learners", "3")
     assert code == 1
     found = [line.strip() for line in out.splitlines() if line.startswith("  melisma simulate")]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
 from melisma.allocation.dab import dab_shards
-from melisma.allocation.one_task import CyclePlan, CycleProblem
 from melisma.allocation.schemes import SCHEMES, Given, Scheme
 from melisma.errors import InfeasibleError, SettingError
 from tests.allocation.problems import cycle_problems, who_got_what

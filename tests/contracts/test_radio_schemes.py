@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from melisma.allocation.radio import RadioPlan
+from melisma.allocation.radio_problem import RadioPlan
 from melisma.allocation.schemes import SCHEMES, Given, Scheme
 from tests.allocation.radios import KINDS, fleet, in_order
 

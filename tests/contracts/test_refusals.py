@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from melisma.allocation.one_task import CycleProblem
+from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.schemes import SCHEMES, Given, Scheme
 from melisma.errors import InfeasibleError
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from melisma.allocation.schemes import SCHEMES, Scheme
-from melisma.allocation.shared import SharedPlan, SharedProblem
+from melisma.allocation.shared_problem import SharedPlan, SharedProblem
 from melisma.errors import InfeasibleError
 
 ROWS = [row for row in SCHEMES.values() if row.problem == "shared"]

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from melisma.allocation import dab_shards
-from melisma.cycle import commands as do
-from melisma.cycle import events as ev
+from melisma.cycle import commands, events
 from melisma.cycle.machine import step
-from melisma.cycle.rows import NO_ROWS, Rows
+from melisma.cycle.ragged import NO_ROWS, Rows
 from melisma.cycle.state import State
-from melisma.cycle.trace import Step
 from melisma.fleet.fleet_file import Tells
 from melisma.fleet.task import Sizes, Task
+from melisma.runs.trace import Step
 
 SHARD = 10
 
@@ -44,7 +43,7 @@ class Device:
     tells: Tells = "costs"
     own: int = 0
 
-    def costs(self) -> ev.Floats:
+    def costs(self) -> events.Floats:
         """As reported: measured ten times, nearly without a spread."""
         means = (self.train_s, self.ship_s, self.fixed_s)
         return np.array([[mean, 1e-6 * mean, 10.0] for mean in means])
@@ -56,8 +55,8 @@ class Play:
 
     task: Task
     devices: list[Device]
-    change: Callable[[ev.Event], list[ev.Event]] = lambda event: [event]
-    coming: list[tuple[float, int, ev.Event]] = field(default_factory=list)
+    change: Callable[[events.Event], list[events.Event]] = lambda event: [event]
+    coming: list[tuple[float, int, events.Event]] = field(default_factory=list)
     trace: list[Step] = field(default_factory=list)
     held: dict[int, set[int]] = field(default_factory=dict)
     accuracy: float = 0.5
@@ -69,12 +68,14 @@ class Play:
         samples = np.full(self.task.shards if central else 0, SHARD)
         count = len(self.devices)
         self.say(
-            ev.TaskSubmitted(at_s=0.0, run="r1", task=self.task, learners=count, samples=samples)
+            events.TaskSubmitted(
+                at_s=0.0, run="r1", task=self.task, learners=count, samples=samples
+            )
         )
         for number, device in enumerate(self.devices):
             own = Rows.of([np.full(device.own, SHARD)]) if device.own else NO_ROWS
             self.say(
-                ev.LearnersJoined(
+                events.LearnersJoined(
                     at_s=0.1,
                     learners=np.array([number]),
                     names=(f"device-{number}",),
@@ -90,35 +91,35 @@ class Play:
                 self.act(event.at_s, command)
         return self.trace
 
-    def say(self, event: ev.Event) -> None:
+    def say(self, event: events.Event) -> None:
         for each in self.change(event):
             self.said += 1
             heapq.heappush(self.coming, (each.at_s, self.said, each))
 
-    def act(self, now_s: float, command: do.Command) -> None:
+    def act(self, now_s: float, command: commands.Command) -> None:
         match command:
-            case do.Benchmark(learners=learners):
+            case commands.Benchmark(learners=learners):
                 for one in learners:
                     costs = self.devices[one].costs()[:, :, None]
                     self.say(
-                        ev.EstimatesReported(
+                        events.EstimatesReported(
                             at_s=now_s + self.devices[one].train_s,
                             learners=np.array([one]),
                             costs=costs,
                         )
                     )
-            case do.AskBound():
+            case commands.AskBound():
                 self.bound(now_s, command)
-            case do.Dispatch():
+            case commands.Dispatch():
                 self.dispatch(now_s, command)
-            case do.Wake(at_s=at_s):
-                self.say(ev.TimeReached(at_s=at_s))
-            case do.Aggregate(cycle=cycle):
-                self.say(ev.Aggregated(at_s=now_s + 0.01, cycle=cycle, seconds=0.01))
-            case do.Evaluate(cycle=cycle):
+            case commands.Wake(at_s=at_s):
+                self.say(events.TimeReached(at_s=at_s))
+            case commands.Aggregate(cycle=cycle):
+                self.say(events.Aggregated(at_s=now_s + 0.01, cycle=cycle, seconds=0.01))
+            case commands.Evaluate(cycle=cycle):
                 self.accuracy += 0.1
                 self.say(
-                    ev.Evaluated(
+                    events.Evaluated(
                         at_s=now_s + 0.02,
                         cycle=cycle,
                         loss=1 / self.accuracy,
@@ -127,7 +128,7 @@ class Play:
                     )
                 )
 
-    def bound(self, now_s: float, command: do.AskBound) -> None:
+    def bound(self, now_s: float, command: commands.AskBound) -> None:
         for one, held in zip(command.learners.tolist(), command.held.tolist(), strict=True):
             device = self.devices[one]
             passes = self.task.passes or 1
@@ -135,7 +136,7 @@ class Play:
                 command.deadline_s, device.train_s, device.ship_s, device.fixed_s, passes, held
             )
             self.say(
-                ev.BoundsReported(
+                events.BoundsReported(
                     at_s=now_s + 0.01,
                     learners=np.array([one]),
                     cycle=command.cycle,
@@ -144,7 +145,7 @@ class Play:
                 )
             )
 
-    def dispatch(self, now_s: float, command: do.Dispatch) -> None:
+    def dispatch(self, now_s: float, command: commands.Dispatch) -> None:
         for place, one in enumerate(command.learners.tolist()):
             device, shards = self.devices[one], command.shards[place].tolist()
             held = self.held.setdefault(one, set())
@@ -158,7 +159,7 @@ class Play:
             half_s = device.fixed_s / 2
             phases = np.array([[0.0, half_s, ship_s, 0.0, train_s, half_s]])
             self.say(
-                ev.UpdatesReceived(
+                events.UpdatesReceived(
                     at_s=now_s + device.fixed_s + ship_s + train_s,
                     learners=np.array([one]),
                     cycle=command.cycle,
@@ -171,6 +172,6 @@ class Play:
             )
 
 
-def commands(trace: list[Step], kind: type) -> list[Any]:
+def emitted(trace: list[Step], kind: type) -> list[Any]:
     """All commands of a kind, in order."""
     return [command for each in trace for command in each.commands if isinstance(command, kind)]

@@ -8,11 +8,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from melisma.cycle import commands as do
-from melisma.cycle import events as ev
-from melisma.cycle.assignments import Assignment, Status
-from melisma.cycle.rows import NO_ROWS, Rows
-from melisma.cycle.trace import Step
+from melisma.cycle import commands, events
+from melisma.cycle.ragged import NO_ROWS, Rows
+from melisma.runs.assignments import Assignment, Status
+from melisma.runs.trace import Step
 from tests.cycle.acted import task
 
 LEARNERS, SHARDS = 7, 12
@@ -37,25 +36,25 @@ class Naive:
         for said in (step.event, *step.commands):
             getattr(self, type(said).__name__, lambda _: None)(said)
 
-    def TaskSubmitted(self, event: ev.TaskSubmitted) -> None:  # noqa: N802
+    def TaskSubmitted(self, event: events.TaskSubmitted) -> None:  # noqa: N802
         self.samples = event.samples
 
-    def LearnersJoined(self, event: ev.LearnersJoined) -> None:  # noqa: N802
+    def LearnersJoined(self, event: events.LearnersJoined) -> None:  # noqa: N802
         if len(event.own):
             self.own |= dict(zip(event.learners.tolist(), event.own, strict=True))
 
-    def LearnersLeft(self, event: ev.LearnersLeft) -> None:  # noqa: N802
+    def LearnersLeft(self, event: events.LearnersLeft) -> None:  # noqa: N802
         for key in self.work:
             if key[1] in event.learners:
                 self.end(key, "left", event.reason, self.now_s)
 
-    def ProgressReported(self, event: ev.ProgressReported) -> None:  # noqa: N802
+    def ProgressReported(self, event: events.ProgressReported) -> None:  # noqa: N802
         for learner, visits in zip(event.learners.tolist(), event.visits.tolist(), strict=True):
             keys = [key for key in self.work if key[:2] == (event.cycle, learner)]
             if keys and self.work[max(keys)].status == "training":
                 self.work[max(keys)] = replace(self.work[max(keys)], visits=visits)
 
-    def UpdatesReceived(self, event: ev.UpdatesReceived) -> None:  # noqa: N802
+    def UpdatesReceived(self, event: events.UpdatesReceived) -> None:  # noqa: N802
         for place, key in enumerate(keys(event)):
             if key not in self.work or self.work[key].status in ("in", "refused"):
                 continue
@@ -70,11 +69,11 @@ class Naive:
             )
             self.end(key, "refused" if event.refused else "in", event.refused, came_s)
 
-    def Aggregated(self, event: ev.Aggregated) -> None:  # noqa: N802
+    def Aggregated(self, event: events.Aggregated) -> None:  # noqa: N802
         for key, loss in zip(self.averaged, event.loss.tolist(), strict=False):
             self.work[key] = replace(self.work[key], loss=loss)
 
-    def Dispatch(self, command: do.Dispatch) -> None:  # noqa: N802
+    def Dispatch(self, command: commands.Dispatch) -> None:  # noqa: N802
         self.began_s.setdefault(command.cycle, self.now_s)
         for place, (key, shards) in enumerate(zip(keys(command), command.shards, strict=True)):
             self.work[key] = Assignment(
@@ -89,12 +88,12 @@ class Naive:
                 predicted_s=float(command.predicted_s[place]),
             )
 
-    def Withdraw(self, command: do.Withdraw) -> None:  # noqa: N802
+    def Withdraw(self, command: commands.Withdraw) -> None:  # noqa: N802
         late = self.now_s >= self.began_s.get(command.cycle, nan) + DEADLINE_S
         for key in keys(command):
             self.end(key, "late" if late else "dropped", command.reason, self.now_s)
 
-    def Aggregate(self, command: do.Aggregate) -> None:  # noqa: N802
+    def Aggregate(self, command: commands.Aggregate) -> None:  # noqa: N802
         self.averaged = keys(command)
         for key, weight in zip(self.averaged, command.weights.tolist(), strict=True):
             self.work[key] = replace(self.work[key], weight=weight)
@@ -136,7 +135,7 @@ class _Chance:
                 yield self.something(cycle)
             yield self.time(), [self.withdraw(cycle), self.aggregate(cycle)]
             loss = self.rng.random(len(self.naive.averaged) * self.rng.integers(0, 2))
-            yield ev.Aggregated(at_s=self.now_s, cycle=cycle, seconds=0.1, loss=loss), []
+            yield events.Aggregated(at_s=self.now_s, cycle=cycle, seconds=0.1, loss=loss), []
 
     def something(self, cycle: int) -> tuple[Any, list[Any]]:
         what = self.rng.integers(0, 8)
@@ -144,12 +143,12 @@ class _Chance:
             visits = self.rng.integers(0, 50, LEARNERS)
             who = self.some()
             at_s = self.later()
-            progress = ev.ProgressReported(
+            progress = events.ProgressReported(
                 at_s=at_s, learners=who, cycle=cycle, visits=visits[: who.size]
             )
             return progress, []
         if what == 1:
-            left = ev.LearnersLeft(
+            left = events.LearnersLeft(
                 at_s=self.later(), learners=self.some(), reason=f"why {self.now_s}"
             )
             return left, []
@@ -168,14 +167,14 @@ class _Chance:
         self.now_s += float(self.rng.random() * 3)
         return self.now_s
 
-    def time(self) -> ev.TimeReached:
-        return ev.TimeReached(at_s=self.later())
+    def time(self) -> events.TimeReached:
+        return events.TimeReached(at_s=self.later())
 
-    def submitted(self) -> ev.TaskSubmitted:
+    def submitted(self) -> events.TaskSubmitted:
         settings = task(mode="federated" if self.federated else "parallelized")
         samples = self.rng.integers(1, 20, 0 if self.federated else SHARDS)
         names = tuple(f"device-{k}" for k in range(LEARNERS))
-        return ev.TaskSubmitted(
+        return events.TaskSubmitted(
             at_s=0.0,
             run="r1",
             task=settings,
@@ -185,9 +184,9 @@ class _Chance:
             rates=RATES,
         )
 
-    def joined(self, who: Any) -> ev.LearnersJoined:
+    def joined(self, who: Any) -> events.LearnersJoined:
         sizes = [self.rng.integers(1, 20, SHARDS + learner) for learner in who.tolist()]
-        return ev.LearnersJoined(
+        return events.LearnersJoined(
             at_s=self.later(),
             learners=who,
             names=tuple(f"device-{k}" for k in who.tolist()),
@@ -195,10 +194,10 @@ class _Chance:
             own=Rows.of(sizes) if self.federated else NO_ROWS,
         )
 
-    def dispatch(self, cycle: int) -> do.Dispatch:
+    def dispatch(self, cycle: int) -> commands.Dispatch:
         who = self.some()
         dealt = [self.rng.permutation(SHARDS)[: self.rng.integers(0, SHARDS)] for _ in who]
-        return do.Dispatch(
+        return commands.Dispatch(
             reason="chance",
             learners=who,
             cycle=cycle,
@@ -210,14 +209,14 @@ class _Chance:
             predicted_s=np.where(self.rng.random(who.size) < 0.5, nan, 3.0),
         )
 
-    def withdraw(self, cycle: int) -> do.Withdraw:
+    def withdraw(self, cycle: int) -> commands.Withdraw:
         who = self.some()
         attempts = self.rng.integers(1, 4, who.size)
-        return do.Withdraw(reason="over", learners=who, cycle=cycle, attempts=attempts)
+        return commands.Withdraw(reason="over", learners=who, cycle=cycle, attempts=attempts)
 
-    def aggregate(self, cycle: int) -> do.Aggregate:
+    def aggregate(self, cycle: int) -> commands.Aggregate:
         taken = [k for k, each in self.naive.work.items() if k[0] == cycle and each.done]
-        return do.Aggregate(
+        return commands.Aggregate(
             reason="all are in",
             cycle=cycle,
             learners=np.array([key[1] for key in taken], np.int64),
@@ -225,11 +224,11 @@ class _Chance:
             weights=self.rng.random(len(taken)),
         )
 
-    def updates(self, cycle: int) -> ev.UpdatesReceived:
+    def updates(self, cycle: int) -> events.UpdatesReceived:
         who, began_s = self.some(), self.now_s
         came_s = began_s + np.sort(self.rng.random(who.size))
         self.now_s = float(came_s[-1])
-        return ev.UpdatesReceived(
+        return events.UpdatesReceived(
             at_s=self.now_s,
             learners=who,
             cycle=cycle,
@@ -237,7 +236,7 @@ class _Chance:
             visits=self.rng.integers(0, 60, who.size),
             shipped=self.rng.integers(0, 5, who.size),
             loss=self.rng.random(who.size),
-            phases=self.rng.random((who.size, len(ev.PHASES))),
+            phases=self.rng.random((who.size, len(events.PHASES))),
             came_s=came_s,
             refused="not finite" if self.rng.random() < 0.2 else "",
         )
@@ -253,7 +252,7 @@ def one_by_one(trace: list[Step]) -> list[Step]:
 
 
 def split(event: Any) -> list[Any]:
-    if isinstance(event, ev.TaskSubmitted) or not hasattr(event, "learners"):
+    if isinstance(event, events.TaskSubmitted) or not hasattr(event, "learners"):
         return [event]
     return [_alone(event, place) for place in range(event.learners.size)]
 
@@ -264,6 +263,6 @@ def _alone(event: Any, place: int) -> Any:
         values = getattr(event, name)
         rows = isinstance(values, Rows)
         said[name] = values.some(np.array([place])[: len(values)]) if rows else values[place:][:1]
-    if isinstance(event, ev.UpdatesReceived):
-        said |= {"at_s": float(event.came_s[place]), "came_s": ev.NO_NUMBERS}
+    if isinstance(event, events.UpdatesReceived):
+        said |= {"at_s": float(event.came_s[place]), "came_s": events.NO_NUMBERS}
     return msgspec.structs.replace(event, **said)

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from melisma.cycle.cache_index import NOTHING_HELD, Holdings
 from melisma.cycle.dealing import Deck
-from melisma.cycle.holdings import NOTHING_HELD, Holdings
-from melisma.cycle.rows import Ints, Rows
+from melisma.cycle.ragged import Ints, Rows
 
 SHARDS = 12
 counts = st.lists(st.integers(0, SHARDS), min_size=1, max_size=6)

@@ -9,13 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from melisma.allocation import SCHEMES
-from melisma.cycle import commands as do
-from melisma.cycle import events as ev
+from melisma.cycle import commands, events
 from melisma.cycle.machine import step
 from melisma.cycle.state import Work
-from melisma.cycle.trace import Step, line
 from melisma.errors import MelismaError, SettingError
-from tests.cycle.acted import SHARD, Device, Play, commands, task
+from melisma.runs.trace import Step, line
+from tests.cycle.acted import SHARD, Device, Play, emitted, task
 
 CYCLE_SCHEMES = ["dab", "equal", "proportional", "synchronous", "staleness"]
 FLEET = [Device(0.1), Device(0.3), Device(0.8)]
@@ -26,13 +25,13 @@ def of_scheme(name: str, **said: Any) -> Any:
     return task(scheme=name, passes=passes, **said)
 
 
-def finish(trace: list[Step]) -> do.Finish:
-    (only,) = commands(trace, do.Finish)
-    assert isinstance(only, do.Finish)
+def finish(trace: list[Step]) -> commands.Finish:
+    (only,) = emitted(trace, commands.Finish)
+    assert isinstance(only, commands.Finish)
     return only
 
 
-def events(trace: list[Step], kind: type) -> list[Any]:
+def received(trace: list[Step], kind: type) -> list[Any]:
     return [each.event for each in trace if isinstance(each.event, kind)]
 
 
@@ -41,27 +40,27 @@ def test_every_scheme_trains_all_cycles(scheme: str) -> None:
     play = Play(of_scheme(scheme), FLEET)
     trace = play.run()
     assert finish(trace).outcome == "done"
-    assert [each.cycle for each in commands(trace, do.Dispatch)] == [1, 2, 3]
-    assert [each.cycle for each in commands(trace, do.Aggregate)] == [1, 2, 3]
-    assert [each.cycle for each in commands(trace, do.Evaluate)] == [1, 2, 3]
+    assert [each.cycle for each in emitted(trace, commands.Dispatch)] == [1, 2, 3]
+    assert [each.cycle for each in emitted(trace, commands.Aggregate)] == [1, 2, 3]
+    assert [each.cycle for each in emitted(trace, commands.Evaluate)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("scheme", CYCLE_SCHEMES)
 def test_nobody_gets_a_shard_twice_in_a_cycle(scheme: str) -> None:
-    for dispatch in commands(Play(of_scheme(scheme), FLEET).run(), do.Dispatch):
+    for dispatch in emitted(Play(of_scheme(scheme), FLEET).run(), commands.Dispatch):
         for shards in dispatch.shards:
             assert len(set(shards.tolist())) == shards.size
 
 
 @pytest.mark.parametrize("scheme", ["equal", "proportional", "synchronous", "staleness"])
 def test_planned_cycles_hand_out_each_shard_once(scheme: str) -> None:
-    for dispatch in commands(Play(of_scheme(scheme), FLEET).run(), do.Dispatch):
+    for dispatch in emitted(Play(of_scheme(scheme), FLEET).run(), commands.Dispatch):
         assert sorted(np.concatenate(dispatch.shards).tolist()) == list(range(20))
 
 
 def test_every_shard_is_seen_before_any_is_seen_again() -> None:
     seen = np.zeros(20, np.int64)
-    for dispatch in commands(Play(task(), [Device(0.7), Device(0.9)]).run(), do.Dispatch):
+    for dispatch in emitted(Play(task(), [Device(0.7), Device(0.9)]).run(), commands.Dispatch):
         seen += np.bincount(np.concatenate(dispatch.shards), minlength=20)
         assert seen.max() - seen.min() <= 1
     assert seen.max() > 1
@@ -71,8 +70,11 @@ def test_every_shard_is_seen_before_any_is_seen_again() -> None:
 def test_weights_are_samples_less_what_was_not_visited(scheme: str) -> None:
     play = Play(of_scheme(scheme, cycles=1), [Device(0.1), Device(3.0)])
     trace = play.run()
-    (dispatch,), (aggregate,) = commands(trace, do.Dispatch), commands(trace, do.Aggregate)
-    visits = {int(e.learners[0]): int(e.visits[0]) for e in events(trace, ev.UpdatesReceived)}
+    (dispatch,), (aggregate,) = (
+        emitted(trace, commands.Dispatch),
+        emitted(trace, commands.Aggregate),
+    )
+    visits = {int(e.learners[0]): int(e.visits[0]) for e in received(trace, events.UpdatesReceived)}
     for learner, weight in zip(aggregate.learners.tolist(), aggregate.weights, strict=True):
         place = dispatch.learners.tolist().index(learner)
         samples = dispatch.shards[place].size * SHARD
@@ -84,47 +86,51 @@ def test_only_the_scheme_s_needs_are_asked_for() -> None:
     for scheme in CYCLE_SCHEMES:
         trace = Play(of_scheme(scheme), FLEET).run()
         needs = SCHEMES[scheme].needs
-        assert bool(commands(trace, do.Benchmark)) == (needs == "costs")
-        assert bool(commands(trace, do.AskBound)) == (needs == "bounds")
+        assert bool(emitted(trace, commands.Benchmark)) == (needs == "costs")
+        assert bool(emitted(trace, commands.AskBound)) == (needs == "bounds")
 
 
 def first_dispatch(trace: list[Step]) -> Step:
-    return next(each for each in trace if any(isinstance(c, do.Dispatch) for c in each.commands))
+    return next(
+        each for each in trace if any(isinstance(c, commands.Dispatch) for c in each.commands)
+    )
 
 
 def test_slow_benchmarks_are_waited_for_while_answers_come() -> None:
     """Longer than any deadline, as long as the next answer is not much later than the last."""
     fleet = [Device(1.0), Device(4.0), Device(15.0)]
     trace = Play(of_scheme("proportional", deadline_s=1.0), fleet).run()
-    reported = events(trace, ev.EstimatesReported)
+    reported = received(trace, events.EstimatesReported)
     assert first_dispatch(trace).event is reported[2]
     assert reported[2].at_s > 15
 
 
 @pytest.mark.parametrize("scheme", ["dab", "proportional"])
 def test_who_never_answers_is_not_waited_for_twice(scheme: str) -> None:
-    def silent(event: ev.Event) -> list[ev.Event]:
-        told = isinstance(event, ev.BoundsReported | ev.EstimatesReported)
+    def silent(event: events.Event) -> list[events.Event]:
+        told = isinstance(event, events.BoundsReported | events.EstimatesReported)
         return [] if told and event.learners[0] == 1 else [event]  # type: ignore[attr-defined]
 
     trace = Play(of_scheme(scheme, cycles=4), FLEET, silent).run()
     assert finish(trace).outcome == "done"
     began = [
-        each.event.at_s for each in trace if any(isinstance(c, do.Dispatch) for c in each.commands)
+        each.event.at_s
+        for each in trace
+        if any(isinstance(c, commands.Dispatch) for c in each.commands)
     ]
     assert began[0] >= 20.0
     # Later cycles take what training takes: nobody waits for the silent one again.
     assert all(after - before < 11.5 for before, after in pairwise(began))
-    assert {tuple(d.learners.tolist()) for d in commands(trace, do.Dispatch)} == {(0, 2)}
+    assert {tuple(d.learners.tolist()) for d in emitted(trace, commands.Dispatch)} == {(0, 2)}
 
 
 def test_a_shard_counts_as_held_when_an_update_shows_it() -> None:
-    def lost(event: ev.Event) -> list[ev.Event]:
-        gone = isinstance(event, ev.UpdatesReceived) and event.learners[0] == 1
+    def lost(event: events.Event) -> list[events.Event]:
+        gone = isinstance(event, events.UpdatesReceived) and event.learners[0] == 1
         return [] if gone else [event]
 
     trace = Play(task(cycles=5), [Device(0.7), Device(0.9)], lost).run()
-    asked = commands(trace, do.AskBound)
+    asked = emitted(trace, commands.AskBound)
     assert all(each.held[each.learners.tolist().index(1)] == 0 for each in asked)
     assert any(each.held[0] > 0 for each in asked)
 
@@ -133,7 +139,7 @@ def test_nobody_is_promised_what_another_gets() -> None:
     trace = Play(task(cycles=12, seed=3), [Device(0.25), Device(0.35), Device(0.6)]).run()
     held: dict[int, set[int]] = {0: set(), 1: set(), 2: set()}
     for ask, dispatch in zip(
-        commands(trace, do.AskBound), commands(trace, do.Dispatch), strict=True
+        emitted(trace, commands.AskBound), emitted(trace, commands.Dispatch), strict=True
     ):
         together = sum(shards.size for shards in dispatch.shards)
         for place, learner in enumerate(dispatch.learners.tolist()):
@@ -146,17 +152,17 @@ def test_nobody_is_promised_what_another_gets() -> None:
 
 def test_learners_that_cannot_make_it_are_left_out_and_measured_anew() -> None:
     trace = Play(of_scheme("synchronous"), [Device(0.1), Device(0.2), Device(12.0)]).run()
-    dispatches = commands(trace, do.Dispatch)
+    dispatches = emitted(trace, commands.Dispatch)
     assert [d.learners.tolist() for d in dispatches] == [[0, 1]] * 3
     assert "device-2 cannot make it" in dispatches[0].reason
-    again = commands(trace, do.Benchmark)[1:]
+    again = emitted(trace, commands.Benchmark)[1:]
     assert [b.learners.tolist() for b in again] == [[2]] * 3
     assert finish(trace).outcome == "done"
 
 
 def test_a_deadline_that_nobody_can_meet_is_refused_with_one_that_would_do() -> None:
     trace = Play(task(deadline_s=0.05), FLEET).run()
-    assert not commands(trace, do.Dispatch)
+    assert not emitted(trace, commands.Dispatch)
     reason = finish(trace).reason
     # One shard of the fastest: 0.2 fixed, 0.1 to ship, twice 0.1 to train; and a margin.
     assert "by 0.6" in reason
@@ -167,7 +173,7 @@ def test_a_deadline_that_nobody_can_meet_is_refused_with_one_that_would_do() -> 
 
 def test_a_plan_that_cannot_be_found_is_refused_with_what_would_do() -> None:
     trace = Play(of_scheme("staleness", deadline_s=0.6), FLEET).run()
-    assert not commands(trace, do.Dispatch)
+    assert not emitted(trace, commands.Dispatch)
     assert "deadline_s of" in finish(trace).reason
 
 
@@ -179,9 +185,9 @@ def test_a_refusal_names_learners() -> None:
 def test_a_refusal_names_learners_by_the_run_s_own_numbers() -> None:
     """The first has left: what a scheme calls 0 is number 1 here."""
 
-    def leaving(event: ev.Event) -> list[ev.Event]:
-        if isinstance(event, ev.LearnersJoined) and event.learners[0] == 0:
-            return [ev.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="broken")]
+    def leaving(event: events.Event) -> list[events.Event]:
+        if isinstance(event, events.LearnersJoined) and event.learners[0] == 0:
+            return [events.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="broken")]
         return [event]
 
     fleet = [Device(0.1), Device(12.0), Device(14.0)]
@@ -190,94 +196,102 @@ def test_a_refusal_names_learners_by_the_run_s_own_numbers() -> None:
 
 
 def test_an_update_counts_once() -> None:
-    def doubled(event: ev.Event) -> list[ev.Event]:
-        return [event, event] if isinstance(event, ev.UpdatesReceived) else [event]
+    def doubled(event: events.Event) -> list[events.Event]:
+        return [event, event] if isinstance(event, events.UpdatesReceived) else [event]
 
     once, twice = Play(task(), FLEET), Play(task(), FLEET, doubled)
     for one, other in zip(
-        commands(once.run(), do.Aggregate), commands(twice.run(), do.Aggregate), strict=True
+        emitted(once.run(), commands.Aggregate),
+        emitted(twice.run(), commands.Aggregate),
+        strict=True,
     ):
         assert one.learners.tolist() == other.learners.tolist()
         assert one.weights.tolist() == other.weights.tolist()
-    repeated = commands(twice.trace, do.Withdraw)
+    repeated = emitted(twice.trace, commands.Withdraw)
     assert repeated
     assert {"it was counted before, or its cycle is closed"} == {each.reason for each in repeated}
 
 
 def test_a_late_update_is_dropped_and_its_learner_told() -> None:
-    def delayed(event: ev.Event) -> list[ev.Event]:
-        if isinstance(event, ev.UpdatesReceived) and event.learners[0] == 2 and event.cycle == 1:
+    def delayed(event: events.Event) -> list[events.Event]:
+        if (
+            isinstance(event, events.UpdatesReceived)
+            and event.learners[0] == 2
+            and event.cycle == 1
+        ):
             fields = {name: getattr(event, name) for name in event.__struct_fields__}
-            return [ev.UpdatesReceived(**fields | {"at_s": event.at_s + 5.0})]
+            return [events.UpdatesReceived(**fields | {"at_s": event.at_s + 5.0})]
         return [event]
 
     trace = Play(task(), FLEET, delayed).run()
-    aggregates = commands(trace, do.Aggregate)
+    aggregates = emitted(trace, commands.Aggregate)
     assert aggregates[0].learners.tolist() == [0, 1]
     assert aggregates[1].learners.tolist() == [0, 1, 2]
-    withdrawn, late = commands(trace, do.Withdraw)
+    withdrawn, late = emitted(trace, commands.Withdraw)
     assert withdrawn.learners.tolist() == late.learners.tolist() == [2]
     assert "tail" in withdrawn.reason
     assert finish(trace).outcome == "done"
 
 
 def test_the_tail_is_bounded_and_forgets() -> None:
-    def dawdling(event: ev.Event) -> list[ev.Event]:
-        if isinstance(event, ev.UpdatesReceived) and event.learners[0] == 2 and event.cycle < 8:
+    def dawdling(event: events.Event) -> list[events.Event]:
+        if isinstance(event, events.UpdatesReceived) and event.learners[0] == 2 and event.cycle < 8:
             fields = {name: getattr(event, name) for name in event.__struct_fields__}
-            return [ev.UpdatesReceived(**fields | {"at_s": event.at_s + 0.99})]
+            return [events.UpdatesReceived(**fields | {"at_s": event.at_s + 0.99})]
         return [event]
 
     trace = Play(task(cycles=14), FLEET, dawdling).run()
-    tails = [each.tail_s for each in commands(trace, do.Dispatch)]
+    tails = [each.tail_s for each in emitted(trace, commands.Dispatch)]
     assert max(tails) <= 5.0
     assert tails[-1] == pytest.approx(1.0)
 
 
 def test_a_cycle_closes_at_the_deadline_and_its_tail() -> None:
-    def lost(event: ev.Event) -> list[ev.Event]:
-        gone = isinstance(event, ev.UpdatesReceived) and event.learners[0] == 2
+    def lost(event: events.Event) -> list[events.Event]:
+        gone = isinstance(event, events.UpdatesReceived) and event.learners[0] == 2
         return [] if gone else [event]
 
     trace = Play(task(cycles=1), FLEET, lost).run()
-    began = next(s.event.at_s for s in trace if any(isinstance(c, do.Dispatch) for c in s.commands))
+    began = next(
+        s.event.at_s for s in trace if any(isinstance(c, commands.Dispatch) for c in s.commands)
+    )
     closed = next(
-        s.event.at_s for s in trace if any(isinstance(c, do.Aggregate) for c in s.commands)
+        s.event.at_s for s in trace if any(isinstance(c, commands.Aggregate) for c in s.commands)
     )
     assert closed - began == pytest.approx(10.0 * 1.1)
 
 
 def test_a_refused_update_is_not_waited_for() -> None:
-    def broken(event: ev.Event) -> list[ev.Event]:
-        if isinstance(event, ev.UpdatesReceived) and event.learners[0] == 0:
+    def broken(event: events.Event) -> list[events.Event]:
+        if isinstance(event, events.UpdatesReceived) and event.learners[0] == 0:
             fields = {name: getattr(event, name) for name in event.__struct_fields__}
-            return [ev.UpdatesReceived(**fields | {"refused": "weight is no number"})]
+            return [events.UpdatesReceived(**fields | {"refused": "weight is no number"})]
         return [event]
 
     trace = Play(task(), FLEET, broken).run()
-    assert [each.learners.tolist() for each in commands(trace, do.Aggregate)] == [[1, 2]] * 3
-    assert {each.reason for each in commands(trace, do.Withdraw)} == {"weight is no number"}
-    assert all(each.reason == "all are in" for each in commands(trace, do.Aggregate))
+    assert [each.learners.tolist() for each in emitted(trace, commands.Aggregate)] == [[1, 2]] * 3
+    assert {each.reason for each in emitted(trace, commands.Withdraw)} == {"weight is no number"}
+    assert all(each.reason == "all are in" for each in emitted(trace, commands.Aggregate))
 
 
 def test_three_empty_cycles_end_the_run_and_say_why() -> None:
-    def lost(event: ev.Event) -> list[ev.Event]:
-        return [] if isinstance(event, ev.UpdatesReceived) else [event]
+    def lost(event: events.Event) -> list[events.Event]:
+        return [] if isinstance(event, events.UpdatesReceived) else [event]
 
     trace = Play(task(cycles=9), FLEET, lost).run()
     assert finish(trace).outcome == "failed"
     assert "3 cycles in a row were empty" in finish(trace).reason
     assert "nobody handed in anything" in finish(trace).reason
-    aggregates = commands(trace, do.Aggregate)
+    aggregates = emitted(trace, commands.Aggregate)
     assert [each.learners.size for each in aggregates] == [0, 0]
     assert all(each.reason.startswith("empty") for each in aggregates)
 
 
 def test_when_all_updates_are_refused_the_end_says_why() -> None:
-    def broken(event: ev.Event) -> list[ev.Event]:
-        if isinstance(event, ev.UpdatesReceived):
+    def broken(event: events.Event) -> list[events.Event]:
+        if isinstance(event, events.UpdatesReceived):
             fields = {name: getattr(event, name) for name in event.__struct_fields__}
-            return [ev.UpdatesReceived(**fields | {"refused": "weight is no number"})]
+            return [events.UpdatesReceived(**fields | {"refused": "weight is no number"})]
         return [event]
 
     assert "weight is no number" in finish(Play(task(), FLEET, broken).run()).reason
@@ -286,12 +300,12 @@ def test_when_all_updates_are_refused_the_end_says_why() -> None:
 def test_a_plan_that_fails_once_is_tried_again_with_new_measurements() -> None:
     slow: list[int] = []
 
-    def stumbling(event: ev.Event) -> list[ev.Event]:
-        if isinstance(event, ev.Aggregated) and event.cycle == 1:
+    def stumbling(event: events.Event) -> list[events.Event]:
+        if isinstance(event, events.Aggregated) and event.cycle == 1:
             slow.append(1)
             worse = np.array([[9.0, 0.01, 10.0], [0.1, 0.0, 10.0], [0.2, 0.0, 10.0]])
             late = [
-                ev.EstimatesReported(
+                events.EstimatesReported(
                     at_s=event.at_s, learners=np.array([k]), costs=worse[:, :, None]
                 )
                 for k in range(3)
@@ -302,12 +316,12 @@ def test_a_plan_that_fails_once_is_tried_again_with_new_measurements() -> None:
     trace = Play(of_scheme("synchronous", cycles=4), FLEET, stumbling).run()
     assert slow
     assert finish(trace).outcome == "done"
-    assert [each.learners.size for each in commands(trace, do.Aggregate)] == [3, 0, 3, 3]
+    assert [each.learners.size for each in emitted(trace, commands.Aggregate)] == [3, 0, 3, 3]
 
 
 def test_an_empty_cycle_between_others_is_forgiven() -> None:
-    def lost(event: ev.Event) -> list[ev.Event]:
-        gone = isinstance(event, ev.UpdatesReceived) and event.cycle % 2
+    def lost(event: events.Event) -> list[events.Event]:
+        gone = isinstance(event, events.UpdatesReceived) and event.cycle % 2
         return [] if gone else [event]
 
     trace = Play(task(cycles=8), FLEET, lost).run()
@@ -315,14 +329,14 @@ def test_an_empty_cycle_between_others_is_forgiven() -> None:
 
 
 def test_a_learner_that_leaves_is_not_waited_for() -> None:
-    def leaving(event: ev.Event) -> list[ev.Event]:
-        if isinstance(event, ev.UpdatesReceived) and event.learners[0] == 2:
-            return [ev.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="cable")]
+    def leaving(event: events.Event) -> list[events.Event]:
+        if isinstance(event, events.UpdatesReceived) and event.learners[0] == 2:
+            return [events.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="cable")]
         return [event]
 
     trace = Play(task(), FLEET, leaving).run()
     assert finish(trace).outcome == "done"
-    assert [each.learners.tolist() for each in commands(trace, do.Dispatch)] == [
+    assert [each.learners.tolist() for each in emitted(trace, commands.Dispatch)] == [
         [0, 1, 2],
         [0, 1],
         [0, 1],
@@ -330,43 +344,45 @@ def test_a_learner_that_leaves_is_not_waited_for() -> None:
 
 
 def test_when_the_last_one_leaves_the_run_ends_with_its_reason() -> None:
-    def leaving(event: ev.Event) -> list[ev.Event]:
-        if isinstance(event, ev.UpdatesReceived):
-            return [ev.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="no power")]
+    def leaving(event: events.Event) -> list[events.Event]:
+        if isinstance(event, events.UpdatesReceived):
+            return [
+                events.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="no power")
+            ]
         return [event]
 
     assert "no power" in finish(Play(task(), FLEET, leaving).run()).reason
 
 
 def test_a_learner_that_never_joins_holds_nobody_up() -> None:
-    def leaving(event: ev.Event) -> list[ev.Event]:
-        if isinstance(event, ev.LearnersJoined) and event.learners[0] == 1:
-            return [ev.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="broken")]
+    def leaving(event: events.Event) -> list[events.Event]:
+        if isinstance(event, events.LearnersJoined) and event.learners[0] == 1:
+            return [events.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="broken")]
         return [event]
 
     trace = Play(task(), FLEET, leaving).run()
     assert finish(trace).outcome == "done"
-    assert commands(trace, do.Dispatch)[0].learners.tolist() == [0, 2]
+    assert emitted(trace, commands.Dispatch)[0].learners.tolist() == [0, 2]
 
 
 def test_a_learner_that_joins_later_takes_part_from_the_next_cycle_on() -> None:
     play = Play(task(), [Device(0.1), Device(0.3)])
     play.devices.append(Device(0.2))
-    late = ev.LearnersJoined(at_s=3.0, learners=np.array([2]), names=("new",), tells=("costs",))
+    late = events.LearnersJoined(at_s=3.0, learners=np.array([2]), names=("new",), tells=("costs",))
     joined: list[bool] = []
 
-    def change(event: ev.Event) -> list[ev.Event]:
-        if isinstance(event, ev.TaskSubmitted):
+    def change(event: events.Event) -> list[events.Event]:
+        if isinstance(event, events.TaskSubmitted):
             fields = {name: getattr(event, name) for name in event.__struct_fields__}
-            return [ev.TaskSubmitted(**fields | {"learners": 2})]
-        if isinstance(event, ev.LearnersJoined) and event.learners[0] == 2 and not joined:
+            return [events.TaskSubmitted(**fields | {"learners": 2})]
+        if isinstance(event, events.LearnersJoined) and event.learners[0] == 2 and not joined:
             joined.append(True)
             return [late]
         return [event]
 
     play.change = change
     trace = play.run()
-    assert [each.learners.tolist() for each in commands(trace, do.Dispatch)] == [
+    assert [each.learners.tolist() for each in emitted(trace, commands.Dispatch)] == [
         [0, 1],
         [0, 1, 2],
         [0, 1, 2],
@@ -375,10 +391,10 @@ def test_a_learner_that_joins_later_takes_part_from_the_next_cycle_on() -> None:
 
 def test_cancelling_takes_work_back_and_ends_the_run() -> None:
     play = Play(task(), FLEET)
-    play.say(ev.TaskCancelled(at_s=2.0, reason="interrupted"))
+    play.say(events.TaskCancelled(at_s=2.0, reason="interrupted"))
     trace = play.run()
     assert finish(trace).outcome == "cancelled"
-    (withdrawn,) = commands(trace, do.Withdraw)
+    (withdrawn,) = emitted(trace, commands.Withdraw)
     assert withdrawn.learners.tolist() == [0, 1, 2]
 
 
@@ -386,7 +402,7 @@ def test_cancelling_takes_work_back_and_ends_the_run() -> None:
 def test_a_goal_that_is_reached_ends_the_run(goal: dict[str, float]) -> None:
     trace = Play(task(cycles=50, stop=goal_of(goal)), FLEET).run()
     assert finish(trace).outcome == "stopped"
-    assert len(commands(trace, do.Aggregate)) == 2
+    assert len(emitted(trace, commands.Aggregate)) == 2
 
 
 def goal_of(goal: dict[str, float]) -> Any:
@@ -403,9 +419,9 @@ def test_a_scheme_that_needs_what_learners_do_not_tell_is_refused() -> None:
     assert finish(Play(of_scheme("dab"), private).run()).outcome == "done"
     gone = [Device(0.1), Device(0.3, tells="bounds"), Device(0.2)]
 
-    def leaving(event: ev.Event) -> list[ev.Event]:
-        if isinstance(event, ev.LearnersJoined) and event.learners[0] == 2:
-            return [ev.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="broken")]
+    def leaving(event: events.Event) -> list[events.Event]:
+        if isinstance(event, events.LearnersJoined) and event.learners[0] == 2:
+            return [events.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="broken")]
         return [event]
 
     reason = finish(Play(of_scheme("staleness"), gone, leaving).run()).reason
@@ -432,20 +448,20 @@ def test_a_task_that_cannot_be_run_is_refused_at_once(settings: dict[str, Any], 
 
 def test_nothing_can_happen_before_a_task() -> None:
     with pytest.raises(MelismaError, match="before any task"):
-        step(None, ev.TimeReached(at_s=0.0))
+        step(None, events.TimeReached(at_s=0.0))
 
 
 def test_in_federated_learning_data_stays_where_it_is() -> None:
     fleet = [Device(0.1, own=4), Device(0.3, own=6)]
     trace = Play(task(mode="federated"), fleet).run()
-    for dispatch in commands(trace, do.Dispatch):
+    for dispatch in emitted(trace, commands.Dispatch):
         assert [shards.max() < own for shards, own in zip(dispatch.shards, (4, 6), strict=True)]
         assert [len(set(shards.tolist())) for shards in dispatch.shards] == [4, 6]
 
 
 def test_what_a_learner_holds_it_gets_again() -> None:
     trace = Play(of_scheme("proportional", cycles=4), FLEET).run()
-    first, second, *_ = commands(trace, do.Dispatch)
+    first, second, *_ = emitted(trace, commands.Dispatch)
     for before, after in zip(first.shards, second.shards, strict=True):
         kept = len(set(before.tolist()) & set(after.tolist()))
         assert kept == min(before.size, after.size)
@@ -463,12 +479,14 @@ def test_whatever_is_lost_or_repeated_each_assignment_counts_at_most_once(
 ) -> None:
     heard = 0
 
-    def change(event: ev.Event) -> list[ev.Event]:
+    def change(event: events.Event) -> list[events.Event]:
         nonlocal heard
-        if not isinstance(event, ev.UpdatesReceived | ev.BoundsReported | ev.EstimatesReported):
+        if not isinstance(
+            event, events.UpdatesReceived | events.BoundsReported | events.EstimatesReported
+        ):
             return [event]
         heard += 1
-        if heard in lost and isinstance(event, ev.UpdatesReceived):
+        if heard in lost and isinstance(event, events.UpdatesReceived):
             return []
         return [event, event] if heard in doubled else [event]
 
@@ -477,10 +495,10 @@ def test_whatever_is_lost_or_repeated_each_assignment_counts_at_most_once(
     assert finish(trace).outcome in ("done", "failed")
     given_out = {
         (d.cycle, learner): shards.size * SHARD
-        for d in commands(trace, do.Dispatch)
+        for d in emitted(trace, commands.Dispatch)
         for learner, shards in zip(d.learners.tolist(), d.shards, strict=True)
     }
-    for aggregate in commands(trace, do.Aggregate):
+    for aggregate in emitted(trace, commands.Aggregate):
         assert len(set(aggregate.learners.tolist())) == aggregate.learners.size
         for learner, weight in zip(aggregate.learners.tolist(), aggregate.weights, strict=True):
             assert 0 < weight <= given_out[aggregate.cycle, learner]

@@ -8,10 +8,9 @@ import pytest
 
 from melisma.allocation import SCHEMES
 from melisma.cli import run
-from melisma.cycle import commands as do
-from melisma.cycle import events as ev
+from melisma.cycle import commands, events
 from melisma.cycle.state import Stage
-from melisma.live.desk import METHODS
+from melisma.live.orchestrator.learner_service import METHODS
 
 DOCS = Path(__file__).parents[2] / "docs"
 CYCLE = (DOCS / "cycle" / "index.md").read_text(encoding="utf-8")
@@ -27,7 +26,7 @@ def rows(page: str, head: str) -> list[list[str]]:
 
 @pytest.mark.parametrize(
     ("head", "kind"),
-    [("| event | fields | |", ev.Event), ("| command | fields | |", do.Command)],
+    [("| event | fields | |", events.Event), ("| command | fields | |", commands.Command)],
     ids=["events", "commands"],
 )
 def test_events_and_commands_are_all_there_with_their_fields(

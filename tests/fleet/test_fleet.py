@@ -13,10 +13,10 @@ from melisma.errors import SettingError
 from melisma.fleet.channel import Floats
 from melisma.fleet.emulation import Pace
 from melisma.fleet.fleet import Fleet
+from melisma.fleet.fleet_builder import muster
 from melisma.fleet.fleet_file import FleetFile
-from melisma.fleet.muster import muster
 from melisma.fleet.task import Sizes, Task
-from melisma.live.device import Device, Emulated
+from melisma.live.learner.device import Device, Emulated
 
 TASK = Task(
     name="t",

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from melisma.errors import DataError
 from melisma.fleet.task import Optimizer, Task
-from melisma.learning import torch_batched
 from melisma.learning.batched import Results, Work, batchable, stop_after, train_many
-from melisma.learning.data import Split
+from melisma.learning.data.datasets import Split
 from melisma.learning.parameters import Arrays
-from melisma.learning.torch_trainer import TorchTrainer
+from melisma.learning.pytorch import torch_batched
+from melisma.learning.pytorch.torch_trainer import TorchTrainer
 from melisma.learning.trainer import Score, Trained, Trainer
 from melisma.learning.trainers import trainer_for
 
@@ -277,7 +277,7 @@ import sys
 import numpy as np
 from melisma.fleet.task import Task
 from melisma.learning.batched import Work, batchable, train_many
-from melisma.learning.data import Split
+from melisma.learning.data.datasets import Split
 from melisma.learning.trainers import trainer_for
 task = Task(name="t", model="convnet", data="mnist", deadline_s=1.0)
 trainer = trainer_for(task)

@@ -12,9 +12,9 @@ from melisma.errors import DataError, SettingError
 from melisma.fleet.emulation import Pace
 from melisma.fleet.task import Task
 from melisma.learning.benchmark import Reference, TrainCost, download, flops, subset
-from melisma.learning.data import Split
+from melisma.learning.data.datasets import Split
 from melisma.learning.parameters import Arrays
-from melisma.learning.torch_trainer import TorchTrainer
+from melisma.learning.pytorch.torch_trainer import TorchTrainer
 from melisma.learning.trainer import Score, Trained
 
 BATCH = 10

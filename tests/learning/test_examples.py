@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from melisma.errors import SettingError
-from melisma.fleet.muster import read_fleet
+from melisma.fleet.fleet_builder import read_fleet
 from melisma.fleet.task import Task, read_sized_task, read_task
 from melisma.learning.aggregation import Spool, Spooled, weighted_mean
-from melisma.learning.data import DataSet, Split, load
-from melisma.learning.measure import sized
+from melisma.learning.data.datasets import DataSet, Split, load
 from melisma.learning.parameters import Layout
+from melisma.learning.task_sizes import sized
 from melisma.learning.trainers import fits, trainer_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

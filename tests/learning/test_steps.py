@@ -11,10 +11,10 @@ from torch.nn import functional
 
 from melisma.errors import DataError, SettingError
 from melisma.fleet.task import Optimizer, Task
-from melisma.learning.data import Split
-from melisma.learning.models import shaped
+from melisma.learning.data.datasets import Split
+from melisma.learning.pytorch.models import shaped
+from melisma.learning.pytorch.torch_trainer import TorchTrainer, batches
 from melisma.learning.steps import NoSteps, Steps, steps_for
-from melisma.learning.torch_trainer import TorchTrainer, batches
 from melisma.learning.trainers import trainer_for
 
 TASK = Task(name="digits", model="twonn", data="mnist", deadline_s=15.0, batch=16)
@@ -247,7 +247,7 @@ sys.modules["torch"] = None
 import numpy as np
 from melisma.errors import SettingError
 from melisma.fleet.task import Task
-from melisma.learning.data import Split
+from melisma.learning.data.datasets import Split
 from melisma.learning.steps import NoSteps, steps_for
 NoSteps(16, 100).step(0.1)
 sys.modules["own"] = type(sys)("own")

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from melisma.errors import SettingError
 from melisma.fleet.task import Task
-from melisma.learning.data import DataSet, Split
-from melisma.learning.torch_trainer import TorchTrainer
+from melisma.learning.data.datasets import DataSet, Split
+from melisma.learning.pytorch.torch_trainer import TorchTrainer
 from melisma.learning.trainers import fits, train_on_one_thread, trainer_for
 
 TASK = Task(name="digits", model="twonn", data="mnist", deadline_s=15.0)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.fleet.task import Task
-from melisma.learning.data import Split
+from melisma.learning.data.datasets import Split
 from melisma.learning.trainer import Score, Trained
 
 Pair = tuple[NDArray[np.float32], NDArray[np.int64]]

@@ -10,10 +10,10 @@ import pytest
 from melisma.cycle.learner import Experience
 from melisma.fleet.estimates import Estimate
 from melisma.learning.trainer import Trained
-from melisma.live.device import Device, Emulated
-from melisma.live.job import Job, WithdrawnError, per
-from melisma.live.orders import Train
-from melisma.live.paced import Paced
+from melisma.live.learner.assignment import Job, WithdrawnError, per
+from melisma.live.learner.device import Device, Emulated
+from melisma.live.learner.pacing import Paced
+from melisma.live.protocol import Train
 
 
 class Clock:

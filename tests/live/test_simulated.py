@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from melisma.cycle import commands as do
-from melisma.cycle.report import Report
-from melisma.cycle.trace import read_trace
+from melisma.cycle import commands
+from melisma.fleet.fleet_builder import muster
 from melisma.fleet.fleet_file import FleetTable
-from melisma.fleet.muster import muster
 from melisma.fleet.task import Task
 from melisma.live.training import train
+from melisma.runs.report import Report
+from melisma.runs.trace import read_trace
 from melisma.simulation.simulation import simulate
 from tests.live import small
 
@@ -51,7 +51,7 @@ def dispatched(report: Report) -> list[Any]:
     given = []
     for step in read_trace(report.trace_path):
         for command in step.commands:
-            if isinstance(command, do.Dispatch):
+            if isinstance(command, commands.Dispatch):
                 shards = [row.tolist() for row in command.shards]
                 given.append((command.learners.tolist(), shards, command.passes.tolist()))
     return given

@@ -16,19 +16,18 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
-from melisma.cycle import commands as do
-from melisma.cycle import events as ev
-from melisma.cycle.report import Report
-from melisma.cycle.trace import Step, read_trace
+from melisma.cycle import commands, events
 from melisma.errors import DataError, SettingError
 from melisma.fleet.emulation import Pace
 from melisma.fleet.fleet import Fleet
+from melisma.fleet.fleet_builder import muster
 from melisma.fleet.fleet_file import FleetTable
-from melisma.fleet.muster import muster
 from melisma.fleet.task import Task
-from melisma.live import processes, training
-from melisma.live.device import Device, Emulated
+from melisma.live import child_processes, training
+from melisma.live.learner.device import Device, Emulated
 from melisma.live.training import train
+from melisma.runs.report import Report
+from melisma.runs.trace import Step, read_trace
 from tests.live import small
 
 FLEET: dict[str, Any] = {
@@ -69,11 +68,11 @@ def run(place: Path, fleet: dict[str, Any] | None = None, **said: Any) -> Report
     return train(*written(said, fleet or {}), folder=place / "run", watch=watch)
 
 
-def events(report: Report, kind: type) -> list[Any]:
+def received(report: Report, kind: type) -> list[Any]:
     return [step.event for step in report.trace if isinstance(step.event, kind)]
 
 
-def commands(report: Report, kind: type) -> list[Any]:
+def emitted(report: Report, kind: type) -> list[Any]:
     return [said for step in report.trace for said in step.commands if isinstance(said, kind)]
 
 
@@ -105,10 +104,12 @@ def test_what_is_left_is_the_model_the_picture_and_the_trace(place: Path) -> Non
 
 def test_weights_follow_what_was_trained(place: Path) -> None:
     report = run(place, cycles=1)
-    (aggregate,) = commands(report, do.Aggregate)
+    (aggregate,) = emitted(report, commands.Aggregate)
     assert aggregate.learners.tolist() == [0, 1]
-    visits = {int(e.learners[0]): int(e.visits[0]) for e in events(report, ev.UpdatesReceived)}
-    (dispatch,) = commands(report, do.Dispatch)
+    visits = {
+        int(e.learners[0]): int(e.visits[0]) for e in received(report, events.UpdatesReceived)
+    }
+    (dispatch,) = emitted(report, commands.Dispatch)
     for place_, learner in enumerate(dispatch.learners.tolist()):
         samples = 50 * dispatch.shards[place_].size
         expected = samples * visits[learner] / (samples * dispatch.passes[place_])
@@ -119,7 +120,9 @@ def test_the_same_seed_gives_the_same_shards(place: Path) -> None:
     first = run(place, scheme="equal", passes=1)
     shutil.rmtree(place / "run")
     second = run(place, scheme="equal", passes=1)
-    for one, other in zip(commands(first, do.Dispatch), commands(second, do.Dispatch), strict=True):
+    for one, other in zip(
+        emitted(first, commands.Dispatch), emitted(second, commands.Dispatch), strict=True
+    ):
         assert [s.tolist() for s in one.shards] == [s.tolist() for s in other.shards]
     assert first.model is not None
     assert second.model is not None
@@ -155,21 +158,23 @@ def test_a_learner_that_falls_far_behind_comes_back(place: Path, scheme: str) ->
     stopped: list[psutil.Process] = []
 
     def watch(step: Step) -> None:
-        if isinstance(step.event, ev.Evaluated) and step.event.cycle == 1:
+        if isinstance(step.event, events.Evaluated) and step.event.cycle == 1:
             child = agents()[0]
             child.suspend()
             stopped.append(child)
-        if isinstance(step.event, ev.Evaluated) and step.event.cycle == 4:
+        if isinstance(step.event, events.Evaluated) and step.event.cycle == 4:
             stopped[0].resume()
 
     report = run(place, scheme=scheme, cycles=7, deadline_s=1.0, watch=watch)
     assert report.outcome == "done", report.reason
-    assert not events(report, ev.LearnersLeft)
+    assert not received(report, events.LearnersLeft)
 
 
 def agents() -> list[psutil.Process]:
     children = psutil.Process().children()
-    return [child for child in children if "melisma.live.agent" in " ".join(child.cmdline())]
+    return [
+        child for child in children if "melisma.live.learner.agent" in " ".join(child.cmdline())
+    ]
 
 
 def test_an_orchestrator_that_is_killed_leaves_no_learner_and_a_trace(place: Path) -> None:
@@ -207,14 +212,14 @@ def test_a_learner_that_dies_is_not_waited_for(place: Path) -> None:
     killed: list[int] = []
 
     def watch(step: Step) -> None:
-        if not killed and any(isinstance(each, do.Dispatch) for each in step.commands):
+        if not killed and any(isinstance(each, commands.Dispatch) for each in step.commands):
             victim = agents()[0]
             killed.append(victim.pid)
             victim.kill()
 
     report = run(place, watch=watch)
     assert report.outcome == "done", report.reason
-    (left,) = events(report, ev.LearnersLeft)
+    (left,) = received(report, events.LearnersLeft)
     assert "its process ended with -9" in left.reason
     assert len(report.cycles) == 3
 
@@ -226,7 +231,7 @@ def test_updates_that_are_none_are_refused_by_name(place: Path, broken: str, sai
     report = run(place, model_args={"broken": broken})
     assert report.outcome == "failed"
     assert "3 cycles in a row were empty" in report.reason
-    refusals = [each.refused for each in events(report, ev.UpdatesReceived)]
+    refusals = [each.refused for each in received(report, events.UpdatesReceived)]
     assert all(np.char.find(refusals, "update of") >= 0)
     assert any(said.replace("\\", "") in each for each in refusals)
 
@@ -240,7 +245,7 @@ def test_a_model_that_raises_ends_the_run_with_what_it_said(place: Path) -> None
 def test_a_deadline_that_nobody_can_meet_is_said_before_training(place: Path) -> None:
     report = run(place, deadline_s=0.001)
     assert report.outcome == "failed"
-    assert not commands(report, do.Dispatch)
+    assert not emitted(report, commands.Dispatch)
     assert "somebody would (deadline_s)" in report.reason
     assert report.model is None
 
@@ -282,7 +287,7 @@ def test_a_run_can_be_cancelled_and_keeps_its_model(place: Path) -> None:
     reports: list[Report] = []
 
     def watch(step: Step) -> None:
-        if isinstance(step.event, ev.Evaluated):
+        if isinstance(step.event, events.Evaluated):
             reached.set()
 
     def work() -> None:
@@ -302,7 +307,7 @@ def test_with_dab_only_a_number_of_shards_leaves_a_learner_before_its_update(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Everything that learners send is listened to, on the wire's own terms."""
-    from melisma.live.desk import METHODS, Desk
+    from melisma.live.orchestrator.learner_service import METHODS, Desk
 
     calls: list[tuple[str, tuple[Any, ...]]] = []
     for name in METHODS:
@@ -332,10 +337,10 @@ def test_with_dab_only_a_number_of_shards_leaves_a_learner_before_its_update(
 
 def test_what_learners_tell_follows_the_scheme(place: Path) -> None:
     report = run(place, scheme="proportional")
-    assert len(events(report, ev.EstimatesReported)) >= 2 + 2 * 3
-    assert events(report, ev.ProgressReported)
+    assert len(received(report, events.EstimatesReported)) >= 2 + 2 * 3
+    assert received(report, events.ProgressReported)
     shutil.rmtree(place / "run")
-    assert not events(run(place, scheme="equal"), ev.EstimatesReported)
+    assert not received(run(place, scheme="equal"), events.EstimatesReported)
 
 
 def test_a_folder_with_a_run_in_it_is_left_alone(place: Path) -> None:
@@ -353,7 +358,7 @@ def test_without_data_of_its_own_the_orchestrator_asks_learners_how_good_the_mod
     assert report.outcome == "done", report.reason
     assert report.accuracy > 0.9
     # One sample in ten is held back, and not trained on.
-    joined = [sum(each.own[0].tolist()) for each in events(report, ev.LearnersJoined)]
+    joined = [sum(each.own[0].tolist()) for each in received(report, events.LearnersJoined)]
     assert joined == [270, 270]
 
 
@@ -394,16 +399,16 @@ def test_estimates_follow_a_device_that_slows_down(
     """In one state for the benchmark, at a tenth of its speed in every cycle."""
     monkeypatch.setattr(training, "Emulated", slower_from_the_first_cycle_on)
     report = run(place, scheme="proportional", cycles=3)
-    reported = [e for e in events(report, ev.EstimatesReported) if e.learners[0] == 0]
+    reported = [e for e in received(report, events.EstimatesReported) if e.learners[0] == 0]
     train_s = [float(each.costs[0, 0, 0]) for each in reported]
     assert train_s[-1] > 1.5 * train_s[0]
 
 
 def test_no_process_outlives_its_parent(place: Path) -> None:
-    from melisma.live.agent import Setting
+    from melisma.live.learner.agent import Setting
 
     setting = Setting(name="x", orchestrator="http://127.0.0.1:9", cache=str(place / "c"))
-    process = processes._started("melisma.live.agent", setting, place / "x.log")
+    process = child_processes._started("melisma.live.learner.agent", setting, place / "x.log")
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(20) == 1

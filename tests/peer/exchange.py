@@ -8,13 +8,13 @@ import numpy as np
 from melisma.learning.steps import Steps
 from melisma.peer.group import Group, Peers
 from melisma.peer.node import Node
-from melisma.peer.report import NodeReport
 from melisma.peer.settings import Algorithm
 from melisma.peer.topology import topology_for
-from melisma.simulation.delays import Delays
+from melisma.runs.peer_report import NodeReport
 from melisma.simulation.faults import Fault
-from melisma.simulation.peer_books import PeerBooks
-from melisma.simulation.peers import PeerDriver, PeerScene
+from melisma.simulation.peers.delays import Delays
+from melisma.simulation.peers.peer_driver import PeerDriver, PeerScene
+from melisma.simulation.peers.peer_invariants import PeerBooks
 from tests.peer.staging import TASK, Slopes
 
 

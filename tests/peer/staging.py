@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 
 from melisma.fleet.task import Sizes, Task
 from melisma.learning.compression import Vector, compression_for
-from melisma.learning.data import Split
+from melisma.learning.data.datasets import Split
 from melisma.learning.trainer import Score
-from melisma.peer import commands as do
-from melisma.peer import messages as say
+from melisma.peer import commands, messages
 from melisma.peer.node import Commands, Model, Node, Self
 from melisma.peer.nodes import node_for
 from melisma.peer.settings import Algorithm, Local
@@ -27,7 +26,7 @@ TASK = Task(
 )
 FORM = {"model": "a line of 4 parameters"}
 START = np.array([100, 200, 300, 400], np.float32)
-Kind = TypeVar("Kind", bound=do.Command)
+Kind = TypeVar("Kind", bound=commands.Command)
 
 
 @dataclass(eq=False)
@@ -78,7 +77,7 @@ def begun(one: Node) -> Node:
     one.start(0.0)
     for name in [*one.neighbours]:
         one.heard(0.0, welcome(name))
-        one.heard(0.0, say.Begun(sender=name, life="1", done=0, content=b""))
+        one.heard(0.0, messages.Begun(sender=name, life="1", done=0, content=b""))
     assert one.began
     return one
 
@@ -91,16 +90,16 @@ def computed(one: Node, gradient: Any = 0, at_s: float = 1.0) -> Commands:
     return one.computed(at_s)
 
 
-def hello(sender: str = "b", life: str = "1", **form: str) -> say.Hello:
-    return say.Hello(sender=sender, life=life, form=FORM | form, degree=1)
+def hello(sender: str = "b", life: str = "1", **form: str) -> messages.Hello:
+    return messages.Hello(sender=sender, life=life, form=FORM | form, degree=1)
 
 
 def welcome(
     sender: str = "b", life: str = "1", done: int = 0, steps: int = 0, model: Any = None
-) -> say.Welcome:
+) -> messages.Welcome:
     """An answer to node a; of who trains, if there is a model."""
     content = b"" if model is None else packed(model)
-    return say.Welcome(
+    return messages.Welcome(
         sender=sender,
         life=life,
         to="1",
@@ -112,27 +111,29 @@ def welcome(
     )
 
 
-def started(sender: str = "b", life: str = "1", done: int = 0, model: Any = None) -> say.Begun:
+def started(sender: str = "b", life: str = "1", done: int = 0, model: Any = None) -> messages.Begun:
     content = b"" if model is None else packed(model)
-    return say.Begun(sender=sender, life=life, done=done, content=content)
+    return messages.Begun(sender=sender, life=life, done=done, content=content)
 
 
 def update(
     number: int, change: Any = 0, rate: float = 1.0, sender: str = "b", life: str = "1"
-) -> say.Update:
+) -> messages.Update:
     content = packed(np.float32(1) * (START * 0 + change))
-    return say.Update(sender=sender, life=life, to="1", number=number, rate=rate, content=content)
+    return messages.Update(
+        sender=sender, life=life, to="1", number=number, rate=rate, content=content
+    )
 
 
 def packed(vector: Any) -> bytes:
     return np.asarray(vector, np.float32).tobytes()
 
 
-def of(commands: Commands, kind: type[Kind]) -> list[Kind]:
-    return [each for each in commands if isinstance(each, kind)]
+def of(emitted: Commands, kind: type[Kind]) -> list[Kind]:
+    return [each for each in emitted if isinstance(each, kind)]
 
 
-def sent(commands: Commands, kind: type[say.Said]) -> list[Any]:
+def sent(emitted: Commands, kind: type[messages.Said]) -> list[Any]:
     """Messages of that kind that are to be sent."""
-    found = (each.message for each in of(commands, do.Send))
+    found = (each.message for each in of(emitted, commands.Send))
     return [message for message in found if isinstance(message, kind)]

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from melisma.peer import commands as do
-from melisma.peer import messages as say
+from melisma.peer import commands, messages
 from melisma.peer.node import Node
 from melisma.peer.settings import Aet, Algorithm, Event, Gossip, Local
 from tests.peer.staging import (
@@ -33,44 +32,44 @@ PUBLIC: list[Algorithm] = [Event(), Gossip(eta=1.0, beta=0.0)]
 def test_it_greets_everybody_and_begins_when_all_have_answered() -> None:
     one = node(neighbours=("b", "c"))
     said = one.start(0.0)
-    assert [each.to for each in of(said, do.Send)] == ["b", "c"]
-    assert all(message.degree == 2 for message in sent(said, say.Hello))
-    assert not of(one.heard(0.1, welcome("b")), do.Began)
+    assert [each.to for each in of(said, commands.Send)] == ["b", "c"]
+    assert all(message.degree == 2 for message in sent(said, messages.Hello))
+    assert not of(one.heard(0.1, welcome("b")), commands.Began)
     said = one.heard(0.2, welcome("c"))
-    assert of(said, do.Began) == [do.Began(model_of="", done=0)]
-    assert [each.to for each in of(said, do.Send)] == ["b", "c"]
-    assert of(said, do.Compute) == [do.Compute(number=1, steps=3, rate=1.0)]
+    assert of(said, commands.Began) == [commands.Began(model_of="", done=0)]
+    assert [each.to for each in of(said, commands.Send)] == ["b", "c"]
+    assert of(said, commands.Compute) == [commands.Compute(number=1, steps=3, rate=1.0)]
 
 
 def test_one_without_neighbours_begins_at_once() -> None:
     said = node(neighbours=()).start(0.0)
-    assert of(said, do.Began)
-    assert of(said, do.Compute)
+    assert of(said, commands.Began)
+    assert of(said, commands.Compute)
 
 
 def test_who_does_not_answer_is_given_up_when_patience_is_over_and_looked_for() -> None:
     one = node(neighbours=("b", "c"))
-    assert of(one.start(0.0), do.Wake) == [do.Wake(at_s=10.0)]
+    assert of(one.start(0.0), commands.Wake) == [commands.Wake(at_s=10.0)]
     one.heard(0.2, welcome("b"))
     said = one.woke(10.0)
-    assert of(said, do.Lost) == [do.Lost(name="c", alone=False)]
-    assert of(said, do.Compute)
+    assert of(said, commands.Lost) == [commands.Lost(name="c", alone=False)]
+    assert of(said, commands.Compute)
     said = one.woke(20.0)
-    assert [each.sender for each in sent(said, say.Hello)] == ["a"]
-    assert [each.to for each in of(said, do.Send)] == ["b", "c"]
-    assert sent(said, say.Alive)
+    assert [each.sender for each in sent(said, messages.Hello)] == ["a"]
+    assert [each.to for each in of(said, commands.Send)] == ["b", "c"]
+    assert sent(said, messages.Alive)
 
 
 def test_when_the_last_neighbour_is_gone_it_says_so_and_goes_on() -> None:
     one = begun(node(neighbours=("b", "c")))
-    assert of(one.gone(1.0, "b"), do.Lost) == [do.Lost(name="b", alone=False)]
-    assert of(one.gone(2.0, "c"), do.Lost) == [do.Lost(name="c", alone=True)]
+    assert of(one.gone(1.0, "b"), commands.Lost) == [commands.Lost(name="b", alone=False)]
+    assert of(one.gone(2.0, "c"), commands.Lost) == [commands.Lost(name="c", alone=True)]
     assert one.gone(3.0, "c") == []
     for _ in range(9):
         said = computed(one)
-        assert not of(said, do.Send)
-        assert of(said, do.Compute)
-    assert of(computed(one), do.Finish) == [do.Finish()]
+        assert not of(said, commands.Send)
+        assert of(said, commands.Compute)
+    assert of(computed(one), commands.Finish) == [commands.Finish()]
 
 
 def test_different_models_are_refused_by_what_both_ends_have() -> None:
@@ -78,39 +77,39 @@ def test_different_models_are_refused_by_what_both_ends_have() -> None:
     one.start(0.0)
     said = one.heard(0.1, hello("b", model="lenet"))
     words = "model here is a line of 4 parameters, there lenet"
-    assert of(said, do.Refused)[0].why == f"it would be a neighbour, but {words}"
-    (refusal,) = sent(said, say.Refusal)
+    assert of(said, commands.Refused)[0].why == f"it would be a neighbour, but {words}"
+    (refusal,) = sent(said, messages.Refusal)
     assert (refusal.to, refusal.why) == ("1", words)
     # The rest goes on.
     said = one.heard(0.2, welcome("c"))
-    assert of(said, do.Compute)
-    assert [each.to for each in of(computed(one), do.Send)] == ["c"]
+    assert of(said, commands.Compute)
+    assert [each.to for each in of(computed(one), commands.Send)] == ["c"]
 
 
 def test_who_is_refused_by_all_ends_with_the_reason() -> None:
     one = node(neighbours=("b", "c"))
     one.start(0.0)
     why = "model here is x, there y"
-    said = one.heard(0.1, say.Refusal(sender="b", life="1", to="1", why=why))
-    assert of(said, do.Refused)[0].why == f"b refuses: {why}"
-    assert not of(said, do.Finish)
-    said = one.heard(0.1, say.Refusal(sender="c", life="1", to="1", why=why))
-    assert of(said, do.Finish) == [do.Finish(why=f"c refuses: {why}")]
+    said = one.heard(0.1, messages.Refusal(sender="b", life="1", to="1", why=why))
+    assert of(said, commands.Refused)[0].why == f"b refuses: {why}"
+    assert not of(said, commands.Finish)
+    said = one.heard(0.1, messages.Refusal(sender="c", life="1", to="1", why=why))
+    assert of(said, commands.Finish) == [commands.Finish(why=f"c refuses: {why}")]
     assert one.woke(10.0) == []
 
 
 def test_a_refusal_for_a_former_life_is_none() -> None:
     one = begun(node())
-    assert one.heard(0.1, say.Refusal(sender="b", life="1", to="0", why="old")) == []
+    assert one.heard(0.1, messages.Refusal(sender="b", life="1", to="0", why="old")) == []
     assert computed(one)
 
 
 def test_a_stranger_is_heard_only_when_it_greets() -> None:
     one = begun(node())
-    assert one.heard(1.0, say.Alive(sender="x", life="1")) == []
+    assert one.heard(1.0, messages.Alive(sender="x", life="1")) == []
     assert "x" not in one.neighbours
     said = one.heard(1.0, hello("x"))
-    assert of(said, do.Met) == [do.Met(name="x", life="1", level=0)]
+    assert of(said, commands.Met) == [commands.Met(name="x", life="1", level=0)]
     assert one.neighbours["x"].here
 
 
@@ -119,29 +118,31 @@ def test_a_newcomer_is_offered_the_model_as_it_is_and_is_not_waited_for_until_it
     computed(one, gradient=1)
     one.heard(1.5, update(1, 0))
     said = one.heard(2.0, hello("x"))
-    (offer,) = sent(said, say.Welcome)
+    (offer,) = sent(said, messages.Welcome)
     assert (offer.begun, offer.done, offer.steps, offer.to) == (True, 1, 3, "1")
     assert np.array_equal(np.frombuffer(offer.content, np.float32), START - 1)
     computed(one)
     assert one.computing is None
     said = one.heard(3.0, update(2, 0))
-    assert not of(said, do.Compute), "the newcomer was at level 1, and is waited for from there on"
+    assert not of(said, commands.Compute), (
+        "the newcomer was at level 1, and is waited for from there on"
+    )
     said = one.heard(3.1, started("x", done=2))
-    assert of(said, do.Compute)
+    assert of(said, commands.Compute)
 
 
 def test_who_was_there_when_it_began_is_offered_no_model() -> None:
     """Its greeting is late; it has every update from the first one on, and skips no round."""
     one = begun(node())
     computed(one, gradient=1)
-    (answer,) = sent(one.heard(2.0, hello("b")), say.Welcome)
+    (answer,) = sent(one.heard(2.0, hello("b")), messages.Welcome)
     assert (answer.begun, answer.content) == (False, b"")
     # Unless it was given up in between: it may have missed something.
     one.gone(3.0, "b")
     said = one.heard(4.0, hello("b"))
-    (answer,) = sent(said, say.Welcome)
+    (answer,) = sent(said, messages.Welcome)
     assert answer.content == packed(START - 1)
-    assert [each.done for each in sent(said, say.Begun)] == [1]
+    assert [each.done for each in sent(said, messages.Begun)] == [1]
 
 
 def test_a_newcomer_that_was_gone_for_a_while_is_still_at_its_level() -> None:
@@ -149,8 +150,8 @@ def test_a_newcomer_that_was_gone_for_a_while_is_still_at_its_level() -> None:
     computed(one)
     one.heard(2.0, hello("x"))
     one.gone(3.0, "x")
-    said = one.heard(4.0, say.Alive(sender="x", life="1"))
-    assert of(said, do.Met) == [do.Met(name="x", life="1", level=1)]
+    said = one.heard(4.0, messages.Alive(sender="x", life="1"))
+    assert of(said, commands.Met) == [commands.Met(name="x", life="1", level=1)]
     assert one.neighbours["x"].reached == 1
 
 
@@ -162,14 +163,14 @@ def test_who_comes_back_goes_on_from_the_neighbour_that_is_farthest() -> None:
     one.start(0.0)
     one.heard(0.1, welcome("b", done=2, steps=9, model=START + 1))
     said = one.heard(0.2, welcome("c", done=3, steps=18, model=START + 2))
-    assert of(said, do.Began) == [do.Began(model_of="c", done=3)]
+    assert of(said, commands.Began) == [commands.Began(model_of="c", done=3)]
     assert np.array_equal(one.model.vector, START + 2)
     assert (one.number, one.steps) == (3, 18)
-    assert of(said, do.Compute) == [do.Compute(number=4, steps=12, rate=1.0)]
-    assert [each.done for each in sent(said, say.Begun)] == [3, 3]
+    assert of(said, commands.Compute) == [commands.Compute(number=4, steps=12, rate=1.0)]
+    assert [each.done for each in sent(said, messages.Begun)] == [3, 3]
     # Updates that the offer has in it do not count, nor are they waited for.
-    assert not of(one.heard(0.3, update(2, 5, sender="c")), do.Took)
-    assert of(one.heard(0.3, update(4, 5, sender="c")), do.Took)
+    assert not of(one.heard(0.3, update(2, 5, sender="c")), commands.Took)
+    assert of(one.heard(0.3, update(4, 5, sender="c")), commands.Took)
     assert np.array_equal(one.model.vector, START - 3)
 
 
@@ -184,19 +185,19 @@ def test_a_model_on_which_nobody_has_trained_is_not_said_to_be_taken_over() -> N
     one = node()
     one.start(0.0)
     said = one.heard(0.1, welcome("b", done=0, steps=0, model=START))
-    assert of(said, do.Began) == [do.Began(model_of="", done=0)]
+    assert of(said, commands.Began) == [commands.Began(model_of="", done=0)]
 
 
 def test_what_came_before_an_offer_that_has_it_in_it_is_not_applied_again() -> None:
     """A greeting came twice: the second answer overtakes the first one and an update between."""
     one = node(neighbours=("b", "c"))
     one.start(0.0)
-    assert not of(one.heard(0.1, update(6, 5)), do.Took)
+    assert not of(one.heard(0.1, update(6, 5)), commands.Took)
     one.heard(0.2, welcome("b", done=7, steps=21, model=START + 7))
-    assert not of(one.heard(0.2, welcome("b", done=5, steps=15, model=START + 5)), do.Took)
+    assert not of(one.heard(0.2, welcome("b", done=5, steps=15, model=START + 5)), commands.Took)
     one.heard(0.3, update(8, 1))
     said = one.heard(0.4, welcome("c"))
-    assert [each.number for each in of(said, do.Took)] == [8]
+    assert [each.number for each in of(said, commands.Took)] == [8]
     assert np.array_equal(one.model.vector, START + 7 - 1)
 
 
@@ -218,28 +219,28 @@ def test_a_late_greeting_of_one_that_was_given_up_counts_it_in_from_here() -> No
     one.gone(1.0, "b")
     computed(one)
     said = one.heard(2.0, hello("b"))
-    assert [each.done for each in sent(said, say.Begun)] == [1]
-    assert of(said, do.Found)
-    assert [each.number for each in sent(computed(one), say.Update)] == [2]
+    assert [each.done for each in sent(said, messages.Begun)] == [1]
+    assert of(said, commands.Found)
+    assert [each.number for each in sent(computed(one), messages.Update)] == [2]
 
 
 def test_who_is_found_again_is_told_that_there_will_be_no_more() -> None:
     one = begun(node(neighbours=("b", "c"), iterations=3))
     one.gone(0.5, "b")
-    assert [each.to for each in of(computed(one), do.Send)] == ["c", "c"]
-    said = one.heard(2.0, say.Alive(sender="b", life="1"))
-    assert [each.done for each in sent(said, say.Begun)] == [1]
-    assert [each.last for each in sent(said, say.Bye)] == [1]
+    assert [each.to for each in of(computed(one), commands.Send)] == ["c", "c"]
+    said = one.heard(2.0, messages.Alive(sender="b", life="1"))
+    assert [each.done for each in sent(said, messages.Begun)] == [1]
+    assert [each.last for each in sent(said, messages.Bye)] == [1]
 
 
 def test_a_new_life_that_is_heard_before_it_greets_is_greeted() -> None:
     one = begun(node(Local(eta=1.0, beta=0.0, gain=1.0, steps=3, lag=0)))
     said = one.heard(1.0, started("b", life="2", done=0))
-    assert of(said, do.Met) == [do.Met(name="b", life="2", level=0)]
-    assert [each.to for each in of(said, do.Send)] == ["b"]
-    assert sent(said, say.Hello)
-    assert of(one.heard(1.1, update(1, 5, life="2")), do.Took)
-    assert not sent(one.heard(1.2, say.Alive(sender="b", life="2")), say.Hello)
+    assert of(said, commands.Met) == [commands.Met(name="b", life="2", level=0)]
+    assert [each.to for each in of(said, commands.Send)] == ["b"]
+    assert sent(said, messages.Hello)
+    assert of(one.heard(1.1, update(1, 5, life="2")), commands.Took)
+    assert not sent(one.heard(1.2, messages.Alive(sender="b", life="2")), messages.Hello)
 
 
 # Updates.
@@ -247,17 +248,19 @@ def test_a_new_life_that_is_heard_before_it_greets_is_greeted() -> None:
 
 def test_an_update_that_comes_twice_is_applied_once() -> None:
     one = begun(node())
-    assert of(one.heard(1.0, update(1, 5)), do.Took) == [do.Took(sender="b", life="1", number=1)]
+    assert of(one.heard(1.0, update(1, 5)), commands.Took) == [
+        commands.Took(sender="b", life="1", number=1)
+    ]
     assert one.heard(1.0, update(1, 5)) == []
     assert np.array_equal(one.model.vector, START - 5)
 
 
 def test_out_of_order_they_are_applied_as_they_come_but_counted_without_a_gap() -> None:
     one = begun(node())
-    assert of(one.heard(1.0, update(3, 1)), do.Took)
-    assert of(one.heard(1.0, update(2, 1)), do.Took)
+    assert of(one.heard(1.0, update(3, 1)), commands.Took)
+    assert of(one.heard(1.0, update(2, 1)), commands.Took)
     assert one.neighbours["b"].done == 0
-    assert of(one.heard(1.0, update(1, 1)), do.Took)
+    assert of(one.heard(1.0, update(1, 1)), commands.Took)
     assert one.neighbours["b"].done == 3
     assert one.neighbours["b"].early == set()
     assert np.array_equal(one.model.vector, START - 3)
@@ -271,7 +274,7 @@ def test_what_comes_before_it_has_begun_is_kept() -> None:
         assert one.heard(0.2, update(number, number)) == []
     assert np.array_equal(one.model.vector, START)
     said = one.heard(0.3, welcome("c"))
-    assert sorted(each.number for each in of(said, do.Took)) == [1, 2]
+    assert sorted(each.number for each in of(said, commands.Took)) == [1, 2]
     assert np.array_equal(one.model.vector, START - 3)
 
 
@@ -279,11 +282,13 @@ def test_what_a_former_life_sent_is_refused() -> None:
     one = begun(node())
     one.heard(1.0, hello("b", life="2"))
     said = one.heard(1.1, update(1, 5, life="1"))
-    assert of(said, do.Refused) == [do.Refused(sender="b", why="it is of a former life")]
-    assert not of(said, do.Took)
-    assert of(one.heard(1.1, hello("b", life="1")), do.Refused)
+    assert of(said, commands.Refused) == [
+        commands.Refused(sender="b", why="it is of a former life")
+    ]
+    assert not of(said, commands.Took)
+    assert of(one.heard(1.1, hello("b", life="1")), commands.Refused)
     assert one.neighbours["b"].life == "2"
-    assert of(one.heard(1.2, update(1, 5, life="2")), do.Took)
+    assert of(one.heard(1.2, update(1, 5, life="2")), commands.Took)
     assert np.array_equal(one.model.vector, START - 5)
 
 
@@ -295,7 +300,7 @@ def test_what_a_former_life_sent_before_it_began_is_not_kept(said: Algorithm) ->
     one.heard(0.2, hello("b", life="2"))
     one.heard(0.3, welcome("b", life="2"))
     found = one.heard(0.4, welcome("c"))
-    assert not of(found, do.Took)
+    assert not of(found, commands.Took)
     assert np.array_equal(one.model.vector, START)
 
 
@@ -320,9 +325,9 @@ def test_corrupt_content_is_refused_and_counted_and_nobody_waits_for_it(
     computed(one)
     assert one.computing is None
     said = one.heard(1.0, replace(update(1), content=content))
-    assert of(said, do.Refused) == [do.Refused(sender="b", why=why, life="1", number=1)]
-    assert not of(said, do.Took)
-    assert of(said, do.Compute)
+    assert of(said, commands.Refused) == [commands.Refused(sender="b", why=why, life="1", number=1)]
+    assert not of(said, commands.Took)
+    assert of(said, commands.Compute)
     assert np.array_equal(one.model.vector, START)
 
 
@@ -353,7 +358,7 @@ def test_the_model_is_the_start_less_every_step_once_in_whatever_order(order: Or
             continue
         change, rate = order.theirs[name][place]
         said = one.heard(1.0, update(place + 1, np.array(change), rate, sender=name))
-        taken += len(of(said, do.Took))
+        taken += len(of(said, commands.Took))
     expected = START.astype(np.float64)
     for each in order.own:
         expected = expected - 0.5 * np.array(each)
@@ -371,35 +376,35 @@ def test_the_model_is_the_start_less_every_step_once_in_whatever_order(order: Or
 def test_it_computes_only_while_no_neighbour_lags_farther_behind_than_was_said(lag: int) -> None:
     one = begun(node(Local(eta=1.0, beta=0.0, gain=1.0, steps=1, lag=lag), ("b", "c")))
     for _ in range(lag):
-        assert of(computed(one), do.Compute)
-    assert not of(computed(one), do.Compute)
-    assert not of(one.heard(2.0, update(1, sender="b")), do.Compute)
+        assert of(computed(one), commands.Compute)
+    assert not of(computed(one), commands.Compute)
+    assert not of(one.heard(2.0, update(1, sender="b")), commands.Compute)
     # Later ones of the other do not stand for the first.
-    assert not of(one.heard(2.0, update(2, sender="c")), do.Compute)
-    assert of(one.heard(2.0, update(1, sender="c")), do.Compute)
+    assert not of(one.heard(2.0, update(2, sender="c")), commands.Compute)
+    assert of(one.heard(2.0, update(1, sender="c")), commands.Compute)
 
 
 def test_who_has_ended_is_not_waited_for_once_all_of_it_is_in() -> None:
     one = begun(node(Local(eta=1.0, beta=0.0, gain=1.0, steps=3, lag=0)))
     computed(one)
-    one.heard(1.0, say.Bye(sender="b", life="1", last=1))
+    one.heard(1.0, messages.Bye(sender="b", life="1", last=1))
     assert one.computing is None
-    assert of(one.heard(1.1, update(1)), do.Compute)
+    assert of(one.heard(1.1, update(1)), commands.Compute)
     for _ in range(8):
-        assert of(computed(one), do.Compute)
-    assert of(computed(one), do.Finish) == [do.Finish()]
+        assert of(computed(one), commands.Compute)
+    assert of(computed(one), commands.Finish) == [commands.Finish()]
 
 
 def test_it_ends_when_its_neighbours_have_and_all_of_theirs_is_in() -> None:
     one = begun(node(iterations=3))
     said = computed(one)
-    assert [each.last for each in sent(said, say.Bye)] == [1]
-    assert not of(said, do.Finish)
-    assert not of(one.heard(1.0, say.Bye(sender="b", life="1", last=2)), do.Finish)
-    assert not of(one.heard(1.0, update(2, 1)), do.Finish)
+    assert [each.last for each in sent(said, messages.Bye)] == [1]
+    assert not of(said, commands.Finish)
+    assert not of(one.heard(1.0, messages.Bye(sender="b", life="1", last=2)), commands.Finish)
+    assert not of(one.heard(1.0, update(2, 1)), commands.Finish)
     said = one.heard(1.0, update(1, 1))
-    assert of(said, do.Took)
-    assert of(said, do.Finish)
+    assert of(said, commands.Took)
+    assert of(said, commands.Finish)
     assert np.array_equal(one.model.vector, START - 2)
 
 
@@ -408,7 +413,7 @@ def test_a_model_that_is_no_number_any_more_ends_it_with_a_reason() -> None:
     assert one.computing is not None
     one.model.slopes[:] = np.nan
     (finish,) = one.computed(1.0)
-    assert isinstance(finish, do.Finish)
+    assert isinstance(finish, commands.Finish)
     assert finish.why == (
         "it cannot go on: number 0 is nan; expected finite numbers; try smaller steps"
     )

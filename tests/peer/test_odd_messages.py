@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 
 from melisma.errors import SettingError
-from melisma.peer import commands as do
-from melisma.peer import messages as say
+from melisma.peer import commands, messages
 from melisma.peer.group import check_name
 from melisma.peer.node import FARTHEST
-from melisma.peer.report import NodeReport
 from melisma.peer.settings import Event, Gossip
+from melisma.runs.peer_report import NodeReport
 from tests.peer.staging import START, begun, hello, node, of, packed, sent, started, update, welcome
 
-DECODER = msgspec.msgpack.Decoder(say.Message)
+DECODER = msgspec.msgpack.Decoder(messages.Message)
 
 
 @pytest.mark.parametrize(
@@ -27,11 +26,11 @@ def test_a_model_that_is_none_is_refused(said: Any, content: bytes) -> None:
     one.start(0.0)
     offer = msgspec.structs.replace(welcome(done=3, steps=9, model=START), content=content)
     found = one.heard(0.0, offer)
-    assert [each.sender for each in of(found, do.Refused)] == ["b"]
+    assert [each.sender for each in of(found, commands.Refused)] == ["b"]
     assert not one.began
     other = begun(node(said))
     message = msgspec.structs.replace(started(done=5, model=START), content=content)
-    assert of(other.heard(1.0, message), do.Refused)
+    assert of(other.heard(1.0, message), commands.Refused)
     assert np.array_equal(other.model.vector, START)
 
 
@@ -58,14 +57,14 @@ def test_who_is_refused_is_not_listened_to() -> None:
     one = begun(node(neighbours=("b", "c")))
     one.heard(1.0, hello(sender="b", life="2", model="another"))
     found = one.heard(1.0, update(1, 5, life="2")) + one.heard(1.0, update(1, 5))
-    assert not of(found, do.Took)
+    assert not of(found, commands.Took)
     assert np.array_equal(one.model.vector, START)
 
 
 def test_a_stranger_that_is_refused_leaves_nothing_behind() -> None:
     one = begun(node())
     found = one.heard(1.0, hello(sender="x", model="another"))
-    assert [each.why for each in sent(found, say.Refusal)] == [
+    assert [each.why for each in sent(found, messages.Refusal)] == [
         "model here is a line of 4 parameters, there another"
     ]
     assert [*one.neighbours] == ["b"]
@@ -76,14 +75,14 @@ def test_a_late_greeting_of_a_former_life_refuses_only_that_one() -> None:
     one = begun(node())
     one.heard(1.0, hello(life="2"))
     found = one.heard(1.0, hello(life="1", model="another"))
-    assert [each.to for each in sent(found, say.Refusal)] == ["1"]
+    assert [each.to for each in sent(found, messages.Refusal)] == ["1"]
     assert one.neighbours["b"].here
 
 
 def test_what_is_too_far_ahead_is_not_waited_for() -> None:
     one = begun(node())
     found = one.heard(1.0, update(FARTHEST + 1))
-    assert [each.name for each in of(found, do.Lost)] == ["b"]
+    assert [each.name for each in of(found, commands.Lost)] == ["b"]
     assert not one.neighbours["b"].early
 
 

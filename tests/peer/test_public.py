@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from melisma.peer import commands as do
-from melisma.peer import messages as say
+from melisma.peer import commands, messages
 from melisma.peer.public import Public
 from melisma.peer.settings import Event, Gossip
 from tests.peer.staging import START, begun, computed, hello, node, of, sent, update, welcome
@@ -16,13 +15,13 @@ QUIET = Event(eta=1.0, epsilon=0.0, pull=0.25, threshold=0.5)
 def test_a_model_is_told_only_when_it_is_farther_than_the_threshold() -> None:
     """Half a step for each of 4 parameters is 2."""
     one = begun(node(replace(QUIET, pull=1e-30)))
-    assert not of(computed(one, np.array([2, 0, 0, 0])), do.Send)
+    assert not of(computed(one, np.array([2, 0, 0, 0])), commands.Send)
     assert one.number == 0
-    (message,) = sent(computed(one, np.array([0, 0.5, 0, 0])), say.Update)
+    (message,) = sent(computed(one, np.array([0, 0.5, 0, 0])), messages.Update)
     assert np.frombuffer(message.content, np.float32).tolist() == [-2, -0.5, 0, 0]
     assert (message.number, message.rate) == (1, 1.0)
     # From there on it is counted anew.
-    assert not of(computed(one, np.array([0, 0, 2, 0])), do.Send)
+    assert not of(computed(one, np.array([0, 0, 2, 0])), commands.Send)
 
 
 def test_the_threshold_shrinks_with_the_steps() -> None:
@@ -31,7 +30,7 @@ def test_the_threshold_shrinks_with_the_steps() -> None:
     for far in (0.8, 0.0, 0.0, 0.0):
         assert one.computing is not None
         assert one.computing.rate == pytest.approx(1 / (1 + one.steps))
-        told.append(bool(sent(computed(one, np.array([far, 0, 0, 0])), say.Update)))
+        told.append(bool(sent(computed(one, np.array([far, 0, 0, 0])), messages.Update)))
     # It was 2, 1, and then 2/3, which is less than 0.8.
     assert told == [False, False, True, False]
 
@@ -40,11 +39,11 @@ def test_nobody_waits_in_event_triggered_training_and_the_last_model_is_always_t
     one = begun(node(QUIET, iterations=5))
     for _ in range(4):
         said = computed(one)
-        assert of(said, do.Compute)
-        assert not of(said, do.Send)
+        assert of(said, commands.Compute)
+        assert not of(said, commands.Send)
     said = computed(one)
-    assert len(sent(said, say.Update)) == 1
-    assert [each.last for each in sent(said, say.Bye)] == [1]
+    assert len(sent(said, messages.Update)) == 1
+    assert [each.last for each in sent(said, messages.Bye)] == [1]
 
 
 def test_it_is_pulled_towards_what_its_neighbours_told() -> None:
@@ -71,10 +70,10 @@ def test_the_mean_is_weighed_by_the_larger_of_both_degrees() -> None:
     one.heard(0.1, replace(welcome("c"), degree=3))
     assert one.computing is not None
     said = computed(one, np.array([12, 0, 0, 0]))
-    assert not of(said, do.Compute)
+    assert not of(said, commands.Compute)
     one.heard(1.0, update(1, np.array([0, 12, 0, 0]), sender="b"))
     said = one.heard(1.0, update(1, np.array([0, 0, 12, 0]), sender="c"))
-    assert of(said, do.Compute)
+    assert of(said, commands.Compute)
     # b has 1 neighbour and this node 2: a third; c has 3: a quarter; the rest is its own.
     expected = START + np.array([-12 * (1 - 1 / 3 - 1 / 4), 12 / 3, 12 / 4, 0])
     np.testing.assert_allclose(one.model.vector, expected, rtol=1e-6)
@@ -102,7 +101,7 @@ def test_a_neighbour_that_is_gone_is_neither_awaited_nor_in_the_mean() -> None:
     one.heard(0.5, update(1, 300, sender="b"))
     computed(one)
     said = one.gone(2.0, "c")
-    assert of(said, do.Compute)
+    assert of(said, commands.Compute)
     assert np.array_equal(one.model.vector, START + 100)
     one.gone(2.0, "b")
     computed(one)
@@ -114,7 +113,7 @@ def test_a_newcomer_begins_with_what_was_told_so_that_differences_go_on_from_the
     computed(one, np.array([1, 2, 3, 4]))
     (offer,) = sent(
         one.heard(1.0, hello("x")),
-        say.Welcome,
+        messages.Welcome,
     )
     assert isinstance(one, Public)
     assert offer.content == one.own.tobytes()

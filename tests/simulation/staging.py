@@ -4,18 +4,18 @@ from typing import Any
 
 import msgspec
 
-from melisma.cycle import commands as do
-from melisma.cycle.report import Report
-from melisma.cycle.trace import Step
+from melisma.cycle import commands
 from melisma.fleet.fleet import Fleet
+from melisma.fleet.fleet_builder import muster
 from melisma.fleet.fleet_file import FleetTable
-from melisma.fleet.muster import muster
 from melisma.fleet.task import Task
+from melisma.runs.report import Report
+from melisma.runs.trace import Step
+from melisma.simulation.compute.compute import Timing
 from melisma.simulation.driver import Driver
 from melisma.simulation.faults import read_faults
 from melisma.simulation.invariants import checked
-from melisma.simulation.scene import Scene, own_rows
-from melisma.simulation.work import Timing
+from melisma.simulation.scenario import Scene, own_rows
 
 TASK = {
     "name": "digits",
@@ -55,7 +55,7 @@ def run(faults: str = "", among: Fleet | None = None, **said: Any) -> Report:
     return Report.of(checked(lambda watch: Driver(one, Timing(), watch).run()))
 
 
-def commands(report: Report, kind: type[do.Command]) -> list[Any]:
+def emitted(report: Report, kind: type[commands.Command]) -> list[Any]:
     return [each for step in report.trace for each in step.commands if isinstance(each, kind)]
 
 

@@ -6,12 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from melisma.cycle import commands as do
-from melisma.cycle import events as ev
+from melisma.cycle import commands, events
 from melisma.cycle.machine import step
-from melisma.cycle.report import Report
-from melisma.cycle.trace import line
-from tests.simulation.staging import LEARNERS, commands, fleet, run, scene, steps
+from melisma.runs.report import Report
+from melisma.runs.trace import line
+from tests.simulation.staging import LEARNERS, emitted, fleet, run, scene, steps
 
 SCHEMES = ("equal", "proportional", "synchronous", "staleness", "dab")
 # Sizes that leave room for all.
@@ -22,7 +21,7 @@ def passes(scheme: str) -> dict[str, Any]:
     return {"passes": None} if scheme in ("synchronous", "staleness") else {"passes": 2}
 
 
-def events(report: Report, kind: type) -> list[Any]:
+def received(report: Report, kind: type) -> list[Any]:
     return [each.event for each in report.trace if isinstance(each.event, kind)]
 
 
@@ -95,7 +94,7 @@ def test_a_crash_drops_the_work_and_a_restart_takes_part_again() -> None:
     fates = [each.status for c in report.cycles for each in c.assignments if each.learner == 1]
     assert "left" in fates
     assert fates[-1] == "in"
-    (joined,) = [event for event in events(report, ev.LearnersJoined) if event.at_s > 0]
+    (joined,) = [event for event in received(report, events.LearnersJoined) if event.at_s > 0]
     assert joined.learners.tolist() == [1]
 
 
@@ -117,7 +116,7 @@ def test_a_learner_that_begins_anew_unnoticed_has_its_work_dropped() -> None:
 def test_an_update_that_comes_twice_counts_once() -> None:
     plain = run()
     doubled = run("; ".join(f"double report {n} from 1 by 0.01" for n in range(1, 8)))
-    copies = [each for each in commands(doubled, do.Withdraw) if each.learners.tolist() == [1]]
+    copies = [each for each in emitted(doubled, commands.Withdraw) if each.learners.tolist() == [1]]
     assert copies
     for one, other in zip(plain.cycles, doubled.cycles, strict=True):
         assert [a.weight for a in one.assignments] == [a.weight for a in other.assignments]
@@ -159,11 +158,11 @@ def test_a_run_in_which_nobody_answers_fails_and_does_not_hang() -> None:
 
 def one_by_one(event: Any) -> list[Any]:
     """The same said by each learner for itself, when it came."""
-    if not isinstance(event, ev.UpdatesReceived):
+    if not isinstance(event, events.UpdatesReceived):
         return [event]
     rows = ("attempts", "visits", "shipped", "loss", "phases")
     return [
-        ev.UpdatesReceived(
+        events.UpdatesReceived(
             at_s=float(event.instants[place]),
             learners=event.learners[[place]],
             cycle=event.cycle,
@@ -175,12 +174,12 @@ def one_by_one(event: Any) -> list[Any]:
 
 @pytest.mark.parametrize("scheme", ["dab", "proportional"])
 def test_many_learners_at_once_come_to_the_same_as_one_by_one(scheme: str) -> None:
-    report, state, said = run(scheme=scheme), None, list[do.Command]()
+    report, state, said = run(scheme=scheme), None, list[commands.Command]()
     for together in (each.event for each in report.trace):
         for event in one_by_one(together):
             state, more = step(state, event)
             said += more
-    for kind in (do.Dispatch, do.Aggregate):
+    for kind in (commands.Dispatch, commands.Aggregate):
         alone = [
             msgspec.json.encode(each, enc_hook=lambda array: array.tolist())
             for each in said
@@ -188,9 +187,9 @@ def test_many_learners_at_once_come_to_the_same_as_one_by_one(scheme: str) -> No
         ]
         assert alone == [
             msgspec.json.encode(c, enc_hook=lambda array: array.tolist())
-            for c in commands(report, kind)
+            for c in emitted(report, kind)
         ]
-    assert max(event.learners.size for event in events(report, ev.UpdatesReceived)) == 3
+    assert max(event.learners.size for event in received(report, events.UpdatesReceived)) == 3
 
 
 def test_who_is_not_waited_for_holds_up_nobody() -> None:
@@ -206,7 +205,7 @@ def test_who_sleeps_does_not_answer(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("learner,at_s,what\nhare,5,sleep\n")
     asleep = fleet(trace=str(tmp_path / "trace.csv"))
     report = run(among=asleep, cycles=3)
-    told = [event for event in events(report, ev.BoundsReported) if event.at_s > 5]
+    told = [event for event in received(report, events.BoundsReported) if event.at_s > 5]
     assert told
     assert all(1 not in event.learners for event in told)
     assert [len(cycle.assignments) for cycle in report.cycles] == [3, 2, 2]
@@ -224,14 +223,14 @@ def test_who_has_left_sends_nothing_more_and_does_not_come_back() -> None:
     report = run(among=fleet([LEARNERS[0], gone, LEARNERS[2]]), cycles=2)
     assert report.cycles[0].assignments[1].status == "left"
     again = run(f"crash 1 at {in_s - 3:.3f} for 60", among=fleet([LEARNERS[0], gone]), cycles=8)
-    assert all(event.at_s == 0 for event in events(again, ev.LearnersJoined))
+    assert all(event.at_s == 0 for event in received(again, events.LearnersJoined))
 
 
 def test_a_benchmark_that_is_cut_short_fetches_no_more_than_it_had_time_for() -> None:
     slow = [LEARNERS[0] | {"bandwidth_bps": 2e5}]
     one = scene(among=fleet(slow), scheme="proportional", deadline_s=20.0, cycles=1)
     report = Report.of(steps(one))
-    costs = events(report, ev.EstimatesReported)[0].costs
+    costs = received(report, events.EstimatesReported)[0].costs
     # Of eight shards that take 3.2 s each it had time for a few; the model took 6.7 s.
     assert 1 <= costs[1, 2, 0] < 8
     assert report.cycles == () or report.cycles[0].assignments[0].shipped > 0

@@ -6,36 +6,35 @@ import numpy as np
 import pytest
 from msgspec.structs import replace as changed
 
-from melisma.cycle import commands as do
-from melisma.cycle import events as ev
-from melisma.cycle.trace import Step
-from melisma.simulation import soak
+from melisma.cycle import commands, events
+from melisma.runs.trace import Step
+from melisma.simulation import fault_search
+from melisma.simulation.fault_search import broken, shrunk, soaked
 from melisma.simulation.faults import Fault, written
 from melisma.simulation.invariants import BrokenError, Invariants, checked
-from melisma.simulation.scene import with_faults
-from melisma.simulation.soak import broken, shrunk, soaked
+from melisma.simulation.scenario import with_faults
 from tests.simulation.staging import scene, steps
 
 FAULTS = "vanish 1 at 12"
 
 
-def heavier(command: do.Aggregate) -> do.Aggregate:
+def heavier(command: commands.Aggregate) -> commands.Aggregate:
     return changed(command, weights=command.weights * 1.5)
 
 
-def twice(command: do.Aggregate) -> do.Aggregate:
+def twice(command: commands.Aggregate) -> commands.Aggregate:
     both = {
         name: np.tile(getattr(command, name), 2) for name in ("learners", "attempts", "weights")
     }
     return changed(command, **both)
 
 
-def one_missing(command: do.Aggregate) -> do.Aggregate:
+def one_missing(command: commands.Aggregate) -> commands.Aggregate:
     some = {name: getattr(command, name)[1:] for name in ("learners", "attempts", "weights")}
     return changed(command, **some)
 
 
-def dealt_again(command: do.Dispatch) -> do.Dispatch:
+def dealt_again(command: commands.Dispatch) -> commands.Dispatch:
     flat = command.shards.flat.copy()
     flat[-1] = flat[0]
     return changed(command, shards=changed(command.shards, flat=flat))
@@ -54,15 +53,15 @@ def with_each(kind: type, change: Any) -> Any:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (with_each(do.Aggregate, heavier), "weighs"),
-        (with_each(do.Aggregate, twice), "counts twice"),
-        (with_each(do.Aggregate, one_missing), "came does not count"),
-        (with_each(do.Dispatch, dealt_again), "dealt again|a shard twice|to two learners"),
-        (without(do.Withdraw), "neither in nor dropped"),
-        (without(do.Aggregate), "never closed"),
-        (with_each(do.Dispatch, lambda c: changed(c, tail_s=0.0)), "goes on at"),
-        (without(do.Finish), "without an end"),
-        (with_each(do.Wake, lambda c: changed(c, reason="a lie")), "replays otherwise"),
+        (with_each(commands.Aggregate, heavier), "weighs"),
+        (with_each(commands.Aggregate, twice), "counts twice"),
+        (with_each(commands.Aggregate, one_missing), "came does not count"),
+        (with_each(commands.Dispatch, dealt_again), "dealt again|a shard twice|to two learners"),
+        (without(commands.Withdraw), "neither in nor dropped"),
+        (without(commands.Aggregate), "never closed"),
+        (with_each(commands.Dispatch, lambda c: changed(c, tail_s=0.0)), "goes on at"),
+        (without(commands.Finish), "without an end"),
+        (with_each(commands.Wake, lambda c: changed(c, reason="a lie")), "replays otherwise"),
     ],
 )
 def test_what_is_broken_is_noticed(wrong: Any, says: str) -> None:
@@ -73,9 +72,9 @@ def test_what_is_broken_is_noticed(wrong: Any, says: str) -> None:
 
 def test_time_that_goes_back_is_noticed() -> None:
     books = Invariants()
-    books.hear(Step(ev.TimeReached(at_s=5.0), []))
+    books.hear(Step(events.TimeReached(at_s=5.0), []))
     with pytest.raises(BrokenError, match="time goes back"):
-        books.hear(Step(ev.TimeReached(at_s=4.0), []))
+        books.hear(Step(events.TimeReached(at_s=4.0), []))
 
 
 def test_a_failing_schedule_is_made_as_short_as_it_can_be() -> None:
@@ -90,7 +89,7 @@ def test_a_schedule_that_breaks_something_is_told_with_its_seed(
     def breaks(one: Any) -> str:
         return "a crash" if any(fault.kind == "crash" for fault in one.faults) else ""
 
-    monkeypatch.setattr(soak, "broken", breaks)
+    monkeypatch.setattr(fault_search, "broken", breaks)
     found = [failure for failure in soaked(lambda seed: scene(seed=seed), range(20)) if failure]
     assert found
     for failure in found:

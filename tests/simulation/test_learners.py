@@ -2,7 +2,7 @@ from typing import Any
 
 import numpy as np
 
-from melisma.cycle import commands as do
+from melisma.cycle import commands
 from melisma.fleet.fleet import Fleet
 from melisma.simulation.learners import Learners
 from melisma.simulation.sleep import Sleep
@@ -20,7 +20,7 @@ def test_shards_that_one_measured_itself_on_are_fetched_once() -> None:
     slow = LEARNERS[0] | {"samples_per_s": 5.0}
     learners = learners_of(fleet([slow, LEARNERS[1]]), deadline_s=4.0, passes=5)
     who, nothing = np.arange(2), np.zeros(2, np.int64)
-    ask = do.AskBound(reason="", learners=who, cycle=1, deadline_s=4.0, held=nothing)
+    ask = commands.AskBound(reason="", learners=who, cycle=1, deadline_s=4.0, held=nothing)
     _, asked = learners.bounds(who, 0.0, ask, nothing)
     assert asked[0] == 0 < asked[1]
     # Who can do nothing measures itself once more, on what it has.

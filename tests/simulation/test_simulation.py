@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from melisma.cycle import events as ev
-from melisma.cycle.report import Report
-from melisma.cycle.trace import Step, read_trace
+from melisma.cycle import events
 from melisma.errors import SettingError
+from melisma.runs.report import Report
+from melisma.runs.trace import Step, read_trace
 from melisma.simulation import Options, simulate
 from tests.simulation.staging import LEARNERS, fleet, task
 
@@ -19,7 +19,7 @@ def test_ctrl_c_ends_a_run_and_keeps_what_there_is(tmp_path: Path) -> None:
     pressed: list[Step] = []
 
     def press(step: Step) -> None:
-        if isinstance(step.event, ev.Evaluated) and not pressed:
+        if isinstance(step.event, events.Evaluated) and not pressed:
             pressed.append(step)
             raise KeyboardInterrupt
 

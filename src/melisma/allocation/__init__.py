@@ -20,15 +20,15 @@ from melisma.allocation.builders import (
     radio_problem,
     shared_problem,
 )
+from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
 from melisma.allocation.dab import dab, dab_shards
 from melisma.allocation.equal import equal
 from melisma.allocation.feel import feel
 from melisma.allocation.med import med
-from melisma.allocation.one_task import CyclePlan, CycleProblem
 from melisma.allocation.proportional import proportional
-from melisma.allocation.radio import RadioPlan, RadioProblem
+from melisma.allocation.radio_problem import RadioPlan, RadioProblem
 from melisma.allocation.schemes import SCHEMES, Given, Scheme, scheme_named
-from melisma.allocation.shared import SharedPlan, SharedProblem
+from melisma.allocation.shared_problem import SharedPlan, SharedProblem
 from melisma.allocation.slots import slots
 from melisma.allocation.staleness import staleness
 from melisma.allocation.synchronous import synchronous

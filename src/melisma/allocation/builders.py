@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from melisma.allocation.one_task import CycleProblem
-from melisma.allocation.radio import RadioProblem
-from melisma.allocation.shared import SharedProblem
+from melisma.allocation.cycle_problem import CycleProblem
+from melisma.allocation.radio_problem import RadioProblem
+from melisma.allocation.shared_problem import SharedProblem
 from melisma.errors import SettingError
 from melisma.fleet.estimates import Costs
 from melisma.fleet.fleet import Fleet

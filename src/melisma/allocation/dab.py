@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 
 from melisma.allocation.checks import MOST, SHORTEST_S, Ints, counts, numbers, single, together
 from melisma.allocation.costs import Costs
-from melisma.allocation.one_task import CyclePlan, CycleProblem
-from melisma.allocation.shortfall import alone, refused
+from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
+from melisma.allocation.infeasible import alone, refused
 from melisma.errors import InfeasibleError, SettingError
 
 

@@ -6,7 +6,7 @@ left out to meet the deadline.
 
 import numpy as np
 
-from melisma.allocation.one_task import CyclePlan, CycleProblem
+from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
 from melisma.allocation.shares import by_weight
 
 

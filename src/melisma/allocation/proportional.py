@@ -4,7 +4,7 @@ The plan shows who is late: nothing is left out to meet the deadline.
 """
 
 from melisma.allocation.checks import counts, single
-from melisma.allocation.one_task import CyclePlan, CycleProblem
+from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
 from melisma.allocation.shares import by_weight
 
 

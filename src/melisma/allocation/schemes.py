@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from numpy.random import Generator
 from numpy.typing import ArrayLike
 
+from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
 from melisma.allocation.dab import dab
 from melisma.allocation.equal import equal
 from melisma.allocation.feel import feel
 from melisma.allocation.med import med
-from melisma.allocation.one_task import CyclePlan, CycleProblem
 from melisma.allocation.proportional import proportional
-from melisma.allocation.radio import RadioPlan, RadioProblem
-from melisma.allocation.shared import SharedPlan, SharedProblem
+from melisma.allocation.radio_problem import RadioPlan, RadioProblem
+from melisma.allocation.shared_problem import SharedPlan, SharedProblem
 from melisma.allocation.slots import full, online, random, slots
 from melisma.allocation.staleness import staleness
 from melisma.allocation.synchronous import synchronous

@@ -7,8 +7,8 @@ learners apart, so that the order in which they are listed decides nothing.
 import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
-from melisma.allocation.one_task import CycleProblem
-from melisma.allocation.room import require_room
+from melisma.allocation.cycle_problem import CycleProblem
+from melisma.allocation.feasibility import require_room
 
 
 def fill(problem: CycleProblem, low: Ints, high: Ints) -> Ints:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from melisma.allocation.checks import Floats, Ints, counts, numbers, together
-from melisma.allocation.radio import RadioPlan, RadioProblem
+from melisma.allocation.radio_problem import RadioPlan, RadioProblem
 from melisma.errors import SettingError
 
 EPS = float(np.finfo(np.float64).eps)

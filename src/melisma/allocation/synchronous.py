@@ -6,10 +6,10 @@ sum D_k(tau) >= d (Mohammad and Sorour). It never falls with a later deadline.
 
 import numpy as np
 
+from melisma.allocation.bisection import last_reaching
 from melisma.allocation.costs import MOST_UPDATES
-from melisma.allocation.one_task import CyclePlan, CycleProblem
-from melisma.allocation.room import require_one_update
-from melisma.allocation.search import last_reaching
+from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
+from melisma.allocation.feasibility import require_one_update
 from melisma.allocation.shares import fill
 
 # Where to begin the search among many learners is found from about so many of them.

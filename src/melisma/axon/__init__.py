@@ -32,20 +32,21 @@ metrics                                     what is seen of it
 ==========================================  ==================================================
 """
 
-from melisma.axon import client, worker
+from melisma.axon import client
 from melisma.axon.address import Address
-from melisma.axon.board import Notice, NoticeBoard, board_worker, workers
-from melisma.axon.caller import Options
-from melisma.axon.client import Handle
-from melisma.axon.context import CallContext, current_call
-from melisma.axon.discovery import Found, discover
-from melisma.axon.files import fetch
-from melisma.axon.limits import Limits
-from melisma.axon.metrics import CallRecord
-from melisma.axon.relay import Relay
-from melisma.axon.remote import Remote, connect, describe, resume
-from melisma.axon.tokens import issue_token
-from melisma.axon.worker import Worker
+from melisma.axon.client.caller import Options
+from melisma.axon.client.remote import Remote, connect, describe, resume
+from melisma.axon.client.stubs import Handle
+from melisma.axon.discovery.board import Notice, NoticeBoard, board_worker, workers
+from melisma.axon.discovery.multicast import Found, discover
+from melisma.axon.discovery.relay import Relay
+from melisma.axon.server import worker
+from melisma.axon.server.call_metrics import CallRecord
+from melisma.axon.server.context import CallContext, current_call
+from melisma.axon.server.file_server import fetch
+from melisma.axon.server.limits import Limits
+from melisma.axon.server.tokens import issue_token
+from melisma.axon.server.worker import Worker
 
 __all__ = [
     "Address",

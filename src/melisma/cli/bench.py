@@ -46,12 +46,13 @@ def command(  # noqa: PLR0913 - one argument an option
     counts = _counts(shards)
     if learner is not None or profile is not None:
         os.environ.update(dict.fromkeys(THREADS, "1"))
-    from melisma.cli import bench_device, bench_run, bench_view, output
+    from melisma.cli import bench_device, bench_measurement, output
+    from melisma.cli.views import bench_view
     from melisma.fleet.task import read_task
 
     task = read_task(task_path)
     device = bench_device.chosen(task, fleet_path, learner, profile)
-    report = bench_run.report(task_path, task, device, counts, others)
+    report = bench_measurement.report(task_path, task, device, counts, others)
     output.write(bench_view.as_json(report) if as_json else bench_view.page(report))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from melisma.errors import SettingError
 from melisma.fleet.emulation import Link, Pace
-from melisma.fleet.muster import read_fleet
+from melisma.fleet.fleet_builder import read_fleet
 from melisma.fleet.profiles import PROFILES
 from melisma.fleet.task import Task
 

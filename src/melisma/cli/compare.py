@@ -14,13 +14,13 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
-from melisma.cli.compare_view import run_line, view
 from melisma.cli.files import FILE
 from melisma.cli.output import write
+from melisma.cli.views.compare_view import run_line, view
 from melisma.errors import MelismaError, SettingError
-from melisma.simulation.comparison import Comparison, Run, compare
-from melisma.simulation.comparison_picture import picture_of
-from melisma.simulation.memory import keep_memory
+from melisma.simulation.comparison.comparison import Comparison, Run, compare
+from melisma.simulation.comparison.comparison_picture import picture_of
+from melisma.simulation.compute.memory import keep_memory
 from melisma.simulation.simulation import Level, Options
 
 

@@ -4,7 +4,7 @@ import json
 
 import click
 
-from melisma.learning import data
+from melisma.learning.data import datasets
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -19,8 +19,8 @@ def command() -> None:
 def list_command(as_json: bool) -> None:
     """List the data sets that a task can name."""
     rows = [
-        {"name": name, "here": data.is_here(name), "about": known.about}
-        for name, known in data.DATA.items()
+        {"name": name, "here": datasets.is_here(name), "about": known.about}
+        for name, known in datasets.DATA.items()
     ]
     if as_json:
         click.echo(json.dumps(rows))
@@ -34,12 +34,12 @@ def list_command(as_json: bool) -> None:
 def get_command(names: tuple[str, ...]) -> None:
     """Bring data sets to this machine; what is here already is left alone."""
     for name in names:
-        click.echo(data.fetch(name))
+        click.echo(datasets.fetch(name))
 
 
 @command.command("where")
 @click.argument("name")
 def where_command(name: str) -> None:
     """Say where a data set lies, or would."""
-    data.data_named(name)
-    click.echo(data.where(name))
+    datasets.data_named(name)
+    click.echo(datasets.where(name))

@@ -22,19 +22,19 @@ from melisma.axon.address import host_and_port
 from melisma.cli.axon import token_option
 from melisma.cli.files import FILE
 from melisma.cli.output import write
-from melisma.cli.peers_view import progress_line, screen
+from melisma.cli.views.peers_view import progress_line, screen
 from melisma.errors import MelismaError, SettingError
 from melisma.fleet.task import Optimizer, Partition, Task, read_task
 from melisma.fleet.toml_file import converted
-from melisma.live.peer import PeerSetting, run_node
-from melisma.live.peers import Progress, Watch, run_peers
+from melisma.live.peer.local_group import Progress, Watch, run_peers
+from melisma.live.peer.peer_process import PeerSetting, run_node
 from melisma.peer.group import Group, Peers, check_name, peers_for
-from melisma.peer.report import NodeReport, PeerReport
 from melisma.peer.settings import ALGORITHMS, Algorithm
-from melisma.simulation.delays import Delays
+from melisma.runs.peer_report import NodeReport, PeerReport
 from melisma.simulation.faults import written
-from melisma.simulation.peer_run import PeerOptions, simulate_peers
-from melisma.simulation.peer_soak import soaked_peers
+from melisma.simulation.peers.delays import Delays
+from melisma.simulation.peers.peer_fault_search import soaked_peers
+from melisma.simulation.peers.peer_simulation import PeerOptions, simulate_peers
 
 LINE_S = 2.0
 """How often a line of progress is printed where there is no terminal."""

@@ -10,10 +10,11 @@ from math import inf
 import click
 
 from melisma.allocation.schemes import SCHEMES, Scheme, scheme_named
-from melisma.cli import output, plan_report, plan_view
+from melisma.cli import output
+from melisma.cli.views import plan_data, plan_view
 from melisma.errors import SettingError
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.muster import read_fleet
+from melisma.fleet.fleet_builder import read_fleet
 from melisma.fleet.task import Task, read_sized_task
 
 
@@ -59,14 +60,14 @@ def command(  # noqa: PLR0913 - one argument an option
     if every:
         reports = [_compared(row, read, fleet, time_limit_s) for row in rows]
     else:
-        reports = [plan_report.report(first, read, fleet, time_limit_s)]
+        reports = [plan_data.report(first, read, fleet, time_limit_s)]
     if as_json:
         whole = {"plans": reports} if every else reports[0]
         output.write(json.dumps(whole, default=list, allow_nan=False) + "\n")
     else:
         view = plan_view.comparison(reports) if every else plan_view.plan(reports[0], show)
         output.write(view)
-    if not any(map(plan_report.holds, reports)):
+    if not any(map(plan_data.holds, reports)):
         raise click.exceptions.Exit(1)
 
 
@@ -127,11 +128,11 @@ def _alike(first: Scheme) -> list[Scheme]:
 
 def _compared(
     row: Scheme, tasks: list[Task], fleet: Fleet, time_limit_s: float
-) -> plan_report.Report:
+) -> plan_data.Report:
     """A comparison goes on without the schemes that cannot take part."""
     if row.most_learners is not None and fleet.learners > row.most_learners:
-        return plan_report.skipped(row, tasks, f"left out beyond {row.most_learners} learners")
+        return plan_data.skipped(row, tasks, f"left out beyond {row.most_learners} learners")
     try:
-        return plan_report.report(row, tasks, fleet, time_limit_s)
+        return plan_data.report(row, tasks, fleet, time_limit_s)
     except SettingError as error:
-        return plan_report.skipped(row, tasks, str(error))
+        return plan_data.skipped(row, tasks, str(error))

@@ -14,15 +14,15 @@ from rich.live import Live
 
 from melisma.cli.files import FILE, FIRST
 from melisma.cli.output import write
-from melisma.cli.run_screen import screen
-from melisma.cli.run_view import cycle_line, view
+from melisma.cli.views.run_summary_view import screen
+from melisma.cli.views.run_view import cycle_line, view
 from melisma.cycle.commands import AskBound, Benchmark
 from melisma.cycle.events import Evaluated
-from melisma.cycle.story import Story
-from melisma.cycle.trace import Step
-from melisma.live.orchestrator import Watcher
+from melisma.live.orchestrator.orchestrator import Watcher
 from melisma.live.preparation import prepare
 from melisma.live.training import run
+from melisma.runs.progress import Story
+from melisma.runs.trace import Step
 
 EXIT = {"done": 0, "stopped": 0, "failed": 1, "cancelled": 130}
 FRAMES_PER_S = 8

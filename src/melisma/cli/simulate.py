@@ -16,18 +16,18 @@ import numpy as np
 
 from melisma.cli.files import FILE, FIRST
 from melisma.cli.output import write
-from melisma.cli.run_screen import screen
-from melisma.cli.run_view import cycle_line
+from melisma.cli.views.run_summary_view import screen
+from melisma.cli.views.run_view import cycle_line
 from melisma.cycle.events import Evaluated
-from melisma.cycle.report import Report
-from melisma.cycle.story import Story
-from melisma.cycle.trace import Step
 from melisma.errors import SettingError
+from melisma.runs.progress import Story
+from melisma.runs.report import Report
+from melisma.runs.trace import Step
+from melisma.simulation.compute.memory import keep_memory
+from melisma.simulation.fault_search import Failure, replay, soaked
 from melisma.simulation.faults import written
 from melisma.simulation.invariants import Invariants
-from melisma.simulation.memory import keep_memory
 from melisma.simulation.simulation import Level, Options, Staged, play, stage
-from melisma.simulation.soak import Failure, replay, soaked
 
 EXIT = {"done": 0, "stopped": 0, "cancelled": 130}
 SEED = click.IntRange(0)

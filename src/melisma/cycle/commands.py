@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from melisma.cycle.events import Floats
-from melisma.cycle.rows import Ints, Rows
+from melisma.cycle.ragged import Ints, Rows
 
 Outcome = Literal["done", "stopped", "cancelled", "failed"]
 

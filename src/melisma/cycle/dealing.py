@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.random import Generator
 
-from melisma.cycle.holdings import NOTHING_HELD, Holdings
-from melisma.cycle.rows import Ints, Rows
+from melisma.cycle.cache_index import NOTHING_HELD, Holdings
+from melisma.cycle.ragged import Ints, Rows
 
 
 @dataclass(frozen=True, eq=False)

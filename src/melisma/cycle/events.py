@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.cycle.rows import NO_ROWS, Ints, Rows
+from melisma.cycle.ragged import NO_ROWS, Ints, Rows
 from melisma.fleet.fleet_file import Tells
 from melisma.fleet.task import Task
 

@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from melisma.allocation.dab import dab_bounds
 from melisma.cycle.events import Floats
-from melisma.cycle.rows import Ints, Rows
-from melisma.fleet.chance import uniform
+from melisma.cycle.ragged import Ints, Rows
 from melisma.fleet.estimates import Estimate, Estimates
+from melisma.fleet.rng import uniform
 from melisma.fleet.task import Task
 
 # This part of the deadline is kept for what lies between the last batch and the upload.

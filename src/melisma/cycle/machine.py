@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 
 from melisma.allocation.schemes import TOLD
-from melisma.cycle import commands as do
-from melisma.cycle import events as ev
-from melisma.cycle.asking import answered, bounds, next_cycle
-from melisma.cycle.rows import Ints
-from melisma.cycle.state import LETS_OUT, Stage, State, Work
-from melisma.cycle.training import (
+from melisma.cycle import commands, events
+from melisma.cycle.collecting import answered, bounds, next_cycle
+from melisma.cycle.ragged import Ints
+from melisma.cycle.rounds import (
     Commands,
     closed,
     closed_if_all_in,
@@ -27,15 +25,16 @@ from melisma.cycle.training import (
     withdraw,
     withdrawn,
 )
+from melisma.cycle.state import LETS_OUT, Stage, State, Work
 from melisma.errors import MelismaError, SettingError
 
 # Learners are asked something, and answer.
 ASKED = (Stage.MEASURING, Stage.ASKING, Stage.PROBING)
 
 
-def step(state: State | None, event: ev.Event) -> tuple[State, Commands]:
+def step(state: State | None, event: events.Event) -> tuple[State, Commands]:
     """The state after the event, and what is to be done."""
-    if isinstance(event, ev.TaskSubmitted):
+    if isinstance(event, events.TaskSubmitted):
         return _submitted(event)
     if state is None:
         raise MelismaError(f"{type(event).__name__} before any task was submitted")
@@ -44,7 +43,7 @@ def step(state: State | None, event: ev.Event) -> tuple[State, Commands]:
     return state, HEARD[type(event)](state, event)
 
 
-def _submitted(event: ev.TaskSubmitted) -> tuple[State, Commands]:
+def _submitted(event: events.TaskSubmitted) -> tuple[State, Commands]:
     state = State.of(event)
     task, scheme = state.task, state.scheme
     if scheme.problem != "cycle":
@@ -65,7 +64,7 @@ def _submitted(event: ev.TaskSubmitted) -> tuple[State, Commands]:
     return state, []
 
 
-def _joined(state: State, event: ev.LearnersJoined) -> Commands:
+def _joined(state: State, event: events.LearnersJoined) -> Commands:
     learners = state.learners
     learners.make_room(int(event.learners.max()) + 1)
     said = _begun_anew(state, event.learners[learners.present[event.learners]])
@@ -126,7 +125,7 @@ def _untold(state: State) -> str:
     )
 
 
-def _left(state: State, event: ev.LearnersLeft) -> Commands:
+def _left(state: State, event: events.LearnersLeft) -> Commands:
     learners = state.learners
     learners.make_room(int(event.learners.max()) + 1)
     learners.present[event.learners] = False
@@ -139,7 +138,7 @@ def _left(state: State, event: ev.LearnersLeft) -> Commands:
     return _gone_on(state, event.at_s)
 
 
-def _estimates(state: State, event: ev.EstimatesReported) -> Commands:
+def _estimates(state: State, event: events.EstimatesReported) -> Commands:
     here = state.learners.present[event.learners]
     who = event.learners[here]
     state.learners.costs[:, :, who] = event.costs[:, :, here]
@@ -147,7 +146,7 @@ def _estimates(state: State, event: ev.EstimatesReported) -> Commands:
     return answered(state, event.at_s) if state.stage is Stage.MEASURING else []
 
 
-def _time(state: State, event: ev.TimeReached) -> Commands:
+def _time(state: State, event: events.TimeReached) -> Commands:
     if event.at_s < state.limit_s:
         return []
     if state.stage in ASKED:
@@ -155,12 +154,12 @@ def _time(state: State, event: ev.TimeReached) -> Commands:
     return closed(state) if state.stage is Stage.TRAINING else []
 
 
-def _aggregated(state: State, event: ev.Aggregated) -> Commands:
+def _aggregated(state: State, event: events.Aggregated) -> Commands:
     state.stage = Stage.EVALUATING
-    return [do.Evaluate(reason="the cycle has a model", cycle=event.cycle)]
+    return [commands.Evaluate(reason="the cycle has a model", cycle=event.cycle)]
 
 
-def _evaluated(state: State, event: ev.Evaluated) -> Commands:
+def _evaluated(state: State, event: events.Evaluated) -> Commands:
     stop = state.task.stop
     if stop.accuracy is not None and (event.accuracy or 0.0) >= stop.accuracy:
         return finish(state, "stopped", f"the accuracy reached {stop.accuracy:g}")
@@ -173,19 +172,19 @@ def _evaluated(state: State, event: ev.Evaluated) -> Commands:
     return next_cycle(state, event.at_s)
 
 
-def _cancelled(state: State, event: ev.TaskCancelled) -> Commands:
+def _cancelled(state: State, event: events.TaskCancelled) -> Commands:
     return [*withdrawn(state, event.reason), *finish(state, "cancelled", event.reason)]
 
 
-HEARD: dict[type[ev.Event], Callable[[State, Any], Commands]] = {
-    ev.LearnersJoined: _joined,
-    ev.LearnersLeft: _left,
-    ev.EstimatesReported: _estimates,
-    ev.BoundsReported: bounds,
-    ev.ProgressReported: progress,
-    ev.UpdatesReceived: updates,
-    ev.TimeReached: _time,
-    ev.Aggregated: _aggregated,
-    ev.Evaluated: _evaluated,
-    ev.TaskCancelled: _cancelled,
+HEARD: dict[type[events.Event], Callable[[State, Any], Commands]] = {
+    events.LearnersJoined: _joined,
+    events.LearnersLeft: _left,
+    events.EstimatesReported: _estimates,
+    events.BoundsReported: bounds,
+    events.ProgressReported: progress,
+    events.UpdatesReceived: updates,
+    events.TimeReached: _time,
+    events.Aggregated: _aggregated,
+    events.Evaluated: _evaluated,
+    events.TaskCancelled: _cancelled,
 }

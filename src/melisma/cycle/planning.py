@@ -6,11 +6,11 @@ import numpy as np
 
 from melisma.allocation import CyclePlan, CycleProblem, Given, blind_problem, cycle_problem
 from melisma.cycle.events import COSTS, Floats
-from melisma.cycle.rows import Ints, Rows
+from melisma.cycle.ragged import Ints, Rows
 from melisma.cycle.state import State
 from melisma.errors import InfeasibleError
-from melisma.fleet.chance import generator
 from melisma.fleet.estimates import Estimate, Estimates
+from melisma.fleet.rng import generator
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.allocation.schemes import Scheme, scheme_named
+from melisma.cycle.cache_index import NOTHING_HELD, Holdings
 from melisma.cycle.dealing import Deck
 from melisma.cycle.events import COSTS, PARTS, Floats, TaskSubmitted
-from melisma.cycle.holdings import NOTHING_HELD, Holdings
-from melisma.cycle.own import Own
-from melisma.cycle.rows import NO_ROWS, Ints, Rows
-from melisma.fleet.chance import generator
+from melisma.cycle.local_shards import Own
+from melisma.cycle.ragged import NO_ROWS, Ints, Rows
 from melisma.fleet.fleet_file import Tells
+from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
 
 COUNTS = ("tells", "work", "attempts", "shards", "passes", "samples", "visits")

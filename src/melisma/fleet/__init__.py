@@ -14,12 +14,12 @@ What is where::
 """
 
 from melisma.fleet.availability import Changes
-from melisma.fleet.chance import generator, uniform
 from melisma.fleet.channel import Channel
 from melisma.fleet.estimates import Estimate, Estimates
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.muster import read_fleet
+from melisma.fleet.fleet_builder import read_fleet
 from melisma.fleet.profiles import PROFILES, Profile
+from melisma.fleet.rng import generator, uniform
 from melisma.fleet.task import Task, read_task
 
 __all__ = [

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.errors import SettingError
-from melisma.fleet.chance import uniform
 from melisma.fleet.channel import Floats, Ints
+from melisma.fleet.rng import uniform
 
 WHAT = ("join", "leave", "sleep", "wake")
 JOIN, LEAVE, SLEEP, WAKE = range(4)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from melisma.errors import SettingError
 from melisma.fleet.channel import Floats
-from melisma.fleet.student import student_t
+from melisma.fleet.t_distribution import student_t
 
 # One measurement alone says nothing of its spread: this part of it is assumed, as if well known.
 # The thesis' errors of one benchmark reach it (download over WiFi: 32 %).

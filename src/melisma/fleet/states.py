@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.fleet.chance import uniform
 from melisma.fleet.channel import Floats, Ints
 from melisma.fleet.estimates import check_caution
+from melisma.fleet.rng import uniform
 
 # What sums of probabilities may lack by rounding, and by the digits in which files give them.
 ROUNDING = 1e-6

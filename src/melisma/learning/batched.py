@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.fleet.task import Task
-from melisma.learning.data import Split
+from melisma.learning.data.datasets import Split
 from melisma.learning.parameters import Arrays
 from melisma.learning.trainer import Trained, Trainer
 
@@ -97,10 +97,10 @@ def _together(
     task: Task, trainer: Trainer, works: Sequence[Work]
 ) -> Callable[[Arrays], Iterator[Results]] | None:
     # A trainer of one's own needs no PyTorch, and it is not imported to find that out.
-    if "melisma.learning.torch_trainer" not in sys.modules or len(works) < 2:
+    if "melisma.learning.pytorch.torch_trainer" not in sys.modules or len(works) < 2:
         return None
-    from melisma.learning.torch_batched import train_together, way_for
-    from melisma.learning.torch_trainer import TorchTrainer
+    from melisma.learning.pytorch.torch_batched import train_together, way_for
+    from melisma.learning.pytorch.torch_trainer import TorchTrainer
 
     if type(trainer) is not TorchTrainer:
         return None

@@ -15,7 +15,7 @@ import numpy as np
 
 from melisma.errors import DataError, SettingError
 from melisma.fleet.estimates import Estimate
-from melisma.learning.data import Split
+from melisma.learning.data.datasets import Split
 from melisma.learning.trainer import Trainer
 
 Clock = Callable[[], float]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from melisma.errors import DataError, SettingError
 from melisma.fleet.task import Optimizer, Task
 from melisma.learning.compression import Vector
-from melisma.learning.data import Split
+from melisma.learning.data.datasets import Split
 from melisma.learning.trainer import Score
 from melisma.learning.trainers import trainer_for
 
@@ -79,9 +79,9 @@ def steps_for(task: Task, samples: Split, rng: np.random.Generator) -> Steps:
         raise DataError("there are no samples to take steps on; expected at least one")
     trainer = trainer_for(task)
     # A trainer of one's own needs no PyTorch, and it is not imported to find that out.
-    if "melisma.learning.torch_trainer" in sys.modules:
-        from melisma.learning.torch_steps import TorchSteps
-        from melisma.learning.torch_trainer import TorchTrainer
+    if "melisma.learning.pytorch.torch_trainer" in sys.modules:
+        from melisma.learning.pytorch.torch_steps import TorchSteps
+        from melisma.learning.pytorch.torch_trainer import TorchTrainer
 
         if type(trainer) is TorchTrainer:
             return TorchSteps(task, trainer, samples, rng)

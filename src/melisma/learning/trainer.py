@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.learning.data import Split
+from melisma.learning.data.datasets import Split
 from melisma.learning.parameters import Arrays
 
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from melisma.errors import SettingError
 from melisma.fleet.task import Task
-from melisma.learning.data import DataSet, Split
-from melisma.learning.named import is_own, made, named, told
+from melisma.learning.data.datasets import DataSet, Split
+from melisma.learning.imports import is_own, made, named, told
 from melisma.learning.trainer import Trainer
 
 METHODS = ("initial", "train", "score")
@@ -31,7 +31,7 @@ def trainer_for(task: Task) -> Trainer:
         trainer: Trainer = made("model", task.model, task, **task.model_args)
         return trainer
     try:
-        from melisma.learning.torch_trainer import TorchTrainer
+        from melisma.learning.pytorch.torch_trainer import TorchTrainer
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -88,7 +88,7 @@ def _range(split: Split) -> str:
 def cores_of(trainer: Trainer) -> int:
     """Cores that its steps may use: those that PyTorch may; of others nothing is known."""
     torch = sys.modules.get("torch")
-    ours = sys.modules.get("melisma.learning.torch_trainer")
+    ours = sys.modules.get("melisma.learning.pytorch.torch_trainer")
     known = ours is not None and type(trainer) is ours.TorchTrainer
     return int(torch.get_num_threads()) if torch is not None and known else 1
 

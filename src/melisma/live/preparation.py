@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 
 from melisma.allocation.schemes import with_scheme
-from melisma.cycle.folder import made
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.muster import read_fleet
+from melisma.fleet.fleet_builder import read_fleet
 from melisma.fleet.task import Task, read_task
-from melisma.learning.data import Split
-from melisma.learning.material import gathered
+from melisma.learning.data.datasets import Split
+from melisma.learning.loaded_task import gathered
 from melisma.learning.trainer import Trainer
 from melisma.learning.trainers import one_thread
-from melisma.live.goal import Goal
+from melisma.live.orchestrator.run_spec import Goal
+from melisma.runs.folder import made
 
 # Samples that tell how fast this machine is.
 TIMED = 500

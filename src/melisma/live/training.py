@@ -11,21 +11,21 @@ from pathlib import Path
 
 import numpy as np
 
-from melisma.cycle.report import PICTURE, Report
-from melisma.cycle.trace import Step
-from melisma.fleet.chance import generator
 from melisma.fleet.fleet import Fleet
+from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
-from melisma.learning.data import Split
+from melisma.learning.data.datasets import Split
+from melisma.learning.data.partition import owned, shuffled_shards
+from melisma.learning.data.shards import ShardFolder, encoded
 from melisma.learning.parameters import Layout
-from melisma.learning.partition import owned, shuffled_shards
-from melisma.learning.shards import ShardFolder, encoded
-from melisma.live.agent import Setting
-from melisma.live.device import Emulated
-from melisma.live.orchestrator import Orchestrator, Watcher
+from melisma.live.child_processes import learners
+from melisma.live.learner.agent import Setting
+from melisma.live.learner.device import Emulated
+from melisma.live.orchestrator.orchestrator import Orchestrator, Watcher
+from melisma.live.orchestrator.run_store import Storehouse
 from melisma.live.preparation import Prepared, prepare
-from melisma.live.processes import learners
-from melisma.live.storehouse import Storehouse
+from melisma.runs.report import PICTURE, Report
+from melisma.runs.trace import Step
 
 
 def train(

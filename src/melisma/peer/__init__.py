@@ -10,13 +10,11 @@ What is where::
     topology.py                who is whose neighbour
     settings.py, nodes.py      what can be said of each algorithm, and the machine for it
     group.py                   what all nodes of a run have in common
-    report.py, picture.py      what became of it
 
-Drivers are `live/peers.py` and `live/peer.py`, and `simulation/peers.py`.
+Drivers are in `live/peer/` and `simulation/peers/`.
 """
 
 from melisma.peer.group import Peers, peers_for
-from melisma.peer.report import NodeReport, PeerReport
 from melisma.peer.settings import Aet, Event, Gossip, Local
 from melisma.peer.topology import Topology, topology_for
 
@@ -25,8 +23,6 @@ __all__ = [
     "Event",
     "Gossip",
     "Local",
-    "NodeReport",
-    "PeerReport",
     "Peers",
     "Topology",
     "peers_for",

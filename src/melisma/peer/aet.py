@@ -6,7 +6,7 @@ a = 10, p = 1 and b = 0, 60,000 steps are 110 rounds.
 
 import math
 
-from melisma.peer.rounds import Rounds
+from melisma.peer.round_nodes import Rounds
 from melisma.peer.settings import Aet
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from melisma.learning.compression import Compression
-from melisma.peer import commands as do
+from melisma.peer import commands
 from melisma.peer.neighbour import Vector
 from melisma.peer.node import Model, Self
 from melisma.peer.public import Public
@@ -34,16 +34,16 @@ class EventNode(Public):
         self._said = said
         self._pull: Vector = np.zeros_like(model.vector)
 
-    def next(self) -> do.Compute:
+    def next(self) -> commands.Compute:
         """One step, from where it is pulled towards its neighbours at the same time."""
         said, slower = self._said, self._said.epsilon * self.steps + 1
         self._pull[:] = 0
         for estimate in self.estimates().values():
             self._pull += estimate - self.own
         self._pull *= np.float32(said.pull * said.eta / slower**0.1)
-        return do.Compute(number=self.steps + 1, steps=1, rate=said.eta / slower)
+        return commands.Compute(number=self.steps + 1, steps=1, rate=said.eta / slower)
 
-    def after(self, computed: do.Compute) -> list[tuple[float, bytes]]:
+    def after(self, computed: commands.Compute) -> list[tuple[float, bytes]]:
         """The model, if it is far from what was told; at last in any case."""
         self.model.slopes[:] = 0
         vector = self.model.vector

@@ -12,7 +12,7 @@ from math import sqrt
 import numpy as np
 
 from melisma.learning.compression import Compression
-from melisma.peer import commands as do
+from melisma.peer import commands
 from melisma.peer.neighbour import Neighbour
 from melisma.peer.node import Model, Self
 from melisma.peer.public import Public
@@ -33,7 +33,7 @@ class GossipNode(Public):
         super().__init__(me, neighbours, model, compression)
         self._said, self._mixed = said, 0
 
-    def next(self) -> do.Compute | None:
+    def next(self) -> commands.Compute | None:
         """The next steps, when everybody's last model is in."""
         awaited = [each for each in self.neighbours.values() if each.here and not each.ended]
         if any(each.reached < self.number for each in awaited):
@@ -41,9 +41,9 @@ class GossipNode(Public):
         self._mix()
         steps = min(self._said.steps, self.me.iterations - self.steps)
         rate = self._said.eta / (1 + self._said.beta * sqrt(self.steps))
-        return do.Compute(number=self.number + 1, steps=steps, rate=rate)
+        return commands.Compute(number=self.number + 1, steps=steps, rate=rate)
 
-    def after(self, computed: do.Compute) -> list[tuple[float, bytes]]:  # noqa: ARG002
+    def after(self, computed: commands.Compute) -> list[tuple[float, bytes]]:  # noqa: ARG002
         """The model as it is now."""
         self.model.slopes[:] = 0
         return [(1.0, self.difference())]

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.errors import SettingError
-from melisma.fleet.chance import generator
+from melisma.fleet.rng import generator
 from melisma.fleet.task import Partition, Task
 from melisma.learning.compression import compression_for
-from melisma.learning.data import Split
-from melisma.learning.partition import divided
+from melisma.learning.data.datasets import Split
+from melisma.learning.data.partition import divided
 from melisma.learning.steps import Steps
 from melisma.peer.node import Model, Node, Self
 from melisma.peer.nodes import node_for

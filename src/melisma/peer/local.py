@@ -1,6 +1,6 @@
 """Constant local SGD: every round has as many steps, times this node's share."""
 
-from melisma.peer.rounds import Rounds
+from melisma.peer.round_nodes import Rounds
 from melisma.peer.settings import Local
 
 

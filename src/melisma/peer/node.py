@@ -16,11 +16,10 @@ import numpy as np
 
 from melisma.errors import DataError
 from melisma.learning.compression import Compression, compression_for
-from melisma.peer import commands as do
-from melisma.peer import messages as say
+from melisma.peer import commands, messages
 from melisma.peer.neighbour import Neighbour, Vector
 
-Commands = list[do.Any]
+Commands = list[commands.Any]
 FARTHEST = 1000
 """Updates that may come before one that is missing."""
 WHOLE = compression_for("none")
@@ -60,24 +59,24 @@ class Node(ABC):
         self.number = self.steps = self.told_updates = 0
         """Of updates and of steps, with those of a model that was taken over; and of its own."""
         self.now_s = 0.0
-        self.computing: do.Compute | None = None
+        self.computing: commands.Compute | None = None
         self.began = self.finished = False
-        self._offers: list[say.Welcome] = []
-        self._kept: list[say.Update] = []
+        self._offers: list[messages.Welcome] = []
+        self._kept: list[messages.Update] = []
         self._said_bye = False
 
     # What an algorithm is made of.
 
     @abstractmethod
-    def next(self) -> do.Compute | None:
+    def next(self) -> commands.Compute | None:
         """What to compute now; nothing while it has to wait."""
 
     @abstractmethod
-    def after(self, computed: do.Compute) -> list[tuple[float, bytes]]:
+    def after(self, computed: commands.Compute) -> list[tuple[float, bytes]]:
         """Updates to send when that is done: step sizes and contents."""
 
     @abstractmethod
-    def apply(self, neighbour: Neighbour, update: say.Update, change: Vector) -> None:
+    def apply(self, neighbour: Neighbour, update: messages.Update, change: Vector) -> None:
         """What to make of a neighbour's update; it was not applied before."""
 
     def public(self) -> Vector:
@@ -103,7 +102,7 @@ class Node(ABC):
         """Greet everybody."""
         self.now_s = at_s
         greetings: Commands = [self._hello(name) for name in self.neighbours]
-        return [*greetings, do.Wake(at_s=at_s + self.me.patience_s), *self._go_on()]
+        return [*greetings, commands.Wake(at_s=at_s + self.me.patience_s), *self._go_on()]
 
     def computed(self, at_s: float) -> Commands:
         """The steps of the last `Compute` are done."""
@@ -116,30 +115,32 @@ class Node(ABC):
             updates = self.after(computed)
         except DataError as error:
             self.finished = True
-            return [do.Finish(why=f"it cannot go on: {error}; try smaller steps")]
+            return [commands.Finish(why=f"it cannot go on: {error}; try smaller steps")]
         for rate, content in updates:
             self.number += 1
             self.told_updates += 1
             found += self._updates(rate, content)
         return found + self._go_on()
 
-    def heard(self, at_s: float, message: say.Message) -> Commands:
+    def heard(self, at_s: float, message: messages.Message) -> Commands:
         """A message has come."""
         self.now_s = at_s
         neighbour = self.neighbours.get(message.sender, Neighbour(message.sender))
         match message:
-            case say.Hello():
+            case messages.Hello():
                 found = self._greeted(neighbour, message)
             case _ if message.sender not in self.neighbours or neighbour.refused:
                 found = []
-            case say.Welcome() | say.Refusal() | say.Update() if message.to != self.me.life:
+            case messages.Welcome() | messages.Refusal() | messages.Update() if (
+                message.to != self.me.life
+            ):
                 found = []
-            case say.Refusal():
+            case messages.Refusal():
                 found = self._turned_away(neighbour, message)
-            case say.Welcome() | say.Begun() if why := self._unfit(message.content):
-                found = [do.Refused(sender=message.sender, why=why)]
+            case messages.Welcome() | messages.Begun() if why := self._unfit(message.content):
+                found = [commands.Refused(sender=message.sender, why=why)]
             case _ if message.life < neighbour.life:
-                found = [do.Refused(sender=message.sender, why="it is of a former life")]
+                found = [commands.Refused(sender=message.sender, why="it is of a former life")]
             case _ if neighbour.life not in ("", message.life):
                 # It has not greeted yet, or that is late: its answer tells from where it counts.
                 found = [self._met(message), self._hello(message.sender)]
@@ -160,7 +161,7 @@ class Node(ABC):
         """It is to end before its time: neighbours need not wait for it."""
         self.finished = True
         there = [each.name for each in self.neighbours.values() if each.here]
-        return [do.Send(to=name, message=self._bye()) for name in there]
+        return [commands.Send(to=name, message=self._bye()) for name in there]
 
     def woke(self, at_s: float) -> Commands:
         """Time has passed: who has not answered is given up, who is gone is looked for.
@@ -180,8 +181,8 @@ class Node(ABC):
             elif not self.began and not neighbour.answered:
                 found += self._given_up(neighbour)
             elif neighbour.here and not neighbour.ended:
-                found.append(do.Send(to=neighbour.name, message=say.Alive(**self._by())))
-        return [*found, do.Wake(at_s=at_s + self.me.patience_s), *self._go_on()]
+                found.append(commands.Send(to=neighbour.name, message=messages.Alive(**self._by())))
+        return [*found, commands.Wake(at_s=at_s + self.me.patience_s), *self._go_on()]
 
     @property
     def degree(self) -> int:
@@ -190,7 +191,7 @@ class Node(ABC):
 
     # Meeting.
 
-    def _greeted(self, neighbour: Neighbour, hello: say.Hello) -> Commands:
+    def _greeted(self, neighbour: Neighbour, hello: messages.Hello) -> Commands:
         if hello.life < neighbour.life:
             why = "a later life of that name is known here; is its clock right?"
             return self._refusal(hello, why)
@@ -210,7 +211,7 @@ class Node(ABC):
             # It may have had a welcome long ago, and would not look at another one.
             found += self._back(neighbour)
         neighbour.degree = hello.degree
-        welcome = say.Welcome(
+        welcome = messages.Welcome(
             **self._by(),
             to=hello.life,
             degree=self.degree,
@@ -219,21 +220,21 @@ class Node(ABC):
             steps=self.steps,
             content=self.public().tobytes() if offers else b"",
         )
-        found.append(do.Send(to=neighbour.name, message=welcome))
+        found.append(commands.Send(to=neighbour.name, message=welcome))
         if self._said_bye:
-            found.append(do.Send(to=neighbour.name, message=self._bye()))
+            found.append(commands.Send(to=neighbour.name, message=self._bye()))
         return found
 
-    def _refusal(self, hello: say.Hello, why: str) -> Commands:
-        refusal = say.Refusal(**self._by(), to=hello.life, why=why)
-        refused = do.Refused(sender=hello.sender, why=f"it would be a neighbour, but {why}")
-        return [refused, do.Send(to=hello.sender, message=refusal)]
+    def _refusal(self, hello: messages.Hello, why: str) -> Commands:
+        refusal = messages.Refusal(**self._by(), to=hello.life, why=why)
+        refused = commands.Refused(sender=hello.sender, why=f"it would be a neighbour, but {why}")
+        return [refused, commands.Send(to=hello.sender, message=refusal)]
 
-    def _turned_away(self, neighbour: Neighbour, refusal: say.Refusal) -> Commands:
+    def _turned_away(self, neighbour: Neighbour, refusal: messages.Refusal) -> Commands:
         """Whom everybody turns away has nobody to train with."""
         neighbour.gone = neighbour.refused = True
         why = f"{refusal.sender} refuses: {refusal.why}"
-        return [do.Refused(sender=refusal.sender, why=why), *self._unless_refused(why)]
+        return [commands.Refused(sender=refusal.sender, why=why), *self._unless_refused(why)]
 
     def _unless_refused(self, why: str) -> Commands:
         """Who has not begun ends if nobody is left to begin with."""
@@ -241,41 +242,41 @@ class Node(ABC):
         if self.began or not alone:
             return []
         self.finished = True
-        return [do.Finish(why=why)]
+        return [commands.Finish(why=why)]
 
-    def _met(self, message: say.Said) -> do.Met:
+    def _met(self, message: messages.Said) -> commands.Met:
         """Another life of a neighbour begins; what the former one sent is not for the next."""
         name, life = message.sender, message.life
         self.neighbours[name] = Neighbour(name, life, level=self.number)
         self._kept = [each for each in self._kept if each.sender != name]
-        return do.Met(name=name, life=life, level=self.number)
+        return commands.Met(name=name, life=life, level=self.number)
 
     def _back(self, neighbour: Neighbour) -> Commands:
         """It was gone, and is not: it is told what it may have missed."""
         neighbour.gone = False
         found = self._found(neighbour, back=True)
         found += [self._begun(neighbour)] if self.began else []
-        found += [do.Send(to=neighbour.name, message=self._bye())] if self._said_bye else []
+        found += [commands.Send(to=neighbour.name, message=self._bye())] if self._said_bye else []
         return found
 
-    def _of_a_neighbour(self, neighbour: Neighbour, message: say.Message) -> Commands:
+    def _of_a_neighbour(self, neighbour: Neighbour, message: messages.Message) -> Commands:
         found: Commands = []
         neighbour.life = message.life
         if neighbour.gone:
             found += self._back(neighbour)
         match message:
-            case say.Welcome():
+            case messages.Welcome():
                 neighbour.degree = message.degree
                 found += self._welcomed(neighbour, message)
-            case say.Begun(done=done, content=content):
+            case messages.Begun(done=done, content=content):
                 found += self._counted(neighbour, done, content)
-            case say.Update():
+            case messages.Update():
                 found += self._updated(neighbour, message)
-            case say.Bye(last=last):
+            case messages.Bye(last=last):
                 neighbour.last = last
         return found
 
-    def _welcomed(self, neighbour: Neighbour, welcome: say.Welcome) -> Commands:
+    def _welcomed(self, neighbour: Neighbour, welcome: messages.Welcome) -> Commands:
         if neighbour.answered:
             return []
         neighbour.answered = True
@@ -303,21 +304,21 @@ class Node(ABC):
     def _found(self, neighbour: Neighbour, *, back: bool = False) -> Commands:
         name, life = neighbour.name, neighbour.life
         if not neighbour.begun:
-            return [do.Met(name=name, life=life, level=neighbour.level)]
-        return [do.Found(name=name, life=life, done=neighbour.done, back=back)]
+            return [commands.Met(name=name, life=life, level=neighbour.level)]
+        return [commands.Found(name=name, life=life, done=neighbour.done, back=back)]
 
     def _given_up(self, neighbour: Neighbour) -> Commands:
         neighbour.gone, neighbour.all_sent = True, False
         alone = all(each.gone for each in self.neighbours.values())
-        return [do.Lost(name=neighbour.name, alone=alone)]
+        return [commands.Lost(name=neighbour.name, alone=alone)]
 
     # Training.
 
     def _updates(self, rate: float, content: bytes) -> Commands:
         return [
-            do.Send(
+            commands.Send(
                 to=each.name,
-                message=say.Update(
+                message=messages.Update(
                     **self._by(), to=each.life, number=self.number, rate=rate, content=content
                 ),
             )
@@ -325,10 +326,10 @@ class Node(ABC):
             if each.here
         ]
 
-    def _updated(self, neighbour: Neighbour, update: say.Update) -> Commands:
+    def _updated(self, neighbour: Neighbour, update: messages.Update) -> Commands:
         if neighbour.begun and update.number > neighbour.done + FARTHEST:
             why = f"update {update.number} after {neighbour.done}; that is too far ahead"
-            return [do.Refused(sender=update.sender, why=why), *self._given_up(neighbour)]
+            return [commands.Refused(sender=update.sender, why=why), *self._given_up(neighbour)]
         if not neighbour.takes(update.number):
             return []
         if not self.began:
@@ -336,15 +337,15 @@ class Node(ABC):
             return []
         return self._applied(neighbour, update)
 
-    def _applied(self, neighbour: Neighbour, update: say.Update) -> Commands:
+    def _applied(self, neighbour: Neighbour, update: messages.Update) -> Commands:
         try:
             change = self.compression.unpack(update.content, self.model.vector.size)
         except DataError as error:
             why = f"update {update.number}: {error}"
             who, number = update.sender, update.number
-            return [do.Refused(sender=who, why=why, life=update.life, number=number)]
+            return [commands.Refused(sender=who, why=why, life=update.life, number=number)]
         self.apply(neighbour, update, change)
-        return [do.Took(sender=update.sender, life=update.life, number=update.number)]
+        return [commands.Took(sender=update.sender, life=update.life, number=update.number)]
 
     def _unfit(self, content: bytes) -> str:
         """Why a model that a neighbour tells is none; empty if it is one, or none is told."""
@@ -377,14 +378,14 @@ class Node(ABC):
             self.model.vector[:] = np.frombuffer(offer.content, np.float32)
             self.adopt(offer)
         model_of = offer.sender if offer is not None and offer.steps else ""
-        found: Commands = [do.Began(model_of=model_of, done=self.number)]
+        found: Commands = [commands.Began(model_of=model_of, done=self.number)]
         found += [self._begun(each) for each in self.neighbours.values() if each.here]
         kept, self._kept, self._offers = self._kept, [], []
         for update in sorted(kept, key=lambda each: each.number):
             found += self._applied(self.neighbours[update.sender], update)
         return found
 
-    def adopt(self, offer: say.Welcome) -> None:
+    def adopt(self, offer: messages.Welcome) -> None:
         """Count on from where a neighbour is, whose model was taken over."""
         self.number, self.steps = offer.done, offer.steps
 
@@ -393,11 +394,11 @@ class Node(ABC):
         if not self._said_bye:
             self._said_bye = True
             there = [each.name for each in self.neighbours.values() if each.here]
-            found += [do.Send(to=name, message=self._bye()) for name in there]
+            found += [commands.Send(to=name, message=self._bye()) for name in there]
         if all(each.ended or each.gone for each in self.neighbours.values()):
             self.finished = True
             self.finish()
-            found.append(do.Finish())
+            found.append(commands.Finish())
         return found
 
     # What it says.
@@ -405,17 +406,17 @@ class Node(ABC):
     def _by(self) -> dict[str, str]:
         return {"sender": self.me.name, "life": self.me.life}
 
-    def _hello(self, name: str) -> do.Send:
-        hello = say.Hello(**self._by(), form=dict(self.me.form), degree=self.degree)
-        return do.Send(to=name, message=hello)
+    def _hello(self, name: str) -> commands.Send:
+        hello = messages.Hello(**self._by(), form=dict(self.me.form), degree=self.degree)
+        return commands.Send(to=name, message=hello)
 
-    def _begun(self, neighbour: Neighbour) -> do.Send:
+    def _begun(self, neighbour: Neighbour) -> commands.Send:
         neighbour.all_sent = self.steps == 0
-        begun = say.Begun(**self._by(), done=self.number, content=self.tells())
-        return do.Send(to=neighbour.name, message=begun)
+        begun = messages.Begun(**self._by(), done=self.number, content=self.tells())
+        return commands.Send(to=neighbour.name, message=begun)
 
-    def _bye(self) -> say.Bye:
-        return say.Bye(**self._by(), last=self.number)
+    def _bye(self) -> messages.Bye:
+        return messages.Bye(**self._by(), last=self.number)
 
 
 def _difference(mine: Mapping[str, str], its: Mapping[str, str]) -> str:

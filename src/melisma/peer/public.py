@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from melisma.learning.compression import Compression
-from melisma.peer import messages as say
+from melisma.peer import messages
 from melisma.peer.neighbour import Neighbour, Vector
 from melisma.peer.node import Model, Node, Self
 
@@ -40,7 +40,7 @@ class Public(Node):
         neighbour.estimate = known.copy()
         self._in_order(neighbour)
 
-    def adopt(self, offer: say.Welcome) -> None:
+    def adopt(self, offer: messages.Welcome) -> None:
         """What neighbours will be told to begin with is what was taken over."""
         super().adopt(offer)
         self.own[:] = self.model.vector
@@ -52,7 +52,7 @@ class Public(Node):
         self.own += self.compression.unpack(content, self.own.size)
         return content
 
-    def apply(self, neighbour: Neighbour, update: say.Update, change: Vector) -> None:
+    def apply(self, neighbour: Neighbour, update: messages.Update, change: Vector) -> None:
         """Its model moves, as soon as all that came before has."""
         if neighbour.estimate is None:
             neighbour.estimate = self._start.copy()

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from melisma.errors import SettingError
-from melisma.fleet.chance import generator
+from melisma.fleet.rng import generator
 from melisma.fleet.task import Table, check_name
 from melisma.fleet.toml_file import read, text_of
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from melisma.cycle.events import Floats
-from melisma.cycle.rows import Ints
+from melisma.cycle.ragged import Ints
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.states import states_in
 from melisma.fleet.task import Task

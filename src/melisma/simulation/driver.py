@@ -11,22 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from melisma.cycle import commands as do
-from melisma.cycle import events as ev
+from melisma.cycle import commands, events
 from melisma.cycle.machine import step
-from melisma.cycle.rows import Ints
+from melisma.cycle.ragged import Ints
 from melisma.cycle.state import State
-from melisma.cycle.trace import Step
 from melisma.errors import MelismaError
-from melisma.simulation.agenda import Agenda
-from melisma.simulation.interruption import interruptible
+from melisma.runs.interruption import interruptible
+from melisma.runs.trace import Step
+from melisma.simulation.churn import Presence, leaves_s
+from melisma.simulation.compute.compute import Job, Work
+from melisma.simulation.kernel import Agenda
 from melisma.simulation.learners import Handed, Learners
-from melisma.simulation.post import Deliver, Flight, Post
-from melisma.simulation.presence import Presence, leaves_s
-from melisma.simulation.scene import Scene
+from melisma.simulation.network import Deliver, Flight, Post
+from melisma.simulation.scenario import Scene
 from melisma.simulation.sleep import Sleep
 from melisma.simulation.trouble import Corruption, Slowness, clocks
-from melisma.simulation.work import Job, Work
 
 Watcher = Callable[[Step], object]
 # So many learners are named where many are gone.
@@ -58,9 +57,9 @@ class Driver:
         self._at_work: list[tuple[int, Handed, list[Flight]]] = []
         self._wakes = 0
         self.state: State | None = None
-        self.finish: do.Finish | None = None
+        self.finish: commands.Finish | None = None
 
-    def run(self) -> do.Finish:
+    def run(self) -> commands.Finish:
         """To the end."""
         self.hear(self._scene.submitted())
         self.joined(np.flatnonzero(self._presence.there))
@@ -87,7 +86,7 @@ class Driver:
         names, tells = self._fleet.names, self._fleet.tells
         everybody = who.size == len(names)
         self.hear(
-            ev.LearnersJoined(
+            events.LearnersJoined(
                 at_s=self._agenda.now_s,
                 learners=who,
                 names=names if everybody else tuple(names[one] for one in who.tolist()),
@@ -100,11 +99,11 @@ class Driver:
         """The orchestrator notices that these are gone."""
         some = ", ".join(self._fleet.names[one] for one in who[:NAMED].tolist())
         said = f"{some}{', ...' * (who.size > NAMED)} {reason}"
-        self.hear(ev.LearnersLeft(at_s=self._agenda.now_s, learners=who, reason=said))
+        self.hear(events.LearnersLeft(at_s=self._agenda.now_s, learners=who, reason=said))
 
     def cancel(self, reason: str) -> None:
         """End it here."""
-        self.hear(ev.TaskCancelled(at_s=self._agenda.now_s, reason=reason))
+        self.hear(events.TaskCancelled(at_s=self._agenda.now_s, reason=reason))
 
     def silenced(self, who: Ints) -> None:
         """These send nothing any more."""
@@ -115,14 +114,14 @@ class Driver:
         self._learners.restart(who, self._agenda.now_s)
         self.joined(who)
 
-    def _benchmark(self, command: do.Benchmark) -> None:
+    def _benchmark(self, command: commands.Benchmark) -> None:
         def follow(places: Ints) -> None:
             who = self._there(command.learners[places])
             ready_s, costs = self._learners.measure(who, self._agenda.now_s, command.seconds)
 
-            def tell(some: Ints, came_s: ev.Floats) -> None:
+            def tell(some: Ints, came_s: events.Floats) -> None:
                 self.hear(
-                    ev.EstimatesReported(
+                    events.EstimatesReported(
                         at_s=float(came_s[-1]), learners=who[some], costs=costs[:, :, some]
                     )
                 )
@@ -131,7 +130,7 @@ class Driver:
 
         self._post.order(command.learners, follow)
 
-    def _ask_bound(self, command: do.AskBound) -> None:
+    def _ask_bound(self, command: commands.AskBound) -> None:
         def follow(places: Ints) -> None:
             places = places[self._presence.there[command.learners[places]]]
             who = command.learners[places]
@@ -139,9 +138,9 @@ class Driver:
                 who, self._agenda.now_s, command, command.held[places]
             )
 
-            def tell(some: Ints, came_s: ev.Floats) -> None:
+            def tell(some: Ints, came_s: events.Floats) -> None:
                 self.hear(
-                    ev.BoundsReported(
+                    events.BoundsReported(
                         at_s=float(came_s[-1]),
                         learners=who[some],
                         cycle=command.cycle,
@@ -154,14 +153,14 @@ class Driver:
 
         self._post.order(command.learners, follow)
 
-    def _answer(self, who: Ints, ready_s: ev.Floats, tell: Deliver) -> None:
+    def _answer(self, who: Ints, ready_s: events.Floats, tell: Deliver) -> None:
         """Answers of those who are waited for are not held up by those of others."""
         assert self.state is not None
         silent = self.state.learners.silent[who]
         for some in (np.flatnonzero(~silent), np.flatnonzero(silent)):
             self._post.report(who[some], ready_s[some], partial(_at, some, tell))
 
-    def _dispatch(self, command: do.Dispatch) -> None:
+    def _dispatch(self, command: commands.Dispatch) -> None:
         assert self.state is not None
         samples = self.state.learners.samples[command.learners]
         self._job = job = Job(
@@ -177,7 +176,7 @@ class Driver:
             now_s = self._agenda.now_s
             handed = self._learners.train(command, places, samples[places], now_s)
 
-            def tell(some: Ints, came_s: ev.Floats) -> None:
+            def tell(some: Ints, came_s: events.Floats) -> None:
                 came = handed.some(some)
                 self._count(job, command, came)
                 self._tell_updates(command, came, came_s)
@@ -188,14 +187,16 @@ class Driver:
 
         self._post.order(command.learners, follow)
 
-    def _count(self, job: Job, order: do.Dispatch, handed: Handed) -> None:
+    def _count(self, job: Job, order: commands.Dispatch, handed: Handed) -> None:
         """What is trained is what the machine takes: the first that comes of an assignment."""
         assert self.state is not None
         attempts = order.attempts[handed.places]
         taken = self.state.expects(handed.learners, order.cycle, attempts)
         job.batches[handed.places[taken]] = handed.batches[taken]
 
-    def _tell_updates(self, order: do.Dispatch, handed: Handed, came_s: ev.Floats) -> None:
+    def _tell_updates(
+        self, order: commands.Dispatch, handed: Handed, came_s: events.Floats
+    ) -> None:
         corrupt = self._corrupt(handed.learners, handed.visits)
         for places, refused in ((np.flatnonzero(~corrupt), ""), (np.flatnonzero(corrupt), CORRUPT)):
             if not places.size:
@@ -205,10 +206,10 @@ class Driver:
             if self.state.scheme.needs == "costs" and not refused and some.measured.any():
                 known = some.some(np.flatnonzero(some.measured))
                 self.hear(
-                    ev.EstimatesReported(at_s=at_s, learners=known.learners, costs=known.costs)
+                    events.EstimatesReported(at_s=at_s, learners=known.learners, costs=known.costs)
                 )
             self.hear(
-                ev.UpdatesReceived(
+                events.UpdatesReceived(
                     at_s=at_s,
                     learners=some.learners,
                     cycle=order.cycle,
@@ -222,7 +223,7 @@ class Driver:
                 )
             )
 
-    def _withdraw(self, command: do.Withdraw) -> None:
+    def _withdraw(self, command: commands.Withdraw) -> None:
         def follow(places: Ints) -> None:
             who, now_s = command.learners[places], self._agenda.now_s
             for cycle, handed, flights in self._at_work:
@@ -235,49 +236,49 @@ class Driver:
 
         self._post.order(command.learners, follow)
 
-    def _wake(self, command: do.Wake) -> None:
+    def _wake(self, command: commands.Wake) -> None:
         self._wakes += 1
         nth = self._wakes
 
         def reached() -> None:
             if nth == self._wakes:
-                self.hear(ev.TimeReached(at_s=self._agenda.now_s))
+                self.hear(events.TimeReached(at_s=self._agenda.now_s))
 
         self._agenda.add(command.at_s, reached)
 
-    def _aggregate(self, command: do.Aggregate) -> None:
-        now_s, loss = self._agenda.now_s, ev.NO_NUMBERS
+    def _aggregate(self, command: commands.Aggregate) -> None:
+        now_s, loss = self._agenda.now_s, events.NO_NUMBERS
         if command.learners.size:
             assert self._job is not None
             loss = self._work.average(self._job, command.learners, command.weights)
-        done = ev.Aggregated(at_s=now_s, cycle=command.cycle, seconds=0.0, loss=loss)
+        done = events.Aggregated(at_s=now_s, cycle=command.cycle, seconds=0.0, loss=loss)
         self._agenda.add(now_s, lambda: self.hear(done))
 
-    def _evaluate(self, command: do.Evaluate) -> None:
+    def _evaluate(self, command: commands.Evaluate) -> None:
         now_s, (loss, accuracy) = self._agenda.now_s, self._work.score()
-        score = ev.Evaluated(
+        score = events.Evaluated(
             at_s=now_s, cycle=command.cycle, loss=loss, accuracy=accuracy, seconds=0.0
         )
         self._agenda.add(now_s, lambda: self.hear(score))
 
-    def _finish(self, command: do.Finish) -> None:
+    def _finish(self, command: commands.Finish) -> None:
         self.finish = command
 
     def _there(self, who: Ints) -> Ints:
         return who[self._presence.there[who]]
 
 
-def _at(some: Ints, tell: Deliver, places: Ints, came_s: ev.Floats) -> None:
+def _at(some: Ints, tell: Deliver, places: Ints, came_s: events.Floats) -> None:
     tell(some[places], came_s)
 
 
-_DOING: dict[type[do.Command], Callable[[Driver, Any], None]] = {
-    do.Benchmark: Driver._benchmark,
-    do.AskBound: Driver._ask_bound,
-    do.Dispatch: Driver._dispatch,
-    do.Withdraw: Driver._withdraw,
-    do.Wake: Driver._wake,
-    do.Aggregate: Driver._aggregate,
-    do.Evaluate: Driver._evaluate,
-    do.Finish: Driver._finish,
+_DOING: dict[type[commands.Command], Callable[[Driver, Any], None]] = {
+    commands.Benchmark: Driver._benchmark,
+    commands.AskBound: Driver._ask_bound,
+    commands.Dispatch: Driver._dispatch,
+    commands.Withdraw: Driver._withdraw,
+    commands.Wake: Driver._wake,
+    commands.Aggregate: Driver._aggregate,
+    commands.Evaluate: Driver._evaluate,
+    commands.Finish: Driver._finish,
 }

@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from melisma.cycle import commands as do
-from melisma.cycle import events as ev
+from melisma.cycle import commands, events
 from melisma.cycle.machine import step as machine_step
-from melisma.cycle.report import Report
-from melisma.cycle.rows import Ints
-from melisma.cycle.trace import Step, line, steps
+from melisma.cycle.ragged import Ints
 from melisma.errors import MelismaError
+from melisma.runs.report import Report
+from melisma.runs.trace import Step, line, steps
 
 ROUNDING_S = 1e-6
 
@@ -76,18 +75,18 @@ class Invariants:
             known = all(each.status != "training" for each in cycle.assignments)
             _expect(known or cycle.ending == "cut short", f"work of cycle {cycle.number} is lost")
 
-    def _submitted(self, event: ev.TaskSubmitted) -> None:
+    def _submitted(self, event: events.TaskSubmitted) -> None:
         self._samples, self._dealt = event.samples, np.zeros(event.samples.size, np.int64)
 
-    def _joined(self, event: ev.LearnersJoined) -> None:
+    def _joined(self, event: events.LearnersJoined) -> None:
         self._own.update(zip(event.learners.tolist(), event.own, strict=False))
 
-    def _left(self, event: ev.LearnersLeft) -> None:
+    def _left(self, event: events.LearnersLeft) -> None:
         gone = set(event.learners.tolist())
         for key, entry in self._open.items():
             entry.closed |= key[0] in gone
 
-    def _dispatched(self, command: do.Dispatch) -> None:
+    def _dispatched(self, command: commands.Dispatch) -> None:
         _expect(command.cycle > self._cycle or not self._cycle, "a cycle begins twice")
         _expect(not self._open, f"cycle {self._cycle} never closed")
         self._cycle = command.cycle
@@ -106,7 +105,7 @@ class Invariants:
             even = self._dealt.max() - self._dealt.min() <= 1
             _expect(even, "a shard is dealt again before all were dealt")
 
-    def _updated(self, event: ev.UpdatesReceived) -> None:
+    def _updated(self, event: events.UpdatesReceived) -> None:
         if event.cycle != self._cycle:
             return
         for place, key in enumerate(_keys(event)):
@@ -115,12 +114,12 @@ class Invariants:
                 entry.visits = None if event.refused else int(event.visits[place])
                 entry.closed = True
 
-    def _withdrawn(self, command: do.Withdraw) -> None:
+    def _withdrawn(self, command: commands.Withdraw) -> None:
         for key in _keys(command) if command.cycle == self._cycle else ():
             if key in self._open:
                 self._open[key].closed = True
 
-    def _averaged(self, command: do.Aggregate) -> None:
+    def _averaged(self, command: commands.Aggregate) -> None:
         keys, booked = _keys(command), 0.0
         _expect(len(set(keys)) == len(keys), "an update counts twice")
         for key, weight in zip(keys, command.weights.tolist(), strict=True):
@@ -139,7 +138,7 @@ class Invariants:
         _expect(came == set(keys) or not self._open, "an update that came does not count")
         self._open = {}
 
-    def _ended(self, _: do.Finish) -> None:
+    def _ended(self, _: commands.Finish) -> None:
         self._finished, self._open = True, {}
 
 
@@ -157,14 +156,14 @@ def _nothing(books: Invariants, said: Any) -> None:
 
 
 _BOOKED: dict[type, Callable[[Invariants, Any], None]] = {
-    ev.TaskSubmitted: Invariants._submitted,
-    ev.LearnersJoined: Invariants._joined,
-    ev.LearnersLeft: Invariants._left,
-    ev.UpdatesReceived: Invariants._updated,
-    do.Dispatch: Invariants._dispatched,
-    do.Withdraw: Invariants._withdrawn,
-    do.Aggregate: Invariants._averaged,
-    do.Finish: Invariants._ended,
+    events.TaskSubmitted: Invariants._submitted,
+    events.LearnersJoined: Invariants._joined,
+    events.LearnersLeft: Invariants._left,
+    events.UpdatesReceived: Invariants._updated,
+    commands.Dispatch: Invariants._dispatched,
+    commands.Withdraw: Invariants._withdrawn,
+    commands.Aggregate: Invariants._averaged,
+    commands.Finish: Invariants._ended,
 }
 
 

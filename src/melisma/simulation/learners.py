@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.allocation.schemes import scheme_named
-from melisma.cycle import commands as do
+from melisma.cycle import commands
+from melisma.cycle.cache_index import NOTHING_HELD
 from melisma.cycle.events import COSTS, PARTS, Floats
-from melisma.cycle.holdings import NOTHING_HELD
 from melisma.cycle.learner import (
     LEAST_PART,
     SUBSET,
@@ -23,14 +23,14 @@ from melisma.cycle.learner import (
     reserve_s,
     subset_shards,
 )
-from melisma.cycle.rows import Ints, Rows, blocks
+from melisma.cycle.ragged import Ints, Rows, blocks
 from melisma.fleet.estimates import Estimate
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task
 from melisma.learning.benchmark import WARM_UPS
-from melisma.simulation.course import Course, Given, course
 from melisma.simulation.devices import Devices, Takes
 from melisma.simulation.sleep import Sleep
+from melisma.simulation.timeline import Course, Given, course
 
 LEARNED = tuple(field.name for field in fields(Experience))
 ALL = slice(None)
@@ -114,7 +114,9 @@ class Learners:
         self._stored()
         return ends_s, costs
 
-    def bounds(self, who: Ints, at_s: float, order: do.AskBound, held: Ints) -> tuple[Floats, Ints]:
+    def bounds(
+        self, who: Ints, at_s: float, order: commands.AskBound, held: Ints
+    ) -> tuple[Floats, Ints]:
         """When each says how many shards it would take, and how many."""
         says_s, asked = np.empty(who.size), np.empty(who.size, np.int64)
         for at in blocks(who.size):
@@ -123,7 +125,7 @@ class Learners:
         return says_s, asked
 
     def _bounds(
-        self, who: Ints, at_s: float, order: do.AskBound, held: Ints
+        self, who: Ints, at_s: float, order: commands.AskBound, held: Ints
     ) -> tuple[Floats, Ints]:
         deadline_s = self._task.deadline_s
         says_s = np.maximum(at_s, self._free_s[who])
@@ -146,7 +148,7 @@ class Learners:
             self._benchmark(who[none], says_s[none], deadline_s)
         return says_s, asked
 
-    def train(self, order: do.Dispatch, places: Ints, samples: Ints, at_s: float) -> Handed:
+    def train(self, order: commands.Dispatch, places: Ints, samples: Ints, at_s: float) -> Handed:
         """What those at these places of an order hand in, with so many samples given to each.
 
         An order that one has had already, or an older one, is not followed.
@@ -164,7 +166,7 @@ class Learners:
         return Handed.joined(parts or [self._train(order, places, samples, shards, at_s)])
 
     def _train(
-        self, order: do.Dispatch, places: Ints, samples: Ints, shards: Rows, at_s: float
+        self, order: commands.Dispatch, places: Ints, samples: Ints, shards: Rows, at_s: float
     ) -> Handed:
         who = order.learners[places]
         began_s = np.maximum(at_s, self._free_s[who])

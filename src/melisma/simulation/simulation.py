@@ -9,23 +9,23 @@ import msgspec
 from safetensors.numpy import save
 
 from melisma.allocation.schemes import with_scheme
-from melisma.cycle.folder import TraceFile, made
 from melisma.cycle.machine import step
-from melisma.cycle.report import PICTURE, Report
-from melisma.cycle.rows import Rows
-from melisma.cycle.story import Story
-from melisma.cycle.trace import Step
+from melisma.cycle.ragged import Rows
 from melisma.errors import DataError, SettingError
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.muster import read_fleet
+from melisma.fleet.fleet_builder import read_fleet
 from melisma.fleet.task import Simulation, Task, read_task
-from melisma.learning.material import gathered
+from melisma.learning.loaded_task import gathered
+from melisma.runs.folder import TraceFile, made
+from melisma.runs.progress import Story
+from melisma.runs.report import PICTURE, Report
+from melisma.runs.trace import Step
+from melisma.simulation.compute.compute import Timing, Training, Work
+from melisma.simulation.compute.memory import check_memory
+from melisma.simulation.compute.sample_index import Stock
 from melisma.simulation.driver import Driver
 from melisma.simulation.faults import Fault
-from melisma.simulation.memory import check_memory
-from melisma.simulation.scene import Scene, faults_in, own_rows
-from melisma.simulation.stock import Stock
-from melisma.simulation.work import Timing, Training, Work
+from melisma.simulation.scenario import Scene, faults_in, own_rows
 
 Level = Literal["timing", "train", "batched"]
 LONGEST_S = 1e9

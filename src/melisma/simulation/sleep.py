@@ -3,7 +3,7 @@
 import numpy as np
 
 from melisma.cycle.events import Floats
-from melisma.cycle.rows import Ints
+from melisma.cycle.ragged import Ints
 from melisma.fleet.availability import SLEEP, WAKE, Changes
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.cycle.events import Floats
-from melisma.cycle.rows import Ints
+from melisma.cycle.ragged import Ints
 from melisma.simulation.faults import Fault
 
 

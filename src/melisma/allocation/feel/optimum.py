@@ -19,7 +19,7 @@ import numpy as np
 from melisma.allocation.checks import Floats
 from melisma.allocation.feel.uplink import Uplink
 from melisma.allocation.feel.whole import whole
-from melisma.allocation.radio import RadioPlan, RadioProblem
+from melisma.allocation.radio_problem import RadioPlan, RadioProblem
 from melisma.allocation.slots import downlink_end_s, sending_s, slots
 
 # Relative; what rounding leaves of B' and B is a tenth of it in the largest fleets.

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.allocation.checks import Floats, Ints
-from melisma.allocation.radio import RadioProblem
+from melisma.allocation.radio_problem import RadioProblem
 from melisma.allocation.slots import EPS
 
 

@@ -7,7 +7,7 @@ room: no other way costs less.
 import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
-from melisma.allocation.med.kinds import Flags, Kinds
+from melisma.allocation.med.learner_classes import Flags, Kinds
 
 
 def filled(kinds: Kinds, need: Ints, counts: Ints, cap: Ints) -> Ints:

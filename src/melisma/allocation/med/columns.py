@@ -14,7 +14,7 @@ import numpy as np
 from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.med.amounts import fill_cost
 from melisma.allocation.med.bound import Knapsacks, Relaxed
-from melisma.allocation.med.kinds import Flags
+from melisma.allocation.med.learner_classes import Flags
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.med.amounts import fill_cost, lowest_levels
-from melisma.allocation.med.kinds import Flags, Kinds
+from melisma.allocation.med.learner_classes import Flags, Kinds
 
 LEVELS = 1 << 12  # of a task, up to which each is looked at
 STEPS = 256  # in their place, at first

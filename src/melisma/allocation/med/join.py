@@ -6,7 +6,7 @@ import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.med.columns import Code, Columns
-from melisma.allocation.med.kinds import Flags
+from melisma.allocation.med.learner_classes import Flags
 
 BLOCK = 1 << 20
 

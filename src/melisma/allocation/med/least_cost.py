@@ -7,13 +7,13 @@ import numpy as np
 
 from melisma.allocation.checks import Ints
 from melisma.allocation.med.amounts import fill_cost
-from melisma.allocation.med.bids import Bids, bids
 from melisma.allocation.med.bound import Knapsacks, Prices, Relaxed
 from melisma.allocation.med.columns import Aim
-from melisma.allocation.med.goal import SMALL, Offers, Start, coarse_rows
-from melisma.allocation.med.kinds import Kinds
+from melisma.allocation.med.learner_classes import Kinds
 from melisma.allocation.med.levels import Ladder
-from melisma.allocation.med.placing import Placing
+from melisma.allocation.med.objective import SMALL, Offers, Start, coarse_rows
+from melisma.allocation.med.repair import Placing
+from melisma.allocation.med.smoothed_dual import Bids, bids
 from melisma.allocation.med.start import rounded, thrifty_state, usual
 
 BUDGETS = (1.0, 1.0005, 1.002, 1.01)  # of what shards in fractions cost, for whole learners

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
-from melisma.allocation.med.ascent import ascend
-from melisma.allocation.med.bids import Bids
 from melisma.allocation.med.bound import Knapsacks, Prices, Relaxed
 from melisma.allocation.med.columns import Aim
 from melisma.allocation.med.curves import best_levels
-from melisma.allocation.med.goal import SMALL, Offers, Start, coarse_rows, everybody
-from melisma.allocation.med.kinds import Kinds
+from melisma.allocation.med.learner_classes import Kinds
 from melisma.allocation.med.levels import Ladder, ladder, soonest
 from melisma.allocation.med.market import market
+from melisma.allocation.med.objective import SMALL, Offers, Start, coarse_rows, everybody
 from melisma.allocation.med.rounding import placed
+from melisma.allocation.med.smoothed_dual import Bids
 from melisma.allocation.med.start import improved, rounded, usual
+from melisma.allocation.med.subgradient import ascend
 
 FEW = 40  # kinds, up to which bids cost more than they save
 SAMPLE = 1 << 20  # entries of rows, to compare prices by

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
-from melisma.allocation.med.kinds import Flags, Kinds
+from melisma.allocation.med.learner_classes import Flags, Kinds
 
 MOST = 1 << 18
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.med.bound import Prices
-from melisma.allocation.med.kinds import Kinds
+from melisma.allocation.med.learner_classes import Kinds
 
 ROUNDS = 100
 DEAREST = 1e6  # rate of money, as a multiple of a shard's worth by its price

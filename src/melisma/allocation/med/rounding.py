@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
-from melisma.allocation.med.bids import Bids, bids
-from melisma.allocation.med.kinds import Kinds
-from melisma.allocation.med.placing import SPARE, Placing
+from melisma.allocation.med.learner_classes import Kinds
+from melisma.allocation.med.repair import SPARE, Placing
+from melisma.allocation.med.smoothed_dual import Bids, bids
 
 ROOMS = (1.002, 1.001, 1.0004)  # more than enough, for what whole learners lose
 ROUNDS = 100  # of levels, for each of these

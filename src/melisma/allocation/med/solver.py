@@ -12,18 +12,13 @@ from numpy.typing import ArrayLike
 
 from melisma.allocation.checks import Ints, counts, numbers, single, together
 from melisma.allocation.med.amounts import filled
+from melisma.allocation.med.branch_and_bound import Stop, planted
 from melisma.allocation.med.curves import best_levels
-from melisma.allocation.med.infeasible import (
-    check_alone,
-    check_counts,
-    refuse,
-    refuse_assigned,
-)
-from melisma.allocation.med.kinds import Kinds, kinds_of, lenient, spread
+from melisma.allocation.med.diagnosis import check_alone, check_counts, refuse, refuse_assigned
+from melisma.allocation.med.learner_classes import Kinds, kinds_of, lenient, spread
 from melisma.allocation.med.least_cost import LeastCost
 from melisma.allocation.med.least_sum import LeastSum
-from melisma.allocation.med.tree import Stop, planted
-from melisma.allocation.shared import SharedPlan, SharedProblem
+from melisma.allocation.shared_problem import SharedPlan, SharedProblem
 from melisma.errors import SettingError
 
 LARGEST = 1 << 22  # tasks x kinds, for which a few gigabytes of memory are enough

@@ -6,8 +6,8 @@ import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.med.bound import Knapsacks, Relaxed
-from melisma.allocation.med.kinds import Kinds
-from melisma.allocation.med.search import Grid, Search
+from melisma.allocation.med.learner_classes import Kinds
+from melisma.allocation.med.local_search import Grid, Search
 
 GRID = 32  # levels
 

@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 
 from melisma.allocation.checks import Ints
-from melisma.allocation.one_task import CyclePlan, CycleProblem
-from melisma.allocation.room import require_one_update
+from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
+from melisma.allocation.feasibility import require_one_update
 from melisma.allocation.shares import listed
 from melisma.allocation.staleness.exact import exact
 from melisma.allocation.staleness.numerical import numerical

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from melisma.allocation.bisection import last_reaching
 from melisma.allocation.checks import Ints
-from melisma.allocation.one_task import CycleProblem
-from melisma.allocation.search import last_reaching
+from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.shares import fill
 from melisma.allocation.synchronous import most_common_updates
 

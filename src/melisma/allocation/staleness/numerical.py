@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
-from melisma.allocation.one_task import CycleProblem
+from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.shares import by_weight
 from melisma.allocation.staleness.relaxed import relaxed_updates, updates_slope
 from melisma.errors import MelismaError, SettingError

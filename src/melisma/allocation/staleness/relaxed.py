@@ -3,7 +3,7 @@
 import numpy as np
 
 from melisma.allocation.checks import Floats
-from melisma.allocation.one_task import CycleProblem
+from melisma.allocation.cycle_problem import CycleProblem
 
 
 def relaxed_updates(problem: CycleProblem, shards: Floats) -> Floats:

@@ -14,7 +14,7 @@ to the one with the most, while the spread falls.
 import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
-from melisma.allocation.one_task import CycleProblem
+from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.shares import by_weight
 from melisma.allocation.staleness.relaxed import relaxed_updates
 

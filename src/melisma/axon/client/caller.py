@@ -1,0 +1,255 @@
+"""The one client: a call from its arguments to its result, over any `Network`.
+
+A broken connection is retried with the same call id, which the worker runs once; the retry says
+how long ago the call was first sent, so that a worker that cannot know any more whether it ran
+says so (see ``ledger``).
+"""
+
+import asyncio
+import math
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+from urllib.parse import quote
+
+from melisma.axon.address import check_call_id
+from melisma.axon.client.callbacks import ReturnServer
+from melisma.axon.client.pool import Network
+from melisma.axon.client.requests import Answer, Requests
+from melisma.axon.client.result_stream import ResultStream
+from melisma.axon.codec.encoding import Types, decode, encode_arguments
+from melisma.axon.codec.message import Buffer, buffers_bytes, message_buffers
+from melisma.axon.codec.outcome import error_from_json, remote_exception
+from melisma.axon.server.call_metrics import CallRecord, Trace, show
+from melisma.axon.transport.http import STREAM_TYPE
+from melisma.errors import (
+    AxonError,
+    DeadlineError,
+    MalformedError,
+    SettingError,
+    UnreachableError,
+)
+
+POLL_S: Final = 30.0
+"""How long one request for a duplex result waits at the worker."""
+MISSED_POLLS: Final = 8
+"""Requests for a duplex result that may fail in a row before the worker counts as gone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What can be said about one call."""
+
+    deadline_s: float | None = None
+    call_id: str | None = None
+    comms_pattern: str | None = None
+    retries: int = 4
+
+    def __post_init__(self) -> None:
+        number: object = self.deadline_s
+        if number is not None and not (isinstance(number, int | float) and 0 < number < math.inf):
+            raise SettingError(f"deadline_s is a number of seconds, not {number!r}")
+        if self.call_id is not None:
+            check_call_id(self.call_id)
+        if self.retries < 0:
+            raise SettingError(f"retries is 0 or more, not {self.retries!r}")
+        if self.comms_pattern not in (None, "simplex", "duplex"):
+            raise SettingError(f"comms_pattern is simplex or duplex, not {self.comms_pattern!r}")
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Calls the functions of one worker."""
+
+    requests: Requests
+    types: Types
+    trace: Trace | None = None
+    returns: ReturnServer | None = None
+
+    async def call(
+        self,
+        network: Network,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: Options,
+    ) -> Any:
+        """Call a function; its result, or the stream of its results."""
+        body = message_buffers(encode_arguments(args, kwargs))
+        attempts = _Attempts(self, network, name, body, options)
+        label = "returned"
+        try:
+            return await attempts.run()
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            label = "cancelled"
+            await self._dismiss(network, attempts.call_id)
+            raise
+        except Exception as error:
+            label = error.code if isinstance(error, AxonError) else "raised"
+            raise
+        finally:
+            if self.returns is not None:
+                self.returns.forget(attempts.call_id)
+            if self.trace is not None:
+                show(self.trace, attempts.record(label))
+
+    async def result(self, network: Network, call_id: str, deadline_at: float | None) -> Any:
+        """The result of a duplex call, once: then the worker forgets it."""
+        posted = self.returns.expect(call_id) if self.returns else None
+        missed, patience_s = 0, 0.5
+        while True:
+            wait_s = left_s(deadline_at, POLL_S)
+            if posted is not None:
+                patience_s = min(2 * patience_s, POLL_S)
+                if await network.wait(posted, min(wait_s, patience_s)):
+                    return self.value(posted.result())
+                wait_s = 0.0
+            target = f"/calls/{call_id}?wait_s={wait_s:.3f}"
+            try:
+                answer = await self.requests.ask(network, "GET", target, deadline_at)
+            except OSError as error:
+                left_s(deadline_at, POLL_S)
+                missed += 1
+                if missed > MISSED_POLLS:
+                    lost = self.unreachable(error)
+                    lost.add_note(f"if it comes back: axon.resume(worker, {call_id!r})")
+                    raise lost from error
+                await network.sleep(min(0.05 * 2**missed, left_s(deadline_at, 5.0)))
+                continue
+            missed = 0
+            if answer[0] != 204:
+                return await self._take_over(network, call_id, answer)
+
+    async def _take_over(self, network: Network, call_id: str, answer: Answer) -> Any:
+        """What a fetched answer holds; where it cannot be read, the worker goes on keeping it."""
+        try:
+            value = self.value(answer)
+        except MalformedError as error:
+            error.add_note(f"the worker still keeps the result: axon.resume(worker, {call_id!r})")
+            raise
+        except BaseException:
+            await self._dismiss(network, call_id)
+            raise
+        await self._dismiss(network, call_id)
+        return value
+
+    def value(self, answer: Answer) -> Any:
+        """What an answer holds; raises what it says went wrong."""
+        status, body = answer
+        if isinstance(body, bytearray):
+            raise error_from_json(status, body)
+        if status != 200:
+            raise remote_exception(body, self.types)
+        return decode(body, self.types)
+
+    def unreachable(self, error: BaseException) -> UnreachableError:
+        """What to say when nobody answers."""
+        return UnreachableError(
+            f"no answer from {self.requests.address} ({error!r}): is the worker running, is the "
+            "address right, does this machine reach it, and do both sides mean http or both https?"
+        )
+
+    async def _dismiss(self, network: Network, call_id: str) -> None:
+        """Tell the worker that nobody waits for this call any more."""
+        try:
+            await self.requests.ask(network, "DELETE", f"/calls/{call_id}", time.monotonic() + 2.0)
+        except OSError:
+            return  # The worker's own limits end it.
+
+
+class _Attempts:
+    """The attempts at one call."""
+
+    def __init__(
+        self, caller: Caller, network: Network, name: str, body: Sequence[Buffer], options: Options
+    ) -> None:
+        self._caller = caller
+        self._network = network
+        self._name = name
+        self._body = body
+        self._options = options
+        self.call_id = options.call_id or secrets.token_hex(16)
+        self._started_at = time.monotonic()
+        self._deadline_at = (
+            None if options.deadline_s is None else self._started_at + options.deadline_s
+        )
+        self._sent_at: float | None = None
+        """When something of this call may have reached the worker for the first time."""
+        self._received_bytes = 0
+
+    async def run(self) -> Any:
+        """Attempt until there is an answer, a deadline, or nobody to ask."""
+        for attempt in range(self._options.retries + 1):
+            try:
+                answer = await self._attempt()
+                break
+            except OSError as error:
+                failure = error
+            self._network.close()  # What broke one kept connection has broken all.
+            pause_s = left_s(self._deadline_at, min(0.02 * 5**attempt, 2.0))
+            if attempt < self._options.retries:
+                await self._network.sleep(pause_s)
+        else:
+            raise self._caller.unreachable(failure) from failure
+        # From here on, an OSError is one that the function raised.
+        if isinstance(answer, ResultStream):
+            return answer
+        if answer[0] == 202:
+            return await self._caller.result(self._network, self.call_id, self._deadline_at)
+        return self._caller.value(answer)
+
+    def record(self, label: str) -> CallRecord:
+        """The call as this side saw it."""
+        return CallRecord(
+            self.call_id,
+            self._name,
+            "",
+            label,
+            self._received_bytes,
+            buffers_bytes(self._body),
+            time.monotonic() - self._started_at,
+        )
+
+    async def _attempt(self) -> Answer | ResultStream:
+        caller, network = self._caller, self._network
+        transport = await caller.requests.connect(network, self._deadline_at)
+        headers = self._headers()
+        self._sent_at = self._sent_at or time.monotonic()
+        response = await caller.requests.send(
+            transport, "POST", _target(self._name), headers, self._body
+        )
+        if response.headers.get("content-type") == STREAM_TYPE:
+            return ResultStream(transport, caller.types)
+        self._received_bytes = response.body_bytes
+        return await caller.requests.read_answer(network, transport, response)
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"axon-call-id": self.call_id}
+        if self._options.comms_pattern is not None:
+            headers["axon-pattern"] = self._options.comms_pattern
+        if self._deadline_at is not None:
+            headers["axon-deadline-s"] = f"{left_s(self._deadline_at, 1e9):.6f}"
+        if self._sent_at is not None:
+            headers["axon-age-s"] = f"{time.monotonic() - self._sent_at:.6f}"
+        if self._caller.returns is not None:
+            self._caller.returns.expect(self.call_id)
+            headers["axon-reply-to"] = self._caller.returns.reply_to
+        return headers
+
+
+@lru_cache
+def _target(name: str) -> str:
+    return f"/rpc/{quote(name)}"
+
+
+def left_s(deadline_at: float | None, most_s: float) -> float:
+    """Seconds to the deadline, at the most ``most_s``; `DeadlineError` if it is past."""
+    if deadline_at is None:
+        return most_s
+    seconds = deadline_at - time.monotonic()
+    if seconds <= 0:
+        raise DeadlineError("the deadline passed before the result was there") from None
+    return min(seconds, most_s)

@@ -1,0 +1,80 @@
+"""Dataclasses and msgspec structs: sent by name, constructed only where the receiver names them."""
+
+import dataclasses
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from melisma.axon.codec.message import shown
+from melisma.errors import MalformedError, SettingError
+
+
+def fields_of(value: object) -> dict[str, Any] | None:
+    """The fields of a dataclass instance or a struct; None for anything else."""
+    if isinstance(value, msgspec.Struct):
+        return {name: getattr(value, name) for name in value.__struct_fields__}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return None
+
+
+def construct(parts: Any, types: Mapping[str, type]) -> Any:
+    """The record, made by its own constructor."""
+    name, fields = parts
+    kind = types.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise MalformedError(
+            f"a record {shown(name)} arrived, which is not named here: annotate the function's "
+            "parameters with it, or for a result pass types=[...] with it to connect"
+        )
+    try:
+        return _make(kind, fields)
+    except Exception as error:  # Constructors are the user's code.
+        raise MalformedError(f"a {name} cannot be made of what arrived: {error!r}") from error
+
+
+def record_types(annotations: Iterable[Any]) -> dict[str, type]:
+    """Every record that annotations name, also inside generics, unions and other records."""
+    found: dict[str, type] = {}
+    seen: set[type] = set()
+    pending = list(annotations)
+    while pending:
+        hint = pending.pop()
+        pending += typing.get_args(hint)
+        hint = typing.get_origin(hint) or hint
+        if not isinstance(hint, type) or not _is_record(hint):
+            continue
+        known = found.setdefault(hint.__qualname__, hint)
+        if known is not hint:
+            raise SettingError(
+                f"two records are called {hint.__qualname__}: in {known.__module__} and in "
+                f"{hint.__module__}; rename one, they travel by that name"
+            )
+        if hint not in seen:
+            seen.add(hint)
+            pending += type_hints(hint).values()
+    return found
+
+
+def type_hints(subject: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a function or class; none where they cannot be resolved."""
+    try:
+        return typing.get_type_hints(subject)
+    except (NameError, TypeError, AttributeError, SyntaxError):
+        return {}
+
+
+def _make(kind: type, fields: dict[str, Any]) -> Any:
+    if not dataclasses.is_dataclass(kind):
+        return kind(**fields)
+    late = {f.name: fields.pop(f.name) for f in dataclasses.fields(kind) if not f.init}
+    record = kind(**fields)
+    for field_name, value in late.items():
+        object.__setattr__(record, field_name, value)
+    return record
+
+
+def _is_record(hint: type) -> bool:
+    return dataclasses.is_dataclass(hint) or issubclass(hint, msgspec.Struct)

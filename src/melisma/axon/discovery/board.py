@@ -1,0 +1,86 @@
+"""The notice board: where workers sign in and callers look. A notice that is not renewed goes."""
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from melisma.axon.server.worker import Worker
+from melisma.errors import SettingError
+
+BOARD_PORT: Final = 8002
+LIFETIME_S: Final = 60.0
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A worker that is there."""
+
+    name: str
+    address: str
+    functions: list[str]
+
+
+class NoticeBoard:
+    """The notices; names are unique, and only who signed in can renew or sign out."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._notices: dict[str, tuple[Notice, str, float]] = {}
+        self._lock = threading.Lock()
+
+    def sign_in(
+        self,
+        name: str,
+        address: str,
+        functions: list[str],
+        lifetime_s: float = LIFETIME_S,
+        ticket: str = "",
+    ) -> str:
+        """Put up or renew a notice; the ticket that renews it."""
+        with self._lock:
+            self._expire()
+            _, holder, _ = self._notices.get(name, (None, ticket, 0.0))
+            if not secrets.compare_digest(holder.encode(), ticket.encode()):
+                raise ValueError(f"a worker {name!r} is signed in already: choose another name")
+            ticket = ticket or secrets.token_hex(16)
+            expires_at = self._clock() + min(lifetime_s, LIFETIME_S)
+            self._notices[name] = Notice(name, address, functions), ticket, expires_at
+            return ticket
+
+    def sign_out(self, name: str, ticket: str) -> None:
+        """Take down a notice."""
+        with self._lock:
+            _, holder, _ = self._notices.get(name, (None, "", 0.0))
+            if ticket and secrets.compare_digest(holder.encode(), ticket.encode()):
+                del self._notices[name]
+
+    def workers(self) -> list[Notice]:
+        """The notices that are up, by name."""
+        with self._lock:
+            self._expire()
+            return [self._notices[name][0] for name in sorted(self._notices)]
+
+    def _expire(self) -> None:
+        now = self._clock()
+        self._notices = {name: entry for name, entry in self._notices.items() if entry[2] > now}
+
+
+def board_worker(*, port: int = BOARD_PORT, **settings: Any) -> Worker:
+    """A worker that serves a notice board; the settings are those of `Worker`."""
+    if "board" in settings:
+        raise SettingError("a notice board does not sign in at another")
+    worker = Worker(port=port, **settings)
+    worker.expose(NoticeBoard(), ["sign_in", "sign_out", "workers"], name="")
+    return worker
+
+
+def workers(board: str, *, token: str | None = None) -> list[Notice]:
+    """The workers that are signed in at a notice board."""
+    from melisma.axon.client.remote import connect
+
+    with connect(board, token=token, types=[Notice]) as remote:
+        found: list[Notice] = remote.workers()
+        return found

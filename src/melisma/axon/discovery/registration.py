@@ -1,0 +1,75 @@
+"""How a worker makes itself known: announced, on a notice board, through a relay."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from melisma.axon.address import Address
+from melisma.axon.server.functions import Functions
+from melisma.axon.server.http_server import Server
+from melisma.errors import MelismaError
+
+_log = logging.getLogger("melisma.axon")
+
+
+@dataclass(frozen=True)
+class Presence:
+    """Where a worker is to be found beside its own address."""
+
+    name: str
+    announce: bool = False
+    board: str | None = None
+    relay: str | None = None
+
+    @contextlib.asynccontextmanager
+    async def shown(
+        self, address: Address, functions: Functions, server: Server, identity: Path | None
+    ) -> AsyncIterator[Address]:
+        """Be found while inside; gives the address to hand out."""
+        async with contextlib.AsyncExitStack() as stack:
+            if self.relay is not None:
+                from melisma.axon.discovery.relay import dialled
+
+                address = await stack.enter_async_context(
+                    dialled(self.relay, self.name, server, identity)
+                )
+            elif self.announce:
+                from melisma.axon.discovery.multicast import announced
+
+                await stack.enter_async_context(announced(self.name, address))
+            if self.board is not None:
+                names = [exposed.name for exposed in functions]
+                await stack.enter_async_context(
+                    _signed_in(self.board, self.name, str(address), names)
+                )
+            yield address
+
+
+@contextlib.asynccontextmanager
+async def _signed_in(
+    board: str, name: str, address: str, functions: list[str]
+) -> AsyncIterator[None]:
+    from melisma.axon.client.remote import connect
+    from melisma.axon.discovery.board import LIFETIME_S
+
+    with connect(board, deadline_s=10.0) as remote:
+        ticket: str = await remote.aio.sign_in(name, address, functions)
+
+        async def renew() -> None:
+            while True:
+                await asyncio.sleep(LIFETIME_S / 3)
+                try:
+                    await remote.aio.sign_in(name, address, functions, ticket=ticket)
+                except Exception as error:  # noqa: BLE001 - it must not end the renewal
+                    _log.warning("the notice of %s was not renewed: %s", name, error)
+
+        renewal = asyncio.create_task(renew())
+        try:
+            yield
+        finally:
+            renewal.cancel()
+            with contextlib.suppress(MelismaError):
+                await remote.aio.sign_out(name, ticket)

@@ -1,0 +1,328 @@
+"""Calls at a worker: from a request to an outcome, on the executor that the function asks for."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Coroutine, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from melisma.axon.client.callbacks import post_result
+from melisma.axon.codec.encoding import decode_arguments
+from melisma.axon.codec.message import Message, buffers_bytes
+from melisma.axon.codec.outcome import Outcome, failed, perform, raised, returned
+from melisma.axon.server.call_metrics import CallRecord, Metrics, Place
+from melisma.axon.server.context import CallContext, enter, leave
+from melisma.axon.server.functions import Exposed, Functions
+from melisma.axon.server.http_server import Exchange, Reply
+from melisma.axon.server.ledger import Entry, Ledger
+from melisma.axon.server.limits import Limits
+from melisma.axon.server.result_spool import Spool
+from melisma.axon.server.streams import CallStream
+from melisma.axon.server.thread_pool import Threads
+from melisma.axon.server.tokens import OWNER
+from melisma.axon.transport.http import STREAM_TYPE
+from melisma.errors import (
+    AxonError,
+    BusyError,
+    CallCancelledError,
+    DeadlineError,
+    LostError,
+    MalformedError,
+    StorageError,
+    UnauthorizedError,
+)
+
+if TYPE_CHECKING:
+    from melisma.axon.server.process_pool import ProcessPool
+
+_log = logging.getLogger("melisma.axon")
+MAX_POLL_S = 60.0
+"""The longest that one request waits for a duplex result."""
+
+
+class Calls:
+    """Every call of one worker."""
+
+    def __init__(self, functions: Functions, limits: Limits, metrics: Metrics) -> None:
+        self._functions = functions
+        self._limits = limits
+        self._metrics = metrics
+        self._ledger = Ledger(limits.remember_calls, time.monotonic, limits.remember_bytes)
+        self._sweep: asyncio.TimerHandle | None = None
+        self._spool = Spool(limits.keep_memory_bytes, limits.keep_disk_bytes)
+        self._threads = Threads()
+        self._processes: ProcessPool | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    async def call(self, exchange: Exchange, name: str, caller: str) -> Reply:
+        """Serve ``POST /rpc/NAME``."""
+        headers = exchange.request.headers
+        exposed = self._functions[name]
+        call_id = headers.get("axon-call-id") or secrets.token_hex(16)
+        entry = self._find(call_id, caller, _seconds(headers, "axon-age-s"), name)
+        duplex = "duplex" in (exposed.pattern, headers.get("axon-pattern"))
+        if entry is None or not entry.begun:
+            context = _context(exchange, call_id, name, caller)
+            place = self._place()
+            entry = entry or self._ledger.open(context)
+            message = await self._arrive(exchange, entry, place)
+            # While it arrived, a copy of it may have begun, or have been cancelled.
+            if entry.begun or entry.ended_at is not None:
+                place.release()
+            else:
+                entry.begun, entry.place = True, place
+                if "generator" in exposed.kind:
+                    return self._stream(entry, exposed, message, place)
+                self._begin(entry, exposed, message, exchange, duplex=duplex)
+        if "generator" in exposed.kind:
+            raise LostError(f"call {call_id} is a stream, which cannot be repeated")
+        if duplex:
+            return Reply(202, headers={"axon-call-id": call_id})
+        outcome = await entry.wait()
+        assert outcome is not None
+        exchange.after = entry.hand_over
+        return Reply.of(outcome)
+
+    async def wait(self, call_id: str, query: Mapping[str, str], caller: str) -> Reply:
+        """Serve ``GET /calls/ID``: the result of a duplex call as soon as it is there."""
+        wait_s = _seconds(query, "wait_s") or 0.0
+        entry = self._find(call_id, caller)
+        if entry is None:
+            raise LostError(
+                f"no call {call_id} here: it never arrived, was fetched before, waited longer "
+                f"than {self._limits.keep_s:g} s, or the worker was started again"
+            )
+        outcome = await entry.wait(min(wait_s, MAX_POLL_S))
+        return Reply(204) if outcome is None else Reply.of(outcome)
+
+    def dismiss(self, call_id: str, caller: str) -> Reply:
+        """Serve ``DELETE /calls/ID``: cancel what runs, forget what was delivered."""
+        entry = self._find(call_id, caller)
+        if entry is not None and entry.ended_at is None:
+            self._cancel(entry, CallCancelledError(f"call {call_id} was cancelled"))
+        elif entry is not None:
+            entry.hand_over()
+        return Reply(204)
+
+    async def drain(self) -> None:
+        """Take on no more calls; let running ones end, for a while, then cancel them."""
+        self._stopping = True
+        if self._tasks:
+            _log.warning(
+                "waiting up to %g s for %d calls to end", self._limits.shutdown_s, len(self._tasks)
+            )
+            await asyncio.wait(self._tasks, timeout=self._limits.shutdown_s)
+        for entry in self._ledger.running():
+            self._cancel(entry, CallCancelledError("the worker is stopping"))
+
+    def close(self) -> None:
+        """Give back threads and processes."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        if self._processes is not None:
+            self._processes.close()
+        self._threads.close()
+
+    def _find(
+        self,
+        call_id: str,
+        caller: str,
+        age_s: float | None = None,
+        function: str | None = None,
+    ) -> Entry | None:
+        """A call that is known, if it is this caller's: its outcome is nobody else's business."""
+        entry = self._ledger.find(call_id, age_s, function)
+        if entry is not None and caller not in (entry.context.caller, OWNER):
+            raise UnauthorizedError(f"call {call_id} is not one of {caller}'s")
+        return entry
+
+    def _place(self) -> Place:
+        """A place among the calls at once, or a refusal before the body is received."""
+        if self._stopping:
+            raise BusyError("this worker is stopping; the call did not run")
+        if self._metrics.active >= self._limits.max_calls:
+            raise BusyError(
+                f"this worker is at its limit of {self._limits.max_calls} calls at once "
+                "(max_calls); the call did not run"
+            )
+        return self._metrics.place()
+
+    async def _arrive(self, exchange: Exchange, entry: Entry, place: Place) -> Message:
+        """The arguments of a call; one that does not arrive leaves no trace."""
+        entry.uploads += 1
+        try:
+            return await exchange.read_message()
+        except BaseException:
+            place.release()
+            if entry.uploads == 1 and not entry.begun and entry.ended_at is None:
+                self._ledger.drop(entry)
+            raise
+        finally:
+            entry.uploads -= 1
+
+    def _begin(
+        self, entry: Entry, exposed: Exposed, message: Message, exchange: Exchange, *, duplex: bool
+    ) -> None:
+        if exposed.executor == "inline" and exposed.kind == "function" and not duplex:
+            outcome = _perform_in(entry.context, exposed, message)
+            self._finish(entry, outcome, self._limits.remember_s)
+            self._done(entry)
+            return
+        run = self._run_duplex if duplex else self._run_simplex
+        task = self._start(run(entry, exposed, message))
+        task.add_done_callback(lambda _: self._done(entry))
+        if exposed.kind == "coroutine" or exposed.executor == "process":
+            entry.task = task
+        if entry.context.deadline_at is not None:
+            late = DeadlineError(f"{exposed.name} did not end by the caller's deadline")
+            loop = asyncio.get_running_loop()
+            loop.call_at(entry.context.deadline_at, self._cancel, entry, late)
+        reply_to = exchange.request.headers.get("axon-reply-to")
+        if duplex and reply_to and (peer := exchange.peer_host):
+            self._start(post_result(entry, peer, reply_to))
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _done(self, entry: Entry) -> None:
+        """The function runs no longer; whatever happened to it, its place is free."""
+        if entry.ended_at is None:
+            self._ledger.end(
+                entry, failed(AxonError("the call broke off")), self._limits.remember_s
+            )
+        if entry.place is not None:
+            entry.place.release()
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(1.0, self._forget)
+
+    def _forget(self) -> None:
+        """Forget what has expired, also where no call comes that would."""
+        self._sweep = None
+        if (next_at := self._ledger.forget()) is not None:
+            pause_s = max(1.0, next_at - time.monotonic())
+            self._sweep = asyncio.get_running_loop().call_later(pause_s, self._forget)
+
+    def _finish(self, entry: Entry, outcome: Outcome, remember_s: float) -> None:
+        """The function has ended; so has the call, unless it was cancelled before."""
+        if entry.ended_at is None:
+            self._ledger.end(entry, outcome, remember_s)
+        elif entry.outcome is not None:
+            outcome = entry.outcome
+        self._metrics.record(
+            CallRecord(
+                entry.id,
+                entry.context.function,
+                entry.context.caller,
+                outcome.label,
+                entry.context.bytes_in,
+                buffers_bytes(outcome.buffers),
+                time.monotonic() - entry.context.started_at,
+            )
+        )
+
+    async def _run_simplex(self, entry: Entry, exposed: Exposed, message: Message) -> None:
+        outcome = await self._execute(entry, exposed, message)
+        self._finish(entry, outcome, self._limits.remember_s)
+
+    async def _run_duplex(self, entry: Entry, exposed: Exposed, message: Message) -> None:
+        outcome = await self._execute(entry, exposed, message)
+        entry.task = None  # From here on there is nothing to cancel, only a result to keep.
+        try:
+            kept = await self._threads.run(self._spool.keep, outcome.buffers)
+        except StorageError as error:
+            outcome = failed(error)
+        else:
+            if entry.ended_at is None:
+                entry.kept = kept
+                outcome = msgspec.structs.replace(outcome, buffers=())
+            else:
+                kept.discard()
+        self._finish(entry, outcome, self._limits.keep_s)
+
+    async def _execute(self, entry: Entry, exposed: Exposed, message: Message) -> Outcome:
+        try:
+            if exposed.kind == "coroutine":
+                enter(entry.context)
+                return await self._perform_coroutine(exposed, message)
+            if exposed.executor == "process":
+                return await self._pool().run(exposed, message, entry.context)
+            if exposed.executor == "inline":
+                return _perform_in(entry.context, exposed, message)
+            return await self._threads.run(_perform_in, entry.context, exposed, message)
+        except asyncio.CancelledError:
+            return failed(CallCancelledError(f"call {entry.id} was cancelled"))
+        except Exception as error:  # noqa: BLE001 - no thread, no memory: the caller must hear it
+            return failed(AxonError(f"the worker could not run {exposed.name}: {error!r}"))
+
+    def _pool(self) -> "ProcessPool":
+        if self._processes is None:
+            from melisma.axon.server.process_pool import ProcessPool
+
+            self._processes = ProcessPool(self._threads)
+        return self._processes
+
+    async def _perform_coroutine(self, exposed: Exposed, message: Message) -> Outcome:
+        try:
+            args, kwargs = decode_arguments(message, exposed.types)
+        except AxonError as error:
+            return failed(error)
+        try:
+            value = await exposed.function(*args, **kwargs)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever it raises is the caller's
+            return raised(error)
+        try:
+            return returned(value)
+        except AxonError as error:
+            return failed(error)
+
+    def _cancel(self, entry: Entry, error: AxonError) -> None:
+        """End a call for whoever waits; a thread that serves it is told, and ends by itself."""
+        if entry.ended_at is not None:
+            return
+        entry.context.cancel()
+        self._ledger.end(entry, failed(error), self._limits.remember_s)
+        if entry.task is not None:
+            entry.task.cancel()
+
+    def _stream(self, entry: Entry, exposed: Exposed, message: Message, place: Place) -> Reply:
+        stream = CallStream(exposed, message, entry.context, self._threads)
+        stream.on_end = lambda outcome: self._finish(entry, outcome, self._limits.remember_s)
+        stream.on_closed = place.release
+        return Reply(200, STREAM_TYPE, stream=stream, deadline_at=entry.context.deadline_at)
+
+
+def _context(exchange: Exchange, call_id: str, name: str, caller: str) -> CallContext:
+    now, request = time.monotonic(), exchange.request
+    deadline_s = _seconds(request.headers, "axon-deadline-s")
+    deadline_at = None if deadline_s is None else now + deadline_s
+    return CallContext(call_id, name, caller, deadline_at, now, request.body_bytes)
+
+
+def _perform_in(context: CallContext, exposed: Exposed, message: Message) -> Outcome:
+    token = enter(context)
+    try:
+        return perform(exposed, message)
+    finally:
+        leave(token)
+
+
+def _seconds(headers: Mapping[str, str], name: str) -> float | None:
+    text = headers.get(name)
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = float("nan")
+    if not 0 <= seconds < float("inf"):
+        raise MalformedError(f"{name}: {text!r} is not a number of seconds")
+    return seconds

@@ -1,0 +1,137 @@
+"""Functions in processes of their own: for work that holds the interpreter, and can be ended.
+
+A process serves one call at a time. Arguments and results cross as messages, received straight
+into memory; the function is found by its name in its module. A call that is cancelled ends its
+process; a process that dies fails its own call and no other.
+"""
+
+import asyncio
+import importlib
+import multiprocessing
+import signal
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from multiprocessing.connection import Connection
+from typing import Any
+
+import msgspec
+
+from melisma.axon.codec import records
+from melisma.axon.codec.arrays import empty
+from melisma.axon.codec.message import Buffer, Message
+from melisma.axon.codec.outcome import Outcome, failed, perform
+from melisma.axon.server.context import CallContext, enter
+from melisma.axon.server.functions import POOL_PROCESS, Exposed
+from melisma.axon.server.thread_pool import Threads
+from melisma.errors import AxonError
+
+_spawn = multiprocessing.get_context("spawn")
+
+
+class ProcessPool:
+    """Processes that are started as calls need them and kept for the next ones."""
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+        self._idle: list[_Child] = []
+        self._closed = False
+
+    async def run(self, exposed: Exposed, message: Message, context: CallContext) -> Outcome:
+        """Run one call; cancelling this coroutine ends the process."""
+        child = self._idle.pop() if self._idle else await self._threads.run(_Child)
+        try:
+            result = await self._threads.run(child.call, exposed, message, context)
+        except (EOFError, OSError):
+            died = (
+                f"the process of {exposed.name} died (exit code {child.end()}); it imports the "
+                'script again, whose own work belongs under if __name__ == "__main__":'
+            )
+            return failed(AxonError(died))
+        except asyncio.CancelledError:
+            child.end()
+            raise
+        if self._closed or not child.alive:
+            child.end()
+        else:
+            self._idle.append(child)
+        return result
+
+    def close(self) -> None:
+        """End all processes."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().end()
+
+
+class _Child:
+    """One process and the pipe to it."""
+
+    def __init__(self) -> None:
+        self._pipe, theirs = _spawn.Pipe()
+        self._process = _spawn.Process(
+            target=_serve, args=(theirs,), name=POOL_PROCESS, daemon=True
+        )
+        self._process.start()
+        theirs.close()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+    def call(self, exposed: Exposed, message: Message, context: CallContext) -> Outcome:
+        function = exposed.function
+        found_by = [exposed.name, function.__module__, function.__qualname__]
+        facts = [context.id, context.caller, context.seconds_left]
+        head = [found_by, facts, len(message.frames)]
+        _send(self._pipe, [msgspec.msgpack.encode(head), message.tree, *message.frames])
+        answer = msgspec.msgpack.decode(self._pipe.recv_bytes())
+        status, content_type, label, count = answer
+        return Outcome(status, content_type, [_receive(self._pipe) for _ in range(count)], label)
+
+    def end(self) -> int | None:
+        self._process.kill()
+        self._process.join(5)
+        return self._process.exitcode
+
+
+def _serve(pipe: Connection) -> None:
+    """The life of a pool process; Ctrl-C is for its parent, which lets calls end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        try:
+            head = pipe.recv_bytes()
+            found_by, (call_id, caller, left_s), frame_count = msgspec.msgpack.decode(head)
+            tree, *frames = [_receive(pipe) for _ in range(frame_count + 1)]
+        except EOFError:
+            return
+        exposed = _find(*found_by)
+        deadline_at = None if left_s is None else time.monotonic() + left_s
+        enter(CallContext(call_id, exposed.name, caller, deadline_at))
+        outcome = perform(exposed, Message(tree, frames))
+        answer = [outcome.status, outcome.content_type, outcome.label, len(outcome.buffers)]
+        _send(pipe, [msgspec.msgpack.encode(answer), *outcome.buffers])
+
+
+@lru_cache
+def _find(name: str, module: str, qualname: str) -> Exposed:
+    function = getattr(importlib.import_module(module), qualname)
+    types = records.record_types(records.type_hints(function).values())
+    return Exposed(name, function, "function", "simplex", "process", types)
+
+
+def _send(pipe: "Connection[Any, Any]", buffers: Sequence[Buffer]) -> None:
+    """The first buffer as it is, each further one after its size."""
+    for number, buffer in enumerate(buffers):
+        if number:
+            pipe.send_bytes(memoryview(buffer).nbytes.to_bytes(8, "little"))
+        pipe.send_bytes(buffer)
+
+
+def _receive(pipe: "Connection[Any, Any]") -> memoryview:
+    buffer = empty(int.from_bytes(pipe.recv_bytes(), "little"))
+    if buffer.nbytes:
+        pipe.recv_bytes_into(buffer)
+    else:
+        pipe.recv_bytes()
+    return buffer

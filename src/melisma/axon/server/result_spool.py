@@ -1,0 +1,84 @@
+"""Results that wait to be fetched: in memory while there is room, then on disk.
+
+What is on disk has no name there and is mapped: it is gone with the process, however that ends.
+"""
+
+import mmap
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from melisma.axon.codec.message import Buffer, buffers_bytes
+from melisma.errors import StorageError
+
+
+class Kept:
+    """One waiting result."""
+
+    def __init__(self, spool: "Spool", data: bytes | mmap.mmap, size: int) -> None:
+        self._spool = spool
+        self._data: bytes | mmap.mmap | None = data
+        self.size = size
+
+    def buffers(self) -> list[Buffer]:
+        """Its bytes; from disk they are mapped, not read."""
+        return [memoryview(self._data or b"")]
+
+    def discard(self) -> None:
+        """Give its room back; what is being sent stays until it is."""
+        if isinstance(self._data, mmap.mmap):
+            self._spool.reserve(disk=-self.size)
+        elif self._data is not None:
+            self._spool.reserve(memory=-self.size)
+        self._data = None
+
+
+class Spool:
+    """Room for waiting results, with a limit in memory and one on disk."""
+
+    def __init__(self, max_memory_bytes: int, max_disk_bytes: int, directory: Path | None = None):
+        self._max_memory_bytes = max_memory_bytes
+        self._max_disk_bytes = max_disk_bytes
+        self._directory = directory
+        self._lock = threading.Lock()
+        self.memory_bytes = 0
+        self.disk_bytes = 0
+
+    def reserve(self, *, memory: int = 0, disk: int = 0) -> bool:
+        """Take room (or give it back) if there is as much; called from several threads."""
+        with self._lock:
+            fits = (
+                self.memory_bytes + memory <= self._max_memory_bytes
+                and self.disk_bytes + disk <= self._max_disk_bytes
+            )
+            if fits:
+                self.memory_bytes += memory
+                self.disk_bytes += disk
+            return fits
+
+    def keep(self, buffers: Sequence[Buffer]) -> Kept:
+        """Keep a copy; a `StorageError` says what was full."""
+        size = buffers_bytes(buffers)
+        if self.reserve(memory=size):
+            return Kept(self, b"".join(buffers), size)
+        if not self.reserve(disk=size):
+            raise StorageError(
+                f"the result ({size} bytes) was not kept: results waiting on disk take "
+                f"{self.disk_bytes} of {self._max_disk_bytes} bytes (keep_disk_bytes)"
+            )
+        try:
+            return Kept(self, self._write(buffers), size)
+        except OSError as error:
+            self.reserve(disk=-size)
+            where = self._directory or tempfile.gettempdir()
+            raise StorageError(
+                f"the result ({size} bytes) was not kept: {error.strerror} in {where}"
+            ) from error
+
+    def _write(self, buffers: Sequence[Buffer]) -> mmap.mmap:
+        with tempfile.TemporaryFile(dir=self._directory) as file:
+            for buffer in buffers:
+                file.write(buffer)
+            file.flush()
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

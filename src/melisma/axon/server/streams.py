@@ -1,0 +1,125 @@
+"""Results of generators: one message an item, until one says that it was the last.
+
+Before each message stand one byte (its meaning) and eight (its length, little-endian): 0 an item,
+1 the end, 2 the exception that the generator raised, 3 an error of the call, as JSON. A stream
+that stops without 1, 2 or 3 was cut off.
+"""
+
+import asyncio
+import contextvars
+import logging
+import struct
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final
+
+from melisma.axon.codec.encoding import decode_arguments, encode
+from melisma.axon.codec.message import Buffer, Message, buffers_bytes, message_buffers
+from melisma.axon.codec.outcome import Outcome, failed, raised, returned
+from melisma.axon.server.context import CallContext, enter
+from melisma.axon.server.functions import Exposed
+from melisma.axon.server.thread_pool import Threads
+from melisma.errors import CallCancelledError, DeadlineError, EncodingError, MalformedError
+
+PART: Final = struct.Struct("<BQ")
+ITEM, END, RAISED, FAILED = range(4)
+_EXHAUSTED: Final = object()
+_Step = tuple[int, Any]
+"""What a part means, and the item or the outcome that it carries."""
+_log = logging.getLogger("melisma.axon")
+
+
+class CallStream:
+    """The parts of one streamed call, made as they are sent."""
+
+    on_end: Callable[[Outcome], None]
+    """Called with how the call ended."""
+    on_closed: Callable[[], None]
+    """Called when the generator runs no longer, which may be later."""
+
+    def __init__(
+        self, exposed: Exposed, message: Message, context: CallContext, threads: Threads
+    ) -> None:
+        self._exposed = exposed
+        self._message: Message | None = message
+        self._context = context
+        self._threads = threads
+        self._source: Any = None
+        self._step: asyncio.Future[_Step] | None = None
+        self._outcome: Outcome | None = None
+        self._variables = contextvars.copy_context()
+        self._variables.run(enter, context)
+
+    def __aiter__(self) -> AsyncIterator[Sequence[Buffer]]:
+        return self
+
+    async def __anext__(self) -> Sequence[Buffer]:
+        if self._outcome is not None:
+            raise StopAsyncIteration
+        self._step = asyncio.ensure_future(self._next())
+        left_s = self._context.seconds_left
+        if not (await asyncio.wait([self._step], timeout=left_s))[0]:
+            late = f"{self._exposed.name} did not end by the caller's deadline"
+            return self._end(FAILED, failed(DeadlineError(late)))
+        meaning, value = self._step.result()
+        self._step = None
+        if meaning == ITEM:
+            try:
+                return _part(ITEM, message_buffers(encode(value, "item")))
+            except EncodingError as error:
+                return self._end(FAILED, failed(error))
+        return self._end(meaning, value)
+
+    async def aclose(self) -> None:
+        """End the call; the generator is closed as soon as it lets itself be."""
+        self._context.cancel()
+        if self._outcome is None:
+            self._end(FAILED, failed(CallCancelledError("the caller left the stream")))
+        if self._step is None or self._step.done():
+            await self._close_source()
+            return
+        if self._exposed.kind == "async generator":
+            self._step.cancel()
+        self._step.add_done_callback(lambda _: asyncio.ensure_future(self._close_source()))
+
+    async def _next(self) -> "_Step":
+        """The next item or the end; whatever is raised is the caller's, even SystemExit."""
+        try:
+            item = await self._next_item()
+        except asyncio.CancelledError:
+            raise
+        except MalformedError as error:
+            return FAILED, failed(error)
+        except BaseException as error:  # noqa: BLE001 - as the docstring says
+            return RAISED, raised(error)
+        return (END, returned(None)) if item is _EXHAUSTED else (ITEM, item)
+
+    async def _next_item(self) -> Any:
+        if self._message is not None:
+            args, kwargs = decode_arguments(self._message, self._exposed.types)
+            self._message = None
+            self._source = self._exposed.function(*args, **kwargs)
+        if self._exposed.kind == "async generator":
+            return await anext(self._source, _EXHAUSTED)
+        return await self._threads.run(self._variables.run, next, self._source, _EXHAUSTED)
+
+    async def _close_source(self) -> None:
+        try:
+            if self._source is None:
+                return
+            if self._exposed.kind == "async generator":
+                await self._source.aclose()
+            else:
+                await self._threads.run(self._variables.run, self._source.close)
+        except BaseException:  # noqa: BLE001 - nobody is left to hear it but the log
+            _log.exception("%s raised when it was closed", self._exposed.name)
+        finally:
+            self.on_closed()
+
+    def _end(self, meaning: int, outcome: Outcome) -> Sequence[Buffer]:
+        self._outcome = outcome
+        self.on_end(outcome)
+        return _part(meaning, outcome.buffers)
+
+
+def _part(meaning: int, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+    return [PART.pack(meaning, buffers_bytes(buffers)), *buffers]

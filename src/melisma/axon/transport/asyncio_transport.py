@@ -1,0 +1,226 @@
+"""A connection on the event loop, plain or TLS; the same for both ends."""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from melisma.axon.codec.message import Buffer
+from melisma.axon.transport.interface import EndOfStreamError, Inbox, pieces
+
+CHUNK_BYTES: Final = 256 << 10
+"""What is handed to the event loop at once: it copies what the socket does not take."""
+
+
+class EventTransport(asyncio.BufferedProtocol):
+    """Bytes come in where they are wanted, and go out as fast as the other side takes them."""
+
+    def __init__(self) -> None:
+        self.deadline_at: float | None = None
+        self.on_data: Callable[[], None] | None = None
+        """Called when bytes or the end came that nobody waits for."""
+        self.on_leave: Callable[[], object] | None = None
+        """Called when the other side leaves in the middle of an answer."""
+        self._pace: tuple[float, float] | None = None
+        self._moved_bytes = 0
+        self.relayed = False
+        """Whether a relay stands between this end and the other."""
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._inbox = Inbox()
+        self._target: memoryview | None = None
+        self._some = False
+        self._ended = False
+        self._error: Exception | None = None
+        self._reading_paused = False
+        self._writable = True
+        self._reader: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
+        self.transport: asyncio.Transport
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        # `write` returns when the kernel has everything: whoever owns the memory may reuse it.
+        # TLS pauses at its limit and not above it, so that 0 would pause for ever.
+        tls = self.transport.get_extra_info("ssl_object") is not None
+        self.transport.set_write_buffer_limits(high=1 if tls else 0, low=0)
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        return self._inbox.space() if not self._target else self._target
+
+    def buffer_updated(self, count: int) -> None:
+        self._moved_bytes += count
+        if self._target:
+            self._target = self._target[count:]
+            if self._some or not self._target.nbytes:
+                self._notify()
+            return
+        self._inbox.filled(count)
+        if not self._inbox.space().nbytes:
+            self._reading_paused = True
+            self.transport.pause_reading()
+        self._notify()
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        self._notify()
+        # A peer that only closed its own direction still gets its answer.
+        return self.transport.get_extra_info("ssl_object") is None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._ended = True
+        self._error = error or ConnectionResetError("the connection closed")
+        self._writable = True
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        self._notify()
+        _wake(self._writer)
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        _wake(self._writer)
+
+    # What the speakers of HTTP call.
+
+    def set_pace(self, pace: tuple[float, float] | None) -> None:
+        """Ask for so many bytes in so many seconds from here on, both ways; None: no more."""
+        self._pace = pace
+        if pace is not None:
+            self._moved_bytes = 0
+            self.deadline_at = self._loop.time() + pace[0]
+
+    @property
+    def buffered_bytes(self) -> int:
+        return len(self._inbox)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the other side has closed."""
+        return self._ended
+
+    def take(self, count: int) -> bytearray:
+        return self._inbox.take(count)
+
+    def expect_more(self) -> None:
+        """Read on, if that was paused because nobody took what had come."""
+        if self._reading_paused and (self._target or self._inbox.space()):
+            self._reading_paused = False
+            self.transport.resume_reading()
+
+    async def wait_readable(self) -> bool:
+        while not len(self._inbox):
+            if self._ended:
+                return False
+            await self._wait_reader()
+        return True
+
+    async def read_head(self) -> bytes:
+        while (head := self._inbox.take_head()) is None:
+            if self._ended:
+                raise EndOfStreamError("the connection closed")
+            await self._wait_reader()
+        return head
+
+    async def read_into(self, view: memoryview) -> None:
+        left = await self._read(view, some=False)
+        if left:
+            raise EndOfStreamError(f"the connection closed, {left} bytes short")
+
+    async def read_some(self, view: memoryview) -> int:
+        """Read what there is into ``view``; 0 at the end."""
+        return view.nbytes - await self._read(view, some=True)
+
+    async def write(self, buffers: Sequence[Buffer]) -> None:
+        for piece in pieces(buffers):
+            for start in range(0, piece.nbytes, CHUNK_BYTES):
+                if self._error is not None:
+                    raise self._error
+                chunk = piece[start : start + CHUNK_BYTES]
+                self._moved_bytes += chunk.nbytes
+                self.transport.write(chunk)
+                while not self._writable:
+                    self._writer = self._loop.create_future()
+                    await self._wait(self._writer)
+        if self._error is not None:
+            raise self._error
+
+    def peer_certificate(self) -> bytes | None:
+        """The certificate of the other side (DER)."""
+        tls = self.transport.get_extra_info("ssl_object")
+        return tls.getpeercert(binary_form=True) if tls else None
+
+    def close(self) -> None:
+        # All has been written; TLS would wait for the other side to agree.
+        self.transport.abort()
+
+    async def start_tls(
+        self, context: ssl.SSLContext, *, server_side: bool = False, host: str | None = None
+    ) -> None:
+        """Speak TLS from here on."""
+        inner = await self._loop.start_tls(
+            self.transport, self, context, server_side=server_side, server_hostname=host
+        )
+        assert inner is not None
+        EventTransport.connection_made(self, inner)
+
+    async def _read(self, view: memoryview, *, some: bool) -> int:
+        """Fill ``view``, or a part of it; the bytes that it lacks."""
+        filled = self._inbox.take_into(view)
+        if filled == view.nbytes or (some and filled):
+            return view.nbytes - filled
+        self._target, self._some = view[filled:], some
+        # With ``some`` the first bytes are enough, else the last ones are awaited.
+        enough = view.nbytes - 1 if some else 0
+        try:
+            while self._target.nbytes > enough and not self._ended:
+                await self._wait_reader()
+            return self._target.nbytes
+        finally:
+            self._target = None
+
+    async def _wait_reader(self) -> None:
+        self.expect_more()
+        self._reader = self._loop.create_future()
+        await self._wait(self._reader)
+
+    async def _wait(self, future: "asyncio.Future[None]") -> None:
+        if self.deadline_at is not None:
+            self._watch(self.deadline_at)
+        await future
+
+    def _watch(self, deadline_at: float) -> None:
+        """See to it that somebody looks at the time by then; one timer serves many waits."""
+        if self._watchdog is not None:
+            if self._watchdog.when() <= deadline_at:
+                return
+            self._watchdog.cancel()
+        self._watchdog = self._loop.call_at(deadline_at, self._look_at_time)
+
+    def _look_at_time(self) -> None:
+        self._watchdog = None
+        waiting = [f for f in (self._reader, self._writer) if f is not None and not f.done()]
+        if self.deadline_at is None or not waiting:
+            return
+        if self._pace is not None and self._moved_bytes >= self._pace[1]:
+            self.set_pace(self._pace)
+        if self._loop.time() < self.deadline_at:
+            self._watch(self.deadline_at)
+            return
+        for future in waiting:
+            future.set_exception(TimeoutError())
+
+    def _notify(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+        elif self.on_data is not None:
+            self.on_data()
+
+
+def _wake(future: "asyncio.Future[None] | None") -> None:
+    if future is not None and not future.done():
+        future.set_result(None)

@@ -1,0 +1,70 @@
+"""Shards that lie on the devices themselves: how many samples each has, and which come next.
+
+Each learner's shards are in a random order of their own that is gone round and round. Shards go by
+their number on the device.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from melisma.cycle.ragged import Ints, Rows, blocks, spans
+from melisma.fleet.rng import uniform
+
+
+def _none() -> Ints:
+    return np.empty(0, np.int64)
+
+
+@dataclass(eq=False)
+class Own:
+    """Columns by learner, and all shards one behind the other."""
+
+    starts: Ints = field(default_factory=_none)
+    counts: Ints = field(default_factory=_none)
+    places: Ints = field(default_factory=_none)  # where each one's next stretch begins
+    samples: Ints = field(default_factory=_none)  # of all shards, by their numbers
+    order: Ints = field(default_factory=_none)  # numbers in the order in which they are dealt
+
+    def add(self, learners: Ints, rows: Rows, seed: int) -> None:
+        """The samples of each shard on these devices; who comes again begins anew."""
+        missing = int(learners.max()) + 1 - self.counts.size
+        if missing > 0:
+            self.starts, self.counts, self.places = (
+                np.concatenate([column, np.zeros(missing, np.int64)])
+                for column in (self.starts, self.counts, self.places)
+            )
+        self.starts[learners] = self.samples.size + rows.starts
+        self.counts[learners], self.places[learners] = rows.counts, 0
+        self.samples = np.concatenate([self.samples, rows.flat])
+        self.order = np.concatenate([self.order, _shuffled(learners, rows, seed)])
+
+    def deal(self, learners: Ints, counts: Ints) -> Rows:
+        """The next so many shards of each; none gets one twice."""
+        sizes = self.counts[learners]
+        if np.any(counts > sizes):
+            raise ValueError("a learner cannot get more shards than lie on it")
+        parts = [self._next(learners[at], counts[at]) for at in blocks(learners.size)]
+        self.places[learners] = (self.places[learners] + counts) % sizes
+        return Rows(counts, np.concatenate([_none(), *parts]))
+
+    def samples_in(self, learners: Ints, dealt: Rows) -> Ints:
+        """Distinct samples in what each was dealt."""
+        return dealt.sums(self.samples[np.repeat(self.starts[learners], dealt.counts) + dealt.flat])
+
+    def _next(self, learners: Ints, counts: Ints) -> Ints:
+        nth = spans(self.places[learners], counts)
+        sizes = np.repeat(self.counts[learners], counts)
+        # Nobody gets more than all, so a stretch goes past the end of its row at most once.
+        nth = np.where(nth < sizes, nth, nth - sizes)
+        numbers: Ints = self.order[np.repeat(self.starts[learners], counts) + nth]
+        return numbers
+
+
+def _shuffled(learners: Ints, rows: Rows, seed: int) -> Ints:
+    """Numbers of shards on each device, in a random order for each."""
+    numbers = spans(np.zeros(len(rows), np.int64), rows.counts)
+    drawn = uniform(seed, "own", 0, learners[rows.places], numbers)
+    # Each row among its own: the whole part of what is sorted is the row.
+    drawn += rows.places
+    return numbers[np.argsort(drawn)]

@@ -1,0 +1,173 @@
+"""Training with PyTorch."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from math import nan
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from melisma.errors import DataError, SettingError
+from melisma.fleet.rng import generator
+from melisma.fleet.task import Task
+from melisma.learning.data.datasets import Split
+from melisma.learning.parameters import Arrays
+from melisma.learning.pytorch.models import build, shaped
+from melisma.learning.pytorch.optimizers import optimizer_for
+from melisma.learning.trainer import Score, Trained
+
+
+def _mse(out: Tensor, wanted: Tensor, reduction: str = "mean") -> Tensor:
+    # One number a sample may come as an axis of one or as none; torch would compare all with all.
+    return functional.mse_loss(out, wanted.reshape(out.shape), reduction=reduction)
+
+
+# Of outputs and labels: their mean, or with `reduction="none"` one of each label.
+Loss = Callable[..., Any]
+LOSSES: dict[str, Loss] = {
+    "cross_entropy": functional.cross_entropy,
+    "nll": functional.nll_loss,
+    "mse": _mse,
+}
+SCORED = 1000  # samples at a time
+
+
+class TorchTrainer:
+    """Trains one task with PyTorch on the processor."""
+
+    def __init__(self, task: Task) -> None:
+        if task.loss not in LOSSES:
+            raise SettingError(f"loss is {task.loss!r}; expected one of {', '.join(LOSSES)}")
+        if task.loss == "mse" and task.stop.accuracy is not None:
+            raise SettingError("stop.accuracy has no meaning with loss mse; say stop.loss")
+        self._task, self.loss = task, LOSSES[task.loss]
+        self._optimizer = optimizer_for(task.optimizer)
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(task.seed)
+            self.model = build(task.model, task.model_args)
+        self._initial = self._arrays()
+
+    @cached_property
+    def weights(self) -> dict[str, Tensor]:
+        """Of the model as it was built, by name: to look for them takes as long as a step."""
+        return dict(self.model.named_parameters())
+
+    def initial(self) -> dict[str, NDArray[Any]]:
+        """Parameters to begin with; buffers such as BatchNorm's are among them."""
+        return {name: array.copy() for name, array in self._initial.items()}
+
+    def train(
+        self,
+        parameters: Arrays,
+        samples: Split,
+        passes: int,
+        rng: np.random.Generator,
+        stop: Callable[[], bool],
+    ) -> Trained:
+        """As `Trainer` says; the optimiser begins anew unless the task keeps its state."""
+        self.begin(parameters)
+        if not self._task.optimizer.keep:
+            self._optimizer = optimizer_for(self._task.optimizer)
+        # A model may have put others in their place.
+        weights = list(self.model.parameters())
+        x, y = self.tensors(samples)
+        visits, loss_sum = 0, 0.0
+        with _chance_of(rng):
+            for batch in batches(len(samples), passes, self._task.batch, rng):
+                if stop():
+                    break
+                self.model.zero_grad()
+                loss = self.loss(self.model(shaped(x[batch])), y[batch])
+                loss.backward()
+                self._optimizer.step(weights)
+                visits, loss_sum = visits + len(batch), loss_sum + loss.item() * len(batch)
+        return trained(self._arrays(), visits, loss_sum)
+
+    def score(self, parameters: Arrays, samples: Split) -> Score:
+        """Sums over the samples, some at a time."""
+        self._load(parameters)
+        self.model.eval()
+        x, y = self.tensors(samples)
+        total = Score(0, 0.0, 0)
+        with torch.inference_mode(), _chance_of(generator(self._task.seed, "score")):
+            for some in _parts(np.arange(len(samples)), SCORED):
+                out = self.model(shaped(x[some]))
+                loss = self.loss(out, y[some]).item()
+                total += Score(len(some), loss * len(some), *self._judged(out, y[some]))
+        return total
+
+    def _judged(self, out: Tensor, wanted: Tensor) -> tuple[int, int]:
+        """How many labels were met, and of how many; quantities are not judged."""
+        if self._task.loss == "mse":
+            return 0, 0
+        return int((out.argmax(dim=1) == wanted).sum()), wanted.numel()
+
+    def begin(self, parameters: Arrays) -> None:
+        """Have the model hold these parameters, and ready to be trained."""
+        self._load(parameters)
+        self.model.train()
+
+    def tensors(self, split: Split) -> tuple[Tensor, Tensor]:
+        """Samples and labels."""
+        return self.samples(split.samples), self.labels(split.labels)
+
+    def samples(self, samples: NDArray[Any]) -> Tensor:
+        """As bytes, float32 or, where they are whole numbers such as words, int64."""
+        return _tensor(samples, _taken_as(samples))
+
+    def labels(self, labels: NDArray[Any]) -> Tensor:
+        """As whole numbers, or as float32 where they are quantities."""
+        if self._task.loss != "mse" and labels.dtype.kind == "f":
+            raise DataError(
+                f"labels are {labels.dtype}; loss {self._task.loss} needs whole numbers, "
+                "quantities need loss mse"
+            )
+        return _tensor(labels, np.float32 if self._task.loss == "mse" else np.int64)
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        state = self.model.state_dict()
+        return {name: tensor.detach().numpy().copy() for name, tensor in state.items()}
+
+    def _load(self, parameters: Arrays) -> None:
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in parameters.items()}
+        self.model.load_state_dict(tensors)
+
+
+def batches(samples: int, passes: int, size: int, rng: np.random.Generator) -> Iterator[Tensor]:
+    """Indices of one batch after the other; every pass is in an order of its own."""
+    for _ in range(passes):
+        yield from _parts(rng.permutation(samples), size)
+
+
+def trained(parameters: dict[str, NDArray[Any]], visits: int, loss_sum: float) -> Trained:
+    """What training returns; where nothing was visited there is no mean loss."""
+    return Trained(parameters, visits, loss_sum / visits if visits else nan)
+
+
+@contextmanager
+def _chance_of(rng: np.random.Generator) -> Iterator[None]:
+    """Chance in a model, such as dropout, by the key of the generator; it draws nothing from it."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(int(rng.bit_generator.seed_seq.generate_state(1)[0]))
+        yield
+
+
+def _parts(order: NDArray[np.int64], size: int) -> Iterator[Tensor]:
+    return (torch.from_numpy(order[start : start + size]) for start in range(0, len(order), size))
+
+
+def _taken_as(samples: NDArray[Any]) -> type[np.generic]:
+    if samples.dtype == np.uint8:
+        return np.uint8
+    return np.int64 if samples.dtype.kind in "iu" else np.float32
+
+
+def _tensor(array: NDArray[Any], dtype: type[np.generic]) -> Tensor:
+    """Of that type; a copy only where the array is of another, or may not be written to."""
+    fits = array.dtype == dtype and array.flags.carray
+    return torch.from_numpy(array if fits else np.require(array, dtype, ["C", "W", "A"]))

@@ -1,0 +1,52 @@
+"""The folder of a run: its own, and the trace in it."""
+
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+from melisma.runs.report import TRACE
+from melisma.runs.trace import Step, line
+from melisma.errors import SettingError
+
+
+def made(folder: str | Path) -> Path:
+    """A folder of the run's own: nothing is written over."""
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise SettingError(f"{folder} is not empty; a run needs a folder of its own")
+    except OSError as error:
+        raise SettingError(f"{folder} cannot hold a run: {error.strerror}") from error
+    return folder.resolve()
+
+
+def written(path: Path, content: bytes) -> None:
+    """Write a file so that a kill leaves the old one, or the new one whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    with part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+class TraceFile:
+    """The trace as it grows, line by line; the file begins with the first."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / TRACE
+        self._file: BinaryIO | None = None
+
+    def write(self, step: Step) -> None:
+        """One more line, which is on its way to the disk when this returns."""
+        if self._file is None:
+            self._file = self._path.open("xb")
+        self._file.write(line(step))
+        self._file.flush()
+
+    def close(self) -> None:
+        """There is no more."""
+        if self._file is not None:
+            self._file.close()

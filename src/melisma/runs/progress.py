@@ -1,0 +1,287 @@
+"""A trace told step by step: what is known of the run so far, and the report of it.
+
+The same fold serves the report of a run that is over and the display of one that goes on, of three
+learners or of a million. It repeats no decision of the machine: what counts is what the commands
+say. The steps themselves are not kept.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf, nan
+from typing import Any, Literal
+
+import numpy as np
+
+from melisma.cycle import commands
+from melisma.cycle import events
+from melisma.runs.assignments import NO_WORK, STATUSES, Assignments, Names, Status
+from melisma.runs.shard_sizes import Contents
+from melisma.runs.learner_set import Crowd
+from melisma.runs.report import Cycle, Report
+from melisma.cycle.ragged import Ints
+from melisma.runs.usage import UNKNOWN, Tariff
+from melisma.runs.trace import Step
+from melisma.errors import DataError
+from melisma.fleet.task import Task
+
+Named = events.UpdatesReceived | commands.Dispatch | commands.Withdraw | commands.Aggregate
+
+# An update that came once more says nothing new.
+TAKEN = (STATUSES.index("in"), STATUSES.index("refused"))
+
+
+class Story:
+    """What is known so far; `hear` one step after another."""
+
+    def __init__(self) -> None:
+        self.now_s = -inf
+        self.outcome: commands.Outcome | Literal["under way"] = "under way"
+        self.reason = ""
+        self.names = np.empty(0, np.object_)
+        self.joined, self.gone, self.measuring = Crowd(), Crowd(), Crowd()
+        self.asked = 0  # the cycle for which learners were last asked what they would take
+        self._submitted: events.TaskSubmitted | None = None
+        self._tariff = UNKNOWN
+        self._contents = Contents(np.empty(0, np.int64))
+        self._reasons, self._places = [""], {"": 0}
+        self._why_gone = np.empty(0, np.int32)
+        self._cycles: dict[int, Cycle] = {}
+        self._work: dict[int, Assignments] = {}
+        self._averaged: commands.Aggregate | None = None
+
+    @property
+    def submitted(self) -> events.TaskSubmitted:
+        """How it began; `DataError` if that was never heard."""
+        if self._submitted is None:
+            raise DataError("the trace does not begin with a task")
+        return self._submitted
+
+    @property
+    def task(self) -> Task:
+        """What is trained."""
+        return self.submitted.task
+
+    @property
+    def cycle(self) -> Cycle | None:
+        """The cycle that began last."""
+        return self._whole(max(self._cycles), self.names) if self._cycles else None
+
+    @property
+    def scored(self) -> Cycle | None:
+        """The cycle that was evaluated last."""
+        known = [number for number, each in self._cycles.items() if each.evaluate_s >= 0]
+        return self._whole(max(known), self.names) if known else None
+
+    def report(self) -> Report:
+        """All of it, but for the trace."""
+        names = tuple(self.names.tolist())
+        why = np.array(self._reasons, np.object_)[self._why_gone[self.gone.numbers]]
+        return Report(
+            run=self.submitted.run,
+            task=self.task,
+            names=names,
+            gone=tuple(why.tolist()),
+            began_s=self.submitted.at_s,
+            ended_s=self.now_s,
+            cycles=tuple(self._whole(number, names) for number in sorted(self._cycles)),
+            outcome=self.outcome,
+            reason=self.reason,
+        )
+
+    def hear(self, step: Step) -> None:
+        """One more step."""
+        if self.outcome != "under way":
+            return
+        # An update is told of when it is written down, with the instant at which it came.
+        self.now_s = max(self.now_s, float(step.event.at_s))
+        HEARD.get(type(step.event), _nothing)(self, step.event)
+        for command in step.commands:
+            SAID.get(type(command), _nothing)(self, command)
+
+    def _submit(self, event: events.TaskSubmitted) -> None:
+        self._submitted = event
+        self._tariff, self._contents = Tariff.of(event), Contents(event.samples)
+        self._make_room(len(event.names) or event.learners)
+        self.names[: len(event.names)] = event.names
+
+    def _make_room(self, count: int) -> None:
+        missing = count - self.names.size
+        if missing <= 0:
+            return
+        self.names = np.concatenate([self.names, np.full(missing, "", np.object_)])
+        self._why_gone = np.pad(self._why_gone, (0, missing))
+
+    def _join(self, event: events.LearnersJoined) -> None:
+        self._make_room(int(event.learners.max(initial=-1)) + 1)
+        self.names[event.learners] = event.names
+        self.joined.add(event.learners)
+        self.gone.discard(event.learners)
+        if len(event.own):
+            self._contents.add(event.learners, event.own)
+
+    def _leave(self, event: events.LearnersLeft) -> None:
+        self._make_room(int(event.learners.max(initial=-1)) + 1)
+        self.gone.add(event.learners)
+        self._why_gone[event.learners] = self._place(event.reason)
+        self.measuring.discard(event.learners)
+        for number, work in self._work.items():
+            if work.having("training").any():
+                self._end(number, work.of_learners(event.learners), "left", event.reason)
+
+    def _told(self, event: events.EstimatesReported | events.BoundsReported) -> None:
+        self.measuring.discard(event.learners)
+
+    def _progress(self, event: events.ProgressReported) -> None:
+        work = self._work.get(event.cycle, NO_WORK)
+        rows = work.latest(event.learners)
+        known = np.flatnonzero(rows >= 0)
+        known = known[work.having("training")[rows[known]]]
+        self._say(event.cycle, rows[known], visits=event.visits[known])
+
+    def _update(self, event: events.UpdatesReceived) -> None:
+        rows, places = self._found(event)
+        taken = np.isin(self._work.get(event.cycle, NO_WORK).status[rows], TAKEN)
+        rows, new = rows[~taken], _all_or(places[~taken], event.learners.size)
+        self._say(
+            event.cycle,
+            rows,
+            visits=event.visits[new],
+            shipped=event.shipped[new],
+            loss=event.loss[new],
+            phases=event.phases[new],
+            arrived_s=event.instants[new],
+        )
+        ended_s = event.came_s[new] if event.came_s.size else self.now_s
+        self._end(event.cycle, rows, "refused" if event.refused else "in", event.refused, ended_s)
+
+    def _aggregated(self, event: events.Aggregated) -> None:
+        self._note(event.cycle, aggregate_s=event.seconds)
+        averaged, self._averaged = self._averaged, None
+        if event.loss.size and averaged is not None and averaged.cycle == event.cycle:
+            rows, places = self._found(averaged)
+            self._say(event.cycle, rows, loss=event.loss[places])
+
+    def _evaluated(self, event: events.Evaluated) -> None:
+        score = {"loss": _number(event.loss), "accuracy": _number(event.accuracy)}
+        self._note(event.cycle, evaluate_s=event.seconds, evaluated_s=float(event.at_s), **score)
+
+    def _measure(self, command: commands.Benchmark | commands.AskBound) -> None:
+        self.measuring.add(command.learners)
+        self.asked = command.cycle if isinstance(command, commands.AskBound) else 0
+
+    def _dispatch(self, command: commands.Dispatch) -> None:
+        self._open(command.cycle, command.seconds_left)
+        self._note(command.cycle, tail_s=command.tail_s)
+        self.measuring.clear()
+        samples = self._contents.samples_in(command.learners, command.shards)
+        given = Assignments.given(command, samples, self.now_s, self.names, self._reasons)
+        before = self._work[command.cycle]
+        self._work[command.cycle] = before.plus(given) if len(before) else given
+
+    def _withdraw(self, command: commands.Withdraw) -> None:
+        late = self.now_s >= self._deadline_s(command.cycle)
+        rows, _ = self._found(command)
+        self._end(command.cycle, rows, "late" if late else "dropped", command.reason)
+
+    def _aggregate(self, command: commands.Aggregate) -> None:
+        self._open(command.cycle, self.task.deadline_s)
+        self.measuring.clear()
+        self._averaged = command
+        rows, places = self._found(command)
+        self._say(command.cycle, rows, weight=command.weights[places])
+        ending = "averaged" if command.learners.size else "empty"
+        reason = command.reason.removeprefix("empty: ")
+        self._note(command.cycle, ending=ending, reason=reason, closed_s=self.now_s)
+
+    def _finish(self, command: commands.Finish) -> None:
+        self.outcome, self.reason = command.outcome, command.reason
+        self.measuring.clear()
+        if command.outcome == "failed" and self.asked > max(self._cycles, default=self.asked):
+            self._open(self.asked, self.task.deadline_s)
+        unfinished = self._averaged
+        if unfinished is not None and unfinished.learners.size:
+            self._break_off(unfinished.cycle, command)
+        for number, each in self._cycles.items():
+            if each.ending == "under way":
+                self._break_off(number, command)
+
+    def _break_off(self, number: int, command: commands.Finish) -> None:
+        """What came in a cycle that does not end is in no model."""
+        came = np.flatnonzero(self._work[number].done)
+        dropped = {"status": STATUSES.index("dropped"), "reason": self._place(command.reason)}
+        self._say(number, came, weight=0.0, **dropped)
+        ending = "empty" if command.outcome == "failed" and not came.size else "cut short"
+        self._note(number, ending=ending, reason=command.reason, closed_s=self.now_s)
+
+    def _open(self, number: int, deadline_s: float) -> None:
+        if number not in self._cycles:
+            self._cycles[number] = Cycle(number, self.now_s, deadline_s, tariff=self._tariff)
+            self._work[number] = NO_WORK
+
+    def _note(self, number: int, **said: Any) -> None:
+        self._cycles[number] = replace(self._cycles[number], **said)
+
+    def _say(self, number: int, rows: Ints, **said: Any) -> None:
+        if rows.size:
+            self._work[number] = self._work[number].told(rows, **said)
+
+    def _end(self, number: int, rows: Ints, status: Status, reason: str, at_s: Any = None) -> None:
+        """Work that is under way ends once, now unless something else is said."""
+        if rows.size:
+            place, ended_s = self._place(reason), self.now_s if at_s is None else at_s
+            self._work[number] = self._work[number].ended(rows, status, place, ended_s)
+
+    def _found(self, named: Named) -> tuple[Ints, Ints]:
+        """Rows of the work that is named, and at which places; what is not known has none."""
+        rows = self._work.get(named.cycle, NO_WORK).find(named.learners, named.attempts)
+        places = np.flatnonzero(rows >= 0)
+        return rows[places], places
+
+    def _place(self, reason: str) -> int:
+        """Where a reason stands among all that were heard."""
+        place = self._places.setdefault(reason, len(self._reasons))
+        if place == len(self._reasons):
+            self._reasons.append(reason)
+        return place
+
+    def _deadline_s(self, number: int) -> float:
+        cycle = self._cycles.get(number)
+        return cycle.began_s + cycle.deadline_s if cycle else nan
+
+    def _whole(self, number: int, names: Names) -> Cycle:
+        work = replace(self._work[number].handed_out(), names=names)
+        return replace(self._cycles[number], assignments=work)
+
+
+def _all_or(places: Ints, count: int) -> Any:
+    """These places, or all without a copy."""
+    return slice(None) if places.size == count else places
+
+
+def _number(value: float | None) -> float:
+    return nan if value is None else value
+
+
+def _nothing(story: Story, said: Any) -> None:
+    """Nothing that is told."""
+
+
+HEARD: dict[type, Callable[[Story, Any], None]] = {
+    events.TaskSubmitted: Story._submit,
+    events.LearnersJoined: Story._join,
+    events.LearnersLeft: Story._leave,
+    events.EstimatesReported: Story._told,
+    events.BoundsReported: Story._told,
+    events.ProgressReported: Story._progress,
+    events.UpdatesReceived: Story._update,
+    events.Aggregated: Story._aggregated,
+    events.Evaluated: Story._evaluated,
+}
+SAID: dict[type, Callable[[Story, Any], None]] = {
+    commands.Benchmark: Story._measure,
+    commands.AskBound: Story._measure,
+    commands.Dispatch: Story._dispatch,
+    commands.Withdraw: Story._withdraw,
+    commands.Aggregate: Story._aggregate,
+    commands.Finish: Story._finish,
+}

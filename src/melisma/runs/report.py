@@ -1,0 +1,364 @@
+"""What a run came to; `story` folds it from a trace.
+
+A cycle ends when nobody is waited for any longer. It holds its deadline if updates were averaged
+and nobody was waited for past it; its time, as in the papers, ends with the last update taken.
+Work that was dropped counts as not done, whatever became of it.
+"""
+
+from collections.abc import Iterable, Sized
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
+from math import isfinite, isnan, nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+
+from melisma.cycle import commands
+from melisma.cycle import events
+from melisma.runs.assignments import NO_WORK, STATUSES, Assignment, Assignments, Status
+from melisma.cycle.events import Floats
+from melisma.runs.usage import UNKNOWN, Tariff
+from melisma.runs.totals import Totals
+from melisma.runs.trace import Step
+from melisma.fleet.task import Task
+from melisma.learning import metrics
+
+if TYPE_CHECKING:
+    from melisma.runs.svg import Picture
+
+Ending = Literal["under way", "averaged", "empty", "cut short"]
+
+TRACE, PICTURE = "trace.jsonl", "picture.svg"
+# Learners and assignments are told one by one where there are no more than so many.
+TOLD = 10_000
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """One global update cycle; figures of what is not over, or was empty, are NaN."""
+
+    number: int
+    began_s: float
+    deadline_s: float
+    assignments: Assignments = NO_WORK
+    ending: Ending = "under way"
+    reason: str = ""
+    closed_s: float = nan
+    tail_s: float = 0.0
+    aggregate_s: float = nan
+    evaluate_s: float = nan
+    loss: float = nan
+    accuracy: float = nan
+    evaluated_s: float = nan
+    tariff: Tariff = field(default=UNKNOWN, repr=False, compare=False)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing came of it; `reason` says why."""
+        return self.ending == "empty"
+
+    @cached_property
+    def cycle_s(self) -> float:
+        """From first dispatch to the last update taken."""
+        if self.ending != "averaged":
+            return nan
+        taken_s = self.assignments.arrived_s[self.assignments.having("in")]
+        return _seconds(self.began_s, float(taken_s.max()))
+
+    @property
+    def waited_s(self) -> float:
+        """From first dispatch until nobody was waited for; longer where somebody was dropped."""
+        return _seconds(self.began_s, self.closed_s) if self.ending == "averaged" else nan
+
+    @property
+    def by_deadline(self) -> bool:
+        """Whether it ended, with a model, by its deadline."""
+        return self.waited_s <= self.deadline_s
+
+    @property
+    def truancy(self) -> float:
+        """How far it went past its deadline, as a part of it."""
+        return float(metrics.truancy(self.cycle_s, self.deadline_s))
+
+    @property
+    def fulfilment(self) -> float:
+        """Visits done of those planned."""
+        return metrics.fulfilment(*self._visits)
+
+    @property
+    def drop_rate(self) -> float:
+        """Visits planned that were not done."""
+        return metrics.drop_rate(*self._visits)
+
+    @cached_property
+    def occupancy(self) -> float:
+        """The mean over those who took part and told their phases."""
+        return metrics.mean_known(metrics.occupancy(self.assignments.busy_s, self.cycle_s))
+
+    @cached_property
+    def max_staleness(self) -> float:
+        """Largest difference of passes done, parts included."""
+        return metrics.max_staleness(self._updates)
+
+    @cached_property
+    def average_staleness(self) -> float:
+        """Mean difference of passes done over all pairs."""
+        return metrics.average_staleness(self._updates)
+
+    @property
+    def counts(self) -> dict[Status, int]:
+        """How many assignments stand how."""
+        found = np.bincount(self.assignments.status, minlength=len(STATUSES)).tolist()
+        return {status: count for status, count in zip(STATUSES, found, strict=True) if count}
+
+    @cached_property
+    def samples_trained(self) -> int:
+        """Visits that count."""
+        return int(self.assignments.done.sum())
+
+    @cached_property
+    def samples_dropped(self) -> int:
+        """Visits planned that were not done, of work that is over."""
+        work = self.assignments
+        left = np.maximum(work.planned - work.done, 0)
+        return int(left[~work.having("training")].sum())
+
+    @cached_property
+    def bytes(self) -> float:
+        """Models down and up, and shards, as far as updates tell of them."""
+        return float(self.tariff.bytes_of(self.assignments).sum())
+
+    @cached_property
+    def joules(self) -> float:
+        """What learners used to train and to carry bytes."""
+        return self.tariff.joules(self.assignments)
+
+    @cached_property
+    def cost(self) -> float:
+        """The price of the shards that were given out."""
+        return self.tariff.cost(self.assignments)
+
+    @cached_property
+    def _visits(self) -> tuple[int, int]:
+        """Done, no more than planned, and planned; none while it is under way."""
+        if self.ending == "under way":
+            return 0, 0
+        planned = self.assignments.planned
+        return int(np.minimum(self.assignments.done, planned).sum()), int(planned.sum())
+
+    @property
+    def _updates(self) -> Floats:
+        updates: Floats = self.assignments.done / np.maximum(self.assignments.samples, 1)
+        return updates
+
+
+@dataclass(frozen=True)
+class Report:
+    """A run: how it ended, its cycles, and who did what."""
+
+    run: str
+    task: Task
+    names: tuple[str, ...] = field(repr=False)
+    began_s: float
+    ended_s: float
+    cycles: tuple[Cycle, ...] = ()
+    outcome: commands.Outcome | Literal["under way"] = "under way"
+    reason: str = ""
+    gone: tuple[str, ...] = field(default=(), repr=False)
+    model: Path | None = None
+    folder: Path | None = None
+    trace: tuple[Step, ...] = field(default=(), repr=False, compare=False)
+
+    @classmethod
+    def of(cls, steps: Iterable[Step]) -> "Report":
+        """The report of a trace, whole or not; `DataError` if it has no task."""
+        from melisma.runs.progress import Story
+
+        story, trace = Story(), tuple(steps)
+        for step in trace:
+            story.hear(step)
+        return replace(story.report(), trace=trace)
+
+    @property
+    def over(self) -> tuple[Cycle, ...]:
+        """Cycles that ended, with a model or empty."""
+        return tuple(each for each in self.cycles if each.ending in ("averaged", "empty"))
+
+    @property
+    def verdict(self) -> str:
+        """In how many cycles the deadline held, and what the longest took, in words."""
+        deadline_s = self.task.deadline_s
+        if not self.over:
+            return f"no cycle ended; the deadline was {deadline_s:g} s"
+        kept = sum(each.by_deadline for each in self.over)
+        said = f"the deadline of {deadline_s:g} s held in {kept} of {_count(self.over, 'cycle')}"
+        waited = [each.waited_s for each in self.over if not each.empty]
+        if not waited:
+            return said
+        late_s = max(waited) - deadline_s
+        late = f", {late_s:.2g} s too long" if late_s > 0 else ""
+        return f"{said}; the longest took {max(waited):.4g} s{late}"
+
+    @property
+    def satisfaction(self) -> float:
+        """Share of cycles that ended by the deadline."""
+        return metrics.satisfaction(*self._of_cycles("waited_s"))
+
+    @property
+    def mean_truancy(self) -> float:
+        """Over cycles that have a time."""
+        return metrics.mean_truancy(*self._of_cycles("cycle_s"))
+
+    @property
+    def fulfilment(self) -> float:
+        """Visits done of those planned, over cycles that ended."""
+        visits = np.array([each._visits for each in self.over]).reshape(-1, 2)
+        return metrics.fulfilment(visits[:, 0], visits[:, 1])
+
+    @property
+    def deadline_misses(self) -> int:
+        """Cycles that did not end, with a model, by the deadline."""
+        return sum(not each.by_deadline for each in self.over)
+
+    @property
+    def max_staleness(self) -> float:
+        """The largest in any cycle that ended."""
+        return max((each.max_staleness for each in self.over), default=nan)
+
+    @property
+    def average_staleness(self) -> float:
+        """The mean over cycles that have a model of their own."""
+        return metrics.mean_known([e.average_staleness for e in self.over if not e.empty])
+
+    @property
+    def samples_trained(self) -> int:
+        """Visits that count."""
+        return sum(each.samples_trained for each in self.cycles)
+
+    @property
+    def samples_dropped(self) -> int:
+        """Visits planned that were not done, those of cycles that were cut short too."""
+        return sum(each.samples_dropped for each in self.cycles)
+
+    @property
+    def bytes(self) -> float:
+        """Of all cycles together."""
+        return sum(each.bytes for each in self.cycles)
+
+    @property
+    def joules(self) -> float:
+        """Of all cycles together."""
+        return sum(each.joules for each in self.cycles)
+
+    @property
+    def cost(self) -> float:
+        """Of all cycles together."""
+        return sum(each.cost for each in self.cycles)
+
+    @property
+    def training_s(self) -> float:
+        """Seconds of all cycles together."""
+        return metrics.training_s(self._of_cycles("cycle_s")[0])
+
+    @property
+    def accuracy(self) -> float:
+        """After the last cycle that was evaluated."""
+        return self._last("accuracy")
+
+    @property
+    def loss(self) -> float:
+        """After the last cycle that was evaluated."""
+        return self._last("loss")
+
+    @cached_property
+    def learners(self) -> Totals:
+        """Who did what, in the order of learners; those who never joined have no name."""
+        return Totals.of(self.names, [each.assignments for each in self.cycles])
+
+    def seconds_to(self, accuracy: float) -> float:
+        """From the beginning until a model was found to be that good, NaN if none was."""
+        reached = [each.evaluated_s for each in self.cycles if each.accuracy >= accuracy]
+        return _seconds(self.began_s, reached[0]) if reached else nan
+
+    @property
+    def trace_path(self) -> Path | None:
+        """Where the trace is kept."""
+        return self.folder / TRACE if self.folder else None
+
+    @property
+    def picture_path(self) -> Path | None:
+        """Where the picture is kept."""
+        return self.folder / PICTURE if self.folder else None
+
+    def plot(self) -> "Picture":
+        """The run as a picture."""
+        from melisma.runs.run_picture import picture_of
+
+        return picture_of(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All but the trace, ready for JSON; numbers that are not known are None.
+
+        So are lists of learners and of their work if learners times cycles are more than `TOLD`.
+        """
+        many = len(self.names) * len(self.cycles) > TOLD
+        plain: dict[str, Any] = _plain(self, LISTS if many else ())
+        return {
+            **plain,
+            "learner_count": len(self.names),
+            "task": msgspec.to_builtins(self.task),
+            "phases": list(events.PHASES),
+        }
+
+    def _of_cycles(self, name: str) -> tuple[list[float], list[float]]:
+        return [getattr(each, name) for each in self.over], [each.deadline_s for each in self.over]
+
+    def _last(self, name: str) -> float:
+        evaluated = [each for each in self.cycles if not isnan(each.evaluate_s)]
+        return float(getattr(evaluated[-1], name)) if evaluated else nan
+
+
+def _count(things: Sized, noun: str) -> str:
+    return f"{len(things)} {noun}" + "s" * (len(things) != 1)
+
+
+def _seconds(start_s: float, end_s: float) -> float:
+    """To the nanosecond: instants are sums that do not come out even."""
+    return round(end_s - start_s, 9)
+
+
+# Told with the fields of each record.
+FIGURES: dict[type, tuple[str, ...]] = {
+    Assignment: ("planned", "done"),
+    Cycle: (
+        *("cycle_s", "waited_s", "by_deadline", "truancy", "fulfilment", "drop_rate", "occupancy"),
+        *("max_staleness", "average_staleness", "samples_trained", "samples_dropped"),
+        *("bytes", "joules", "cost", "counts"),
+    ),
+    Report: (
+        *("satisfaction", "deadline_misses", "mean_truancy", "fulfilment", "training_s"),
+        *("max_staleness", "average_staleness", "samples_trained", "samples_dropped"),
+        *("bytes", "joules", "cost", "accuracy", "loss", "learners"),
+    ),
+}
+LISTS = ("names", "gone", "assignments", "learners")
+UNTOLD = ("trace", "tariff")
+
+
+def _plain(value: Any, left_out: tuple[str, ...]) -> Any:
+    """A record with its figures, down to what JSON knows."""
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, tuple | Assignments | Totals):
+        return [_plain(each, left_out) for each in value]
+    if isinstance(value, Path):
+        return str(value)
+    if not is_dataclass(value):
+        return value
+    names = [each.name for each in fields(value) if each.name not in UNTOLD]
+    return {
+        name: None if name in left_out else _plain(getattr(value, name), left_out)
+        for name in (*names, *FIGURES.get(type(value), ()))
+    }

@@ -1,0 +1,92 @@
+"""What each learner did in a whole run, in columns."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, overload
+
+import numpy as np
+
+from melisma.runs.assignments import Assignments, Status
+from melisma.cycle.events import PHASES, Floats
+from melisma.cycle.ragged import Ints
+
+FATES: tuple[Status, ...] = ("late", "dropped", "refused", "left")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What one learner did in the whole run; `samples` are visits that count."""
+
+    name: str
+    cycles: int
+    shards: int
+    samples: int
+    planned: int
+    phases: tuple[float, ...]
+    late: int
+    dropped: int
+    refused: int
+    left: int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Totals(Sequence[Trained]):
+    """One column for each field of `Trained`, in the order of learners."""
+
+    names: tuple[str, ...]
+    cycles: Ints
+    shards: Ints
+    samples: Ints
+    planned: Ints
+    phases: Floats
+    late: Ints
+    dropped: Ints
+    refused: Ints
+    left: Ints
+
+    @classmethod
+    def of(cls, names: tuple[str, ...], works: Iterable[Assignments]) -> "Totals":
+        """The sums of the work of all cycles."""
+        counts: dict[str, Any] = {name: np.zeros(len(names), np.int64) for name in COUNTS}
+        phases = np.zeros((len(names), len(PHASES)))
+        for work in works:
+            counts["cycles"][work.learner] += 1
+            for name in ("shards", "samples", "planned"):
+                done = work.done if name == "samples" else getattr(work, name)
+                counts[name] += _sums(work, done, len(names)).astype(np.int64)
+            for fate in FATES:
+                counts[fate] += _sums(work, work.having(fate), len(names)).astype(np.int64)
+            for place, seconds in enumerate(work.phases.T):
+                phases[:, place] += _sums(work, np.nan_to_num(seconds), len(names))
+        return cls(names, phases=phases, **counts)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, place: int) -> Trained: ...
+    @overload
+    def __getitem__(self, place: slice) -> "Totals": ...
+    def __getitem__(self, place: int | slice) -> "Trained | Totals":
+        if isinstance(place, slice):
+            every = [each.name for each in fields(self)]
+            return replace(self, **{name: getattr(self, name)[place] for name in every})
+        learner = range(len(self))[place]
+        counts = {name: int(getattr(self, name)[learner]) for name in COUNTS}
+        phases = tuple(self.phases[learner].tolist())
+        return Trained(name=self.names[learner], phases=phases, **counts)
+
+    def __repr__(self) -> str:
+        return f"<what {len(self)} learners did>"
+
+    @property
+    def not_in(self) -> Ints:
+        """How many updates of each did not count."""
+        return self.late + self.dropped + self.refused + self.left
+
+
+COUNTS = ("cycles", "shards", "samples", "planned", *FATES)
+
+
+def _sums(work: Assignments, values: Any, count: int) -> Floats:
+    return np.bincount(work.learner, values, count).astype(np.float64, copy=False)

@@ -1,0 +1,9 @@
+"""What simulated learners compute: nothing, or real gradients.
+
+::
+
+    compute.py        timing only, or real training
+    sample_index.py   the samples in each shard
+    fork_pool.py      forked processes that share the work
+    memory.py         whether a simulation fits into memory
+"""

@@ -1,0 +1,324 @@
+"""Nodes without an orchestrator in virtual time: the machines of `peer/`, led by one agenda.
+
+Steps of a round are taken as late as they can be: when a message comes, those that were due before
+it, and the rest at the end. Messages arrive at least once: what is lost is sent again.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+
+import msgspec
+import numpy as np
+
+from melisma.fleet.channel import Floats
+from melisma.learning.data.datasets import Split
+from melisma.learning.steps import Steps
+from melisma.peer import commands, messages
+from melisma.peer.node import Commands, Node
+from melisma.peer.topology import Topology
+from melisma.runs.interruption import interruptible
+from melisma.runs.peer_report import NodeReport, Scored, Tally
+from melisma.simulation.faults import Fault
+from melisma.simulation.invariants import BrokenError
+from melisma.simulation.kernel import Agenda
+from melisma.simulation.peers.delays import Delays
+
+Made = Callable[[str, str], tuple[Node, Steps]]
+Watcher = Callable[[str, float, Node, Commands], None]
+PATIENCE = 4
+"""What is lost is sent again so many times within the patience of a node."""
+
+
+@dataclass(frozen=True)
+class PeerScene:
+    """Who there is and what happens to them; `made` makes a node of that name in that life.
+
+    Nodes that are not there from the beginning `come` later. With a `test` set a model is scored
+    after every `every` steps, or only at the end; that takes no time. Where nothing is trained,
+    an update weighs `update_bytes` more than it does.
+    """
+
+    topology: Topology
+    made: Made
+    delays: Delays = field(default_factory=Delays)
+    faults: tuple[Fault, ...] = ()
+    comes_s: Mapping[str, float] = field(default_factory=dict)
+    test: Split | None = None
+    every: int = 0
+    update_bytes: int = 0
+
+
+@dataclass
+class Seat:
+    """One life of a node: what it computes, and how far it is."""
+
+    node: Node
+    steps: Steps
+    tally: Tally
+    clock: float
+    began_s: float = 0.0
+    ends_s: Floats = field(default_factory=lambda: np.empty(0))
+    taken: int = 0
+    scored: int = 0
+    outcome: str = ""
+    why: str = ""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still does anything."""
+        return self.outcome == ""
+
+    def catch_up(self, at_s: float) -> None:
+        """Take the steps that end by then."""
+        due = int(np.searchsorted(self.ends_s, at_s, "right"))
+        if self.node.computing is not None:
+            for _ in range(self.taken, due):
+                self.steps.step(self.node.computing.rate)
+        self.taken = max(self.taken, due)
+
+
+class PeerDriver:
+    """Runs a scene to its end."""
+
+    def __init__(self, scene: PeerScene, watch: Watcher = lambda *_: None) -> None:
+        self._scene, self._watch = scene, watch
+        self._agenda = Agenda()
+        self._number = {name: place for place, name in enumerate(scene.topology.names)}
+        self._seats: dict[str, Seat] = {}
+        self._lives: Counter[str] = Counter()
+        self._sent: Counter[str] = Counter()
+        self._arrived: Counter[str] = Counter()
+        self._updates: Counter[str] = Counter()
+        self._to_come = self._quiet = self._flying = 0
+
+    @property
+    def steps(self) -> dict[str, Steps]:
+        """What each node trains, in the last of its lives."""
+        return {name: seat.steps for name, seat in self._seats.items()}
+
+    def run(self) -> list[NodeReport]:
+        """Until every node that is there has come to its end."""
+        for name in self._scene.topology.names:
+            self._comes(name, self._scene.comes_s.get(name, 0.0))
+        for fault in self._scene.faults:
+            if fault.kind in ("crash", "vanish"):
+                for who in fault.who:
+                    self._agenda.add(fault.at_s, partial(self._dies, fault, who))
+        with interruptible() as check:
+            while not self._over() and self._agenda.go_on():
+                check()
+                self._check_for_life()
+        return [self._report(name) for name in self._scene.topology.names if name in self._seats]
+
+    # What happens to nodes.
+
+    def _comes(self, name: str, at_s: float) -> None:
+        self._to_come += 1
+        self._agenda.add(at_s, partial(self._born, name))
+
+    def _born(self, name: str) -> None:
+        self._quiet = 0
+        self._to_come -= 1
+        self._lives[name] += 1
+        node, steps = self._scene.made(name, f"{self._lives[name]:06}")
+        clock = 1.0
+        for fault in self._scene.faults:
+            if fault.kind == "clock" and self._number[name] in fault.who:
+                clock *= fault.by
+        seat = self._seats[name] = Seat(node, steps, Tally(node), clock)
+        self._do(seat, node.start(self._now_of(seat)))
+
+    def _dies(self, fault: Fault, who: int) -> None:
+        self._quiet = 0
+        name = self._scene.topology.names[who]
+        seat = self._seats.get(name)
+        if seat is None or not seat.alive:
+            return
+        seat.catch_up(self._agenda.now_s)
+        seat.outcome, seat.why = "gone", f"it {fault.kind}ed"
+        if fault.for_s is not None:
+            self._comes(name, self._agenda.now_s + fault.for_s)
+
+    def _gone(self, seat: Seat, name: str) -> None:
+        if not seat.alive:
+            return
+        seat.catch_up(self._agenda.now_s)
+        self._do(seat, seat.node.gone(self._now_of(seat), name))
+
+    # What nodes want.
+
+    def _do(self, seat: Seat, emitted: Commands) -> None:
+        now_s = self._agenda.now_s
+        # To be there and to look for others leads to nothing by itself.
+        if any(not isinstance(each, commands.Send | commands.Wake) for each in emitted):
+            self._quiet = 0
+        seat.tally.heard(now_s, emitted)
+        self._watch(seat.node.me.name, now_s, seat.node, emitted)
+        for command in emitted:
+            match command:
+                case commands.Compute():
+                    self._compute(seat, command)
+                case commands.Send(to=to, message=message):
+                    self._send(seat, to, message)
+                case commands.Wake(at_s=at_s):
+                    self._agenda.add(at_s / seat.clock, partial(self._wakes, seat))
+                case commands.Finish(why=why):
+                    self._score(seat)
+                    seat.outcome, seat.why = "failed" if why else "done", why
+
+    def _compute(self, seat: Seat, order: commands.Compute) -> None:
+        number = self._number[seat.node.me.name]
+        now_s = self._agenda.now_s
+        seconds = self._scene.delays.steps(number, order.number, order.steps)
+        for fault in self._scene.faults:
+            if fault.kind == "slow" and number in fault.who and _within(fault, now_s):
+                seconds = seconds * fault.by
+        seat.began_s, seat.taken = now_s, 0
+        seat.ends_s = now_s + np.cumsum(seconds)
+        self._agenda.add(float(seat.ends_s[-1]), partial(self._computed, seat))
+
+    def _computed(self, seat: Seat) -> None:
+        if not seat.alive:
+            return
+        self._quiet = 0
+        assert seat.node.computing is not None
+        seat.catch_up(inf)
+        seat.tally.computed(self._agenda.now_s)
+        self._do(seat, seat.node.computed(self._now_of(seat)))
+        if self._scene.every and seat.node.steps >= seat.scored + self._scene.every:
+            self._score(seat)
+
+    def _wakes(self, seat: Seat) -> None:
+        if seat.alive:
+            self._quiet += 1
+            seat.catch_up(self._agenda.now_s)
+            self._do(seat, seat.node.woke(self._now_of(seat)))
+
+    def _score(self, seat: Seat) -> None:
+        seat.scored = seat.node.steps
+        accuracy = loss = None
+        if self._scene.test is not None:
+            score = seat.steps.score(self._scene.test)
+            accuracy, loss = score.accuracy, score.loss
+        tally = seat.tally
+        tally.scores.append(
+            Scored(
+                self._agenda.now_s,
+                seat.node.steps,
+                seat.steps.visits,
+                tally.sent_bytes,
+                accuracy,
+                loss,
+            )
+        )
+
+    # Messages.
+
+    def _send(self, seat: Seat, to: str, message: messages.Message) -> None:
+        sender = seat.node.me.name
+        size_bytes = len(msgspec.msgpack.encode(message))
+        self._sent[sender] += 1
+        self._arrived[to] += 1
+        sent, arrived = self._sent[sender], self._arrived[to]
+        if isinstance(message, messages.Update):
+            size_bytes += self._scene.update_bytes
+            self._updates[sender] += 1
+            message = self._corrupted(sender, message)
+        seat.tally.sent(size_bytes)
+        delay_s = self._scene.delays.message(self._number[sender], sent, size_bytes)
+        again: list[float] = []
+        for fault in self._scene.faults:
+            hit = (
+                fault.message == "report"
+                and fault.nth == sent
+                and self._number[sender] in fault.who
+            ) or (
+                fault.message == "order"
+                and fault.nth == arrived
+                and self._number.get(to, -1) in fault.who
+            )
+            if hit and fault.kind == "lose":
+                seat.tally.sent(size_bytes)
+                delay_s += seat.node.me.patience_s / PATIENCE
+            elif hit and fault.kind == "delay":
+                delay_s += fault.by
+            elif hit and fault.kind == "double":
+                seat.tally.sent(size_bytes)
+                again.append(fault.by)
+        arrives_s = self._agenda.now_s + delay_s
+        if self._flies(seat, to, message, arrives_s) > self._agenda.now_s + seat.node.me.patience_s:
+            given_up_s = self._agenda.now_s + seat.node.me.patience_s
+            self._agenda.add(given_up_s, partial(self._gone, seat, to))
+        for late_s in again:
+            self._flies(seat, to, message, arrives_s + late_s)
+
+    def _flies(self, seat: Seat, to: str, message: messages.Message, at_s: float) -> float:
+        """When it arrives: later, if a partition is in the way."""
+        for fault in sorted(self._scene.faults, key=lambda each: each.at_s):
+            if fault.kind == "part" and _within(fault, at_s):
+                sides = [self._number[name] in fault.who for name in (seat.node.me.name, to)]
+                at_s = fault.at_s + (fault.for_s or 0.0) if sides[0] != sides[1] else at_s
+        self._flying += 1
+        self._agenda.add(at_s, partial(self._lands, seat, to, message, self._agenda.now_s))
+        return at_s
+
+    def _lands(self, sender: Seat, to: str, message: messages.Message, sent_s: float) -> None:
+        self._flying -= 1
+        self._arrives(sender, to, message, sent_s)
+
+    def _arrives(self, sender: Seat, to: str, message: messages.Message, sent_s: float) -> None:
+        now_s, seat = self._agenda.now_s, self._seats.get(to)
+        if seat is None or not seat.alive:
+            self._nobody(sender, to, message, sent_s)
+            return
+        if sender.alive:
+            sender.node.acknowledged(2 * (now_s - sent_s))
+        seat.catch_up(now_s)
+        self._do(seat, seat.node.heard(self._now_of(seat), message))
+
+    def _nobody(self, sender: Seat, to: str, message: messages.Message, sent_s: float) -> None:
+        """It is tried again for a while; then the sender is told that nobody is there."""
+        now_s, patience_s = self._agenda.now_s, sender.node.me.patience_s
+        if not sender.alive:
+            return
+        if now_s > sent_s + patience_s:
+            self._gone(sender, to)
+        else:
+            again = partial(self._arrives, sender, to, message, sent_s)
+            self._agenda.add(now_s + patience_s / PATIENCE, again)
+
+    def _corrupted(self, sender: str, update: messages.Update) -> messages.Update:
+        for fault in self._scene.faults:
+            hit = fault.kind == "corrupt" and self._number[sender] in fault.who
+            if hit and fault.nth == self._updates[sender]:
+                return msgspec.structs.replace(update, content=b"\xff" * 7)
+        return update
+
+    # The end.
+
+    def _now_of(self, seat: Seat) -> float:
+        return self._agenda.now_s * seat.clock
+
+    def _over(self) -> bool:
+        return not self._to_come and not any(seat.alive for seat in self._seats.values())
+
+    def _check_for_life(self) -> None:
+        """Nodes that do nothing but wake, with no message under way, wait for each other."""
+        if self._flying or self._quiet <= 3 * len(self._seats) + 3:
+            return
+        waiting = [seat for seat in self._seats.values() if seat.alive]
+        if not any(seat.node.computing for seat in waiting):
+            names = ", ".join(seat.node.me.name for seat in waiting)
+            raise BrokenError(f"{names} wait for each other")
+
+    def _report(self, name: str) -> NodeReport:
+        seat = self._seats[name]
+        outcome = seat.outcome or "waiting"
+        return seat.tally.report(self._agenda.now_s, outcome, seat.why, seat.steps.visits)
+
+
+def _within(fault: Fault, at_s: float) -> bool:
+    return fault.at_s <= at_s < fault.at_s + (fault.for_s or 0.0)

@@ -1,0 +1,78 @@
+"""What is simulated: a task on a fleet, where the data lies, and what goes wrong."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from melisma.cycle import events
+from melisma.cycle.ragged import NO_ROWS, Ints, Rows
+from melisma.fleet.fleet import Fleet
+from melisma.fleet.rng import generator
+from melisma.fleet.task import Task
+from melisma.simulation.faults import Fault, drawn_faults, read_faults
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """All that a run in virtual time depends on.
+
+    `own` are the samples of each shard on each device in federated learning.
+    """
+
+    run: str
+    task: Task
+    fleet: Fleet
+    own: Rows = NO_ROWS
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def samples(self) -> Ints:
+        """Of each shard that the orchestrator has; the last may be short."""
+        task = self.task
+        if task.mode == "federated":
+            return np.empty(0, np.int64)
+        sizes = np.full(task.shards, task.shard_samples)
+        sizes[-1] = task.samples - (task.shards - 1) * task.shard_samples
+        return sizes
+
+    def submitted(self) -> events.TaskSubmitted:
+        """How the run begins."""
+        fleet = self.fleet
+        return events.TaskSubmitted(
+            at_s=0.0,
+            run=self.run,
+            task=self.task,
+            learners=int(fleet.present_at_start.sum()),
+            samples=self.samples,
+            names=fleet.names,
+            rates=np.array([fleet.price, fleet.sample_j, fleet.byte_j]),
+        )
+
+    @property
+    def longest_s(self) -> float:
+        """So far it is drawn who comes, goes and sleeps: few runs take longer."""
+        return self.task.deadline_s * (4 * self.task.cycles + 40)
+
+
+def own_rows(task: Task, fleet: Fleet) -> Rows:
+    """The samples of each shard on each device; the last shard of all may be short."""
+    if task.mode == "parallelized":
+        return NO_ROWS
+    counts = fleet.own_shards(task)
+    sizes = np.full(int(counts.sum()), task.shard_samples)
+    sizes[-1] -= max(0, int(sizes.sum()) - task.samples)
+    return Rows(counts, sizes)
+
+
+def faults_in(text: str, scene: Scene) -> tuple[Fault, ...]:
+    """Faults from words, or drawn by a number."""
+    if text.isdecimal():
+        return with_faults(scene, int(text)).faults
+    return read_faults(text, scene.fleet.learners)
+
+
+def with_faults(scene: Scene, seed: int) -> Scene:
+    """The scene with faults that a seed draws."""
+    until_s = 1.2 * scene.task.deadline_s * scene.task.cycles
+    rng = generator(seed, "faults")
+    return replace(scene, faults=drawn_faults(rng, scene.fleet.learners, until_s))

@@ -1,0 +1,211 @@
+"""How a call ended: whatever was raised, the caller hears of it."""
+
+import builtins
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from melisma.axon.codec.encoding import encode, encode_arguments
+from melisma.axon.codec.message import parse_message
+from melisma.axon.codec.outcome import (
+    Outcome,
+    error_from_json,
+    exception_message,
+    failed,
+    perform,
+    remote_exception,
+)
+from melisma.axon.server.functions import Functions
+from melisma.axon.transport.http import JSON_TYPE, MESSAGE_TYPE
+from melisma.errors import AxonError, MalformedError, RemoteError
+from tests.axon.values import plain, same
+
+
+class OddError(Exception):
+    pass
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def journey(error: BaseException) -> BaseException:
+    """The exception that the caller gets."""
+    return remote_exception(exception_message(error), {})
+
+
+BUILT_IN: list[type[Exception]] = [
+    kind
+    for kind in vars(builtins).values()
+    if isinstance(kind, type) and issubclass(kind, Exception)
+]
+SPECIAL: dict[type[Exception], tuple[Any, ...]] = {
+    UnicodeDecodeError: ("utf-8", b"x", 0, 1, "why"),
+    UnicodeEncodeError: ("utf-8", "x", 0, 1, "why"),
+    UnicodeTranslateError: ("x", 0, 1, "why"),
+    SyntaxError: ("why", ("file", 1, 2, "text", 3, 4)),
+    IndentationError: ("why",),
+    TabError: ("why",),
+    ExceptionGroup: ("several", [ValueError()]),
+}
+NOT_RAISED_HERE = {StopIteration, StopAsyncIteration, ExceptionGroup}
+
+
+@pytest.mark.parametrize("kind", sorted(set(BUILT_IN), key=str))
+def test_a_built_in_exception_arrives_as_itself(kind: type[Exception]) -> None:
+    error = kind(*SPECIAL.get(kind, ("why", 7)))
+    arrived = journey(error)
+    if kind in NOT_RAISED_HERE:
+        assert type(arrived) is RemoteError
+        return
+    assert type(arrived) is type(error)
+    assert same(list(error.args), list(arrived.args))
+    assert isinstance(arrived.__cause__, RemoteError)
+    assert arrived.__cause__.type_name == type(error).__name__
+
+
+@given(st.lists(plain, max_size=3))
+def test_what_an_exception_holds_arrives_with_it(args: list[Any]) -> None:
+    assert same(args, list(journey(ValueError(*args)).args))
+
+
+@pytest.mark.parametrize(
+    "error", [OddError("odd"), SystemExit(3), KeyboardInterrupt(), AxonError()]
+)
+def test_what_has_no_twin_arrives_as_a_remote_error(error: BaseException) -> None:
+    arrived = journey(error)
+    assert type(arrived) is RemoteError
+    assert arrived.type_name.split(".")[-1] == type(error).__qualname__
+    assert type(error).__qualname__ in arrived.remote_traceback
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError(object()),
+        ValueError("file \udcff"),
+        FileNotFoundError(2, "file", "\udcff"),
+        KeyError({"\ud800": 1}),
+        MuteError(),
+        ValueError(MuteError()),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_cannot_travel_does_not_hide_that_it_was_raised(error: Exception) -> None:
+    arrived = journey(error)
+    assert isinstance(arrived, RemoteError | type(error))
+
+
+def test_the_remote_traceback_is_text_that_names_the_place() -> None:
+    try:
+        int("one")
+    except ValueError as error:
+        arrived = journey(error)
+    cause = arrived.__cause__
+    assert isinstance(cause, RemoteError)
+    assert 'int("one")' in cause.remote_traceback
+    assert "test_the_remote_traceback" in str(cause)
+
+
+@given(plain | st.dictionaries(st.sampled_from(["type", "module", "message", "args"]), plain))
+def test_what_is_no_exception_is_malformed(value: object) -> None:
+    with pytest.raises(MalformedError):
+        remote_exception(encode(value), {})
+
+
+@pytest.mark.parametrize("name", ["print", "__import__", "int", "object", "open", "", "exit"])
+def test_nothing_but_an_exception_is_ever_constructed(name: str) -> None:
+    parts = {"type": name, "module": "builtins", "message": "", "traceback": "", "args": ["1"]}
+    assert type(remote_exception(encode(parts), {})) is RemoteError
+
+
+@given(
+    st.sampled_from(sorted(kind.__name__ for kind in BUILT_IN)),
+    st.lists(plain | st.lists(plain, max_size=2), max_size=6),
+)
+def test_a_built_in_exception_of_any_arguments_can_be_made_or_told(
+    name: str, args: list[Any]
+) -> None:
+    parts = {"type": name, "module": "builtins", "message": "", "traceback": "", "args": args}
+    assert isinstance(remote_exception(encode(parts), {}), Exception)
+
+
+def axon_errors(kind: type[AxonError] = AxonError) -> Iterator[type[AxonError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from axon_errors(below)
+
+
+@pytest.mark.parametrize("kind", list(axon_errors()), ids=lambda kind: kind.code)
+def test_every_error_of_a_call_arrives_as_itself(kind: type[AxonError]) -> None:
+    outcome = failed(kind("why, größe, \udcff"))
+    assert (outcome.status, outcome.content_type) == (kind.status, JSON_TYPE)
+    arrived = error_from_json(outcome.status, b"".join(outcome.buffers))
+    assert type(arrived) is kind
+    assert str(arrived) == "why, größe, \\udcff"
+
+
+def test_every_error_of_a_call_has_a_code_of_its_own() -> None:
+    codes = [kind.code for kind in axon_errors()]
+    assert len(set(codes)) == len(codes)
+
+
+@given(st.binary() | st.sampled_from([b"[" * 100_000, b'{"error":' * 5000, b'{"error": "x"}']))
+def test_an_answer_that_is_no_error_is_one_all_the_same(body: bytes) -> None:
+    error = error_from_json(502, body)
+    assert type(error) is AxonError
+    assert "HTTP status 502" in str(error)
+
+
+@pytest.mark.parametrize("code", ["nonsense", 5, None, [], {}])
+def test_an_unknown_code_is_an_axon_error_that_names_it(code: object) -> None:
+    body = f'{{"error": {"null" if code is None else repr(code)}, "message": "why"}}'
+    error = error_from_json(500, body.replace("'", '"').encode())
+    assert type(error) is AxonError
+    assert f"{code}: why" in str(error)
+
+
+# A plain function run to its end.
+
+
+def outcome_of(function: Any, *args: Any) -> Outcome:
+    functions = Functions()
+    functions.rpc(name="f")(function)
+    return perform(functions["f"], encode_arguments(args, {}))
+
+
+def test_a_function_that_returns_has_returned() -> None:
+    outcome = outcome_of(len, [1, 2])
+    assert (outcome.status, outcome.content_type, outcome.label) == (200, MESSAGE_TYPE, "returned")
+
+
+def leave() -> None:
+    raise SystemExit
+
+
+def mute() -> None:
+    raise MuteError
+
+
+@pytest.mark.parametrize(("function", "args"), [(len, []), (len, [5]), (leave, []), (mute, [])])
+def test_a_function_that_raises_has_raised(function: Any, args: list[Any]) -> None:
+    outcome = outcome_of(function, *args)
+    assert (outcome.status, outcome.label) == (500, "raised")
+    message = parse_message(b"".join(outcome.buffers))
+    assert isinstance(remote_exception(message, {}), Exception)
+
+
+def test_a_result_that_cannot_travel_names_its_place() -> None:
+    outcome = outcome_of(lambda: {"inside": [object()]})
+    error = error_from_json(outcome.status, b"".join(outcome.buffers))
+    assert str(error).startswith("result['inside'][0] cannot travel")
+
+
+def test_arguments_that_are_none_are_malformed() -> None:
+    functions = Functions()
+    functions.rpc(name="f")(len)
+    assert perform(functions["f"], encode(5)).label == "malformed"

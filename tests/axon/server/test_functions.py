@@ -1,0 +1,217 @@
+"""Exposed is what was said, nothing else."""
+
+import functools
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from melisma.axon.server.functions import Functions
+from melisma.errors import RefusedError, SettingError
+from tests.axon.values import Job, Place
+
+
+def plain(place: Place, count: int = 1) -> list[Job]:
+    """Says hello."""
+    return []
+
+
+async def coroutine() -> None: ...
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+async def async_generator() -> AsyncIterator[int]:
+    yield 1
+
+
+class Store:
+    size = 3
+
+    def put(self, place: Place) -> None: ...
+
+    def get(self) -> int:
+        return self.size
+
+    async def later(self) -> None: ...
+
+    def _secret(self) -> None: ...
+
+
+@pytest.fixture
+def functions() -> Functions:
+    return Functions()
+
+
+def names(functions: Functions) -> list[str]:
+    return [exposed.name for exposed in functions]
+
+
+def test_at_first_nothing_is_exposed(functions: Functions) -> None:
+    assert (len(functions), list(functions)) == (0, [])
+    with pytest.raises(RefusedError, match=r"no function 'plain' here; .*nothing yet"):
+        functions["plain"]
+
+
+def test_a_decorated_function_is_exposed_and_unchanged(functions: Functions) -> None:
+    assert functions.rpc()(plain) is plain
+    assert names(functions) == ["plain"]
+    assert functions["plain"].function is plain
+
+
+def test_what_is_not_there_is_refused_and_what_is_there_is_named(functions: Functions) -> None:
+    functions.rpc()(plain)
+    functions.rpc(name="again")(plain)
+    for name in ("", "Plain", "plain.__globals__", "__init__", "plain ", "again.plain"):
+        with pytest.raises(RefusedError, match=r"no function .* offers: again, plain"):
+            functions[name]
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (plain, "function"),
+        (coroutine, "coroutine"),
+        (generator, "generator"),
+        (async_generator, "async generator"),
+        (functools.partial(coroutine), "coroutine"),
+        (Store().get, "function"),
+        (Store().later, "coroutine"),
+        (lambda: 1, "function"),
+        (len, "function"),
+    ],
+)
+def test_what_a_function_is_decides_how_it_runs(
+    functions: Functions, function: Any, kind: str
+) -> None:
+    functions.rpc(name="f")(function)
+    assert functions["f"].kind == kind
+
+
+def test_of_an_object_only_the_named_methods_are_exposed(functions: Functions) -> None:
+    functions.expose(Store(), ["put", "get"])
+    functions.expose(Store(), ["get"], name="other")
+    functions.expose(Store(), ["later"], name="")
+    assert names(functions) == ["Store.put", "Store.get", "other.get", "later"]
+    assert {exposed.pattern for exposed in functions} == {"simplex"}
+
+
+@pytest.mark.parametrize("method", ["absent", "size", "put.__func__", "", "get "])
+def test_a_method_that_is_not_there_is_refused_by_name(functions: Functions, method: str) -> None:
+    with pytest.raises(SettingError, match=f"Store has no method {method!r}"):
+        functions.expose(Store(), [method])
+    assert len(functions) == 0
+
+
+def test_nothing_is_reached_through_an_exposed_object(functions: Functions) -> None:
+    functions.expose(Store(), ["get"], name="store")
+    for name in ("store", "store.put", "store._secret", "store.get.__self__", "store.size"):
+        with pytest.raises(RefusedError):
+            functions[name]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "1f", "a b", "a/b", "a.", ".a", "a..b", "a-b", "a?b", "<lambda>", "f\n"]
+)
+def test_a_name_that_no_caller_could_write_is_refused(functions: Functions, name: str) -> None:
+    with pytest.raises(SettingError, match="cannot be the name of a function"):
+        functions.add(plain, name, "simplex", "thread")
+
+
+def test_a_lambda_takes_a_name(functions: Functions) -> None:
+    with pytest.raises(SettingError, match="cannot be the name"):
+        functions.rpc()(lambda: 1)
+    functions.rpc(name="one")(lambda: 1)
+
+
+def test_a_name_belongs_to_one_function(functions: Functions) -> None:
+    functions.rpc()(plain)
+    functions.rpc(executor="inline")(plain)  # said again, it counts
+    assert functions["plain"].executor == "inline"
+    with pytest.raises(SettingError, match="exposed already; pass name="):
+        functions.rpc(name="plain")(generator)
+    assert functions["plain"].function is plain
+
+
+@pytest.mark.parametrize("pattern", ["simplex", "duplex", "Simplex", "DUPLEX"])
+@pytest.mark.parametrize("executor", ["inline", "thread", "process", "Thread", "Process"])
+def test_patterns_and_executors_are_taken_in_any_case(
+    functions: Functions, pattern: str, executor: str
+) -> None:
+    functions.rpc(pattern, executor=executor)(plain)
+    exposed = functions["plain"]
+    assert (exposed.pattern, exposed.executor) == (pattern.lower(), executor.lower())
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"comms_pattern": "complex"}, "simplex or duplex, not 'complex'"),
+        ({"comms_pattern": ""}, "simplex or duplex"),
+        ({"executor": "fiber"}, "inline, thread or process, not 'fiber'"),
+    ],
+)
+def test_other_patterns_and_executors_are_refused_with_those_there_are(
+    functions: Functions, settings: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(SettingError, match=f"plain: .*{reason}"):
+        functions.rpc(**settings)(plain)
+    assert len(functions) == 0
+
+
+@pytest.mark.parametrize("function", [generator, async_generator])
+def test_a_generator_is_never_duplex(functions: Functions, function: Any) -> None:
+    with pytest.raises(SettingError, match="is simplex"):
+        functions.rpc(comms_pattern="duplex")(function)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [coroutine, generator, async_generator, lambda: 1, Store().get, functools.partial(plain)],
+)
+def test_a_process_takes_only_what_it_can_find_by_name(functions: Functions, function: Any) -> None:
+    with pytest.raises(SettingError, match=r"at the top of a module|cannot run in a process"):
+        functions.rpc(executor="process", name="f")(function)
+
+
+def test_a_decorator_without_parentheses_is_told_so(functions: Functions) -> None:
+    with pytest.raises(SettingError, match="with parentheses"):
+        functions.rpc(plain)  # type: ignore[arg-type]
+    assert len(functions) == 0
+
+
+def test_annotations_name_the_records_that_a_function_takes(functions: Functions) -> None:
+    functions.rpc()(plain)
+    functions.expose(Store(), ["put", "get"], name="store")
+    functions.rpc()(len)
+    assert functions["plain"].types == {"Place": Place, "Job": Job}
+    assert functions["store.put"].types == {"Place": Place}
+    assert functions["store.get"].types == functions["len"].types == {}
+
+
+def test_a_profile_says_what_a_caller_may_know(functions: Functions) -> None:
+    functions.rpc()(plain)
+    functions.rpc(name="print_")(print)
+    profile = functions["plain"].profile()
+    assert profile.pop("signature").startswith("(place: ")
+    assert profile == {
+        "name": "plain",
+        "doc": "Says hello.",
+        "kind": "function",
+        "pattern": "simplex",
+        "executor": "thread",
+    }
+    functions.rpc(name="iter")(iter)
+    assert functions["iter"].profile()["signature"] == "(...)"
+
+
+def test_a_class_is_not_a_function(functions: Functions) -> None:
+    with pytest.raises(SettingError, match="make an object of it and use expose"):
+        functions.rpc()(Store)
+
+
+def test_methods_are_a_list_of_names(functions: Functions) -> None:
+    with pytest.raises(SettingError, match=r"such as \['put'\]"):
+        functions.expose(Store(), "put")

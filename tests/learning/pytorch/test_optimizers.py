@@ -1,0 +1,79 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from melisma.errors import SettingError
+from melisma.fleet.task import Optimizer
+from melisma.learning.pytorch.optimizers import optimizer_for
+
+
+def steps(step: object, weights: list[torch.Tensor]) -> list[torch.Tensor]:
+    for turn in range(5):
+        loss = sum(
+            ((weight - turn) ** 2).sum() * (1 + place) for place, weight in enumerate(weights)
+        )
+        for weight in weights:
+            weight.grad = None
+        loss.backward()  # type: ignore[union-attr]
+        step()  # type: ignore[operator]
+    return [weight.detach().clone() for weight in weights]
+
+
+def weights() -> list[torch.Tensor]:
+    rng = torch.Generator().manual_seed(1)
+    return [torch.randn(shape, generator=rng, requires_grad=True) for shape in ((3, 2), (2,))]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_sgd_steps_as_torch_does(momentum: float, decay: float) -> None:
+    mine, theirs = weights(), weights()
+    said = Optimizer(name="sgd", lr=0.05, momentum=momentum, weight_decay=decay)
+    ours = optimizer_for(said)
+    reference = torch.optim.SGD(theirs, 0.05, momentum, 0, decay)
+    one = steps(lambda: ours.step(mine), mine)
+    other = steps(reference.step, theirs)
+    for found, expected in zip(one, other, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_adam_steps_as_torch_does(decay: float) -> None:
+    mine, theirs = weights(), weights()
+    ours = optimizer_for(Optimizer(name="adam", lr=0.01, weight_decay=decay))
+    reference = torch.optim.Adam(theirs, 0.01, weight_decay=decay)
+    one = steps(lambda: ours.step(mine), mine)
+    other = steps(reference.step, theirs)
+    for found, expected in zip(one, other, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_weights_without_a_gradient_stay() -> None:
+    used, idle = weights()
+    before = idle.detach().clone()
+    used.grad = torch.ones_like(used)
+    optimizer_for(Optimizer(name="sgd", lr=1.0)).step([used, idle])
+    assert torch.equal(idle, before)
+
+
+def test_an_optimiser_that_there_is_not_is_named_with_those_there_are() -> None:
+    with pytest.raises(SettingError, match="'lion'; expected one of sgd, adam"):
+        optimizer_for(Optimizer(name="lion"))
+
+
+def test_training_loads_no_compiler() -> None:
+    code = """
+import sys
+import numpy as np
+from melisma.fleet.task import Task
+from melisma.learning.data.datasets import Split
+from melisma.learning.pytorch.torch_trainer import TorchTrainer
+trainer = TorchTrainer(Task(name="t", model="twonn", data="mnist", deadline_s=1.0))
+samples = Split(np.zeros((40, 28, 28), np.uint8), np.zeros(40, np.uint8))
+trainer.train(trainer.initial(), samples, 1, np.random.default_rng(1), lambda: False)
+print("torch._dynamo" in sys.modules)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"

@@ -1,0 +1,172 @@
+import re
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from melisma.runs.assignments import Assignments
+from melisma.runs.run_picture import COLORS, CYCLES, LEARNERS, LEFT
+from melisma.runs.report import Report
+from melisma.runs.trace import Step
+from melisma.runs.svg import BAND, Scale
+from tests.cycle.acted import Device
+from tests.runs.test_report import PLAYS, played, report, trace
+
+__all__ = ["trace"]
+SVG = "{http://www.w3.org/2000/svg}"
+NAMES = ('<pi> & "nano"', "raspberry-pi-4-in-the-kitchen", "\N{CJK UNIFIED IDEOGRAPH-4E00}" * 30)
+
+
+def elements(found: Report, tag: str) -> list[ET.Element]:
+    return list(ET.fromstring(found.plot().svg).iter(f"{SVG}{tag}"))
+
+
+def texts(found: Report) -> list[str]:
+    return [element.text or "" for tag in ("text", "title") for element in elements(found, tag)] + [
+        element.tail or "" for element in elements(found, "title")
+    ]
+
+
+def test_every_run_gives_a_picture_that_stays_within_its_bounds(trace: list[Step]) -> None:
+    for count in range(1, len(trace) + 1, 3):
+        root = ET.fromstring(Report.of(trace[:count]).plot().svg)
+        width, height = float(root.attrib["width"]), float(root.attrib["height"])
+        for each in root.iter(f"{SVG}rect"):
+            place = {name: float(each.attrib.get(name, 0)) for name in ("x", "y")}
+            assert 0 <= place["x"] <= place["x"] + float(each.attrib["width"]) <= width + 0.1
+            assert 0 <= place["y"] <= place["y"] + float(each.attrib["height"]) <= height + 0.1
+        for each in root.iter(f"{SVG}text"):
+            assert 0 <= float(each.attrib["x"]) <= width
+            assert 0 < float(each.attrib["y"]) < height
+
+
+@pytest.mark.parametrize("name", PLAYS)
+def test_nothing_is_drawn_at_what_is_no_number(name: str) -> None:
+    assert not re.search(r'"-?(nan|inf)', report(name).plot().svg)
+
+
+def test_names_are_escaped_and_whole() -> None:
+    found = replace(report("equal"), names=NAMES)
+    assert set(NAMES) <= set(texts(found))
+    assert "<pi>" not in found.plot().svg
+
+
+def test_letters_that_xml_cannot_hold_are_replaced() -> None:
+    found = replace(report("equal"), names=("a\x00b", "c\nd", ""))
+    assert {"a\N{REPLACEMENT CHARACTER}b", "c\N{REPLACEMENT CHARACTER}d"} <= set(texts(found))
+
+
+def test_bars_are_as_wide_as_phases_are_long() -> None:
+    found = report("equal")
+    bars = [e for e in elements(found, "rect") if e.attrib["fill"] == COLORS["train"]][1:]
+    work = [each for cycle in found.cycles for each in cycle.assignments]
+    widths = [float(each.attrib["width"]) for each in bars]
+    a_second = widths[0] / work[0].phases[4]
+    assert widths == pytest.approx([each.phases[4] * a_second for each in work], abs=0.02)
+
+
+def test_phases_longer_than_the_time_there_was_are_squeezed_into_it() -> None:
+    found = report("equal")
+    first = found.cycles[0]
+    longer = replace(first.assignments[0], phases=(0.0, 9.0, 9.0, 0.0, 9.0, 0.0))
+    widths = []
+    for each in (longer, first.assignments[0]):
+        alone = replace(found, cycles=(replace(first, assignments=Assignments.of([each])),))
+        bars = [e for e in elements(alone, "rect") if e.attrib["fill"] in COLORS.values()]
+        widths.append(sum(float(e.attrib["width"]) for e in bars))
+    assert widths[0] == pytest.approx(widths[1], abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("equal", 0), ("late", 1), ("refused", 1), ("left", 1), ("cancelled", 3), ("empty", 3)],
+)
+def test_work_that_does_not_count_is_hatched(name: str, count: int) -> None:
+    hatched = [e for e in elements(report(name), "rect") if e.attrib["fill"] == "url(#dropped)"]
+    assert len(hatched) == count + 1  # and one in the legend
+
+
+def deadlines(found: Report) -> list[float]:
+    dashed = [e for e in elements(found, "line") if "stroke-dasharray" in e.attrib]
+    return [float(e.attrib["x1"]) for e in dashed[1:]]  # the first is in the legend
+
+
+@pytest.mark.parametrize("name", [name for name in PLAYS if report(name).cycles])
+def test_every_cycle_has_a_panel_with_its_deadline_at_the_same_distance(name: str) -> None:
+    found = report(name)
+    places = deadlines(found)
+    assert len(places) == len(found.cycles)
+    starts = [float(e.attrib["x"]) for e in elements(found, "rect") if e.attrib["fill"] == BAND]
+    assert starts == sorted(starts)
+    assert [place - start for place, start in zip(places, starts, strict=True)] == pytest.approx(
+        [places[0] - starts[0]] * len(places), abs=0.02
+    )
+
+
+def test_a_bar_that_ends_past_the_deadline_is_drawn_past_it() -> None:
+    found = report("tail")
+    bars = [e for e in elements(found, "rect") if e.attrib["fill"] == COLORS["upload"]][1:]
+    ends = [float(e.attrib["x"]) + float(e.attrib["width"]) for e in bars]
+    late = found.cycles[0].assignments[2]
+    assert late.arrived_s > found.cycles[0].began_s + found.cycles[0].deadline_s
+    assert ends[2] > deadlines(found)[0] > ends[1]
+
+
+def test_the_head_of_a_panel_says_its_number_seconds_and_accuracy() -> None:
+    found = report("late")
+    said = texts(found)
+    for cycle in found.cycles:
+        expected = {
+            f"cycle {cycle.number}",
+            f"{cycle.waited_s:.4g} s",
+            f"{cycle.accuracy:.1%}",
+        }
+        assert expected <= set(said)
+
+
+@pytest.mark.parametrize(("cycles", "devices"), [(1, 2), (2, 4), (6, 4), (12, 46), (30, 2)])
+def test_labels_of_neighbouring_panels_do_not_touch(cycles: int, devices: int) -> None:
+    found = Report.of(played([Device(0.2)] * devices, passes=1, cycles=cycles, min_shards=0))
+    lines: dict[str, list[tuple[float, str]]] = {}
+    for each in elements(found, "text"):
+        title = each.find(f"{SVG}title")
+        said = (title.tail if title is not None else each.text) or ""
+        if float(each.attrib["x"]) >= LEFT and "font-weight" not in each.attrib:
+            lines.setdefault(each.attrib["y"], []).append((float(each.attrib["x"]), said))
+    for line in lines.values():
+        for (x, said), (next_x, _) in pairwise(sorted(line)):
+            assert next_x - x >= 5.5 * len(said), (said, line)
+
+
+def test_of_many_cycles_and_learners_those_are_drawn_that_can_be_read() -> None:
+    learners = LEARNERS + 5
+    found = Report.of(played([Device(0.2)] * learners, passes=1, cycles=CYCLES + 3, min_shards=0))
+    said = texts(found)
+    assert f"the last {CYCLES} of {CYCLES + 3} cycles are drawn above" in said
+    assert f"the first {LEARNERS} of {learners} learners are drawn" in said
+    assert "device-39" in said
+    assert "device-40" not in said
+    assert {"cycle 4", f"cycle {CYCLES + 3}"} <= set(said)
+    assert "cycle 3" not in said
+    assert len(elements(found, "circle")) == 2 * (CYCLES + 3)
+
+
+def test_how_a_run_failed_is_written_below_it() -> None:
+    found = report("no plan")
+    assert found.reason in " ".join(texts(found))
+
+
+def test_a_picture_is_shown_by_notebooks_and_written_whole(tmp_path: Path) -> None:
+    picture = report("dab").plot()
+    assert picture._repr_svg_() == picture.svg
+    path = picture.save(tmp_path / "run.svg")
+    assert path.read_text(encoding="utf-8") == picture.svg
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_ticks_are_round_and_within() -> None:
+    assert Scale(0, 60, 0, 1).ticks(6) == [0, 10, 20, 30, 40, 50, 60]
+    assert Scale(792, 912, 0, 1).ticks(6) == [800, 820, 840, 860, 880, 900]
+    assert Scale(5, 5, 0, 1)(5) == 0

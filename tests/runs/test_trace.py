@@ -1,0 +1,55 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from melisma.cycle import events
+from melisma.runs.trace import Step, line, read_trace, steps
+from melisma.errors import DataError
+from tests.cycle.acted import Device, Play, task
+
+
+def trace(scheme: str = "dab") -> list[Step]:
+    return Play(task(scheme=scheme), [Device(0.1), Device(0.4)]).run()
+
+
+@pytest.mark.parametrize("scheme", ["dab", "proportional"])
+def test_what_is_written_is_read_again(scheme: str, tmp_path: Path) -> None:
+    told = trace(scheme)
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(b"".join(map(line, told)))
+    read = read_trace(path)
+    assert [line(each) for each in read] == [line(each) for each in told]
+    assert type(read[0].event) is events.TaskSubmitted
+    assert read[0].event.task == task(scheme=scheme)
+
+
+def test_what_is_no_number_stays_none() -> None:
+    event = events.UpdatesReceived(
+        at_s=1.0,
+        learners=np.array([0]),
+        cycle=1,
+        attempts=np.array([1]),
+        visits=np.array([0]),
+        shipped=np.array([0]),
+        loss=np.array([np.nan]),
+        phases=np.zeros((1, 6)),
+    )
+    score = events.Evaluated(at_s=2.0, cycle=1, loss=None, accuracy=None, seconds=0.1)
+    first, second = steps([line(Step(event, [])), line(Step(score, []))])
+    assert isinstance(first.event, events.UpdatesReceived)
+    assert np.isnan(first.event.loss[0])
+    assert first.event.phases.shape == (1, 6)
+    assert isinstance(second.event, events.Evaluated)
+    assert second.event.loss is None
+
+
+def test_a_torn_last_line_is_passed_over() -> None:
+    lines = list(map(line, trace()))
+    assert len(list(steps([*lines[:5], lines[5][:-9]]))) == 5
+
+
+def test_a_line_that_is_no_step_is_named() -> None:
+    lines = list(map(line, trace()))
+    with pytest.raises(DataError, match="mine, line 2"):
+        list(steps([lines[0], b'{"event": 3}\n'], "mine"))

@@ -1,0 +1,277 @@
+"""Real training in virtual time."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+from torch import Tensor, nn
+
+from melisma.errors import DataError, MelismaWarning
+from melisma.fleet.fleet_builder import muster
+from melisma.fleet.fleet_file import FleetTable
+from melisma.fleet.task import Task
+from melisma.learning.aggregation import Mean, Spool, Spooled, weighted_mean
+from melisma.learning.parameters import Layout
+from melisma.runs.report import Report
+from melisma.runs.trace import read_trace
+from melisma.simulation.compute.compute import Job, Training
+from melisma.simulation.driver import Driver
+from melisma.simulation.simulation import Options, Staged, play, stage
+from tests.live import small
+
+TASK: dict[str, Any] = {
+    "name": "blobs",
+    "model": "small:Linear",
+    "data": "small:blobs",
+    "scheme": "equal",
+    "passes": 2,
+    "deadline_s": 10.0,
+    "cycles": 3,
+    "shard_samples": 40,
+    "optimizer": {"name": "sgd", "lr": 0.3},
+}
+TORCH = {"model": "mlp", "model_args": {"layers": [4, 8, 2]}}
+GROUP = {"group": [{"count": 5, "samples_per_s": 500.0, "bandwidth_bps": 1e7, "name": "d"}]}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copy(small.__file__, tmp_path / "small.py")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def staged(work: str = "train", **said: Any) -> Staged:
+    task = msgspec.convert(TASK | said | {"simulation": {"work": work}}, Task)
+    return stage(task, muster(msgspec.convert(GROUP, FleetTable)), Options())
+
+
+def trained(one: Staged) -> dict[str, NDArray[Any]]:
+    work = one.work()
+    assert isinstance(work, Training)
+    Driver(one.scene, work).run()
+    return dict(work.parameters)
+
+
+@pytest.mark.parametrize("mode", ["parallelized", "federated"])
+@pytest.mark.parametrize("said", [{}, TORCH], ids=["own", "torch"])
+def test_many_at_once_train_what_they_train_one_by_one(mode: str, said: dict[str, Any]) -> None:
+    one, many = (trained(staged(work, mode=mode, **said)) for work in ("train", "batched"))
+    for name, array in one.items():
+        np.testing.assert_allclose(array, many[name], rtol=1e-4, atol=2e-6)
+
+
+def test_a_model_becomes_good_in_virtual_time() -> None:
+    report = play(staged(cycles=5))
+    assert report.accuracy > 0.9
+    assert report.seconds_to(0.9) < report.ended_s
+    losses = [each.loss for each in report.cycles[-1].assignments]
+    assert all(0 < loss < 1 for loss in losses)
+
+
+def test_without_test_samples_devices_hold_some_back() -> None:
+    report = play(staged(mode="federated", data_args={"test": 0}))
+    # One in ten of each shard.
+    assert {each.samples for each in report.cycles[0].assignments} == {3 * 36}
+    assert report.accuracy > 0.8
+
+
+def test_an_optimiser_that_is_kept_stays_with_its_learner() -> None:
+    momentum = {"name": "sgd", "lr": 0.05, "momentum": 0.9}
+    kept, fresh = (
+        trained(staged("batched", **TORCH, optimizer=momentum | {"keep": keep}))
+        for keep in (True, False)
+    )
+    assert any(not np.allclose(kept[name], fresh[name]) for name in kept)
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 4])
+def test_the_mean_in_memory_is_that_from_files_bit_for_bit(at_once: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    updates: list[dict[str, NDArray[Any]]] = [
+        {"a": rng.normal(size=(5, 3)).astype(np.float32), "n": rng.integers(0, 9, 2)}
+        for _ in range(4)
+    ]
+    weights = [3.0, 9.0, 1.0, 9.0]
+    layout = Layout.of(updates[0])
+    spool = Spool(tmp_path, layout)
+    files = [
+        Spooled(number, weight, spool.add(number, update))
+        for number, (weight, update) in enumerate(zip(weights, updates, strict=True))
+    ]
+    shares = np.array(weights) / sum(weights)
+    some = [slice(first, first + at_once) for first in range(0, len(weights), at_once)]
+    stacks = [
+        {name: np.stack([each[name] for each in updates[at]]) for name in "an"} for at in some
+    ]
+    expected = weighted_mean(layout, files)
+    mean = Mean(layout)
+    for at, stack in zip(some, stacks, strict=True):
+        mean.add(shares[at], stack)
+    found = mean.arrays()
+    assert all(np.array_equal(expected[name], found[name]) for name in expected)
+
+
+def test_updates_that_are_no_numbers_are_left_out_of_the_mean() -> None:
+    fine = {"a": np.array([[1.0], [3.0]], np.float32), "n": np.array([4, 5])}
+    wrong = {"a": np.array([[np.nan], [5.0]], np.float32), "n": np.array([6, 7])}
+    layout = Layout.of({"a": np.zeros(1, np.float32), "n": np.array(0)})
+    mean, part, quarters = Mean(layout), Mean(layout), np.full(2, 0.25)
+    part.add(np.array([0.5]), {"a": np.array([[np.inf]], np.float32), "n": np.array([8])})
+    assert not part
+    part = Mean(layout)
+    part.add(quarters, wrong)
+    mean.add(quarters, fine)
+    mean.join(part)
+    found = mean.arrays()
+    assert found["a"] == pytest.approx([(1 + 3 + 5) / 3])
+    # Whole numbers, which may be without an axis, are those of the heaviest, the first of equals.
+    assert (found["n"].shape, found["n"].tolist()) == ((), 4)
+
+
+class Normed(nn.Sequential):
+    """BatchNorm, which counts batches; on the sample with the largest number it is no number."""
+
+    def __init__(self, poison: float = np.inf) -> None:
+        super().__init__(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+        self.poison = poison
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
+        return torch.where((x.max() >= self.poison) & torch.tensor(self.training), torch.nan, out)
+
+
+@pytest.mark.parametrize("work", ["train", "batched"])
+def test_models_with_counters_are_kept_and_diverged_learners_do_no_harm(
+    work: str, place: Path
+) -> None:
+    sizes = {"sizes": {"sample_ops": 1e3}}
+    (points, _), _ = small.blobs()
+    largest = float(points.max())
+    said = {"model": f"{__name__}:Normed", "model_args": {"poison": largest}, "mode": "federated"}
+    report = play(staged(work, **said, **sizes), folder=place / "out")
+    assert np.isfinite(report.loss)
+    kept = load_file(place / "out" / "model.safetensors")
+    assert kept["1.num_batches_tracked"].shape == ()
+    assert all(np.isfinite(array).all() for array in kept.values())
+
+
+def test_a_cycle_that_is_interrupted_while_it_is_averaged_is_in_no_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    average, one = Training.average, staged("batched", mode="federated", **TORCH)
+
+    def interrupted(work: Training, job: Job, *given: Any) -> Any:
+        if job.cycle == 2:
+            raise KeyboardInterrupt
+        return average(work, job, *given)
+
+    monkeypatch.setattr(Training, "average", interrupted)
+    report = play(one)
+    assert report.outcome == "cancelled"
+    assert [each.ending for each in report.cycles] == ["averaged", "cut short"]
+    assert {each.status for each in report.cycles[1].assignments} == {"dropped"}
+    assert report.samples_trained == report.cycles[0].samples_trained > 0
+
+
+FAILING = """
+from torch import nn
+
+
+class Model(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(4, 2))
+        self.first = self[1].weight.sum().item()
+
+    def forward(self, x):
+        if self.training and self[1].weight.sum().item() != self.first:
+            raise ValueError("I have learnt enough")
+        return super().forward(x)
+
+
+class Scored(Model):
+    def forward(self, x):
+        if not self.training and self[1].weight.sum().item() != self.first:
+            raise ValueError("I shall not be judged")
+        return nn.Sequential.forward(self, x)
+
+
+class Asking(Model):
+    def forward(self, x):
+        # Neither in the trial, which has few samples, nor one by one does this fail.
+        if self.training and len(x) > 3 and not x.isfinite().all():
+            raise ValueError("there is no such number")
+        return nn.Sequential.forward(self, x)
+
+
+class Large(Model):
+    def forward(self, x):
+        if self.training and len(x) > 20:
+            raise ValueError("they are too many")
+        return nn.Sequential.forward(self, x)
+"""
+
+
+@pytest.mark.parametrize("work", ["train", "batched"])
+def test_a_model_that_fails_is_named_with_learner_and_cycle_and_what_there_is_is_kept(
+    work: str, place: Path
+) -> None:
+    (place / "failing.py").write_text(FAILING)
+    # One batch a cycle: it fails in the second.
+    one = staged(work, model="failing:Model", passes=1, batch=1000)
+    says = r"d-1 could not train in cycle 2: ValueError: I have learnt enough \(failing"
+    with pytest.raises(DataError, match=says):
+        play(one, place / "kept")
+    assert load_file(place / "kept" / "model.safetensors")
+    report = Report.of(read_trace(place / "kept" / "trace.jsonl"))
+    assert (report.outcome, len(report.over)) == ("cancelled", 1)
+    assert "could not train in cycle 2" in report.reason
+
+
+def test_a_model_that_cannot_be_scored_is_told(place: Path) -> None:
+    (place / "failing.py").write_text(FAILING)
+    one = staged("batched", model="failing:Scored")
+    with pytest.raises(DataError, match="could not be scored: ValueError: I shall not be judged"):
+        play(one, place / "kept")
+    assert load_file(place / "kept" / "model.safetensors")
+
+
+def test_who_fails_among_many_at_once_is_found_one_by_one(place: Path) -> None:
+    (place / "failing.py").write_text(FAILING)
+    one = staged("batched", model="failing:Large", batch=32)
+    with pytest.raises(DataError, match="d-1 could not train in cycle 1: ValueError: they are too"):
+        play(one, place / "kept")
+    assert Report.of(read_trace(place / "kept" / "trace.jsonl")).outcome == "cancelled"
+
+
+def test_what_only_fails_together_is_told_with_what_would_do(place: Path) -> None:
+    (place / "failing.py").write_text(FAILING)
+    says = 'cycle 1 could not be trained together: RuntimeError: vmap.*simulation.work = "train"'
+    with pytest.raises(DataError, match=says):
+        play(staged("batched", model="failing:Asking", batch=32))
+    assert play(staged("train", model="failing:Asking", batch=32)).outcome == "done"
+
+
+def test_a_run_ends_where_nobody_learns_for_three_cycles(place: Path) -> None:
+    wild = {"optimizer": {"name": "sgd", "lr": 1e30}, "cycles": 5}
+    with (
+        pytest.warns(MelismaWarning, match="5 of 5 updates"),
+        pytest.raises(DataError, match="3 cycles in a row no update was finite"),
+    ):
+        play(staged("batched", **TORCH, **wild), place / "kept")
+    assert len(Report.of(read_trace(place / "kept" / "trace.jsonl")).cycles) == 3
+
+
+def test_updates_that_diverge_are_told() -> None:
+    one = staged("batched", **TORCH, optimizer={"name": "sgd", "lr": 1e30}, cycles=1)
+    with pytest.warns(
+        MelismaWarning, match="cycle 1: 5 of 5 updates hold numbers that are not fin"
+    ):
+        play(one)

@@ -1,0 +1,100 @@
+"""What a simulation needs and keeps, in processes of its own."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FAULTS = """
+import resource
+import numpy as np
+from melisma.simulation.compute.memory import keep_memory
+{}
+for _ in range(20):
+    np.ones(10_000_000)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+"""
+PEAK = """
+import json
+from pathlib import Path
+from melisma.simulation.compute.memory import keep_memory, needed_memory
+from melisma.simulation.simulation import play, stage
+
+def peak_bytes():
+    # Of this process alone: what `getrusage` says begins with the parent's.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(dict(line.split(":") for line in lines)["VmHWM"].split()[0])
+
+keep_memory()
+before = peak_bytes()
+staged = stage("task.toml", "fleet.toml")
+report = play(staged)
+needed = needed_memory(staged.scene.task, staged.scene.fleet)
+print(json.dumps([report.outcome, peak_bytes() - before, needed]))
+"""
+TASK = """
+[task]
+name = "memory"
+model = "twonn"
+data = "mnist"
+scheme = "dab"
+mode = "{mode}"
+passes = 1
+deadline_s = 15.0
+cycles = 10
+shard_samples = 10
+max_shards = 10
+sizes = {{ samples = 3_000_000 }}
+simulation = {{ work = "timing" }}
+"""
+FLEET = """
+[[fleet.group]]
+count = 60_000
+samples_per_s = 20.0
+bandwidth_bps = 20e6
+latency_s = 0.01
+spread = { compute = 0.3, bandwidth_bps = 0.5 }
+"""
+
+
+def said(code: str, place: Path | None = None, **variables: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **variables},
+        cwd=place,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def large_pages() -> bool:
+    """Whether everybody gets some: then pages are few in any case."""
+    path = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    return path.exists() and "[always]" in path.read_text()
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc" or large_pages(), reason="pages of 4 kB, and glibc's mallopt"
+)
+def test_memory_that_is_kept_is_not_fetched_again() -> None:
+    # Twenty times 80 MB are 390,625 pages of 4 kB, the first time 19,532 of them.
+    kept, fetched = (
+        int(said(FAULTS.format(first), NUMPY_MADVISE_HUGEPAGE="0"))
+        for first in ("keep_memory()", "pass")
+    )
+    assert kept < 0.3 * fetched
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it has /proc")
+@pytest.mark.parametrize("mode", ["parallelized", "federated"])
+def test_no_more_is_needed_than_was_said(mode: str, tmp_path: Path) -> None:
+    (tmp_path / "task.toml").write_text(TASK.format(mode=mode))
+    (tmp_path / "fleet.toml").write_text(FLEET)
+    outcome, peak, needed = json.loads(said(PEAK, tmp_path))
+    assert outcome == "done"
+    assert 0.2 * needed < peak <= needed
