@@ -11,22 +11,10 @@
     callbacks.py       results that the worker posts back
 """
 
-from melisma.axon.client.stubs import (
-    AsyncDuplexStub,
-    AsyncSimplexStub,
-    CoroDuplexStub,
-    CoroSimplexStub,
-    Handle,
-    SyncDuplexStub,
-    SyncSimplexStub,
-)
-
-__all__ = [
-    "AsyncDuplexStub",
-    "AsyncSimplexStub",
-    "CoroDuplexStub",
-    "CoroSimplexStub",
-    "Handle",
-    "SyncDuplexStub",
-    "SyncSimplexStub",
-]
+from melisma.axon.client.stubs import AsyncDuplexStub as AsyncDuplexStub
+from melisma.axon.client.stubs import AsyncSimplexStub as AsyncSimplexStub
+from melisma.axon.client.stubs import CoroDuplexStub as CoroDuplexStub
+from melisma.axon.client.stubs import CoroSimplexStub as CoroSimplexStub
+from melisma.axon.client.stubs import Handle as Handle
+from melisma.axon.client.stubs import SyncDuplexStub as SyncDuplexStub
+from melisma.axon.client.stubs import SyncSimplexStub as SyncSimplexStub
