@@ -1,0 +1,24 @@
+"""The record of a run: what happened, how far it is, and what it came to.
+
+::
+
+    trace.py          one JSON line a step: the event and the commands that it led to
+    folder.py         the folder of a run and the files in it
+    progress.py       the state of a run so far, folded from its trace
+    assignments.py    the work of all learners in a cycle, in columns
+    learner_set.py    a set of learners as a bit for each
+    shard_sizes.py    samples in each shard
+    usage.py          bytes, joules and money
+    totals.py         sums for each learner over a run
+    report.py         the figures of a run
+    run_picture.py    a run as an SVG picture
+    peer_report.py    the figures of a run without an orchestrator
+    peer_picture.py   such a run as an SVG picture
+    svg.py            the shapes that pictures are made of
+    interruption.py   Ctrl-C while a run goes on
+"""
+
+from melisma.runs.peer_report import NodeReport, PeerReport
+from melisma.runs.report import Report
+
+__all__ = ["NodeReport", "PeerReport", "Report"]
