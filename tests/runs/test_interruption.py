@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from melisma.simulation.driver import Driver
 from melisma.runs.interruption import interruptible
-from melisma.simulation.fault_search import soaked
 from melisma.simulation.compute.compute import Timing
+from melisma.simulation.driver import Driver
+from melisma.simulation.fault_search import soaked
 from tests.simulation.staging import scene
 
 

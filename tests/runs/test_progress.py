@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from melisma.cycle import commands
-from melisma.cycle import events
-from melisma.runs.assignments import Assignment, Assignments
-from melisma.runs.report import Cycle, Report
+from melisma.cycle import commands, events
 from melisma.cycle.ragged import Rows
-from melisma.runs.progress import Story
-from melisma.runs.trace import Step
 from melisma.learning import metrics
+from melisma.runs.assignments import Assignment, Assignments
+from melisma.runs.progress import Story
+from melisma.runs.report import Cycle, Report
+from melisma.runs.trace import Step
 from tests.cycle.acted import task
 from tests.cycle.naive import RATES, Naive, one_by_one, random_trace
 from tests.runs.test_report import PLAYS

@@ -10,14 +10,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from melisma.cycle import commands
-from melisma.cycle import events
-from melisma.runs.assignments import Assignments
-from melisma.runs.report import FIGURES, Cycle, Report
-from melisma.runs.progress import Story
-from melisma.runs.trace import Step, line, read_trace
+from melisma.cycle import commands, events
 from melisma.errors import DataError
 from melisma.fleet.task import Stop
+from melisma.runs.assignments import Assignments
+from melisma.runs.progress import Story
+from melisma.runs.report import FIGURES, Cycle, Report
+from melisma.runs.trace import Step, line, read_trace
 from tests.cycle.acted import SHARD, Device, Play, emitted, task
 
 Change = Callable[[events.Event], list[events.Event]]
@@ -45,7 +44,9 @@ def refused(event: events.Event) -> list[events.Event]:
 
 def left(event: events.Event) -> list[events.Event]:
     assert isinstance(event, events.UpdatesReceived)
-    gone = events.LearnersLeft(at_s=event.at_s - 0.5, learners=event.learners, reason="connection lost")
+    gone = events.LearnersLeft(
+        at_s=event.at_s - 0.5, learners=event.learners, reason="connection lost"
+    )
     return [gone]
 
 

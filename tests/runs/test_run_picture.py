@@ -7,10 +7,10 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from melisma.runs.assignments import Assignments
-from melisma.runs.run_picture import COLORS, CYCLES, LEARNERS, LEFT
 from melisma.runs.report import Report
-from melisma.runs.trace import Step
+from melisma.runs.run_picture import COLORS, CYCLES, LEARNERS, LEFT
 from melisma.runs.svg import BAND, Scale
+from melisma.runs.trace import Step
 from tests.cycle.acted import Device
 from tests.runs.test_report import PLAYS, played, report, trace
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from melisma.cycle import ragged
-from melisma.runs.shard_sizes import Contents
 from melisma.cycle.ragged import Rows
+from melisma.runs.shard_sizes import Contents
 
 
 @pytest.mark.parametrize("block", [1, 2, 100])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from melisma.cycle import events
-from melisma.runs.trace import Step, line, read_trace, steps
 from melisma.errors import DataError
+from melisma.runs.trace import Step, line, read_trace, steps
 from tests.cycle.acted import Device, Play, task
 
 

@@ -115,7 +115,12 @@ class Assignments(Sequence[Assignment]):
 
     @classmethod
     def given(
-        cls, command: commands.Dispatch, samples: Ints, at_s: float, names: Names, reasons: Sequence[str]
+        cls,
+        command: commands.Dispatch,
+        samples: Ints,
+        at_s: float,
+        names: Names,
+        reasons: Sequence[str],
     ) -> "Assignments":
         """What a command gives out at an instant, with so many samples for each."""
         said = {

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
+from melisma.errors import SettingError
 from melisma.runs.report import TRACE
 from melisma.runs.trace import Step, line
-from melisma.errors import SettingError
 
 
 def made(folder: str | Path) -> Path:

@@ -8,7 +8,22 @@ from collections.abc import Iterable, Iterator
 from math import isfinite
 
 from melisma.runs.peer_report import NodeReport, PeerReport
-from melisma.runs.svg import BAND, GREY, INK, LETTER, PALE, RED, WIDTH, Picture, Scale, clean, line, rect, short, text
+from melisma.runs.svg import (
+    BAND,
+    GREY,
+    INK,
+    LETTER,
+    PALE,
+    RED,
+    WIDTH,
+    Picture,
+    Scale,
+    clean,
+    line,
+    rect,
+    short,
+    text,
+)
 
 NODES, NAME = 40, 18
 LEFT, RIGHT, TOP, ROW, CURVES = 150, 120, 64, 22, 170

@@ -12,17 +12,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from melisma.cycle import commands
-from melisma.cycle import events
-from melisma.runs.assignments import NO_WORK, STATUSES, Assignments, Names, Status
-from melisma.runs.shard_sizes import Contents
-from melisma.runs.learner_set import Crowd
-from melisma.runs.report import Cycle, Report
+from melisma.cycle import commands, events
 from melisma.cycle.ragged import Ints
-from melisma.runs.usage import UNKNOWN, Tariff
-from melisma.runs.trace import Step
 from melisma.errors import DataError
 from melisma.fleet.task import Task
+from melisma.runs.assignments import NO_WORK, STATUSES, Assignments, Names, Status
+from melisma.runs.learner_set import Crowd
+from melisma.runs.report import Cycle, Report
+from melisma.runs.shard_sizes import Contents
+from melisma.runs.trace import Step
+from melisma.runs.usage import UNKNOWN, Tariff
 
 Named = events.UpdatesReceived | commands.Dispatch | commands.Withdraw | commands.Aggregate
 

@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 
-from melisma.cycle import commands
-from melisma.cycle import events
-from melisma.runs.assignments import NO_WORK, STATUSES, Assignment, Assignments, Status
+from melisma.cycle import commands, events
 from melisma.cycle.events import Floats
-from melisma.runs.usage import UNKNOWN, Tariff
-from melisma.runs.totals import Totals
-from melisma.runs.trace import Step
 from melisma.fleet.task import Task
 from melisma.learning import metrics
+from melisma.runs.assignments import NO_WORK, STATUSES, Assignment, Assignments, Status
+from melisma.runs.totals import Totals
+from melisma.runs.trace import Step
+from melisma.runs.usage import UNKNOWN, Tariff
 
 if TYPE_CHECKING:
     from melisma.runs.svg import Picture

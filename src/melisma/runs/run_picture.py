@@ -14,10 +14,26 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from melisma.runs.assignments import Assignment
 from melisma.cycle.events import PHASES
+from melisma.runs.assignments import Assignment
 from melisma.runs.report import Cycle, Report
-from melisma.runs.svg import BAND, GREY, INK, LETTER, PALE, RED, WIDTH, Picture, Scale, clean, dashes, line, rect, short, text
+from melisma.runs.svg import (
+    BAND,
+    GREY,
+    INK,
+    LETTER,
+    PALE,
+    RED,
+    WIDTH,
+    Picture,
+    Scale,
+    clean,
+    dashes,
+    line,
+    rect,
+    short,
+    text,
+)
 
 CYCLES, LEARNERS = 12, 40
 LEFT, RIGHT = 150, 84

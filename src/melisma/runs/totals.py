@@ -6,9 +6,9 @@ from typing import Any, overload
 
 import numpy as np
 
-from melisma.runs.assignments import Assignments, Status
 from melisma.cycle.events import PHASES, Floats
 from melisma.cycle.ragged import Ints
+from melisma.runs.assignments import Assignments, Status
 
 FATES: tuple[Status, ...] = ("late", "dropped", "refused", "left")
 

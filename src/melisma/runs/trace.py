@@ -11,8 +11,7 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 
-from melisma.cycle import commands
-from melisma.cycle import events
+from melisma.cycle import commands, events
 from melisma.errors import DataError
 
 AnyEvent = (

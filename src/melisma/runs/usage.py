@@ -10,9 +10,9 @@ from math import nan
 
 import numpy as np
 
-from melisma.runs.assignments import Assignments
 from melisma.cycle.events import NO_NUMBERS, RATES, Floats, TaskSubmitted
 from melisma.errors import SettingError
+from melisma.runs.assignments import Assignments
 
 
 @dataclass(frozen=True, eq=False)
