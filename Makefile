@@ -12,10 +12,10 @@ apt = if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1); fi
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench soak docs clean system
+.PHONY: help run test check bench fault-search docs clean system
 
 help:  ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 run: $(RUN)  ## Train digits on four emulated devices
 	@$(BIN)/melisma run
@@ -40,8 +40,8 @@ check: $(DEV)  ## Formatting, lint and types
 bench: $(DEV)  ## Measure; ARGS goes to the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
 
-soak: $(DEV)  ## Try ten thousand schedules of faults; ARGS may be another number
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.soak $(ARGS)
+fault-search: $(DEV)  ## Check ten thousand random fault schedules; ARGS may be another number
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fault_search $(ARGS)
 
 docs: $(DEV)  ## Build the HTML pages into build/docs
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs build/docs

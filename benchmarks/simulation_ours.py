@@ -16,7 +16,7 @@ from melisma.fleet.fleet_builder import muster
 from melisma.fleet.fleet_file import FleetTable
 from melisma.fleet.task import Task
 from melisma.runs.trace import Step
-from melisma.simulation.simulation import play, stage
+from melisma.simulation.simulation import prepare, run
 
 SAMPLES = 60_000
 
@@ -52,14 +52,14 @@ def like(learners: int) -> FleetTable:
 def main() -> None:
     """Follow the order in the file."""
     order = json.loads(Path(sys.argv[1]).read_text())
-    staged = stage(task_for(order), muster(like(order["learners"])))
+    staged = prepare(task_for(order), muster(like(order["learners"])))
     seen: list[tuple[type, float]] = []
 
     def watch(step: Step) -> None:
         if isinstance(step.event, Aggregated | Evaluated):
             seen.append((type(step.event), time.monotonic()))
 
-    report = play(staged, watch=watch)
+    report = run(staged, watch=watch)
     expected = SAMPLES * len(report.cycles)
     if report.samples_trained != expected:
         raise SystemExit(f"{report.samples_trained} samples were trained; expected {expected}")

@@ -27,10 +27,10 @@ def _run(how: str, task: Path, fleet: Path, folder: Path) -> Report:
         from melisma.live.training import train
 
         return train(task, fleet, folder=folder)
-    from melisma.simulation.simulation import Options, simulate
+    from melisma.simulation.simulation import SimulationOptions, simulate
 
     # One by one, as live: sums in another order would part the models in thousands of steps.
-    return simulate(task, fleet, Options(work="train"), folder=folder)
+    return simulate(task, fleet, SimulationOptions(work="train"), folder=folder)
 
 
 def _told(report: Report) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from melisma.cli.compare import command
 from melisma.errors import SettingError
-from melisma.simulation.faults import read_faults
+from melisma.simulation.faults import parse_faults
 from tests.live import small
 
 TASK = """
@@ -87,7 +87,7 @@ def test_faults_are_told(place: Path, faults: str) -> None:
     asked = ("--schemes", "dab", "--seeds", "1", "--work", "timing", "--faults", faults)
     words = parsed(compare(*asked, "--json").stdout)["faults"]
     # Those that a number draws are told one by one, so that they can be had again.
-    assert read_faults(words, learners=3)
+    assert parse_faults(words, learners=3)
     assert (words == faults) == (faults != "5")
     text = " ".join(compare(*asked).stdout.split())
     assert f"with faults ({words}) in every run" in text
@@ -124,7 +124,12 @@ def test_json_is_the_same_byte_for_byte(place: Path) -> None:
     assert found["seeds"] == [7, 8]
     first, second = found["schemes"]
     assert [run["seed"] for run in first["runs"]] == [7, 8]
-    assert first["differences"]["training_s"] == {"mean": 0, "half": 0, "known": 2, "count": 2}
+    assert first["differences"]["training_s"] == {
+        "mean": 0,
+        "half_width": 0,
+        "known": 2,
+        "count": 2,
+    }
     assert second["figures"]["accuracy_s"]["known"] == 2
     assert found["lead"]["figure"] == "accuracy_s"
 

@@ -45,9 +45,9 @@ def test_ten_times_ten_rounds_and_a_bit() -> None:
     assert [node["updates"] for node in found["nodes"]] == [110] * 5
 
 
-def test_soaking_tells_how_many_broke() -> None:
-    found = simulate(*SMALL, "--soak", "3", "--patience", "0.1")
-    assert (found.exit_code, found.stdout) == (0, "3 schedules of faults, 0 broke what must hold\n")
+def test_a_fault_search_counts_violations() -> None:
+    found = simulate(*SMALL, "--search-faults", "3", "--patience", "0.1")
+    assert (found.exit_code, found.stdout) == (0, "3 fault schedules, 0 violations\n")
 
 
 def test_faults_are_told() -> None:
@@ -82,7 +82,7 @@ def test_who_joins_later_begins_with_a_neighbours_model() -> None:
         (("--join", "n9@1"), "there is no node 'n9'"),
         (("--join", "n1"), "expected NODE@SECONDS"),
         (("--faults", "crash 9 at 1"), "there is no learner 9"),
-        (("--soak", "2", "--faults", "1"), "--soak draws faults by itself"),
+        (("--search-faults", "2", "--faults", "1"), "--search-faults draws faults by itself"),
     ],
 )
 def test_what_makes_no_sense_is_said(args: tuple[str, ...], what: str) -> None:

@@ -103,29 +103,35 @@ def test_a_schedule_that_breaks_something_is_printed_as_a_command(
     def breaks(scene: Any) -> str:
         return "oh" if any(fault.kind == "clock" for fault in scene.faults) else ""
 
-    monkeypatch.setattr(fault_search, "broken", breaks)
-    code, out, _ = melisma("--soak", "12", "--scheme", "equal", "--learners", "3")
+    monkeypatch.setattr(fault_search, "find_violation", breaks)
+    code, out, _ = melisma("--search-faults", "12", "--scheme", "equal", "--learners", "3")
     assert code == 1
     found = [line.strip() for line in out.splitlines() if line.startswith("  melisma simulate")]
-    assert f"12 schedules of faults, {len(found)} broke what must hold" in out
+    assert f"12 fault schedules, {len(found)} violations" in out
     start = "melisma simulate task.toml --fleet fleet.toml --scheme equal --learners 3"
     assert found
     assert all(line.startswith(start) and "--faults 'clock" in line for line in found)
 
 
-def test_soaking_ends_well_where_nothing_breaks(melisma: Callable[..., Said]) -> None:
-    code, out, _ = melisma("--soak", "5", "--json")
-    assert (code, json.loads(out)) == (0, {"schedules": 5, "broken": []})
+def test_a_fault_search_without_violations_succeeds(melisma: Callable[..., Said]) -> None:
+    code, out, _ = melisma("--search-faults", "5", "--json")
+    assert (code, json.loads(out)) == (0, {"schedules": 5, "violations": []})
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["--faults", "crush 1 at 2"], "makes no sense"),
-        (["--soak", "3", "--faults", "clock 0 by 1.1"], "--soak draws faults by itself"),
+        (
+            ["--search-faults", "3", "--faults", "clock 0 by 1.1"],
+            "--search-faults draws faults by itself",
+        ),
         (["--scheme", "med"], "plans no cycle of one task"),
-        (["--soak", "3", "--work", "train"], "--soak passes time and trains nothing"),
-        (["--deadline", "-1"], "deadline_s is -1; expected more than 0, less than"),
+        (
+            ["--search-faults", "3", "--work", "train"],
+            "--search-faults passes time and trains nothing",
+        ),
+        (["--deadline", "-1"], "deadline_s = -1; use 0 < deadline_s <"),
         (["--scheme", "equal", "--learners", "2000"], "task.toml: task: 2000 learners"),
         (["--learners", "0"], "0 is not in the range"),
         (["--work", "play"], "'play' is not one of"),

@@ -11,11 +11,11 @@ from melisma.fleet.fleet_file import FleetTable
 from melisma.fleet.task import Task
 from melisma.runs.report import Report
 from melisma.runs.trace import Step
-from melisma.simulation.compute.compute import Timing
+from melisma.simulation.compute.compute import TimingOnly
 from melisma.simulation.driver import Driver
-from melisma.simulation.faults import read_faults
-from melisma.simulation.invariants import checked
-from melisma.simulation.scenario import Scene, own_rows
+from melisma.simulation.faults import parse_faults
+from melisma.simulation.invariants import run_checked
+from melisma.simulation.scenario import Scenario, local_shard_sizes
 
 TASK = {
     "name": "digits",
@@ -43,23 +43,23 @@ def fleet(learners: list[dict[str, Any]] | None = None, **said: Any) -> Fleet:
     return muster(msgspec.convert({"learner": learners or LEARNERS} | said, FleetTable))
 
 
-def scene(faults: str = "", among: Fleet | None = None, **said: Any) -> Scene:
+def scene(faults: str = "", among: Fleet | None = None, **said: Any) -> Scenario:
     where, what = among or fleet(), task(**said)
-    own = own_rows(what, where)
-    return Scene("r1", what, where, own, read_faults(faults, where.learners))
+    own = local_shard_sizes(what, where)
+    return Scenario("r1", what, where, own, parse_faults(faults, where.learners))
 
 
 def run(faults: str = "", among: Fleet | None = None, **said: Any) -> Report:
     """The report of a run in which all that must hold, holds."""
     one = scene(faults, among, **said)
-    return Report.of(checked(lambda watch: Driver(one, Timing(), watch).run()))
+    return Report.of(run_checked(lambda watch: Driver(one, TimingOnly(), watch).run()))
 
 
 def emitted(report: Report, kind: type[commands.Command]) -> list[Any]:
     return [each for step in report.trace for each in step.commands if isinstance(each, kind)]
 
 
-def steps(one: Scene) -> list[Step]:
+def steps(one: Scenario) -> list[Step]:
     seen: list[Step] = []
-    Driver(one, Timing(), seen.append).run()
+    Driver(one, TimingOnly(), seen.append).run()
     return seen

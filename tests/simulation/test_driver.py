@@ -37,7 +37,7 @@ def test_every_scheme_runs_to_its_end(scheme: str, mode: str) -> None:
 
 
 def test_the_same_seed_gives_the_same_trace_byte_for_byte() -> None:
-    faults = "crash 1 at 14 for 9; slow 0 at 5 for 9 by 3; double report 2 from 2 by 1"
+    faults = "crash 1 at 14 for 9; slow 0 at 5 for 9 by 3; duplicate report 2 from 2 by 1"
     one, other, another = (
         b"".join(map(line, steps(scene(faults, seed=seed)))) for seed in (4, 4, 5)
     )
@@ -115,7 +115,7 @@ def test_a_learner_that_begins_anew_unnoticed_has_its_work_dropped() -> None:
 
 def test_an_update_that_comes_twice_counts_once() -> None:
     plain = run()
-    doubled = run("; ".join(f"double report {n} from 1 by 0.01" for n in range(1, 8)))
+    doubled = run("; ".join(f"duplicate report {n} from 1 by 0.01" for n in range(1, 8)))
     copies = [each for each in emitted(doubled, commands.Withdraw) if each.learners.tolist() == [1]]
     assert copies
     for one, other in zip(plain.cycles, doubled.cycles, strict=True):
@@ -144,7 +144,7 @@ def test_a_clock_that_runs_slow_makes_a_learner_late() -> None:
 
 
 def test_a_parted_learner_is_heard_when_that_is_over() -> None:
-    report = run("part 0,1 at 2 for 30", cycles=6)
+    report = run("partition 0,1 at 2 for 30", cycles=6)
     fates = [each.status for c in report.cycles for each in c.assignments if each.learner == 0]
     assert len(fates) < len(report.cycles)
     assert fates[-1] == "in"

@@ -2,23 +2,23 @@ import numpy as np
 import pytest
 
 from melisma.errors import SettingError
-from melisma.simulation.faults import DRAWN, Fault, drawn_faults, read_faults, written
+from melisma.simulation.faults import DRAWN, Fault, format_faults, parse_faults, random_faults
 
 
 def test_every_kind_of_fault_that_is_drawn_is_read_again_as_it_was_written() -> None:
     kinds = set()
     for seed in range(300):
-        faults = drawn_faults(np.random.default_rng(seed), 5, 60.0)
-        assert read_faults(written(faults), 5) == faults
+        faults = random_faults(np.random.default_rng(seed), 5, 60.0)
+        assert parse_faults(format_faults(faults), 5) == faults
         kinds |= {fault.kind for fault in faults}
     assert kinds == set(DRAWN)
 
 
 def test_a_schedule_is_read_from_words() -> None:
-    crash, lose = read_faults("crash 2 at 3.5 for 4 ; lose report 2 from 1", 3)
+    crash, lose = parse_faults("crash 2 at 3.5 for 4 ; lose report 2 from 1", 3)
     assert crash == Fault("crash", (2,), 3.5, 4.0)
     assert lose == Fault("lose", (1,), message="report", nth=2)
-    assert read_faults("", 3) == ()
+    assert parse_faults("", 3) == ()
 
 
 @pytest.mark.parametrize(
@@ -34,4 +34,4 @@ def test_a_schedule_is_read_from_words() -> None:
 )
 def test_a_fault_that_makes_no_sense_is_named(text: str, says: str) -> None:
     with pytest.raises(SettingError, match=says):
-        read_faults(f"clock 0 by 1.1; {text}", 3)
+        parse_faults(f"clock 0 by 1.1; {text}", 3)

@@ -9,10 +9,10 @@ from msgspec.structs import replace as changed
 from melisma.cycle import commands, events
 from melisma.runs.trace import Step
 from melisma.simulation import fault_search
-from melisma.simulation.fault_search import broken, shrunk, soaked
-from melisma.simulation.faults import Fault, written
-from melisma.simulation.invariants import BrokenError, Invariants, checked
-from melisma.simulation.scenario import with_faults
+from melisma.simulation.fault_search import find_violation, search_faults, shrink
+from melisma.simulation.faults import Fault, format_faults
+from melisma.simulation.invariants import InvariantError, Invariants, run_checked
+from melisma.simulation.scenario import with_random_faults
 from tests.simulation.staging import scene, steps
 
 FAULTS = "vanish 1 at 12"
@@ -66,21 +66,21 @@ def with_each(kind: type, change: Any) -> Any:
 )
 def test_what_is_broken_is_noticed(wrong: Any, says: str) -> None:
     told = [wrong(step) for step in steps(scene(FAULTS, scheme="equal", cycles=4))]
-    with pytest.raises(BrokenError, match=says):
-        checked(lambda watch: [watch(step) for step in told])
+    with pytest.raises(InvariantError, match=says):
+        run_checked(lambda watch: [watch(step) for step in told])
 
 
 def test_time_that_goes_back_is_noticed() -> None:
     books = Invariants()
-    books.hear(Step(events.TimeReached(at_s=5.0), []))
-    with pytest.raises(BrokenError, match="time goes back"):
-        books.hear(Step(events.TimeReached(at_s=4.0), []))
+    books.check(Step(events.TimeReached(at_s=5.0), []))
+    with pytest.raises(InvariantError, match="time goes back"):
+        books.check(Step(events.TimeReached(at_s=4.0), []))
 
 
 def test_a_failing_schedule_is_made_as_short_as_it_can_be() -> None:
     faults = tuple(Fault("clock", (number,), by=1.1) for number in range(6))
     needed = {faults[1], faults[4]}
-    assert set(shrunk(faults, lambda some: needed <= set(some))) == needed
+    assert set(shrink(faults, lambda some: needed <= set(some))) == needed
 
 
 def test_a_schedule_that_breaks_something_is_told_with_its_seed(
@@ -89,13 +89,15 @@ def test_a_schedule_that_breaks_something_is_told_with_its_seed(
     def breaks(one: Any) -> str:
         return "a crash" if any(fault.kind == "crash" for fault in one.faults) else ""
 
-    monkeypatch.setattr(fault_search, "broken", breaks)
-    found = [failure for failure in soaked(lambda seed: scene(seed=seed), range(20)) if failure]
+    monkeypatch.setattr(fault_search, "find_violation", breaks)
+    found = [
+        failure for failure in search_faults(lambda seed: scene(seed=seed), range(20)) if failure
+    ]
     assert found
     for failure in found:
         assert len(failure.faults) == 1
-        assert written(failure.faults).startswith("crash")
-        assert set(failure.faults) <= set(with_faults(scene(), failure.seed).faults)
+        assert format_faults(failure.faults).startswith("crash")
+        assert set(failure.faults) <= set(with_random_faults(scene(), failure.seed).faults)
 
 
 SCENES: dict[str, dict[str, Any]] = {
@@ -111,5 +113,7 @@ SCENES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", SCENES)
 def test_no_schedule_of_faults_breaks_what_must_hold(name: str) -> None:
     for seed in range(50):
-        one = with_faults(scene(seed=seed, cycles=4, **SCENES[name]), seed)
-        assert not broken(one), f"seed {seed}: {broken(one)}: {written(one.faults)}"
+        one = with_random_faults(scene(seed=seed, cycles=4, **SCENES[name]), seed)
+        assert not find_violation(one), (
+            f"seed {seed}: {find_violation(one)}: {format_faults(one.faults)}"
+        )

@@ -4,16 +4,18 @@ import numpy as np
 
 from melisma.cycle import commands
 from melisma.fleet.fleet import Fleet
-from melisma.simulation.learners import Learners
-from melisma.simulation.sleep import Sleep
+from melisma.simulation.learners import SimulatedLearners
+from melisma.simulation.sleep import SleepSpans
 from tests.simulation.staging import LEARNERS, fleet, scene
 
 
-def learners_of(among: Fleet, **said: Any) -> Learners:
+def learners_of(among: Fleet, **said: Any) -> SimulatedLearners:
     one = scene(among=among, **said)
-    changes = among.changes(one.longest_s)
-    sleep = Sleep(changes, among.learners)
-    return Learners(one.task, among, one.own.counts, sleep, lambda who, _: np.ones(who.size))
+    changes = among.changes(one.horizon_s)
+    sleep = SleepSpans(changes, among.learners)
+    return SimulatedLearners(
+        one.task, among, one.local_sizes.counts, sleep, lambda who, _: np.ones(who.size)
+    )
 
 
 def test_shards_that_one_measured_itself_on_are_fetched_once() -> None:
@@ -21,7 +23,7 @@ def test_shards_that_one_measured_itself_on_are_fetched_once() -> None:
     learners = learners_of(fleet([slow, LEARNERS[1]]), deadline_s=4.0, passes=5)
     who, nothing = np.arange(2), np.zeros(2, np.int64)
     ask = commands.AskBound(reason="", learners=who, cycle=1, deadline_s=4.0, held=nothing)
-    _, asked = learners.bounds(who, 0.0, ask, nothing)
+    _, asked = learners.ask_bounds(who, 0.0, ask, nothing)
     assert asked[0] == 0 < asked[1]
     # Who can do nothing measures itself once more, on what it has.
     held = learners._held.between(0, 2)[0]

@@ -9,10 +9,10 @@ from melisma.cycle import events
 from melisma.errors import SettingError
 from melisma.runs.report import Report
 from melisma.runs.trace import Step, read_trace
-from melisma.simulation import Options, simulate
+from melisma.simulation import SimulationOptions, simulate
 from tests.simulation.staging import LEARNERS, fleet, task
 
-TIMING = Options(work="timing")
+TIMING = SimulationOptions(work="timing")
 
 
 def test_ctrl_c_ends_a_run_and_keeps_what_there_is(tmp_path: Path) -> None:
@@ -33,14 +33,15 @@ def test_ctrl_c_ends_a_run_and_keeps_what_there_is(tmp_path: Path) -> None:
 
 
 def test_options_stand_instead_of_what_the_task_says() -> None:
-    asked = Options(scheme="equal", seed=9, work="timing", deadline_s=33.0)
+    asked = SimulationOptions(scheme="equal", seed=9, work="timing", deadline_s=33.0)
     found = simulate(task(), fleet(), asked).task
     assert (found.scheme, found.seed, found.deadline_s) == ("equal", 9, 33.0)
 
 
 def test_a_number_draws_the_same_faults_as_it_does_in_words() -> None:
     one, other = (
-        simulate(task(), fleet(), Options(work="timing", faults=said)) for said in (7, "7")
+        simulate(task(), fleet(), SimulationOptions(work="timing", faults=said))
+        for said in (7, "7")
     )
     assert one.as_dict() == other.as_dict()
 
@@ -56,7 +57,7 @@ def test_a_number_draws_the_same_faults_as_it_does_in_words() -> None:
 )
 def test_options_that_cannot_be_are_refused(said: dict[str, Any], says: str) -> None:
     with pytest.raises(SettingError, match=says):
-        simulate(task(), fleet(), Options(**({"work": "timing"} | said)))
+        simulate(task(), fleet(), SimulationOptions(**({"work": "timing"} | said)))
 
 
 def test_a_fleet_of_which_nobody_is_there_at_first_is_refused() -> None:

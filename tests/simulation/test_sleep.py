@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from melisma.fleet.availability import SLEEP, WAKE, Changes
-from melisma.simulation.sleep import Sleep
+from melisma.simulation.sleep import SleepSpans
 
 spans = st.lists(st.tuples(st.floats(0.1, 3), st.floats(0.1, 3)), max_size=5)
 
@@ -42,7 +42,7 @@ def one_by_one(turns: list[tuple[float, float]], begin_s: float, awake_s: float)
 def test_what_takes_so_long_awake_takes_longer_by_the_sleep(
     learners: list[list[tuple[float, float]]], begin_s: float, awake_s: float
 ) -> None:
-    sleep = Sleep(changes(learners), len(learners))
+    sleep = SleepSpans(changes(learners), len(learners))
     who = np.arange(len(learners))
     found = sleep.end_s(who, np.full(who.size, begin_s), np.full(who.size, awake_s))
     expected = [one_by_one(turns, begin_s, awake_s) for turns in learners]
@@ -51,5 +51,5 @@ def test_what_takes_so_long_awake_takes_longer_by_the_sleep(
 
 def test_who_does_not_wake_is_never_done() -> None:
     asleep = Changes(np.array([2.0]), np.array([0]), np.array([SLEEP]))
-    ends_s = Sleep(asleep, 1).end_s(np.array([0, 0]), np.zeros(2), np.array([1.0, 3.0]))
+    ends_s = SleepSpans(asleep, 1).end_s(np.array([0, 0]), np.zeros(2), np.array([1.0, 3.0]))
     assert ends_s.tolist() == [1.0, np.inf]

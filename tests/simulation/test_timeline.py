@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from melisma.cycle.learner import batches_until_over, over, visits_of
-from melisma.simulation.devices import Takes
-from melisma.simulation.timeline import Given, course
+from melisma.simulation.devices import Durations
+from melisma.simulation.timeline import Workload, cycle_timeline
 
 BATCH = 8
 
@@ -37,9 +37,9 @@ def test_as_many_batches_are_begun_as_a_live_learner_begins(
 
 
 def run(left_s: float, missing: int = 2, kept_s: float = 1.0) -> list[float]:
-    takes = Takes(np.array([0.01]), np.array([0.5]), np.array([1.0]))
-    given_work = Given(np.array([missing]), np.array([100]), np.array([3]))
-    done = course(takes, given_work, np.array([left_s]), np.array([kept_s]), BATCH)
+    takes = Durations(np.array([0.01]), np.array([0.5]), np.array([1.0]))
+    given_work = Workload(np.array([missing]), np.array([100]), np.array([3]))
+    done = cycle_timeline(takes, given_work, np.array([left_s]), np.array([kept_s]), BATCH)
     parts = (done.down_s, done.fetch_s, done.train_s, done.up_s, done.came, done.visits)
     return [float(part[0]) for part in parts]
 

@@ -18,10 +18,10 @@ from melisma.cli.files import FILE
 from melisma.cli.output import write
 from melisma.cli.views.compare_view import run_line, view
 from melisma.errors import MelismaError, SettingError
-from melisma.simulation.comparison.comparison import Comparison, Run, compare
-from melisma.simulation.comparison.comparison_picture import picture_of
-from melisma.simulation.compute.memory import keep_memory
-from melisma.simulation.simulation import Level, Options
+from melisma.simulation.comparison.comparison import ComparedRun, Comparison, compare
+from melisma.simulation.comparison.comparison_picture import draw_comparison
+from melisma.simulation.compute.memory import keep_freed_memory
+from melisma.simulation.simulation import ComputeLevel, SimulationOptions
 
 
 @click.command("compare")
@@ -31,7 +31,9 @@ from melisma.simulation.simulation import Level, Options
 @click.option("--seeds", type=click.IntRange(1), default=5, show_default=True, help="So many.")
 @click.option("--first-seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--learners", type=click.IntRange(1), help="So many, in the fleet's proportions.")
-@click.option("--work", type=click.Choice(get_args(Level)), help="Instead of what the task says.")
+@click.option(
+    "--work", type=click.Choice(get_args(ComputeLevel)), help="Instead of what the task says."
+)
 @click.option("--accuracy", type=float, help="Take the time to it; 0.97, for example.")
 @click.option(
     "--faults", default="", help="What goes wrong in every run, in words; a number draws some."
@@ -46,7 +48,7 @@ def command(  # noqa: PLR0913 - one argument an option
     seeds: int,
     first_seed: int,
     learners: int | None,
-    work: Level | None,
+    work: ComputeLevel | None,
     accuracy: float | None,
     faults: str,
     picture: Path | None,
@@ -56,10 +58,10 @@ def command(  # noqa: PLR0913 - one argument an option
 
     Figures are means with 95 % confidence intervals.
     """
-    keep_memory()
+    keep_freed_memory()
     names = [name.strip() for name in schemes.split(",")]
     numbers = range(first_seed, first_seed + seeds)
-    options = Options(learners=learners, work=work, faults=faults)
+    options = SimulationOptions(learners=learners, work=work, faults=faults)
     _check_place(picture)
     # What modules of one's own print is not the comparison.
     with _shown(len(names) * seeds, quiet=as_json) as watch, redirect_stdout(sys.stderr):
@@ -73,7 +75,7 @@ def command(  # noqa: PLR0913 - one argument an option
 
 
 @contextmanager
-def _shown(count: int, *, quiet: bool) -> Iterator[Callable[[Run], object]]:
+def _shown(count: int, *, quiet: bool) -> Iterator[Callable[[ComparedRun], object]]:
     """How runs are watched: a bar in a terminal, else a line for each."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda run: None if quiet else click.echo(run_line(run), err=True)
@@ -96,6 +98,6 @@ def _check_place(picture: Path | None) -> None:
 
 def _save(found: Comparison, picture: Path) -> None:
     try:
-        picture_of(found).save(picture)
+        draw_comparison(found).save(picture)
     except OSError as error:
         raise MelismaError(f"{picture}: {error.strerror}") from error

@@ -31,7 +31,7 @@ from melisma.live.peer.peer_process import PeerSetting, run_node
 from melisma.peer.group import Group, Peers, check_name, peers_for
 from melisma.peer.settings import ALGORITHMS, Algorithm
 from melisma.runs.peer_report import NodeReport, PeerReport
-from melisma.simulation.faults import written
+from melisma.simulation.faults import format_faults
 from melisma.simulation.peers.delays import Delays
 from melisma.simulation.peers.peer_fault_search import soaked_peers
 from melisma.simulation.peers.peer_simulation import PeerOptions, simulate_peers
@@ -132,7 +132,7 @@ def run_command(*, as_json: bool, tls: bool, every: int, out: Path | None, **sai
 @click.option("--tail", type=float, help="Rounds take x times longer with chance x^-TAIL.")
 @click.option("--bandwidth", "bandwidth_bps", type=float, help="Bits a second of a message.")
 @click.option("--faults", default="", help="What goes wrong, in words; a number draws some.")
-@click.option("--soak", type=COUNT, help="Try so many schedules of faults instead.")
+@click.option("--search-faults", type=COUNT, help="Check N random fault schedules.")
 @click.option("--join", "joins", multiple=True, help="NODE@SECONDS: it comes that late.")
 def simulate_command(  # noqa: PLR0913 - one argument an option
     *,
@@ -141,7 +141,7 @@ def simulate_command(  # noqa: PLR0913 - one argument an option
     out: Path | None,
     work: Any,
     faults: str,
-    soak: int | None,
+    search_faults: int | None,
     joins: tuple[str, ...],
     step_s: str | None,
     message_s: str | None,
@@ -166,12 +166,12 @@ def simulate_command(  # noqa: PLR0913 - one argument an option
         Delays,
     )
     options = PeerOptions(work, delays, faults, _joins(joins, peers), every)
-    if soak is not None:
+    if search_faults is not None:
         if faults or out:
             raise SettingError(
-                "--soak draws faults by itself, and keeps nothing: no --faults, --out"
+                "--search-faults draws faults by itself, and keeps nothing: no --faults, --out"
             )
-        _soak(peers, options, soak, as_json)
+        _search_faults(peers, options, search_faults, as_json)
     began = time.monotonic()
     with redirect_stdout(sys.stderr):
         report = simulate_peers(peers, options, file=said["task"], folder=out)
@@ -291,22 +291,23 @@ class _Lines:
             click.echo(progress_line(progress), err=True)
 
 
-def _soak(peers: Peers, options: PeerOptions, schedules: int, as_json: bool) -> NoReturn:
+def _search_faults(peers: Peers, options: PeerOptions, schedules: int, as_json: bool) -> NoReturn:
     first = peers.group.task.seed
     seeds = range(first, first + schedules)
     failures = [each for each in soaked_peers(peers, options, seeds) if each is not None]
     found = [
-        {"what": each.what, "seed": each.seed, "faults": written(each.faults)} for each in failures
+        {"violation": each.violation, "seed": each.seed, "faults": format_faults(each.faults)}
+        for each in failures
     ]
     if as_json:
-        write(msgspec.json.encode({"schedules": schedules, "broken": found}).decode() + "\n")
+        write(msgspec.json.encode({"schedules": schedules, "violations": found}).decode() + "\n")
     else:
         for each in found:
             again = (
                 f"--work timing --seed {each['seed']} --faults {shlex.quote(str(each['faults']))}"
             )
-            write(f"{each['what']}:\n  the same command with {again} instead of --soak\n")
-        write(f"{schedules} schedules of faults, {len(failures)} broke what must hold\n")
+            write(f"{each['violation']}:\n  run again with {again} instead of --search-faults\n")
+        write(f"{schedules} fault schedules, {len(failures)} violations\n")
     sys.exit(1 if failures else 0)
 
 

@@ -23,11 +23,19 @@ from melisma.errors import SettingError
 from melisma.runs.progress import Story
 from melisma.runs.report import Report
 from melisma.runs.trace import Step
-from melisma.simulation.compute.memory import keep_memory
-from melisma.simulation.fault_search import Failure, replay, soaked
-from melisma.simulation.faults import written
+from melisma.simulation import fault_search
+from melisma.simulation.compute.memory import keep_freed_memory
+from melisma.simulation.fault_search import Failure, replay_command
+from melisma.simulation.faults import format_faults
 from melisma.simulation.invariants import Invariants
-from melisma.simulation.simulation import Level, Options, Staged, play, stage
+from melisma.simulation.scenario import Scenario
+from melisma.simulation.simulation import (
+    ComputeLevel,
+    PreparedSimulation,
+    SimulationOptions,
+    prepare,
+    run,
+)
 
 EXIT = {"done": 0, "stopped": 0, "cancelled": 130}
 SEED = click.IntRange(0)
@@ -40,9 +48,11 @@ SEED = click.IntRange(0)
 @click.option("--learners", type=click.IntRange(1), help="So many, in the fleet's proportions.")
 @click.option("--seed", type=SEED, help="Instead of those of task and fleet.")
 @click.option("--deadline", "deadline_s", type=float, help="Of a cycle, instead of the task's.")
-@click.option("--work", type=click.Choice(get_args(Level)), help="Instead of what the task says.")
+@click.option(
+    "--work", type=click.Choice(get_args(ComputeLevel)), help="Instead of what the task says."
+)
 @click.option("--faults", default="", help="What goes wrong, in words; a number draws some.")
-@click.option("--soak", type=click.IntRange(1), help="Try so many schedules of faults instead.")
+@click.option("--search-faults", type=click.IntRange(1), help="Check N random fault schedules.")
 @click.option("--out", type=FILE, help="Empty or new folder for model, picture and trace.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def command(  # noqa: PLR0913 - one argument an option
@@ -53,9 +63,9 @@ def command(  # noqa: PLR0913 - one argument an option
     learners: int | None,
     seed: int | None,
     deadline_s: float | None,
-    work: Level | None,
+    work: ComputeLevel | None,
     faults: str,
-    soak: int | None,
+    search_faults: int | None,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -63,47 +73,56 @@ def command(  # noqa: PLR0913 - one argument an option
 
     Without a file: handwritten digits, on four unlike devices.
     """
-    if soak and (faults or out):
+    if search_faults and (faults or out):
         raise SettingError(
-            "--soak draws faults by itself, and keeps nothing: no --faults, no --out"
+            "--search-faults draws faults by itself, and keeps nothing: no --faults, no --out"
         )
-    if soak and work not in (None, "timing"):
-        raise SettingError(f"--soak passes time and trains nothing: no --work {work}")
-    keep_memory()
+    if search_faults and work not in (None, "timing"):
+        raise SettingError(f"--search-faults passes time and trains nothing: no --work {work}")
+    keep_freed_memory()
     files = task or FIRST / "task.toml", fleet or FIRST / "fleet.toml"
-    options = Options(scheme, learners, seed, "timing" if soak else work, faults, deadline_s)
+    options = SimulationOptions(
+        scheme, learners, seed, "timing" if search_faults else work, faults, deadline_s
+    )
     # What modules of one's own print is not the report.
     with redirect_stdout(sys.stderr):
-        staged = stage(*files, options)
-    if soak is None:
+        staged = prepare(*files, options)
+    if search_faults is None:
         _run(staged, out, as_json)
-    first = staged.scene.task.seed
-    failures = _soaked(files, options, range(first, first + (soak or 0)), quiet=as_json)
+    first = staged.scenario.task.seed
+    failures = _search_faults(
+        files, options, range(first, first + (search_faults or 0)), quiet=as_json
+    )
     if as_json:
-        found = [{"what": each.what, "replay": replay(files, options, each)} for each in failures]
-        write(msgspec.json.encode({"schedules": soak, "broken": found}).decode() + "\n")
+        found = [
+            {"violation": each.violation, "command": replay_command(files, options, each)}
+            for each in failures
+        ]
+        write(
+            msgspec.json.encode({"schedules": search_faults, "violations": found}).decode() + "\n"
+        )
     else:
-        write(f"{soak} schedules of faults, {len(failures)} broke what must hold\n")
+        write(f"{search_faults} fault schedules, {len(failures)} violations\n")
     sys.exit(1 if failures else 0)
 
 
-def _run(staged: Staged, out: Path | None, as_json: bool) -> NoReturn:
+def _run(staged: PreparedSimulation, out: Path | None, as_json: bool) -> NoReturn:
     books, story, began = Invariants(), Story(), time.monotonic()
-    faults = written(staged.scene.faults)
+    faults = format_faults(staged.scenario.faults)
     if not as_json:
         write(f"{_heading(staged)}\n")
 
     def watch(step: Step) -> None:
         if faults:
-            books.hear(step)
+            books.check(step)
         if isinstance(step.event, Evaluated) and not as_json and (ended := story.scored):
             write(f"{cycle_line(ended)}\n")
 
     # What modules of one's own print is not the report.
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
-        report = play(staged, out, watch, story)
+        report = run(staged, out, watch, story)
     if faults:
-        books.ended()
+        books.check_end()
     if as_json:
         write(msgspec.json.encode({**report.as_dict(), "faults": faults}).decode() + "\n")
     else:
@@ -115,8 +134,8 @@ def _run(staged: Staged, out: Path | None, as_json: bool) -> NoReturn:
     sys.exit(EXIT.get(report.outcome, 1))
 
 
-def _heading(staged: Staged) -> str:
-    task, fleet = staged.scene.task, staged.scene.fleet
+def _heading(staged: PreparedSimulation) -> str:
+    task, fleet = staged.scenario.task, staged.scenario.fleet
     return (
         f"{task.name}: {task.scheme}, {fleet.learners:,} learners, {task.cycles} cycles of "
         f"{task.deadline_s:g} s, {staged.level}, seed {task.seed}"
@@ -143,14 +162,18 @@ def _bytes(count: float) -> str:
     return f"{count / 1e3:,.1f} kB"
 
 
-def _soaked(
-    files: tuple[Path, Path], options: Options, seeds: range, *, quiet: bool
+def _search_faults(
+    files: tuple[Path, Path], options: SimulationOptions, seeds: range, *, quiet: bool
 ) -> list[Failure]:
     failures = []
-    for failure in soaked(lambda seed: stage(*files, replace(options, seed=seed)).scene, seeds):
+
+    def scenario(seed: int) -> Scenario:
+        return prepare(*files, replace(options, seed=seed)).scenario
+
+    for failure in fault_search.search_faults(scenario, seeds):
         if failure is None:
             continue
         failures.append(failure)
         if not quiet:
-            write(f"{failure.what}:\n  {replay(files, options, failure)}\n")
+            write(f"{failure.violation}:\n  {replay_command(files, options, failure)}\n")
     return failures

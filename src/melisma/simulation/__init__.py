@@ -3,13 +3,13 @@
 from melisma.simulation.comparison.comparison import Comparison, compare
 from melisma.simulation.peers.delays import Delays
 from melisma.simulation.peers.peer_simulation import PeerOptions, simulate_peers
-from melisma.simulation.simulation import Options, simulate
+from melisma.simulation.simulation import SimulationOptions, simulate
 
 __all__ = [
     "Comparison",
     "Delays",
-    "Options",
     "PeerOptions",
+    "SimulationOptions",
     "compare",
     "simulate",
     "simulate_peers",

@@ -12,16 +12,16 @@ from melisma.fleet.task import Task
 
 
 @dataclass(frozen=True, eq=False)
-class Takes:
+class Durations:
     """Seconds to train a sample once, to fetch a shard, and to carry the model one way."""
 
     sample_s: Floats
     ship_s: Floats
     carry_s: Floats
 
-    def on(self, clock: Floats) -> "Takes":
+    def on_clock(self, clock: Floats) -> "Durations":
         """As clocks measure it on which so many seconds pass in one."""
-        return Takes(self.sample_s * clock, self.ship_s * clock, self.carry_s * clock)
+        return Durations(self.sample_s * clock, self.ship_s * clock, self.carry_s * clock)
 
 
 class Devices:
@@ -38,14 +38,14 @@ class Devices:
             fleet = self._fleet
             self._state[who] = states_in(cycle, fleet.states[who], fleet.seed, who)
 
-    def takes(self, who: Ints, slowed: Floats) -> Takes:
+    def durations(self, who: Ints, slowed: Floats) -> Durations:
         """What things take now, with compute slowed by so many times."""
         task, fleet, state = self._task, self._fleet, self._state[who]
         bits_per_s = fleet.bandwidth_bps[who] * fleet.bandwidth_left[who, state]
         latency_s = fleet.latency_s[who]
         federated = task.mode == "federated"
         ship_s = np.zeros(who.size) if federated else latency_s + 8 * task.shard_bytes / bits_per_s
-        return Takes(
+        return Durations(
             self._sample_s[who] / fleet.compute_left[who, state] * slowed,
             ship_s,
             latency_s + 8 * task.model_bytes / bits_per_s,

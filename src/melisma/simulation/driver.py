@@ -18,14 +18,14 @@ from melisma.cycle.state import State
 from melisma.errors import MelismaError
 from melisma.runs.interruption import interruptible
 from melisma.runs.trace import Step
-from melisma.simulation.churn import Presence, leaves_s
-from melisma.simulation.compute.compute import Job, Work
-from melisma.simulation.kernel import Agenda
-from melisma.simulation.learners import Handed, Learners
-from melisma.simulation.network import Deliver, Flight, Post
-from melisma.simulation.scenario import Scene
-from melisma.simulation.sleep import Sleep
-from melisma.simulation.trouble import Corruption, Slowness, clocks
+from melisma.simulation.churn import Churn, departure_times_s
+from melisma.simulation.compute.compute import Compute, CycleWork
+from melisma.simulation.kernel import EventQueue
+from melisma.simulation.learners import SimulatedLearners, SimulatedUpdates
+from melisma.simulation.network import Deliver, InFlight, SimulatedNetwork
+from melisma.simulation.scenario import Scenario
+from melisma.simulation.sleep import SleepSpans
+from melisma.simulation.trouble import Corruption, Slowness, clock_rates
 
 Watcher = Callable[[Step], object]
 # So many learners are named where many are gone.
@@ -36,83 +36,87 @@ CORRUPT = "the update is refused: it holds numbers that are not finite"
 class Driver:
     """One run in virtual time; `watch` sees every step."""
 
-    def __init__(self, scene: Scene, work: Work, watch: Watcher = lambda _: None) -> None:
+    def __init__(self, scene: Scenario, work: Compute, watch: Watcher = lambda _: None) -> None:
         task, fleet = scene.task, scene.fleet
         self._scene, self._task, self._fleet, self._work = scene, task, fleet, work
         self._watch = watch
-        self._agenda = Agenda()
+        self._agenda = EventQueue()
         self._corrupt = Corruption(scene.faults)
-        changes = fleet.changes(scene.longest_s)
-        self._post = Post(self._agenda, scene.faults, leaves_s(changes, fleet.learners))
-        self._learners = Learners(
+        changes = fleet.changes(scene.horizon_s)
+        self._post = SimulatedNetwork(
+            self._agenda, scene.faults, departure_times_s(changes, fleet.learners)
+        )
+        self._learners = SimulatedLearners(
             task,
             fleet,
-            scene.own.counts,
-            Sleep(changes, fleet.learners),
+            scene.local_sizes.counts,
+            SleepSpans(changes, fleet.learners),
             Slowness(scene.faults),
         )
-        self._learners.clock *= clocks(scene.faults, fleet.learners)
-        self._presence = Presence(scene, changes, self._agenda, self)
-        self._job: Job | None = None
-        self._at_work: list[tuple[int, Handed, list[Flight]]] = []
+        self._learners.clock *= clock_rates(scene.faults, fleet.learners)
+        self._presence = Churn(scene, changes, self._agenda, self)
+        self._job: CycleWork | None = None
+        self._at_work: list[tuple[int, SimulatedUpdates, list[InFlight]]] = []
         self._wakes = 0
         self.state: State | None = None
-        self.finish: commands.Finish | None = None
+        self.finished: commands.Finish | None = None
 
     def run(self) -> commands.Finish:
         """To the end."""
-        self.hear(self._scene.submitted())
-        self.joined(np.flatnonzero(self._presence.there))
+        self.handle(self._scene.submission())
+        self.report_joined(np.flatnonzero(self._presence.present))
         with interruptible() as check:
-            while self.finish is None:
+            while self.finished is None:
                 check()
-                if not isfinite(self._agenda.next_s) or not self._agenda.go_on():
+                if not isfinite(self._agenda.next_s) or not self._agenda.step():
                     raise MelismaError("the run hangs: nothing is to come, and it is not over")
-        return self.finish
+        return self.finished
 
-    def hear(self, event: Any) -> None:
+    def handle(self, event: Any) -> None:
         """Let the machine decide what an event means, and do what it says."""
-        if self.finish is not None:
+        if self.finished is not None:
             return
         self.state, said = step(self.state, event)
         self._watch(Step(event, said))  # type: ignore[arg-type]
         for command in said:
             _DOING[type(command)](self, command)
 
-    def joined(self, who: Ints) -> None:
+    def report_joined(self, who: Ints) -> None:
         """These learners say that they are there."""
         if not who.size:
             return
         names, tells = self._fleet.names, self._fleet.tells
         everybody = who.size == len(names)
-        self.hear(
+        self.handle(
             events.LearnersJoined(
                 at_s=self._agenda.now_s,
                 learners=who,
                 names=names if everybody else tuple(names[one] for one in who.tolist()),
                 tells=tells if everybody else tuple(tells[one] for one in who.tolist()),
-                own=self._scene.own.some(who) if len(self._scene.own) else self._scene.own,
+                own=self._scene.local_sizes.some(who)
+                if len(self._scene.local_sizes)
+                else self._scene.local_sizes,
             )
         )
 
-    def left(self, who: Ints, reason: str) -> None:
+    def report_left(self, who: Ints, reason: str) -> None:
         """The orchestrator notices that these are gone."""
         some = ", ".join(self._fleet.names[one] for one in who[:NAMED].tolist())
         said = f"{some}{', ...' * (who.size > NAMED)} {reason}"
-        self.hear(events.LearnersLeft(at_s=self._agenda.now_s, learners=who, reason=said))
+        self.handle(events.LearnersLeft(at_s=self._agenda.now_s, learners=who, reason=said))
 
     def cancel(self, reason: str) -> None:
         """End it here."""
-        self.hear(events.TaskCancelled(at_s=self._agenda.now_s, reason=reason))
+        self.handle(events.TaskCancelled(at_s=self._agenda.now_s, reason=reason))
 
-    def silenced(self, who: Ints) -> None:
+    def silence(self, who: Ints) -> None:
         """These send nothing any more."""
-        self._post.silence(who)
+        self._post.drop_unsent(who)
 
-    def begun_anew(self, who: Ints) -> None:
+    def restart(self, who: Ints) -> None:
         """These are there again, and know nothing."""
         self._learners.restart(who, self._agenda.now_s)
-        self.joined(who)
+        self.report_joined(who)
 
     def _benchmark(self, command: commands.Benchmark) -> None:
         def follow(places: Ints) -> None:
@@ -120,7 +124,7 @@ class Driver:
             ready_s, costs = self._learners.measure(who, self._agenda.now_s, command.seconds)
 
             def tell(some: Ints, came_s: events.Floats) -> None:
-                self.hear(
+                self.handle(
                     events.EstimatesReported(
                         at_s=float(came_s[-1]), learners=who[some], costs=costs[:, :, some]
                     )
@@ -128,18 +132,18 @@ class Driver:
 
             self._answer(who, ready_s, tell)
 
-        self._post.order(command.learners, follow)
+        self._post.send_order(command.learners, follow)
 
     def _ask_bound(self, command: commands.AskBound) -> None:
         def follow(places: Ints) -> None:
-            places = places[self._presence.there[command.learners[places]]]
+            places = places[self._presence.present[command.learners[places]]]
             who = command.learners[places]
-            ready_s, shards = self._learners.bounds(
+            ready_s, shards = self._learners.ask_bounds(
                 who, self._agenda.now_s, command, command.held[places]
             )
 
             def tell(some: Ints, came_s: events.Floats) -> None:
-                self.hear(
+                self.handle(
                     events.BoundsReported(
                         at_s=float(came_s[-1]),
                         learners=who[some],
@@ -151,19 +155,19 @@ class Driver:
 
             self._answer(who, ready_s, tell)
 
-        self._post.order(command.learners, follow)
+        self._post.send_order(command.learners, follow)
 
     def _answer(self, who: Ints, ready_s: events.Floats, tell: Deliver) -> None:
         """Answers of those who are waited for are not held up by those of others."""
         assert self.state is not None
         silent = self.state.learners.silent[who]
         for some in (np.flatnonzero(~silent), np.flatnonzero(silent)):
-            self._post.report(who[some], ready_s[some], partial(_at, some, tell))
+            self._post.send_reports(who[some], ready_s[some], partial(_at, some, tell))
 
     def _dispatch(self, command: commands.Dispatch) -> None:
         assert self.state is not None
         samples = self.state.learners.samples[command.learners]
-        self._job = job = Job(
+        self._job = job = CycleWork(
             command.cycle,
             command.learners,
             command.shards,
@@ -172,22 +176,22 @@ class Driver:
         )
 
         def follow(places: Ints) -> None:
-            places = places[self._presence.there[command.learners[places]]]
+            places = places[self._presence.present[command.learners[places]]]
             now_s = self._agenda.now_s
             handed = self._learners.train(command, places, samples[places], now_s)
 
             def tell(some: Ints, came_s: events.Floats) -> None:
-                came = handed.some(some)
+                came = handed.take(some)
                 self._count(job, command, came)
                 self._tell_updates(command, came, came_s)
 
-            flights = self._post.report(handed.learners, handed.in_s, tell)
-            under_way = [each for each in self._at_work if not all(f.over for f in each[2])]
+            flights = self._post.send_reports(handed.learners, handed.in_s, tell)
+            under_way = [each for each in self._at_work if not all(f.is_done for f in each[2])]
             self._at_work = [*under_way, (command.cycle, handed, flights)]
 
-        self._post.order(command.learners, follow)
+        self._post.send_order(command.learners, follow)
 
-    def _count(self, job: Job, order: commands.Dispatch, handed: Handed) -> None:
+    def _count(self, job: CycleWork, order: commands.Dispatch, handed: SimulatedUpdates) -> None:
         """What is trained is what the machine takes: the first that comes of an assignment."""
         assert self.state is not None
         attempts = order.attempts[handed.places]
@@ -195,20 +199,20 @@ class Driver:
         job.batches[handed.places[taken]] = handed.batches[taken]
 
     def _tell_updates(
-        self, order: commands.Dispatch, handed: Handed, came_s: events.Floats
+        self, order: commands.Dispatch, handed: SimulatedUpdates, came_s: events.Floats
     ) -> None:
         corrupt = self._corrupt(handed.learners, handed.visits)
         for places, refused in ((np.flatnonzero(~corrupt), ""), (np.flatnonzero(corrupt), CORRUPT)):
             if not places.size:
                 continue
-            some, at_s = handed.some(places), float(came_s[-1])
+            some, at_s = handed.take(places), float(came_s[-1])
             assert self.state is not None
             if self.state.scheme.needs == "costs" and not refused and some.measured.any():
-                known = some.some(np.flatnonzero(some.measured))
-                self.hear(
+                known = some.take(np.flatnonzero(some.measured))
+                self.handle(
                     events.EstimatesReported(at_s=at_s, learners=known.learners, costs=known.costs)
                 )
-            self.hear(
+            self.handle(
                 events.UpdatesReceived(
                     at_s=at_s,
                     learners=some.learners,
@@ -234,7 +238,7 @@ class Driver:
                     for flight in flights:
                         flight.lose(handed.learners[busy])
 
-        self._post.order(command.learners, follow)
+        self._post.send_order(command.learners, follow)
 
     def _wake(self, command: commands.Wake) -> None:
         self._wakes += 1
@@ -242,9 +246,9 @@ class Driver:
 
         def reached() -> None:
             if nth == self._wakes:
-                self.hear(events.TimeReached(at_s=self._agenda.now_s))
+                self.handle(events.TimeReached(at_s=self._agenda.now_s))
 
-        self._agenda.add(command.at_s, reached)
+        self._agenda.schedule(command.at_s, reached)
 
     def _aggregate(self, command: commands.Aggregate) -> None:
         now_s, loss = self._agenda.now_s, events.NO_NUMBERS
@@ -252,20 +256,20 @@ class Driver:
             assert self._job is not None
             loss = self._work.average(self._job, command.learners, command.weights)
         done = events.Aggregated(at_s=now_s, cycle=command.cycle, seconds=0.0, loss=loss)
-        self._agenda.add(now_s, lambda: self.hear(done))
+        self._agenda.schedule(now_s, lambda: self.handle(done))
 
     def _evaluate(self, command: commands.Evaluate) -> None:
         now_s, (loss, accuracy) = self._agenda.now_s, self._work.score()
         score = events.Evaluated(
             at_s=now_s, cycle=command.cycle, loss=loss, accuracy=accuracy, seconds=0.0
         )
-        self._agenda.add(now_s, lambda: self.hear(score))
+        self._agenda.schedule(now_s, lambda: self.handle(score))
 
     def _finish(self, command: commands.Finish) -> None:
-        self.finish = command
+        self.finished = command
 
     def _there(self, who: Ints) -> Ints:
-        return who[self._presence.there[who]]
+        return who[self._presence.present[who]]
 
 
 def _at(some: Ints, tell: Deliver, places: Ints, came_s: events.Floats) -> None:

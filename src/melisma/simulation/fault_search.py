@@ -7,12 +7,12 @@ from pathlib import Path
 
 from melisma.errors import MelismaError
 from melisma.runs.interruption import interruptible
-from melisma.simulation.compute.compute import Timing
+from melisma.simulation.compute.compute import TimingOnly
 from melisma.simulation.driver import Driver
-from melisma.simulation.faults import Fault, written
-from melisma.simulation.invariants import checked
-from melisma.simulation.scenario import Scene, with_faults
-from melisma.simulation.simulation import Options
+from melisma.simulation.faults import Fault, format_faults
+from melisma.simulation.invariants import run_checked
+from melisma.simulation.scenario import Scenario, with_random_faults
+from melisma.simulation.simulation import SimulationOptions
 
 
 @dataclass(frozen=True)
@@ -21,22 +21,22 @@ class Failure:
 
     seed: int
     faults: tuple[Fault, ...]
-    what: str
+    violation: str
 
 
-def soaked(scene_of: Callable[[int], Scene], seeds: range) -> Iterator[Failure | None]:
+def search_faults(scene_of: Callable[[int], Scenario], seeds: range) -> Iterator[Failure | None]:
     """A schedule of faults for each seed; where it breaks something, the shortest that does."""
     with interruptible() as check:
         for seed in seeds:
             check()
-            scene = with_faults(scene_of(seed), seed)
-            yield _shortest(scene, seed) if broken(scene) else None
+            scene = with_random_faults(scene_of(seed), seed)
+            yield _shortest(scene, seed) if find_violation(scene) else None
 
 
-def broken(scene: Scene) -> str:
+def find_violation(scene: Scenario) -> str:
     """What goes wrong that must not, or nothing."""
     try:
-        checked(lambda watch: Driver(scene, Timing(), watch).run())
+        run_checked(lambda watch: Driver(scene, TimingOnly(), watch).run())
     except MelismaError as error:
         return str(error)
     except Exception as error:  # noqa: BLE001 - whatever the machine raises is a finding
@@ -44,12 +44,14 @@ def broken(scene: Scene) -> str:
     return ""
 
 
-def _shortest(scene: Scene, seed: int) -> Failure:
-    faults = tuple(shrunk(scene.faults, lambda some: bool(broken(replace(scene, faults=some)))))
-    return Failure(seed, faults, broken(replace(scene, faults=faults)))
+def _shortest(scene: Scenario, seed: int) -> Failure:
+    faults = tuple(
+        shrink(scene.faults, lambda some: bool(find_violation(replace(scene, faults=some))))
+    )
+    return Failure(seed, faults, find_violation(replace(scene, faults=faults)))
 
 
-def shrunk(
+def shrink(
     faults: tuple[Fault, ...], fails: Callable[[tuple[Fault, ...]], bool]
 ) -> tuple[Fault, ...]:
     """Fewer faults that still fail: none of these can be left out."""
@@ -63,10 +65,12 @@ def shrunk(
     return faults
 
 
-def replay(files: tuple[Path, Path], options: Options, failure: Failure) -> str:
+def replay_command(files: tuple[Path, Path], options: SimulationOptions, failure: Failure) -> str:
     """The command that does it again."""
     said = ["melisma", "simulate", str(files[0]), "--fleet", str(files[1])]
     for name in ("scheme", "learners", "work", "deadline_s"):
         if (value := getattr(options, name)) is not None:
             said += [f"--{name.removesuffix('_s')}", str(value)]
-    return shlex.join([*said, "--seed", str(failure.seed), "--faults", written(failure.faults)])
+    return shlex.join(
+        [*said, "--seed", str(failure.seed), "--faults", format_faults(failure.faults)]
+    )

@@ -25,12 +25,12 @@ from melisma.runs.trace import Step, line, steps
 ROUNDING_S = 1e-6
 
 
-class BrokenError(MelismaError):
+class InvariantError(MelismaError):
     """Something that must hold does not."""
 
 
 @dataclass
-class Entry:
+class AssignmentRecord:
     """An assignment in the books."""
 
     samples: int
@@ -48,11 +48,11 @@ class Invariants:
         self._samples: Ints = np.empty(0, np.int64)
         self._own: dict[int, Ints] = {}
         self._dealt: Ints = np.empty(0, np.int64)
-        self._open: dict[tuple[int, int], Entry] = {}
+        self._open: dict[tuple[int, int], AssignmentRecord] = {}
         self._cycle, self._limit_s = 0, np.inf
         self._finished = False
 
-    def hear(self, step: Step) -> None:
+    def check(self, step: Step) -> None:
         """One more step."""
         self.steps.append(step)
         _expect(step.event.at_s >= self._now_s - ROUNDING_S, "time goes back")
@@ -62,7 +62,7 @@ class Invariants:
         for said in (step.event, *step.commands):
             _BOOKED.get(type(said), _nothing)(self, said)
 
-    def ended(self) -> None:
+    def check_end(self) -> None:
         """After the last step: what the trace tells."""
         _expect(self._finished, "the run ended without an end")
         written = [line(step) for step in self.steps]
@@ -96,7 +96,7 @@ class Invariants:
             _expect(np.unique(shards).size == shards.size > 0, f"{key} gets a shard twice")
             sizes = self._own[key[0]] if self._own else self._samples
             samples = int(sizes[shards].sum())
-            self._open[key] = Entry(samples, samples * times)
+            self._open[key] = AssignmentRecord(samples, samples * times)
         if self._dealt.size:
             flat = command.shards.flat
             once = np.unique(flat).size == flat.size or flat.size > self._dealt.size
@@ -148,7 +148,7 @@ def _keys(named: Any) -> list[tuple[int, int]]:
 
 def _expect(holds: object, what: str) -> None:
     if not holds:
-        raise BrokenError(what)
+        raise InvariantError(what)
 
 
 def _nothing(books: Invariants, said: Any) -> None:
@@ -167,9 +167,9 @@ _BOOKED: dict[type, Callable[[Invariants, Any], None]] = {
 }
 
 
-def checked(run: Callable[[Callable[[Step], object]], object]) -> Sequence[Step]:
+def run_checked(run: Callable[[Callable[[Step], object]], object]) -> Sequence[Step]:
     """The steps of a run that is given a watcher; `BrokenError` if one breaks what must hold."""
     books = Invariants()
-    run(books.hear)
-    books.ended()
+    run(books.check)
+    books.check_end()
     return books.steps

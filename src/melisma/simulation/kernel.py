@@ -4,15 +4,15 @@ import heapq
 from collections.abc import Callable
 from math import inf
 
-Act = Callable[[], object]
+Action = Callable[[], object]
 
 
-class Agenda:
+class EventQueue:
     """Acts by their instants; of one instant, what was added first comes first."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self._heap: list[tuple[float, int, Act]] = []
+        self._heap: list[tuple[float, int, Action]] = []
         self._added = 0
 
     @property
@@ -20,7 +20,7 @@ class Agenda:
         """The instant of what comes next; infinity if nothing does."""
         return self._heap[0][0] if self._heap else inf
 
-    def add(self, at_s: float, act: Act) -> None:
+    def schedule(self, at_s: float, act: Action) -> None:
         """Do this then, or now if that has passed."""
         self._added += 1
         heapq.heappush(self._heap, (max(at_s, self.now_s), self._added, act))
@@ -29,7 +29,7 @@ class Agenda:
         """Time passes without anything of this agenda, as far as what comes next."""
         self.now_s = min(max(self.now_s, at_s), self.next_s)
 
-    def go_on(self) -> bool:
+    def step(self) -> bool:
         """Do what comes next; whether there was anything."""
         if not self._heap:
             return False

@@ -28,9 +28,9 @@ from melisma.fleet.estimates import Estimate
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task
 from melisma.learning.benchmark import WARM_UPS
-from melisma.simulation.devices import Devices, Takes
-from melisma.simulation.sleep import Sleep
-from melisma.simulation.timeline import Course, Given, course
+from melisma.simulation.devices import Devices, Durations
+from melisma.simulation.sleep import SleepSpans
+from melisma.simulation.timeline import CycleTimeline, Workload, cycle_timeline
 
 LEARNED = tuple(field.name for field in fields(Experience))
 ALL = slice(None)
@@ -39,7 +39,7 @@ ATTEMPTS = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Handed:
+class SimulatedUpdates:
     """What learners hand in: when each stops training, when its update is in, and what is in it."""
 
     places: Ints  # in the order
@@ -54,20 +54,20 @@ class Handed:
     measured: NDArray[np.bool_]  # whether it knows its costs at all
 
     @classmethod
-    def joined(cls, parts: Sequence["Handed"]) -> "Handed":
+    def concatenate(cls, parts: Sequence["SimulatedUpdates"]) -> "SimulatedUpdates":
         """One behind the other."""
         columns = [[getattr(part, field.name) for part in parts] for field in fields(cls)]
         return cls(*(np.concatenate(column, axis=_learners_axis(column[0])) for column in columns))
 
-    def some(self, chosen: Ints) -> "Handed":
+    def take(self, chosen: Ints) -> "SimulatedUpdates":
         """Of these alone."""
         if chosen.size == self.learners.size and chosen[0] == 0 and np.all(np.diff(chosen) == 1):
             return self
         columns = [getattr(self, field.name) for field in fields(self)]
-        return Handed(*(np.take(c, chosen, axis=_learners_axis(c)) for c in columns))
+        return SimulatedUpdates(*(np.take(c, chosen, axis=_learners_axis(c)) for c in columns))
 
 
-class Learners:
+class SimulatedLearners:
     """All learners of a run, as columns; `own` are the shards that lie on each device.
 
     `slowed` says how many times slower they compute at some instant than they should.
@@ -78,7 +78,7 @@ class Learners:
         task: Task,
         fleet: Fleet,
         own: Ints,
-        sleep: Sleep,
+        sleep: SleepSpans,
         slowed: Callable[[Ints, Floats], Floats],
     ) -> None:
         count = fleet.learners
@@ -114,7 +114,7 @@ class Learners:
         self._stored()
         return ends_s, costs
 
-    def bounds(
+    def ask_bounds(
         self, who: Ints, at_s: float, order: commands.AskBound, held: Ints
     ) -> tuple[Floats, Ints]:
         """When each says how many shards it would take, and how many."""
@@ -148,7 +148,9 @@ class Learners:
             self._benchmark(who[none], says_s[none], deadline_s)
         return says_s, asked
 
-    def train(self, order: commands.Dispatch, places: Ints, samples: Ints, at_s: float) -> Handed:
+    def train(
+        self, order: commands.Dispatch, places: Ints, samples: Ints, at_s: float
+    ) -> SimulatedUpdates:
         """What those at these places of an order hand in, with so many samples given to each.
 
         An order that one has had already, or an older one, is not followed.
@@ -163,20 +165,22 @@ class Learners:
             self._train(order, places[at], samples[at], some, at_s) for at, some in shards.blocks()
         ]
         self._stored()
-        return Handed.joined(parts or [self._train(order, places, samples, shards, at_s)])
+        return SimulatedUpdates.concatenate(
+            parts or [self._train(order, places, samples, shards, at_s)]
+        )
 
     def _train(
         self, order: commands.Dispatch, places: Ints, samples: Ints, shards: Rows, at_s: float
-    ) -> Handed:
+    ) -> SimulatedUpdates:
         who = order.learners[places]
         began_s = np.maximum(at_s, self._free_s[who])
         takes, wait_s = self._takes(who, began_s), (began_s - at_s) * self.clock[who]
         lacking = self._lacking(who, shards)
-        given = Given(shards.sums(lacking), samples, order.passes[places])
+        given = Workload(shards.sums(lacking), samples, order.passes[places])
         left_s = order.seconds_left - wait_s
         knew = self._experience(who)
         kept_s = self._kept_s(who, knew, takes)
-        done = course(takes, given, left_s, kept_s, self._task.batch)
+        done = cycle_timeline(takes, given, left_s, kept_s, self._task.batch)
         self._keep(who, shards, lacking, done.came)
         costs = self._learn(who, knew, wait_s, given, done)
         nothing = np.zeros(who.size)
@@ -187,13 +191,13 @@ class Learners:
         self._free_s[who] = in_s
         shipped = np.floor(done.came + 1e-9).astype(np.int64)
         parts = (done.batches, done.visits, shipped, np.stack(phases, axis=1), costs)
-        return Handed(places, who, stops_s, in_s, *parts, self._measured[who])
+        return SimulatedUpdates(places, who, stops_s, in_s, *parts, self._measured[who])
 
-    def _takes(self, who: Ints, at_s: Floats) -> Takes:
+    def _takes(self, who: Ints, at_s: Floats) -> Durations:
         """As they measure it themselves."""
-        return self._devices.takes(who, self._slowed(who, at_s)).on(self.clock[who])
+        return self._devices.durations(who, self._slowed(who, at_s)).on_clock(self.clock[who])
 
-    def _kept_s(self, who: Ints, knew: Experience, takes: Takes) -> Floats:
+    def _kept_s(self, who: Ints, knew: Experience, takes: Durations) -> Floats:
         known_s = reserve_s(knew, self._task, takes.carry_s)
         return np.where(self._measured[who], known_s, reserve_s(None, self._task, takes.carry_s))
 
@@ -220,7 +224,7 @@ class Learners:
             self._held, self._new = self._held.plus(who, shards), []
 
     def _learn(
-        self, who: Ints, knew: Experience, wait_s: Floats, given: Given, done: Course
+        self, who: Ints, knew: Experience, wait_s: Floats, given: Workload, done: CycleTimeline
     ) -> Floats:
         """What the cycle told each of those who have measured themselves; the costs it reports."""
         trained, fetched = done.visits > 0, (given.missing > 0) & (done.fetch_s > 0)
@@ -276,7 +280,7 @@ class Learners:
         self._free_s[who] = self._sleep.end_s(who, began_s, busy_s / self.clock[who])
         return self._free_s[who].copy()
 
-    def _subset(self, who: Ints, left_s: Floats, takes: Takes) -> tuple[Ints, Ints]:
+    def _subset(self, who: Ints, left_s: Floats, takes: Durations) -> tuple[Ints, Ints]:
         """How many shards each measures itself on, and how many of them it fetches in time.
 
         The first is fetched however long that takes.
@@ -291,7 +295,7 @@ class Learners:
         self._keep(who, shards, lacking, fetched.astype(np.float64))
         return shards.counts - missing + fetched, fetched
 
-    def _shipped(self, who: Ints, takes: Takes, fetched: Ints) -> tuple[Floats, ...]:
+    def _shipped(self, who: Ints, takes: Durations, fetched: Ints) -> tuple[Floats, ...]:
         """What a shard takes to fetch, and how often that was measured; or what was known."""
         known = self._learned[LEARNED.index("ship_s")][:, who]
         new = np.stack([takes.ship_s, np.zeros(who.size), np.maximum(fetched, 1.0)])

@@ -14,18 +14,18 @@ from numpy.typing import NDArray
 from melisma.cycle.events import Floats
 from melisma.cycle.ragged import Ints
 from melisma.simulation.faults import Fault, Message
-from melisma.simulation.kernel import Agenda
+from melisma.simulation.kernel import EventQueue
 
 # Hears from the learners at these places of what was sent, and when each of them arrived.
 Deliver = Callable[[Ints, Floats], object]
 
 
 @dataclass(eq=False)
-class Flight:
+class InFlight:
     """Reports by their arrival; `places` are those in what was sent."""
 
-    who: Ints
-    places: Ints
+    learners: Ints
+    indices: Ints
     sent_s: Floats
     arrive_s: Floats
     deliver: Deliver
@@ -33,29 +33,29 @@ class Flight:
     next: int = 0
 
     def __post_init__(self) -> None:
-        self.lost = np.zeros(self.who.size, np.bool_)
+        self.lost = np.zeros(self.learners.size, np.bool_)
 
     @property
-    def over(self) -> bool:
+    def is_done(self) -> bool:
         """Whether nothing is on its way any more."""
-        return self.next >= self.who.size
+        return self.next >= self.learners.size
 
     def lose(self, who: Ints) -> None:
         """What these sent does not arrive."""
-        self.lost |= np.isin(self.who, who)
+        self.lost |= np.isin(self.learners, who)
 
 
-class Post:
+class SimulatedNetwork:
     """Carries reports to the orchestrator and orders from it; who has left sends nothing."""
 
-    def __init__(self, agenda: Agenda, faults: Sequence[Fault], leaves_s: Floats) -> None:
+    def __init__(self, agenda: EventQueue, faults: Sequence[Fault], leaves_s: Floats) -> None:
         self._agenda, self._leaves_s = agenda, leaves_s
-        self._single = [fault for fault in faults if fault.kind in ("lose", "double", "delay")]
-        self._parted = [fault for fault in faults if fault.kind == "part"]
+        self._single = [fault for fault in faults if fault.kind in ("lose", "duplicate", "delay")]
+        self._parted = [fault for fault in faults if fault.kind == "partition"]
         self._sent: dict[tuple[Message, int], int] = {}
-        self._flights: list[Flight] = []
+        self._flights: list[InFlight] = []
 
-    def order(self, who: Ints, act: Callable[[Ints], object]) -> None:
+    def send_order(self, who: Ints, act: Callable[[Ints], object]) -> None:
         """Let learners follow an order, each when it gets it."""
         now_s = np.full(who.size, self._agenda.now_s)
         for places, arrive_s in self._ways("order", who, now_s):
@@ -64,9 +64,9 @@ class Post:
                 if at_s <= self._agenda.now_s:
                     act(chosen)
                 else:
-                    self._agenda.add(at_s, partial(act, chosen))
+                    self._agenda.schedule(at_s, partial(act, chosen))
 
-    def report(self, who: Ints, sent_s: Floats, deliver: Deliver) -> list[Flight]:
+    def send_reports(self, who: Ints, sent_s: Floats, deliver: Deliver) -> list[InFlight]:
         """Let the orchestrator hear what learners send at these instants."""
         flights = []
         for places, arrive_s in self._ways("report", who, sent_s):
@@ -75,31 +75,31 @@ class Post:
             sent = np.isfinite(arrive_s) & (sent_s[places] <= self._leaves_s[who[places]])
             order = order[sent[order]]
             chosen = places[order]
-            flight = Flight(who[chosen], chosen, sent_s[chosen], arrive_s[order], deliver)
+            flight = InFlight(who[chosen], chosen, sent_s[chosen], arrive_s[order], deliver)
             if chosen.size:
                 flights.append(flight)
-                self._agenda.add(float(flight.arrive_s[0]), partial(self._land, flight))
+                self._agenda.schedule(float(flight.arrive_s[0]), partial(self._land, flight))
         self._flights += flights
         return flights
 
-    def silence(self, who: Ints) -> None:
+    def drop_unsent(self, who: Ints) -> None:
         """What these have not sent by now is never sent."""
         for flight in self._flights:
-            flight.lost |= np.isin(flight.who, who) & (flight.sent_s > self._agenda.now_s)
+            flight.lost |= np.isin(flight.learners, who) & (flight.sent_s > self._agenda.now_s)
 
-    def _land(self, flight: Flight) -> None:
+    def _land(self, flight: InFlight) -> None:
         """Deliver what arrives before anything else happens."""
         until_s = max(self._agenda.next_s, self._agenda.now_s)
         first, last = flight.next, int(np.searchsorted(flight.arrive_s, until_s, side="right"))
         flight.next = last
-        if last < flight.who.size:
-            self._agenda.add(float(flight.arrive_s[last]), partial(self._land, flight))
+        if last < flight.learners.size:
+            self._agenda.schedule(float(flight.arrive_s[last]), partial(self._land, flight))
         else:
             self._flights.remove(flight)
         arrived = np.flatnonzero(~flight.lost[first:last]) + first
         if arrived.size:
             self._agenda.advance(float(flight.arrive_s[arrived[-1]]))
-            flight.deliver(flight.places[arrived], flight.arrive_s[arrived])
+            flight.deliver(flight.indices[arrived], flight.arrive_s[arrived])
 
     def _ways(self, kind: Message, who: Ints, sent_s: Floats) -> Iterator[tuple[Ints, Floats]]:
         """Which messages arrive, and when; copies come by themselves."""
@@ -123,13 +123,13 @@ class Post:
         for place, learner in enumerate(who.tolist()):
             nth = self._sent[kind, learner] = self._sent.get((kind, learner), 0) + 1
             for fault in self._single:
-                if fault.message == kind and fault.nth == nth and learner in fault.who:
+                if fault.message == kind and fault.nth == nth and learner in fault.learners:
                     yield place, fault
 
     def _after_partition(self, who: Ints, at_s: Floats) -> Floats:
         at_s = at_s.copy()
         for fault in sorted(self._parted, key=lambda each: each.at_s):
             end_s = fault.at_s + (fault.for_s or 0.0)
-            held = np.isin(who, fault.who) & (at_s >= fault.at_s) & (at_s < end_s)
+            held = np.isin(who, fault.learners) & (at_s >= fault.at_s) & (at_s < end_s)
             at_s[held] = end_s
         return at_s

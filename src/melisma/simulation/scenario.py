@@ -9,11 +9,11 @@ from melisma.cycle.ragged import NO_ROWS, Ints, Rows
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
-from melisma.simulation.faults import Fault, drawn_faults, read_faults
+from melisma.simulation.faults import Fault, parse_faults, random_faults
 
 
 @dataclass(frozen=True, eq=False)
-class Scene:
+class Scenario:
     """All that a run in virtual time depends on.
 
     `own` are the samples of each shard on each device in federated learning.
@@ -22,7 +22,7 @@ class Scene:
     run: str
     task: Task
     fleet: Fleet
-    own: Rows = NO_ROWS
+    local_sizes: Rows = NO_ROWS
     faults: tuple[Fault, ...] = ()
 
     @property
@@ -35,7 +35,7 @@ class Scene:
         sizes[-1] = task.samples - (task.shards - 1) * task.shard_samples
         return sizes
 
-    def submitted(self) -> events.TaskSubmitted:
+    def submission(self) -> events.TaskSubmitted:
         """How the run begins."""
         fleet = self.fleet
         return events.TaskSubmitted(
@@ -49,12 +49,12 @@ class Scene:
         )
 
     @property
-    def longest_s(self) -> float:
+    def horizon_s(self) -> float:
         """So far it is drawn who comes, goes and sleeps: few runs take longer."""
         return self.task.deadline_s * (4 * self.task.cycles + 40)
 
 
-def own_rows(task: Task, fleet: Fleet) -> Rows:
+def local_shard_sizes(task: Task, fleet: Fleet) -> Rows:
     """The samples of each shard on each device; the last shard of all may be short."""
     if task.mode == "parallelized":
         return NO_ROWS
@@ -64,15 +64,15 @@ def own_rows(task: Task, fleet: Fleet) -> Rows:
     return Rows(counts, sizes)
 
 
-def faults_in(text: str, scene: Scene) -> tuple[Fault, ...]:
+def parse_or_draw_faults(text: str, scene: Scenario) -> tuple[Fault, ...]:
     """Faults from words, or drawn by a number."""
     if text.isdecimal():
-        return with_faults(scene, int(text)).faults
-    return read_faults(text, scene.fleet.learners)
+        return with_random_faults(scene, int(text)).faults
+    return parse_faults(text, scene.fleet.learners)
 
 
-def with_faults(scene: Scene, seed: int) -> Scene:
+def with_random_faults(scene: Scenario, seed: int) -> Scenario:
     """The scene with faults that a seed draws."""
     until_s = 1.2 * scene.task.deadline_s * scene.task.cycles
     rng = generator(seed, "faults")
-    return replace(scene, faults=drawn_faults(rng, scene.fleet.learners, until_s))
+    return replace(scene, faults=random_faults(rng, scene.fleet.learners, until_s))

@@ -20,19 +20,19 @@ from melisma.runs.folder import TraceFile, made
 from melisma.runs.progress import Story
 from melisma.runs.report import PICTURE, Report
 from melisma.runs.trace import Step
-from melisma.simulation.compute.compute import Timing, Training, Work
+from melisma.simulation.compute.compute import Compute, RealTraining, TimingOnly
 from melisma.simulation.compute.memory import check_memory
-from melisma.simulation.compute.sample_index import Stock
+from melisma.simulation.compute.sample_index import SampleIndex
 from melisma.simulation.driver import Driver
 from melisma.simulation.faults import Fault
-from melisma.simulation.scenario import Scene, faults_in, own_rows
+from melisma.simulation.scenario import Scenario, local_shard_sizes, parse_or_draw_faults
 
-Level = Literal["timing", "train", "batched"]
-LONGEST_S = 1e9
+ComputeLevel = Literal["timing", "train", "batched"]
+MAX_DEADLINE_S = 1e9
 
 
 @dataclass(frozen=True)
-class Options:
+class SimulationOptions:
     """What stands instead of what the files say.
 
     `learners` makes the fleet of a file as large as that, in its proportions; `seed` stands for
@@ -43,39 +43,39 @@ class Options:
     scheme: str | None = None
     learners: int | None = None
     seed: int | None = None
-    work: Level | None = None
+    work: ComputeLevel | None = None
     faults: str | int | tuple[Fault, ...] = ()
     deadline_s: float | None = None
 
     def __post_init__(self) -> None:
         """Levels that there are, and numbers that can be."""
-        if self.work not in (None, *get_args(Level)):
-            known = ", ".join(get_args(Level))
+        if self.work not in (None, *get_args(ComputeLevel)):
+            known = ", ".join(get_args(ComputeLevel))
             raise SettingError(f"work is {self.work!r}; expected one of {known}")
         if self.seed is not None and not 0 <= self.seed < 2**63:
             raise SettingError(f"seed is {self.seed}; expected 0 to {2**63 - 1}")
-        if self.deadline_s is not None and not 0 < self.deadline_s < LONGEST_S:
+        if self.deadline_s is not None and not 0 < self.deadline_s < MAX_DEADLINE_S:
             raise SettingError(
-                f"deadline_s is {self.deadline_s:g}; expected more than 0, less than {LONGEST_S:g}"
+                f"deadline_s = {self.deadline_s:g}; use 0 < deadline_s < {MAX_DEADLINE_S:g}"
             )
 
 
-AS_THEY_SAY = Options()
+NO_OVERRIDES = SimulationOptions()
 
 
 @dataclass(frozen=True, eq=False)
-class Staged:
+class PreparedSimulation:
     """A scene that was checked, and what is computed in it."""
 
-    scene: Scene
-    level: Level
-    work: Callable[[], Work]
+    scenario: Scenario
+    level: ComputeLevel
+    make_compute: Callable[[], Compute]
 
 
 def simulate(
     task: Task | str | Path,
     fleet: Fleet | str | Path,
-    options: Options = AS_THEY_SAY,
+    options: SimulationOptions = NO_OVERRIDES,
     *,
     folder: str | Path | None = None,
     watch: Callable[[Step], object] = lambda _: None,
@@ -84,12 +84,12 @@ def simulate(
 
     Model, picture and trace are kept if there is a `folder`. `watch` sees each step.
     """
-    return play(stage(task, fleet, options), folder, watch)
+    return run(prepare(task, fleet, options), folder, watch)
 
 
-def stage(
-    task: Task | str | Path, fleet: Fleet | str | Path, options: Options = AS_THEY_SAY
-) -> Staged:
+def prepare(
+    task: Task | str | Path, fleet: Fleet | str | Path, options: SimulationOptions = NO_OVERRIDES
+) -> PreparedSimulation:
     """Read what is to be read, and find what cannot work; `SettingError` names the file."""
     file = task if isinstance(task, str | Path) else None
     fleet = _fleet(fleet, options)
@@ -101,31 +101,33 @@ def stage(
         raise SettingError(f"{file}: task: {error}") from error
     faults = options.faults
     if not isinstance(faults, tuple):
-        faults = faults_in(str(faults), staged.scene)
-    return replace(staged, scene=replace(staged.scene, faults=faults))
+        faults = parse_or_draw_faults(str(faults), staged.scenario)
+    return replace(staged, scenario=replace(staged.scenario, faults=faults))
 
 
 def _staged(
-    task: Task | str | Path, file: str | Path | None, fleet: Fleet, options: Options
-) -> Staged:
+    task: Task | str | Path, file: str | Path | None, fleet: Fleet, options: SimulationOptions
+) -> PreparedSimulation:
     read = _instead(read_task(task) if isinstance(task, str | Path) else task, options)
     level = read.simulation.work
     if level == "timing" and (known := _sized(read)):
         check_memory(known, fleet)
-        return Staged(_scene(known, fleet, own_rows(known, fleet)), level, Timing)
+        return PreparedSimulation(
+            _scene(known, fleet, local_shard_sizes(known, fleet)), level, TimingOnly
+        )
     material = gathered(read, file)
     check_memory(material.task, fleet)
-    stock = Stock.of(material, fleet)
-    scene = _scene(material.task, fleet, stock.own)
+    stock = SampleIndex.from_task(material, fleet)
+    scene = _scene(material.task, fleet, stock.local_sizes)
     if level == "timing":
-        return Staged(scene, level, Timing)
+        return PreparedSimulation(scene, level, TimingOnly)
     one_by_one = level == "train"
-    return Staged(
-        scene, level, lambda: Training(material, stock, fleet.names, one_by_one=one_by_one)
+    return PreparedSimulation(
+        scene, level, lambda: RealTraining(material, stock, fleet.names, one_by_one=one_by_one)
     )
 
 
-def _instead(task: Task, options: Options) -> Task:
+def _instead(task: Task, options: SimulationOptions) -> Task:
     """The task with what stands instead of what it says."""
     task = with_scheme(task, options.scheme)
     work = None if options.work is None else Simulation(work=options.work)
@@ -133,17 +135,17 @@ def _instead(task: Task, options: Options) -> Task:
     return msgspec.structs.replace(task, **{k: v for k, v in said.items() if v is not None})
 
 
-def _scene(task: Task, fleet: Fleet, own: Rows) -> Scene:
+def _scene(task: Task, fleet: Fleet, own: Rows) -> Scenario:
     """A scene that the machine does not refuse."""
     if not fleet.present_at_start.any():
         raise SettingError("nobody of the fleet is there when the run begins")
-    scene = Scene(f"{task.name}-{task.scheme}-{task.seed}", task, fleet, own)
-    step(None, scene.submitted())
+    scene = Scenario(f"{task.name}-{task.scheme}-{task.seed}", task, fleet, own)
+    step(None, scene.submission())
     return scene
 
 
-def play(
-    staged: Staged,
+def run(
+    staged: PreparedSimulation,
     folder: str | Path | None = None,
     watch: Callable[[Step], object] = lambda _: None,
     story: Story | None = None,
@@ -151,7 +153,7 @@ def play(
     """Act a scene out, from its beginning; whoever gives a story can look into it on the way."""
     place = made(folder) if folder is not None else None
     trace = TraceFile(place) if place is not None else None
-    story, work = story or Story(), staged.work()
+    story, work = story or Story(), staged.make_compute()
 
     def seen(step: Step) -> None:
         if trace is not None:
@@ -159,7 +161,7 @@ def play(
         story.hear(step)
         watch(step)
 
-    driver, wrong = Driver(staged.scene, work, seen), None
+    driver, wrong = Driver(staged.scenario, work, seen), None
     try:
         driver.run()
     # As live: what there is is kept.
@@ -181,9 +183,9 @@ def play(
     return report
 
 
-def _kept(report: Report, folder: Path, work: Work) -> Report:
+def _kept(report: Report, folder: Path, work: Compute) -> Report:
     report = replace(report, folder=folder)
-    if isinstance(work, Training):
+    if isinstance(work, RealTraining):
         model = folder / "model.safetensors"
         model.write_bytes(save(dict(work.parameters)))
         report = replace(report, model=model)
@@ -191,7 +193,7 @@ def _kept(report: Report, folder: Path, work: Work) -> Report:
     return report
 
 
-def _fleet(fleet: Fleet | str | Path, options: Options) -> Fleet:
+def _fleet(fleet: Fleet | str | Path, options: SimulationOptions) -> Fleet:
     if isinstance(fleet, str | Path):
         return read_fleet(fleet, options.learners, options.seed)
     if options.learners not in (None, fleet.learners):

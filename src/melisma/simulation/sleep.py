@@ -7,7 +7,7 @@ from melisma.cycle.ragged import Ints
 from melisma.fleet.availability import SLEEP, WAKE, Changes
 
 
-class Sleep:
+class SleepSpans:
     """Spans of sleep of each learner, one learner's behind the other's, in their order."""
 
     def __init__(self, changes: Changes, learners: int) -> None:

@@ -7,11 +7,11 @@ import numpy as np
 from melisma.cycle.events import Floats
 from melisma.cycle.learner import batches_until_over, over, visits_of
 from melisma.cycle.ragged import Ints
-from melisma.simulation.devices import Takes
+from melisma.simulation.devices import Durations
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class Workload:
     """What each is to do: shards to fetch, samples to train on, and passes over them."""
 
     missing: Ints
@@ -20,7 +20,7 @@ class Given:
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
+class CycleTimeline:
     """What became of it: seconds of each phase, shards that came (parts too), batches, samples."""
 
     down_s: Floats
@@ -32,7 +32,9 @@ class Course:
     visits: Ints
 
 
-def course(takes: Takes, given: Given, left_s: Floats, kept_s: Floats, batch: int) -> Course:
+def cycle_timeline(
+    takes: Durations, given: Workload, left_s: Floats, kept_s: Floats, batch: int
+) -> CycleTimeline:
     """With so long left at the beginning, of which so much is kept for the upload.
 
     Who has no time for the model, or for all shards, trains on nothing, and what it hands in is
@@ -48,7 +50,7 @@ def course(takes: Takes, given: Given, left_s: Floats, kept_s: Floats, batch: in
     spare_s = np.where(whole, left_s - wanted_s - kept_s, 0.0)
     batches = batches_until_over(spare_s, takes.sample_s, given.samples, given.passes, batch)
     visits = visits_of(batches, given.samples, batch)
-    return Course(
+    return CycleTimeline(
         down_s=down_s,
         fetch_s=fetch_s,
         train_s=visits * takes.sample_s,

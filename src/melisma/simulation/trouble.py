@@ -21,7 +21,7 @@ class Slowness:
         slowed = np.ones(who.size)
         for fault in self._faults:
             end_s = fault.at_s + (fault.for_s or 0.0)
-            hit = np.isin(who, fault.who) & (at_s >= fault.at_s) & (at_s < end_s)
+            hit = np.isin(who, fault.learners) & (at_s >= fault.at_s) & (at_s < end_s)
             slowed[hit] *= fault.by
         return slowed
 
@@ -31,7 +31,7 @@ class Corruption:
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         corrupt = [fault for fault in faults if fault.kind == "corrupt"]
-        self._hit = {(learner, fault.nth) for fault in corrupt for learner in fault.who}
+        self._hit = {(learner, fault.nth) for fault in corrupt for learner in fault.learners}
         self._seen: Counter[int] = Counter()
 
     def __call__(self, who: Ints, visits: Ints) -> NDArray[np.bool_]:
@@ -43,10 +43,10 @@ class Corruption:
         return corrupt
 
 
-def clocks(faults: Sequence[Fault], learners: int) -> Floats:
+def clock_rates(faults: Sequence[Fault], learners: int) -> Floats:
     """How many seconds pass on each learner's clock in one."""
     rates = np.ones(learners)
     for fault in faults:
         if fault.kind == "clock":
-            rates[list(fault.who)] *= fault.by
+            rates[list(fault.learners)] *= fault.by
     return rates

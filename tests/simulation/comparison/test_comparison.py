@@ -18,21 +18,21 @@ from melisma.fleet.t_distribution import student_t
 from melisma.fleet.task import Task
 from melisma.simulation.comparison import comparison
 from melisma.simulation.comparison.comparison import (
+    ComparedRun,
     Comparison,
     Interval,
-    Run,
     Target,
     compare,
-    compared,
+    summarize_runs,
 )
-from melisma.simulation.comparison.comparison_picture import picture_of
-from melisma.simulation.comparison.figures import number
-from melisma.simulation.simulation import Options, simulate
+from melisma.simulation.comparison.comparison_picture import draw_comparison
+from melisma.simulation.comparison.figures import format_interval
+from melisma.simulation.simulation import SimulationOptions, simulate
 from tests.live import small
 from tests.simulation import staging
 
 UNASKED = Target()
-TIMING = Options(work="timing")
+TIMING = SimulationOptions(work="timing")
 BLOBS: dict[str, Any] = {
     "name": "blobs",
     "model": "small:Linear",
@@ -55,12 +55,12 @@ def blobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
     return msgspec.convert(BLOBS, Task)
 
 
-def runs_of(scheme: str, *seconds: float, accuracy: float = 0.9) -> tuple[Run, ...]:
+def runs_of(scheme: str, *seconds: float, accuracy: float = 0.9) -> tuple[ComparedRun, ...]:
     """Runs that reach an accuracy after so many seconds, or fail where that is NaN."""
     return tuple(
-        Run(scheme, seed, "failed", "nobody came")
+        ComparedRun(scheme, seed, "failed", "nobody came")
         if isnan(each)
-        else Run(
+        else ComparedRun(
             *(scheme, seed, "done"),
             curve=((each, accuracy),),
             training_s=each,
@@ -71,9 +71,9 @@ def runs_of(scheme: str, *seconds: float, accuracy: float = 0.9) -> tuple[Run, .
     )
 
 
-def of(*runs: tuple[Run, ...], asked: Target = UNASKED) -> Comparison:
+def of(*runs: tuple[ComparedRun, ...], asked: Target = UNASKED) -> Comparison:
     schemes = tuple(some[0].scheme for some in runs)
-    return compared(staging.task(), "train", schemes, sum(runs, ()), asked)
+    return summarize_runs(staging.task(), "train", schemes, sum(runs, ()), asked)
 
 
 @pytest.mark.parametrize("mode", ["parallelized", "federated"])
@@ -91,7 +91,7 @@ def test_the_same_seeds_give_the_same_numbers(mode: str) -> None:
 def test_a_run_has_the_figures_of_its_report(blobs: Task) -> None:
     fleet = staging.fleet()
     found = compare(blobs, fleet, ["equal"], [3], accuracy=0.5)
-    report = simulate(blobs, fleet, Options(scheme="equal", seed=3))
+    report = simulate(blobs, fleet, SimulationOptions(scheme="equal", seed=3))
     (run,) = found.runs
     assert run.accuracy_s == report.seconds_to(0.5)
     assert (run.training_s, run.accuracy, run.bytes) == (
@@ -104,7 +104,7 @@ def test_a_run_has_the_figures_of_its_report(blobs: Task) -> None:
 
 
 def test_all_that_end_well_reach_the_accuracy_if_none_is_asked_for(blobs: Task) -> None:
-    seen: list[Run] = []
+    seen: list[ComparedRun] = []
     found = compare(blobs, staging.fleet(), ["dab", "staleness"], range(2), watch=seen.append)
     assert found.target == Target(min(each.accuracy for each in found.runs), "lowest")
     assert not any(isnan(each.accuracy_s) for each in found.runs)
@@ -126,21 +126,21 @@ def test_the_accuracy_at_which_a_task_stops_is_timed(blobs: Task) -> None:
 
 @given(st.floats(-1e9, 1e9), st.integers(2, 12))
 def test_equal_values_have_an_interval_of_none(value: float, count: int) -> None:
-    assert Interval.of([value] * count) == Interval(value, 0.0, count, count)
+    assert Interval.from_values([value] * count) == Interval(value, 0.0, count, count)
 
 
 def test_an_interval_is_students_by_hand() -> None:
-    found = Interval.of([1.0, 2.0, 3.0, 4.0])
+    found = Interval.from_values([1.0, 2.0, 3.0, 4.0])
     assert found.mean == 2.5
-    assert found.half == pytest.approx(3.182446 * sqrt(5 / 3) / 2, rel=1e-6)
+    assert found.half_width == pytest.approx(3.182446 * sqrt(5 / 3) / 2, rel=1e-6)
     t = float(student_t(0.975, np.array([3.0]))[0])
-    assert found.half == pytest.approx(t * np.std([1, 2, 3, 4], ddof=1) / 2)
+    assert found.half_width == pytest.approx(t * np.std([1, 2, 3, 4], ddof=1) / 2)
 
 
 def test_one_value_has_no_interval_and_none_no_mean() -> None:
-    one, none = Interval.of([2.0, nan]), Interval.of([nan])
+    one, none = Interval.from_values([2.0, nan]), Interval.from_values([nan])
     assert (one.mean, one.known, one.count) == (2.0, 1, 2)
-    assert isnan(one.half)
+    assert isnan(one.half_width)
     assert not one.beyond_chance
     assert isnan(none.mean)
     assert not none.beyond_chance
@@ -150,9 +150,9 @@ def test_what_a_seed_does_to_all_schemes_cancels_out() -> None:
     found = of(runs_of("dab", 10, 20, 30), runs_of("equal", 11, 21, 31.3))
     apart = found.difference("equal", "training_s")
     assert apart.mean == pytest.approx(1.1)
-    assert apart.half == pytest.approx(4.302653 * 0.3 / 3, rel=1e-5)
+    assert apart.half_width == pytest.approx(4.302653 * 0.3 / 3, rel=1e-5)
     assert apart.beyond_chance
-    assert found.interval("equal", "training_s").half > 20
+    assert found.interval("equal", "training_s").half_width > 20
     assert found.difference("dab", "training_s") == Interval(0.0, 0.0, 3, 3)
 
 
@@ -165,7 +165,7 @@ def test_failed_runs_are_counted_not_averaged() -> None:
     found = of(runs_of("dab", 10, nan, 30), runs_of("equal", 20, 21, nan))
     assert found.interval("dab", "training_s").mean == 20
     assert found.interval("dab", "training_s").known == 2
-    assert len(found.failed("dab")) == 1
+    assert len(found.failed_runs("dab")) == 1
     apart = found.difference("equal", "training_s")
     assert (apart.mean, apart.known, apart.count) == (10, 1, 3)
 
@@ -182,7 +182,7 @@ def test_who_never_reached_the_accuracy_comes_behind_who_always_did() -> None:
 def test_without_training_the_time_of_the_run_decides() -> None:
     found = compare(staging.task(), staging.fleet(), ["equal", "staleness"], range(2), TIMING)
     assert not found.target
-    assert not found.known("accuracy")
+    assert not found.has_values("accuracy")
     assert found.lead is not None
     assert found.lead.figure == "run_s"
 
@@ -196,8 +196,8 @@ def test_if_all_fail_nobody_is_first() -> None:
 def test_a_scheme_whose_runs_all_fail_keeps_its_reason() -> None:
     short = staging.task(deadline_s=0.01)
     found = compare(short, staging.fleet(), ["dab", "staleness"], [0], TIMING)
-    assert all(each.reason for each in found.failed("staleness"))
-    assert len(found.failed("staleness")) == 1
+    assert all(each.reason for each in found.failed_runs("staleness"))
+    assert len(found.failed_runs("staleness")) == 1
 
 
 @pytest.mark.parametrize(
@@ -220,13 +220,13 @@ def test_schemes_that_do_not_fit_are_refused(schemes: list[str], said: str) -> N
     [
         ([], TIMING, None, "seeds are"),
         ([1, 1], TIMING, None, "seeds are"),
-        ([0], Options(seed=3), None, "options name"),
+        ([0], SimulationOptions(seed=3), None, "options name"),
         ([0], TIMING, 0.9, "nothing is trained"),
-        ([0], Options(), 1.5, "at most 1"),
+        ([0], SimulationOptions(), 1.5, "at most 1"),
     ],
 )
 def test_what_makes_no_sense_is_refused(
-    seeds: list[int], options: Options, accuracy: float | None, said: str
+    seeds: list[int], options: SimulationOptions, accuracy: float | None, said: str
 ) -> None:
     with pytest.raises(SettingError, match=said):
         compare(staging.task(), staging.fleet(), ["dab"], seeds, options, accuracy=accuracy)
@@ -252,18 +252,18 @@ def test_schemes_that_choose_passes_ignore_those_of_the_task() -> None:
 def test_numbers_have_the_digits_that_their_interval_leaves_them(
     values: list[float], unit: str, said: str
 ) -> None:
-    assert number(Interval.of(values), unit) == said
+    assert format_interval(Interval.from_values(values), unit) == said
 
 
 def test_a_picture_has_curves_only_where_something_is_trained() -> None:
     both = of(runs_of("dab", 1, 2, nan), runs_of("equal", 3, 4, 5))
     bars = compare(staging.task(), staging.fleet(), ["dab"], range(2), TIMING)
-    drawn, plain = (picture_of(each).svg for each in (both, bars))
+    drawn, plain = (draw_comparison(each).svg for each in (both, bars))
     assert "<polyline" in drawn
     assert "dab: 1 of 3 failed: nobody came" in drawn
     assert "<polyline" not in plain
     assert "training time" in plain
-    for svg in (drawn, plain, picture_of(of(runs_of("dab", nan))).svg):
+    for svg in (drawn, plain, draw_comparison(of(runs_of("dab", nan))).svg):
         ET.fromstring(svg)
 
 

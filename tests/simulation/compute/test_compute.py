@@ -20,9 +20,9 @@ from melisma.learning.aggregation import Mean, Spool, Spooled, weighted_mean
 from melisma.learning.parameters import Layout
 from melisma.runs.report import Report
 from melisma.runs.trace import read_trace
-from melisma.simulation.compute.compute import Job, Training
+from melisma.simulation.compute.compute import CycleWork, RealTraining
 from melisma.simulation.driver import Driver
-from melisma.simulation.simulation import Options, Staged, play, stage
+from melisma.simulation.simulation import PreparedSimulation, SimulationOptions, prepare, run
 from tests.live import small
 
 TASK: dict[str, Any] = {
@@ -48,15 +48,15 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def staged(work: str = "train", **said: Any) -> Staged:
+def staged(work: str = "train", **said: Any) -> PreparedSimulation:
     task = msgspec.convert(TASK | said | {"simulation": {"work": work}}, Task)
-    return stage(task, muster(msgspec.convert(GROUP, FleetTable)), Options())
+    return prepare(task, muster(msgspec.convert(GROUP, FleetTable)), SimulationOptions())
 
 
-def trained(one: Staged) -> dict[str, NDArray[Any]]:
-    work = one.work()
-    assert isinstance(work, Training)
-    Driver(one.scene, work).run()
+def trained(one: PreparedSimulation) -> dict[str, NDArray[Any]]:
+    work = one.make_compute()
+    assert isinstance(work, RealTraining)
+    Driver(one.scenario, work).run()
     return dict(work.parameters)
 
 
@@ -69,7 +69,7 @@ def test_many_at_once_train_what_they_train_one_by_one(mode: str, said: dict[str
 
 
 def test_a_model_becomes_good_in_virtual_time() -> None:
-    report = play(staged(cycles=5))
+    report = run(staged(cycles=5))
     assert report.accuracy > 0.9
     assert report.seconds_to(0.9) < report.ended_s
     losses = [each.loss for each in report.cycles[-1].assignments]
@@ -77,7 +77,7 @@ def test_a_model_becomes_good_in_virtual_time() -> None:
 
 
 def test_without_test_samples_devices_hold_some_back() -> None:
-    report = play(staged(mode="federated", data_args={"test": 0}))
+    report = run(staged(mode="federated", data_args={"test": 0}))
     # One in ten of each shard.
     assert {each.samples for each in report.cycles[0].assignments} == {3 * 36}
     assert report.accuracy > 0.8
@@ -156,7 +156,7 @@ def test_models_with_counters_are_kept_and_diverged_learners_do_no_harm(
     (points, _), _ = small.blobs()
     largest = float(points.max())
     said = {"model": f"{__name__}:Normed", "model_args": {"poison": largest}, "mode": "federated"}
-    report = play(staged(work, **said, **sizes), folder=place / "out")
+    report = run(staged(work, **said, **sizes), folder=place / "out")
     assert np.isfinite(report.loss)
     kept = load_file(place / "out" / "model.safetensors")
     assert kept["1.num_batches_tracked"].shape == ()
@@ -166,15 +166,15 @@ def test_models_with_counters_are_kept_and_diverged_learners_do_no_harm(
 def test_a_cycle_that_is_interrupted_while_it_is_averaged_is_in_no_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    average, one = Training.average, staged("batched", mode="federated", **TORCH)
+    average, one = RealTraining.average, staged("batched", mode="federated", **TORCH)
 
-    def interrupted(work: Training, job: Job, *given: Any) -> Any:
+    def interrupted(work: RealTraining, job: CycleWork, *given: Any) -> Any:
         if job.cycle == 2:
             raise KeyboardInterrupt
         return average(work, job, *given)
 
-    monkeypatch.setattr(Training, "average", interrupted)
-    report = play(one)
+    monkeypatch.setattr(RealTraining, "average", interrupted)
+    report = run(one)
     assert report.outcome == "cancelled"
     assert [each.ending for each in report.cycles] == ["averaged", "cut short"]
     assert {each.status for each in report.cycles[1].assignments} == {"dropped"}
@@ -228,7 +228,7 @@ def test_a_model_that_fails_is_named_with_learner_and_cycle_and_what_there_is_is
     one = staged(work, model="failing:Model", passes=1, batch=1000)
     says = r"d-1 could not train in cycle 2: ValueError: I have learnt enough \(failing"
     with pytest.raises(DataError, match=says):
-        play(one, place / "kept")
+        run(one, place / "kept")
     assert load_file(place / "kept" / "model.safetensors")
     report = Report.of(read_trace(place / "kept" / "trace.jsonl"))
     assert (report.outcome, len(report.over)) == ("cancelled", 1)
@@ -239,7 +239,7 @@ def test_a_model_that_cannot_be_scored_is_told(place: Path) -> None:
     (place / "failing.py").write_text(FAILING)
     one = staged("batched", model="failing:Scored")
     with pytest.raises(DataError, match="could not be scored: ValueError: I shall not be judged"):
-        play(one, place / "kept")
+        run(one, place / "kept")
     assert load_file(place / "kept" / "model.safetensors")
 
 
@@ -247,7 +247,7 @@ def test_who_fails_among_many_at_once_is_found_one_by_one(place: Path) -> None:
     (place / "failing.py").write_text(FAILING)
     one = staged("batched", model="failing:Large", batch=32)
     with pytest.raises(DataError, match="d-1 could not train in cycle 1: ValueError: they are too"):
-        play(one, place / "kept")
+        run(one, place / "kept")
     assert Report.of(read_trace(place / "kept" / "trace.jsonl")).outcome == "cancelled"
 
 
@@ -255,8 +255,8 @@ def test_what_only_fails_together_is_told_with_what_would_do(place: Path) -> Non
     (place / "failing.py").write_text(FAILING)
     says = 'cycle 1 could not be trained together: RuntimeError: vmap.*simulation.work = "train"'
     with pytest.raises(DataError, match=says):
-        play(staged("batched", model="failing:Asking", batch=32))
-    assert play(staged("train", model="failing:Asking", batch=32)).outcome == "done"
+        run(staged("batched", model="failing:Asking", batch=32))
+    assert run(staged("train", model="failing:Asking", batch=32)).outcome == "done"
 
 
 def test_a_run_ends_where_nobody_learns_for_three_cycles(place: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_run_ends_where_nobody_learns_for_three_cycles(place: Path) -> None:
         pytest.warns(MelismaWarning, match="5 of 5 updates"),
         pytest.raises(DataError, match="3 cycles in a row no update was finite"),
     ):
-        play(staged("batched", **TORCH, **wild), place / "kept")
+        run(staged("batched", **TORCH, **wild), place / "kept")
     assert len(Report.of(read_trace(place / "kept" / "trace.jsonl")).cycles) == 3
 
 
@@ -274,4 +274,4 @@ def test_updates_that_diverge_are_told() -> None:
     with pytest.warns(
         MelismaWarning, match="cycle 1: 5 of 5 updates hold numbers that are not fin"
     ):
-        play(one)
+        run(one)

@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from melisma.simulation.compute.fork_pool import Crew, Store, can_fork
+from melisma.simulation.compute.fork_pool import ForkPool, SharedBuffer, can_fork
 
 
 def known(power: int, number: int) -> tuple[int, int]:
@@ -37,15 +37,15 @@ def killed(_: int, number: int) -> int:
 
 
 @pytest.fixture
-def crews() -> Iterator[list[Crew[int, int, object]]]:
-    made: list[Crew[int, int, object]] = []
+def crews() -> Iterator[list[ForkPool[int, int, object]]]:
+    made: list[ForkPool[int, int, object]] = []
     yield made
     for crew in made:
         crew.close()
 
 
-def test_work_is_shared_and_comes_back_in_order(crews: list[Crew[int, int, object]]) -> None:
-    crew = Crew(known, 2)
+def test_work_is_shared_and_comes_back_in_order(crews: list[ForkPool[int, int, object]]) -> None:
+    crew = ForkPool(known, 2)
     crews.append(crew)  # type: ignore[arg-type]
     for power, count in ((2, 1), (3, 7), (2, 9)):
         found = list(crew.map(power, range(count)))
@@ -55,9 +55,9 @@ def test_work_is_shared_and_comes_back_in_order(crews: list[Crew[int, int, objec
 
 
 def test_what_fails_in_a_process_fails_here_and_leaves_nothing_behind(
-    crews: list[Crew[int, int, object]],
+    crews: list[ForkPool[int, int, object]],
 ) -> None:
-    crew = Crew(doomed, 2)
+    crew = ForkPool(doomed, 2)
     crews.append(crew)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="three is too many"):
         list(crew.map(0, range(5)))
@@ -65,9 +65,9 @@ def test_what_fails_in_a_process_fails_here_and_leaves_nothing_behind(
 
 
 def test_who_was_not_waited_for_does_not_answer_next_time(
-    crews: list[Crew[int, int, object]],
+    crews: list[ForkPool[int, int, object]],
 ) -> None:
-    crew = Crew(known, 3)
+    crew = ForkPool(known, 3)
     crews.append(crew)  # type: ignore[arg-type]
     broken_off = crew.map(5, range(3))
     next(broken_off)
@@ -77,9 +77,9 @@ def test_who_was_not_waited_for_does_not_answer_next_time(
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_what_a_process_takes_with_it_is_done_here_and_so_is_the_rest(
-    size: int, crews: list[Crew[int, int, object]]
+    size: int, crews: list[ForkPool[int, int, object]]
 ) -> None:
-    crew = Crew(killed, size)
+    crew = ForkPool(killed, size)
     crews.append(crew)  # type: ignore[arg-type]
     expected = [-number for number in range(6)]
     with pytest.warns(UserWarning, match="in one process, as others fail: one of them is gone"):
@@ -92,19 +92,19 @@ def test_where_nobody_can_be_forked_all_is_done_here(monkeypatch: pytest.MonkeyP
         raise BlockingIOError("too many processes")
 
     monkeypatch.setattr(os, "fork", refused)
-    crew = Crew(known, 2)
+    crew = ForkPool(known, 2)
     assert [*crew.map(2, range(3))] == [(number**2, os.getpid()) for number in range(3)]
 
 
 ORPHANED = """
 import os, sys, time
-from melisma.simulation.compute.fork_pool import Crew
+from melisma.simulation.compute.fork_pool import ForkPool
 
 def endless(common, given):
     os.write(1, f"{os.getpid()}{os.linesep}".encode())
     time.sleep(600)
 
-next(Crew(endless, 2).map(0, range(2)))
+next(ForkPool(endless, 2).map(0, range(2)))
 """
 
 
@@ -122,10 +122,10 @@ def test_nobody_outlives_the_parent_in_the_midst_of_work() -> None:
 
 INTERRUPTED = """
 import multiprocessing.util, os, signal
-from melisma.simulation.compute.fork_pool import Crew
+from melisma.simulation.compute.fork_pool import ForkPool
 
 multiprocessing.util.register_after_fork(signal, lambda _: os.kill(os.getpid(), signal.SIGINT))
-crew = Crew(lambda common, given: given, 1)
+crew = ForkPool(lambda common, given: given, 1)
 try:
     print(list(crew.map(0, range(3))))
 finally:
@@ -147,7 +147,7 @@ def test_nobody_is_left_when_it_is_closed() -> None:
     before = {child.pid for child in psutil.Process().children()}
     before_that = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
-        crew = Crew(known, 2)
+        crew = ForkPool(known, 2)
     finally:
         signal.signal(signal.SIGTERM, before_that)
     assert len({child.pid for child in psutil.Process().children()} - before) == 2
@@ -180,7 +180,7 @@ from melisma.simulation.simulation import play, stage
 forked = []
 
 
-class Counted(crew.Crew):
+class Counted(crew.ForkPool):
     def __init__(self, *given):
         forked.append(given[1])
         super().__init__(*given)
@@ -196,7 +196,7 @@ def simulated(level, fork, keep=False):
     return [[*forked], report.accuracy, [cycle.loss for cycle in report.cycles]]
 
 
-work.Crew = Counted
+work.ForkPool = Counted
 group = {"count": 60, "samples_per_s": 1e4, "bandwidth_bps": 1e9, "latency_s": 0.01}
 fleet = muster(msgspec.convert({"group": [group]}, FleetTable))
 found = {f"{level} {fork}": simulated(level, fork) for level in ("train", "batched")
@@ -225,7 +225,7 @@ def test_a_simulation_trains_the_same_with_others_as_alone() -> None:
 
 @pytest.mark.parametrize("size_bytes", [0, 479, 480, 10_000])
 def test_arrays_are_left_for_others_and_read_once_more(size_bytes: int) -> None:
-    store = Store(size_bytes)
+    store = SharedBuffer(size_bytes)
     for size in (30, 4):
         whole = np.arange(size)
         arrays = [whole / 3, whole.reshape(2, -1), whole[::2], np.empty((0, 3))]

@@ -25,8 +25,8 @@ from melisma.peer.public import Public
 from melisma.peer.settings import Aet, Algorithm, Event, Gossip, Local
 from melisma.peer.topology import Topology, line, topology_for
 from melisma.runs.peer_report import PeerReport
-from melisma.simulation.faults import drawn_faults, read_faults, written
-from melisma.simulation.invariants import BrokenError
+from melisma.simulation.faults import format_faults, parse_faults, random_faults
+from melisma.simulation.invariants import InvariantError
 from melisma.simulation.peers.delays import Delays
 from melisma.simulation.peers.peer_driver import PeerDriver, PeerScene
 from melisma.simulation.peers.peer_invariants import PeerBooks
@@ -175,7 +175,7 @@ def test_over_all_delays_and_losses_every_update_counts_exactly_once(seed: int) 
         Aet(eta=0.5, beta=0.0, gain=1.0, lag=int(rng.integers(4))),
         Local(eta=0.5, beta=0.0, gain=1.0, steps=9),
     ]
-    some = drawn_faults(rng, nodes, 0.3, most=30)
+    some = random_faults(rng, nodes, 0.3, most=30)
     harmless = tuple(each for each in some if each.kind not in ("crash", "vanish", "corrupt"))
     exchange = Exchange(
         said[seed % 2], shape, nodes, iterations=200, faults=harmless, delays=Delays(seed=seed)
@@ -184,7 +184,7 @@ def test_over_all_delays_and_losses_every_update_counts_exactly_once(seed: int) 
     for name, steps in exchange.steps.items():
         others = exchange.peers.topology.neighbours(name)
         expected = START - sum(exchange.moved(each) for each in (name, *others))
-        assert np.array_equal(steps.vector, expected), (name, written(harmless))
+        assert np.array_equal(steps.vector, expected), (name, format_faults(harmless))
 
 
 @pytest.mark.parametrize("compression", ["none", "q8", "q4", "topk:0.1"])
@@ -343,7 +343,7 @@ def test_who_comes_back_catches_up_from_a_neighbour(name: str) -> None:
         4,
         iterations=600,
         patience_s=0.05,
-        faults=read_faults("crash 1 at 0.2 for 0.05", 4),
+        faults=parse_faults("crash 1 at 0.2 for 0.05", 4),
     )
     reports = exchange.run()
     back = reports[1]
@@ -391,7 +391,7 @@ def test_the_model_that_is_taken_over_is_the_neighbours_and_its_round_continues(
                 seen["model"] = node.model.vector.copy()
                 seen["next"] = node.computing
 
-    faults = read_faults("crash 0 at 0.1 for 0.02", 2)
+    faults = parse_faults("crash 0 at 0.1 for 0.02", 2)
     PeerDriver(PeerScene(exchange.peers.topology, exchange.made, faults=faults), look).run()
     offer = seen["offer"]
     assert seen["began"].done == offer.done > 2
@@ -436,11 +436,11 @@ def soaked(seed: int) -> tuple[PeerScene, dict[str, Node], str]:
         made_of[name] = group.node(name, life, topology.neighbours(name), steps)
         return made_of[name], steps
 
-    faults = drawn_faults(rng, nodes, 0.5)
+    faults = random_faults(rng, nodes, 0.5)
     late = {topology.names[int(rng.integers(nodes))]: float(rng.uniform(0, 0.4))}
     comes_s = late if rng.random() < 0.3 else {}
     delays = Delays(step_s=step_s, message_s=(1e-3, 3e-2), seed=seed)
-    told = f"seed {seed}: {said} on {shape} of {nodes}, {comes_s}: {written(faults)}"
+    told = f"seed {seed}: {said} on {shape} of {nodes}, {comes_s}: {format_faults(faults)}"
     return PeerScene(topology, made, delays, faults, comes_s), made_of, told
 
 
@@ -482,7 +482,7 @@ def test_nodes_that_wait_for_each_other_are_noticed() -> None:
         node.next = lambda: None  # type: ignore[method-assign]
         return node, steps
 
-    with pytest.raises(BrokenError, match="n0, n1 wait for each other"):
+    with pytest.raises(InvariantError, match="n0, n1 wait for each other"):
         PeerDriver(PeerScene(line(2), made)).run()
 
 

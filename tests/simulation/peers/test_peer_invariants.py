@@ -7,7 +7,7 @@ from melisma.peer.node import Commands, Node
 from melisma.peer.settings import Aet, Event, Gossip, Local
 from melisma.peer.topology import line
 from melisma.runs.peer_report import NodeReport
-from melisma.simulation.invariants import BrokenError
+from melisma.simulation.invariants import InvariantError
 from melisma.simulation.peers.delays import Delays
 from melisma.simulation.peers.peer_driver import PeerDriver, PeerScene
 from melisma.simulation.peers.peer_invariants import PeerBooks
@@ -38,7 +38,7 @@ def to_a(number: int, life: str = "1") -> commands.Send:
 
 def test_an_update_that_is_applied_twice_is_noticed() -> None:
     books = heard(TOOK)
-    with pytest.raises(BrokenError, match="a took b's 1 twice"):
+    with pytest.raises(InvariantError, match="a took b's 1 twice"):
         books.hear("a", 1.0, node(), [TOOK])
 
 
@@ -55,14 +55,14 @@ def test_a_round_that_begins_while_a_neighbour_lags_too_far_is_noticed() -> None
     one = node(Local(lag=1))
     books = heard(MET, FOUND, compute(1), compute(2), by=one)
     assert books.farthest == 1
-    with pytest.raises(BrokenError, match="a begins round 3 while b lags 2 behind; at most 1"):
+    with pytest.raises(InvariantError, match="a begins round 3 while b lags 2 behind; at most 1"):
         books.hear("a", 1.0, one, [compute(3)])
 
 
 def test_an_update_that_overtook_one_that_is_missing_does_not_stand_for_it() -> None:
     one = node(Local(lag=0))
     books = heard(MET, FOUND, compute(1), commands.Took(sender="b", life="1", number=2), by=one)
-    with pytest.raises(BrokenError, match="lags 1 behind; at most 0"):
+    with pytest.raises(InvariantError, match="lags 1 behind; at most 0"):
         books.hear("a", 1.0, one, [compute(2)])
     books = heard(MET, FOUND, TOOK, commands.Took(sender="b", life="1", number=2), by=one)
     books.hear("a", 1.0, one, [compute(3)])
@@ -77,7 +77,7 @@ def test_what_was_refused_is_not_waited_for() -> None:
 
 
 def test_in_gossip_nobody_may_be_behind_and_in_event_triggered_training_everybody() -> None:
-    with pytest.raises(BrokenError, match="lags 1 behind; at most 0"):
+    with pytest.raises(InvariantError, match="lags 1 behind; at most 0"):
         heard(MET, FOUND, compute(2), by=node(Gossip()))
     heard(MET, FOUND, compute(20), by=node(Event()))
 
@@ -86,10 +86,10 @@ def test_a_newcomer_counts_from_where_it_was_met_and_one_that_is_gone_does_not_c
     one = node(Local(lag=0))
     met = commands.Met(name="b", life="1", level=5)
     books = heard(met, compute(6), by=one)
-    with pytest.raises(BrokenError, match="lags 1"):
+    with pytest.raises(InvariantError, match="lags 1"):
         books.hear("a", 1.0, one, [compute(7)])
     books.hear("a", 2.0, one, [commands.Lost(name="b", alone=True), compute(8)])
-    with pytest.raises(BrokenError, match="lags 8"):
+    with pytest.raises(InvariantError, match="lags 8"):
         books.hear("a", 3.0, one, [FOUND, compute(9)])
 
 
@@ -97,7 +97,7 @@ def test_a_lost_update_is_noticed_in_the_end() -> None:
     books = PeerBooks()
     books.hear("b", 0.0, node(name="b"), [to_a(1), to_a(2), to_a(3)])
     books.hear("a", 1.0, node(), [TOOK, commands.Took(sender="b", life="1", number=3)])
-    with pytest.raises(BrokenError, match=r"a lost \[2\] of b"):
+    with pytest.raises(InvariantError, match=r"a lost \[2\] of b"):
         books.ended(DONE)
     books.hear("a", 2.0, node(), [commands.Took(sender="b", life="1", number=2)])
     books.ended(DONE)
@@ -193,5 +193,5 @@ SPOILED = {"took n[02]'s 1 twice": forget, "n1 begins round 2 while n. lags 1": 
 
 @pytest.mark.parametrize("spoil", SPOILED)
 def test_a_broken_machine_does_not_come_through_a_run(spoil: str) -> None:
-    with pytest.raises(BrokenError, match=spoil):
+    with pytest.raises(InvariantError, match=spoil):
         broken(Aet(lag=0), spoil)

@@ -6,8 +6,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from melisma.cli.views.plan_table import Rows
-from melisma.simulation.comparison.comparison import Comparison, Interval, Lead, Run
-from melisma.simulation.comparison.figures import TIMES, WORK, is_told, number
+from melisma.simulation.comparison.comparison import ComparedRun, Comparison, Interval, Lead
+from melisma.simulation.comparison.figures import (
+    TIME_FIGURES,
+    WORK_FIGURES,
+    format_interval,
+    is_shown,
+)
 
 FROM = {
     "asked": "as asked for",
@@ -16,7 +21,7 @@ FROM = {
 }
 
 
-def run_line(run: Run) -> str:
+def run_line(run: ComparedRun) -> str:
     """A run that is over, in one line."""
     said = f"{run.scheme}, seed {run.seed}: "
     if not run.ended_well:
@@ -27,7 +32,7 @@ def run_line(run: Run) -> str:
 
 def view(found: Comparison) -> RenderableType:
     """All that is known of it."""
-    tables = [_table(found, columns) for columns in (TIMES, WORK)]
+    tables = [_table(found, columns) for columns in (TIME_FIGURES, WORK_FIGURES)]
     lines = [*_notes(found), verdict(found)]
     return Group(Text(_head(found), style="bold"), *tables, *map(Text, lines))
 
@@ -59,15 +64,17 @@ def _next(found: Comparison, lead: Lead) -> str:
     some = "" if all_of.known == all_of.count else _on_average(all_of) + " only,"
     if not behind.known:
         return f"{lead.second}{some} none of them the same"
-    if behind.mean == 0 and not behind.half > 0:
+    if behind.mean == 0 and not behind.half_width > 0:
         return f"{lead.second}{some} at the same time"
     way = "later" if behind.mean > 0 else "earlier"
-    by = number(Interval(abs(behind.mean), behind.half, behind.known, behind.count), "s")
+    by = format_interval(
+        Interval(abs(behind.mean), behind.half_width, behind.known, behind.count), "s"
+    )
     return f"{lead.second}{some} {by} {way} on the same seeds, {_chance(behind)}"
 
 
 def _chance(behind: Interval) -> str:
-    if isnan(behind.half):
+    if isnan(behind.half_width):
         return "and one seed cannot tell whether by chance"
     return "more than chance" if behind.beyond_chance else "which may be chance"
 
@@ -81,7 +88,7 @@ def _head(found: Comparison) -> str:
 
 
 def _table(found: Comparison, columns: dict[str, tuple[str, str]]) -> Rows:
-    shown = [name for name in columns if is_told(found, name)]
+    shown = [name for name in columns if is_shown(found, name)]
     cells = [_column(found, name, columns[name][1]) for name in shown]
     titles = ("scheme", *(columns[name][0] for name in shown))
     return Rows(titles, list(zip(found.schemes, *cells, strict=True)))
@@ -90,7 +97,7 @@ def _table(found: Comparison, columns: dict[str, tuple[str, str]]) -> Rows:
 def _column(found: Comparison, figure: str, unit: str) -> list[str]:
     intervals = [found.interval(scheme, figure) for scheme in found.schemes]
     largest = max((each.mean for each in intervals if each.known), default=0.0)
-    cells = [number(each, unit, largest) for each in intervals]
+    cells = [format_interval(each, unit, largest) for each in intervals]
     if figure != "accuracy_s":
         return cells
     never = [_never(found, scheme) for scheme in found.schemes]
@@ -98,7 +105,7 @@ def _column(found: Comparison, figure: str, unit: str) -> list[str]:
 
 
 def _never(found: Comparison, scheme: str) -> int:
-    return sum(each.ended_well and isnan(each.accuracy_s) for each in found.of(scheme))
+    return sum(each.ended_well and isnan(each.accuracy_s) for each in found.runs_of(scheme))
 
 
 def _with_never(cell: str, interval: Interval, never: int) -> str:
@@ -121,7 +128,7 @@ def _notes(found: Comparison) -> list[str]:
 
 
 def _failed(found: Comparison, scheme: str) -> list[str]:
-    failed = found.failed(scheme)
+    failed = found.failed_runs(scheme)
     if not failed:
         return []
     count = f"{len(failed)} of {len(found.seeds)} failed"

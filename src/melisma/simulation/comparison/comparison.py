@@ -22,8 +22,14 @@ from melisma.fleet.fleet import Fleet
 from melisma.fleet.t_distribution import student_t
 from melisma.fleet.task import Task, read_task
 from melisma.runs.report import Report
-from melisma.simulation.faults import written
-from melisma.simulation.simulation import AS_THEY_SAY, Level, Options, simulate, stage
+from melisma.simulation.faults import format_faults
+from melisma.simulation.simulation import (
+    NO_OVERRIDES,
+    ComputeLevel,
+    SimulationOptions,
+    prepare,
+    simulate,
+)
 
 Origin = Literal["asked", "task", "lowest", "none"]
 
@@ -39,7 +45,7 @@ FIGURES = (
 
 
 @dataclass(frozen=True)
-class Run:
+class ComparedRun:
     """One run of a scheme; `curve` is (seconds, accuracy) after each cycle, as far as known."""
 
     scheme: str
@@ -62,7 +68,7 @@ class Run:
     loss: float = nan
 
     @classmethod
-    def of(cls, report: Report) -> "Run":
+    def from_report(cls, report: Report) -> "ComparedRun":
         """The figures of a report; when it reached an accuracy, `timed` tells."""
         known = [each for each in report.cycles if isfinite(each.accuracy)]
         told = [name for name in FIGURES if name not in ("accuracy_s", "run_s")]
@@ -81,7 +87,7 @@ class Run:
         """Whether it was not broken off."""
         return self.outcome in WELL
 
-    def timed(self, accuracy: float) -> "Run":
+    def with_target(self, accuracy: float) -> "ComparedRun":
         """With the seconds until it was that accurate, NaN if it never was."""
         reached = (seconds for seconds, found in self.curve if found >= accuracy)
         return replace(self, accuracy_s=next(reached, nan))
@@ -95,12 +101,12 @@ class Interval:
     """
 
     mean: float
-    half: float
+    half_width: float
     known: int
     count: int
 
     @classmethod
-    def of(cls, values: Iterable[float]) -> "Interval":
+    def from_values(cls, values: Iterable[float]) -> "Interval":
         """Of those that are known; `known` tells how many they are."""
         every = list(values)
         known = [each for each in every if isfinite(each)]
@@ -110,7 +116,7 @@ class Interval:
     @property
     def beyond_chance(self) -> bool:
         """Whether 0 is outside of it; never for a single value."""
-        return abs(self.mean) > self.half
+        return abs(self.mean) > self.half_width
 
 
 @dataclass(frozen=True)
@@ -142,33 +148,33 @@ class Comparison:
     """Runs of schemes on seeds, and what they come to; the first scheme is compared with."""
 
     task: Task
-    level: Level
+    level: ComputeLevel
     schemes: tuple[str, ...]
     seeds: tuple[int, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[ComparedRun, ...]
     target: Target = Target()
     faults: str = ""  # of every run, in words
 
-    def of(self, scheme: str) -> tuple[Run, ...]:
+    def runs_of(self, scheme: str) -> tuple[ComparedRun, ...]:
         """The runs of a scheme, in the order of seeds."""
         return tuple(each for each in self.runs if each.scheme == scheme)
 
-    def failed(self, scheme: str) -> tuple[Run, ...]:
+    def failed_runs(self, scheme: str) -> tuple[ComparedRun, ...]:
         """Its runs that were broken off."""
-        return tuple(each for each in self.of(scheme) if not each.ended_well)
+        return tuple(each for each in self.runs_of(scheme) if not each.ended_well)
 
     def interval(self, scheme: str, figure: str) -> Interval:
         """A figure of a scheme, over its runs that ended well."""
-        return Interval.of(self._values(scheme, figure))
+        return Interval.from_values(self._values(scheme, figure))
 
     def difference(self, scheme: str, figure: str, to: str | None = None) -> Interval:
         """How much more it is than that of another, or of the first, on the same seeds."""
         pairs = zip(
             self._values(scheme, figure), self._values(to or self.schemes[0], figure), strict=True
         )
-        return Interval.of(_less(one, other) for one, other in pairs)
+        return Interval.from_values(_less(one, other) for one, other in pairs)
 
-    def known(self, figure: str) -> bool:
+    def has_values(self, figure: str) -> bool:
         """Whether any run that ended well has it."""
         return any(self.interval(scheme, figure).known for scheme in self.schemes)
 
@@ -205,19 +211,19 @@ class Comparison:
     def _told(self, scheme: str) -> dict[str, Any]:
         return {
             "scheme": scheme,
-            "failed": len(self.failed(scheme)),
+            "failed": len(self.failed_runs(scheme)),
             "figures": {name: self.interval(scheme, name) for name in FIGURES},
             "differences": {name: self.difference(scheme, name) for name in FIGURES},
-            "runs": self.of(scheme),
+            "runs": self.runs_of(scheme),
         }
 
     def _behind(self, ranked: list[str], figure: str) -> Interval:
         if len(ranked) == 1:
-            return Interval.of([nan] * len(self.seeds))
+            return Interval.from_values([nan] * len(self.seeds))
         return self.difference(ranked[1], figure, ranked[0])
 
     def _values(self, scheme: str, figure: str) -> list[float]:
-        return [getattr(e, figure) if e.ended_well else nan for e in self.of(scheme)]
+        return [getattr(e, figure) if e.ended_well else nan for e in self.runs_of(scheme)]
 
 
 def compare(  # noqa: PLR0913 - what, where, by which schemes, how often, and how
@@ -225,10 +231,10 @@ def compare(  # noqa: PLR0913 - what, where, by which schemes, how often, and ho
     fleet: Fleet | str | Path,
     schemes: Sequence[str],
     seeds: Sequence[int],
-    options: Options = AS_THEY_SAY,
+    options: SimulationOptions = NO_OVERRIDES,
     *,
     accuracy: float | None = None,
-    watch: Callable[[Run], object] = lambda _: None,
+    watch: Callable[[ComparedRun], object] = lambda _: None,
 ) -> Comparison:
     """Run a task by each scheme on each seed, in virtual time; `watch` sees each run that is over.
 
@@ -243,29 +249,33 @@ def compare(  # noqa: PLR0913 - what, where, by which schemes, how often, and ho
     asked = _asked(read, level, accuracy)
     for scheme in schemes:
         # What cannot run at all is said before anything has.
-        staged = stage(task, fleet, replace(options, scheme=scheme, seed=seeds[0]))
+        staged = prepare(task, fleet, replace(options, scheme=scheme, seed=seeds[0]))
     runs = []
     for seed, scheme in product(seeds, schemes):
         report = simulate(task, fleet, replace(options, scheme=scheme, seed=seed))
         if report.outcome == "cancelled":
             raise KeyboardInterrupt
-        runs.append(Run.of(report))
+        runs.append(ComparedRun.from_report(report))
         watch(runs[-1])
-    found = compared(read, level, tuple(schemes), tuple(runs), asked)
-    return replace(found, faults=written(staged.scene.faults))
+    found = summarize_runs(read, level, tuple(schemes), tuple(runs), asked)
+    return replace(found, faults=format_faults(staged.scenario.faults))
 
 
-def compared(
-    task: Task, level: Level, schemes: tuple[str, ...], runs: tuple[Run, ...], asked: Target
+def summarize_runs(
+    task: Task,
+    level: ComputeLevel,
+    schemes: tuple[str, ...],
+    runs: tuple[ComparedRun, ...],
+    asked: Target,
 ) -> Comparison:
     """What these runs come to; each scheme has one on each seed."""
     target = asked or _lowest(runs)
-    timed = tuple(each.timed(target.accuracy) for each in runs)
+    timed = tuple(each.with_target(target.accuracy) for each in runs)
     seeds = tuple(each.seed for each in runs if each.scheme == schemes[0])
     return Comparison(task, level, schemes, seeds, timed, target)
 
 
-def _check_options(seeds: Sequence[int], options: Options) -> None:
+def _check_options(seeds: Sequence[int], options: SimulationOptions) -> None:
     if options.scheme is not None or options.seed is not None:
         raise SettingError("options name a scheme or a seed; expected schemes and seeds to do so")
     if not seeds or len(set(seeds)) < len(seeds):
@@ -292,7 +302,7 @@ def _check_passes(task: Task, schemes: Sequence[str], where: str) -> None:
             )
 
 
-def _asked(task: Task, level: Level, accuracy: float | None) -> Target:
+def _asked(task: Task, level: ComputeLevel, accuracy: float | None) -> Target:
     """The accuracy as it is known before any run."""
     stop = task.stop.accuracy
     if accuracy is None:
@@ -309,7 +319,7 @@ def _asked(task: Task, level: Level, accuracy: float | None) -> Target:
     return Target(accuracy, "asked")
 
 
-def _lowest(runs: tuple[Run, ...]) -> Target:
+def _lowest(runs: tuple[ComparedRun, ...]) -> Target:
     """What all runs that ended well came to."""
     ends = [each.accuracy for each in runs if each.ended_well and isfinite(each.accuracy)]
     return Target(min(ends), "lowest") if ends else Target()
@@ -334,4 +344,4 @@ def _plain(value: Any) -> Any:
         return {name: _plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
-    return _plain(vars(value)) if isinstance(value, Run | Interval) else value
+    return _plain(vars(value)) if isinstance(value, ComparedRun | Interval) else value

@@ -26,7 +26,7 @@ from melisma.runs.svg import (
     text,
 )
 from melisma.simulation.comparison.comparison import Comparison, Interval
-from melisma.simulation.comparison.figures import TIMES, WORK, number
+from melisma.simulation.comparison.figures import TIME_FIGURES, WORK_FIGURES, format_interval
 
 Points = list[tuple[float, float]]
 
@@ -48,7 +48,7 @@ LONG = {
 }
 
 
-def picture_of(found: Comparison) -> Picture:
+def draw_comparison(found: Comparison) -> Picture:
     """The picture of a comparison."""
     return Picture(_Drawing(found).drawn())
 
@@ -102,7 +102,7 @@ class _Drawing:
         yield rect(LEFT, top, x.end - x.start, CURVES, BAND)
         yield from _axes(x, y)
         for name, color in self.colors.items():
-            for each in self.found.of(name):
+            for each in self.found.runs_of(name):
                 yield _polyline([*each.curve], x, y, f'stroke="{color}" stroke-opacity="0.3"')
         for name, color in self.colors.items():
             middle = self.mean_curve(name)
@@ -112,7 +112,7 @@ class _Drawing:
 
     def mean_curve(self, scheme: str) -> Points:
         """Cycle by cycle, as far as all that ended well came."""
-        curves = [each.curve for each in self.found.of(scheme) if each.ended_well]
+        curves = [each.curve for each in self.found.runs_of(scheme) if each.ended_well]
         cycles = zip(*curves, strict=False)
         return [(fmean(s for s, _ in some), fmean(a for _, a in some)) for some in cycles]
 
@@ -146,18 +146,20 @@ class _Drawing:
     def value(self, figure: str, scheme: str, largest: float) -> str:
         """In figures; a star where runs are left out of a time, and the notes tell which."""
         interval = self.found.interval(scheme, figure)
-        said = number(interval, (TIMES | WORK)[figure][1], largest).replace(" ± ?", "")
+        said = format_interval(interval, (TIME_FIGURES | WORK_FIGURES)[figure][1], largest).replace(
+            " ± ?", ""
+        )
         if figure != "accuracy_s" or interval.known == interval.count:
             return said
-        failed = len(self.found.failed(scheme)) == interval.count
+        failed = len(self.found.failed_runs(scheme)) == interval.count
         return f"{said} *" if interval.known else "-" if failed else "never"
 
     def notes(self) -> list[str]:
         """What the bars leave out."""
         said = []
         for name in self.found.schemes:
-            runs, count = self.found.failed(name), len(self.found.seeds)
-            late = sum(e.ended_well and isnan(e.accuracy_s) for e in self.found.of(name))
+            runs, count = self.found.failed_runs(name), len(self.found.seeds)
+            late = sum(e.ended_well and isnan(e.accuracy_s) for e in self.found.runs_of(name))
             if runs:
                 said.append(f"{name}: {len(runs)} of {count} failed: {runs[0].reason}")
             if late and self.found.target:
@@ -213,8 +215,11 @@ def _bar(interval: Interval, x: Scale, y: float, color: str) -> Iterable[str]:
     if not interval.known:
         return
     yield rect(x.start, y + 3, x(interval.mean) - x.start, ROW - 10, color)
-    if interval.half > 0:
-        low, high = x(max(0.0, interval.mean - interval.half)), x(interval.mean + interval.half)
+    if interval.half_width > 0:
+        low, high = (
+            x(max(0.0, interval.mean - interval.half_width)),
+            x(interval.mean + interval.half_width),
+        )
         middle = y + 3 + (ROW - 10) / 2
         yield line(low, middle, high, middle, INK)
         yield from (line(end, middle - 4, end, middle + 4, INK) for end in (low, high))
@@ -224,4 +229,4 @@ def _reach(interval: Interval) -> float:
     """How far its bar and whisker go."""
     if not interval.known:
         return 0.0
-    return interval.mean + (interval.half if isfinite(interval.half) else 0.0)
+    return interval.mean + (interval.half_width if isfinite(interval.half_width) else 0.0)

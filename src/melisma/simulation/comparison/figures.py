@@ -13,7 +13,7 @@ SCALES = {
     "B": ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")),
     "J": ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J")),
 }
-TIMES = {
+TIME_FIGURES = {
     "accuracy_s": ("to accuracy", "s"),
     "training_s": ("training", "s"),
     "run_s": ("run", "s"),
@@ -21,7 +21,7 @@ TIMES = {
     "accuracy": ("accuracy", "%"),
     "loss": ("loss", ""),
 }
-WORK = {
+WORK_FIGURES = {
     "max_staleness": ("staleness", ""),
     "average_staleness": ("average", ""),
     "samples_trained": ("trained", "samples"),
@@ -34,7 +34,7 @@ WORK = {
 UNLESS_ZERO = ("joules", "cost")
 
 
-def is_told(found: Comparison, figure: str) -> bool:
+def is_shown(found: Comparison, figure: str) -> bool:
     """Whether a figure is known; where all of it is zero, some say nothing."""
     if figure == "accuracy_s":
         return bool(found.target)
@@ -43,14 +43,14 @@ def is_told(found: Comparison, figure: str) -> bool:
     return any(isfinite(each) and (least or each > 0) for each in means)
 
 
-def number(interval: Interval, unit: str, largest: float | None = None) -> str:
+def format_interval(interval: Interval, unit: str, largest: float | None = None) -> str:
     """A mean and its half width, in the unit that suits the largest of its column."""
     if not interval.known:
         return "-"
     size = abs(interval.mean) if largest is None else largest
     scales = SCALES[unit]
     scale, name = next((each for each in scales if size >= each[0]), scales[-1])
-    middle, half = interval.mean / scale, interval.half / scale
+    middle, half = interval.mean / scale, interval.half_width / scale
     places = _places(middle, half)
     return f"{middle:,.{places}f} ± {_half(half, places)} {name}".rstrip()
 

@@ -26,8 +26,8 @@ from melisma.learning.loaded_task import Material
 from melisma.learning.parameters import Arrays, Layout
 from melisma.learning.trainer import Trained, Trainer
 from melisma.learning.trainers import cores_of, one_thread, train_on_one_thread, trainer_for
-from melisma.simulation.compute.fork_pool import Crew, can_fork
-from melisma.simulation.compute.sample_index import Stock
+from melisma.simulation.compute.fork_pool import ForkPool, can_fork
+from melisma.simulation.compute.sample_index import SampleIndex
 
 # A cycle is summed up in so many parts at most, however many processes there are: numbers depend on
 # the order in which they are added.
@@ -36,7 +36,7 @@ Score = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class CycleWork:
     """The work of a cycle, learner by learner; `batches` are those that each trains in time."""
 
     cycle: int
@@ -45,24 +45,24 @@ class Job:
     passes: Ints
     batches: Ints
 
-    def some(self, places: Ints) -> "Job":
+    def take(self, places: Ints) -> "CycleWork":
         """That of those at these places."""
         columns = (self.passes[places], self.batches[places])
-        return Job(self.cycle, self.learners[places], self.shards.some(places), *columns)
+        return CycleWork(self.cycle, self.learners[places], self.shards.some(places), *columns)
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class WorkPart:
     """The work of some learners, and the share that each has in the mean."""
 
-    job: Job
+    job: CycleWork
     shares: Floats
 
 
-class Work(Protocol):
+class Compute(Protocol):
     """What becomes of the model."""
 
-    def average(self, job: Job, learners: Ints, weights: Floats) -> Floats:
+    def average(self, job: CycleWork, learners: Ints, weights: Floats) -> Floats:
         """Make the weighted mean of these learners' updates the model; the loss of each."""
 
     def score(self) -> Score:
@@ -72,10 +72,10 @@ class Work(Protocol):
         """Nothing is to be computed any more."""
 
 
-class Timing:
+class TimingOnly:
     """Nothing is trained."""
 
-    def average(self, job: Job, learners: Ints, weights: Floats) -> Floats:  # noqa: ARG002
+    def average(self, job: CycleWork, learners: Ints, weights: Floats) -> Floats:  # noqa: ARG002
         """No model, no loss."""
         return np.empty(0)
 
@@ -87,11 +87,11 @@ class Timing:
         """There is nothing to end."""
 
 
-class Training:
+class RealTraining:
     """Real training on real data, all learners one after another or many at once."""
 
     def __init__(
-        self, material: Material, stock: Stock, names: Sequence[str], *, one_by_one: bool
+        self, material: Material, stock: SampleIndex, names: Sequence[str], *, one_by_one: bool
     ) -> None:
         self._names = names
         self._task, self._trainer, self._stock = material.task, material.trainer, stock
@@ -105,16 +105,16 @@ class Training:
         self._lost = 0  # cycles in a row
         # Learners that a process of its own is for.
         self._least = 1 if one_by_one else batched.STACK
-        self._crew: Crew[Arrays, Part, tuple[Mean, Floats]] | None = None
+        self._crew: ForkPool[Arrays, WorkPart, tuple[Mean, Floats]] | None = None
 
-    def average(self, job: Job, learners: Ints, weights: Floats) -> Floats:
+    def average(self, job: CycleWork, learners: Ints, weights: Floats) -> Floats:
         """As `Work` says; in double precision, in an order that is always the same."""
         order = np.argsort(learners)
         shares = (weights / weights.sum())[order]
         places = np.searchsorted(job.learners, learners[order])
         split = _even(order.size, min(ceil(order.size / self._least), PARTS))
         crew = self._crew_for(len(split))
-        parts = (Part(job.some(places[at]), shares[at]) for at in split)
+        parts = (WorkPart(job.take(places[at]), shares[at]) for at in split)
         alone = map(partial(self._trained, self.parameters), parts)
         done = alone if crew is None else crew.map(self.parameters, parts)
         mean, losses = Mean(self._layout), np.empty(order.size)
@@ -150,7 +150,7 @@ class Training:
         if self._crew is not None:
             self._crew.close()
 
-    def _crew_for(self, parts: int) -> Crew[Arrays, Part, tuple[Mean, Floats]] | None:
+    def _crew_for(self, parts: int) -> ForkPool[Arrays, WorkPart, tuple[Mean, Floats]] | None:
         """Processes that train, where there is work for more than one, and forks are safe."""
         cores = cores_of(self._trainer)
         # What optimisers keep must stay in one process.
@@ -159,14 +159,14 @@ class Training:
             # Losses are few.
             room_bytes = Mean(self._layout).nbytes + (1 << 20)
             begin = train_on_one_thread
-            self._crew = Crew(self._trained, min(cores, parts), begin, room_bytes)
+            self._crew = ForkPool(self._trained, min(cores, parts), begin, room_bytes)
         return None if alone else self._crew
 
-    def _trained(self, start: Arrays, part: Part) -> tuple[Mean, Floats]:
+    def _trained(self, start: Arrays, part: WorkPart) -> tuple[Mean, Floats]:
         mean, losses = Mean(self._layout), np.empty(part.shares.size)
         learners, most = part.shares.size, batched.TALLER * batched.STACK
         for some in _even(learners, ceil(learners / most)):
-            for done in self._results(part.job.some(some), start):
+            for done in self._results(part.job.take(some), start):
                 places = some[done.places]
                 mean.add(part.shares[places], done.parameters)
                 losses[places] = done.loss
@@ -174,7 +174,7 @@ class Training:
                 del done
         return mean, losses
 
-    def _results(self, job: Job, start: Arrays) -> Iterator[batched.Results]:
+    def _results(self, job: CycleWork, start: Arrays) -> Iterator[batched.Results]:
         chance = Generators(self._task.seed, "train", job.cycle, job.learners)
         works = [self._work(job, chance, *each) for each in enumerate(job.shards)]
         alone = self._one_by_one or self._task.optimizer.keep
@@ -187,7 +187,7 @@ class Training:
                 yield batched.Results.of_one(place, self._trained_alone(job, place, start, work))
 
     def _together(
-        self, job: Job, start: Arrays, works: list[batched.Work]
+        self, job: CycleWork, start: Arrays, works: list[batched.Work]
     ) -> Iterator[batched.Results]:
         try:
             yield from batched.train_many(self._task, self._trainer, start, works)
@@ -200,12 +200,14 @@ class Training:
                 'one by one it can, by simulation.work = "train"'
             ) from error
 
-    def _trained_alone(self, job: Job, place: int, start: Arrays, work: batched.Work) -> Trained:
+    def _trained_alone(
+        self, job: CycleWork, place: int, start: Arrays, work: batched.Work
+    ) -> Trained:
         learner = int(job.learners[place])
         with _told(f"{self._names[learner]} could not train in cycle {job.cycle}"):
             return batched.train_one(self._trainer_of(learner), start, work)
 
-    def _work(self, job: Job, chance: Generators, place: int, shards: Ints) -> batched.Work:
+    def _work(self, job: CycleWork, chance: Generators, place: int, shards: Ints) -> batched.Work:
         return batched.Work(
             self._train,
             int(job.passes[place]),

@@ -23,11 +23,11 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
 from melisma.errors import MelismaWarning
-from melisma.simulation.compute.memory import keep_memory
+from melisma.simulation.compute.memory import keep_freed_memory
 
 Common = TypeVar("Common")
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 PR_SET_PDEATHSIG = 1  # of `prctl` in Linux
 SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
@@ -41,7 +41,7 @@ def can_fork() -> bool:
     return sys.platform == "linux" and alone
 
 
-class Crew(Generic[Common, Given, Made]):
+class ForkPool(Generic[Common, Item, Result]):
     """So many processes; `begin` is called once in each of them.
 
     Arrays that one makes go through the pipe, unless they find room in memory that both see.
@@ -49,15 +49,15 @@ class Crew(Generic[Common, Given, Made]):
 
     def __init__(
         self,
-        work: Callable[[Common, Given], Made],
+        work: Callable[[Common, Item], Result],
         size: int,
         begin: Callable[[], object] = lambda: None,
         room_bytes: int = 0,
     ) -> None:
         self._work = work
-        self._busy: dict[Connection, tuple[int, Given]] = {}
+        self._busy: dict[Connection, tuple[int, Item]] = {}
         self._lines, self._processes = list[Connection](), list[BaseProcess]()
-        self._stores: dict[Connection, Store] = {}
+        self._stores: dict[Connection, SharedBuffer] = {}
         context = multiprocessing.get_context("fork")
         with warnings.catch_warnings():
             # Threads of libraries that wait for work are not in the way of a process that has one.
@@ -65,7 +65,7 @@ class Crew(Generic[Common, Given, Made]):
             # Where no more can be forked, there are fewer.
             with suppress(OSError):
                 for _ in range(size):
-                    (here, there), store = context.Pipe(), Store(room_bytes)
+                    (here, there), store = context.Pipe(), SharedBuffer(room_bytes)
                     self._stores[here] = store
                     given = (os.getpid(), there, store, work, begin, [*self._lines, here])
                     process = context.Process(target=_serve, args=given, daemon=True)
@@ -79,7 +79,7 @@ class Crew(Generic[Common, Given, Made]):
                     self._lines.append(here)
                     self._processes.append(process)
 
-    def map(self, common: Common, given: Iterable[Given]) -> Iterator[Made]:
+    def map(self, common: Common, given: Iterable[Item]) -> Iterator[Result]:
         """What the work makes of each, in their order; what is common to all is sent once.
 
         What fails in a process, or with it, is tried once more in this one, and may fail here; if
@@ -94,8 +94,8 @@ class Crew(Generic[Common, Given, Made]):
                 line.close()
             self._busy = {}
 
-    def _mapped(self, common: Common, given: Iterable[Given]) -> Iterator[Made]:
-        left, made = enumerate(given), dict[int, Made]()
+    def _mapped(self, common: Common, given: Iterable[Item]) -> Iterator[Result]:
+        left, made = enumerate(given), dict[int, Result]()
         busy = self._busy
         wanted, free, new = 0, [*self._lines], {*self._lines}
         while True:
@@ -131,13 +131,13 @@ class Crew(Generic[Common, Given, Made]):
             process.join()
         self._lines, self._processes, self._stores = [], [], {}
 
-    def _heard(self, line: Connection, common: Common, given: Given) -> Made:
+    def _heard(self, line: Connection, common: Common, given: Item) -> Result:
         try:
             done, wrong = self._stores[line].read(line.recv())
         except (EOFError, OSError):
             done, wrong = (), "one of them is gone"
         if done:
-            found: Made = done[0]
+            found: Result = done[0]
             return found
         made = self._work(common, given)
         if self._lines:
@@ -147,7 +147,7 @@ class Crew(Generic[Common, Given, Made]):
         return made
 
 
-class Store:
+class SharedBuffer:
     """Memory that a process and those that it forks see, for what one leaves for another."""
 
     def __init__(self, size_bytes: int) -> None:
@@ -179,8 +179,8 @@ class Store:
 def _serve(
     parent: int,
     line: Connection,
-    store: Store,
-    work: Callable[[Common, Given], Made],
+    store: SharedBuffer,
+    work: Callable[[Common, Item], Result],
     begin: Callable[[], object],
     others: Sequence[Connection],
 ) -> None:
@@ -193,7 +193,7 @@ def _serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    keep_memory()
+    keep_freed_memory()
     begin()
     common: list[Common] = []
     # Until the parent is gone.

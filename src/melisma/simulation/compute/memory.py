@@ -24,7 +24,7 @@ TRIM_THRESHOLD, MMAP_MAX = -1, -4
 MOST_IDLE = (1 << 31) - 1
 
 
-def keep_memory() -> None:
+def keep_freed_memory() -> None:
     """Have what is freed stay with this process: to get it anew, page by page, takes long.
 
     A tenth to a fifth of the work with large arrays; for processes that only simulate, as a
@@ -39,7 +39,7 @@ def keep_memory() -> None:
 
 def check_memory(task: Task, fleet: Fleet) -> None:
     """`SettingError` if so much is not to be had."""
-    needed, free = needed_memory(task, fleet), free_memory()
+    needed, free = memory_needed_bytes(task, fleet), free_memory_bytes()
     if needed > free:
         raise SettingError(
             f"{fleet.learners:,} learners and {task.cycles} cycles need about "
@@ -48,7 +48,7 @@ def check_memory(task: Task, fleet: Fleet) -> None:
         )
 
 
-def needed_memory(task: Task, fleet: Fleet) -> float:
+def memory_needed_bytes(task: Task, fleet: Fleet) -> float:
     """Bytes that a run needs at its largest, roughly."""
     learners, dealt = fleet.learners, _dealt(task, fleet)
     held = 0.0
@@ -68,7 +68,7 @@ def _dealt(task: Task, fleet: Fleet) -> float:
     return float(np.minimum(asked, most).sum())
 
 
-def free_memory() -> float:
+def free_memory_bytes() -> float:
     """Bytes that this machine can still give away."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

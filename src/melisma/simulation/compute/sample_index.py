@@ -13,7 +13,7 @@ from melisma.learning.loaded_task import Material
 
 
 @dataclass(frozen=True, eq=False)
-class Stock:
+class SampleIndex:
     """The samples of each shard, with those of one device behind those of another.
 
     In parallelized learning there are no devices, and `own` is empty; `held_back` are samples that
@@ -21,11 +21,11 @@ class Stock:
     """
 
     parts: list[Ints]
-    own: Rows
+    local_sizes: Rows
     held_back: Ints
 
     @classmethod
-    def of(cls, material: Material, fleet: Fleet) -> "Stock":
+    def from_task(cls, material: Material, fleet: Fleet) -> "SampleIndex":
         """As it is live, sample by sample."""
         task, data = material.task, material.data
         if task.mode == "parallelized":
@@ -43,9 +43,9 @@ class Stock:
 
     @cached_property
     def _starts(self) -> Ints:
-        return self.own.starts
+        return self.local_sizes.starts
 
     def samples(self, learner: int, shards: Ints) -> Ints:
         """Those of these shards; in federated learning of those that lie on the learner."""
-        first = int(self._starts[learner]) if len(self.own) else 0
+        first = int(self._starts[learner]) if len(self.local_sizes) else 0
         return np.concatenate([self.parts[first + shard] for shard in shards.tolist()])

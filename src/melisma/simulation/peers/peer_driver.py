@@ -22,8 +22,8 @@ from melisma.peer.topology import Topology
 from melisma.runs.interruption import interruptible
 from melisma.runs.peer_report import NodeReport, Scored, Tally
 from melisma.simulation.faults import Fault
-from melisma.simulation.invariants import BrokenError
-from melisma.simulation.kernel import Agenda
+from melisma.simulation.invariants import InvariantError
+from melisma.simulation.kernel import EventQueue
 from melisma.simulation.peers.delays import Delays
 
 Made = Callable[[str, str], tuple[Node, Steps]]
@@ -85,7 +85,7 @@ class PeerDriver:
 
     def __init__(self, scene: PeerScene, watch: Watcher = lambda *_: None) -> None:
         self._scene, self._watch = scene, watch
-        self._agenda = Agenda()
+        self._agenda = EventQueue()
         self._number = {name: place for place, name in enumerate(scene.topology.names)}
         self._seats: dict[str, Seat] = {}
         self._lives: Counter[str] = Counter()
@@ -105,10 +105,10 @@ class PeerDriver:
             self._comes(name, self._scene.comes_s.get(name, 0.0))
         for fault in self._scene.faults:
             if fault.kind in ("crash", "vanish"):
-                for who in fault.who:
-                    self._agenda.add(fault.at_s, partial(self._dies, fault, who))
+                for who in fault.learners:
+                    self._agenda.schedule(fault.at_s, partial(self._dies, fault, who))
         with interruptible() as check:
-            while not self._over() and self._agenda.go_on():
+            while not self._over() and self._agenda.step():
                 check()
                 self._check_for_life()
         return [self._report(name) for name in self._scene.topology.names if name in self._seats]
@@ -117,7 +117,7 @@ class PeerDriver:
 
     def _comes(self, name: str, at_s: float) -> None:
         self._to_come += 1
-        self._agenda.add(at_s, partial(self._born, name))
+        self._agenda.schedule(at_s, partial(self._born, name))
 
     def _born(self, name: str) -> None:
         self._quiet = 0
@@ -126,7 +126,7 @@ class PeerDriver:
         node, steps = self._scene.made(name, f"{self._lives[name]:06}")
         clock = 1.0
         for fault in self._scene.faults:
-            if fault.kind == "clock" and self._number[name] in fault.who:
+            if fault.kind == "clock" and self._number[name] in fault.learners:
                 clock *= fault.by
         seat = self._seats[name] = Seat(node, steps, Tally(node), clock)
         self._do(seat, node.start(self._now_of(seat)))
@@ -164,7 +164,7 @@ class PeerDriver:
                 case commands.Send(to=to, message=message):
                     self._send(seat, to, message)
                 case commands.Wake(at_s=at_s):
-                    self._agenda.add(at_s / seat.clock, partial(self._wakes, seat))
+                    self._agenda.schedule(at_s / seat.clock, partial(self._wakes, seat))
                 case commands.Finish(why=why):
                     self._score(seat)
                     seat.outcome, seat.why = "failed" if why else "done", why
@@ -174,11 +174,11 @@ class PeerDriver:
         now_s = self._agenda.now_s
         seconds = self._scene.delays.steps(number, order.number, order.steps)
         for fault in self._scene.faults:
-            if fault.kind == "slow" and number in fault.who and _within(fault, now_s):
+            if fault.kind == "slow" and number in fault.learners and _within(fault, now_s):
                 seconds = seconds * fault.by
         seat.began_s, seat.taken = now_s, 0
         seat.ends_s = now_s + np.cumsum(seconds)
-        self._agenda.add(float(seat.ends_s[-1]), partial(self._computed, seat))
+        self._agenda.schedule(float(seat.ends_s[-1]), partial(self._computed, seat))
 
     def _computed(self, seat: Seat) -> None:
         if not seat.alive:
@@ -234,35 +234,35 @@ class PeerDriver:
             hit = (
                 fault.message == "report"
                 and fault.nth == sent
-                and self._number[sender] in fault.who
+                and self._number[sender] in fault.learners
             ) or (
                 fault.message == "order"
                 and fault.nth == arrived
-                and self._number.get(to, -1) in fault.who
+                and self._number.get(to, -1) in fault.learners
             )
             if hit and fault.kind == "lose":
                 seat.tally.sent(size_bytes)
                 delay_s += seat.node.me.patience_s / PATIENCE
             elif hit and fault.kind == "delay":
                 delay_s += fault.by
-            elif hit and fault.kind == "double":
+            elif hit and fault.kind == "duplicate":
                 seat.tally.sent(size_bytes)
                 again.append(fault.by)
         arrives_s = self._agenda.now_s + delay_s
         if self._flies(seat, to, message, arrives_s) > self._agenda.now_s + seat.node.me.patience_s:
             given_up_s = self._agenda.now_s + seat.node.me.patience_s
-            self._agenda.add(given_up_s, partial(self._gone, seat, to))
+            self._agenda.schedule(given_up_s, partial(self._gone, seat, to))
         for late_s in again:
             self._flies(seat, to, message, arrives_s + late_s)
 
     def _flies(self, seat: Seat, to: str, message: messages.Message, at_s: float) -> float:
         """When it arrives: later, if a partition is in the way."""
         for fault in sorted(self._scene.faults, key=lambda each: each.at_s):
-            if fault.kind == "part" and _within(fault, at_s):
-                sides = [self._number[name] in fault.who for name in (seat.node.me.name, to)]
+            if fault.kind == "partition" and _within(fault, at_s):
+                sides = [self._number[name] in fault.learners for name in (seat.node.me.name, to)]
                 at_s = fault.at_s + (fault.for_s or 0.0) if sides[0] != sides[1] else at_s
         self._flying += 1
-        self._agenda.add(at_s, partial(self._lands, seat, to, message, self._agenda.now_s))
+        self._agenda.schedule(at_s, partial(self._lands, seat, to, message, self._agenda.now_s))
         return at_s
 
     def _lands(self, sender: Seat, to: str, message: messages.Message, sent_s: float) -> None:
@@ -288,11 +288,11 @@ class PeerDriver:
             self._gone(sender, to)
         else:
             again = partial(self._arrives, sender, to, message, sent_s)
-            self._agenda.add(now_s + patience_s / PATIENCE, again)
+            self._agenda.schedule(now_s + patience_s / PATIENCE, again)
 
     def _corrupted(self, sender: str, update: messages.Update) -> messages.Update:
         for fault in self._scene.faults:
-            hit = fault.kind == "corrupt" and self._number[sender] in fault.who
+            hit = fault.kind == "corrupt" and self._number[sender] in fault.learners
             if hit and fault.nth == self._updates[sender]:
                 return msgspec.structs.replace(update, content=b"\xff" * 7)
         return update
@@ -312,7 +312,7 @@ class PeerDriver:
         waiting = [seat for seat in self._seats.values() if seat.alive]
         if not any(seat.node.computing for seat in waiting):
             names = ", ".join(seat.node.me.name for seat in waiting)
-            raise BrokenError(f"{names} wait for each other")
+            raise InvariantError(f"{names} wait for each other")
 
     def _report(self, name: str) -> NodeReport:
         seat = self._seats[name]

@@ -7,8 +7,8 @@ import msgspec
 
 from melisma.errors import MelismaError
 from melisma.peer.group import Peers
-from melisma.simulation.fault_search import Failure, shrunk
-from melisma.simulation.faults import Fault, written
+from melisma.simulation.fault_search import Failure, shrink
+from melisma.simulation.faults import Fault, format_faults
 from melisma.simulation.peers.peer_simulation import (
     PeerOptions,
     faults_of,
@@ -28,7 +28,7 @@ def soaked_peers(peers: Peers, options: PeerOptions, seeds: range) -> Iterator[F
 def _broken(peers: Peers, options: PeerOptions, faults: tuple[Fault, ...]) -> str:
     """What goes wrong that must not, or nothing."""
     try:
-        report = simulate_peers(peers, replace(options, faults=written(faults)))
+        report = simulate_peers(peers, replace(options, faults=format_faults(faults)))
     except MelismaError as error:
         return str(error)
     except Exception as error:  # noqa: BLE001 - whatever a machine raises is a finding
@@ -38,5 +38,5 @@ def _broken(peers: Peers, options: PeerOptions, faults: tuple[Fault, ...]) -> st
 
 
 def _shortest(peers: Peers, options: PeerOptions, seed: int, faults: tuple[Fault, ...]) -> Failure:
-    fewest = tuple(shrunk(faults, lambda some: bool(_broken(peers, options, some))))
+    fewest = tuple(shrink(faults, lambda some: bool(_broken(peers, options, some))))
     return Failure(seed, fewest, _broken(peers, options, fewest))

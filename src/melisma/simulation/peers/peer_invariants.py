@@ -15,7 +15,7 @@ from melisma.peer.gossip import GossipNode
 from melisma.peer.node import Commands, Node
 from melisma.peer.round_nodes import Rounds
 from melisma.runs.peer_report import NodeReport
-from melisma.simulation.invariants import BrokenError
+from melisma.simulation.invariants import InvariantError
 
 Life = tuple[str, str]
 
@@ -112,4 +112,4 @@ class PeerBooks:
 
 def _expect(holds: bool, at_s: float, what: str) -> None:
     if not holds:
-        raise BrokenError(f"at {at_s:g} s {what}")
+        raise InvariantError(f"at {at_s:g} s {what}")

@@ -19,7 +19,7 @@ from melisma.peer.node import Commands, Node
 from melisma.runs.folder import made as made_folder
 from melisma.runs.folder import written
 from melisma.runs.peer_report import PeerReport
-from melisma.simulation.faults import Fault, drawn_faults, read_faults
+from melisma.simulation.faults import Fault, parse_faults, random_faults
 from melisma.simulation.peers.delays import Delays
 from melisma.simulation.peers.peer_driver import PeerDriver, PeerScene, Watcher
 from melisma.simulation.peers.peer_invariants import PeerBooks
@@ -117,8 +117,8 @@ def faults_of(said: str | int, peers: Peers, delays: Delays) -> tuple[Fault, ...
     count = len(peers.topology.names)
     if isinstance(said, int) or said.isdecimal():
         until_s = peers.group.iterations * float(np.mean(delays.step_s))
-        return drawn_faults(generator(int(said), "faults"), count, until_s)
-    return read_faults(said, count)
+        return random_faults(generator(int(said), "faults"), count, until_s)
+    return parse_faults(said, count)
 
 
 def _weight(peers: Peers) -> int:

@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 from melisma.runs.report import Report
 from melisma.runs.trace import Step
-from melisma.simulation.compute.compute import Timing
+from melisma.simulation.compute.compute import TimingOnly
 from melisma.simulation.driver import Driver
-from melisma.simulation.fault_search import replay, soaked
-from melisma.simulation.scenario import Scene, with_faults
-from melisma.simulation.simulation import Options, stage
+from melisma.simulation.fault_search import replay_command, search_faults
+from melisma.simulation.scenario import Scenario, with_random_faults
+from melisma.simulation.simulation import SimulationOptions, prepare
 
-FOLDER = Path("examples/soak")
-PAGE = Path("docs/simulation/figures/soak.md")
+FOLDER = Path("examples/faults")
+PAGE = Path("docs/simulation/figures/faults.md")
 MODES = ("parallelized", "federated")
 SCHEMES = ("equal", "proportional", "synchronous", "staleness", "dab")
 LEARNERS = (2, 3, 5, 8)
@@ -48,22 +48,26 @@ class Found(NamedTuple):
     ends: Counter[str]
 
 
-def soak(cell: Cell) -> Found:
+def search(cell: Cell) -> Found:
     """All schedules of a cell."""
     files = FOLDER / f"{cell.mode}.toml", FOLDER / "fleet.toml"
-    options = Options(scheme=cell.scheme, learners=cell.learners)
-    found = soaked(lambda seed: stage(*files, replace(options, seed=seed)).scene, cell.seeds)
-    broken = tuple(f"{each.what}: {replay(files, options, each)}" for each in found if each)
+    options = SimulationOptions(scheme=cell.scheme, learners=cell.learners)
+    found = search_faults(
+        lambda seed: prepare(*files, replace(options, seed=seed)).scenario, cell.seeds
+    )
+    broken = tuple(
+        f"{each.violation}: {replay_command(files, options, each)}" for each in found if each
+    )
     ends: Counter[str] = Counter()
     for seed in cell.seeds[:: max(1, len(cell.seeds) // 20)]:
-        ends += _ends(stage(*files, replace(options, seed=seed)).scene, seed)
+        ends += _ends(prepare(*files, replace(options, seed=seed)).scenario, seed)
     return Found(cell.mode, cell.scheme, len(cell.seeds), broken, ends)
 
 
-def _ends(scene: Scene, seed: int) -> Counter[str]:
+def _ends(scene: Scenario, seed: int) -> Counter[str]:
     """How the work of a run ended: that faults do something at all."""
     steps: list[Step] = []
-    Driver(with_faults(scene, seed), Timing(), steps.append).run()
+    Driver(with_random_faults(scene, seed), TimingOnly(), steps.append).run()
     report = Report.of(steps)
     return Counter(each.status for cycle in report.cycles for each in cycle.assignments)
 
@@ -100,7 +104,7 @@ def main(schedules: int = ALL) -> int:
     began, found = time.monotonic(), list[Found]()
     with ProcessPoolExecutor(2) as pool:
         work = [Cell(*cell, range(n * each, (n + 1) * each)) for n, cell in enumerate(cells)]
-        for result in pool.map(soak, work):
+        for result in pool.map(search, work):
             found.append(result)
             sys.stdout.write("".join(f"{one}\n" for one in result.broken))
     text = page(found, time.monotonic() - began)
