@@ -165,7 +165,7 @@ def test_a_bad_file_is_named_with_its_key(
 def test_what_does_not_fit_into_memory_is_said_before_it_begins(
     melisma: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "free_memory", lambda: 1e9)
+    monkeypatch.setattr(memory, "free_memory_bytes", lambda: 1e9)
     code, out, err = melisma("--learners", "2000000")
     assert (code, out) == (2, "")
     assert "task.toml: task: 2,000,000 learners and 2 cycles need about" in err

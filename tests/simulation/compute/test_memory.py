@@ -12,7 +12,7 @@ import pytest
 FAULTS = """
 import resource
 import numpy as np
-from melisma.simulation.compute.memory import keep_memory
+from melisma.simulation.compute.memory import keep_freed_memory
 {}
 for _ in range(20):
     np.ones(10_000_000)
@@ -21,7 +21,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
 PEAK = """
 import json
 from pathlib import Path
-from melisma.simulation.compute.memory import keep_memory, needed_memory
+from melisma.simulation.compute.memory import keep_freed_memory, memory_needed_bytes
 from melisma.simulation.simulation import play, stage
 
 def peak_bytes():
@@ -29,11 +29,11 @@ def peak_bytes():
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(dict(line.split(":") for line in lines)["VmHWM"].split()[0])
 
-keep_memory()
+keep_freed_memory()
 before = peak_bytes()
 staged = stage("task.toml", "fleet.toml")
 report = play(staged)
-needed = needed_memory(staged.scene.task, staged.scene.fleet)
+needed = memory_needed_bytes(staged.scene.task, staged.scene.fleet)
 print(json.dumps([report.outcome, peak_bytes() - before, needed]))
 """
 TASK = """
@@ -85,7 +85,7 @@ def test_memory_that_is_kept_is_not_fetched_again() -> None:
     # Twenty times 80 MB are 390,625 pages of 4 kB, the first time 19,532 of them.
     kept, fetched = (
         int(said(FAULTS.format(first), NUMPY_MADVISE_HUGEPAGE="0"))
-        for first in ("keep_memory()", "pass")
+        for first in ("keep_freed_memory()", "pass")
     )
     assert kept < 0.3 * fetched
 
