@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: the comparison of RPC systems, or what else can be measured here."""
+"""`python -m benchmarks NAME`: run one benchmark, print its tables and save its figures."""
 
 import argparse
 import importlib
@@ -8,20 +8,29 @@ import signal
 import sys
 from pathlib import Path
 
-from benchmarks import environments
+from benchmarks.harness import environments
 
-WHAT = ("rpc", "http_stack", "staleness", "feel", "med", "live", "simulation", "decentralised")
+MODULES = {
+    "rpc": "axon.rpc",
+    "http_stack": "axon.http_stack",
+    "staleness": "allocation.staleness",
+    "feel": "allocation.feel",
+    "med": "allocation.med",
+    "live": "live.live",
+    "simulation": "simulation.simulation",
+    "decentralised": "peer.decentralised",
+}
 RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
-    """Run one comparison, print its tables, write its JSON file."""
-    # A terminated run must leave its `with` blocks too, or servers would stay behind.
+    """Run one benchmark, print its tables, write its JSON file."""
+    # Exit through the `with` blocks on SIGTERM too, so that no server is left running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = _options()
     if options.what == "http_stack":
-        _continue_in(environments.python(environments.PEERS))
-    benchmark = importlib.import_module(f"benchmarks.{options.what}")
+        _continue_in(environments.python(environments.RPC))
+    benchmark = importlib.import_module(f"benchmarks.{MODULES[options.what]}")
     figures = benchmark.run(quick=options.quick, only=tuple(options.only))
     path = options.json or RESULTS / f"{options.what}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -30,7 +39,7 @@ def main() -> None:
 
 
 def _continue_in(python: str) -> None:
-    """Run on as the same command in the interpreter that has the HTTP stacks."""
+    """Restart this command in the interpreter that has the HTTP stacks installed."""
     if sys.prefix != str(Path(python).parents[1]):
         os.execv(python, [python, "-m", "benchmarks", *sys.argv[1:]])
 
@@ -41,16 +50,16 @@ def _options() -> argparse.Namespace:
         "what",
         nargs="?",
         default="rpc",
-        choices=WHAT,
+        choices=tuple(MODULES),
     )
-    parser.add_argument("--json", type=Path, metavar="PATH", help="where the figures go")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="file for the figures")
     parser.add_argument("--quick", action="store_true", help="one round, for a first look")
     parser.add_argument(
         "--only",
         nargs="+",
         default=[],
         metavar="NAME",
-        help="these alone: modules of benchmarks/peers or stacks, or parts of the last three",
+        help="run only these modules of competitors/ or axon/stacks/, or these parts",
     )
     return parser.parse_args()
 

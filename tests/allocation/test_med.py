@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize, sparse
 
-from benchmarks.med_instances import instance, with_budget
+from benchmarks.allocation.med_instances import instance, with_budget
 from melisma.allocation.med import cheapest, curves, diagnosis, levels, med, solver
 from melisma.allocation.med.learner_classes import kinds_of
 from melisma.allocation.med.levels import soonest

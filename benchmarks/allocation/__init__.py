@@ -1,0 +1,1 @@
+"""Staleness, MED and FEEL beside general solvers."""

@@ -1,0 +1,191 @@
+"""What the least staleness costs to find: exactly, and by the two methods of the paper.
+
+Fleets are random: costs log-normal around the paper's own, spread by a factor of about three, on
+average 50 shards a learner; with and without bounds on them and shards that learners hold. The
+relaxation is solved by SciPy's SLSQP with analytic gradients, from shares in proportion to speed,
+in two forms: `numerical` as melisma has it, with the updates eliminated and one window for all,
+and as problem (8) of the paper states it, with shares, updates and every pair of learners.
+All run in this process in one thread; figures are medians of processor time.
+"""
+
+import os
+import resource
+import statistics
+import sys
+from collections.abc import Callable
+from itertools import combinations, pairwise
+from typing import Any
+
+# Settled when NumPy is imported: one thread, or the solver's idle ones count as processor time.
+os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+
+import numpy as np
+from scipy.optimize import minimize
+
+from benchmarks.harness import machine, table
+from benchmarks.harness.effort import peak_mb, timed
+from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
+from melisma.allocation.shares import by_weight
+from melisma.allocation.staleness import staleness
+from melisma.allocation.staleness.relaxed import relaxed_updates
+
+PACKAGES = ["melisma", "numpy", "scipy"]
+SIZES = (20, 100, 1_000, 10_000, 100_000, 1_000_000)
+# Larger ones would take minutes an instance.
+UP_TO = {"numerical": 100, "as stated": 100, "sai": 10_000}
+QUICK_UP_TO = {"numerical": 20, "as stated": 20, "sai": 1_000}
+# What takes minutes is seen once.
+SLOW = {"as stated": 100}
+COLUMNS = [
+    "exact ms",
+    "peak MB",
+    "numerical ms",
+    "as stated ms",
+    "sai ms",
+    "numerical / exact",
+    "as stated / exact",
+    "sai / exact",
+    "staleness",
+    "of numerical",
+    "of sai",
+]
+KINDS = ("free", "bounds and held shards")
+
+
+def run(quick: bool = False, only: tuple[str, ...] = ()) -> dict[str, object]:
+    """Measure every size and kind; print the tables; return what goes to the JSON file."""
+    described = machine.describe(PACKAGES)
+    print(machine.summary(described))
+    result: dict[str, Any] = {"machine": described, "kinds": {}, "growth": {}}
+    for kind in KINDS:
+        rows = {}
+        for size in SIZES:
+            if not only or str(size) in only:
+                print(f"  {size} learners, {kind}", file=sys.stderr)
+                rows[f"{size:,}"] = _row(size, kind, quick)
+        result["kinds"][kind] = rows
+        result["growth"][kind] = _growth(rows)
+    result["process_peak_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, 1)
+    report(result)
+    return result
+
+
+def report(result: dict[str, Any]) -> None:
+    """Print the figures of each kind and how they grow."""
+    for kind, rows in result["kinds"].items():
+        print(f"\n{kind}: processor time to plan one cycle; memory beside the problem itself")
+        print(table.render(COLUMNS, rows))
+        for step, factor in result["growth"][kind].items():
+            print(f"{step}: {factor} x the time")
+    print(f"\npeak memory of the whole process: {result['process_peak_mb']} MB")
+
+
+def fleet(learners: int, kind: str, seed: int) -> CycleProblem:
+    """Learners of very different speed that can just do what is asked of them."""
+    rng = np.random.default_rng([learners, seed])
+    shards = 50 * learners
+    bounds: dict[str, Any] = {}
+    if kind != "free":
+        bounds["min_shards"] = rng.integers(1, 11, learners)
+        bounds["max_shards"] = rng.integers(50, 201, learners)
+        bounds["held"] = rng.integers(0, 101, learners)
+    train_s = 0.01 * np.exp(rng.normal(0.0, 1.0, learners))
+    return CycleProblem(
+        # Beyond this nobody could train its least share once.
+        train_s=np.minimum(train_s, 0.5),
+        ship_s=0.002 * np.exp(rng.normal(0.0, 1.0, learners)),
+        fixed_s=rng.uniform(0.1, 1.0, learners),
+        deadline_s=10.0,
+        shards=shards,
+        **bounds,
+    )
+
+
+def _row(size: int, kind: str, quick: bool) -> dict[str, float]:
+    limits = QUICK_UP_TO if quick else UP_TO
+    visits: list[dict[str, float]] = []
+    for seed in range(2 if quick else 5):
+        problem = fleet(size, kind, seed)
+        plan, exact_s = timed(lambda p=problem: staleness(p), 5 if size <= 10_000 else 1)
+        figures = {
+            "exact ms": exact_s * 1e3,
+            "peak MB": peak_mb(lambda p=problem: staleness(p)),
+            "staleness": plan.max_staleness,
+        }
+        for method, limit in limits.items():
+            if size > limit or (size >= SLOW.get(method, size + 1) and seed):
+                continue
+            found, taken_s = timed(lambda p=problem, m=method: METHODS[m](p), 1)
+            figures[f"{method} ms"] = taken_s * 1e3
+            if isinstance(found, CyclePlan):
+                figures[f"of {method}"] = found.max_staleness
+        visits.append(figures)
+    row = {
+        name: round(statistics.median(v[name] for v in visits if name in v), 3)
+        for name in visits[0]
+    }
+    for method in limits:
+        if f"{method} ms" in row:
+            row[f"{method} / exact"] = round(row[f"{method} ms"] / row["exact ms"], 1)
+    row["worst exact ms"] = round(max(v["exact ms"] for v in visits), 3)
+    return row
+
+
+def _growth(rows: dict[str, dict[str, float]]) -> dict[str, float]:
+    """How much longer a plan takes from each size to the next."""
+    return {
+        f"{small} to {large} learners": round(rows[large]["exact ms"] / rows[small]["exact ms"], 1)
+        for small, large in pairwise(rows)
+    }
+
+
+def _as_stated(problem: CycleProblem) -> object:
+    """Problem (8): shares, updates and z as variables; z bounds every pair of updates."""
+    k, unit = problem.learners, problem.shards / problem.learners
+    pairs = np.array(list(combinations(range(k), 2)))
+    rows = np.arange(len(pairs))
+    first = by_weight(problem, 1 / (problem.ship_s + problem.train_s)).astype(float)
+    scale = float(relaxed_updates(problem, first).mean())
+    differ = np.zeros((2 * len(pairs), 2 * k + 1))
+    for sign, part in ((1, rows), (-1, len(pairs) + rows)):
+        differ[part, k + pairs[:, 0]], differ[part, k + pairs[:, 1]] = -sign, sign
+    differ[:, -1] = 1.0
+
+    def times(x: Any) -> Any:
+        shares, updates = x[:k] * unit, x[k:-1] * scale
+        shipped = np.maximum(shares - problem.held, 0)
+        busy = problem.fixed_s + problem.ship_s * shipped + problem.train_s * updates * shares
+        return np.append(busy / problem.deadline_s - 1, x[:k].sum() / k - 1)
+
+    def times_slope(x: Any) -> Any:
+        shares, updates = x[:k] * unit, x[k:-1] * scale
+        slope = np.zeros((k + 1, 2 * k + 1))
+        shipping = np.where(shares >= problem.held, problem.ship_s, 0.0)
+        at = np.arange(k)
+        slope[at, at] = (shipping + problem.train_s * updates) * unit / problem.deadline_s
+        slope[at, k + at] = problem.train_s * shares * scale / problem.deadline_s
+        slope[-1, :k] = 1 / k
+        return slope
+
+    start = np.concatenate([first / unit, relaxed_updates(problem, first) / scale, [0.0]])
+    start[-1] = np.ptp(start[k:-1])
+    bounds = [*zip(problem.min_shards / unit, problem.max_shards / unit, strict=True)]
+    return minimize(
+        lambda x: x[-1],
+        start,
+        jac=lambda _: np.append(np.zeros(2 * k), 1.0),
+        bounds=bounds + [(0.0, None)] * (k + 1),
+        constraints=[
+            {"type": "eq", "fun": times, "jac": times_slope},
+            {"type": "ineq", "fun": lambda x: differ @ x, "jac": lambda _: differ},
+        ],
+        method="SLSQP",
+        options={"maxiter": 200, "ftol": 1e-9},
+    )
+
+
+METHODS: dict[str, Callable[[CycleProblem], object]] = {
+    "numerical": lambda problem: staleness(problem, method="numerical"),
+    "as stated": _as_stated,
+    "sai": lambda problem: staleness(problem, method="sai"),
+}

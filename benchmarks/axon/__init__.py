@@ -1,0 +1,1 @@
+"""Remote calls beside other RPC systems and HTTP stacks."""

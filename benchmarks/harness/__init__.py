@@ -1,0 +1,1 @@
+"""Processes, environments, timing, tables and documentation pages for all benchmarks."""

@@ -1,0 +1,1 @@
+"""Runs with processes on this machine beside Flower."""

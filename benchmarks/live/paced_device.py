@@ -1,0 +1,72 @@
+"""One emulated device in a process of its own: paced work for some seconds, or a shaped fetch."""
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from melisma import axon
+from melisma.live.learner.device import Device, Emulated
+
+PACED_S = 5.0
+FETCHED_BYTES = {15e6: 4_000_000, 300e6: 60_000_000}
+FAST, SIDE = 1e15, 128
+
+
+def pace(share: float, seconds: float) -> dict[str, float]:
+    """Pieces of work of about a batch each, and a rest after each."""
+    device = Device(Emulated(share, FAST, 0.0))
+    one = np.ones((SIDE, SIDE), np.float32)
+    for _ in range(50):
+        one @ one
+    device.begin_work()
+    began, used_before_s, pieces = time.monotonic(), time.process_time(), 0
+    while time.monotonic() < began + seconds:
+        for _ in range(10):
+            one @ one
+        pieces += 1
+        device.rest()
+    passed_s = time.monotonic() - began
+    return {
+        "passed_s": passed_s,
+        "used_s": time.process_time() - used_before_s,
+        "pieces": pieces,
+    }
+
+
+def link(bps: float, size_bytes: int) -> dict[str, float]:
+    """One file, fetched as a learner fetches; served by another thread of this process."""
+    with TemporaryDirectory(prefix="beside-link-") as name:
+        path = Path(name) / "file"
+        path.write_bytes(bytes(size_bytes))
+        return asyncio.run(_served(path, Device(Emulated(1.0, bps, 0.0))))
+
+
+async def _served(path: Path, device: Device) -> dict[str, float]:
+    async with axon.Worker(port=0, files=lambda _: path).listening() as address:
+        return await asyncio.to_thread(_fetched, address, device)
+
+
+def _fetched(address: str, device: Device) -> dict[str, float]:
+    orchestrator, total_bytes = axon.connect(address), 0
+    began = time.monotonic()
+    device.begin_transfer()
+    for piece in axon.fetch(orchestrator, "file", 0):
+        device.passed(len(piece))
+        total_bytes += len(piece)
+    return {"passed_s": time.monotonic() - began, "bytes": total_bytes}
+
+
+def main() -> None:
+    """`python -m benchmarks.live.paced_device pace SHARE SECONDS` or `link BPS BYTES`."""
+    what, rate, amount = sys.argv[1:]
+    found = pace(float(rate), float(amount)) if what == "pace" else link(float(rate), int(amount))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Training without an orchestrator beside p2pfl."""

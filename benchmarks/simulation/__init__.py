@@ -1,0 +1,1 @@
+"""Virtual time beside Flower, pfl-research and a plain loop."""

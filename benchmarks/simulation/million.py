@@ -1,0 +1,122 @@
+"""Time alone, of up to a million learners: `melisma simulate` in processes of their own.
+
+Ten cycles by DAB on phones and Raspberry Pis, each a little different; seconds are those of the
+whole process, from its start to its end.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from benchmarks.harness import processes
+
+CYCLES, SHARD_SAMPLES, LIMIT_S = 10, 50, 900.0
+SIZES = (10_000, 100_000, 1_000_000)
+TRACED = 100_000
+"""A trace is written for so many: that of a million learners would be several gigabytes."""
+FLEET = """
+[fleet]
+[[fleet.group]]
+count = 600
+profile = "phone"
+spread = { compute = 0.3, bandwidth_bps = 0.5 }
+[[fleet.group]]
+count = 400
+profile = "raspberry-pi-4"
+spread = { compute = 0.3, bandwidth_bps = 0.5 }
+"""
+TASK = """
+[task]
+name = "million"
+model = "twonn"
+data = "mnist"
+mode = "{mode}"
+scheme = "dab"
+passes = 5
+{bound}deadline_s = 30.0
+cycles = {cycles}
+shard_samples = {shard_samples}
+batch = 32
+[task.sizes]
+samples = {samples}
+[task.simulation]
+work = "timing"
+"""
+COLUMNS = ["seconds", "peak GB", "µs a learner and cycle", "trace MB"]
+
+
+class Kind(NamedTuple):
+    """Shards for each learner, and what else the task says."""
+
+    shards: int
+    bound: str = ""
+
+
+# Without a bound DAB hands each learner all that it asks for, whoever else has it: hundreds of
+# shards a learner, and in a small fleet all there are.
+KINDS = {"federated": Kind(8), "parallelized": Kind(5, "max_shards = 5\n")}
+
+
+def name_of(kind: str, learners: int, traced: bool = False) -> str:
+    """The name of a row."""
+    return f"{kind}, {learners:,}" + (", with its trace" if traced else "")
+
+
+def growth(kind: str, part: Mapping[str, Any]) -> float:
+    """Seconds a learner at a million, beside those at a tenth of it."""
+    rows, most = part["rows"], SIZES[-1]
+    large, small = (rows[name_of(kind, size)]["seconds"] for size in (most, most // 10))
+    return float(large / small / 10)
+
+
+def measure(quick: bool) -> dict[str, Any]:
+    """Both kinds in each size, and one size with its trace."""
+    rows = {}
+    for kind in KINDS:
+        for learners in SIZES[:1] if quick else SIZES:
+            rows[name_of(kind, learners)] = _run(kind, learners, traced=False)
+        traced = SIZES[0] if quick else TRACED
+        rows[name_of(kind, traced, traced=True)] = _run(kind, traced, traced=True)
+    return {"rows": rows, "own_s": 0.0}
+
+
+def _run(kind: str, learners: int, *, traced: bool) -> dict[str, float]:
+    with TemporaryDirectory(prefix="beside-million-") as name:
+        folder = Path(name)
+        task, fleet, used = (folder / file for file in ("task.toml", "fleet.toml", "used.json"))
+        task.write_text(_task(kind, learners))
+        fleet.write_text(FLEET)
+        command = ["simulate", str(task), "--fleet", str(fleet), "--learners", str(learners)]
+        command += ["--out", str(folder / "out")] if traced else []
+        began = time.monotonic()
+        _called([str(used), *command, "--json"])
+        seconds = time.monotonic() - began
+        row = {
+            "seconds": round(seconds, 2),
+            "peak GB": round(json.loads(used.read_text())["peak_bytes"] / 1e9, 3),
+            "µs a learner and cycle": round(1e6 * seconds / learners / CYCLES, 2),
+        }
+        trace = folder / "out" / "trace.jsonl"
+        return row | ({"trace MB": round(trace.stat().st_size / 1e6, 1)} if traced else {})
+
+
+def _task(kind: str, learners: int) -> str:
+    shards, bound = KINDS[kind]
+    samples = learners * shards * SHARD_SAMPLES
+    return TASK.format(
+        mode=kind,
+        bound=bound,
+        cycles=CYCLES,
+        shard_samples=SHARD_SAMPLES,
+        samples=samples,
+    )
+
+
+def _called(arguments: list[str]) -> None:
+    printed = processes.said(["-m", "benchmarks.simulation.measured_command", *arguments], LIMIT_S)
+    cycles = json.loads(printed)["cycles"]
+    if len(cycles) != CYCLES or any(cycle["ending"] != "averaged" for cycle in cycles):
+        raise RuntimeError(f"not every cycle ended with a model: {printed[-600:]}")

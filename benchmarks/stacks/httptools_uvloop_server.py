@@ -1,9 +1,0 @@
-"""The bare httptools protocol on uvloop's event loop."""
-
-import uvloop
-
-from benchmarks.stacks.httptools_server import run
-
-
-def serve(port: int) -> None:
-    uvloop.run(run(port))

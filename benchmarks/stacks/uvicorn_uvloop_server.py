@@ -1,7 +1,0 @@
-"""uvicorn as before, on uvloop's event loop."""
-
-from benchmarks.stacks import uvicorn_server
-
-
-def serve(port: int) -> None:
-    uvicorn_server.serve(port, loop="uvloop")
