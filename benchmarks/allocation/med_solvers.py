@@ -1,7 +1,8 @@
 """MED as the textbook program, with big-M, by a general solver: one problem in, one answer out.
 
-`python -m benchmarks.allocation.med_solvers highs` reads a problem as JSON from standard input and prints the
-seconds it took, the sum and the bound. Each solver runs in a process of its own, single-threaded.
+`python -m benchmarks.allocation.med_solvers highs` reads a problem as JSON from
+standard input and prints the seconds it took, the sum and the bound. Each solver runs in a process
+of its own, single-threaded.
 """
 
 import importlib

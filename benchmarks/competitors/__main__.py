@@ -1,7 +1,8 @@
 """One end of one peer, in a process of its own.
 
 `python -m benchmarks.competitors serve MODULE` prints its address once it listens;
-`python -m benchmarks.competitors measure MODULE ADDRESS [--quick]` prints one round's figures as JSON.
+`python -m benchmarks.competitors measure MODULE ADDRESS [--quick]` prints the figures of one
+round as JSON.
 """
 
 import asyncio

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.live import melisma_run
+from benchmarks.live import flower_deployment, melisma_run
 from melisma.learning.data.datasets import load
 
 GOAL, LEARNERS, TIMES, LIMIT_S = 0.9, 4, 3, 300.0

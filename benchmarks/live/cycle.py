@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from benchmarks.live import melisma_run
+from benchmarks.live import flower_deployment, melisma_run
 
 # Name: bytes of the model, our cycles, and Flower's rounds and clients.
 SIZES = {"4 KB": (4_096, 50, 5, 4), "40 MB": (40_000_000, 20, 4, 1)}
