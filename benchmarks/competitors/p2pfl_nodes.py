@@ -1,8 +1,8 @@
 """p2pfl: one node in a process of its own, its gossip and FedAvg over TCP, training by Lightning.
 
 `python -m benchmarks.competitors.p2pfl_nodes ORDER.json PLACE` trains and writes the accuracy
-after each round and the bytes that the node had sent by then. Bytes are those of its messages as it hands
-them to sockets, neither encrypted nor with metrics (`simulation`, its default).
+after each round and the bytes that the node had sent by then. Bytes are those of its messages as
+it hands them to sockets, neither encrypted nor with metrics (`simulation`, its default).
 
 For each round p2pfl connects all that train with each other, and takes what was not there before
 down again. All are connected from the beginning here: of a ring, a node that is late sends the
