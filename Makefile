@@ -41,7 +41,7 @@ bench: $(DEV)  ## Measure; ARGS goes to the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
 
 fault-search: $(DEV)  ## Check ten thousand random fault schedules; ARGS may be another number
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fault_search $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.simulation.fault_search $(ARGS)
 
 docs: $(DEV)  ## Build the HTML pages into build/docs
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs build/docs
