@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from melisma import axon
-from melisma.live.learner.device import Device, Emulated
+from melisma.live.learner.device import Device, EmulatedDevice
 
 PACED_S = 5.0
 FETCHED_BYTES = {15e6: 4_000_000, 300e6: 60_000_000}
@@ -19,17 +19,17 @@ FAST, SIDE = 1e15, 128
 
 def pace(share: float, seconds: float) -> dict[str, float]:
     """Pieces of work of about a batch each, and a rest after each."""
-    device = Device(Emulated(share, FAST, 0.0))
+    device = Device(EmulatedDevice(share, FAST, 0.0))
     one = np.ones((SIDE, SIDE), np.float32)
     for _ in range(50):
         one @ one
-    device.begin_work()
+    device.start_compute()
     began, used_before_s, pieces = time.monotonic(), time.process_time(), 0
     while time.monotonic() < began + seconds:
         for _ in range(10):
             one @ one
         pieces += 1
-        device.rest()
+        device.throttle()
     passed_s = time.monotonic() - began
     return {
         "passed_s": passed_s,
@@ -43,7 +43,7 @@ def link(bps: float, size_bytes: int) -> dict[str, float]:
     with TemporaryDirectory(prefix="beside-link-") as name:
         path = Path(name) / "file"
         path.write_bytes(bytes(size_bytes))
-        return asyncio.run(_served(path, Device(Emulated(1.0, bps, 0.0))))
+        return asyncio.run(_served(path, Device(EmulatedDevice(1.0, bps, 0.0))))
 
 
 async def _served(path: Path, device: Device) -> dict[str, float]:
@@ -54,9 +54,9 @@ async def _served(path: Path, device: Device) -> dict[str, float]:
 def _fetched(address: str, device: Device) -> dict[str, float]:
     orchestrator, total_bytes = axon.connect(address), 0
     began = time.monotonic()
-    device.begin_transfer()
+    device.start_transfer()
     for piece in axon.fetch(orchestrator, "file", 0):
-        device.passed(len(piece))
+        device.add_bytes(len(piece))
         total_bytes += len(piece)
     return {"passed_s": time.monotonic() - began, "bytes": total_bytes}
 

@@ -13,13 +13,13 @@ from click.testing import CliRunner, Result
 from melisma.cli.compare import command
 from melisma.errors import SettingError
 from melisma.simulation.faults import parse_faults
-from tests.live import small
+from tests.live import tiny_task
 
 TASK = """
 [task]
 name = "blobs"
-model = "small:Linear"
-data = "small:blobs"
+model = "tiny_task:Linear"
+data = "tiny_task:blobs"
 passes = 2
 deadline_s = 2.0
 cycles = 3
@@ -45,7 +45,7 @@ bandwidth_bps = 1e6
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a task, a fleet, and a model of one's own beside them."""
-    shutil.copy(small.__file__, tmp_path / "small.py")
+    shutil.copy(tiny_task.__file__, tmp_path / "tiny_task.py")
     (tmp_path / "task.toml").write_text(TASK)
     (tmp_path / "fleet.toml").write_text(FLEET)
     monkeypatch.chdir(tmp_path)

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.live import small
+from tests.live import tiny_task
 
 MELISMA = [sys.executable, "-c", "from melisma.cli import main; main()", "run"]
 TASK = """
 [task]
 name = "blobs"
-model = "small:Linear"
-data = "small:blobs"
+model = "tiny_task:Linear"
+data = "tiny_task:blobs"
 passes = 2
 deadline_s = 6.0
 cycles = 2
@@ -43,7 +43,7 @@ bandwidth_bps = 80e6
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A folder with a task, a fleet, and a model of one's own beside them."""
-    shutil.copy(small.__file__, tmp_path / "small.py")
+    shutil.copy(tiny_task.__file__, tmp_path / "tiny_task.py")
     (tmp_path / "task.toml").write_text(TASK)
     (tmp_path / "fleet.toml").write_text(FLEET)
     return tmp_path
@@ -114,9 +114,9 @@ def test_another_scheme_can_be_asked_for(place: Path) -> None:
         (("task.toml", "passes = 2", "pases = 2"), ["task.toml", "pases"]),
         (("task.toml", "cycles = 2", 'cycles = "two"'), ["task.toml", "cycles"]),
         (("task.toml", "deadline_s = 6.0", "deadline_s = 0"), ["task.toml", "deadline_s"]),
-        (("task.toml", "small:Linear", "small:Curved"), ["small:Curved"]),
-        (("task.toml", "small:Linear", "twonn"), ["does not fit the data"]),
-        (("task.toml", "small:blobs", "letters"), ["letters", "mnist"]),
+        (("task.toml", "tiny_task:Linear", "tiny_task:Curved"), ["tiny_task:Curved"]),
+        (("task.toml", "tiny_task:Linear", "twonn"), ["does not fit the data"]),
+        (("task.toml", "tiny_task:blobs", "letters"), ["letters", "mnist"]),
         (("fleet.toml", "compute = 0.4", "compute = -1"), ["fleet.toml", "compute"]),
         (("fleet.toml", "bandwidth_bps = 80e6", "bandwith = 1"), ["fleet.toml", "bandwith"]),
     ],
@@ -156,7 +156,7 @@ def test_wrong_usage_ends_with_2_and_no_traceback(place: Path, arguments: tuple[
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        ("def initial(self)", "def initial(selfish)", ["NameError", "small.py, line"]),
+        ("def initial(self)", "def initial(selfish)", ["NameError", "tiny_task.py, line"]),
         (
             "    rng = np.random.default_rng(3)",
             '    raise OSError("no disk")',
@@ -169,9 +169,9 @@ def test_wrong_usage_ends_with_2_and_no_traceback(place: Path, arguments: tuple[
 def test_a_mistake_in_one_s_own_code_is_one_line_with_its_place(
     place: Path, before: str, after: str, words: list[str]
 ) -> None:
-    text = (place / "small.py").read_text()
+    text = (place / "tiny_task.py").read_text()
     assert before in text
-    (place / "small.py").write_text(text.replace(before, after))
+    (place / "tiny_task.py").write_text(text.replace(before, after))
     result = small_run(place)
     assert result.returncode == 2, result.stdout + result.stderr
     assert len(result.stderr.splitlines()) == 1
@@ -180,18 +180,22 @@ def test_a_mistake_in_one_s_own_code_is_one_line_with_its_place(
 
 
 def test_a_mistake_that_only_training_finds_is_told_with_its_place(place: Path) -> None:
-    text = (place / "small.py").read_text().replace("self._task, self._num", "self.task, self._num")
-    (place / "small.py").write_text(text)
+    text = (
+        (place / "tiny_task.py")
+        .read_text()
+        .replace("self._task, self._num", "self.task, self._num")
+    )
+    (place / "tiny_task.py").write_text(text)
     result = small_run(place, "--out", "mine")
     assert result.returncode == 1
     assert "AttributeError: 'Linear' object has no" in result.stdout
-    assert "(small.py," in result.stdout.replace("\n", " ")
+    assert "(tiny_task.py," in result.stdout.replace("\n", " ")
     assert "Traceback" in (place / "mine" / "logs" / "0.log").read_text()
 
 
 def test_what_own_modules_print_is_not_in_the_json(place: Path) -> None:
-    text = (place / "small.py").read_text()
-    (place / "small.py").write_text(text + '\nprint("loading")\n')
+    text = (place / "tiny_task.py").read_text()
+    (place / "tiny_task.py").write_text(text + '\nprint("loading")\n')
     result = small_run(place, "--json")
     assert json.loads(result.stdout)["outcome"] == "done"
     assert "loading" in result.stderr

@@ -16,7 +16,7 @@ from melisma.fleet.fleet import Fleet
 from melisma.fleet.fleet_builder import muster
 from melisma.fleet.fleet_file import FleetFile
 from melisma.fleet.task import Sizes, Task
-from melisma.live.learner.device import Device, Emulated
+from melisma.live.learner.device import Device, EmulatedDevice
 
 TASK = Task(
     name="t",
@@ -242,13 +242,14 @@ def test_a_live_device_is_in_the_state_of_the_simulated_one() -> None:
     found = fleet(BUSY, "train_s = 1.0", *[BUSY] * 6)
     rows = np.stack([found.states, found.compute_left, found.bandwidth_left], axis=2).tolist()
     emulated = [
-        Emulated(1.0, 1e6, 0.0, tuple((p, c, b) for p, c, b in each), found.seed) for each in rows
+        EmulatedDevice(1.0, 1e6, 0.0, tuple((p, c, b) for p, c, b in each), found.seed)
+        for each in rows
     ]
     devices = [Device(each, number) for number, each in enumerate(emulated)]
     for cycle in range(30):
         states = found.states_in(cycle)
         for number, device in enumerate(devices):
-            device.enter(cycle)
+            device.start_cycle(cycle)
             assert isinstance(device._pace, Pace)
             assert device._pace.share == found.compute_left[number, states[number]]
 

@@ -10,9 +10,9 @@ import pytest
 from melisma.cycle.learner import Experience
 from melisma.fleet.estimates import Estimate
 from melisma.learning.trainer import Trained
-from melisma.live.learner.assignment import Job, WithdrawnError, per
-from melisma.live.learner.device import Device, Emulated
-from melisma.live.learner.pacing import Paced
+from melisma.live.learner.active_assignment import ActiveAssignment, WithdrawnError, seconds_per
+from melisma.live.learner.device import Device, EmulatedDevice
+from melisma.live.learner.paced_trainer import PacedTrainer
 from melisma.live.protocol import Train
 
 
@@ -39,9 +39,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def job(seconds_left: float = 10.0) -> Job:
+def job(seconds_left: float = 10.0) -> ActiveAssignment:
     order = Train(1, 1, "model-0.safetensors", 2, seconds_left)
-    return Job(order, time.monotonic())
+    return ActiveAssignment(order, time.monotonic())
 
 
 def known(**said: Estimate) -> Experience:
@@ -50,19 +50,21 @@ def known(**said: Estimate) -> Experience:
     return Experience(**parts | said)
 
 
-def trained(job: Job, clock: Clock, device: Device, batch_s: float, upload_s: float) -> int:
-    stop: Callable[[], bool] = job.stop(device, 32, upload_s)
+def trained(
+    job: ActiveAssignment, clock: Clock, device: Device, batch_s: float, upload_s: float
+) -> int:
+    stop: Callable[[], bool] = job.stop_signal(device, 32, upload_s)
     batches = 0
     while not stop():
         clock.work(batch_s)
         batches += 1
-    device.settle()
+    device.finish_compute()
     return batches
 
 
 @pytest.mark.parametrize("share", [0.05, 0.25, 1.0])
 def test_training_on_a_share_of_a_core_ends_in_time(clock: Clock, share: float) -> None:
-    device = Device(Emulated(share, 1e6, 0.0))
+    device = Device(EmulatedDevice(share, 1e6, 0.0))
     began, at_work = clock.now_s, job()
     batches = trained(at_work, clock, device, batch_s=0.01, upload_s=1.5)
     took_s, batch_s = clock.now_s - began, 0.01 / share
@@ -80,7 +82,7 @@ def test_a_batch_that_would_be_too_late_is_not_begun(clock: Clock) -> None:
 
 def test_work_that_is_withdrawn_stops_at_once(clock: Clock) -> None:
     at_work = job()
-    stop = at_work.stop(Device(None), 32, 0.0)
+    stop = at_work.stop_signal(Device(None), 32, 0.0)
     assert not stop()
     at_work.withdraw()
     with pytest.raises(WithdrawnError):
@@ -97,20 +99,20 @@ def test_phases_add_up_to_the_time_since_the_order(clock: Clock) -> None:
 
 
 def test_transfers_take_as_long_as_the_link(clock: Clock) -> None:
-    device = Device(Emulated(1.0, 8e6, 0.25))
+    device = Device(EmulatedDevice(1.0, 8e6, 0.25))
     began = clock.now_s
-    device.begin_transfer()
+    device.start_transfer()
     for _ in range(10):
-        device.passed(100_000)
+        device.add_bytes(100_000)
     assert clock.now_s - began == pytest.approx(0.25 + 1.0)
 
 
 def test_a_real_device_waits_for_nothing(clock: Clock) -> None:
     device, began = Device(None), clock.now_s
-    device.begin_work()
-    device.rest()
-    device.begin_transfer()
-    device.passed(10**9)
+    device.start_compute()
+    device.throttle()
+    device.start_transfer()
+    device.add_bytes(10**9)
     assert clock.now_s == began
 
 
@@ -118,12 +120,12 @@ def test_states_are_drawn_by_their_chances_and_the_seed(clock: Clock) -> None:
     states = ((0.5, 1.0, 1.0), (0.5, 0.25, 0.5))
 
     def seconds(cycle: int, seed: int) -> float:
-        device = Device(Emulated(0.5, 8e6, 0.0, states, seed), number=3)
-        device.enter(cycle)
+        device = Device(EmulatedDevice(0.5, 8e6, 0.0, states, seed), number=3)
+        device.start_cycle(cycle)
         began = clock.now_s
-        device.begin_work()
+        device.start_compute()
         clock.work(1.0)
-        device.settle()
+        device.finish_compute()
         return round(clock.now_s - began, 6)
 
     first = [seconds(cycle, 1) for cycle in range(40)]
@@ -154,13 +156,13 @@ def test_estimates_follow_a_device_that_slows_down() -> None:
 
 def test_what_was_not_measured_changes_nothing() -> None:
     before = known()
-    after = before.after(ship_s=per(3.0, 0), train_s=per(3.0, 2))
+    after = before.after(ship_s=seconds_per(3.0, 0), train_s=seconds_per(3.0, 2))
     assert after.costs()[1].tolist() == before.costs()[1].tolist()
     assert float(after.train_s.mean) > 1.0
 
 
 def test_a_speed_in_samples_is_kept_whatever_the_machine_takes(clock: Clock) -> None:
-    device = Device(Emulated(0.3, 1e6, 0.0, sample_s=0.01))
+    device = Device(EmulatedDevice(0.3, 1e6, 0.0, sample_s=0.01))
 
     class Quick:
         """Trains in batches of 8 that take this machine next to nothing."""
@@ -172,7 +174,7 @@ def test_a_speed_in_samples_is_kept_whatever_the_machine_takes(clock: Clock) -> 
                 visits += min(8, 20 - visits)
             return Trained(parameters, visits, 0.0)
 
-    device.begin_work()
+    device.start_compute()
     began = clock.now_s
     at: list[float] = []
 
@@ -180,8 +182,8 @@ def test_a_speed_in_samples_is_kept_whatever_the_machine_takes(clock: Clock) -> 
         at.append(device.now() - began)
         return False
 
-    trainer: Any = Paced(Quick(), device, 8)  # type: ignore[arg-type]
+    trainer: Any = PacedTrainer(Quick(), device, 8)  # type: ignore[arg-type]
     assert trainer.train({}, None, 1, None, stop).visits == 20
-    device.settle()
+    device.finish_compute()
     assert at == pytest.approx([0.0, 0.08, 0.16])
     assert clock.now_s - began == pytest.approx(0.2)

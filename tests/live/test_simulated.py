@@ -17,7 +17,7 @@ from melisma.live.training import train
 from melisma.runs.report import Report
 from melisma.runs.trace import read_trace
 from melisma.simulation.simulation import simulate
-from tests.live import small
+from tests.live import tiny_task
 
 # Slow enough that the speed of this machine decides nothing, and with room in the deadline.
 LEARNERS: list[dict[str, Any]] = [
@@ -26,8 +26,8 @@ LEARNERS: list[dict[str, Any]] = [
 ]
 TASK = {
     "name": "blobs",
-    "model": "small:Linear",
-    "data": "small:blobs",
+    "model": "tiny_task:Linear",
+    "data": "tiny_task:blobs",
     "scheme": "equal",
     "passes": 2,
     "deadline_s": 20.0,
@@ -39,7 +39,7 @@ TASK = {
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copy(small.__file__, tmp_path / "small.py")
+    shutil.copy(tiny_task.__file__, tmp_path / "tiny_task.py")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path

@@ -23,12 +23,12 @@ from melisma.fleet.fleet import Fleet
 from melisma.fleet.fleet_builder import muster
 from melisma.fleet.fleet_file import FleetTable
 from melisma.fleet.task import Task
-from melisma.live import child_processes, training
-from melisma.live.learner.device import Device, Emulated
+from melisma.live import processes, training
+from melisma.live.learner.device import Device, EmulatedDevice
 from melisma.live.training import train
 from melisma.runs.report import Report
 from melisma.runs.trace import Step, read_trace
-from tests.live import small
+from tests.live import tiny_task
 
 FLEET: dict[str, Any] = {
     "learner": [
@@ -38,8 +38,8 @@ FLEET: dict[str, Any] = {
 }
 TASK = {
     "name": "blobs",
-    "model": "small:Linear",
-    "data": "small:blobs",
+    "model": "tiny_task:Linear",
+    "data": "tiny_task:blobs",
     "scheme": "dab",
     "passes": 2,
     "deadline_s": 6.0,
@@ -52,7 +52,7 @@ TASK = {
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a task and a model of one's own."""
-    shutil.copy(small.__file__, tmp_path / "small.py")
+    shutil.copy(tiny_task.__file__, tmp_path / "tiny_task.py")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
@@ -183,8 +183,9 @@ def test_an_orchestrator_that_is_killed_leaves_no_learner_and_a_trace(place: Pat
         "train(*written({'cycles': 1000}, {}), folder='run')"
     )
     root = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=place, env=os.environ | {"PYTHONPATH": root}
+        [sys.executable, "-c", code], cwd=place, env=os.environ | {"PYTHONPATH": path}
     )
     trace = place / "run" / "trace.jsonl"
     while not trace.exists() or b"Evaluated" not in trace.read_bytes():
@@ -263,7 +264,7 @@ def test_a_port_that_is_taken_is_named(place: Path) -> None:
     [
         ({"model": "twonn"}, SettingError, "does not fit the data"),
         ({"model": "nowhere:Model"}, SettingError, "nowhere"),
-        ({"data": "small:nothing"}, SettingError, "nothing"),
+        ({"data": "tiny_task:nothing"}, SettingError, "nothing"),
         ({"scheme": "fastest"}, SettingError, "no scheme is called"),
         ({"scheme": "med"}, SettingError, "plans no cycle of one task"),
         ({"model_args": {"numbers": 2}}, (SettingError, DataError), "fit"),
@@ -283,7 +284,7 @@ def test_a_run_can_be_cancelled_and_keeps_its_model(place: Path) -> None:
 
     prepared = preparation.prepare(*written({"cycles": 1000}, {}), None, place / "run")
     reached = threading.Event()
-    stop = training.Stop()
+    stop = training.Cancellation()
     reports: list[Report] = []
 
     def watch(step: Step) -> None:
@@ -307,31 +308,37 @@ def test_with_dab_only_a_number_of_shards_leaves_a_learner_before_its_update(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Everything that learners send is listened to, on the wire's own terms."""
-    from melisma.live.orchestrator.learner_service import METHODS, Desk
+    from melisma.live.orchestrator.learner_service import METHODS, LearnerService
 
     calls: list[tuple[str, tuple[Any, ...]]] = []
     for name in METHODS:
-        told = getattr(Desk, name)
+        told = getattr(LearnerService, name)
 
-        async def listening(self: Desk, *args: Any, name: str = name, told: Any = told) -> Any:
+        async def listening(
+            self: LearnerService, *args: Any, name: str = name, told: Any = told
+        ) -> Any:
             calls.append((name, args))
             return await told(self, *args)
 
-        monkeypatch.setattr(Desk, name, listening)
+        monkeypatch.setattr(LearnerService, name, listening)
     report = run(place, scheme="dab")
     assert report.outcome == "done"
     said = {name for name, _ in calls}
-    assert said == {"enter", "join", "orders", "bound", "update"}
+    assert said == {"register", "join", "poll", "report_bound", "upload_update"}
     for name, args in calls:
-        if name == "bound":
+        if name == "report_bound":
             number, cycle, deadline_s, shards = args
             assert deadline_s == 6.0
             assert {type(number), type(cycle), type(shards)} == {int}
-        elif name == "orders":
+        elif name == "poll":
             assert args[1:] in ((), (None,))
         elif name == "join":
-            assert args[0] == {"number": args[0]["number"], "tells": "costs", "own": ()}
-        elif name == "update":
+            assert args[0] == {
+                "learner": args[0]["learner"],
+                "discloses": "costs",
+                "local_samples": (),
+            }
+        elif name == "upload_update":
             assert args[0]["costs"] is None
 
 
@@ -374,8 +381,8 @@ def test_a_scheme_that_needs_what_a_learner_does_not_tell_is_refused(place: Path
     assert "tortoise tells no more than number of shards wanted" in report.reason
 
 
-def device_of(said: dict[str, Any], states: Any, seed: int) -> Emulated:
-    return Emulated(**said | {"states": states, "seed": seed})
+def device_of(said: dict[str, Any], states: Any, seed: int) -> EmulatedDevice:
+    return EmulatedDevice(**said | {"states": states, "seed": seed})
 
 
 def slower_from_the_first_cycle_on(**said: Any) -> Any:
@@ -385,7 +392,7 @@ def slower_from_the_first_cycle_on(**said: Any) -> Any:
         rates = []
         for cycle in range(4):
             device = Device(device_of(said, states, seed), 0)
-            device.enter(cycle)
+            device.start_cycle(cycle)
             assert isinstance(device._pace, Pace)
             rates.append(device._pace.share)
         if rates[0] > rates[1] == rates[2] == rates[3]:
@@ -397,7 +404,7 @@ def test_estimates_follow_a_device_that_slows_down(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one state for the benchmark, at a tenth of its speed in every cycle."""
-    monkeypatch.setattr(training, "Emulated", slower_from_the_first_cycle_on)
+    monkeypatch.setattr(training, "EmulatedDevice", slower_from_the_first_cycle_on)
     report = run(place, scheme="proportional", cycles=3)
     reported = [e for e in received(report, events.EstimatesReported) if e.learners[0] == 0]
     train_s = [float(each.costs[0, 0, 0]) for each in reported]
@@ -405,10 +412,10 @@ def test_estimates_follow_a_device_that_slows_down(
 
 
 def test_no_process_outlives_its_parent(place: Path) -> None:
-    from melisma.live.learner.agent import Setting
+    from melisma.live.learner.agent import LearnerSettings
 
-    setting = Setting(name="x", orchestrator="http://127.0.0.1:9", cache=str(place / "c"))
-    process = child_processes._started("melisma.live.learner.agent", setting, place / "x.log")
+    setting = LearnerSettings(name="x", orchestrator="http://127.0.0.1:9", cache=str(place / "c"))
+    process = processes._start("melisma.live.learner.agent", setting, place / "x.log")
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(20) == 1

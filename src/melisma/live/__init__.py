@@ -7,6 +7,6 @@
     peer/                a node that trains without an orchestrator
     protocol.py          messages between orchestrator and learner
     preparation.py       loads and checks what a run needs before a process starts
-    child_processes.py   learners and nodes as processes of this machine
+    processes.py         learners and nodes as processes of this machine
     training.py          `train`: from a task and a fleet to a report
 """

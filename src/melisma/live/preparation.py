@@ -18,39 +18,39 @@ from melisma.learning.data.datasets import Split
 from melisma.learning.loaded_task import gathered
 from melisma.learning.trainer import Trainer
 from melisma.learning.trainers import one_thread
-from melisma.live.orchestrator.run_spec import Goal
+from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.runs.folder import made
 
 # Samples that tell how fast this machine is.
-TIMED = 500
+TIMING_SAMPLES = 500
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedRun:
     """All that a run needs; `shares` are what devices are of one core of this machine.
 
     `path` are folders where modules of one's own are looked for.
     """
 
-    goal: Goal
+    spec: RunSpec
     train: Split
     fleet: Fleet
-    shares: tuple[float, ...]
+    core_shares: tuple[float, ...]
     folder: Path
-    path: tuple[str, ...]
+    module_path: tuple[str, ...]
 
     @property
     def task(self) -> Task:
         """What is trained."""
-        return self.goal.task
+        return self.spec.task
 
     @property
     def notes(self) -> list[str]:
         """What of the devices this machine cannot stand for."""
         cores = os.cpu_count() or 1
-        named = zip(self.fleet.names, self.shares, strict=True)
+        named = zip(self.fleet.names, self.core_shares, strict=True)
         large = [name for name, share in named if share > 1]
-        total = sum(min(share, 1.0) for share in self.shares)
+        total = sum(min(share, 1.0) for share in self.core_shares)
         said = []
         if large:
             some = ", ".join(large[:5]) + ", ..." * (len(large) > 5)
@@ -68,7 +68,7 @@ def prepare(
     fleet: Fleet | str | Path,
     scheme: str | None = None,
     folder: str | Path | None = None,
-) -> Prepared:
+) -> PreparedRun:
     """Read what is to be read, and find what cannot work."""
     file = task if isinstance(task, str | Path) else None
     read = read_task(task) if isinstance(task, str | Path) else task
@@ -78,8 +78,8 @@ def prepare(
     run = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
     shares = fleet.core_shares(task, _core_sample_s(fleet, data.train, trainer))
     rates = np.array([fleet.price, fleet.sample_j, fleet.byte_j])
-    return Prepared(
-        Goal(run, task, trainer, data.test, rates),
+    return PreparedRun(
+        RunSpec(run, task, trainer, data.test, rates),
         data.train,
         fleet,
         tuple(shares.tolist()),
@@ -92,7 +92,10 @@ def _core_sample_s(fleet: Fleet, data: Split, trainer: Trainer) -> float:
     """Seconds to train one sample once on this machine; measured only where a speed is in time."""
     if np.isnan(fleet.sample_s).all() and np.isnan(fleet.shard_s).all():
         return float("nan")
-    some, rng = Split(data.samples[:TIMED], data.labels[:TIMED]), np.random.default_rng(0)
+    some, rng = (
+        Split(data.samples[:TIMING_SAMPLES], data.labels[:TIMING_SAMPLES]),
+        np.random.default_rng(0),
+    )
     # As learners do: several threads take more processor time for the same.
     with one_thread():
         trainer.train(trainer.initial(), some, 1, rng, lambda: False)

@@ -16,120 +16,120 @@ from melisma.fleet.fleet_file import Tells
 from melisma.fleet.task import Task
 
 # The parameters that a learner measures itself with.
-FIRST_MODEL = "model-0.safetensors"
-Number = Annotated[int, Meta(ge=0, le=2**53)]
+INITIAL_MODEL = "model-0.safetensors"
+NonNegativeInt = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
-Words = Annotated[str, Meta(max_length=2000)]
-Row = Annotated[tuple[Seconds, ...], Meta(min_length=3, max_length=3)]
-Costs = Annotated[tuple[Row, ...], Meta(min_length=3, max_length=3)]
+ShortText = Annotated[str, Meta(max_length=2000)]
+CostRow = Annotated[tuple[Seconds, ...], Meta(min_length=3, max_length=3)]
+CostTable = Annotated[tuple[CostRow, ...], Meta(min_length=3, max_length=3)]
 
 
-class Parcel(msgspec.Struct, frozen=True):
+class ShardRef(msgspec.Struct, frozen=True):
     """A shard to fetch: its number, the hash of its content, its bytes and samples."""
 
     number: int
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-    size_bytes: Number
-    samples: Number
+    size_bytes: NonNegativeInt
+    samples: NonNegativeInt
 
 
-class Entry(msgspec.Struct, frozen=True):
+class RegisterResponse(msgspec.Struct, frozen=True):
     """What a learner gets to know first: its number, its task, and shards to measure itself on.
 
     Where the orchestrator cannot score models, learners hold samples back and do.
     """
 
-    number: Number
+    learner: NonNegativeInt
     run: str
     task: Task
-    subset: tuple[Parcel, ...]
+    benchmark_shards: tuple[ShardRef, ...]
     hold_back: bool = False
 
 
-class Joining(msgspec.Struct, frozen=True):
+class JoinRequest(msgspec.Struct, frozen=True):
     """A learner is ready; in federated learning with the samples of each shard that it has."""
 
-    number: Number
-    tells: Tells
-    own: tuple[Number, ...] = ()
+    learner: NonNegativeInt
+    discloses: Tells
+    local_samples: tuple[NonNegativeInt, ...] = ()
 
 
-class Order(msgspec.Struct, frozen=True, tag_field="order", tag=True):
+class Instruction(msgspec.Struct, frozen=True, tag_field="order", tag=True):
     """Something for a learner to do."""
 
 
-class Measure(Order, frozen=True):
+class RunBenchmark(Instruction, frozen=True):
     """Measure yourself for so many seconds at most, and report costs."""
 
     seconds: Seconds
 
 
-class Bound(Order, frozen=True):
+class ComputeBound(Instruction, frozen=True):
     """Say how many shards you would take by that deadline, `held` of which you have."""
 
-    cycle: Number
+    cycle: NonNegativeInt
     deadline_s: Seconds
-    held: Number
+    held: NonNegativeInt
 
 
-class Train(Order, frozen=True):
+class Train(Instruction, frozen=True):
     """Train on these shards from that model; hand in what you have when time is up.
 
     In federated learning `own` are numbers of shards on the device, and nothing is fetched.
     """
 
-    cycle: Number
-    attempt: Number
+    cycle: NonNegativeInt
+    attempt: NonNegativeInt
     model: str
-    passes: Number
+    passes: NonNegativeInt
     seconds_left: Seconds
-    shards: tuple[Parcel, ...] = ()
-    own: tuple[Number, ...] = ()
+    shards: tuple[ShardRef, ...] = ()
+    local_shards: tuple[NonNegativeInt, ...] = ()
 
 
-class Stop(Order, frozen=True):
+class StopTraining(Instruction, frozen=True):
     """What you are at no longer counts."""
 
-    cycle: Number
-    attempt: Number
+    cycle: NonNegativeInt
+    attempt: NonNegativeInt
 
 
-class Judge(Order, frozen=True):
+class EvaluateModel(Instruction, frozen=True):
     """Score that model on the samples that you hold back, and report sums."""
 
-    cycle: Number
+    cycle: NonNegativeInt
     model: str
 
 
-class Leave(Order, frozen=True):
+class Leave(Instruction, frozen=True):
     """It is over."""
 
 
-AnyOrder = Measure | Bound | Train | Stop | Judge | Leave
+AnyInstruction = RunBenchmark | ComputeBound | Train | StopTraining | EvaluateModel | Leave
 
 
-class Judged(msgspec.Struct, frozen=True):
+class EvaluationSums(msgspec.Struct, frozen=True):
     """The sums of a score."""
 
-    learner: Number
-    cycle: Number
-    samples: Number
+    learner: NonNegativeInt
+    cycle: NonNegativeInt
+    samples: NonNegativeInt
     loss_sum: float
-    right: Number
-    judged: Number
+    correct: NonNegativeInt
+    labels: NonNegativeInt
 
 
-class Handed(msgspec.Struct, frozen=True):
+class UpdateHeader(msgspec.Struct, frozen=True):
     """What comes with an update: whose, and what was done for it, in seconds by phase."""
 
-    learner: Number
-    cycle: Number
-    attempt: Number
-    visits: Number
-    shipped: Number
+    learner: NonNegativeInt
+    cycle: NonNegativeInt
+    attempt: NonNegativeInt
+    visits: NonNegativeInt
+    shipped: NonNegativeInt
     loss: float
     phases: Annotated[tuple[Seconds, ...], Meta(min_length=len(PHASES), max_length=len(PHASES))]
-    costs: Costs | None = None
+    costs: CostTable | None = None
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -137,12 +137,12 @@ class Handed(msgspec.Struct, frozen=True):
         return self.learner, self.cycle, self.attempt
 
 
-def plain(record: Any) -> Any:
+def to_builtins(record: Any) -> Any:
     """A record as what Axon carries."""
     return msgspec.to_builtins(record)
 
 
-def checked(value: Any, kind: Any) -> Any:
+def parse(value: Any, kind: Any) -> Any:
     """What arrived, if it is such a record; `MalformedError` says what is wrong with it."""
     try:
         return msgspec.convert(value, kind)
@@ -150,6 +150,6 @@ def checked(value: Any, kind: Any) -> Any:
         raise MalformedError(f"what arrived makes no sense: {error}") from None
 
 
-def orders(values: Sequence[Any]) -> list[AnyOrder]:
+def parse_instructions(values: Sequence[Any]) -> list[AnyInstruction]:
     """Orders that arrived."""
-    return [checked(value, AnyOrder) for value in values]
+    return [parse(value, AnyInstruction) for value in values]

@@ -18,12 +18,12 @@ from melisma.learning.data.datasets import Split
 from melisma.learning.data.partition import owned, shuffled_shards
 from melisma.learning.data.shards import ShardFolder, encoded
 from melisma.learning.parameters import Layout
-from melisma.live.child_processes import learners
-from melisma.live.learner.agent import Setting
-from melisma.live.learner.device import Emulated
+from melisma.live.learner.agent import LearnerSettings
+from melisma.live.learner.device import EmulatedDevice
 from melisma.live.orchestrator.orchestrator import Orchestrator, Watcher
-from melisma.live.orchestrator.run_store import Storehouse
-from melisma.live.preparation import Prepared, prepare
+from melisma.live.orchestrator.run_store import RunStore
+from melisma.live.preparation import PreparedRun, prepare
+from melisma.live.processes import run_processes
 from melisma.runs.report import PICTURE, Report
 from melisma.runs.trace import Step
 
@@ -45,33 +45,33 @@ def train(
     return run(prepare(task, fleet, scheme, folder), port, watch)
 
 
-class Stop:
+class Cancellation:
     """Ends a run from another thread, as soon as it can be ended."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._end: Callable[[], object] = lambda: None
 
     def __call__(self) -> None:
         """End it."""
-        self.asked = True
+        self.requested = True
         self._end()
 
-    def can(self, end: Callable[[], object]) -> None:
+    def on_cancel(self, end: Callable[[], object]) -> None:
         """This is how; at once, if it was asked for before."""
         self._end = end
-        if self.asked:
+        if self.requested:
             end()
 
 
 def run(
-    prepared: Prepared,
+    prepared: PreparedRun,
     port: int = 0,
     watch: Watcher = lambda _: None,
-    stop: Stop | None = None,
+    stop: Cancellation | None = None,
 ) -> Report:
     """Run to the end, or until `stop` or Ctrl-C; a second Ctrl-C does not wait for the report."""
-    stop, steps = stop or Stop(), list[Step]()
+    stop, steps = stop or Cancellation(), list[Step]()
     done: Future[Report] = Future()
 
     def seen(step: Step) -> None:
@@ -80,7 +80,7 @@ def run(
 
     def work() -> None:
         try:
-            model = asyncio.run(_orchestrated(prepared, port, seen, stop))
+            model = asyncio.run(_run_orchestrator(prepared, port, seen, stop))
             report = replace(Report.of(steps), model=model, folder=prepared.folder)
             report.plot().save(prepared.folder / PICTURE)
             done.set_result(report)
@@ -93,24 +93,28 @@ def run(
         try:
             return done.result()
         except KeyboardInterrupt:
-            if stop.asked:
+            if stop.requested:
                 raise
             stop()
 
 
-async def _orchestrated(prepared: Prepared, port: int, watch: Watcher, stop: Stop) -> Path | None:
+async def _run_orchestrator(
+    prepared: PreparedRun, port: int, watch: Watcher, stop: Cancellation
+) -> Path | None:
     """The trained model, if there is one."""
     loop, store, orchestrator = asyncio.get_running_loop(), None, None
     try:
-        store = _store(prepared)
-        orchestrator = Orchestrator(prepared.goal, prepared.fleet.names, store, watch)
+        store = _create_store(prepared)
+        orchestrator = Orchestrator(prepared.spec, prepared.fleet.names, store, watch)
         async with orchestrator.worker(port).listening() as address:
             orchestrator.begin()
-            settings = _settings(prepared, address, orchestrator.token)
-            async with learners(settings, prepared.folder / "logs", orchestrator.gone):
-                stop.can(lambda: loop.call_soon_threadsafe(orchestrator.cancel, "interrupted"))
+            settings = _learner_settings(prepared, address, orchestrator.token)
+            async with run_processes(settings, prepared.folder / "logs", orchestrator.gone):
+                stop.on_cancel(
+                    lambda: loop.call_soon_threadsafe(orchestrator.cancel, "interrupted")
+                )
                 await orchestrator.finished
-                stop.can(lambda: None)
+                stop.on_cancel(lambda: None)
     finally:
         if orchestrator is not None:
             # However it came to an end: nothing is heard, or written down, after this.
@@ -119,11 +123,11 @@ async def _orchestrated(prepared: Prepared, port: int, watch: Watcher, stop: Sto
             store.close()
         for part in ("devices", "shards"):
             shutil.rmtree(prepared.folder / part, ignore_errors=True)
-        without_empty(prepared.folder)
+        remove_empty(prepared.folder)
     return store.model
 
 
-def without_empty(folder: Path) -> None:
+def remove_empty(folder: Path) -> None:
     """Learners that said nothing leave no log, and a run that never began no folder."""
     for log in (folder / "logs").glob("*.log"):
         if not log.stat().st_size:
@@ -133,35 +137,35 @@ def without_empty(folder: Path) -> None:
             place.rmdir()
 
 
-def _store(prepared: Prepared) -> Storehouse:
-    layout = Layout.of(prepared.goal.trainer.initial())
+def _create_store(prepared: PreparedRun) -> RunStore:
+    layout = Layout.of(prepared.spec.trainer.initial())
     task, shards = prepared.task, None
     if task.mode == "parallelized":
         rng = generator(task.seed, "samples")
         parts = shuffled_shards(len(prepared.train), task.shard_samples, rng)
         shards = ShardFolder(prepared.folder / "shards", prepared.train, parts)
     else:
-        _spread(prepared)
-    return Storehouse(prepared.folder, layout, shards)
+        _write_local_data(prepared)
+    return RunStore(prepared.folder, layout, shards)
 
 
-def _spread(prepared: Prepared) -> None:
+def _write_local_data(prepared: PreparedRun) -> None:
     """In federated learning the data lies on the devices before anything begins."""
     task, data = prepared.task, prepared.train
     devices = owned(task, data.labels, prepared.fleet.own_shards(task))
     for number, shards in enumerate(devices):
-        folder = _own(prepared, number)
+        folder = _local_data_folder(prepared, number)
         folder.mkdir(parents=True, exist_ok=True)
         for place, part in enumerate(shards):
             content = encoded(Split(data.samples[part], data.labels[part]))
             (folder / f"{place:06}").write_bytes(content)
 
 
-def _own(prepared: Prepared, number: int) -> Path:
+def _local_data_folder(prepared: PreparedRun, number: int) -> Path:
     return prepared.folder / "devices" / f"{number}-own"
 
 
-def _settings(prepared: Prepared, address: str, token: str) -> list[Setting]:
+def _learner_settings(prepared: PreparedRun, address: str, token: str) -> list[LearnerSettings]:
     fleet, task = prepared.fleet, prepared.task
     federated = task.mode == "federated"
     settings, said_s = [], fleet.said_s(task)
@@ -169,8 +173,8 @@ def _settings(prepared: Prepared, address: str, token: str) -> list[Setting]:
         rows = np.column_stack(
             [fleet.states[number], fleet.compute_left[number], fleet.bandwidth_left[number]]
         )
-        emulated = Emulated(
-            share=prepared.shares[number],
+        emulated = EmulatedDevice(
+            core_share=prepared.core_shares[number],
             bandwidth_bps=float(fleet.bandwidth_bps[number]),
             latency_s=float(fleet.latency_s[number]),
             states=tuple((p, compute, bandwidth) for p, compute, bandwidth in rows.tolist()),
@@ -178,15 +182,15 @@ def _settings(prepared: Prepared, address: str, token: str) -> list[Setting]:
             sample_s=None if np.isnan(said_s[number]) else float(said_s[number]),
         )
         settings.append(
-            Setting(
+            LearnerSettings(
                 name=name,
                 orchestrator=address,
                 token=token,
                 cache=str(prepared.folder / "devices" / f"{number}-cache"),
-                tells=fleet.tells[number],
-                emulated=emulated,
-                path=prepared.path,
-                own=str(_own(prepared, number)) if federated else None,
+                discloses=fleet.tells[number],
+                device=emulated,
+                module_path=prepared.module_path,
+                local_data=str(_local_data_folder(prepared, number)) if federated else None,
             )
         )
     return settings

@@ -18,18 +18,18 @@ from melisma.learning.data.datasets import Split
 from melisma.learning.data.shards import ShardCache, encoded
 from melisma.learning.parameters import Layout
 from melisma.live.learner.device import Device
-from melisma.live.learner.downloader import Supply
-from melisma.live.protocol import Parcel
+from melisma.live.learner.downloader import Downloader
+from melisma.live.protocol import ShardRef
 
 ARRAYS = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3)}
 HERE = Device(None)
 
 
-def a_shard(number: int = 0, samples: int = 400) -> tuple[Parcel, bytes]:
+def a_shard(number: int = 0, samples: int = 400) -> tuple[ShardRef, bytes]:
     rng = np.random.default_rng(number)
     split = Split(rng.integers(0, 255, (samples, 28, 28), np.uint8), np.zeros(samples, np.uint8))
     content = encoded(split)
-    return Parcel(number, hashlib.sha256(content).hexdigest(), len(content), samples), content
+    return ShardRef(number, hashlib.sha256(content).hexdigest(), len(content), samples), content
 
 
 class Place:
@@ -50,10 +50,10 @@ def place(tmp_path: Path) -> Place:
 
 
 @contextmanager
-def supply(place: Place, cache: ShardCache) -> Iterator[Supply]:
+def supply(place: Place, cache: ShardCache) -> Iterator[Downloader]:
     worker = axon.Worker(port=0, files=place.path)
     with worker.start() as address, axon.connect(address) as orchestrator:
-        yield Supply(orchestrator, cache, Layout.of(ARRAYS))
+        yield Downloader(orchestrator, cache, Layout.of(ARRAYS))
 
 
 def test_a_shard_is_fetched_once(place: Place, tmp_path: Path) -> None:
@@ -62,9 +62,9 @@ def test_a_shard_is_fetched_once(place: Place, tmp_path: Path) -> None:
     cache = ShardCache(tmp_path / "cache", 1 << 30)
     with supply(place, cache) as found:
         assert not found.has(parcel)
-        found.shard(parcel, HERE)
+        found.fetch_shard(parcel, HERE)
         assert found.has(parcel)
-        (split,) = found.read([parcel])
+        (split,) = found.read_shards([parcel])
         assert len(split) == parcel.samples
     assert place.asked == [parcel.sha256]
 
@@ -74,7 +74,7 @@ def test_a_shard_of_another_hash_is_refused(place: Place, tmp_path: Path) -> Non
     (place.folder / parcel.sha256).write_bytes(content[:-1] + b"x")
     cache = ShardCache(tmp_path / "cache", 1 << 30)
     with supply(place, cache) as found, pytest.raises(DataError, match="SHA-256"):
-        found.shard(parcel, HERE)
+        found.fetch_shard(parcel, HERE)
     assert not found.has(parcel)
 
 
@@ -83,11 +83,11 @@ def test_when_time_is_over_what_came_is_kept_for_another_time(place: Place, tmp_
     (place.folder / parcel.sha256).write_bytes(content)
     cache = ShardCache(tmp_path / "cache", 1 << 30)
     with supply(place, cache) as found:
-        found.shard(parcel, HERE, over=lambda: cache.begun_bytes(parcel.sha256) > 100_000)
+        found.fetch_shard(parcel, HERE, over=lambda: cache.begun_bytes(parcel.sha256) > 100_000)
         begun = cache.begun_bytes(parcel.sha256)
         assert 100_000 < begun < len(content)
         assert not found.has(parcel)
-        found.shard(parcel, HERE)
+        found.fetch_shard(parcel, HERE)
         assert found.has(parcel)
 
 
@@ -145,7 +145,7 @@ def test_a_line_that_breaks_is_taken_up_where_it_broke(place: Place, tmp_path: P
         cut = Cut(address, after_bytes=150_000, times=2)
         try:
             with axon.connect(cut.address) as orchestrator:
-                Supply(orchestrator, cache, Layout.of(ARRAYS)).shard(parcel, HERE)
+                Downloader(orchestrator, cache, Layout.of(ARRAYS)).fetch_shard(parcel, HERE)
         finally:
             cut.close()
     assert cut.left == 0
@@ -165,7 +165,7 @@ def test_a_line_that_breaks_for_good_is_an_error(place: Place, tmp_path: Path) -
                 axon.connect(cut.address) as orchestrator,
                 pytest.raises(DataError, match="cannot"),
             ):
-                Supply(orchestrator, cache, Layout.of(ARRAYS)).shard(parcel, HERE)
+                Downloader(orchestrator, cache, Layout.of(ARRAYS)).fetch_shard(parcel, HERE)
         finally:
             cut.close()
 
@@ -178,7 +178,7 @@ def test_a_small_cache_keeps_what_is_needed(place: Place, tmp_path: Path) -> Non
     cache = ShardCache(tmp_path / "cache", int(2.5 * parcels[0].size_bytes))
     with supply(place, cache) as found:
         for parcel in parcels:
-            found.shard(parcel, HERE, needed=[parcels[0].sha256])
+            found.fetch_shard(parcel, HERE, needed=[parcels[0].sha256])
         assert found.has(parcels[0])
         assert found.has(parcels[3])
         assert sum(map(found.has, parcels)) == 2
@@ -190,12 +190,12 @@ def test_parameters_of_another_model_are_refused(place: Place, tmp_path: Path) -
     (place.folder / "none").write_bytes(b"no parameters at all")
     cache = ShardCache(tmp_path / "cache", 1 << 30)
     with supply(place, cache) as found:
-        mine = found.model("mine", HERE)
+        mine = found.fetch_model("mine", HERE)
         assert mine is not None
         assert mine["weight"].tolist() == ARRAYS["weight"].tolist()
-        assert found.model("gone", HERE) is None
-        assert found.model("mine", HERE, over=lambda: True) is None
+        assert found.fetch_model("gone", HERE) is None
+        assert found.fetch_model("mine", HERE, over=lambda: True) is None
         with pytest.raises(DataError, match="weight"):
-            found.model("other", HERE)
+            found.fetch_model("other", HERE)
         with pytest.raises(DataError, match="holds no parameters"):
-            found.model("none", HERE)
+            found.fetch_model("none", HERE)

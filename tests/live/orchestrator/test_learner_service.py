@@ -21,15 +21,15 @@ from melisma.learning.data.shards import ShardFolder
 from melisma.learning.parameters import Layout
 from melisma.live import protocol
 from melisma.live.orchestrator.orchestrator import Orchestrator
-from melisma.live.orchestrator.run_spec import Goal
-from melisma.live.orchestrator.run_store import Storehouse
+from melisma.live.orchestrator.run_spec import RunSpec
+from melisma.live.orchestrator.run_store import RunStore
 from melisma.runs.trace import Step
-from tests.live import small
+from tests.live import tiny_task
 
 TASK = Task(
     name="blobs",
-    model="tests.live.small:Linear",
-    data="tests.live.small:blobs",
+    model="tests.live.tiny_task:Linear",
+    data="tests.live.tiny_task:blobs",
     scheme="equal",
     passes=1,
     deadline_s=5.0,
@@ -46,12 +46,12 @@ class Run:
     def __init__(
         self, folder: Path, task: Task = TASK, names: tuple[str, ...] = ("a", "b")
     ) -> None:
-        (train, labels), (test, test_labels) = small.blobs()
-        trainer = small.Linear(task)
+        (train, labels), (test, test_labels) = tiny_task.blobs()
+        trainer = tiny_task.Linear(task)
         parts = [np.arange(start, start + 50) for start in range(0, 600, 50)]
         shards = ShardFolder(folder / "shards", Split(train, labels), parts)
-        store = Storehouse(folder, Layout.of(trainer.initial()), shards)
-        goal = Goal("r1", task, trainer, Split(test, test_labels))
+        store = RunStore(folder, Layout.of(trainer.initial()), shards)
+        goal = RunSpec("r1", task, trainer, Split(test, test_labels))
         self.steps: list[Step] = []
         self.store = store
         self.orchestrator = Orchestrator(goal, ("a", "b"), store, self.steps.append)
@@ -75,15 +75,15 @@ async def run(tmp_path: Path) -> AsyncIterator[tuple[Run, axon.Remote]]:
 async def orders(remote: Any, number: int, kind: type) -> Any:
     """The next order of that kind."""
     while True:
-        for order in protocol.orders(await remote.orders(number, None)):
+        for order in protocol.parse_instructions(await remote.poll(number, None)):
             if isinstance(order, kind):
                 return order
 
 
 async def joined(remote: Any, *names: str) -> None:
     for name in names:
-        entry = protocol.checked(await remote.enter(name), protocol.Entry)
-        await remote.join(protocol.plain(protocol.Joining(entry.number, "costs")))
+        entry = protocol.parse(await remote.register(name), protocol.RegisterResponse)
+        await remote.join(protocol.to_builtins(protocol.JoinRequest(entry.learner, "costs")))
 
 
 async def until(happened: Callable[[], bool]) -> None:
@@ -93,32 +93,36 @@ async def until(happened: Callable[[], bool]) -> None:
 
 def handed(learner: int, cycle: int = 1, attempt: int = 1, **said: Any) -> Any:
     values: dict[str, Any] = {"shipped": 0, "visits": 300, "loss": 0.5, "phases": (0.0,) * 6} | said
-    return protocol.plain(protocol.Handed(learner=learner, cycle=cycle, attempt=attempt, **values))
+    return protocol.to_builtins(
+        protocol.UpdateHeader(learner=learner, cycle=cycle, attempt=attempt, **values)
+    )
 
 
 async def test_a_learner_learns_its_task_and_what_to_measure_itself_on(run: Any) -> None:
     _, remote = run
-    entry = protocol.checked(await remote.enter("b"), protocol.Entry)
-    assert entry.number == 1
+    entry = protocol.parse(await remote.register("b"), protocol.RegisterResponse)
+    assert entry.learner == 1
     assert entry.task == TASK
-    assert len(entry.subset) == SUBSET
-    assert len({parcel.sha256 for parcel in entry.subset}) == SUBSET
+    assert len(entry.benchmark_shards) == SUBSET
+    assert len({parcel.sha256 for parcel in entry.benchmark_shards}) == SUBSET
 
 
 async def test_shards_and_parameters_are_there_to_fetch_and_nothing_else(run: Any) -> None:
     made, remote = run
-    entry = protocol.checked(await remote.enter("a"), protocol.Entry)
+    entry = protocol.parse(await remote.register("a"), protocol.RegisterResponse)
     address = str(remote._line.caller.requests.address)
     with axon.connect(address) as stranger, pytest.raises(UnauthorizedError):
-        await asyncio.to_thread(list, axon.fetch(stranger, entry.subset[0].sha256))
+        await asyncio.to_thread(list, axon.fetch(stranger, entry.benchmark_shards[0].sha256))
     line = axon.connect(address, token=made.orchestrator.token)
     with line:
-        found = await asyncio.to_thread(lambda: b"".join(axon.fetch(line, entry.subset[0].sha256)))
-        assert len(found) == entry.subset[0].size_bytes
+        found = await asyncio.to_thread(
+            lambda: b"".join(axon.fetch(line, entry.benchmark_shards[0].sha256))
+        )
+        assert len(found) == entry.benchmark_shards[0].size_bytes
         for name in ("trace.jsonl", "../trace.jsonl", "model-7.safetensors"):
             with pytest.raises(AxonError, match="no file"):
                 await asyncio.to_thread(list, axon.fetch(line, name))
-    assert made.store.path(protocol.FIRST_MODEL) is not None
+    assert made.store.path(protocol.INITIAL_MODEL) is not None
 
 
 async def test_an_update_is_counted_once(run: Any) -> None:
@@ -126,8 +130,8 @@ async def test_an_update_is_counted_once(run: Any) -> None:
     await joined(remote, "a", "b")
     await orders(remote, 0, protocol.Train)
     for _ in range(3):
-        assert await remote.update(handed(0), GOOD) == ""
-    await remote.update(handed(1), GOOD)
+        assert await remote.upload_update(handed(0), GOOD) == ""
+    await remote.upload_update(handed(1), GOOD)
     aggregate = made.of(commands.Aggregate)[0]
     assert aggregate.learners.tolist() == [0, 1]
     assert aggregate.weights.tolist() == [300.0, 300.0]
@@ -141,7 +145,7 @@ async def test_a_copy_that_comes_while_the_first_is_written_is_not_heard(
     made, remote = run
     await joined(remote, "a", "b")
     await orders(remote, 0, protocol.Train)
-    await remote.update(handed(0), GOOD)
+    await remote.upload_update(handed(0), GOOD)
     keep, both = made.store.keep, threading.Event()
 
     def slowly(*args: Any) -> Any:
@@ -150,9 +154,9 @@ async def test_a_copy_that_comes_while_the_first_is_written_is_not_heard(
 
     monkeypatch.setattr(made.store, "keep", slowly)
     update = {**GOOD, "weight": np.full(4, np.nan, np.float32)} if wild else GOOD
-    first = asyncio.ensure_future(remote.update(handed(1), update))
+    first = asyncio.ensure_future(remote.upload_update(handed(1), update))
     await until(lambda: (1, 1, 1) in made.orchestrator._desk._arriving)
-    assert await remote.update(handed(1), update) == "it is arriving already"
+    assert await remote.upload_update(handed(1), update) == "it is arriving already"
     both.set()
     assert ("refused" in await first) == wild
     assert made.of(commands.Aggregate)[0].learners.tolist() == ([0] if wild else [0, 1])
@@ -170,11 +174,11 @@ async def test_what_is_written_when_its_cycle_is_closed_does_not_count(
         closed.wait(10)
         return keep(*args)
 
-    await remote.update(handed(0), GOOD)
+    await remote.upload_update(handed(0), GOOD)
     monkeypatch.setattr(made.store, "keep", slowly)
-    late = asyncio.ensure_future(remote.update(handed(1), GOOD))
+    late = asyncio.ensure_future(remote.upload_update(handed(1), GOOD))
     await until(lambda: (1, 1, 1) in made.orchestrator._desk._arriving)
-    made.orchestrator.hear(events.TimeReached(at_s=1e6))
+    made.orchestrator.handle(events.TimeReached(at_s=1e6))
     second = await orders(remote, 0, protocol.Train)
     closed.set()
     await late
@@ -187,14 +191,14 @@ async def test_an_update_of_an_old_cycle_or_attempt_does_not_count(run: Any) -> 
     await joined(remote, "a", "b")
     await orders(remote, 0, protocol.Train)
     for number in (0, 1):
-        await remote.update(handed(number), GOOD)
+        await remote.upload_update(handed(number), GOOD)
     second = await orders(remote, 0, protocol.Train)
     assert second.cycle == 2
     wild = {"weight": np.full(4, 1e6, np.float32), "bias": np.zeros(1, np.float32)}
     for cycle, attempt in ((1, 1), (2, 0), (2, 2), (3, 1)):
-        await remote.update(handed(0, cycle, attempt), wild)
+        await remote.upload_update(handed(0, cycle, attempt), wild)
     for number in (0, 1):
-        await remote.update(handed(number, cycle=2), GOOD)
+        await remote.upload_update(handed(number, cycle=2), GOOD)
     await made.orchestrator.finished
     assert made.store.parameters["weight"].tolist() == [2.0] * 4
     assert len(made.of(commands.Withdraw)) == 4
@@ -218,38 +222,38 @@ async def test_an_update_that_is_none_is_refused_and_the_others_count(
     made, remote = run
     await joined(remote, "a", "b")
     await orders(remote, 0, protocol.Train)
-    refused = await remote.update(handed(0), update)
+    refused = await remote.upload_update(handed(0), update)
     assert "the update of a is refused" in refused
     assert words in refused
-    await remote.update(handed(1), GOOD)
+    await remote.upload_update(handed(1), GOOD)
     assert made.of(commands.Aggregate)[0].learners.tolist() == [1]
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda remote: remote.enter("nobody"),
-        lambda remote: remote.join({"number": 0}),
-        lambda remote: remote.join({"number": 7, "tells": "costs"}),
-        lambda remote: remote.orders(-1, None),
-        lambda remote: remote.orders("0", None),
-        lambda remote: remote.orders(0, "far"),
-        lambda remote: remote.costs(0, [[1.0, 2.0]]),
-        lambda remote: remote.costs(0, [[-1.0, 0.0, 1.0]] * 3),
-        lambda remote: remote.bound(0, 1, 5.0, -3),
-        lambda remote: remote.bound(0, 1, 5.0, "many"),
-        lambda remote: remote.bound(0, "x", 5.0, 1),
-        lambda remote: remote.bound(0, 1, np.zeros(2), 1),
-        lambda remote: remote.orders(0, (1, 2**63)),
-        lambda remote: remote.costs(0, [[float("inf"), 0.0, 1.0]] * 3),
-        lambda remote: remote.costs(0, [[1e308, 0.0, 1.0]] * 3),
-        lambda remote: remote.costs(0, [[0.0, 0.0, 0.0]] * 3),
-        lambda remote: remote.fail(0, None),
-        lambda remote: remote.judged({"learner": 0}),
-        lambda remote: remote.update({"learner": 0}, GOOD),
-        lambda remote: remote.update(handed(0) | {"visits": -1}, GOOD),
-        lambda remote: remote.update(handed(0) | {"phases": (1.0,)}, GOOD),
-        lambda remote: remote.update(handed(9), GOOD),
+        lambda remote: remote.register("nobody"),
+        lambda remote: remote.join({"learner": 0}),
+        lambda remote: remote.join({"learner": 7, "discloses": "costs"}),
+        lambda remote: remote.poll(-1, None),
+        lambda remote: remote.poll("0", None),
+        lambda remote: remote.poll(0, "far"),
+        lambda remote: remote.report_costs(0, [[1.0, 2.0]]),
+        lambda remote: remote.report_costs(0, [[-1.0, 0.0, 1.0]] * 3),
+        lambda remote: remote.report_bound(0, 1, 5.0, -3),
+        lambda remote: remote.report_bound(0, 1, 5.0, "many"),
+        lambda remote: remote.report_bound(0, "x", 5.0, 1),
+        lambda remote: remote.report_bound(0, 1, np.zeros(2), 1),
+        lambda remote: remote.poll(0, (1, 2**63)),
+        lambda remote: remote.report_costs(0, [[float("inf"), 0.0, 1.0]] * 3),
+        lambda remote: remote.report_costs(0, [[1e308, 0.0, 1.0]] * 3),
+        lambda remote: remote.report_costs(0, [[0.0, 0.0, 0.0]] * 3),
+        lambda remote: remote.report_failure(0, None),
+        lambda remote: remote.report_evaluation({"learner": 0}),
+        lambda remote: remote.upload_update({"learner": 0}, GOOD),
+        lambda remote: remote.upload_update(handed(0) | {"visits": -1}, GOOD),
+        lambda remote: remote.upload_update(handed(0) | {"phases": (1.0,)}, GOOD),
+        lambda remote: remote.upload_update(handed(9), GOOD),
         lambda remote: remote.hear({"event": "TaskCancelled"}),
         lambda remote: remote.gone(0, "no"),
     ],
@@ -269,7 +273,7 @@ async def test_nobody_joins_twice(run: Any) -> None:
     with pytest.raises(AxonError, match="a has joined before"):
         await joined(remote, "a")
     assert len(made.of(events.LearnersJoined)) == 1
-    await remote.fail(0, "no power")
+    await remote.report_failure(0, "no power")
     with pytest.raises(AxonError, match="a has joined before"):
         await joined(remote, "a")
 
@@ -287,7 +291,7 @@ async def test_an_order_says_how_much_time_is_left_when_it_is_asked_for(run: Any
 async def test_who_fails_is_gone_and_said_so_once(run: Any) -> None:
     made, remote = run
     await joined(remote, "a", "b")
-    await remote.fail(0, "a: out of memory")
+    await remote.report_failure(0, "a: out of memory")
     made.orchestrator.gone(0, "its process ended")
     assert [each.reason for each in made.of(events.LearnersLeft)] == ["a: out of memory"]
 
@@ -299,7 +303,7 @@ async def test_the_model_is_on_disk_after_each_cycle(run: Any) -> None:
     await joined(remote, "a", "b")
     await orders(remote, 0, protocol.Train)
     for number in (0, 1):
-        await remote.update(handed(number), GOOD)
+        await remote.upload_update(handed(number), GOOD)
     await orders(remote, 0, protocol.Train)
     assert made.store.model is not None
     assert load_file(made.store.model)["weight"].tolist() == [2.0] * 4
@@ -320,12 +324,17 @@ async def test_a_watcher_that_fails_ends_the_run_with_its_error(run: Any) -> Non
 
 
 def test_orders_survive_the_way() -> None:
-    parcel = protocol.Parcel(3, "0" * 64, 100, 10)
+    parcel = protocol.ShardRef(3, "0" * 64, 100, 10)
     sent = [
-        protocol.Measure(2.0),
-        protocol.Bound(1, 5.0, 2),
+        protocol.RunBenchmark(2.0),
+        protocol.ComputeBound(1, 5.0, 2),
         protocol.Train(1, 1, "model-0.safetensors", 2, 4.5, (parcel,)),
-        protocol.Stop(1, 1),
+        protocol.StopTraining(1, 1),
         protocol.Leave(),
     ]
-    assert protocol.orders(msgspec.json.decode(msgspec.json.encode(protocol.plain(sent)))) == sent
+    assert (
+        protocol.parse_instructions(
+            msgspec.json.decode(msgspec.json.encode(protocol.to_builtins(sent)))
+        )
+        == sent
+    )

@@ -22,7 +22,7 @@ from safetensors.numpy import load_file
 from melisma import axon
 from melisma.errors import MelismaError, SettingError
 from melisma.fleet.task import Task
-from melisma.live import child_processes
+from melisma.live import processes
 from melisma.live.peer.local_group import Progress, Watch, run_peers
 from melisma.live.peer.messenger import Heard, Nobody, Post
 from melisma.live.peer.peer_process import PeerSetting, run_node
@@ -32,7 +32,7 @@ from melisma.peer.settings import Aet, Algorithm, Local
 from melisma.peer.topology import topology_for
 from melisma.runs.peer_report import NodeReport, PeerReport
 from melisma.simulation.peers.peer_simulation import simulate_peers
-from tests.live import small
+from tests.live import tiny_task
 
 NET = """
 import time
@@ -55,7 +55,7 @@ class Net(nn.Sequential):
             time.sleep(self.pause_s)
         return super().forward(x)
 """
-TASK = Task(name="blobs", model="net:Net", data="small:blobs", deadline_s=1.0, batch=16)
+TASK = Task(name="blobs", model="net:Net", data="tiny_task:blobs", deadline_s=1.0, batch=16)
 SLOW = replace(TASK, model_args={"pause_s": 0.002})
 ROUNDS = Local(eta=0.1, steps=20)
 PATIENCE_S = 2.0
@@ -64,7 +64,7 @@ PATIENCE_S = 2.0
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with data of one's own, and a home of its own for certificates."""
-    shutil.copy(small.__file__, tmp_path / "small.py")
+    shutil.copy(tiny_task.__file__, tmp_path / "tiny_task.py")
     (tmp_path / "net.py").write_text(NET)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -163,7 +163,7 @@ def test_no_node_outlives_its_parent(place: Path) -> None:
         path=(str(place),),
         out=str(place),
     )
-    process = child_processes._started("melisma.live.peer.peer_process", setting, place / "n0.log")
+    process = processes._start("melisma.live.peer.peer_process", setting, place / "n0.log")
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(30) == 1

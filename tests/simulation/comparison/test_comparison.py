@@ -28,15 +28,15 @@ from melisma.simulation.comparison.comparison import (
 from melisma.simulation.comparison.comparison_picture import draw_comparison
 from melisma.simulation.comparison.figures import format_interval
 from melisma.simulation.simulation import SimulationOptions, simulate
-from tests.live import small
+from tests.live import tiny_task
 from tests.simulation import staging
 
 UNASKED = Target()
 TIMING = SimulationOptions(work="timing")
 BLOBS: dict[str, Any] = {
     "name": "blobs",
-    "model": "small:Linear",
-    "data": "small:blobs",
+    "model": "tiny_task:Linear",
+    "data": "tiny_task:blobs",
     "passes": 2,
     "deadline_s": 2.0,
     "cycles": 3,
@@ -49,7 +49,7 @@ BLOBS: dict[str, Any] = {
 @pytest.fixture
 def blobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
     """A task that is trained in no time, by a model of one's own."""
-    shutil.copy(small.__file__, tmp_path / "small.py")
+    shutil.copy(tiny_task.__file__, tmp_path / "tiny_task.py")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return msgspec.convert(BLOBS, Task)

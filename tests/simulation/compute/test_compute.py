@@ -23,12 +23,12 @@ from melisma.runs.trace import read_trace
 from melisma.simulation.compute.compute import CycleWork, RealTraining
 from melisma.simulation.driver import Driver
 from melisma.simulation.simulation import PreparedSimulation, SimulationOptions, prepare, run
-from tests.live import small
+from tests.live import tiny_task
 
 TASK: dict[str, Any] = {
     "name": "blobs",
-    "model": "small:Linear",
-    "data": "small:blobs",
+    "model": "tiny_task:Linear",
+    "data": "tiny_task:blobs",
     "scheme": "equal",
     "passes": 2,
     "deadline_s": 10.0,
@@ -42,7 +42,7 @@ GROUP = {"group": [{"count": 5, "samples_per_s": 500.0, "bandwidth_bps": 1e7, "n
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copy(small.__file__, tmp_path / "small.py")
+    shutil.copy(tiny_task.__file__, tmp_path / "tiny_task.py")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
@@ -153,7 +153,7 @@ def test_models_with_counters_are_kept_and_diverged_learners_do_no_harm(
     work: str, place: Path
 ) -> None:
     sizes = {"sizes": {"sample_ops": 1e3}}
-    (points, _), _ = small.blobs()
+    (points, _), _ = tiny_task.blobs()
     largest = float(points.max())
     said = {"model": f"{__name__}:Normed", "model_args": {"poison": largest}, "mode": "federated"}
     report = run(staged(work, **said, **sizes), folder=place / "out")

@@ -41,7 +41,7 @@ from tests.peer.staging import START, TASK, Slopes
 BLOBS = Task(
     name="blobs",
     model="mlp",
-    data="tests.live.small:blobs",
+    data="tests.live.tiny_task:blobs",
     deadline_s=1.0,
     batch=16,
     model_args={"layers": [4, 16, 2]},

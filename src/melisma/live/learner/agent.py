@@ -31,19 +31,19 @@ from melisma.learning.imports import is_own, told
 from melisma.learning.parameters import Layout
 from melisma.learning.trainer import Trained
 from melisma.live import protocol
-from melisma.live.learner.assignment import Job, WithdrawnError, per
-from melisma.live.learner.device import Device, Emulated
-from melisma.live.learner.downloader import Supply
-from melisma.live.learner.local_data import read_own
-from melisma.live.learner.pacing import Paced
-from melisma.live.learner.subset_benchmark import measured
-from melisma.live.orchestrator.federated_evaluator import NOTHING
+from melisma.live.learner.active_assignment import ActiveAssignment, WithdrawnError, seconds_per
+from melisma.live.learner.device import Device, EmulatedDevice
+from melisma.live.learner.downloader import Downloader
+from melisma.live.learner.local_data import read_local_data
+from melisma.live.learner.paced_trainer import PacedTrainer
+from melisma.live.learner.subset_benchmark import run_subset_benchmark
+from melisma.live.orchestrator.federated_evaluator import EMPTY_SCORE
 
-CACHE_BYTES = 4 << 30
+DEFAULT_CACHE_BYTES = 4 << 30
 TELLS: tuple[Tells, ...] = ("nothing", "bounds", "costs")
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
+class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a learner is told by whoever starts it.
 
     `tells` is the most that it lets out before its update. `path` are folders to find models of
@@ -54,53 +54,55 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     orchestrator: str
     token: str | None = None
     cache: str
-    cache_bytes: int = CACHE_BYTES
-    tells: Tells = "costs"
-    emulated: Emulated | None = None
-    path: tuple[str, ...] = ()
-    own: str | None = None
+    cache_bytes: int = DEFAULT_CACHE_BYTES
+    discloses: Tells = "costs"
+    device: EmulatedDevice | None = None
+    module_path: tuple[str, ...] = ()
+    local_data: str | None = None
 
 
 class Agent:
     """One learner of one run, with its task known."""
 
-    def __init__(self, setting: Setting, orchestrator: axon.Remote, entry: protocol.Entry) -> None:
+    def __init__(
+        self, setting: LearnerSettings, orchestrator: axon.Remote, entry: protocol.RegisterResponse
+    ) -> None:
         from melisma.learning.trainers import trainer_for
 
         self._task, self._entry, self._orchestrator = entry.task, entry, orchestrator
-        if is_own(self._task.model) and not setting.path:
+        if is_own(self._task.model) and not setting.module_path:
             raise SettingError(f"model {self._task.model} is none that this device may import")
         self._scheme = scheme_named(self._task.scheme)
-        self._device = Device(setting.emulated, entry.number)
-        self._trainer = Paced(trainer_for(self._task), self._device, self._task.batch)
+        self._device = Device(setting.device, entry.learner)
+        self._trainer = PacedTrainer(trainer_for(self._task), self._device, self._task.batch)
         layout = Layout.of(self._trainer.initial())
         cache = ShardCache(Path(setting.cache), setting.cache_bytes)
-        self._supply = Supply(orchestrator, cache, layout)
-        self._own, self._held_back = read_own(setting.own, hold_back=entry.hold_back)
-        self._tells = setting.tells
-        self._orders: SimpleQueue[tuple[float, protocol.AnyOrder]] = SimpleQueue()
-        self._jobs: dict[tuple[int, int], Job] = {}
+        self._supply = Downloader(orchestrator, cache, layout)
+        self._own, self._held_back = read_local_data(setting.local_data, hold_back=entry.hold_back)
+        self._tells = setting.discloses
+        self._orders: SimpleQueue[tuple[float, protocol.AnyInstruction]] = SimpleQueue()
+        self._jobs: dict[tuple[int, int], ActiveAssignment] = {}
         self._experience: Experience | None = None
 
     def run(self) -> None:
         """Take part until the orchestrator says that it is over."""
         sizes = tuple(len(split) for split in self._own)
-        joining = protocol.Joining(self._entry.number, self._tells, sizes)
-        self._orchestrator.join(protocol.plain(joining))
+        joining = protocol.JoinRequest(self._entry.learner, self._tells, sizes)
+        self._orchestrator.join(protocol.to_builtins(joining))
         threading.Thread(target=self._ask, name="orders", daemon=True).start()
         while True:
             received_at, order = self._orders.get()
             match order:
-                case protocol.Measure():
+                case protocol.RunBenchmark():
                     self._may_tell("costs")
                     self._measure(received_at + order.seconds)
-                    self._orchestrator.costs(self._entry.number, self._costs())
-                case protocol.Bound():
+                    self._orchestrator.report_costs(self._entry.learner, self._costs())
+                case protocol.ComputeBound():
                     self._may_tell("bounds")
                     self._bound(received_at, order)
                 case protocol.Train():
                     self._work(self._jobs[order.cycle, order.attempt])
-                case protocol.Judge():
+                case protocol.EvaluateModel():
                     self._judge(order)
                 case protocol.Leave():
                     return
@@ -113,19 +115,19 @@ class Agent:
         """Ask for orders until there are no more; what is taken back is taken back at once."""
         while True:
             try:
-                came = protocol.orders(
-                    self._orchestrator.orders(self._entry.number, self._progress())
+                came = protocol.parse_instructions(
+                    self._orchestrator.poll(self._entry.learner, self._progress())
                 )
             except AxonError:
                 came = [protocol.Leave()]
             received_at = time.monotonic()
             for order in came:
-                if isinstance(order, protocol.Stop):
+                if isinstance(order, protocol.StopTraining):
                     if job := self._jobs.get((order.cycle, order.attempt)):
                         job.withdraw()
                     continue
                 if isinstance(order, protocol.Train):
-                    job = Job(order, received_at)
+                    job = ActiveAssignment(order, received_at)
                     self._jobs[job.key] = job
                 self._orders.put((received_at, order))
                 if isinstance(order, protocol.Leave):
@@ -136,21 +138,21 @@ class Agent:
         jobs = list(self._jobs.values())
         if not jobs or self._scheme.during != "progress":
             return None
-        return jobs[-1].order.cycle, jobs[-1].visits
+        return jobs[-1].train.cycle, jobs[-1].visits
 
-    def _bound(self, received_at: float, order: protocol.Bound) -> None:
+    def _bound(self, received_at: float, order: protocol.ComputeBound) -> None:
         if self._experience is None:
             self._measure(received_at + self._task.deadline_s)
         assert self._experience is not None
-        held = min(order.held, self._supply.held())
+        held = min(order.held, self._supply.held_shards())
         shards = int(bound(self._experience, self._task, order.deadline_s, held))
-        self._orchestrator.bound(self._entry.number, order.cycle, order.deadline_s, shards)
+        self._orchestrator.report_bound(self._entry.learner, order.cycle, order.deadline_s, shards)
         if not shards and order.deadline_s == self._task.deadline_s:
             # Nothing to do, and no cycle that would tell: maybe it can do more by now.
             self._measure(time.monotonic() + self._task.deadline_s)
 
-    def _work(self, job: Job) -> None:
-        self._device.enter(job.order.cycle)
+    def _work(self, job: ActiveAssignment) -> None:
+        self._device.start_cycle(job.train.cycle)
         job.lap("wait")
         try:
             self._hand_in(job, self._trained(job))
@@ -159,94 +161,96 @@ class Agent:
         finally:
             del self._jobs[job.key]
 
-    def _trained(self, job: Job) -> Trained | None:
+    def _trained(self, job: ActiveAssignment) -> Trained | None:
         """What training came to by the deadline; nothing if it did not come to that."""
-        order = job.order
+        order = job.train
         try:
-            model = self._supply.model(order.model, self._device, lambda: job.over(0.0))
+            model = self._supply.fetch_model(order.model, self._device, lambda: job.time_is_up(0.0))
         finally:
             down_s = job.lap("fetch model")
             self._learn(down_s=down_s)
         if model is None:
             return None
         upload_s = float(reserve_s(self._experience, self._task, down_s))
-        if not self._fetch(job, lambda: job.over(upload_s)):
+        if not self._fetch(job, lambda: job.time_is_up(upload_s)):
             return None
-        own = [self._own[number] for number in order.own]
-        samples = together(own or self._supply.read(order.shards))
+        own = [self._own[number] for number in order.local_shards]
+        samples = together(own or self._supply.read_shards(order.shards))
         load_s = job.lap("load")
         trained = self._trainer.train(
             model,
             samples,
             order.passes,
-            generator(self._task.seed, "train", order.cycle, self._entry.number),
-            job.stop(self._device, self._task.batch, upload_s),
+            generator(self._task.seed, "train", order.cycle, self._entry.learner),
+            job.stop_signal(self._device, self._task.batch, upload_s),
         )
-        self._device.settle()
+        self._device.finish_compute()
         train_s = job.lap("train") - job.setup_s
         self._learn(
-            train_s=per(train_s, trained.visits / self._task.shard_samples),
+            train_s=seconds_per(train_s, trained.visits / self._task.shard_samples),
             rest_s=job.seconds["wait"] + load_s + job.setup_s,
         )
         return trained
 
-    def _fetch(self, job: Job, over: Callable[[], bool]) -> bool:
+    def _fetch(self, job: ActiveAssignment, over: Callable[[], bool]) -> bool:
         """Bring the shards that are missing; whether there was time for all of them.
 
         What a link took is learned in any case: else one that slows down would never be noticed.
         """
-        parcels = job.order.shards
+        parcels = job.train.shards
         missing = [parcel for parcel in parcels if not self._supply.has(parcel)]
-        came = -sum(self._supply.part(parcel) for parcel in missing)
+        came = -sum(self._supply.fetched_fraction(parcel) for parcel in missing)
         try:
             for parcel in missing:
-                self._supply.shard(parcel, self._device, over, [each.sha256 for each in parcels])
+                self._supply.fetch_shard(
+                    parcel, self._device, over, [each.sha256 for each in parcels]
+                )
                 if over():
                     return False
                 job.shipped += 1
         finally:
             ship_s = job.lap("fetch shards")
-            came += sum(self._supply.part(parcel) for parcel in missing)
+            came += sum(self._supply.fetched_fraction(parcel) for parcel in missing)
             if missing:
-                self._learn(ship_s=per(ship_s, max(came, LEAST_PART)))
+                self._learn(ship_s=seconds_per(ship_s, max(came, LEAST_PART)))
         return True
 
-    def _hand_in(self, job: Job, trained: Trained | None) -> None:
+    def _hand_in(self, job: ActiveAssignment, trained: Trained | None) -> None:
         done = trained if trained is not None and trained.visits else None
         arrays: dict[str, NDArray[Any]] = done.parameters if done else {}
-        handed = protocol.Handed(
-            learner=self._entry.number,
-            cycle=job.order.cycle,
-            attempt=job.order.attempt,
+        handed = protocol.UpdateHeader(
+            learner=self._entry.learner,
+            cycle=job.train.cycle,
+            attempt=job.train.attempt,
             visits=done.visits if done else 0,
             shipped=job.shipped,
             loss=done.loss if done else 0.0,
             phases=tuple(job.seconds[phase] for phase in PHASES),
             costs=self._costs() if self._scheme.needs == "costs" and self._experience else None,
         )
-        self._device.begin_transfer()
-        self._device.passed(sum(array.nbytes for array in arrays.values()))
-        if refused := self._orchestrator.update(protocol.plain(handed), arrays):
+        self._device.start_transfer()
+        self._device.add_bytes(sum(array.nbytes for array in arrays.values()))
+        if refused := self._orchestrator.upload_update(protocol.to_builtins(handed), arrays):
             sys.stderr.write(f"{refused}\n")
         up_s = job.lap("upload")
         if done:
             self._learn(up_s=up_s)
 
-    def _judge(self, order: protocol.Judge) -> None:
-        model = self._supply.model(order.model, self._device)
+    def _judge(self, order: protocol.EvaluateModel) -> None:
+        model = self._supply.fetch_model(order.model, self._device)
         assert model is not None
-        score = NOTHING
+        score = EMPTY_SCORE
         for samples in self._held_back:
             score += self._trainer.score(model, samples)
-        sums = protocol.Judged(
-            self._entry.number,
+        sums = protocol.EvaluationSums(
+            self._entry.learner,
             order.cycle,
             score.samples,
             score.loss_sum,
             score.right,
             score.of,
         )
-        self._orchestrator.judged(protocol.plain(sums))
+        self._orchestrator.report_evaluation(protocol.to_builtins(sums))
 
     def _costs(self) -> tuple[tuple[float, ...], ...]:
         assert self._experience is not None
@@ -260,16 +264,18 @@ class Agent:
     def _measure(self, until_at: float) -> None:
         """Anew; what shards take to fetch is not forgotten where all of them are here."""
         known = self._experience
-        self._experience = measured(self._entry, self._supply, self._own, self._device, until_at)
+        self._experience = run_subset_benchmark(
+            self._entry, self._supply, self._own, self._device, until_at
+        )
         if known is not None and not self._experience.ship_s.mean:
             self._experience = replace(self._experience, ship_s=known.ship_s)
 
 
-def take_part(setting: Setting) -> None:
+def take_part(setting: LearnerSettings) -> None:
     """Enter a run, and take part in it to its end."""
-    sys.path += setting.path
+    sys.path += setting.module_path
     orchestrator = axon.connect(setting.orchestrator, token=setting.token)
-    entry = protocol.checked(orchestrator.enter(setting.name), protocol.Entry)
+    entry = protocol.parse(orchestrator.register(setting.name), protocol.RegisterResponse)
     try:
         Agent(setting, orchestrator, entry).run()
     except AxonError:
@@ -280,7 +286,7 @@ def take_part(setting: Setting) -> None:
             # Before it is told: the run may end with it, and this process then at once.
             traceback.print_exc()
         said = f"{setting.name}: {told(error) if own else error}"[:1000]
-        orchestrator.fail(entry.number, said)
+        orchestrator.report_failure(entry.learner, said)
         raise MelismaError(said) from error
 
 
@@ -294,7 +300,7 @@ def _end_with_parent() -> None:
 
 def main() -> int:
     """Take part as the first line of standard input says."""
-    setting = msgspec.json.decode(sys.stdin.buffer.readline(), type=Setting)
+    setting = msgspec.json.decode(sys.stdin.buffer.readline(), type=LearnerSettings)
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     try:
         take_part(setting)

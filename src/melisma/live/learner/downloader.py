@@ -14,23 +14,23 @@ from melisma.learning.data.datasets import Split
 from melisma.learning.data.shards import ShardCache
 from melisma.learning.parameters import Layout
 from melisma.live.learner.device import Device
-from melisma.live.protocol import Parcel
+from melisma.live.protocol import ShardRef
 
 # So often a line may break while one thing is fetched.
-TRIES = 5
+MAX_ATTEMPTS = 5
 
 
-class OverError(MelismaError):
+class TimeUpError(MelismaError):
     """There is no time for more."""
 
 
-class Supply:
+class Downloader:
     """Parameters and shards of one run, over the link of the device, into its cache."""
 
     def __init__(self, orchestrator: axon.Remote, cache: ShardCache, layout: Layout) -> None:
         self._orchestrator, self._cache, self._layout = orchestrator, cache, layout
 
-    def model(
+    def fetch_model(
         self, name: str, device: Device, over: Callable[[], bool] = lambda: False
     ) -> dict[str, NDArray[Any]] | None:
         """Parameters by name, or nothing when time is over; `DataError` if of another model."""
@@ -39,11 +39,11 @@ class Supply:
         def take(piece: bytearray) -> None:
             content.extend(piece)
             if over():
-                raise OverError
+                raise TimeUpError
 
         try:
             self._fetch(name, device, lambda: len(content), take)
-        except (OverError, RefusedError):
+        except (TimeUpError, RefusedError):
             # Who is so late that they are gone already has no use for them.
             return None
         try:
@@ -53,9 +53,9 @@ class Supply:
         self._layout.check(arrays)
         return {field.name: arrays[field.name] for field in self._layout.fields}
 
-    def shard(
+    def fetch_shard(
         self,
-        parcel: Parcel,
+        parcel: ShardRef,
         device: Device,
         over: Callable[[], bool] = lambda: False,
         needed: Sequence[str] = (),
@@ -66,27 +66,27 @@ class Supply:
         def take(piece: bytearray) -> None:
             cache.append(sha256, piece)
             if over():
-                raise OverError
+                raise TimeUpError
 
-        with suppress(OverError):
+        with suppress(TimeUpError):
             self._fetch(sha256, device, lambda: cache.begun_bytes(sha256), take)
             cache.finish(sha256, needed)
 
-    def held(self) -> int:
+    def held_shards(self) -> int:
         """How many shards are here."""
         return len(self._cache.held())
 
-    def part(self, parcel: Parcel) -> float:
+    def fetched_fraction(self, parcel: ShardRef) -> float:
         """How much of a shard is here."""
         if self.has(parcel):
             return 1.0
         return self._cache.begun_bytes(parcel.sha256) / max(parcel.size_bytes, 1)
 
-    def has(self, parcel: Parcel) -> bool:
+    def has(self, parcel: ShardRef) -> bool:
         """Whether a shard is here."""
         return parcel.sha256 in self._cache
 
-    def read(self, parcels: Iterable[Parcel]) -> list[Split]:
+    def read_shards(self, parcels: Iterable[ShardRef]) -> list[Split]:
         """Those of these shards that are here."""
         return [self._cache.read(each.sha256) for each in parcels if each.sha256 in self._cache]
 
@@ -97,11 +97,11 @@ class Supply:
         begun_bytes: Callable[[], int],
         take: Callable[[bytearray], object],
     ) -> None:
-        device.begin_transfer()
-        for left in reversed(range(TRIES)):
+        device.start_transfer()
+        for left in reversed(range(MAX_ATTEMPTS)):
             try:
                 for piece in axon.fetch(self._orchestrator, name, begun_bytes()):
-                    device.passed(len(piece))
+                    device.add_bytes(len(piece))
                     take(piece)
             except OSError as error:
                 if not left:

@@ -8,13 +8,17 @@ from melisma.fleet.estimates import Estimate
 from melisma.fleet.rng import generator
 from melisma.learning.data.datasets import Split
 from melisma.live.learner.device import Device
-from melisma.live.learner.downloader import Supply
-from melisma.live.learner.pacing import Paced
-from melisma.live.protocol import FIRST_MODEL, Entry, Parcel
+from melisma.live.learner.downloader import Downloader
+from melisma.live.learner.paced_trainer import PacedTrainer
+from melisma.live.protocol import INITIAL_MODEL, RegisterResponse, ShardRef
 
 
-def measured(
-    entry: Entry, supply: Supply, own: Sequence[Split], device: Device, until_at: float
+def run_subset_benchmark(
+    entry: RegisterResponse,
+    supply: Downloader,
+    own: Sequence[Split],
+    device: Device,
+    until_at: float,
 ) -> Experience:
     """What a cycle costs, from what can be measured until then; at least of one shard."""
     # Loaded here: a learner that is never asked what it can do needs no benchmark.
@@ -22,22 +26,22 @@ def measured(
     from melisma.learning.trainers import trainer_for
 
     began = time.monotonic()
-    supply.model(FIRST_MODEL, device)
+    supply.fetch_model(INITIAL_MODEL, device)
     down_s = Estimate.of([time.monotonic() - began])
-    ship_s = _fetched_s(entry.subset, supply, device, until_at)
-    samples = own[:SUBSET] or supply.read(entry.subset)
-    device.begin_work()
+    ship_s = _time_fetches(entry.benchmark_shards, supply, device, until_at)
+    samples = own[:SUBSET] or supply.read_shards(entry.benchmark_shards)
+    device.start_compute()
     # By a trainer of its own: nothing of it stays in an optimiser that is kept.
     cost = subset(
-        Paced(trainer_for(entry.task), device, entry.task.batch),
+        PacedTrainer(trainer_for(entry.task), device, entry.task.batch),
         samples,
-        rng=generator(entry.task.seed, "benchmark", learner=entry.number),
+        rng=generator(entry.task.seed, "benchmark", learner=entry.learner),
         now_s=device.now,
-        rest=device.rest,
+        rest=device.throttle,
         until_s=until_at,
         shard_samples=entry.task.shard_samples,
     )
-    device.settle()
+    device.finish_compute()
     return Experience(
         train_s=cost.shard_s,
         ship_s=Estimate.of(ship_s or [0.0]),
@@ -48,8 +52,8 @@ def measured(
     )
 
 
-def _fetched_s(
-    parcels: Sequence[Parcel], supply: Supply, device: Device, until_at: float
+def _time_fetches(
+    parcels: Sequence[ShardRef], supply: Downloader, device: Device, until_at: float
 ) -> list[float]:
     """Seconds of each shard that had to be fetched."""
     took_s: list[float] = []
@@ -58,6 +62,6 @@ def _fetched_s(
         if took_s and began >= until_at:
             break
         if not supply.has(parcel):
-            supply.shard(parcel, device)
+            supply.fetch_shard(parcel, device)
             took_s.append(time.monotonic() - began)
     return took_s

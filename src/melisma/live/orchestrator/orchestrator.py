@@ -19,11 +19,11 @@ from melisma.cycle.state import State
 from melisma.learning.aggregation import Spooled
 from melisma.learning.trainer import Score
 from melisma.live import protocol
-from melisma.live.orchestrator.federated_evaluator import Jury
-from melisma.live.orchestrator.learner_service import METHODS, Desk
-from melisma.live.orchestrator.mailbox import Seat
-from melisma.live.orchestrator.run_spec import Goal
-from melisma.live.orchestrator.run_store import Storehouse
+from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
+from melisma.live.orchestrator.learner_service import METHODS, LearnerService
+from melisma.live.orchestrator.mailbox import Mailbox
+from melisma.live.orchestrator.run_spec import RunSpec
+from melisma.live.orchestrator.run_store import RunStore
 from melisma.runs.trace import Step
 
 Watcher = Callable[[Step], None]
@@ -32,11 +32,13 @@ Watcher = Callable[[Step], None]
 class Orchestrator:
     """One run of one task with learners that are known by name; made on the loop that runs it."""
 
-    def __init__(self, goal: Goal, names: Sequence[str], store: Storehouse, watch: Watcher) -> None:
+    def __init__(
+        self, goal: RunSpec, names: Sequence[str], store: RunStore, watch: Watcher
+    ) -> None:
         self._goal, self._store, self._watch = goal, store, watch
-        self._seats = [Seat(name) for name in names]
-        self._jury = Jury(self._seats)
-        self._desk = Desk(goal, self._seats, store, self._jury, self)
+        self._seats = [Mailbox(name) for name in names]
+        self._jury = FederatedEvaluator(self._seats)
+        self._desk = LearnerService(goal, self._seats, store, self._jury, self)
         self._state: State | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._jobs: set[asyncio.Task[None]] = set()
@@ -54,7 +56,7 @@ class Orchestrator:
 
     def begin(self) -> None:
         """Submit the task; `SettingError` if it cannot be run."""
-        self._store.begin(self._goal.trainer.initial())
+        self._store.save_initial(self._goal.trainer.initial())
         samples = np.array(self._store.samples, dtype=np.int64)
         self._heard(
             events.TaskSubmitted(
@@ -70,7 +72,7 @@ class Orchestrator:
 
     def cancel(self, reason: str) -> None:
         """End it here."""
-        self.hear(events.TaskCancelled(at_s=self.now(), reason=reason))
+        self.handle(events.TaskCancelled(at_s=self.now(), reason=reason))
 
     def gone(self, number: int, reason: str) -> None:
         """A learner is no longer there."""
@@ -85,7 +87,7 @@ class Orchestrator:
         one, attempts = np.array([learner]), np.array([attempt])
         return self._state is not None and bool(self._state.expects(one, cycle, attempts)[0])
 
-    def hear(self, event: Any) -> None:
+    def handle(self, event: Any) -> None:
         """Something happened; what goes wrong here ends the run."""
         if self.finished.done():
             return
@@ -103,25 +105,25 @@ class Orchestrator:
         self._store.record(heard)
         self._watch(heard)
         for command in said:
-            _DOING[type(command)](self, command)
+            HANDLERS[type(command)](self, command)
 
     def _benchmark(self, command: commands.Benchmark) -> None:
         for learner in command.learners.tolist():
-            self._seats[learner].give(protocol.Measure(command.seconds))
+            self._seats[learner].put(protocol.RunBenchmark(command.seconds))
 
     def _ask_bound(self, command: commands.AskBound) -> None:
         for learner, held in zip(command.learners.tolist(), command.held.tolist(), strict=True):
-            self._seats[learner].give(protocol.Bound(command.cycle, command.deadline_s, held))
+            self._seats[learner].put(protocol.ComputeBound(command.cycle, command.deadline_s, held))
 
     def _dispatch(self, command: commands.Dispatch) -> None:
         now_s, deadline_at = self.now(), self._loop.time() + command.seconds_left
         for place, learner in enumerate(command.learners.tolist()):
             self._seats[learner].sent_s = now_s
-            self._seats[learner].give(self._train(command, place, deadline_at))
+            self._seats[learner].put(self._train(command, place, deadline_at))
 
     def _train(
         self, command: commands.Dispatch, place: int, deadline_at: float
-    ) -> Callable[[], protocol.AnyOrder]:
+    ) -> Callable[[], protocol.AnyInstruction]:
         shards, model = command.shards[place].tolist(), self._store.model_name
         federated = self._goal.task.mode == "federated"
         return lambda: protocol.Train(
@@ -130,20 +132,20 @@ class Orchestrator:
             model=model,
             passes=int(command.passes[place]),
             seconds_left=max(0.0, deadline_at - self._loop.time()),
-            shards=() if federated else self._store.parcels(shards),
-            own=tuple(shards) if federated else (),
+            shards=() if federated else self._store.shard_refs(shards),
+            local_shards=tuple(shards) if federated else (),
         )
 
     def _withdraw(self, command: commands.Withdraw) -> None:
         both = zip(command.learners.tolist(), command.attempts.tolist(), strict=True)
         for learner, attempt in both:
-            self._seats[learner].give(protocol.Stop(command.cycle, attempt))
+            self._seats[learner].put(protocol.StopTraining(command.cycle, attempt))
 
     def _wake(self, command: commands.Wake) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(
-            self._began + command.at_s, lambda: self.hear(events.TimeReached(at_s=self.now()))
+            self._began + command.at_s, lambda: self.handle(events.TimeReached(at_s=self.now()))
         )
 
     def _aggregate(self, command: commands.Aggregate) -> None:
@@ -155,7 +157,7 @@ class Orchestrator:
             began = self._loop.time()
             await asyncio.to_thread(self._store.aggregate, command.cycle, updates)
             took_s = self._loop.time() - began
-            self.hear(events.Aggregated(at_s=self.now(), cycle=command.cycle, seconds=took_s))
+            self.handle(events.Aggregated(at_s=self.now(), cycle=command.cycle, seconds=took_s))
 
         self._start(work())
 
@@ -163,7 +165,7 @@ class Orchestrator:
         async def work() -> None:
             began = self._loop.time()
             score = await self._score(command.cycle)
-            self.hear(
+            self.handle(
                 events.Evaluated(
                     at_s=self.now(),
                     cycle=command.cycle,
@@ -186,7 +188,7 @@ class Orchestrator:
         if self._timer is not None:
             self._timer.cancel()
         for seat in self._seats:
-            seat.give(protocol.Leave())
+            seat.put(protocol.Leave())
         self.finished.set_result(command)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -200,7 +202,7 @@ class Orchestrator:
             self.finished.set_exception(error)
 
 
-_DOING: dict[type[commands.Command], Callable[[Orchestrator, Any], None]] = {
+HANDLERS: dict[type[commands.Command], Callable[[Orchestrator, Any], None]] = {
     commands.Benchmark: Orchestrator._benchmark,
     commands.AskBound: Orchestrator._ask_bound,
     commands.Dispatch: Orchestrator._dispatch,

@@ -9,7 +9,7 @@ from melisma.learning.trainer import Trainer
 
 
 @dataclass(frozen=True)
-class Goal:
+class RunSpec:
     """The task, its trainer, and the samples on which models are scored.
 
     There are none in federated learning where data lies on the devices only. `rates` are what

@@ -20,13 +20,13 @@ from safetensors.numpy import save
 from melisma.learning.aggregation import Spool, Spooled, weighted_mean
 from melisma.learning.data.shards import ShardFolder
 from melisma.learning.parameters import Arrays, Layout
-from melisma.live.protocol import Parcel
+from melisma.live.protocol import ShardRef
 from melisma.runs.folder import TraceFile
 from melisma.runs.trace import Step
 
 
 @dataclass
-class Storehouse:
+class RunStore:
     """The folder of one run, and the shards that it hands out."""
 
     folder: Path
@@ -39,20 +39,20 @@ class Storehouse:
         self._trace = TraceFile(self.folder)
         for part in ("updates", "parameters"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
-        self._parcels = (
-            [Parcel(s.number, s.sha256, s.size_bytes, s.samples) for s in self.shards.shards]
+        self._shard_refs = (
+            [ShardRef(s.number, s.sha256, s.size_bytes, s.samples) for s in self.shards.shards]
             if self.shards is not None
             else []
         )
 
-    def parcels(self, numbers: Sequence[int]) -> tuple[Parcel, ...]:
+    def shard_refs(self, numbers: Sequence[int]) -> tuple[ShardRef, ...]:
         """Shards by number, as learners fetch them."""
-        return tuple(self._parcels[number] for number in numbers)
+        return tuple(self._shard_refs[number] for number in numbers)
 
     @property
     def samples(self) -> list[int]:
         """Samples of each shard."""
-        return [parcel.samples for parcel in self._parcels]
+        return [parcel.samples for parcel in self._shard_refs]
 
     def path(self, name: str) -> Path | None:
         """What learners may fetch by name: shards by their hash, and parameters."""
@@ -66,7 +66,7 @@ class Storehouse:
         """What the parameters of now are called."""
         return f"model-{self.version}.safetensors"
 
-    def begin(self, parameters: Arrays) -> None:
+    def save_initial(self, parameters: Arrays) -> None:
         """The parameters before the first cycle."""
         self.parameters = dict(parameters)
         self._save(self.folder / "parameters" / self.model_name)

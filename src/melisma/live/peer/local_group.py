@@ -15,9 +15,9 @@ import msgspec
 from melisma import axon
 from melisma.errors import MelismaError
 from melisma.learning.loaded_task import gathered, module_path
-from melisma.live.child_processes import learners
 from melisma.live.peer.peer_process import PeerSetting
-from melisma.live.training import without_empty
+from melisma.live.processes import run_processes
+from melisma.live.training import remove_empty
 from melisma.peer.group import Peers
 from melisma.runs.folder import made
 from melisma.runs.peer_report import NodeReport, PeerReport
@@ -106,13 +106,13 @@ class _Run:
         board = axon.board_worker(port=0, token=token, tls=self._tls and self._identity("board"))
         async with board.listening() as address:
             settings = [self._setting(place, address, token) for place in range(len(self._names))]
-            async with learners(
+            async with run_processes(
                 settings, self._folder / "logs", self._gone, module="melisma.live.peer.peer_process"
             ):
                 while len(self._ended) < len(self._names) and not self.stopped.is_set():
                     await asyncio.sleep(LOOK_S)
                     self._watch.progress(await asyncio.to_thread(self._looked, address, token))
-        without_empty(self._folder)
+        remove_empty(self._folder)
         return [self._report(place) for place in range(len(self._names))]
 
     def _setting(self, place: int, board: str, token: str) -> PeerSetting:

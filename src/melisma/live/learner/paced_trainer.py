@@ -12,7 +12,7 @@ from melisma.learning.trainer import Score, Trained, Trainer
 from melisma.live.learner.device import Device
 
 
-class Paced:
+class PacedTrainer:
     """Trains as another does; before each batch, and at the end, the device knows what was done."""
 
     def __init__(self, trainer: Trainer, device: Device, batch: int) -> None:
@@ -36,12 +36,12 @@ class Paced:
         def asked() -> bool:
             nonlocal told
             told += self._batch
-            self._device.worked(self._batch if told else 0)
+            self._device.add_samples(self._batch if told else 0)
             return stop()
 
         done = self._trainer.train(parameters, samples, passes, rng, asked)
         # Batches may be short, and the last one was not asked after.
-        self._device.worked(done.visits - max(told, 0))
+        self._device.add_samples(done.visits - max(told, 0))
         return done
 
     def score(self, parameters: Arrays, samples: Split) -> Score:

@@ -17,12 +17,12 @@ from typing import Protocol
 
 import msgspec
 
-LAST_WORDS = 400
+MAX_LOG_TAIL_CHARS = 400
 GRACE_S = 5.0
-Gone = Callable[[int, str], None]
+OnExit = Callable[[int, str], None]
 
 
-class Named(Protocol):
+class ProcessSettings(Protocol):
     """A setting, which goes to the process as JSON."""
 
     @property
@@ -31,17 +31,20 @@ class Named(Protocol):
 
 
 @contextlib.asynccontextmanager
-async def learners(
-    settings: Sequence[Named], logs: Path, gone: Gone, module: str = "melisma.live.learner.agent"
+async def run_processes(
+    settings: Sequence[ProcessSettings],
+    logs: Path,
+    gone: OnExit,
+    module: str = "melisma.live.learner.agent",
 ) -> AsyncIterator[None]:
     """Run a process for each setting; `gone` is told the number of one that ends, and why."""
     processes = [
-        _started(module, setting, logs / f"{number}.log") for number, setting in enumerate(settings)
+        _start(module, setting, logs / f"{number}.log") for number, setting in enumerate(settings)
     ]
 
     async def watched(number: int, process: "subprocess.Popen[bytes]") -> None:
-        code = await _end_of(process)
-        gone(number, _last_words(settings[number].name, logs / f"{number}.log", code))
+        code = await _wait_for_exit(process)
+        gone(number, _describe_exit(settings[number].name, logs / f"{number}.log", code))
 
     watches = [asyncio.create_task(watched(*each)) for each in enumerate(processes)]
     try:
@@ -49,11 +52,11 @@ async def learners(
     finally:
         for watch in watches:
             watch.cancel()
-        _let_go(processes)
-        await asyncio.to_thread(_ended, processes)
+        _close_stdin(processes)
+        await asyncio.to_thread(_wait_or_kill, processes)
 
 
-def _end_of(process: "subprocess.Popen[bytes]") -> "asyncio.Future[int]":
+def _wait_for_exit(process: "subprocess.Popen[bytes]") -> "asyncio.Future[int]":
     """Its exit code, from a thread of its own, which keeps nobody from leaving."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
@@ -73,13 +76,13 @@ def _set(ended: "asyncio.Future[int]", code: int) -> None:
         ended.set_result(code)
 
 
-def _last_words(name: str, log: Path, code: int) -> str:
-    said = log.read_text(errors="replace").strip()[-LAST_WORDS:]
+def _describe_exit(name: str, log: Path, code: int) -> str:
+    said = log.read_text(errors="replace").strip()[-MAX_LOG_TAIL_CHARS:]
     last = said.splitlines()[-1] if said else f"its process ended with {code}"
     return last if last.startswith(name) else f"{name}: {last}"
 
 
-def _started(module: str, setting: Named, log: Path) -> "subprocess.Popen[bytes]":
+def _start(module: str, setting: ProcessSettings, log: Path) -> "subprocess.Popen[bytes]":
     # One thread for each learner: a device's speed is a share of one core.
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +102,7 @@ def _started(module: str, setting: Named, log: Path) -> "subprocess.Popen[bytes]
     return process
 
 
-def _let_go(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
+def _close_stdin(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
     """Their standard input closes: whoever has not ended does so now."""
     for process in processes:
         assert process.stdin is not None
@@ -107,7 +110,7 @@ def _let_go(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
             process.stdin.close()
 
 
-def _ended(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
+def _wait_or_kill(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
     """All of them end, by force where they do not in time."""
     limit = time.monotonic() + GRACE_S
     for process in processes:

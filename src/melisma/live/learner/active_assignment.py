@@ -13,7 +13,7 @@ from melisma.live.learner.device import Device
 from melisma.live.protocol import Train
 
 
-def per(seconds: float, count: float) -> float:
+def seconds_per(seconds: float, count: float) -> float:
     """Seconds for one, NaN where there was none."""
     return seconds / count if count else nan
 
@@ -23,10 +23,10 @@ class WithdrawnError(MelismaError):
 
 
 @dataclass
-class Job:
+class ActiveAssignment:
     """One order to train: until when, how far, and whether it still counts."""
 
-    order: Train
+    train: Train
     received_at: float
     visits: int = 0
     shipped: int = 0
@@ -41,7 +41,7 @@ class Job:
     @property
     def key(self) -> tuple[int, int]:
         """What names it."""
-        return self.order.cycle, self.order.attempt
+        return self.train.cycle, self.train.attempt
 
     def withdraw(self) -> None:
         """It no longer counts; from any thread."""
@@ -54,28 +54,28 @@ class Job:
         self.seconds[phase] += took_s
         return took_s
 
-    def over(self, reserve_s: float, now: float | None = None) -> bool:
+    def time_is_up(self, reserve_s: float, now: float | None = None) -> bool:
         """Whether it is time to hand in, with so long for what is left; raises if withdrawn."""
         if self._withdrawn.is_set():
             raise WithdrawnError("the orchestrator does not wait for this work any more")
-        left_s = self.received_at + self.order.seconds_left - (now or time.monotonic())
+        left_s = self.received_at + self.train.seconds_left - (now or time.monotonic())
         return bool(over(left_s, reserve_s))
 
-    def stop(self, device: Device, batch: int, upload_s: float) -> Callable[[], bool]:
+    def stop_signal(self, device: Device, batch: int, upload_s: float) -> Callable[[], bool]:
         """Asked before every batch: keeps the pace of the device, and says when to stop.
 
         A batch that would end too late by as long as the last one took is not begun.
         """
-        device.begin_work()
+        device.start_compute()
         began = asked_at = device.now()
 
         def asked() -> bool:
             nonlocal asked_at
-            device.rest()
+            device.throttle()
             now = device.now()
             if asked_at == began:
                 self.setup_s = now - began
-            if self.over(upload_s + now - asked_at, now):
+            if self.time_is_up(upload_s + now - asked_at, now):
                 return True
             asked_at = now
             self.visits += batch
