@@ -28,7 +28,7 @@ from benchmarks.harness.effort import peak_mb, timed
 from melisma.allocation.checks import Floats
 from melisma.allocation.feel import feel
 from melisma.allocation.radio_problem import RadioPlan, RadioProblem
-from melisma.allocation.slots import downlink_end_s, end_s, slots
+from melisma.allocation.slots import common_end_s, downlink_end_s, slots
 from melisma.fleet.channel import Channel, placed_m
 
 PACKAGES = ["melisma", "numpy", "scipy"]
@@ -161,7 +161,7 @@ class _Reduced:
         self.p, self.rest_s = p, downlink_end_s(p, broadcast=False)
         self.least, self.most = p.least_batch.astype(float), p.max_batch.astype(float)
         half = (self.least + self.most) / 2
-        self.unit_s = end_s(p.uplink_s, p.gradient_s(half))
+        self.unit_s = common_end_s(p.uplink_s, p.gradient_s(half))
         self.start = np.append(half / self.most, 1.0)
         self.bounds = Bounds(np.append(self.least / self.most, 1e-9), np.append(half * 0 + 1, 1e9))
 

@@ -25,9 +25,9 @@ from scipy.optimize import minimize
 from benchmarks.harness import machine, table
 from benchmarks.harness.effort import peak_mb, timed
 from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
-from melisma.allocation.shares import by_weight
+from melisma.allocation.shares import split_by_weight
 from melisma.allocation.staleness import staleness
-from melisma.allocation.staleness.relaxed import relaxed_updates
+from melisma.allocation.staleness.relaxed import real_updates
 
 PACKAGES = ["melisma", "numpy", "scipy"]
 SIZES = (20, 100, 1_000, 10_000, 100_000, 1_000_000)
@@ -144,8 +144,8 @@ def _as_stated(problem: CycleProblem) -> object:
     k, unit = problem.learners, problem.shards / problem.learners
     pairs = np.array(list(combinations(range(k), 2)))
     rows = np.arange(len(pairs))
-    first = by_weight(problem, 1 / (problem.ship_s + problem.train_s)).astype(float)
-    scale = float(relaxed_updates(problem, first).mean())
+    first = split_by_weight(problem, 1 / (problem.ship_s + problem.train_s)).astype(float)
+    scale = float(real_updates(problem, first).mean())
     differ = np.zeros((2 * len(pairs), 2 * k + 1))
     for sign, part in ((1, rows), (-1, len(pairs) + rows)):
         differ[part, k + pairs[:, 0]], differ[part, k + pairs[:, 1]] = -sign, sign
@@ -167,7 +167,7 @@ def _as_stated(problem: CycleProblem) -> object:
         slope[-1, :k] = 1 / k
         return slope
 
-    start = np.concatenate([first / unit, relaxed_updates(problem, first) / scale, [0.0]])
+    start = np.concatenate([first / unit, real_updates(problem, first) / scale, [0.0]])
     start[-1] = np.ptp(start[k:-1])
     bounds = [*zip(problem.min_shards / unit, problem.max_shards / unit, strict=True)]
     return minimize(

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from melisma.allocation.cycle_problem import CycleProblem
-from melisma.allocation.earliest import earliest
+from melisma.allocation.earliest import earliest_deadline_s
 from melisma.errors import SettingError
 
 COSTS = st.sampled_from([0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 2.5]) | st.floats(0.01, 5.0)
@@ -57,7 +57,7 @@ def cycle_problems(draw: st.DrawFn) -> CycleProblem:
         held=each(st.integers(0, 10)),
     )
     # Some too early for one update of all, most later.
-    needed_s = earliest(problem.costs, low, high, shards)
+    needed_s = earliest_deadline_s(problem.costs, low, high, shards)
     return later(problem, needed_s * draw(st.floats(0.5, 6)))
 
 
@@ -68,6 +68,6 @@ def later(problem: CycleProblem, factor: float) -> CycleProblem:
 def who_got_what(problem: CycleProblem, shards: Any) -> list[tuple[float, ...]]:
     """All that is known of each learner with its share, in an order of its own."""
     p = problem
-    costs = (p.train_s, p.ship_s, p.fixed_s) if p.measured else ()
+    costs = (p.train_s, p.ship_s, p.fixed_s) if p.has_costs else ()
     columns = (*costs, p.held, p.min_shards, p.max_shards, shards)
     return sorted(zip(*(np.asarray(column).tolist() for column in columns), strict=True))

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from melisma.allocation.bisection import last_reaching
-from melisma.allocation.costs import MOST_UPDATES
+from melisma.allocation.bisection import bisect_largest
+from melisma.allocation.costs import MAX_UPDATES
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(1, 10**6))
 def test_it_is_the_last_that_reaches(size: int, target: int, start: int) -> None:
-    found = last_reaching(lambda x: size // x, target, start)
-    assert found == (min(size // target, MOST_UPDATES) if size >= target else 0)
+    found = bisect_largest(lambda x: size // x, target, start)
+    assert found == (min(size // target, MAX_UPDATES) if size >= target else 0)
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=60), st.integers(1, 60))
@@ -21,7 +21,7 @@ def test_steps_of_any_height_are_found(falls: list[int], target: int) -> None:
     def count(x: int) -> int:
         return heights[x - 1] if x <= len(heights) else 0
 
-    assert last_reaching(count, target) == sum(height >= target for height in heights)
+    assert bisect_largest(count, target) == sum(height >= target for height in heights)
 
 
 @pytest.mark.parametrize("count", [lambda _: 7, lambda x: 7 if x < 2**30 else 6])
@@ -32,5 +32,5 @@ def test_a_count_that_hardly_falls_takes_few_steps(count: Callable[[int], int]) 
         asked.append(x)
         return count(x)
 
-    assert last_reaching(counted, 7) in (MOST_UPDATES, 2**30 - 1)
+    assert bisect_largest(counted, 7) in (MAX_UPDATES, 2**30 - 1)
     assert len(asked) < 120

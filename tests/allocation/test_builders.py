@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from melisma.allocation.builders import (
-    blind_problem,
-    cycle_problem,
-    radio_problem,
-    shared_problem,
+    build_cycle_problem,
+    build_radio_problem,
+    build_shared_problem,
+    build_unmeasured_problem,
 )
 from melisma.allocation.dab import dab
 from melisma.allocation.equal import equal
@@ -34,7 +34,7 @@ def example(folder: str, *names: str) -> tuple[list[Task], Fleet]:
 
 def test_the_cluster_costs_what_its_profiles_say() -> None:
     (task,), fleet = example("mays-cluster")
-    problem = cycle_problem(task, fleet.estimates(task))
+    problem = build_cycle_problem(task, fleet.estimates(task))
     # TwoNN: 40,400 multiplications and 40,480 parameters; shards of 500 times 785 bytes.
     shard_ops, core = 500 * 6 * 40_400, 1e10
     shard_bits, model_bits = 8 * 785 * 500, 32 * 40_480
@@ -54,7 +54,7 @@ def test_the_cluster_costs_what_its_profiles_say() -> None:
 
 def test_twenty_nodes_are_four_updates_apart_in_equal_shares_and_need_not_be() -> None:
     (task,), fleet = example("twenty-nodes")
-    problem = cycle_problem(task, fleet.estimates(task))
+    problem = build_cycle_problem(task, fleet.estimates(task))
     assert problem.train_s[[0, 10]].tolist() == pytest.approx([1_123_736 / 2.4e9, 1_123_736 / 7e8])
     rate_bps = float(Channel(5e6, 23, path_loss="attenuation").rate_bps(50.0))
     assert set(problem.ship_s) == {8 * 784 / rate_bps}
@@ -71,20 +71,21 @@ def test_twenty_nodes_are_four_updates_apart_in_equal_shares_and_need_not_be() -
 def test_more_caution_plans_on_longer_times_where_they_are_uncertain() -> None:
     (_, task, _), fleet = example("med", "fashion.toml", "mnist-cn.toml", "mnist-ff.toml")
     bold, usual = (
-        cycle_problem(replace(task, caution=each), fleet.estimates(task)) for each in (0.5, 0.9)
+        build_cycle_problem(replace(task, caution=each), fleet.estimates(task))
+        for each in (0.5, 0.9)
     )
     for name in ("train_s", "ship_s", "fixed_s"):
         assert np.all(getattr(usual, name) >= getattr(bold, name))
         assert np.any(getattr(usual, name) > getattr(bold, name))
     (certain,), cluster = example("mays-cluster")
-    careful = cycle_problem(replace(certain, caution=0.99), cluster.estimates(certain))
+    careful = build_cycle_problem(replace(certain, caution=0.99), cluster.estimates(certain))
     assert careful.train_s.tolist() == cluster.train_s(certain).tolist()
 
 
 def test_bounds_are_the_tasks() -> None:
     (task,), fleet = example("mays-cluster")
     bounded = replace(task, min_shards=3, max_shards=50)
-    problem = cycle_problem(bounded, fleet.estimates(task), held=[0, 1, 2, 3])
+    problem = build_cycle_problem(bounded, fleet.estimates(task), held=[0, 1, 2, 3])
     assert problem.min_shards.tolist() == [3] * 4
     assert problem.max_shards.tolist() == [50] * 4
     assert problem.held.tolist() == [0, 1, 2, 3]
@@ -97,7 +98,7 @@ def test_estimates_that_learners_reported_are_enough() -> None:
         ship_s=Estimate.of([[0.05, 0.04]]),
         fixed_s=Estimate.of([[0.3, 0.1]]),
     )
-    problem = cycle_problem(task, reported)
+    problem = build_cycle_problem(task, reported)
     assert problem.train_s.tolist() == reported.quantile(task.caution)["train_s"].tolist()
     assert problem.train_s[0] > 0.12
 
@@ -107,19 +108,19 @@ def test_own_data_is_held_and_nobody_takes_that_of_others(blind: bool) -> None:
     (task,), fleet = example("mays-cluster")
     own = [40, 0, 50, 30]
     problem = (
-        blind_problem(task, 4, own=own)
+        build_unmeasured_problem(task, 4, local_shards=own)
         if blind
-        else cycle_problem(task, fleet.estimates(task), own=own)
+        else build_cycle_problem(task, fleet.estimates(task), local_shards=own)
     )
     assert problem.held.tolist() == problem.max_shards.tolist() == own
     assert problem.min_shards.tolist() == [1, 0, 1, 1]
     assert equal(problem, passes=1).shards.tolist() == own
-    assert problem.measured is not blind
+    assert problem.has_costs is not blind
 
 
 def test_a_number_of_learners_is_enough_for_equal_shares() -> None:
     (task,), _ = example("mays-cluster")
-    problem = blind_problem(task, 7, held=2)
+    problem = build_unmeasured_problem(task, 7, held=2)
     assert equal(problem, passes=1).shards.tolist() == [18] + [17] * 6
 
 
@@ -129,7 +130,7 @@ MED = ("fashion.toml", "mnist-cn.toml", "mnist-ff.toml")
 def test_several_tasks_take_expected_costs() -> None:
     tasks, fleet = example("med", *MED)
     costs = [fleet.estimates(task).mean() for task in tasks]
-    problem = shared_problem(tasks, costs, fleet.price, fleet.budget)
+    problem = build_shared_problem(tasks, costs, fleet.price, fleet.budget)
     # One state has e^2 / (e^2 + 2) of the time, the others 1 / (e^2 + 2) each.
     likely, other = np.exp(2) / (np.exp(2) + 2), 1 / (np.exp(2) + 2)
     assert (likely, other) == pytest.approx((0.787, 0.107), abs=1e-3)
@@ -165,7 +166,7 @@ def test_several_tasks_can_take_the_costs_of_one_state_each() -> None:
     tasks, fleet = example("med", *MED)
     states = fleet.drawn_states(generator(1, "test"))
     known = [fleet.estimates(task).within(states) for task in tasks]
-    problem = shared_problem(tasks, known, fleet.price)
+    problem = build_shared_problem(tasks, known, fleet.price)
     for row, (task, costs) in enumerate(zip(tasks, known, strict=True)):
         assert task.passes is not None
         np.testing.assert_array_equal(problem.fixed_s[row], costs["fixed_s"])
@@ -186,7 +187,7 @@ def test_what_several_tasks_cannot_take_is_named(changes: dict[str, Any], said: 
     (one, other), fleet = example("med", "fashion.toml", "mnist-cn.toml")
     costs = [fleet.estimates(task).mean() for task in (one, other)]
     with pytest.raises(SettingError, match=said):
-        shared_problem([one, replace(other, **changes)], costs, fleet.price)
+        build_shared_problem([one, replace(other, **changes)], costs, fleet.price)
 
 
 def test_devices_that_are_absent_leave_their_own_shards_out() -> None:
@@ -195,16 +196,16 @@ def test_devices_that_are_absent_leave_their_own_shards_out() -> None:
     own = fleet.own_shards(federated)
     estimates = fleet.estimates(federated)
     some = StateCosts(*(getattr(estimates, field.name)[1:] for field in fields(estimates)))
-    problem = cycle_problem(federated, some, own=own[1:])
+    problem = build_cycle_problem(federated, some, local_shards=own[1:])
     assert problem.shards == own[1:].sum() < task.shards
     assert equal(problem, 1).shards.tolist() == own[1:].tolist()
     with pytest.raises(SettingError, match="held is given with own"):
-        cycle_problem(federated, some, held=1, own=own[1:])
+        build_cycle_problem(federated, some, held=1, local_shards=own[1:])
 
 
 def test_a_cell_is_what_the_radio_paper_says() -> None:
     (task,), fleet = example("lte-cell")
-    problem = radio_problem(task, fleet)
+    problem = build_radio_problem(task, fleet)
     clock_hz = np.repeat([0.7e9, 1.4e9, 2.1e9], 4)
     np.testing.assert_allclose(problem.slope_s, 1e8 / clock_hz)
     np.testing.assert_allclose(problem.apply_s, 7e6 / clock_hz)
@@ -222,7 +223,7 @@ def test_a_cell_is_what_the_radio_paper_says() -> None:
 
 def test_a_gradient_is_32_bits_a_parameter_unless_said() -> None:
     (task,), fleet = example("mays-cluster")
-    problem = radio_problem(task, fleet)
+    problem = build_radio_problem(task, fleet)
     assert problem.gradient_bits == 32 * 40_480
     assert problem.apply_s.tolist() == [0.0] * 4
     assert problem.slope_s[0] == pytest.approx(6 * 40_400 / 1e9)
@@ -233,4 +234,4 @@ def test_cycles_of_an_update_need_a_clock(tmp_path: Path) -> None:
     path = tmp_path / "FLEET.toml"
     path.write_text("[[fleet.group]]\ncount = 2\ntrain_s = 1\nbandwidth_bps = 1e6")
     with pytest.raises(SettingError, match=r"radio.update_cycles needs clock_hz or compute"):
-        radio_problem(task, read_fleet(path))
+        build_radio_problem(task, read_fleet(path))

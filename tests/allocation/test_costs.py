@@ -3,15 +3,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from melisma.allocation.costs import BLOCK, Costs
+from melisma.allocation.costs import BLOCK_LEARNERS, CycleCosts
 
 SECONDS = st.floats(0.001, 10)
 
 
-def costs(**fields: float) -> Costs:
+def costs(**fields: float) -> CycleCosts:
     whole = {"train_s": 0.5, "ship_s": 0.25, "fixed_s": 1.0, "held": 0} | fields
     held = np.array([whole.pop("held")], dtype=np.int64)
-    return Costs(**{name: np.array([value]) for name, value in whole.items()}, held=held)
+    return CycleCosts(**{name: np.array([value]) for name, value in whole.items()}, held=held)
 
 
 def test_seconds_are_those_of_the_cost_model() -> None:
@@ -57,13 +57,13 @@ def test_what_falls_exactly_on_the_deadline_fits() -> None:
 
 def test_many_learners_are_worked_off_in_blocks_with_the_same_result() -> None:
     rng = np.random.default_rng(1)
-    size = BLOCK + 77
+    size = BLOCK_LEARNERS + 77
     train_s, ship_s, fixed_s = rng.uniform(0.1, 1, (3, size))
-    many = Costs(train_s, ship_s, fixed_s, held=rng.integers(0, 5, size))
+    many = CycleCosts(train_s, ship_s, fixed_s, held=rng.integers(0, 5, size))
     shards = many.most_shards(3, 20.0, 1000)
     updates = many.most_updates(shards, 20.0)
-    for at in (0, BLOCK - 1, BLOCK, size - 1):
-        one = many.part(slice(at, at + 1))
+    for at in (0, BLOCK_LEARNERS - 1, BLOCK_LEARNERS, size - 1):
+        one = many.take(slice(at, at + 1))
         assert shards[at] == one.most_shards(3, 20.0, 1000)
         assert updates[at] == one.most_updates(shards[at : at + 1], 20.0)
 

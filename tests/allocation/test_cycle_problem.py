@@ -77,19 +77,21 @@ def test_without_a_largest_share_a_learner_may_take_its_least() -> None:
 
 def test_a_blind_problem_knows_bounds_and_no_costs() -> None:
     known = problem(min_shards=2, held=[0, 3])
-    blind = known.blind()
-    assert known.measured
-    assert not blind.measured
-    assert not blind.of(np.array([1, 0])).measured
-    assert blind.of(np.array([1, 0])).held.tolist() == [3, 0]
+    blind = known.without_costs()
+    assert known.has_costs
+    assert not blind.has_costs
+    assert not blind.reorder(np.array([1, 0])).has_costs
+    assert blind.reorder(np.array([1, 0])).held.tolist() == [3, 0]
     assert np.isnan(blind.seconds(1, 1)).all()
     assert known.seconds(1, 1).tolist() == pytest.approx([0.5, 1.1])
 
 
 def test_which_updates_fit_cannot_be_told_without_costs() -> None:
     with pytest.raises(SettingError, match="not known without costs; give passes"):
-        CyclePlan.of(problem().blind(), np.array([7, 7]), None)
-    assert CyclePlan.of(problem().blind(), np.array([7, 7]), 2).updates.tolist() == [2, 2]
+        CyclePlan.from_shards(problem().without_costs(), np.array([7, 7]), None)
+    assert CyclePlan.from_shards(
+        problem().without_costs(), np.array([7, 7]), 2
+    ).updates.tolist() == [2, 2]
 
 
 def test_a_plan_predicts_by_the_cost_model() -> None:

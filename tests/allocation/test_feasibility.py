@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from melisma.allocation.costs import Costs
+from melisma.allocation.costs import CycleCosts
 from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.equal import equal
 from melisma.allocation.feasibility import require_one_update, require_room
@@ -75,8 +75,8 @@ def test_who_refuses_many_learners_does_so_at_once(monkeypatch: pytest.MonkeyPat
         asked += 1
         return most_shards(self, *arguments)
 
-    most_shards = Costs.most_shards
-    monkeypatch.setattr(Costs, "most_shards", counted)
+    most_shards = CycleCosts.most_shards
+    monkeypatch.setattr(CycleCosts, "most_shards", counted)
     rng = np.random.default_rng(1)
     # Few enough for one call to be one block.
     big = problem(train_s=rng.uniform(0.1, 2, 30_000), deadline_s=20, shards=10**6)
@@ -89,7 +89,7 @@ def test_who_refuses_many_learners_does_so_at_once(monkeypatch: pytest.MonkeyPat
 def test_what_needs_costs_says_that_they_are_not_known(scheme: Callable[[Any], object]) -> None:
     known = CycleProblem(train_s=[1, 2], ship_s=0, fixed_s=0, deadline_s=20, shards=6)
     with pytest.raises(SettingError, match="needs the costs of learners"):
-        scheme(known.blind())
+        scheme(known.without_costs())
 
 
 def test_sums_of_bounds_beyond_64_bits_are_said_as_they_are() -> None:

@@ -10,7 +10,14 @@ from melisma.allocation.checks import Floats
 from melisma.allocation.feel import feel
 from melisma.allocation.feel.uplink import Uplink
 from melisma.allocation.radio_problem import RadioPlan, RadioProblem
-from melisma.allocation.slots import downlink_end_s, end_s, full, online, random, slots
+from melisma.allocation.slots import (
+    common_end_s,
+    downlink_end_s,
+    full_batch,
+    online_batch,
+    random_batch,
+    slots,
+)
 from tests.allocation.radios import (
     KINDS,
     changed,
@@ -202,7 +209,7 @@ def best_of_sums(p: RadioProblem) -> float:
 
 def first_ready(up: Uplink, batch: Floats) -> tuple[Floats, float]:
     """Units moved one at a time for as long as the end comes nearer."""
-    ready_s = end_s(up.air_s, up.seconds(batch))
+    ready_s = common_end_s(up.air_s, up.seconds(batch))
     while True:
         share = up.air_s / (ready_s - up.seconds(batch))
         send_s = ready_s - up.seconds(batch) - up.slope_s
@@ -215,7 +222,7 @@ def first_ready(up: Uplink, batch: Floats) -> tuple[Floats, float]:
         moved = batch.copy()
         moved[more.argmin()] += 1
         moved[less.argmax()] -= 1
-        moved_s = end_s(up.air_s, up.seconds(moved))
+        moved_s = common_end_s(up.air_s, up.seconds(moved))
         if moved_s >= ready_s:
             return batch, ready_s
         batch, ready_s = moved, moved_s
@@ -243,7 +250,7 @@ def test_no_baseline_is_better(kind: str) -> None:
     for _ in range(20):
         p = fleet(rng, 12, kind)
         best = feel(p, integral=False).efficiency
-        for batch in (online(p), full(p), random(p, rng)):
+        for batch in (online_batch(p), full_batch(p), random_batch(p, rng)):
             assert slots(p, batch).efficiency <= best * (1 + 1e-12)
 
 
@@ -257,7 +264,7 @@ def test_exact_batches_are_real_numbers_even_where_they_are_whole(bits: float) -
 def test_where_radio_dominates_the_optimum_is_the_full_batch() -> None:
     p = paper_fleet(np.random.default_rng(2), cycles=1e7, bits=32 * 8_062_504)
     for integral in (True, False):
-        assert np.array_equal(feel(p, integral).batch, full(p))
+        assert np.array_equal(feel(p, integral).batch, full_batch(p))
 
 
 def test_where_computing_dominates_nobody_goes_above_the_smallest_batch() -> None:

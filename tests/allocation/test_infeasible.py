@@ -2,12 +2,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from melisma.allocation.infeasible import refused, rounded_up
+from melisma.allocation.infeasible import format_rounded_up, infeasible_error
 
 
 @given(st.floats(1e-20, 1e20))
 def test_what_is_printed_is_enough(value: float) -> None:
-    assert value <= float(rounded_up(value)) <= value * 1.0002
+    assert value <= float(format_rounded_up(value)) <= value * 1.0002
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_what_is_printed_is_enough(value: float) -> None:
 def test_a_refusal_says_what_would_do(
     nearest: dict[str, float], also: list[str], said: str
 ) -> None:
-    error = refused(
+    error = infeasible_error(
         "it is late", constraint="deadline_s", miss=1.0, nearest=nearest, tasks=[2], also=also
     )
     assert str(error) == f"it is late; {said}"

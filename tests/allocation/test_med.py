@@ -8,7 +8,7 @@ from scipy import optimize, sparse
 
 from benchmarks.allocation.med_instances import instance, with_budget
 from melisma.allocation.med import cheapest, curves, diagnosis, levels, med, solver
-from melisma.allocation.med.learner_classes import kinds_of
+from melisma.allocation.med.learner_classes import group_learners
 from melisma.allocation.med.levels import soonest
 from melisma.allocation.med.market import market
 from melisma.allocation.med.rounding import placed
@@ -354,7 +354,7 @@ def test_learners_that_cost_nothing_are_no_special_case() -> None:
 
 def most_room(problem: SharedProblem) -> float:
     """How many times all shards go into the deadlines and the budget, with parts of learners."""
-    kinds = kinds_of(problem)
+    kinds = group_learners(problem)
     tasks, size = kinds.shape
     cap = kinds.caps(np.arange(tasks), kinds.deadline_s).ravel().astype(float)
     one, none = sparse.identity(tasks * size), sparse.csr_matrix((tasks * size, 1))
@@ -384,7 +384,7 @@ def most_room(problem: SharedProblem) -> float:
 def test_bids_leave_as_much_room_as_a_general_solver_finds(part: float) -> None:
     problem = instance(120, 4, 0)
     problem = with_budget(problem, part * problem.budget)
-    kinds = kinds_of(problem)
+    kinds = group_learners(problem)
     found = bids(kinds, kinds.deadline_s)
     assert found is not None
     room = most_room(problem)
@@ -392,7 +392,7 @@ def test_bids_leave_as_much_room_as_a_general_solver_finds(part: float) -> None:
 
 
 def test_every_learner_is_placed_once_until_it_is_time_to_stop() -> None:
-    kinds = kinds_of(instance(150, 4, 0))
+    kinds = group_learners(instance(150, 4, 0))
     states = [state for _, state in placed(kinds, kinds.deadline_s, lambda: False)]
     assert states
     assert all(np.array_equal(state.sum(axis=0), kinds.copies) for state in states)
@@ -408,7 +408,7 @@ def test_hundreds_of_learners_soon_have_a_plan_near_the_bound() -> None:
 
 @pytest.mark.parametrize("budget", [0.0, 1e-6, 1.0])
 def test_a_budget_far_too_small_leaves_prices_finite(budget: float) -> None:
-    kinds = kinds_of(with_budget(instance(40, 3, 0), budget))
+    kinds = group_learners(with_budget(instance(40, 3, 0), budget))
     found = market(kinds, soonest(kinds))
     assert np.isfinite(found.prices.rate)
     assert np.all(np.isfinite(found.prices.worth))

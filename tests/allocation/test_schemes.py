@@ -5,7 +5,7 @@ import pytest
 
 from melisma.allocation import schemes
 from melisma.allocation.cycle_problem import CycleProblem
-from melisma.allocation.schemes import SCHEMES, Given, scheme_named
+from melisma.allocation.schemes import SCHEMES, PlanInputs, get_scheme
 from melisma.errors import SettingError
 from tests.allocation.radios import fleet
 
@@ -15,7 +15,7 @@ PROBLEM = CycleProblem(train_s=[1, 2], ship_s=0, fixed_s=0, deadline_s=20, shard
 def test_names_are_unique_and_lead_to_their_row() -> None:
     assert len(SCHEMES) == len(schemes._ROWS)
     for row in schemes._ROWS:
-        assert scheme_named(row.name) is row
+        assert get_scheme(row.name) is row
 
 
 def test_every_scheme_says_what_it_is() -> None:
@@ -53,7 +53,7 @@ def test_what_a_learner_tells_is_said_in_words() -> None:
 
 
 def test_a_scheme_takes_what_its_row_says_and_leaves_the_rest() -> None:
-    given = Given(passes=2, bounds=[6, 6], rng=np.random.default_rng(1), time_limit_s=1.0)
+    given = PlanInputs(passes=2, bounds=[6, 6], rng=np.random.default_rng(1), time_limit_s=1.0)
     for row in SCHEMES.values():
         if row.problem == "cycle":
             assert row.plan(PROBLEM, given).shards.sum() >= 6
@@ -62,14 +62,14 @@ def test_a_scheme_takes_what_its_row_says_and_leaves_the_rest() -> None:
 def test_a_scheme_that_draws_needs_a_generator() -> None:
     problem = fleet(np.random.default_rng(1), 3, "cpu")
     for row in SCHEMES.values():
-        if row.draws:
+        if row.needs_rng:
             with pytest.raises(SettingError, match="needs a random generator"):
                 row.plan(problem)
 
 
 def test_an_unknown_name_says_which_there_are() -> None:
     with pytest.raises(SettingError, match=r"no scheme is called 'fedavg'") as caught:
-        scheme_named("fedavg")
+        get_scheme("fedavg")
     said = str(caught.value)
     places = [said.index(name) for name in SCHEMES]
     assert all(one < other for one, other in pairwise(places))
@@ -78,4 +78,4 @@ def test_an_unknown_name_says_which_there_are() -> None:
 @pytest.mark.parametrize("name", [row.name for row in SCHEMES.values() if row.problem != "cycle"])
 def test_a_scheme_for_something_else_plans_no_single_task(name: str) -> None:
     with pytest.raises(SettingError, match=f"scheme {name} plans a (Shared|Radio)Problem"):
-        SCHEMES[name].plan(PROBLEM, Given(passes=1))
+        SCHEMES[name].plan(PROBLEM, PlanInputs(passes=1))

@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from melisma.allocation.shared_problem import SharedPlan, SharedProblem, cost_of
+from melisma.allocation.shared_problem import SharedPlan, SharedProblem, plan_cost
 from melisma.errors import SettingError
 
 COSTS: dict[str, Any] = {
@@ -69,7 +69,7 @@ def test_a_plan_recomputes_seconds_and_cost() -> None:
     plan = SharedPlan(problem, [[1, 2, 0], [0, 0, 4]], bound_s=7.0)
     assert plan.task_s.tolist() == [3.0, 5.0]
     assert plan.total_s == 8.0
-    assert plan.cost == cost_of(problem, plan.shards) == 1.0 + 1.0 + 8.0
+    assert plan.cost == plan_cost(problem, plan.shards) == 1.0 + 1.0 + 8.0
     assert plan.gap == pytest.approx(1 / 8)
     assert plan.task_of.tolist() == [0, 0, 1]
 

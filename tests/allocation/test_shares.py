@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from melisma.allocation.cycle_problem import CycleProblem
-from melisma.allocation.shares import by_weight, fill
+from melisma.allocation.shares import fill, split_by_weight
 from tests.allocation.problems import cycle_problems
 
 
@@ -20,7 +20,7 @@ def test_room_is_filled_in_proportion() -> None:
 def test_what_is_left_goes_to_the_largest_remainder_then_to_the_faster() -> None:
     low, high = np.zeros(3, dtype=np.int64), np.array([3, 3, 2])
     assert fill(problem(3, 3), low, high).tolist() == [1, 1, 1]
-    assert by_weight(problem(3, 5), np.ones(3)).tolist() == [2, 2, 1]
+    assert split_by_weight(problem(3, 5), np.ones(3)).tolist() == [2, 2, 1]
 
 
 def test_products_beyond_64_bits_stay_exact() -> None:
@@ -30,7 +30,7 @@ def test_products_beyond_64_bits_stay_exact() -> None:
 
 
 def test_weights_are_cut_to_the_bounds_and_the_rest_is_shared() -> None:
-    shares = by_weight(problem(3, 20, max_shards=[3, 20, 20]), np.array([10.0, 2.0, 1.0]))
+    shares = split_by_weight(problem(3, 20, max_shards=[3, 20, 20]), np.array([10.0, 2.0, 1.0]))
     assert shares.tolist() == [3, 11, 6]
 
 
@@ -38,6 +38,6 @@ def test_weights_are_cut_to_the_bounds_and_the_rest_is_shared() -> None:
 def test_shares_sum_to_all_data_within_bounds(whole: CycleProblem, data: st.DataObject) -> None:
     count = whole.learners
     weights = data.draw(st.lists(st.floats(1e-6, 1e6), min_size=count, max_size=count))
-    shares = by_weight(whole, np.array(weights))
+    shares = split_by_weight(whole, np.array(weights))
     assert shares.sum() == whole.shards
     assert np.all((whole.min_shards <= shares) & (shares <= whole.max_shards))

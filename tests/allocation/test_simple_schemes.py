@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from melisma.allocation.costs import Costs
+from melisma.allocation.costs import CycleCosts
 from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.dab import dab, dab_shards
 from melisma.allocation.equal import equal
@@ -89,7 +89,7 @@ def test_dab_never_predicts_past_the_deadline_and_one_more_shard_would(
 ) -> None:
     asked = dab_shards(deadline_s, train_s, ship_s, fixed_s, passes, held)
     train, ship, fixed = (np.array([value]) for value in (train_s, ship_s, fixed_s))
-    costs = Costs(train, ship, fixed, np.array([held]))
+    costs = CycleCosts(train, ship, fixed, np.array([held]))
     assert asked == 0 or costs.seconds(asked, passes) < deadline_s
     assert costs.seconds(asked + 1, passes) >= deadline_s
 
@@ -147,11 +147,11 @@ def test_dab_of_all_is_what_each_asks_for_itself(whole: CycleProblem, passes: in
         with pytest.raises(InfeasibleError):
             dab(whole, passes)
         with pytest.raises(InfeasibleError, match="nobody who may take a shard asks for one"):
-            dab(whole.blind(), passes, bounds=asked)
+            dab(whole.without_costs(), passes, bounds=asked)
         return
     assert dab(whole, passes).shards.tolist() == given.tolist()
     # The orchestrator needs no more than what was asked for.
-    assert dab(whole.blind(), passes, bounds=asked).shards.tolist() == given.tolist()
+    assert dab(whole.without_costs(), passes, bounds=asked).shards.tolist() == given.tolist()
 
 
 def test_dab_that_nobody_can_take_part_in_says_which_deadline_would_do() -> None:
@@ -180,9 +180,9 @@ def test_dab_without_anybody_who_may_take_a_shard_is_no_plan(
 
 def test_dab_knows_neither_costs_nor_bounds_of_a_blind_problem() -> None:
     with pytest.raises(SettingError, match="needs the bounds that learners report"):
-        dab(problem().blind(), passes=1)
+        dab(problem().without_costs(), passes=1)
     with pytest.raises(SettingError, match=r"bounds has shape \(2,\); expected \(3,\)"):
-        dab(problem().blind(), passes=1, bounds=[1, 2])
+        dab(problem().without_costs(), passes=1, bounds=[1, 2])
 
 
 def test_dab_may_leave_data_for_a_later_cycle() -> None:

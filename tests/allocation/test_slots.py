@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, minimize
 
 from melisma.allocation.radio_problem import RadioProblem
-from melisma.allocation.slots import full, online, random, slots
+from melisma.allocation.slots import full_batch, online_batch, random_batch, slots
 from melisma.errors import SettingError
 from tests.allocation.radios import KINDS, changed, fleet, in_order
 
@@ -49,7 +49,7 @@ def test_no_slots_make_the_round_shorter_says_a_general_solver(kind: str) -> Non
     gaps = []
     for _ in range(15):
         p = fleet(rng, int(rng.integers(1, 9)), kind)
-        batch = random(p, rng)
+        batch = random_batch(p, rng)
         solver_s = least_end_s(p.uplink_s, p.gradient_s(batch))
         solver_s += least_end_s(p.downlink_s, p.apply_s)
         gaps.append(slots(p, batch).round_s / solver_s - 1)
@@ -61,7 +61,7 @@ def test_no_slots_make_the_round_shorter_says_a_general_solver(kind: str) -> Non
 def test_all_end_together_in_a_full_frame(seed: int, learners: int, kind: str) -> None:
     rng = np.random.default_rng(seed)
     p = fleet(rng, learners, kind)
-    plan = slots(p, random(p, rng))
+    plan = slots(p, random_batch(p, rng))
     up_s = p.gradient_s(plan.batch) + p.uplink_s * p.frame_s / plan.uplink_slot_s
     down_s = p.downlink_s * p.frame_s / plan.downlink_slot_s + p.apply_s
     assert np.ptp(up_s) < 1e-11 * up_s.max()
@@ -78,7 +78,7 @@ def test_slots_stay_in_the_frame_whichever_way_they_are_summed(
 ) -> None:
     rng = np.random.default_rng(seed)
     p = changed(fleet(rng, learners, "cpu"), frame_s=frame_s)
-    plan = slots(p, random(p, rng))
+    plan = slots(p, random_batch(p, rng))
     for slot_s in (plan.uplink_slot_s, plan.downlink_slot_s):
         assert max(slot_s.sum(), sum(slot_s), sum(slot_s[::-1]), math.fsum(slot_s)) <= frame_s
 
@@ -137,7 +137,7 @@ def test_a_broadcast_takes_the_whole_frame_at_the_slowest_rate() -> None:
 def test_another_order_of_learners_gives_the_same_slots(seed: int, learners: int) -> None:
     rng = np.random.default_rng(seed)
     p = fleet(rng, learners, "mixed")
-    batch, order = random(p, rng), rng.permutation(learners)
+    batch, order = random_batch(p, rng), rng.permutation(learners)
     plan, shuffled = slots(p, batch), slots(in_order(p, order), batch[order])
     assert np.array_equal(plan.uplink_slot_s[order], shuffled.uplink_slot_s)
     assert np.array_equal(plan.downlink_slot_s[order], shuffled.downlink_slot_s)
@@ -146,11 +146,11 @@ def test_another_order_of_learners_gives_the_same_slots(seed: int, learners: int
 
 def test_baselines_are_the_smallest_the_largest_and_chance_between() -> None:
     p = changed(fleet(np.random.default_rng(2), 500, "cpu"), min_batch=3, max_batch=7)
-    assert set(online(p)) == {3}
-    assert set(full(p)) == {7}
-    drawn = random(p, np.random.default_rng(9))
+    assert set(online_batch(p)) == {3}
+    assert set(full_batch(p)) == {7}
+    drawn = random_batch(p, np.random.default_rng(9))
     assert set(drawn) == {3, 4, 5, 6, 7}
-    assert np.array_equal(drawn, random(p, np.random.default_rng(9)))
+    assert np.array_equal(drawn, random_batch(p, np.random.default_rng(9)))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
-from melisma.allocation.schemes import SCHEMES, Given, Scheme
+from melisma.allocation.schemes import SCHEMES, PlanInputs, Scheme
 from melisma.cli.views import plan_data
 from melisma.errors import InfeasibleError
 from melisma.fleet.fleet_builder import read_fleet
@@ -163,9 +163,9 @@ def test_without_scipy_a_comparison_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_scheme_more_is_a_row_more(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    def first_takes_all(problem: CycleProblem, given: Given) -> CyclePlan:
+    def first_takes_all(problem: CycleProblem, given: PlanInputs) -> CyclePlan:
         shares = np.where(np.arange(problem.learners) == 0, problem.shards, 0)
-        return CyclePlan.of(problem, shares, given.passes)
+        return CyclePlan.from_shards(problem, shares, given.passes)
 
     mine = Scheme(
         "mine", "cycle", first_takes_all, "the first takes all", "nobody", needs="nothing"

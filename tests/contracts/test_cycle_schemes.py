@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
 from melisma.allocation.dab import dab_shards
-from melisma.allocation.schemes import SCHEMES, Given, Scheme
+from melisma.allocation.schemes import SCHEMES, PlanInputs, Scheme
 from melisma.errors import InfeasibleError, SettingError
 from tests.allocation.problems import cycle_problems, who_got_what
 
@@ -21,7 +21,7 @@ laws = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 ENOUGH = 15
 
 
-def planned(scheme: Scheme, problem: CycleProblem, given: Given) -> CyclePlan | None:
+def planned(scheme: Scheme, problem: CycleProblem, given: PlanInputs) -> CyclePlan | None:
     try:
         plan = scheme.plan(problem, given)
     except InfeasibleError:
@@ -38,7 +38,7 @@ def holds(scheme: Scheme, law: Callable[[CycleProblem, CyclePlan, int], None]) -
     @laws
     def check(problem: CycleProblem, passes: int) -> None:
         nonlocal plans
-        if plan := planned(scheme, problem, Given(passes=passes)):
+        if plan := planned(scheme, problem, PlanInputs(passes=passes)):
             plans += 1
             law(problem, plan, passes)
 
@@ -80,10 +80,10 @@ def test_the_order_of_learners_does_not_matter(scheme: Scheme) -> None:
 
     def law(problem: CycleProblem, plan: CyclePlan, passes: int) -> None:
         order = np.random.default_rng(problem.shards).permutation(problem.learners)
-        other = planned(scheme, problem.of(order), Given(passes=passes))
+        other = planned(scheme, problem.reorder(order), PlanInputs(passes=passes))
         assert other is not None
-        known = problem.blind() if scheme.needs == "nothing" else problem
-        assert who_got_what(known, plan.shards) == who_got_what(known.of(order), other.shards)
+        known = problem.without_costs() if scheme.needs == "nothing" else problem
+        assert who_got_what(known, plan.shards) == who_got_what(known.reorder(order), other.shards)
 
     holds(scheme, law)
 
@@ -97,14 +97,17 @@ def test_a_scheme_knows_no_more_than_its_row_says(scheme: Scheme) -> None:
                 problem.train_s, problem.ship_s, problem.fixed_s, problem.held, strict=True
             )
         ]
-        told = {"nothing": Given(passes=passes), "bounds": Given(passes=passes, bounds=bounds)}
+        told = {
+            "nothing": PlanInputs(passes=passes),
+            "bounds": PlanInputs(passes=passes, bounds=bounds),
+        }
         if scheme.needs in told:
-            other = planned(scheme, problem.blind(), told[scheme.needs])
+            other = planned(scheme, problem.without_costs(), told[scheme.needs])
             assert other is not None
             assert other.shards.tolist() == plan.shards.tolist()
         else:
             with pytest.raises(SettingError, match="needs the costs of learners"):
-                scheme.plan(problem.blind(), Given(passes, bounds))
+                scheme.plan(problem.without_costs(), PlanInputs(passes, bounds))
 
     holds(scheme, law)
 
@@ -116,7 +119,7 @@ def test_passes_are_chosen_by_the_task_or_by_the_scheme(scheme: Scheme) -> None:
         with pytest.raises(SettingError, match="chooses passes by itself"):
             scheme.check_passes(2)
     else:
-        plan = scheme.plan(problem, Given(passes=2))
+        plan = scheme.plan(problem, PlanInputs(passes=2))
         assert set(plan.updates[plan.shards > 0].tolist()) == {2}
     if scheme.passes == "fixed":
         with pytest.raises(SettingError, match="needs passes"):

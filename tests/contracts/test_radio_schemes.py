@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from melisma.allocation.radio_problem import RadioPlan
-from melisma.allocation.schemes import SCHEMES, Given, Scheme
+from melisma.allocation.schemes import SCHEMES, PlanInputs, Scheme
 from tests.allocation.radios import KINDS, fleet, in_order
 
 ROWS = [row for row in SCHEMES.values() if row.problem == "radio"]
@@ -20,7 +20,7 @@ def test_a_plan_is_whole_within_bounds_and_within_the_frame(scheme: Scheme, kind
     rng = np.random.default_rng(5)
     for _ in range(30):
         problem = fleet(rng, int(rng.integers(1, 15)), kind)
-        plan = scheme.plan(problem, Given(rng=rng))
+        plan = scheme.plan(problem, PlanInputs(rng=rng))
         assert isinstance(plan, RadioPlan)
         assert plan.batch.dtype == np.int64
         assert np.all((problem.min_batch <= plan.batch) & (plan.batch <= problem.max_batch))
@@ -33,7 +33,7 @@ def test_a_plan_is_whole_within_bounds_and_within_the_frame(scheme: Scheme, kind
 
 
 # Random batches are drawn in the order of learners.
-@pytest.mark.parametrize("scheme", [row for row in ROWS if not row.draws], ids=lambda r: r.name)
+@pytest.mark.parametrize("scheme", [row for row in ROWS if not row.needs_rng], ids=lambda r: r.name)
 @every_kind
 def test_the_order_of_learners_does_not_matter(scheme: Scheme, kind: str) -> None:
     rng = np.random.default_rng(6)
@@ -52,7 +52,7 @@ def test_feel_is_no_worse_than_any_other(kind: str) -> None:
     rng = np.random.default_rng(7)
     for _ in range(20):
         problem = fleet(rng, int(rng.integers(1, 15)), kind)
-        found = {row.name: row.plan(problem, Given(rng=rng)) for row in ROWS}
+        found = {row.name: row.plan(problem, PlanInputs(rng=rng)) for row in ROWS}
         efficiency = {
             name: plan.efficiency for name, plan in found.items() if isinstance(plan, RadioPlan)
         }

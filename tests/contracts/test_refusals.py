@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from melisma.allocation.cycle_problem import CycleProblem
-from melisma.allocation.schemes import SCHEMES, Given, Scheme
+from melisma.allocation.schemes import SCHEMES, PlanInputs, Scheme
 from melisma.errors import InfeasibleError
 
 ROWS = [row for row in SCHEMES.values() if row.problem == "cycle"]
@@ -34,7 +34,7 @@ def tight_problem(rng: np.random.Generator) -> CycleProblem:
 
 def refusal(scheme: Scheme, problem: CycleProblem) -> InfeasibleError | None:
     try:
-        scheme.plan(problem, Given(passes=2))
+        scheme.plan(problem, PlanInputs(passes=2))
     except InfeasibleError as error:
         return error
     return None
@@ -106,7 +106,7 @@ def test_leaving_out_those_in_the_way_is_advised_where_it_helps(scheme: Scheme) 
         if error is None or not error.learners:
             continue
         rest = np.delete(np.arange(problem.learners), error.learners)
-        helps = bool(rest.size) and refusal(scheme, problem.of(rest)) is None
+        helps = bool(rest.size) and refusal(scheme, problem.reorder(rest)) is None
         assert helps == ("leaving them out" in str(error)), problem
         advised, not_advised = advised + helps, not_advised + (not helps)
     if scheme.hands_out_all and scheme.keeps_deadline:

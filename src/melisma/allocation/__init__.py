@@ -15,10 +15,10 @@ What is where::
 """
 
 from melisma.allocation.builders import (
-    blind_problem,
-    cycle_problem,
-    radio_problem,
-    shared_problem,
+    build_cycle_problem,
+    build_radio_problem,
+    build_shared_problem,
+    build_unmeasured_problem,
 )
 from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
 from melisma.allocation.dab import dab, dab_shards
@@ -27,7 +27,7 @@ from melisma.allocation.feel import feel
 from melisma.allocation.med import med
 from melisma.allocation.proportional import proportional
 from melisma.allocation.radio_problem import RadioPlan, RadioProblem
-from melisma.allocation.schemes import SCHEMES, Given, Scheme, scheme_named
+from melisma.allocation.schemes import SCHEMES, PlanInputs, Scheme, get_scheme
 from melisma.allocation.shared_problem import SharedPlan, SharedProblem
 from melisma.allocation.slots import slots
 from melisma.allocation.staleness import staleness
@@ -37,23 +37,23 @@ __all__ = [
     "SCHEMES",
     "CyclePlan",
     "CycleProblem",
-    "Given",
+    "PlanInputs",
     "RadioPlan",
     "RadioProblem",
     "Scheme",
     "SharedPlan",
     "SharedProblem",
-    "blind_problem",
-    "cycle_problem",
+    "build_cycle_problem",
+    "build_radio_problem",
+    "build_shared_problem",
+    "build_unmeasured_problem",
     "dab",
     "dab_shards",
     "equal",
     "feel",
+    "get_scheme",
     "med",
     "proportional",
-    "radio_problem",
-    "scheme_named",
-    "shared_problem",
     "slots",
     "staleness",
     "synchronous",

@@ -3,18 +3,18 @@
 from collections.abc import Callable
 from math import isqrt, log
 
-from melisma.allocation.costs import MOST_UPDATES
+from melisma.allocation.costs import MAX_UPDATES
 
 
-def last_reaching(count: Callable[[int], int], target: int, start: int = 1) -> int:
+def bisect_largest(count: Callable[[int], int], target: int, start: int = 1) -> int:
     """Largest x from 1 to MOST_UPDATES with count(x) >= target, for a count that never grows.
 
     0 if there is none. Counts here fall about as a power of x: a straight line through both ends
     in logarithms mostly lands next to the answer; each third step halves what is left.
     """
-    reaches, misses = 0, MOST_UPDATES + 1
+    reaches, misses = 0, MAX_UPDATES + 1
     reached = missed = 0.0
-    x, steps = min(max(start, 1), MOST_UPDATES), 0
+    x, steps = min(max(start, 1), MAX_UPDATES), 0
     while misses - reaches > 1:
         found, steps = count(x), steps + 1
         if found >= target:

@@ -15,8 +15,8 @@ from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task
 
 
-def cycle_problem(
-    task: Task, estimates: Costs, held: ArrayLike = 0, own: ArrayLike | None = None
+def build_cycle_problem(
+    task: Task, estimates: Costs, held: ArrayLike = 0, local_shards: ArrayLike | None = None
 ) -> CycleProblem:
     """One task in one cycle, on what is known of each learner, at the task's `caution`.
 
@@ -25,38 +25,38 @@ def cycle_problem(
     lies on devices that are absent is left out.
     """
     costs: Mapping[str, Any] = estimates.quantile(task.caution)
-    return CycleProblem(**costs, **_bounds(task, held, own))
+    return CycleProblem(**costs, **_bounds(task, held, local_shards))
 
 
-def blind_problem(
-    task: Task, learners: int, held: ArrayLike = 0, own: ArrayLike | None = None
+def build_unmeasured_problem(
+    task: Task, learners: int, held: ArrayLike = 0, local_shards: ArrayLike | None = None
 ) -> CycleProblem:
     """The same for so many learners of whose costs nothing is known."""
     some = np.ones(learners)
-    known = CycleProblem(train_s=some, ship_s=0, fixed_s=0, **_bounds(task, held, own))
-    return known.blind()
+    known = CycleProblem(train_s=some, ship_s=0, fixed_s=0, **_bounds(task, held, local_shards))
+    return known.without_costs()
 
 
-def _bounds(task: Task, held: ArrayLike, own: ArrayLike | None) -> dict[str, Any]:
+def _bounds(task: Task, held: ArrayLike, local_shards: ArrayLike | None) -> dict[str, Any]:
     most: Any = task.max_shards
     shards = task.shards
-    if own is not None:
+    if local_shards is not None:
         if np.any(held):
             raise SettingError("held is given with own; what lies on a device is all that it holds")
-        held = np.asarray(own)
+        held = np.asarray(local_shards)
         most = held if most is None else np.minimum(held, most)
         shards = min(shards, int(np.sum(most)))
     least = min(task.min_shards, shards)
     return {
         "deadline_s": task.deadline_s,
         "shards": shards,
-        "min_shards": least if own is None else np.minimum(least, most),
+        "min_shards": least if local_shards is None else np.minimum(least, most),
         "max_shards": most,
         "held": held,
     }
 
 
-def shared_problem(
+def build_shared_problem(
     tasks: Sequence[Task],
     costs: Sequence[Mapping[str, Any]],
     price: ArrayLike,
@@ -87,7 +87,7 @@ def shared_problem(
     )
 
 
-def radio_problem(task: Task, fleet: Fleet) -> RadioProblem:
+def build_radio_problem(task: Task, fleet: Fleet) -> RadioProblem:
     """Batches and slots of one round, undisturbed; without `gradient_bits`, 32 a parameter."""
     cycles_per_s = np.where(np.isnan(fleet.clock_hz), fleet.ops_per_s, fleet.clock_hz)
     unknown = np.flatnonzero(np.isnan(cycles_per_s))

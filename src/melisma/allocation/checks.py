@@ -12,31 +12,31 @@ Ints = NDArray[np.int64]
 Numbers = Floats | Ints | float
 
 # Sums and products of counts stay exact in double precision below this.
-MOST = 2**53
+MAX_COUNT = 2**53
 # What sums of prices may exceed a budget by, as a part of it: they are rounded.
-ROUNDING = 1e-12
+BUDGET_TOLERANCE = 1e-12
 # Beyond these, products and quotients of costs would leave the range of floats.
-SHORTEST_S, LARGEST = 1e-30, 1e30
+MIN_COST_S, MAX_VALUE = 1e-30, 1e30
 
 
-def numbers(name: str, value: ArrayLike, *, least: float = 0.0, above: bool = False) -> Floats:
+def as_floats(name: str, value: ArrayLike, *, least: float = 0.0, above: bool = False) -> Floats:
     """`value` as finite floats, none below `least`, nor equal to it if `above`."""
     found = _array(name, value)
     floats = found.astype(np.float64)
     refuse(name, found, ~np.isfinite(floats), "a finite number")
-    refuse(name, found, floats > LARGEST, f"at most {LARGEST:g}")
+    refuse(name, found, floats > MAX_VALUE, f"at most {MAX_VALUE:g}")
     wrong = floats <= least if above else floats < least
     refuse(name, found, wrong, f"{'more than' if above else 'at least'} {least:g}")
     return floats
 
 
-def counts(name: str, value: ArrayLike, *, least: int = 0) -> Ints:
+def as_counts(name: str, value: ArrayLike, *, least: int = 0) -> Ints:
     """`value` as whole numbers, none below `least`."""
     found = _array(name, value)
     if found.dtype.kind == "f":
         refuse(name, found, ~np.isfinite(found), "a finite number")
         refuse(name, found, found != np.floor(found), "a whole number")
-    refuse(name, found, np.abs(found) > MOST, f"at most {MOST}")
+    refuse(name, found, np.abs(found) > MAX_COUNT, f"at most {MAX_COUNT}")
     refuse(name, found, found < least, f"at least {least}")
     return found.astype(np.int64)
 
@@ -53,7 +53,9 @@ def refuse(name: str, found: NDArray[Any], wrong: NDArray[np.bool_], expected: s
         )
 
 
-def together(shape: tuple[int, ...], arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def broadcast_to(
+    shape: tuple[int, ...], arrays: dict[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
     """Each array as a read-only one of the given shape; scalars and missing axes are repeated."""
     stretched = {}
     for name, array in arrays.items():
@@ -81,7 +83,7 @@ def common_shape(arrays: dict[str, NDArray[Any]], axes: int) -> tuple[int, ...]:
     return shape
 
 
-def single(name: str, array: NDArray[Any]) -> Any:
+def as_scalar(name: str, array: NDArray[Any]) -> Any:
     """The one number that `array` holds."""
     if array.ndim:
         raise SettingError(f"{name} is one number for all learners, but has shape {array.shape}")

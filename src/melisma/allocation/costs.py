@@ -17,23 +17,23 @@ from numpy.typing import NDArray
 from melisma.allocation.checks import Floats, Ints, Numbers
 
 # Beyond this a learner is as good as done at once; it keeps counts within exact range.
-MOST_UPDATES = 2**31
-BLOCK = 2**15
-NEAR = 4
+MAX_UPDATES = 2**31
+BLOCK_LEARNERS = 2**15
+MAX_CORRECTIONS = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Costs:
-    """Costs of a shard and of a cycle, learners last, and the shards that learners hold."""
+class CycleCosts:
+    """CycleCosts of a shard and of a cycle, learners last, and the shards that learners hold."""
 
     train_s: Floats
     ship_s: Floats
     fixed_s: Floats
     held: Ints
 
-    def part(self, learners: slice | Ints) -> "Costs":
+    def take(self, learners: slice | Ints) -> "CycleCosts":
         """The costs of some learners."""
-        return Costs(
+        return CycleCosts(
             self.train_s[learners],
             self.ship_s[learners],
             self.fixed_s[learners],
@@ -49,7 +49,7 @@ class Costs:
 
     def most_shards(self, passes: Numbers, deadline_s: float, limit: int) -> Ints:
         """Largest number of shards, up to a limit, that leaves room for so many passes."""
-        if self.train_s.size > BLOCK:
+        if self.train_s.size > BLOCK_LEARNERS:
             return self._in_blocks(lambda part, _: part.most_shards(passes, deadline_s, limit))
         spare_s = np.maximum(deadline_s - self.fixed_s, 0.0)
         work_s = self.train_s * passes
@@ -57,12 +57,14 @@ class Costs:
             among_held = spare_s / work_s
             beyond = (spare_s + self.ship_s * self.held) / (self.ship_s + work_s)
         guess = np.where(among_held < self.held, among_held, np.maximum(beyond, self.held))
-        return _settle(guess, limit, lambda mine: self.seconds(mine, passes) <= deadline_s)
+        return _correct_rounding(
+            guess, limit, lambda mine: self.seconds(mine, passes) <= deadline_s
+        )
 
     def most_updates(self, shards: Numbers, deadline_s: float) -> Ints:
         """Largest number of passes over so many shards that fits; 0 for a learner without any."""
         mine = np.asarray(shards)
-        if self.train_s.size > BLOCK:
+        if self.train_s.size > BLOCK_LEARNERS:
             each = np.broadcast_to(mine, self.train_s.shape)
             return self._in_blocks(lambda part, at: part.most_updates(each[at], deadline_s))
         some = np.maximum(mine, 1)
@@ -70,22 +72,24 @@ class Costs:
         spare_s = np.maximum(deadline_s - self.fixed_s - self.ship_s * shipped, 0.0)
         with np.errstate(over="ignore"):
             guess = spare_s / (self.train_s * some)
-        done = _settle(guess, MOST_UPDATES, lambda passes: self.seconds(some, passes) <= deadline_s)
+        done = _correct_rounding(
+            guess, MAX_UPDATES, lambda passes: self.seconds(some, passes) <= deadline_s
+        )
         return np.where(mine > 0, done, 0)
 
-    def _in_blocks(self, count: Callable[["Costs", slice], Ints]) -> Ints:
+    def _in_blocks(self, count: Callable[["CycleCosts", slice], Ints]) -> Ints:
         """Block by block, each small enough for a processor's cache: twice as fast for many."""
         found = np.empty(self.train_s.size, dtype=np.int64)
-        for first in range(0, found.size, BLOCK):
-            at = slice(first, first + BLOCK)
-            found[at] = count(self.part(at), at)
+        for first in range(0, found.size, BLOCK_LEARNERS):
+            at = slice(first, first + BLOCK_LEARNERS)
+            found[at] = count(self.take(at), at)
         return found
 
 
-def _settle(guess: Floats, limit: int, fits: Callable[[Ints], NDArray[np.bool_]]) -> Ints:
+def _correct_rounding(guess: Floats, limit: int, fits: Callable[[Ints], NDArray[np.bool_]]) -> Ints:
     """The largest whole number up to a limit that fits, from a guess that is off by rounding."""
     found = np.fmin(guess, limit).astype(np.int64)
-    for _ in range(NEAR):
+    for _ in range(MAX_CORRECTIONS):
         over = (found > 0) & ~fits(found)
         under = ~over & (found < limit) & fits(found + 1)
         if not (over | under).any():

@@ -9,22 +9,22 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from melisma.allocation.checks import (
-    SHORTEST_S,
+    MIN_COST_S,
     Floats,
     Ints,
     Numbers,
+    as_counts,
+    as_floats,
+    as_scalar,
+    broadcast_to,
     common_shape,
-    counts,
-    numbers,
     refuse,
-    single,
-    together,
 )
-from melisma.allocation.costs import Costs
+from melisma.allocation.costs import CycleCosts
 from melisma.errors import SettingError
 
 # Bounds, cut to all data, add up to less than this for any learners.
-MOST_DEALT = 2**62
+MAX_BOUND_SUM = 2**62
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -58,22 +58,24 @@ class CycleProblem:
         held: ArrayLike = 0,
     ) -> None:
         costs = {
-            "train_s": numbers("train_s", train_s, least=SHORTEST_S),
-            "ship_s": numbers("ship_s", ship_s),
-            "fixed_s": numbers("fixed_s", fixed_s),
+            "train_s": as_floats("train_s", train_s, least=MIN_COST_S),
+            "ship_s": as_floats("ship_s", ship_s),
+            "fixed_s": as_floats("fixed_s", fixed_s),
         }
-        total = single("shards", counts("shards", shards, least=1))
-        least = counts("min_shards", min_shards)
+        total = as_scalar("shards", as_counts("shards", shards, least=1))
+        least = as_counts("min_shards", min_shards)
         bounds = {
             "min_shards": least,
-            "max_shards": counts(
+            "max_shards": as_counts(
                 "max_shards", np.maximum(least, total) if max_shards is None else max_shards
             ),
-            "held": counts("held", held),
+            "held": as_counts("held", held),
         }
         shape = common_shape(costs | bounds, axes=1)
-        fields: dict[str, Any] = together(shape, costs | bounds)
-        fields["deadline_s"] = single("deadline_s", numbers("deadline_s", deadline_s, above=True))
+        fields: dict[str, Any] = broadcast_to(shape, costs | bounds)
+        fields["deadline_s"] = as_scalar(
+            "deadline_s", as_floats("deadline_s", deadline_s, above=True)
+        )
         fields["shards"] = total
         for name, value in fields.items():
             object.__setattr__(self, name, value)
@@ -83,9 +85,9 @@ class CycleProblem:
             self.min_shards > self.max_shards,
             "at most the max_shards of the same learner",
         )
-        if self.learners * total > MOST_DEALT:
+        if self.learners * total > MAX_BOUND_SUM:
             raise SettingError(
-                f"shards is {total}; expected at most {MOST_DEALT // self.learners} for "
+                f"shards is {total}; expected at most {MAX_BOUND_SUM // self.learners} for "
                 f"{self.learners} learners, so that sums over all stay whole numbers"
             )
 
@@ -95,30 +97,30 @@ class CycleProblem:
         return int(self.train_s.size)
 
     @property
-    def measured(self) -> bool:
+    def has_costs(self) -> bool:
         """Whether anything is known of the costs."""
         return not np.isnan(self.train_s[0])
 
     def require_costs(self) -> None:
         """`SettingError` if nothing is known of the costs."""
-        if not self.measured:
+        if not self.has_costs:
             raise SettingError("this scheme needs the costs of learners, and they are not known")
 
-    def blind(self) -> Self:
+    def without_costs(self) -> Self:
         """The same problem with nothing known of the costs: they are NaN."""
         unknown = np.full(self.learners, np.nan)
-        return self._with(train_s=unknown, ship_s=unknown, fixed_s=unknown)
+        return self._replace_arrays(train_s=unknown, ship_s=unknown, fixed_s=unknown)
 
-    def of(self, learners: Ints) -> Self:
+    def reorder(self, learners: Ints) -> Self:
         """The same problem with its learners in this order."""
         names = ("train_s", "ship_s", "fixed_s", "min_shards", "max_shards", "held")
-        return self._with(**{name: getattr(self, name)[learners] for name in names})
+        return self._replace_arrays(**{name: getattr(self, name)[learners] for name in names})
 
-    def within(self, low: Ints, high: Ints) -> Self:
+    def with_bounds(self, low: Ints, high: Ints) -> Self:
         """The same problem with other bounds, which leave room for all its data."""
-        return self._with(min_shards=low, max_shards=high)
+        return self._replace_arrays(min_shards=low, max_shards=high)
 
-    def _with(self, **arrays: Floats | Ints) -> Self:
+    def _replace_arrays(self, **arrays: Floats | Ints) -> Self:
         # Nothing is left to check; this is where plans for a hundred learners spend their time.
         other = copy(self)
         other.__dict__.pop("costs", None)
@@ -127,9 +129,9 @@ class CycleProblem:
         return other
 
     @cached_property
-    def costs(self) -> Costs:
+    def costs(self) -> CycleCosts:
         """The costs alone."""
-        return Costs(self.train_s, self.ship_s, self.fixed_s, self.held)
+        return CycleCosts(self.train_s, self.ship_s, self.fixed_s, self.held)
 
     def seconds(self, shards: Numbers, passes: Numbers) -> Floats:
         """What the cost model says for that many shards and passes; 0 for no shards."""
@@ -153,18 +155,18 @@ class CyclePlan:
     updates: Ints
 
     def __init__(self, shards: ArrayLike, updates: ArrayLike) -> None:
-        fields = {"shards": counts("shards", shards), "updates": counts("updates", updates)}
-        for name, value in together(common_shape(fields, axes=1), fields).items():
+        fields = {"shards": as_counts("shards", shards), "updates": as_counts("updates", updates)}
+        for name, value in broadcast_to(common_shape(fields, axes=1), fields).items():
             object.__setattr__(self, name, value)
 
     @classmethod
-    def of(cls, problem: CycleProblem, shards: Ints, passes: int | None) -> Self:
+    def from_shards(cls, problem: CycleProblem, shards: Ints, passes: int | None) -> Self:
         """The plan with so many passes for all who have shards, or else with those that fit."""
-        if passes is None and not problem.measured:
+        if passes is None and not problem.has_costs:
             raise SettingError("which updates fit is not known without costs; give passes")
         if passes is None:
             return cls(shards, problem.most_updates(shards))
-        counts("passes", passes, least=1)
+        as_counts("passes", passes, least=1)
         return cls(shards, np.where(shards > 0, passes, 0))
 
     def seconds(self, problem: CycleProblem) -> Floats:

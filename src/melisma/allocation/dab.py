@@ -8,10 +8,18 @@ orchestrator then leaves shards for a later cycle, or hands one to two learners.
 import numpy as np
 from numpy.typing import ArrayLike
 
-from melisma.allocation.checks import MOST, SHORTEST_S, Ints, counts, numbers, single, together
-from melisma.allocation.costs import Costs
+from melisma.allocation.checks import (
+    MAX_COUNT,
+    MIN_COST_S,
+    Ints,
+    as_counts,
+    as_floats,
+    as_scalar,
+    broadcast_to,
+)
+from melisma.allocation.costs import CycleCosts
 from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
-from melisma.allocation.infeasible import alone, refused
+from melisma.allocation.infeasible import infeasible_error, without_single_fix
 from melisma.errors import InfeasibleError, SettingError
 
 
@@ -31,17 +39,17 @@ def dab_bounds(
     held: ArrayLike = 0,
 ) -> Ints:
     """The same for many learners, each with costs of its own."""
-    asked = Costs(
+    asked = CycleCosts(
         *np.broadcast_arrays(
-            numbers("train_s", train_s, least=SHORTEST_S),
-            numbers("ship_s", ship_s),
-            numbers("fixed_s", fixed_s),
-            counts("held", held),
+            as_floats("train_s", train_s, least=MIN_COST_S),
+            as_floats("ship_s", ship_s),
+            as_floats("fixed_s", fixed_s),
+            as_counts("held", held),
         )
     )
-    deadline = single("deadline_s", numbers("deadline_s", deadline_s, above=True))
-    repeats = single("passes", counts("passes", passes, least=1))
-    return asked.most_shards(repeats, _before(deadline), MOST // 2)
+    deadline = as_scalar("deadline_s", as_floats("deadline_s", deadline_s, above=True))
+    repeats = as_scalar("passes", as_counts("passes", passes, least=1))
+    return asked.most_shards(repeats, _just_before(deadline), MAX_COUNT // 2)
 
 
 def dab(problem: CycleProblem, passes: int, bounds: ArrayLike | None = None) -> CyclePlan:
@@ -50,27 +58,31 @@ def dab(problem: CycleProblem, passes: int, bounds: ArrayLike | None = None) -> 
     `bounds` are what learners reported, and then their costs are not looked at; without them it is
     what each would report by the costs of the problem. `InfeasibleError` if nobody gets any.
     """
-    counts("passes", passes, least=1)
-    asked = _by_costs(problem, passes) if bounds is None else _reported(problem, bounds)
+    as_counts("passes", passes, least=1)
+    asked = (
+        _bounds_from_costs(problem, passes) if bounds is None else _check_bounds(problem, bounds)
+    )
     shards = np.minimum(asked, np.minimum(problem.max_shards, problem.shards))
     if not shards.any():
-        raise _nobody(problem) if bounds is not None else _nobody_in_time(problem, passes)
-    return CyclePlan.of(problem, shards, passes)
+        raise _no_request_error(problem) if bounds is not None else _no_time_error(problem, passes)
+    return CyclePlan.from_shards(problem, shards, passes)
 
 
-def _by_costs(problem: CycleProblem, passes: int) -> Ints:
-    if not problem.measured:
+def _bounds_from_costs(problem: CycleProblem, passes: int) -> Ints:
+    if not problem.has_costs:
         raise SettingError("dab needs the bounds that learners report, or else their costs")
-    return problem.costs.most_shards(passes, _before(problem.deadline_s), problem.shards)
+    return problem.costs.most_shards(passes, _just_before(problem.deadline_s), problem.shards)
 
 
-def _reported(problem: CycleProblem, bounds: ArrayLike) -> Ints:
-    found: Ints = together((problem.learners,), {"bounds": counts("bounds", bounds)})["bounds"]
+def _check_bounds(problem: CycleProblem, bounds: ArrayLike) -> Ints:
+    found: Ints = broadcast_to((problem.learners,), {"bounds": as_counts("bounds", bounds)})[
+        "bounds"
+    ]
     return found
 
 
-def _nobody(problem: CycleProblem) -> InfeasibleError:
-    return refused(
+def _no_request_error(problem: CycleProblem) -> InfeasibleError:
+    return infeasible_error(
         f"nobody who may take a shard asks for one by {problem.deadline_s:g} s",
         constraint="shards",
         miss=1,
@@ -78,21 +90,21 @@ def _nobody(problem: CycleProblem) -> InfeasibleError:
     )
 
 
-def _nobody_in_time(problem: CycleProblem, passes: int) -> InfeasibleError:
+def _no_time_error(problem: CycleProblem, passes: int) -> InfeasibleError:
     """Each learner knows when its first shard would end, and so which deadline would do."""
     enough_s = np.nextafter(problem.seconds(1, passes), np.inf)
     may, can = problem.max_shards > 0, enough_s <= problem.deadline_s
     barred = "max_shards is 0 for all learners"
     late = f"nobody can train a shard {passes} times in less than {problem.deadline_s:g} s"
     if not may.any():
-        return refused(
-            barred if can.any() else alone(f"{barred}, and {late}"),
+        return infeasible_error(
+            barred if can.any() else without_single_fix(f"{barred}, and {late}"),
             constraint="max_shards",
             miss=1,
             nearest={"max_shards": 1} if can.any() else {},
         )
     soonest_s = float(enough_s[may].min())
-    return refused(
+    return infeasible_error(
         late if not can.any() else f"{late} of those with max_shards above 0",
         constraint="deadline_s",
         miss=soonest_s - problem.deadline_s,
@@ -100,6 +112,6 @@ def _nobody_in_time(problem: CycleProblem, passes: int) -> InfeasibleError:
     )
 
 
-def _before(deadline_s: float) -> float:
+def _just_before(deadline_s: float) -> float:
     """The last instant before the deadline: Eq. 3.5 is strict."""
     return float(np.nextafter(deadline_s, 0.0))

@@ -3,18 +3,18 @@
 import numpy as np
 
 from melisma.allocation.checks import Ints
-from melisma.allocation.costs import Costs
+from melisma.allocation.costs import CycleCosts
 
 # So many shards are looked at one by one.
 FEW = 2**16
 
 
-def earliest(costs: Costs, low: Ints, high: Ints, shards: int) -> float:
+def earliest_deadline_s(costs: CycleCosts, low: Ints, high: Ints, shards: int) -> float:
     """When each can have trained `low` shards once, all together `shards`, none above `high`."""
     return max(float(costs.seconds(low, 1).max()), _together(costs, high, shards))
 
 
-def _together(costs: Costs, high: Ints, shards: int) -> float:
+def _together(costs: CycleCosts, high: Ints, shards: int) -> float:
     # Between two deadlines lie the ends of single shards. Once these are few, the one that is
     # missing is the answer.
     early_s, late_s = 0.0, float(costs.seconds(np.minimum(high, shards), 1).max())
@@ -37,10 +37,10 @@ def _together(costs: Costs, high: Ints, shards: int) -> float:
     return _end_of(costs, early, late, shards - int(early.sum()))
 
 
-def _end_of(costs: Costs, early: Ints, late: Ints, missing: int) -> float:
+def _end_of(costs: CycleCosts, early: Ints, late: Ints, missing: int) -> float:
     """When the last of so many shards after `early` ends, if they end in the order of time."""
     who = np.repeat(np.arange(early.size), late - early)
     first = np.repeat(np.cumsum(late - early) - (late - early), late - early)
     number = early[who] + 1 + np.arange(who.size) - first
-    ends_s = costs.part(who).seconds(number, 1)
+    ends_s = costs.take(who).seconds(number, 1)
     return float(np.partition(ends_s, missing - 1)[missing - 1])

@@ -7,10 +7,10 @@ left out to meet the deadline.
 import numpy as np
 
 from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
-from melisma.allocation.shares import by_weight
+from melisma.allocation.shares import split_by_weight
 
 
 def equal(problem: CycleProblem, passes: int | None = None) -> CyclePlan:
     """The same number of shards for each; without `passes`, each does the updates that fit."""
-    shards = by_weight(problem.blind(), np.ones(problem.learners))
-    return CyclePlan.of(problem, shards, passes)
+    shards = split_by_weight(problem.without_costs(), np.ones(problem.learners))
+    return CyclePlan.from_shards(problem, shards, passes)

@@ -5,7 +5,7 @@ from decimal import ROUND_CEILING, Context
 
 from melisma.errors import InfeasibleError
 
-WORDS = {
+CHANGES = {
     "deadline_s": "a deadline_s of {}",
     "stretch": "deadlines {} times as long",
     "budget": "a budget of {}",
@@ -14,7 +14,7 @@ WORDS = {
 }
 
 
-def refused(  # noqa: PLR0913 - the parts of one sentence
+def infeasible_error(  # noqa: PLR0913 - the parts of one sentence
     cause: str,
     *,
     constraint: str,
@@ -29,9 +29,11 @@ def refused(  # noqa: PLR0913 - the parts of one sentence
 
     Unless it is `certain`, a smaller change may be enough.
     """
-    changes = [WORDS.get(name, name + " of {}").format(_said(nearest[name])) for name in nearest]
+    changes = [
+        CHANGES.get(name, name + " of {}").format(_format_value(nearest[name])) for name in nearest
+    ]
     ways = [*also, *changes]
-    enough = f"; {_any_of(ways)} would do" if ways else ""
+    enough = f"; {_join_with_or(ways)} would do" if ways else ""
     return InfeasibleError(
         cause + enough + ("" if certain or not ways else ", and less may"),
         constraint=constraint,
@@ -42,20 +44,20 @@ def refused(  # noqa: PLR0913 - the parts of one sentence
     )
 
 
-def alone(cause: str) -> str:
+def without_single_fix(cause: str) -> str:
     """The cause, where every setting has been tried and none is enough by itself."""
     return f"{cause}; no change of one setting alone would do"
 
 
-def rounded_up(value: float) -> str:
+def format_rounded_up(value: float) -> str:
     """Five digits that are never below the value, so that what is printed is enough."""
     context = Context(prec=5, rounding=ROUND_CEILING)
     return f"{context.create_decimal(repr(float(value))).normalize():f}"
 
 
-def _said(value: float) -> str:
-    return str(value) if isinstance(value, int) else rounded_up(value)
+def _format_value(value: float) -> str:
+    return str(value) if isinstance(value, int) else format_rounded_up(value)
 
 
-def _any_of(ways: list[str]) -> str:
+def _join_with_or(ways: list[str]) -> str:
     return " or ".join(filter(None, [", ".join(ways[:-1]), ways[-1]]))

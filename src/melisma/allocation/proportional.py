@@ -3,14 +3,14 @@
 The plan shows who is late: nothing is left out to meet the deadline.
 """
 
-from melisma.allocation.checks import counts, single
+from melisma.allocation.checks import as_counts, as_scalar
 from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
-from melisma.allocation.shares import by_weight
+from melisma.allocation.shares import split_by_weight
 
 
 def proportional(problem: CycleProblem, passes: int | None = None) -> CyclePlan:
     """Shares as 1 / (seconds a shard); without `passes`, each does the updates that fit."""
     problem.require_costs()
-    repeats = 1 if passes is None else single("passes", counts("passes", passes, least=1))
+    repeats = 1 if passes is None else as_scalar("passes", as_counts("passes", passes, least=1))
     shard_s = problem.ship_s + repeats * problem.train_s
-    return CyclePlan.of(problem, by_weight(problem, 1 / shard_s), passes)
+    return CyclePlan.from_shards(problem, split_by_weight(problem, 1 / shard_s), passes)

@@ -20,12 +20,12 @@ from numpy.typing import ArrayLike
 from melisma.allocation.checks import (
     Floats,
     Ints,
+    as_counts,
+    as_floats,
+    as_scalar,
+    broadcast_to,
     common_shape,
-    counts,
-    numbers,
     refuse,
-    single,
-    together,
 )
 from melisma.errors import SettingError
 
@@ -67,18 +67,18 @@ class RadioProblem:
         max_batch: ArrayLike = 128,
     ) -> None:
         learners = {
-            "slope_s": numbers("slope_s", slope_s, above=True),
-            "uplink_bps": numbers("uplink_bps", uplink_bps, above=True),
-            "downlink_bps": numbers("downlink_bps", downlink_bps, above=True),
-            "apply_s": numbers("apply_s", apply_s),
-            "base_s": numbers("base_s", base_s),
-            "threshold": counts("threshold", threshold),
-            "min_batch": counts("min_batch", min_batch, least=1),
-            "max_batch": counts("max_batch", max_batch, least=1),
+            "slope_s": as_floats("slope_s", slope_s, above=True),
+            "uplink_bps": as_floats("uplink_bps", uplink_bps, above=True),
+            "downlink_bps": as_floats("downlink_bps", downlink_bps, above=True),
+            "apply_s": as_floats("apply_s", apply_s),
+            "base_s": as_floats("base_s", base_s),
+            "threshold": as_counts("threshold", threshold),
+            "min_batch": as_counts("min_batch", min_batch, least=1),
+            "max_batch": as_counts("max_batch", max_batch, least=1),
         }
-        fields: dict[str, Any] = together(common_shape(learners, axes=1), learners)
+        fields: dict[str, Any] = broadcast_to(common_shape(learners, axes=1), learners)
         for name, value in (("gradient_bits", gradient_bits), ("frame_s", frame_s)):
-            fields[name] = single(name, numbers(name, value, above=True))
+            fields[name] = as_scalar(name, as_floats(name, value, above=True))
         for name, value in fields.items():
             object.__setattr__(self, name, value)
         self._check_bounds()

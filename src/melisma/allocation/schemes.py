@@ -20,7 +20,7 @@ from melisma.allocation.med import med
 from melisma.allocation.proportional import proportional
 from melisma.allocation.radio_problem import RadioPlan, RadioProblem
 from melisma.allocation.shared_problem import SharedPlan, SharedProblem
-from melisma.allocation.slots import full, online, random, slots
+from melisma.allocation.slots import full_batch, online_batch, random_batch, slots
 from melisma.allocation.staleness import staleness
 from melisma.allocation.synchronous import synchronous
 from melisma.errors import SettingError
@@ -40,7 +40,7 @@ TOLD = {
 }
 
 
-class Given(NamedTuple):
+class PlanInputs(NamedTuple):
     """What there is beside the problem; a scheme takes from it what its row says.
 
     `passes` as the task fixes them, `bounds` as learners reported them, a random generator, and
@@ -53,8 +53,8 @@ class Given(NamedTuple):
     time_limit_s: float | None = None
 
 
-NOTHING_ELSE = Given()
-KINDS = {"cycle": CycleProblem, "shared": SharedProblem, "radio": RadioProblem}
+NO_INPUTS = PlanInputs()
+PROBLEM_TYPES = {"cycle": CycleProblem, "shared": SharedProblem, "radio": RadioProblem}
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ class Scheme:
 
     `problem` is what `plan` takes: a `CycleProblem`, `SharedProblem` or `RadioProblem`. `needs` is
     what a learner gives away before its update; a plan of one task depends on no more of it;
-    `during` what it gives away while it trains. `one_state` plans on the costs of the state in
-    which each learner was measured; `draws` needs a random generator.
+    `during` what it gives away while it trains. `single_state` plans on the costs of the state in
+    which each learner was measured; `needs_rng` means that it needs a random generator.
     """
 
     name: str
     problem: Literal["cycle", "shared", "radio"]
-    decide: Callable[[Any, Given], CyclePlan | SharedPlan | RadioPlan]
+    decide: Callable[[Any, PlanInputs], CyclePlan | SharedPlan | RadioPlan]
     summary: str
     paper: str
     needs: Literal["nothing", "bounds", "costs", "radio"] = "costs"
@@ -77,9 +77,9 @@ class Scheme:
     passes: Literal["fixed", "optional", "chosen", "unused"] = "fixed"
     keeps_deadline: bool = True
     hands_out_all: bool = True
-    one_state: bool = False
-    draws: bool = False
-    most_learners: int | None = None
+    single_state: bool = False
+    needs_rng: bool = False
+    max_learners: int | None = None
 
     @property
     def before(self) -> str:
@@ -93,16 +93,16 @@ class Scheme:
         if self.passes == "fixed" and passes is None:
             raise SettingError(f"scheme {self.name} needs passes, for example passes = 1")
 
-    def plan(self, problem: Any, given: Given = NOTHING_ELSE) -> Any:
+    def plan(self, problem: Any, given: PlanInputs = NO_INPUTS) -> Any:
         """What the scheme decides, or `InfeasibleError`; `SettingError` if something is missing."""
-        if not isinstance(problem, KINDS[self.problem]):
-            raise SettingError(f"scheme {self.name} plans a {KINDS[self.problem].__name__}")
+        if not isinstance(problem, PROBLEM_TYPES[self.problem]):
+            raise SettingError(f"scheme {self.name} plans a {PROBLEM_TYPES[self.problem].__name__}")
         if self.passes == "fixed" and self.problem == "cycle" and given.passes is None:
             raise SettingError(f"scheme {self.name} needs passes, for example passes = 1")
         return self.decide(problem, given)
 
 
-def scheme_named(name: str) -> Scheme:
+def get_scheme(name: str) -> Scheme:
     """The row of that name."""
     if name not in SCHEMES:
         raise SettingError(f"no scheme is called {name!r}; there are {', '.join(SCHEMES)}")
@@ -111,22 +111,22 @@ def scheme_named(name: str) -> Scheme:
 
 def with_scheme(task: Task, scheme: str | None) -> Task:
     """The task as it is allocated; a scheme that was asked for chooses passes where it does."""
-    row = scheme_named(scheme or task.scheme)
+    row = get_scheme(scheme or task.scheme)
     chosen = scheme is not None and row.passes == "chosen"
     task = replace(task, scheme=row.name, passes=None if chosen else task.passes)
     row.check_passes(task.passes)
     return task
 
 
-def _dab(problem: CycleProblem, given: Given) -> CyclePlan:
+def _dab(problem: CycleProblem, given: PlanInputs) -> CyclePlan:
     assert given.passes is not None  # `Scheme.plan` has asked for them
     return dab(problem, given.passes, given.bounds)
 
 
-def _random(problem: RadioProblem, given: Given) -> RadioPlan:
+def _random(problem: RadioProblem, given: PlanInputs) -> RadioPlan:
     if given.rng is None:
         raise SettingError("scheme random needs a random generator")
-    return slots(problem, random(problem, given.rng))
+    return slots(problem, random_batch(problem, given.rng))
 
 
 _ROWS = (
@@ -172,7 +172,7 @@ _ROWS = (
         summary="the same by relaxation in an NLP solver, for comparison",
         paper=STALENESS,
         passes="chosen",
-        most_learners=200,
+        max_learners=200,
     ),
     Scheme(
         name="staleness-sai",
@@ -181,7 +181,7 @@ _ROWS = (
         summary="the same by suggest and improve, for comparison",
         paper=STALENESS,
         passes="chosen",
-        most_learners=10_000,
+        max_learners=10_000,
     ),
     Scheme(
         name="dab",
@@ -206,7 +206,7 @@ _ROWS = (
         decide=lambda problem, given: med(problem, time_limit_s=given.time_limit_s),
         summary="the same on the costs of one state of each learner",
         paper=MAYS,
-        one_state=True,
+        single_state=True,
     ),
     Scheme(
         name="feel",
@@ -220,7 +220,7 @@ _ROWS = (
     Scheme(
         name="online",
         problem="radio",
-        decide=lambda problem, _: slots(problem, online(problem)),
+        decide=lambda problem, _: slots(problem, online_batch(problem)),
         summary="the smallest batch, with the best slots",
         paper=FEEL,
         needs="radio",
@@ -229,7 +229,7 @@ _ROWS = (
     Scheme(
         name="full",
         problem="radio",
-        decide=lambda problem, _: slots(problem, full(problem)),
+        decide=lambda problem, _: slots(problem, full_batch(problem)),
         summary="the largest batch, with the best slots",
         paper=FEEL,
         needs="radio",
@@ -241,7 +241,7 @@ _ROWS = (
         decide=_random,
         summary="a random batch, with the best slots",
         paper=FEEL,
-        draws=True,
+        needs_rng=True,
         needs="radio",
         passes="unused",
     ),

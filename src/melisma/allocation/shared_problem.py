@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from melisma.allocation.checks import (
-    SHORTEST_S,
+    MIN_COST_S,
     Floats,
     Ints,
+    as_counts,
+    as_floats,
+    as_scalar,
+    broadcast_to,
     common_shape,
-    counts,
-    numbers,
-    single,
-    together,
 )
 from melisma.errors import SettingError
 
@@ -58,23 +58,23 @@ class SharedProblem:
         min_shards: ArrayLike = 1,
     ) -> None:
         costs = {
-            "fixed_s": numbers("fixed_s", fixed_s),
-            "shard_s": numbers("shard_s", shard_s, least=SHORTEST_S),
+            "fixed_s": as_floats("fixed_s", fixed_s),
+            "shard_s": as_floats("shard_s", shard_s, least=MIN_COST_S),
         }
         shape = common_shape(costs, axes=2)
-        fields: dict[str, Any] = together(shape, costs)
-        fields |= together(
+        fields: dict[str, Any] = broadcast_to(shape, costs)
+        fields |= broadcast_to(
             shape[:1],
             {
-                "shards": counts("shards", shards, least=1),
-                "deadline_s": numbers("deadline_s", deadline_s, above=True),
+                "shards": as_counts("shards", shards, least=1),
+                "deadline_s": as_floats("deadline_s", deadline_s, above=True),
             },
         )
-        fields |= together(
+        fields |= broadcast_to(
             shape[1:],
             {
-                "price": numbers("price", price),
-                "min_shards": counts("min_shards", min_shards),
+                "price": as_floats("price", price),
+                "min_shards": as_counts("min_shards", min_shards),
             },
         )
         fields["budget"] = _budget(budget)
@@ -95,7 +95,7 @@ class SharedProblem:
         """What the cost model says for a plan, tasks x learners; nothing for no shards."""
         return np.where(shards > 0, self.fixed_s + self.shard_s * shards, 0.0)
 
-    def with_least(self, min_shards: Ints) -> "SharedProblem":
+    def with_min_shards(self, min_shards: Ints) -> "SharedProblem":
         """The same problem with other `min_shards`."""
         changed = copy(self)
         object.__setattr__(changed, "min_shards", min_shards)
@@ -115,13 +115,13 @@ class SharedPlan:
     cost: float
 
     def __init__(self, problem: SharedProblem, shards: ArrayLike, bound_s: float) -> None:
-        given = counts("shards", shards)
-        fields: dict[str, Any] = together(problem.fixed_s.shape, {"shards": given})
+        given = as_counts("shards", shards)
+        fields: dict[str, Any] = broadcast_to(problem.fixed_s.shape, {"shards": given})
         if np.any(np.count_nonzero(given, axis=0) > 1):
             raise SettingError("shards give a learner more than one task")
-        fields |= together((problem.tasks,), {"task_s": problem.seconds(given).max(axis=1)})
+        fields |= broadcast_to((problem.tasks,), {"task_s": problem.seconds(given).max(axis=1)})
         fields["bound_s"] = min(float(bound_s), float(fields["task_s"].sum()))
-        fields["cost"] = cost_of(problem, given)
+        fields["cost"] = plan_cost(problem, given)
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
@@ -145,7 +145,7 @@ class SharedPlan:
         return np.where(busy, self.shards.argmax(axis=0), -1)
 
 
-def cost_of(problem: SharedProblem, shards: Ints) -> float:
+def plan_cost(problem: SharedProblem, shards: Ints) -> float:
     """What a plan costs. Sums are rounded: a budget is kept up to a part in 10^12 of it."""
     # Sorted, so that the sum does not depend on the order of learners.
     return float(np.sort(problem.price * shards.sum(axis=0)).sum())
@@ -154,4 +154,4 @@ def cost_of(problem: SharedProblem, shards: Ints) -> float:
 def _budget(value: float) -> float:
     if np.ndim(value) == 0 and value == np.inf:
         return float("inf")
-    return float(single("budget", numbers("budget", value)))
+    return float(as_scalar("budget", as_floats("budget", value)))

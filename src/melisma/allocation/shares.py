@@ -24,7 +24,7 @@ def fill(problem: CycleProblem, low: Ints, high: Ints) -> Ints:
     return shares + _largest(problem, remainder.astype(np.float64), left)
 
 
-def by_weight(problem: CycleProblem, weight: Floats) -> Ints:
+def split_by_weight(problem: CycleProblem, weight: Floats) -> Ints:
     """Shares of all data in proportion to `weight`, cut to the bounds of each learner."""
     require_room(problem)
     low, high = problem.min_shards, problem.max_shards
@@ -69,11 +69,11 @@ def _largest(problem: CycleProblem, remainder: Floats, units: int) -> Ints:
     cut = np.partition(remainder, remainder.size - units)[remainder.size - units]
     given[remainder > cut] = 1
     tied = np.flatnonzero(remainder == cut)
-    given[listed(problem, tied)[: units - int(given.sum())]] = 1
+    given[sort_by_speed(problem, tied)[: units - int(given.sum())]] = 1
     return given
 
 
-def listed(problem: CycleProblem, learners: Ints) -> Ints:
+def sort_by_speed(problem: CycleProblem, learners: Ints) -> Ints:
     """These learners, the faster first, in an order that does not depend on theirs."""
     p = problem
     told_apart = (p.max_shards, p.min_shards, -p.held, p.fixed_s, p.ship_s, p.train_s)

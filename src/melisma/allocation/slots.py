@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from melisma.allocation.checks import Floats, Ints, counts, numbers, together
+from melisma.allocation.checks import Floats, Ints, as_counts, as_floats, broadcast_to
 from melisma.allocation.radio_problem import RadioPlan, RadioProblem
 from melisma.errors import SettingError
 
@@ -36,28 +36,28 @@ def slots(problem: RadioProblem, batch: ArrayLike, broadcast: bool = False) -> R
     return RadioPlan(taken, up_s, down_s, round_s, math.sqrt(math.fsum(taken)) / round_s)
 
 
-def online(problem: RadioProblem) -> Ints:
+def online_batch(problem: RadioProblem) -> Ints:
     """Smallest batches: one sample each, as long as `min_batch` is 1."""
     return problem.min_batch.copy()
 
 
-def full(problem: RadioProblem) -> Ints:
+def full_batch(problem: RadioProblem) -> Ints:
     """Largest batches."""
     return problem.max_batch.copy()
 
 
-def random(problem: RadioProblem, rng: np.random.Generator) -> Ints:
+def random_batch(problem: RadioProblem, rng: np.random.Generator) -> Ints:
     """Batches drawn uniformly within the bounds of each learner."""
     return rng.integers(problem.min_batch, problem.max_batch, endpoint=True)
 
 
-def sending_s(air_s: Floats, busy_s: Floats) -> Floats:
+def send_seconds(air_s: Floats, busy_s: Floats) -> Floats:
     """How long each sends if all end together and as soon as a frame for all allows."""
     idle_s = float(busy_s.max()) - busy_s
     return idle_s + _beyond(air_s, idle_s)
 
 
-def end_s(air_s: Floats, busy_s: Floats) -> float:
+def common_end_s(air_s: Floats, busy_s: Floats) -> float:
     """When all have sent, at the earliest: the X with sum(air_s / (X - busy_s)) = 1."""
     latest_s = float(busy_s.max())
     return latest_s + _beyond(air_s, latest_s - busy_s)
@@ -68,14 +68,14 @@ def downlink_end_s(problem: RadioProblem, broadcast: bool) -> float:
     if broadcast:
         return float(problem.downlink_s.max() + problem.apply_s.max())
     order = np.lexsort((problem.apply_s, problem.downlink_s))
-    return end_s(problem.downlink_s[order], problem.apply_s[order])
+    return common_end_s(problem.downlink_s[order], problem.apply_s[order])
 
 
 def _shares(air_s: Floats, busy_s: Floats) -> Floats:
     """Each learner's share of a frame, so that all end together."""
     # In an order that the learners' own figures decide, so that sums are the same in any other.
     order = np.lexsort((busy_s, air_s))
-    in_order = air_s[order] / sending_s(air_s[order], busy_s[order])
+    in_order = air_s[order] / send_seconds(air_s[order], busy_s[order])
     # Slots fit into the frame in whatever order and way they are added up.
     room = 1.0 - (in_order.size + 4) * EPS
     shares = np.empty_like(in_order)
@@ -104,9 +104,9 @@ def _beyond(air_s: Floats, idle_s: Floats) -> float:
 
 
 def _batches(problem: RadioProblem, batch: ArrayLike) -> Ints | Floats:
-    given = numbers("batch", batch)
-    fields = {"batch": counts("batch", batch) if np.asarray(batch).dtype.kind in "iu" else given}
-    taken: Ints | Floats = together((problem.learners,), fields)["batch"]
+    given = as_floats("batch", batch)
+    fields = {"batch": as_counts("batch", batch) if np.asarray(batch).dtype.kind in "iu" else given}
+    taken: Ints | Floats = broadcast_to((problem.learners,), fields)["batch"]
     outside = np.flatnonzero((taken < problem.min_batch) | (taken > problem.max_batch))
     if outside.size:
         k = int(outside[0])

@@ -6,8 +6,8 @@ sum D_k(tau) >= d (Mohammad and Sorour). It never falls with a later deadline.
 
 import numpy as np
 
-from melisma.allocation.bisection import last_reaching
-from melisma.allocation.costs import MOST_UPDATES
+from melisma.allocation.bisection import bisect_largest
+from melisma.allocation.costs import MAX_UPDATES
 from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
 from melisma.allocation.feasibility import require_one_update
 from melisma.allocation.shares import fill
@@ -21,9 +21,9 @@ def synchronous(problem: CycleProblem) -> CyclePlan:
     """All learners do the same number of updates; `InfeasibleError` if not even one fits."""
     require_one_update(problem)
     low = problem.min_shards
-    slowest = int(problem.most_updates(low)[low > 0].min(initial=MOST_UPDATES))
+    slowest = int(problem.most_updates(low)[low > 0].min(initial=MAX_UPDATES))
     updates = min(slowest, most_common_updates(problem))
-    return CyclePlan.of(problem, fill(problem, low, problem.most_shards(updates)), updates)
+    return CyclePlan.from_shards(problem, fill(problem, low, problem.most_shards(updates)), updates)
 
 
 def most_common_updates(problem: CycleProblem) -> int:
@@ -32,13 +32,13 @@ def most_common_updates(problem: CycleProblem) -> int:
     def room(updates: int) -> int:
         return int(problem.most_shards(updates).sum())
 
-    return last_reaching(room, problem.shards, start=_about(problem))
+    return bisect_largest(room, problem.shards, start=_about(problem))
 
 
 def _about(problem: CycleProblem) -> int:
     """Nearly the same in real numbers, from a sample of many learners: where to begin."""
     step = max(1, problem.learners // SAMPLE)
-    some, high = problem.costs.part(slice(None, None, step)), problem.max_shards[::step]
+    some, high = problem.costs.take(slice(None, None, step)), problem.max_shards[::step]
     spare_s = np.maximum(problem.deadline_s - some.fixed_s, 0.0) + some.ship_s * some.held
     # Whole shards are half a shard fewer on average.
     target = high.size * (problem.shards / problem.learners + 0.5)
@@ -51,5 +51,5 @@ def _about(problem: CycleProblem) -> int:
         room = float(np.minimum(shards, high).sum())
         falling = float((shards / shard_s) @ some.train_s) * updates
         power = min(room / falling, 2.0) if falling > 0 else 0.0
-        updates = min(max(updates * (room / target) ** power, 1.0), float(MOST_UPDATES))
+        updates = min(max(updates * (room / target) ** power, 1.0), float(MAX_UPDATES))
     return round(updates)

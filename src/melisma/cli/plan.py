@@ -9,7 +9,7 @@ from math import inf
 
 import click
 
-from melisma.allocation.schemes import SCHEMES, Scheme, scheme_named
+from melisma.allocation.schemes import SCHEMES, Scheme, get_scheme
 from melisma.cli import output
 from melisma.cli.views import plan_data, plan_view
 from melisma.errors import SettingError
@@ -92,7 +92,7 @@ def _scheme_of(tasks: list[Task], asked: str | None) -> Scheme:
         named = {SCHEMES[task.scheme] for task in tasks}
         row = named.pop() if len(named) == 1 else SCHEMES["med"]
         return row if row.problem == "shared" else SCHEMES["med"]
-    row = scheme_named(tasks[0].scheme if asked is None else asked)
+    row = get_scheme(tasks[0].scheme if asked is None else asked)
     if len(tasks) > 1 and row.problem != "shared":
         shared = " or ".join(each.name for each in SCHEMES.values() if each.problem == "shared")
         raise SettingError(f"scheme {row.name} plans one task; several need --scheme {shared}")
@@ -130,8 +130,8 @@ def _compared(
     row: Scheme, tasks: list[Task], fleet: Fleet, time_limit_s: float
 ) -> plan_data.Report:
     """A comparison goes on without the schemes that cannot take part."""
-    if row.most_learners is not None and fleet.learners > row.most_learners:
-        return plan_data.skipped(row, tasks, f"left out beyond {row.most_learners} learners")
+    if row.max_learners is not None and fleet.learners > row.max_learners:
+        return plan_data.skipped(row, tasks, f"left out beyond {row.max_learners} learners")
     try:
         return plan_data.report(row, tasks, fleet, time_limit_s)
     except SettingError as error:

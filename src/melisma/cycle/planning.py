@@ -4,7 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from melisma.allocation import CyclePlan, CycleProblem, Given, blind_problem, cycle_problem
+from melisma.allocation import (
+    CyclePlan,
+    CycleProblem,
+    PlanInputs,
+    build_cycle_problem,
+    build_unmeasured_problem,
+)
 from melisma.cycle.events import COSTS, Floats
 from melisma.cycle.ragged import Ints, Rows
 from melisma.cycle.state import State
@@ -39,7 +45,7 @@ def share(state: State) -> Share:
     left_out: list[int] = []
     while True:
         problem = _problem(state, who)
-        given = Given(
+        given = PlanInputs(
             passes=state.task.passes,
             bounds=state.learners.bounds[who] if state.scheme.needs == "bounds" else None,
             rng=generator(state.task.seed, "plan", state.cycle),
@@ -87,14 +93,16 @@ def _problem(state: State, who: Ints) -> CycleProblem:
     own = state.learners.own.counts[who] if state.federated else None
     if state.scheme.needs != "costs":
         # Where costs are not known, what is held makes no difference to them.
-        return blind_problem(state.task, who.size, 0, own)
+        return build_unmeasured_problem(state.task, who.size, 0, own)
     held = 0 if state.federated else held_ahead(state, who)
     known = state.learners.costs[:, :, who]
-    return cycle_problem(state.task, Estimates(*(Estimate(*cost) for cost in known)), held, own)
+    return build_cycle_problem(
+        state.task, Estimates(*(Estimate(*cost) for cost in known)), held, own
+    )
 
 
 def _predicted(problem: CycleProblem, plan: CyclePlan) -> Floats:
-    return plan.seconds(problem) if problem.measured else np.full(plan.shards.size, np.nan)
+    return plan.seconds(problem) if problem.has_costs else np.full(plan.shards.size, np.nan)
 
 
 assert COSTS == ("train_s", "ship_s", "fixed_s")  # the order in which `Estimates` takes them

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.allocation.schemes import Scheme, scheme_named
+from melisma.allocation.schemes import Scheme, get_scheme
 from melisma.cycle.cache_index import NOTHING_HELD, Holdings
 from melisma.cycle.dealing import Deck
 from melisma.cycle.events import COSTS, PARTS, Floats, TaskSubmitted
@@ -143,7 +143,7 @@ class State:
         return cls(
             run=event.run,
             task=task,
-            scheme=scheme_named(task.scheme),
+            scheme=get_scheme(task.scheme),
             samples=event.samples,
             deck=Deck.shuffled(event.samples.size, generator(task.seed, "shards")),
             learners=Learners.empty(event.learners),

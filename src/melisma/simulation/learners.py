@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.allocation.schemes import scheme_named
+from melisma.allocation.schemes import get_scheme
 from melisma.cycle import commands
 from melisma.cycle.cache_index import NOTHING_HELD
 from melisma.cycle.events import COSTS, PARTS, Floats
@@ -84,7 +84,7 @@ class SimulatedLearners:
         count = fleet.learners
         self._task, self._own, self._sleep, self._slowed = task, own, sleep, slowed
         self._devices = Devices(task, fleet)
-        self._tells_costs = scheme_named(task.scheme).needs == "costs"
+        self._tells_costs = get_scheme(task.scheme).needs == "costs"
         self._learned = np.zeros((len(LEARNED), 3, count))
         self._learned[:, 2] = 1.0
         self._measured = np.zeros(count, np.bool_)

@@ -20,7 +20,7 @@ from melisma.allocation.checks import Floats
 from melisma.allocation.feel.uplink import Uplink
 from melisma.allocation.feel.whole import whole
 from melisma.allocation.radio_problem import RadioPlan, RadioProblem
-from melisma.allocation.slots import downlink_end_s, sending_s, slots
+from melisma.allocation.slots import downlink_end_s, send_seconds, slots
 
 # Relative; what rounding leaves of B' and B is a tenth of it in the largest fleets.
 CLOSE = 1e-13
@@ -58,7 +58,7 @@ def _corner(up: Uplink, batch: Floats, rest_s: float) -> tuple[float, bool]:
     make B' * (X + Y) = 2 * B.
     """
     busy_s = up.seconds(batch)
-    send_s = sending_s(up.air_s, busy_s)
+    send_s = send_seconds(up.air_s, busy_s)
     end_s = float(busy_s.max()) + float(send_s.min())
     m, steep = send_s / up.root_s, float((up.air_s / send_s**2).sum())
     lowest = float(m[batch < up.most].max(initial=0.0))

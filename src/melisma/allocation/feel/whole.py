@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.feel.uplink import Uplink
-from melisma.allocation.slots import end_s
+from melisma.allocation.slots import common_end_s
 
 # So many sums or fewer are tried one by one; more in strides of this part of them all.
 MOST_SUMS, STRIDE = 64, 1 / 256
@@ -60,7 +60,7 @@ def _reach(ideal: _Plan, plan: _Plan) -> tuple[float, float]:
 
 
 def _plan(up: Uplink, batch: Floats, rest_s: float) -> _Plan:
-    now_s = end_s(up.air_s, up.seconds(batch))
+    now_s = common_end_s(up.air_s, up.seconds(batch))
     return _Plan(batch, now_s, math.sqrt(float(batch.sum())) / (now_s + rest_s))
 
 

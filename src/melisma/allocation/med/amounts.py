@@ -7,10 +7,10 @@ room: no other way costs less.
 import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
-from melisma.allocation.med.learner_classes import Flags, Kinds
+from melisma.allocation.med.learner_classes import Flags, LearnerClasses
 
 
-def filled(kinds: Kinds, need: Ints, counts: Ints, cap: Ints) -> Ints:
+def filled(kinds: LearnerClasses, need: Ints, counts: Ints, cap: Ints) -> Ints:
     """Rows x kinds: the cheapest shards for so many learners of each kind and their caps."""
     given = counts * kinds.least
     room = counts * cap - given
@@ -20,7 +20,7 @@ def filled(kinds: Kinds, need: Ints, counts: Ints, cap: Ints) -> Ints:
     return amounts
 
 
-def fill_cost(kinds: Kinds, need: Ints, counts: Ints, cap: Ints) -> Floats:
+def fill_cost(kinds: LearnerClasses, need: Ints, counts: Ints, cap: Ints) -> Floats:
     """What `filled` costs; infinite where the shards do not go into the caps."""
     given = counts * kinds.least
     full = counts * cap
@@ -29,7 +29,7 @@ def fill_cost(kinds: Kinds, need: Ints, counts: Ints, cap: Ints) -> Floats:
     return np.where(wrong, np.inf, filled(kinds, need, counts, cap) @ kinds.price)
 
 
-def lowest_levels(kinds: Kinds, counts: Ints) -> Floats:
+def lowest_levels(kinds: LearnerClasses, counts: Ints) -> Floats:
     """For each task the first level at which its learners can do it; infinite if not in time."""
     every = np.arange(kinds.shape[0])
     low_s, high_s = np.zeros(every.size), kinds.deadline_s.copy()
@@ -43,7 +43,7 @@ def lowest_levels(kinds: Kinds, counts: Ints) -> Floats:
     return np.where(possible, ends_s.max(axis=1), np.inf)
 
 
-def _enough(kinds: Kinds, counts: Ints, cap: Ints) -> Flags:
+def _enough(kinds: LearnerClasses, counts: Ints, cap: Ints) -> Flags:
     full, given = counts * cap, counts * kinds.least
     fits = np.all(full >= given, axis=1) & (given.sum(axis=1) <= kinds.need)
     enough: Flags = fits & (full.sum(axis=1) >= kinds.need)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
-from melisma.allocation.med.learner_classes import Flags, Kinds
-from melisma.allocation.med.levels import Rows
+from melisma.allocation.med.learner_classes import Flags, LearnerClasses
+from melisma.allocation.med.levels import LevelIntervals
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Prices:
 
 
 @dataclass(frozen=True, eq=False)
-class Limits:
+class CountBounds:
     """Tasks x kinds: the least and the most learners of a kind that may work for a task."""
 
     low: Ints
@@ -60,7 +60,12 @@ class Knapsacks:
     """All rows of a problem under limits, ready for any prices."""
 
     def __init__(
-        self, kinds: Kinds, rows: Rows, limits: Limits, *, rate_fixed: bool = False
+        self,
+        kinds: LearnerClasses,
+        rows: LevelIntervals,
+        limits: CountBounds,
+        *,
+        rate_fixed: bool = False,
     ) -> None:
         low, high = limits.low[rows.task], limits.high[rows.task]
         fits = ~np.any((low > 0) & (rows.cap == 0), axis=1)
@@ -71,7 +76,7 @@ class Knapsacks:
         if not enough.all():
             self._choose(self.rows, self.low, self.low + self.span, enough)
 
-    def _choose(self, rows: Rows, low: Ints, high: Ints, kept: Flags) -> None:
+    def _choose(self, rows: LevelIntervals, low: Ints, high: Ints, kept: Flags) -> None:
         self.rows, self.low = rows.keep(kept), low[kept]
         self.span = np.where(self.rows.cap > 0, high[kept] - low[kept], 0)
         self.need = self.kinds.need[self.rows.task] - self.low @ self.kinds.least

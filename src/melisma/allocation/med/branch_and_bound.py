@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
-from melisma.allocation.med.bound import Knapsacks, Limits, Prices, Relaxed
+from melisma.allocation.med.bound import CountBounds, Knapsacks, Prices, Relaxed
 from melisma.allocation.med.certificate import certified
 from melisma.allocation.med.enumeration import TELLING, best_below
-from melisma.allocation.med.levels import Rows
-from melisma.allocation.med.objective import Goal, everybody
+from melisma.allocation.med.levels import LevelIntervals
+from melisma.allocation.med.objective import Objective, everybody
 from melisma.allocation.med.subgradient import ascend
 
 ROWS = 1 << 18  # rows x kinds that a node may hold
@@ -31,16 +31,16 @@ FIRST_CUT = 0.3  # of the gap: rows that near to the bound are cut before all ot
 SHARPER = 5  # times that rows are cut before prices move
 LIMIT = 200_000  # columns of an enumeration, before it is left to branches
 
-Stop = Callable[["Tree"], bool]
+StopCheck = Callable[["Tree"], bool]
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class SearchNode:
     """A part of all associations, with the rows and prices to start from."""
 
     bound_s: float
-    limits: Limits
-    rows: Rows
+    limits: CountBounds
+    rows: LevelIntervals
     prices: Prices
 
 
@@ -48,10 +48,10 @@ class Node:
 class Tree:
     """The state of a search: best plan so far, open nodes, and what is proven."""
 
-    goal: Goal
+    goal: Objective
     best_s: float = np.inf
     counts: Ints | None = None
-    open: list[tuple[float, int, Node]] = field(default_factory=list)
+    open: list[tuple[float, int, SearchNode]] = field(default_factory=list)
     settled_s: float = np.inf
     guess_s: float = np.inf
     busy_s: float = np.inf  # bound of the node at work, which is not among the open ones
@@ -76,7 +76,7 @@ class Tree:
             self.best_s, self.counts = value_s, counts.copy()
         return bool(np.isfinite(value_s))
 
-    def run(self, stop: Stop, gap: float = 0.0) -> None:
+    def run(self, stop: StopCheck, gap: float = 0.0) -> None:
         """Search until nothing is open, the gap is reached, or `stop` says so."""
         self.gap = max(self.gap, gap)
         while self.open and not stop(self):
@@ -101,10 +101,10 @@ class Tree:
             return self.goal.most_s
         return self.best_s - max(gap * (1 - TELLING), TELLING) * abs(self.best_s)
 
-    def push(self, node: Node) -> None:
+    def push(self, node: SearchNode) -> None:
         heapq.heappush(self.open, (node.bound_s, next(self.number), node))
 
-    def _expand(self, node: Node, gap: float, stop: Stop) -> None:
+    def _expand(self, node: SearchNode, gap: float, stop: StopCheck) -> None:
         tight = self._tighten(node, gap, stop)
         if tight is None:
             return
@@ -124,19 +124,19 @@ class Tree:
                 self.settled_s = min(self.settled_s, bound_s)
                 return
         if stop(self):
-            self.push(Node(bound_s, node.limits, sacks.rows, relaxed.prices))
+            self.push(SearchNode(bound_s, node.limits, sacks.rows, relaxed.prices))
             return
         for limits in _branches(sacks, relaxed):
-            self._child(limits, Node(bound_s, limits, sacks.rows, relaxed.prices))
+            self._child(limits, SearchNode(bound_s, limits, sacks.rows, relaxed.prices))
 
-    def _child(self, limits: Limits, node: Node) -> None:
+    def _child(self, limits: CountBounds, node: SearchNode) -> None:
         if np.any(limits.low < limits.high):
             self.push(node)
         elif self.offer(limits.low):
             self.settled_s = min(self.settled_s, self.goal.value(limits.low)[1])
 
     def _tighten(
-        self, node: Node, gap: float, stop: Stop
+        self, node: SearchNode, gap: float, stop: StopCheck
     ) -> tuple[Knapsacks, Relaxed, float] | None:
         """Prices, plans and finer rows, in turn, until rows are exact or nothing improves.
 
@@ -168,14 +168,14 @@ class Tree:
                 return sacks, relaxed, bound_s
             rows = self._near(sacks, relaxed, gap)
 
-    def _near(self, sacks: Knapsacks, relaxed: Relaxed, gap: float) -> Rows:
+    def _near(self, sacks: Knapsacks, relaxed: Relaxed, gap: float) -> LevelIntervals:
         """Only rows that a plan below the cut can have, in finer ones."""
         excess_s = relaxed.row_s - relaxed.least_s[sacks.rows.task]
         room_s = max(0.0, self._cut(gap) - relaxed.bound_s)
         near = excess_s <= room_s
         return self._finer(sacks.rows.keep(near), excess_s[near], FIRST_CUT * room_s)
 
-    def _finer(self, rows: Rows, excess_s: Floats, first_s: float) -> Rows:
+    def _finer(self, rows: LevelIntervals, excess_s: Floats, first_s: float) -> LevelIntervals:
         """Rows cut into four, those nearest to the bound first, as many as a node may hold."""
         wide = np.flatnonzero(rows.first < rows.last)
         many = rows.cap.shape[1]
@@ -196,16 +196,16 @@ def _never(_: Tree) -> bool:
     return False
 
 
-def planted(goal: Goal, stop: Stop = _never) -> Tree:
+def root_tree(goal: Objective, stop: StopCheck = _never) -> Tree:
     """A tree with nothing but its root."""
     tree = Tree(goal)
     start = goal.start(tree, lambda: stop(tree))
     tree.guess_s = start.guess_s
-    tree.push(Node(goal.least_s, everybody(goal.kinds), start.rows, start.prices))
+    tree.push(SearchNode(goal.least_s, everybody(goal.kinds), start.rows, start.prices))
     return tree
 
 
-def _branches(sacks: Knapsacks, relaxed: Relaxed) -> list[Limits]:
+def _branches(sacks: Knapsacks, relaxed: Relaxed) -> list[CountBounds]:
     """Two parts: fewer and more learners of the most disputed kind in the task that wants it."""
     limits, kinds = sacks.limits, sacks.kinds
     free = limits.high > limits.low
@@ -217,11 +217,11 @@ def _branches(sacks: Knapsacks, relaxed: Relaxed) -> list[Limits]:
     split = int(np.clip(np.ceil(relaxed.used[task, kind]) - 1, low, high - 1))
     fewer, more = limits.high.copy(), limits.low.copy()
     fewer[task, kind], more[task, kind] = split, split + 1
-    parts = [Limits(more, limits.high), Limits(limits.low, fewer)]
+    parts = [CountBounds(more, limits.high), CountBounds(limits.low, fewer)]
     return [part for part in (_propagate(sacks, part, kind) for part in parts) if part]
 
 
-def _propagate(sacks: Knapsacks, limits: Limits, kind: int) -> Limits | None:
+def _propagate(sacks: Knapsacks, limits: CountBounds, kind: int) -> CountBounds | None:
     """What limits on one kind say about its other tasks; None if they cannot be kept."""
     low, high, copies = limits.low.copy(), limits.high.copy(), int(sacks.kinds.copies[kind])
     others = low[:, kind].sum() - low[:, kind]
@@ -230,4 +230,4 @@ def _propagate(sacks: Knapsacks, limits: Limits, kind: int) -> Limits | None:
         others = high[:, kind].sum() - high[:, kind]
         low[:, kind] = np.maximum(low[:, kind], copies - others)
     possible = np.all(low[:, kind] <= high[:, kind]) and low[:, kind].sum() <= copies
-    return Limits(low, high) if possible else None
+    return CountBounds(low, high) if possible else None

@@ -14,7 +14,7 @@ import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.med.amounts import fill_cost, lowest_levels
-from melisma.allocation.med.learner_classes import Flags, Kinds
+from melisma.allocation.med.learner_classes import Flags, LearnerClasses
 
 LEVELS = 1 << 12  # of a task, up to which each is looked at
 STEPS = 256  # in their place, at first
@@ -47,7 +47,7 @@ class Curve:
 class Team:
     """The learners of one task, and what it costs at any level that they can do it by."""
 
-    def __init__(self, kinds: Kinds, task: int, counts: Ints) -> None:
+    def __init__(self, kinds: LearnerClasses, task: int, counts: Ints) -> None:
         mine = np.flatnonzero(counts)
         self.counts, self.kinds = counts[None, mine], kinds.only(task, mine)
 
@@ -95,7 +95,7 @@ class Team:
         return fill_cost(self.kinds, self.kinds.need, self.counts, cap)
 
 
-def best_levels(kinds: Kinds, counts: Ints) -> Chosen | None:
+def best_levels(kinds: LearnerClasses, counts: Ints) -> Chosen | None:
     """The levels with the least sum that keep deadlines and budget, or None."""
     low_s = lowest_levels(kinds, counts)
     if np.isinf(low_s).any():

@@ -11,11 +11,15 @@ from typing import NoReturn
 import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
-from melisma.allocation.infeasible import refused
+from melisma.allocation.infeasible import infeasible_error
 from melisma.allocation.med.amounts import fill_cost
-from melisma.allocation.med.branch_and_bound import Tree, planted
+from melisma.allocation.med.branch_and_bound import Tree, root_tree
 from melisma.allocation.med.curves import best_levels
-from melisma.allocation.med.learner_classes import Kinds, kinds_of, lenient
+from melisma.allocation.med.learner_classes import (
+    LearnerClasses,
+    allow_empty_assignments,
+    group_learners,
+)
 from melisma.allocation.med.least_cost import LeastCost
 from melisma.allocation.med.levels import soonest
 from melisma.allocation.shared_problem import SharedProblem
@@ -25,7 +29,7 @@ EACH = 4  # one look takes so much of what is left, as its inverse
 NEAR = 1e-3  # between factors, as a part, where work was too little to tell them apart
 PARTS = 1000  # of all data, at the most
 
-Fits = Callable[[Kinds], tuple[Ints | None, bool]]
+Fits = Callable[[LearnerClasses], tuple[Ints | None, bool]]
 """An association that keeps deadlines and budget, or None; and whether that is certain."""
 
 
@@ -35,13 +39,13 @@ class Looks:
 
     left: float
 
-    def __call__(self, kinds: Kinds) -> tuple[Ints | None, bool]:
+    def __call__(self, kinds: LearnerClasses) -> tuple[Ints | None, bool]:
         """As `Fits`; the more is left, the longer it looks."""
         if kinds.copies @ np.where(kinds.optional, 0, kinds.least) > kinds.need.sum():
             return None, True
         if np.isinf(soonest(kinds)).any():
             return None, True
-        tree = planted(LeastCost.of(kinds))
+        tree = root_tree(LeastCost.of(kinds))
         most = self.left / EACH
         tree.run(lambda t: t.decided(kinds.budget) or t.work > most)
         self.left -= tree.work
@@ -53,7 +57,7 @@ def check_counts(problem: SharedProblem) -> None:
     """Raise if there are too few learners, or too few shards for what each must get."""
     tasks, learners = problem.fixed_s.shape
     if learners < tasks:
-        raise refused(
+        raise infeasible_error(
             f"{learners} learners cannot work for {tasks} tasks, one task each",
             constraint="learners",
             miss=tasks - learners,
@@ -69,7 +73,7 @@ def check_counts(problem: SharedProblem) -> None:
         )
 
 
-def check_alone(problem: SharedProblem, kinds: Kinds) -> None:
+def check_alone(problem: SharedProblem, kinds: LearnerClasses) -> None:
     """Raise if a task is too much for all learners together, or a learner too slow for any."""
     first_s = kinds.fixed_s + kinds.shard_s * kinds.least
     lonely = (first_s > kinds.deadline_s[:, None]).all(axis=0) & ~kinds.optional
@@ -83,7 +87,7 @@ def check_alone(problem: SharedProblem, kinds: Kinds) -> None:
         refuse_deadlines(problem, kinds, reason, learners=slow)
 
 
-def refuse(problem: SharedProblem, kinds: Kinds, tree: Tree) -> NoReturn:
+def refuse(problem: SharedProblem, kinds: LearnerClasses, tree: Tree) -> NoReturn:
     """Raise with a budget that the deadlines allow, or for want of any association.
 
     `tree` looks for the least cost by the deadlines, and has found none within the budget.
@@ -104,7 +108,7 @@ def refuse(problem: SharedProblem, kinds: Kinds, tree: Tree) -> NoReturn:
 
 def refuse_deadlines(
     problem: SharedProblem,
-    kinds: Kinds,
+    kinds: LearnerClasses,
     reason: str,
     tasks: Ints | tuple[int, ...] = (),
     learners: Ints | tuple[int, ...] = (),
@@ -124,7 +128,7 @@ def refuse_deadlines(
         reason += ", and no longer ones keep the budget" + ("" if proven else ", as far as found")
         stretch, _ = least_stretch(free, looks)
     miss_s = 0.0 if stretch is None else float((problem.deadline_s * (stretch - 1)).max())
-    raise refused(
+    raise infeasible_error(
         f"deadline_s cannot be kept: {reason}",
         constraint="deadline_s",
         miss=miss_s,
@@ -135,12 +139,12 @@ def refuse_deadlines(
     )
 
 
-def refuse_assigned(problem: SharedProblem, kinds: Kinds, association: Ints) -> NoReturn:
+def refuse_assigned(problem: SharedProblem, kinds: LearnerClasses, association: Ints) -> NoReturn:
     """Raise for an association that is given: what its learners cannot keep."""
     least = association @ kinds.least
     for task in np.flatnonzero(least > problem.shards):
         over = int(least[task] - problem.shards[task])
-        raise refused(
+        raise infeasible_error(
             f"the learners assigned to task {task} must take {least[task]} shards by their "
             f"min_shards, {over} more than it has",
             constraint="min_shards",
@@ -149,7 +153,7 @@ def refuse_assigned(problem: SharedProblem, kinds: Kinds, association: Ints) -> 
             tasks=[int(task)],
         )
     for task in np.flatnonzero(association.sum(axis=1) == 0):
-        raise refused(
+        raise infeasible_error(
             f"no learner is assigned to task {task}",
             constraint="assigned",
             miss=1,
@@ -157,7 +161,7 @@ def refuse_assigned(problem: SharedProblem, kinds: Kinds, association: Ints) -> 
             tasks=[int(task)],
         )
 
-    def fits(changed: Kinds) -> tuple[Ints | None, bool]:
+    def fits(changed: LearnerClasses) -> tuple[Ints | None, bool]:
         return None if best_levels(changed, association) is None else association, True
 
     cap = kinds.caps(np.arange(problem.tasks), kinds.deadline_s)
@@ -171,7 +175,7 @@ def refuse_assigned(problem: SharedProblem, kinds: Kinds, association: Ints) -> 
         f"deadline_s cannot be kept: the learners assigned to task {late[0]} cannot do it by then"
     )
     longer = stretch or least_stretch(replace(kinds, budget=np.inf), fits)[0] or 1.0
-    raise refused(
+    raise infeasible_error(
         cause if stretch else f"{cause}, and no longer ones keep the budget",
         constraint="deadline_s",
         miss=float((problem.deadline_s * (longer - 1)).max()),
@@ -180,7 +184,7 @@ def refuse_assigned(problem: SharedProblem, kinds: Kinds, association: Ints) -> 
     )
 
 
-def least_stretch(kinds: Kinds, fits: Fits) -> tuple[float | None, bool]:
+def least_stretch(kinds: LearnerClasses, fits: Fits) -> tuple[float | None, bool]:
     """The smallest factor of all deadlines at which a plan fits, and whether it is proven.
 
     None if none fits at any. A plan needs no more than its own levels, and between the levels
@@ -189,7 +193,7 @@ def least_stretch(kinds: Kinds, fits: Fits) -> tuple[float | None, bool]:
     low, high = 1.0, _most(kinds)
     found, proven = fits(_stretched(kinds, high))
     while found is not None:
-        levels = best_levels(_stretched(lenient(kinds), high), found)
+        levels = best_levels(_stretched(allow_empty_assignments(kinds), high), found)
         assert levels is not None
         high = min(high, max(_factor(kinds, levels.level_s), 1.0))
         # A plan's own factor may be rounded up, the next one is not.
@@ -203,13 +207,13 @@ def least_stretch(kinds: Kinds, fits: Fits) -> tuple[float | None, bool]:
     return None, proven
 
 
-def _factor(kinds: Kinds, level_s: Floats) -> float:
+def _factor(kinds: LearnerClasses, level_s: Floats) -> float:
     """By how much deadlines must grow so that none is below its level, in the last bit too."""
     factor = float((level_s / kinds.deadline_s).max())
     return factor if np.all(kinds.deadline_s * factor >= level_s) else factor * (1 + 4e-16)
 
 
-def _next_stretch(kinds: Kinds, stretch: float) -> float:
+def _next_stretch(kinds: LearnerClasses, stretch: float) -> float:
     """The first factor above this at which some learner can do one shard more."""
     tasks, deadline_s = np.arange(kinds.shape[0]), kinds.deadline_s[:, None]
     more = np.maximum(kinds.caps(tasks, kinds.deadline_s * stretch) + 1, kinds.least)
@@ -217,7 +221,7 @@ def _next_stretch(kinds: Kinds, stretch: float) -> float:
     return float((ends_s / deadline_s).min())
 
 
-def _most_data(kinds: Kinds, looks: Looks) -> float | None:
+def _most_data(kinds: LearnerClasses, looks: Looks) -> float | None:
     """The largest part of each task's shards, rounded down, for which a plan was found."""
     parts = min(int(kinds.need.max()), PARTS)
     low, high = 0, parts
@@ -228,13 +232,13 @@ def _most_data(kinds: Kinds, looks: Looks) -> float | None:
     return low / parts if low else None
 
 
-def _most(kinds: Kinds) -> float:
+def _most(kinds: LearnerClasses) -> float:
     """A stretch that is enough for any association."""
     ends_s = kinds.fixed_s + kinds.shard_s * kinds.need[:, None]
     return max(1.0, float((ends_s.max(axis=1) / kinds.deadline_s).max())) * (1 + 1e-9)
 
 
-def _stretched(kinds: Kinds, factor: float) -> Kinds:
+def _stretched(kinds: LearnerClasses, factor: float) -> LearnerClasses:
     return replace(kinds, deadline_s=kinds.deadline_s * factor)
 
 
@@ -246,7 +250,7 @@ def _refuse_cost(
     problem: SharedProblem, nearest: dict[str, float | None], cause: str, *, certain: bool = True
 ) -> NoReturn:
     known = _known(nearest)
-    raise refused(
+    raise infeasible_error(
         f"budget is {problem.budget:g}, but {cause}",
         constraint="budget",
         miss=known["budget"] - problem.budget,
@@ -261,9 +265,11 @@ def _refuse_least(problem: SharedProblem, cause: str, miss: float | None = None)
     low, high = -1, int(problem.min_shards.max())
     while high - low > 1:
         middle = (low + high) // 2
-        fits, _ = looks(kinds_of(problem.with_least(np.minimum(problem.min_shards, middle))))
+        fits, _ = looks(
+            group_learners(problem.with_min_shards(np.minimum(problem.min_shards, middle)))
+        )
         low, high = (low, middle) if fits is None else (middle, high)
-    raise refused(
+    raise infeasible_error(
         cause,
         constraint="min_shards",
         miss=float(problem.min_shards.max() - max(low, 0)) if miss is None else miss,

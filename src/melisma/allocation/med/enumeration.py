@@ -18,7 +18,7 @@ TELLING = 1e-9  # sums are not told apart below this, as a part
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class EnumerationResult:
     """What an enumeration has shown: a bound, and the best association below the cut, if any."""
 
     bound_s: float
@@ -27,12 +27,14 @@ class Found:
     work: float = 0.0
 
 
-def best_below(sacks: Knapsacks, relaxed: Relaxed, aim: Aim, cut_s: float, limit: int) -> Found:
+def best_below(
+    sacks: Knapsacks, relaxed: Relaxed, aim: Aim, cut_s: float, limit: int
+) -> EnumerationResult:
     """The best plan with a sum of at most `cut_s`, as far as `limit` columns allow."""
     kinds, bound_s = sacks.kinds, relaxed.bound_s
     code = Code.of(kinds.copies - sacks.limits.low.sum(axis=0))
     if code is None:
-        return Found(bound_s, None, complete=False)
+        return EnumerationResult(bound_s, None, complete=False)
     enumeration = Enumeration(sacks, relaxed, code, aim)
     budget = kinds.budget if aim is Aim.BUDGET else np.inf
     # The slack covers the rounding of sums, so that no plan is lost to it.
@@ -47,13 +49,15 @@ def best_below(sacks: Knapsacks, relaxed: Relaxed, aim: Aim, cut_s: float, limit
         proven_s = max(proven_s, bound_s + min(float(floors_s.sum()), slack_s))
         joined = lists and join(lists, code, kinds.optional, budget, Reach(slack_s, 4 * limit))
         if not lists or not joined:
-            return Found(proven_s, None, complete=False, work=enumeration.work)
+            return EnumerationResult(proven_s, None, complete=False, work=enumeration.work)
         total_s, picks = joined
         if np.isfinite(total_s) and total_s <= bound_s + slack_s:
             counts = _counts(sacks, code, lists, picks)
-            return Found(total_s, counts, complete=True, work=enumeration.work)
+            return EnumerationResult(total_s, counts, complete=True, work=enumeration.work)
         if slack_s >= most_s:
-            return Found(max(proven_s, cut_s), None, complete=True, work=enumeration.work)
+            return EnumerationResult(
+                max(proven_s, cut_s), None, complete=True, work=enumeration.work
+            )
         proven_s = max(proven_s, bound_s + slack_s)
         beyond_s = max(slack_s - float(floors_s.sum()), step_s)
         slack_s = min(float(floors_s.sum()) + beyond_s * GROWTH, most_s)

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.allocation.checks import ROUNDING, Floats, Ints
+from melisma.allocation.checks import BUDGET_TOLERANCE, Floats, Ints
 from melisma.allocation.shared_problem import SharedProblem
 
 Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Kinds:
+class LearnerClasses:
     """Tasks x kinds: costs, how many learners are alike, and what each must get."""
 
     fixed_s: Floats
@@ -47,7 +47,7 @@ class Kinds:
         found += (found < most) & (fixed_s + shard_s * (found + 1) <= edge_s)
         return np.where(found >= self.least, found, 0)
 
-    def only(self, task: int, some: Ints) -> "Kinds":
+    def only(self, task: int, some: Ints) -> "LearnerClasses":
         """One task and some kinds, as if there were no others."""
         one = [task]
         return replace(
@@ -63,7 +63,7 @@ class Kinds:
         )
 
 
-def kinds_of(problem: SharedProblem) -> Kinds:
+def group_learners(problem: SharedProblem) -> LearnerClasses:
     """Sort learners by what tells them apart and put equal ones together."""
     marks = np.vstack([problem.price, problem.min_shards, problem.shard_s, problem.fixed_s])
     order = np.lexsort(marks[::-1])
@@ -75,7 +75,7 @@ def kinds_of(problem: SharedProblem) -> Kinds:
     kind_of[order] = np.cumsum(new) - 1
     least = problem.min_shards[first]
     ends_s = problem.fixed_s + problem.shard_s * problem.shards[:, None]
-    return Kinds(
+    return LearnerClasses(
         fixed_s=problem.fixed_s[:, first],
         shard_s=problem.shard_s[:, first],
         price=problem.price[first],
@@ -85,23 +85,25 @@ def kinds_of(problem: SharedProblem) -> Kinds:
         need=problem.shards,
         # Nobody works longer than for all shards of a task.
         deadline_s=np.minimum(problem.deadline_s, ends_s.max(axis=1)),
-        budget=problem.budget * (1 + ROUNDING),
+        budget=problem.budget * (1 + BUDGET_TOLERANCE),
         kind_of=kind_of,
     )
 
 
-def lenient(kinds: Kinds) -> Kinds:
+def allow_empty_assignments(kinds: LearnerClasses) -> LearnerClasses:
     """The same kinds, where an optional learner may have a task and yet no shards of it."""
     return replace(kinds, least=np.where(kinds.optional, 0, kinds.least))
 
 
-def spread(kinds: Kinds, counts: Ints, amounts: Ints, task_of: Ints | None = None) -> Ints:
+def shards_by_learner(
+    kinds: LearnerClasses, counts: Ints, amounts: Ints, task_of: Ints | None = None
+) -> Ints:
     """Tasks x learners: each kind's shards of a task, as evenly as they go among its learners.
 
     `task_of` says which learners of a kind have which task; without it, the first ones.
     """
     if task_of is None:
-        task_of = _dealt(kinds, counts)
+        task_of = _assign_tasks(kinds, counts)
     tasks, works = kinds.shape[0], np.flatnonzero((task_of >= 0) & (task_of < kinds.shape[0]))
     team = kinds.kind_of[works] * tasks + task_of[works]
     order = np.argsort(team, kind="stable")
@@ -114,7 +116,7 @@ def spread(kinds: Kinds, counts: Ints, amounts: Ints, task_of: Ints | None = Non
     return shards
 
 
-def _dealt(kinds: Kinds, counts: Ints) -> Ints:
+def _assign_tasks(kinds: LearnerClasses, counts: Ints) -> Ints:
     """For each learner a task, so that the counts of its kind come out."""
     tasks = kinds.shape[0]
     idle = kinds.copies - counts.sum(axis=0)

@@ -9,7 +9,7 @@ from melisma.allocation.checks import Ints
 from melisma.allocation.med.amounts import fill_cost
 from melisma.allocation.med.bound import Knapsacks, Prices, Relaxed
 from melisma.allocation.med.columns import Aim
-from melisma.allocation.med.learner_classes import Kinds
+from melisma.allocation.med.learner_classes import LearnerClasses
 from melisma.allocation.med.levels import Ladder
 from melisma.allocation.med.objective import SMALL, Offers, Start, coarse_rows
 from melisma.allocation.med.repair import Placing
@@ -24,14 +24,14 @@ NEWTON = 12  # steps towards that
 class LeastCost:
     """Money counts, by the deadlines."""
 
-    kinds: Kinds
+    kinds: LearnerClasses
     ladder: Ladder
     most_s: float
     least_s: float = 0.0
     rate_fixed: bool = True
 
     @staticmethod
-    def of(kinds: Kinds) -> "LeastCost":
+    def of(kinds: LearnerClasses) -> "LeastCost":
         """The goal for these kinds, whatever their budget."""
         most = float(kinds.need.sum() * kinds.price.max()) * (1 + 1e-9) + 1e-9
         free, levels = replace(kinds, budget=0.0), tuple(kinds.deadline_s[:, None])
@@ -97,7 +97,7 @@ class LeastCost:
         return first
 
 
-def _smallest_budget(kinds: Kinds) -> tuple[float, Bids] | None:
+def _smallest_budget(kinds: LearnerClasses) -> tuple[float, Bids] | None:
     """By Newton's steps from below: what the budget places is a concave function of it."""
     forced = np.where(kinds.optional, 0, kinds.least) * kinds.copies
     budget = 1.01 * max(float(forced @ kinds.price), float(kinds.need.sum() * kinds.price.min()))

@@ -9,7 +9,7 @@ from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.med.bound import Knapsacks, Prices, Relaxed
 from melisma.allocation.med.columns import Aim
 from melisma.allocation.med.curves import best_levels
-from melisma.allocation.med.learner_classes import Kinds
+from melisma.allocation.med.learner_classes import LearnerClasses
 from melisma.allocation.med.levels import Ladder, ladder, soonest
 from melisma.allocation.med.market import market
 from melisma.allocation.med.objective import SMALL, Offers, Start, coarse_rows, everybody
@@ -28,14 +28,14 @@ SCALES = np.geomspace(0.4, 2.5, 14)
 class LeastSum:
     """Seconds count; money has a price as far as the budget binds."""
 
-    kinds: Kinds
+    kinds: LearnerClasses
     ladder: Ladder
     least_s: float
     most_s: float
     rate_fixed: bool = False
 
     @staticmethod
-    def of(kinds: Kinds) -> "LeastSum":
+    def of(kinds: LearnerClasses) -> "LeastSum":
         """The goal for these kinds."""
         soonest_s = soonest(kinds)
         levels = ladder(kinds, soonest_s, kinds.deadline_s)

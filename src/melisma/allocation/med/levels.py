@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
-from melisma.allocation.med.learner_classes import Flags, Kinds
+from melisma.allocation.med.learner_classes import Flags, LearnerClasses
 
 MOST = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class LevelIntervals:
     """Intervals of levels: their task, first and last level by number and in seconds, and caps.
 
     `single` rows are one level.
@@ -37,9 +37,9 @@ class Rows:
         """Whether each row is one level."""
         return bool(np.all(self.single))
 
-    def keep(self, kept: Flags) -> "Rows":
+    def keep(self, kept: Flags) -> "LevelIntervals":
         """Only these rows."""
-        return Rows(
+        return LevelIntervals(
             self.task[kept],
             self.first[kept],
             self.last[kept],
@@ -54,21 +54,21 @@ class Rows:
 class Ladder:
     """For each task its sorted levels, and the lowest one that each of them stands for."""
 
-    kinds: Kinds
+    kinds: LearnerClasses
     levels_s: tuple[Floats, ...]
     floors_s: tuple[Floats, ...]
 
-    def rows(self, pieces: int) -> Rows:
+    def rows(self, pieces: int) -> LevelIntervals:
         """Each task's levels in about so many intervals of equally many levels."""
         tasks = np.arange(len(self.levels_s))
         sizes = np.array([levels.size for levels in self.levels_s])
         return self.split(tasks[sizes > 0], 0 * sizes[sizes > 0], sizes[sizes > 0] - 1, pieces)
 
-    def refine(self, rows: Rows, pieces: Ints) -> Rows:
+    def refine(self, rows: LevelIntervals, pieces: Ints) -> LevelIntervals:
         """Each row in so many smaller ones."""
         return self.split(rows.task, rows.first, rows.last, pieces)
 
-    def split(self, task: Ints, first: Ints, last: Ints, pieces: int | Ints) -> Rows:
+    def split(self, task: Ints, first: Ints, last: Ints, pieces: int | Ints) -> LevelIntervals:
         """Intervals first..last of levels, each cut into at most so many parts."""
         parts = np.minimum(last - first + 1, pieces)
         owner = np.repeat(np.arange(task.size), parts)
@@ -83,16 +83,16 @@ class Ladder:
         cap = self.kinds.caps(task[owner], high_s)
         enough = cap @ self.kinds.copies >= self.kinds.need[task[owner]]
         single = low_s == high_s
-        return Rows(task[owner], start, end, low_s, high_s, cap, single).keep(enough)
+        return LevelIntervals(task[owner], start, end, low_s, high_s, cap, single).keep(enough)
 
 
-def ladder(kinds: Kinds, least_s: Floats, most_s: Floats) -> Ladder:
+def ladder(kinds: LearnerClasses, least_s: Floats, most_s: Floats) -> Ladder:
     """All levels of each task from `least_s` to `most_s`, or steps in their place."""
     both = [_levels(kinds, i, least_s, most_s) for i in range(kinds.shape[0])]
     return Ladder(kinds, tuple(levels for levels, _ in both), tuple(floors for _, floors in both))
 
 
-def soonest(kinds: Kinds) -> Floats:
+def soonest(kinds: LearnerClasses) -> Floats:
     """For each task the level at which all learners together could do it; infinite if never."""
     tasks = kinds.shape[0]
     low_s, high_s = np.zeros(tasks), kinds.deadline_s.copy()
@@ -105,7 +105,9 @@ def soonest(kinds: Kinds) -> Floats:
     return np.where(done, low_s, np.inf)
 
 
-def _levels(kinds: Kinds, task: int, least_s: Floats, most_s: Floats) -> tuple[Floats, Floats]:
+def _levels(
+    kinds: LearnerClasses, task: int, least_s: Floats, most_s: Floats
+) -> tuple[Floats, Floats]:
     """Levels of a task, and the lowest that each stands for."""
     edges = np.array([least_s[task], most_s[task]])
     if np.isinf(edges[0]):

@@ -12,7 +12,7 @@ import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.med.amounts import filled
-from melisma.allocation.med.learner_classes import Kinds
+from melisma.allocation.med.learner_classes import LearnerClasses
 
 TRIES = 6
 SWEEPS = 1000
@@ -27,7 +27,7 @@ class Grid:
     cap: Floats
 
     @staticmethod
-    def between(kinds: Kinds, low_s: Floats, high_s: Floats, size: int) -> "Grid":
+    def between(kinds: LearnerClasses, low_s: Floats, high_s: Floats, size: int) -> "Grid":
         """Evenly from `low_s` to `high_s`, with the deadlines at the end."""
         tasks = kinds.shape[0]
         high_s = np.minimum(high_s, kinds.deadline_s)
@@ -42,7 +42,7 @@ class Grid:
 class Search:
     """Exchanges learners between pairs of tasks as long as that lowers the sum of values."""
 
-    def __init__(self, kinds: Kinds, grid: Grid, rate: float, state: Ints) -> None:
+    def __init__(self, kinds: LearnerClasses, grid: Grid, rate: float, state: Ints) -> None:
         self.kinds, self.grid, self.rate, self.state = kinds, grid, rate, state
         self.tasks = kinds.shape[0]
         # More than any plan that fits, for each missing shard.

@@ -11,7 +11,7 @@ import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.med.bound import Prices
-from melisma.allocation.med.learner_classes import Kinds
+from melisma.allocation.med.learner_classes import LearnerClasses
 
 ROUNDS = 100
 DEAREST = 1e6  # rate of money, as a multiple of a shard's worth by its price
@@ -26,7 +26,7 @@ class Market:
     state: Ints
 
 
-def market(kinds: Kinds, soonest_s: Floats) -> Market:
+def market(kinds: LearnerClasses, soonest_s: Floats) -> Market:
     """Bids in rounds with ever smaller steps; prices are averages over the second half."""
     tasks, every = kinds.shape[0], np.arange(kinds.shape[1])
     level_s = np.minimum(soonest_s * (1 + tasks) / 2, kinds.deadline_s)
@@ -57,14 +57,14 @@ def market(kinds: Kinds, soonest_s: Floats) -> Market:
     return Market(level_s, Prices(worths, rates), state)
 
 
-def _pay(kinds: Kinds, cap: Ints, shard_s: Floats, rate: float) -> tuple[Floats, Ints]:
+def _pay(kinds: LearnerClasses, cap: Ints, shard_s: Floats, rate: float) -> tuple[Floats, Ints]:
     """Tasks x kinds: what a learner earns at most, and with how many shards."""
     margin = shard_s[:, None] - rate * kinds.price
     amount = np.where(margin > 0, cap, kinds.least)
     return np.where(cap > 0, margin * amount, -np.inf), amount
 
 
-def _saved(kinds: Kinds, choice: Ints, rate: float, shard_s: Floats) -> Floats:
+def _saved(kinds: LearnerClasses, choice: Ints, rate: float, shard_s: Floats) -> Floats:
     """Seconds that one more shard placed saves each task: longer levels get shards, at a price."""
     speed_of = kinds.copies / kinds.shard_s[choice, np.arange(choice.size)]
     speed = np.bincount(choice, weights=speed_of, minlength=shard_s.size)
@@ -72,7 +72,7 @@ def _saved(kinds: Kinds, choice: Ints, rate: float, shard_s: Floats) -> Floats:
     return np.where(speed > 0, (1 + paid) / np.maximum(speed, 1e-12), shard_s)
 
 
-def _overspent(kinds: Kinds, taken: Ints) -> float:
+def _overspent(kinds: LearnerClasses, taken: Ints) -> float:
     """How far the cost would be over the budget, as a part of it, were all shards placed."""
     if not np.isfinite(kinds.budget):
         return 0.0

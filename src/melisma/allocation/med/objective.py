@@ -11,10 +11,10 @@ from typing import Protocol
 import numpy as np
 
 from melisma.allocation.checks import Ints
-from melisma.allocation.med.bound import Knapsacks, Limits, Prices, Relaxed
+from melisma.allocation.med.bound import CountBounds, Knapsacks, Prices, Relaxed
 from melisma.allocation.med.columns import Aim
-from melisma.allocation.med.learner_classes import Kinds
-from melisma.allocation.med.levels import Ladder, Rows
+from melisma.allocation.med.learner_classes import LearnerClasses
+from melisma.allocation.med.levels import Ladder, LevelIntervals
 
 SMALL = 200  # kinds, up to which exchanges of learners are quick
 
@@ -27,18 +27,18 @@ class Offers(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """Rows and prices of the root, and a guess of the least sum."""
+    """LevelIntervals and prices of the root, and a guess of the least sum."""
 
-    rows: Rows
+    rows: LevelIntervals
     prices: Prices
     guess_s: float
 
 
-class Goal(Protocol):
-    """Kinds, their levels, and limits between which the value of every plan is."""
+class Objective(Protocol):
+    """LearnerClasses, their levels, and limits between which the value of every plan is."""
 
     @property
-    def kinds(self) -> Kinds: ...
+    def kinds(self) -> LearnerClasses: ...
     @property
     def ladder(self) -> Ladder: ...
     @property
@@ -69,12 +69,12 @@ class Goal(Protocol):
         """Offer what can be made of the prices."""
 
 
-def everybody(kinds: Kinds) -> Limits:
+def everybody(kinds: LearnerClasses) -> CountBounds:
     """No limits but how many learners there are of a kind."""
     high = np.broadcast_to(kinds.copies, kinds.shape).copy()
-    return Limits(np.zeros_like(high), high)
+    return CountBounds(np.zeros_like(high), high)
 
 
-def coarse_rows(ladder: Ladder) -> Rows:
+def coarse_rows(ladder: Ladder) -> LevelIntervals:
     """Few rows, the fewer the more kinds there are."""
     return ladder.rows(int(np.clip(2000 // ladder.kinds.copies.size, 4, 24)))

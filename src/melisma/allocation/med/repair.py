@@ -3,7 +3,7 @@
 import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
-from melisma.allocation.med.learner_classes import Kinds
+from melisma.allocation.med.learner_classes import LearnerClasses
 from melisma.allocation.med.smoothed_dual import Bids
 
 MOVES = 600
@@ -17,7 +17,7 @@ class Placing:
     `left` has the shards of each task, nothing for idle learners, and the money.
     """
 
-    def __init__(self, kinds: Kinds, found: Bids) -> None:
+    def __init__(self, kinds: LearnerClasses, found: Bids) -> None:
         self.kinds, self.tasks = kinds, kinds.shape[0]
         self.kind = np.repeat(np.arange(kinds.shape[1]), kinds.copies)
         idle = np.where(kinds.optional, 0.0, -np.inf)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
-from melisma.allocation.med.learner_classes import Kinds
+from melisma.allocation.med.learner_classes import LearnerClasses
 from melisma.allocation.med.repair import SPARE, Placing
 from melisma.allocation.med.smoothed_dual import Bids, bids
 
@@ -23,7 +23,9 @@ CHOICES = 31  # of a level
 TRIES = 3  # of pairs of levels
 
 
-def placed(kinds: Kinds, level_s: Floats, stop: Callable[[], bool]) -> Iterator[tuple[Bids, Ints]]:
+def placed(
+    kinds: LearnerClasses, level_s: Floats, stop: Callable[[], bool]
+) -> Iterator[tuple[Bids, Ints]]:
     """Bids, and associations by them (tasks + 1 x kinds, the last row idle), near these levels."""
     level_s = _opened(kinds, level_s)
     found = bids(kinds, level_s)
@@ -34,7 +36,7 @@ def placed(kinds: Kinds, level_s: Floats, stop: Callable[[], bool]) -> Iterator[
         yield found, Placing(kinds, found).settle()
 
 
-def _opened(kinds: Kinds, level_s: Floats) -> Floats:
+def _opened(kinds: LearnerClasses, level_s: Floats) -> Floats:
     """Levels, one of them raised so that every learner can end by one of them."""
     first_s = kinds.fixed_s + kinds.shard_s * kinds.least
     lonely = (first_s > level_s[:, None]).all(axis=0) & ~kinds.optional
@@ -51,7 +53,7 @@ def _opened(kinds: Kinds, level_s: Floats) -> Floats:
 class _Levels:
     """Levels and their bids, on the way to the least sum with enough room."""
 
-    kinds: Kinds
+    kinds: LearnerClasses
     room: float
     level_s: Floats
     found: Bids

@@ -12,7 +12,7 @@ import numpy as np
 
 from melisma.allocation.checks import Floats
 from melisma.allocation.med.bound import Prices
-from melisma.allocation.med.learner_classes import Flags, Kinds
+from melisma.allocation.med.learner_classes import Flags, LearnerClasses
 
 SMOOTHING = (0.3, 0.1, 0.03, 0.01, 0.003)  # of what a learner is paid on average
 NEWTON = 12  # steps with the same smoothing
@@ -31,20 +31,20 @@ class Bids:
     pay: Floats
     amount: Floats
 
-    def gains(self, kinds: Kinds) -> Floats:
+    def gains(self, kinds: LearnerClasses) -> Floats:
         """By how much one more second of each level would raise the room."""
         margin = np.maximum(self.worth[:-1, None] - self.worth[-1] * kinds.price, 0.0)
         mine = self.pay.argmax(axis=0) == np.arange(kinds.shape[0])[:, None]
         each: Floats = (mine * margin / kinds.shard_s) @ kinds.copies / kinds.need.sum()
         return each
 
-    def prices(self, kinds: Kinds, shard_s: float) -> Prices:
+    def prices(self, kinds: LearnerClasses, shard_s: float) -> Prices:
         """The same as prices in seconds, where a shard is worth `shard_s` on average."""
         earned = np.maximum(self.pay.max(axis=0), np.where(kinds.optional, 0.0, -np.inf))
         return Prices(-earned * shard_s, float(self.worth[-1]) * shard_s)
 
 
-def bids(kinds: Kinds, level_s: Floats, start: Floats | None = None) -> Bids | None:
+def bids(kinds: LearnerClasses, level_s: Floats, start: Floats | None = None) -> Bids | None:
     """The bids under which the levels place least; None if a learner can end by none of them."""
     options = _Options(kinds, level_s)
     if options.barred.all(axis=0).any():
@@ -68,7 +68,7 @@ def bids(kinds: Kinds, level_s: Floats, start: Floats | None = None) -> Bids | N
 class _Options:
     """Options x kinds: the cap of each task, its least, and to stay idle."""
 
-    def __init__(self, kinds: Kinds, level_s: Floats) -> None:
+    def __init__(self, kinds: LearnerClasses, level_s: Floats) -> None:
         self.kinds, self.tasks = kinds, kinds.shape[0]
         cap = kinds.caps(np.arange(self.tasks), level_s)
         least = np.where(cap > 0, kinds.least, 0)

@@ -10,12 +10,17 @@ import time
 import numpy as np
 from numpy.typing import ArrayLike
 
-from melisma.allocation.checks import Ints, counts, numbers, single, together
+from melisma.allocation.checks import Ints, as_counts, as_floats, as_scalar, broadcast_to
 from melisma.allocation.med.amounts import filled
-from melisma.allocation.med.branch_and_bound import Stop, planted
+from melisma.allocation.med.branch_and_bound import StopCheck, root_tree
 from melisma.allocation.med.curves import best_levels
 from melisma.allocation.med.diagnosis import check_alone, check_counts, refuse, refuse_assigned
-from melisma.allocation.med.learner_classes import Kinds, kinds_of, lenient, spread
+from melisma.allocation.med.learner_classes import (
+    LearnerClasses,
+    allow_empty_assignments,
+    group_learners,
+    shards_by_learner,
+)
 from melisma.allocation.med.least_cost import LeastCost
 from melisma.allocation.med.least_sum import LeastSum
 from melisma.allocation.shared_problem import SharedPlan, SharedProblem
@@ -39,22 +44,22 @@ def med(
     certain amount of work is done, about half a minute. Raises `InfeasibleError` if no plan keeps
     all constraints, or if none was found in all that time; the message says which.
     """
-    gap = float(single("gap", numbers("gap", gap)))
+    gap = float(as_scalar("gap", as_floats("gap", gap)))
     if gap >= 1:
         raise SettingError(f"gap is {gap:g}; expected less than 1, a part of the sum")
     limit_s = (
         None
         if time_limit_s is None
-        else single("time_limit_s", numbers("time_limit_s", time_limit_s))
+        else as_scalar("time_limit_s", as_floats("time_limit_s", time_limit_s))
     )
     check_counts(problem)
     if assigned is not None:
         return _with(problem, assigned)
-    kinds = kinds_of(problem)
+    kinds = group_learners(problem)
     _check_size(kinds)
     check_alone(problem, kinds)
     late = _timer(limit_s)
-    tree = planted(LeastSum.of(kinds), late)
+    tree = root_tree(LeastSum.of(kinds), late)
     if tree.counts is None:
         tree.offer(_affordable(problem, kinds, patient=limit_s is None))
     tree.run(late, gap)
@@ -67,21 +72,21 @@ def cheapest(problem: SharedProblem, patience: int | None = None) -> tuple[float
 
     After `patience` nodes of the search the cost of the best plan so far is enough.
     """
-    tree = planted(LeastCost.of(kinds_of(problem)))
+    tree = root_tree(LeastCost.of(group_learners(problem)))
     tree.run(lambda t: patience is not None and t.searched >= patience and t.counts is not None)
     return tree.best_s, not tree.open
 
 
-def _affordable(problem: SharedProblem, kinds: Kinds, *, patient: bool) -> Ints:
+def _affordable(problem: SharedProblem, kinds: LearnerClasses, *, patient: bool) -> Ints:
     """An association that keeps deadlines and budget, or the error that says why there is none."""
-    tree = planted(LeastCost.of(kinds))
+    tree = root_tree(LeastCost.of(kinds))
     tree.run(lambda t: t.decided(kinds.budget) or (not patient and t.work > WORK))
     if tree.counts is None or tree.best_s > kinds.budget:
         refuse(problem, kinds, tree)
     return tree.counts
 
 
-def _check_size(kinds: Kinds) -> None:
+def _check_size(kinds: LearnerClasses) -> None:
     if kinds.fixed_s.size > LARGEST:
         raise SettingError(
             f"{kinds.shape[1]} different learners times {kinds.shape[0]} tasks are "
@@ -91,8 +96,8 @@ def _check_size(kinds: Kinds) -> None:
 
 def _with(problem: SharedProblem, assigned: ArrayLike) -> SharedPlan:
     """The best amounts when each learner's task is given; -1 for one that stays idle."""
-    given = counts("assigned", assigned, least=-1)
-    task_of: Ints = together((problem.learners,), {"assigned": given})["assigned"]
+    given = as_counts("assigned", assigned, least=-1)
+    task_of: Ints = broadcast_to((problem.learners,), {"assigned": given})["assigned"]
     if task_of.max() >= problem.tasks:
         raise SettingError(
             f"assigned names task {task_of.max()}; the {problem.tasks} tasks count from 0"
@@ -100,7 +105,7 @@ def _with(problem: SharedProblem, assigned: ArrayLike) -> SharedPlan:
     works = task_of >= 0
     if np.any(~works & (problem.min_shards > 0)):
         raise SettingError("assigned leaves a learner idle whose min_shards is not 0")
-    kinds = lenient(kinds_of(problem))
+    kinds = allow_empty_assignments(group_learners(problem))
     association = np.zeros(kinds.shape, dtype=np.int64)
     np.add.at(association, (task_of[works], kinds.kind_of[works]), 1)
     if best_levels(kinds, association) is None:
@@ -110,7 +115,7 @@ def _with(problem: SharedProblem, assigned: ArrayLike) -> SharedPlan:
 
 def _plan(
     problem: SharedProblem,
-    kinds: Kinds,
+    kinds: LearnerClasses,
     association: Ints,
     bound_s: float | None,
     task_of: Ints | None = None,
@@ -119,11 +124,11 @@ def _plan(
     assert found is not None
     cap = kinds.caps(np.arange(problem.tasks), found.level_s)
     amounts = filled(kinds, kinds.need, association, cap)
-    shards = spread(kinds, association, amounts, task_of)
+    shards = shards_by_learner(kinds, association, amounts, task_of)
     return SharedPlan(problem, shards, found.bound_s if bound_s is None else bound_s)
 
 
-def _timer(limit_s: float | None) -> Stop:
+def _timer(limit_s: float | None) -> StopCheck:
     if limit_s is None:
         return lambda _: False
     end_s = time.monotonic() + limit_s

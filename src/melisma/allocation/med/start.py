@@ -6,7 +6,7 @@ import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.med.bound import Knapsacks, Relaxed
-from melisma.allocation.med.learner_classes import Kinds
+from melisma.allocation.med.learner_classes import LearnerClasses
 from melisma.allocation.med.local_search import Grid, Search
 
 GRID = 32  # levels
@@ -27,7 +27,7 @@ def rounded(sacks: Knapsacks, relaxed: Relaxed) -> Ints:
     return state
 
 
-def usual(kinds: Kinds, relaxed: Relaxed) -> Ints:
+def usual(kinds: LearnerClasses, relaxed: Relaxed) -> Ints:
     """Tasks + 1 x kinds: each learner where it was used most on the way to the prices."""
     share = np.vstack([relaxed.usual, np.where(kinds.optional, 0.5, -1.0) * kinds.copies])
     choice = share.argmax(axis=0)
@@ -37,7 +37,7 @@ def usual(kinds: Kinds, relaxed: Relaxed) -> Ints:
 
 
 def improved(
-    kinds: Kinds, state: Ints, level_s: Floats, rate: float, stop: Callable[[], bool]
+    kinds: LearnerClasses, state: Ints, level_s: Floats, rate: float, stop: Callable[[], bool]
 ) -> Ints:
     """Exchanges on a grid around given levels, then on a finer one around what came out."""
     for width in (0.3, 0.03):
@@ -48,7 +48,7 @@ def improved(
     return state
 
 
-def thrifty_state(kinds: Kinds, state: Ints, stop: Callable[[], bool]) -> Ints:
+def thrifty_state(kinds: LearnerClasses, state: Ints, stop: Callable[[], bool]) -> Ints:
     """Exchanges that lower the cost by the deadlines."""
     grid = Grid.between(kinds, kinds.deadline_s, kinds.deadline_s, 2)
     search = Search(kinds, grid, 1.0, state.copy())

@@ -13,7 +13,7 @@ import numpy as np
 from melisma.allocation.checks import Ints
 from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
 from melisma.allocation.feasibility import require_one_update
-from melisma.allocation.shares import listed
+from melisma.allocation.shares import sort_by_speed
 from melisma.allocation.staleness.exact import exact
 from melisma.allocation.staleness.numerical import numerical
 from melisma.allocation.staleness.sai import sai
@@ -31,12 +31,12 @@ def staleness(
         raise SettingError(f"method is {method!r}; expected one of {', '.join(METHODS)}")
     bounded = require_one_update(problem, least=1)
     if method == "exact":
-        return CyclePlan.of(problem, exact(bounded), None)
+        return CyclePlan.from_shards(problem, exact(bounded), None)
     # These two work in floats, whose sums depend on the order of learners.
-    order = listed(problem, np.arange(problem.learners))
+    order = sort_by_speed(problem, np.arange(problem.learners))
     shards = np.empty(problem.learners, dtype=np.int64)
-    shards[order] = METHODS[method](bounded.of(order))
-    return CyclePlan.of(problem, shards, None)
+    shards[order] = METHODS[method](bounded.reorder(order))
+    return CyclePlan.from_shards(problem, shards, None)
 
 
 METHODS: dict[str, Callable[[CycleProblem], Ints]] = {

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from melisma.allocation.bisection import last_reaching
+from melisma.allocation.bisection import bisect_largest
 from melisma.allocation.checks import Ints
 from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.shares import fill
@@ -43,7 +43,7 @@ def best_window(problem: CycleProblem) -> Window:
     # Who can do no number of updates from a_max to b_min: a window reaches down to the next that
     # it can do below, or up to the next above.
     torn = np.flatnonzero(above > b_min)
-    below = problem.costs.part(torn).most_updates(shards[torn] + 1, problem.deadline_s)
+    below = problem.costs.take(torn).most_updates(shards[torn] + 1, problem.deadline_s)
     order = np.argsort(below)
     below, above = below[order], np.maximum.accumulate(above[torn[order]])
     least = np.append(below, a_max)
@@ -62,5 +62,5 @@ def _outer(problem: CycleProblem) -> Window:
     slowest = int(problem.most_updates(problem.min_shards).min())
     fastest = int(problem.most_updates(problem.max_shards).max())
     common = most_common_updates(problem)
-    b_min = max(fastest, last_reaching(lower, problem.shards + 1, start=common) + 1)
+    b_min = max(fastest, bisect_largest(lower, problem.shards + 1, start=common) + 1)
     return Window(min(slowest, common), b_min)

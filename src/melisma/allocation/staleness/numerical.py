@@ -10,24 +10,24 @@ import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.cycle_problem import CycleProblem
-from melisma.allocation.shares import by_weight
-from melisma.allocation.staleness.relaxed import relaxed_updates, updates_slope
+from melisma.allocation.shares import split_by_weight
+from melisma.allocation.staleness.relaxed import real_updates, updates_slope
 from melisma.errors import MelismaError, SettingError
 
-SOLVE = 'method "numerical" needs the solve extra: pip install "melisma[solve]"'
+MISSING_EXTRA = 'method "numerical" needs the solve extra: pip install "melisma[solve]"'
 
 
 def numerical(problem: CycleProblem) -> Ints:
     """Shares near the relaxed optimum; needs the `solve` extra."""
-    return by_weight(problem, relaxed_shares(problem))
+    return split_by_weight(problem, solve_relaxation(problem))
 
 
-def relaxed_shares(problem: CycleProblem) -> Floats:
+def solve_relaxation(problem: CycleProblem) -> Floats:
     """The relaxed problem's solution, from shares in proportion to speed, by SciPy's SLSQP."""
     try:
         from scipy.optimize import minimize
     except ImportError:
-        raise SettingError(SOLVE) from None
+        raise SettingError(MISSING_EXTRA) from None
     model = _Model(problem)
     found = minimize(
         lambda x: x[-1] - x[-2],
@@ -54,11 +54,13 @@ class _Model:
     def __init__(self, problem: CycleProblem) -> None:
         self.problem = problem
         self.unit = problem.shards / problem.learners
-        self.first = by_weight(problem, 1 / (problem.ship_s + problem.train_s)).astype(np.float64)
-        self.scale = float(relaxed_updates(problem, self.first).mean())
+        self.first = split_by_weight(problem, 1 / (problem.ship_s + problem.train_s)).astype(
+            np.float64
+        )
+        self.scale = float(real_updates(problem, self.first).mean())
 
     def start(self) -> Floats:
-        updates = relaxed_updates(self.problem, self.first) / self.scale
+        updates = real_updates(self.problem, self.first) / self.scale
         return np.concatenate([self.first / self.unit, [updates.min(), updates.max()]])
 
     def bounds(self) -> list[tuple[float, float | None]]:
@@ -72,7 +74,7 @@ class _Model:
         return np.concatenate([np.ones(x.size - 2), [0.0, 0.0]])
 
     def inside(self, x: Floats) -> Floats:
-        updates = relaxed_updates(self.problem, x[:-2] * self.unit) / self.scale
+        updates = real_updates(self.problem, x[:-2] * self.unit) / self.scale
         return np.concatenate([updates - x[-2], x[-1] - updates])
 
     def inside_slope(self, x: Floats) -> Any:

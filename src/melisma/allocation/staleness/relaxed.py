@@ -6,7 +6,7 @@ from melisma.allocation.checks import Floats
 from melisma.allocation.cycle_problem import CycleProblem
 
 
-def relaxed_updates(problem: CycleProblem, shards: Floats) -> Floats:
+def real_updates(problem: CycleProblem, shards: Floats) -> Floats:
     """The tau_k at which learner k works exactly until the deadline, Eq. 5 solved for it."""
     return _spare_s(problem, shards) / (problem.train_s * shards)
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.cycle_problem import CycleProblem
-from melisma.allocation.shares import by_weight
-from melisma.allocation.staleness.relaxed import relaxed_updates
+from melisma.allocation.shares import split_by_weight
+from melisma.allocation.staleness.relaxed import real_updates
 
 STEPS = 100
 STEP = 0.3
@@ -24,7 +24,7 @@ STEP = 0.3
 
 def sai(problem: CycleProblem) -> Ints:
     """Shares near the stationary point, improved move by move."""
-    return improve(problem, by_weight(problem, suggest(problem)))
+    return improve(problem, split_by_weight(problem, suggest(problem)))
 
 
 def suggest(problem: CycleProblem) -> Floats:
@@ -59,7 +59,7 @@ def improve(problem: CycleProblem, shards: Ints) -> Ints:
 
 def _move(problem: CycleProblem, shards: Ints, unit: int) -> bool:
     """Move `unit` shards from the slowest to the fastest in place, if the spread then falls."""
-    updates = relaxed_updates(problem, shards.astype(np.float64))
+    updates = real_updates(problem, shards.astype(np.float64))
     can_give = np.where(shards - unit >= problem.min_shards, updates, np.inf)
     can_take = np.where(shards + unit <= problem.max_shards, updates, -np.inf)
     giver, taker = int(can_give.argmin()), int(can_take.argmax())
@@ -68,7 +68,7 @@ def _move(problem: CycleProblem, shards: Ints, unit: int) -> bool:
     moved = shards.copy()
     moved[giver] -= unit
     moved[taker] += unit
-    if np.ptp(relaxed_updates(problem, moved.astype(np.float64))) >= np.ptp(updates):
+    if np.ptp(real_updates(problem, moved.astype(np.float64))) >= np.ptp(updates):
         return False
     shards[:] = moved
     return True

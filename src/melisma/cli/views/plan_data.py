@@ -7,11 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from melisma.allocation.builders import cycle_problem, radio_problem, shared_problem
-from melisma.allocation.checks import ROUNDING
+from melisma.allocation.builders import (
+    build_cycle_problem,
+    build_radio_problem,
+    build_shared_problem,
+)
+from melisma.allocation.checks import BUDGET_TOLERANCE
 from melisma.allocation.cycle_problem import CyclePlan
 from melisma.allocation.radio_problem import RadioPlan
-from melisma.allocation.schemes import Given, Scheme
+from melisma.allocation.schemes import PlanInputs, Scheme
 from melisma.allocation.shared_problem import SharedPlan
 from melisma.errors import InfeasibleError
 from melisma.fleet.fleet import Fleet
@@ -42,7 +46,7 @@ class Learners:
 
 def report(scheme: Scheme, tasks: Sequence[Task], fleet: Fleet, time_limit_s: float) -> Report:
     """The plan of one scheme, or why there is none."""
-    given = Given(
+    given = PlanInputs(
         passes=tasks[0].passes,
         rng=generator(tasks[0].seed, "random batch"),
         time_limit_s=time_limit_s,
@@ -95,10 +99,10 @@ def _no_plan(why: str) -> Report:
     }
 
 
-def _cycle(scheme: Scheme, given: Given, tasks: Sequence[Task], fleet: Fleet) -> Report:
+def _cycle(scheme: Scheme, given: PlanInputs, tasks: Sequence[Task], fleet: Fleet) -> Report:
     (task,) = tasks
     own = fleet.own_shards(task) if task.mode == "federated" else None
-    problem = cycle_problem(task, fleet.estimates(task), own=own)
+    problem = build_cycle_problem(task, fleet.estimates(task), local_shards=own)
     plan: CyclePlan = scheme.plan(problem, given)
     busy = plan.shards > 0
     # Who cannot make a single pass in time is late by what that pass takes.
@@ -126,16 +130,16 @@ def _cycle(scheme: Scheme, given: Given, tasks: Sequence[Task], fleet: Fleet) ->
     } | _costs(float(fleet.price @ plan.shards) if _priced(fleet) else None, fleet)
 
 
-def _shared(scheme: Scheme, given: Given, tasks: Sequence[Task], fleet: Fleet) -> Report:
+def _shared(scheme: Scheme, given: PlanInputs, tasks: Sequence[Task], fleet: Fleet) -> Report:
     costs = [fleet.estimates(task) for task in tasks]
     means = [each.mean() for each in costs]
     known = means
-    if scheme.one_state:
+    if scheme.single_state:
         # As benchmarked in whatever state each learner happened to be in.
         states = fleet.drawn_states(generator(fleet.seed, "benchmarked state"))
         known = [each.within(states) for each in costs]
-    expected = shared_problem(tasks, means, fleet.price, fleet.budget)
-    problem = shared_problem(tasks, known, fleet.price, fleet.budget)
+    expected = build_shared_problem(tasks, means, fleet.price, fleet.budget)
+    problem = build_shared_problem(tasks, known, fleet.price, fleet.budget)
     plan: SharedPlan = scheme.plan(problem, given)
     seconds = expected.seconds(plan.shards)
     shards, ends_s = plan.shards.sum(axis=0), seconds.max(axis=1)
@@ -158,9 +162,9 @@ def _shared(scheme: Scheme, given: Given, tasks: Sequence[Task], fleet: Fleet) -
     } | _costs(plan.cost, fleet)
 
 
-def _radio(scheme: Scheme, given: Given, tasks: Sequence[Task], fleet: Fleet) -> Report:
+def _radio(scheme: Scheme, given: PlanInputs, tasks: Sequence[Task], fleet: Fleet) -> Report:
     (task,) = tasks
-    problem = radio_problem(task, fleet)
+    problem = build_radio_problem(task, fleet)
     plan: RadioPlan = scheme.plan(problem, given)
     columns = {
         "name": fleet.names,
@@ -185,7 +189,7 @@ def _costs(cost: float | None, fleet: Fleet) -> Report:
     return {
         "cost": cost,
         "budget": fleet.budget if isfinite(fleet.budget) else None,
-        "keeps_budget": cost is None or cost <= fleet.budget * (1 + ROUNDING),
+        "keeps_budget": cost is None or cost <= fleet.budget * (1 + BUDGET_TOLERANCE),
     }
 
 
@@ -194,7 +198,7 @@ def _priced(fleet: Fleet) -> bool:
     return isfinite(fleet.budget) or bool(np.any(fleet.price != 1.0))
 
 
-KINDS: dict[str, Callable[[Scheme, Given, Sequence[Task], Fleet], Report]] = {
+KINDS: dict[str, Callable[[Scheme, PlanInputs, Sequence[Task], Fleet], Report]] = {
     "cycle": _cycle,
     "shared": _shared,
     "radio": _radio,

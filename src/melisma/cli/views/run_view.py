@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from melisma.allocation.schemes import scheme_named
+from melisma.allocation.schemes import get_scheme
 from melisma.cli.views.plan_table import Bar
 from melisma.cycle.events import Floats
 from melisma.cycle.ragged import Ints
@@ -195,7 +195,7 @@ def _row(story: Story, work: Assignments, standing: Standing, place: int) -> Row
     if standing.row[place] < 0:
         return row
     each = work[int(standing.row[place])]
-    private = scheme_named(story.task.scheme).during != "progress"
+    private = get_scheme(story.task.scheme).during != "progress"
     return replace(row, shards=str(each.shards), done=_done(each, private=private))
 
 

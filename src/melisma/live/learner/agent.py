@@ -20,7 +20,7 @@ import msgspec
 from numpy.typing import NDArray
 
 from melisma import axon
-from melisma.allocation import scheme_named
+from melisma.allocation import get_scheme
 from melisma.cycle.events import PHASES
 from melisma.cycle.learner import LEAST_PART, Experience, bound, reserve_s
 from melisma.errors import AxonError, MelismaError, SettingError
@@ -72,7 +72,7 @@ class Agent:
         self._task, self._entry, self._orchestrator = entry.task, entry, orchestrator
         if is_own(self._task.model) and not setting.module_path:
             raise SettingError(f"model {self._task.model} is none that this device may import")
-        self._scheme = scheme_named(self._task.scheme)
+        self._scheme = get_scheme(self._task.scheme)
         self._device = Device(setting.device, entry.learner)
         self._trainer = PacedTrainer(trainer_for(self._task), self._device, self._task.batch)
         layout = Layout.of(self._trainer.initial())

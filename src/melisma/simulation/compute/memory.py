@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from melisma.allocation.dab import dab_bounds
-from melisma.allocation.schemes import scheme_named
+from melisma.allocation.schemes import get_scheme
 from melisma.errors import SettingError
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task
@@ -60,7 +60,7 @@ def memory_needed_bytes(task: Task, fleet: Fleet) -> float:
 
 def _dealt(task: Task, fleet: Fleet) -> float:
     """Shards that are handed out in a cycle: all, or with DAB what learners ask for."""
-    if scheme_named(task.scheme).hands_out_all or task.mode == "federated":
+    if get_scheme(task.scheme).hands_out_all or task.mode == "federated":
         return task.shards
     costs = fleet.estimates(task).mean()
     asked = dab_bounds(task.deadline_s, **costs, passes=task.passes or 1)
