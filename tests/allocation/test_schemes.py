@@ -7,6 +7,7 @@ from melisma.allocation import schemes
 from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.schemes import SCHEMES, PlanInputs, get_scheme
 from melisma.errors import SettingError
+from melisma.fleet.fleet_file import DISCLOSURE
 from tests.allocation.radios import fleet
 
 PROBLEM = CycleProblem(train_s=[1, 2], ship_s=0, fixed_s=0, deadline_s=20, shards=6)
@@ -46,7 +47,7 @@ def test_what_leaves_a_learner_and_who_sets_passes_is_as_agreed(name: str) -> No
 
 def test_what_a_learner_tells_is_said_in_words() -> None:
     for row in SCHEMES.values():
-        assert row.before == schemes.TOLD[row.needs]
+        assert row.before == DISCLOSURE[row.needs]
     assert SCHEMES["dab"].before == "number of shards wanted"
     for told in ("slope_s", "base_s", "threshold", "rates of its link"):
         assert told in SCHEMES["feel"].before

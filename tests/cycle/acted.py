@@ -9,10 +9,9 @@ import numpy as np
 
 from melisma.allocation import dab_shards
 from melisma.cycle import commands, events
-from melisma.cycle.machine import step
-from melisma.cycle.ragged import NO_ROWS, Rows
-from melisma.cycle.state import State
-from melisma.fleet.fleet_file import Tells
+from melisma.cycle.machine import CycleMachine
+from melisma.cycle.ragged import NO_ROWS, RaggedArray
+from melisma.fleet.fleet_file import Disclosure
 from melisma.fleet.task import Sizes, Task
 from melisma.runs.trace import Step
 
@@ -40,7 +39,7 @@ class Device:
     train_s: float
     ship_s: float = 0.1
     fixed_s: float = 0.2
-    tells: Tells = "costs"
+    discloses: Disclosure = "costs"
     own: int = 0
 
     def costs(self) -> events.Floats:
@@ -60,7 +59,7 @@ class Play:
     trace: list[Step] = field(default_factory=list)
     held: dict[int, set[int]] = field(default_factory=dict)
     accuracy: float = 0.5
-    state: State | None = None
+    machine: CycleMachine = field(default_factory=CycleMachine)
     said: int = 0
 
     def run(self) -> list[Step]:
@@ -73,19 +72,19 @@ class Play:
             )
         )
         for number, device in enumerate(self.devices):
-            own = Rows.of([np.full(device.own, SHARD)]) if device.own else NO_ROWS
+            local = RaggedArray.of([np.full(device.own, SHARD)]) if device.own else NO_ROWS
             self.say(
                 events.LearnersJoined(
                     at_s=0.1,
                     learners=np.array([number]),
                     names=(f"device-{number}",),
-                    tells=(device.tells,),
-                    own=own,
+                    discloses=(device.discloses,),
+                    local_data=local,
                 )
             )
         while self.coming and len(self.trace) < 2000:
             _, _, event = heapq.heappop(self.coming)
-            self.state, said = step(self.state, event)
+            said = self.machine.handle(event)
             self.trace.append(Step(event, said))  # type: ignore[arg-type]
             for command in said:
                 self.act(event.at_s, command)

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from melisma.cycle import commands, events
-from melisma.cycle.ragged import NO_ROWS, Rows
+from melisma.cycle.ragged import NO_ROWS, RaggedArray
 from melisma.runs.assignments import Assignment, Status
 from melisma.runs.trace import Step
 from tests.cycle.acted import task
@@ -40,8 +40,8 @@ class Naive:
         self.samples = event.samples
 
     def LearnersJoined(self, event: events.LearnersJoined) -> None:  # noqa: N802
-        if len(event.own):
-            self.own |= dict(zip(event.learners.tolist(), event.own, strict=True))
+        if len(event.local_data):
+            self.own |= dict(zip(event.learners.tolist(), event.local_data, strict=True))
 
     def LearnersLeft(self, event: events.LearnersLeft) -> None:  # noqa: N802
         for key in self.work:
@@ -190,8 +190,8 @@ class _Chance:
             at_s=self.later(),
             learners=who,
             names=tuple(f"device-{k}" for k in who.tolist()),
-            tells=("costs",) * who.size,
-            own=Rows.of(sizes) if self.federated else NO_ROWS,
+            discloses=("costs",) * who.size,
+            local_data=RaggedArray.of(sizes) if self.federated else NO_ROWS,
         )
 
     def dispatch(self, cycle: int) -> commands.Dispatch:
@@ -202,7 +202,7 @@ class _Chance:
             learners=who,
             cycle=cycle,
             attempts=self.rng.integers(1, 4, who.size),
-            shards=Rows.of(dealt),
+            shards=RaggedArray.of(dealt),
             passes=self.rng.integers(1, 4, who.size),
             seconds_left=DEADLINE_S,
             tail_s=1.0,
@@ -261,8 +261,8 @@ def _alone(event: Any, place: int) -> Any:
     said: dict[str, Any] = {}
     for name in set(event.__struct_fields__) - {"at_s", "cycle", "reason", "refused", "came_s"}:
         values = getattr(event, name)
-        rows = isinstance(values, Rows)
-        said[name] = values.some(np.array([place])[: len(values)]) if rows else values[place:][:1]
+        rows = isinstance(values, RaggedArray)
+        said[name] = values.take(np.array([place])[: len(values)]) if rows else values[place:][:1]
     if isinstance(event, events.UpdatesReceived):
         said |= {"at_s": float(event.came_s[place]), "came_s": events.NO_NUMBERS}
     return msgspec.structs.replace(event, **said)

@@ -5,16 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from melisma.cycle.cache_index import NOTHING_HELD, Holdings
+from melisma.cycle.cache_index import EMPTY_CACHE, CacheIndex
 from melisma.cycle.dealing import Deck
-from melisma.cycle.ragged import Ints, Rows
+from melisma.cycle.ragged import Ints, RaggedArray
 
 SHARDS = 12
 counts = st.lists(st.integers(0, SHARDS), min_size=1, max_size=6)
 
 
 def deck() -> Deck:
-    return Deck.shuffled(SHARDS, np.random.default_rng(3))
+    return Deck.shuffle(SHARDS, np.random.default_rng(3))
 
 
 def places(shards: Ints) -> Ints:
@@ -22,7 +22,9 @@ def places(shards: Ints) -> Ints:
     return np.argsort(deck().order)[shards]
 
 
-def dealt_by(deck: Deck, wanted: list[int], held: Holdings = NOTHING_HELD) -> tuple[Deck, Rows]:
+def dealt_by(
+    deck: Deck, wanted: list[int], held: CacheIndex = EMPTY_CACHE
+) -> tuple[Deck, RaggedArray]:
     after, dealt, new = deck.deal(np.arange(len(wanted)), np.array(wanted), held)
     for learner, (mine, fresh) in enumerate(zip(dealt, new, strict=True)):
         # What is not new to it, it holds.
@@ -67,7 +69,7 @@ def test_every_shard_is_seen_before_any_is_seen_again(cycles: list[list[int]]) -
 def test_learners_keep_what_they_hold_as_far_as_it_is_dealt(
     wanted: list[int], held: dict[int, set[int]], first: int
 ) -> None:
-    kept = NOTHING_HELD
+    kept = EMPTY_CACHE
     for learner, shards in held.items():
         own = places(np.array(sorted(shards), np.int64))
         kept = kept.plus(own, np.full(own.size, learner))
@@ -76,9 +78,9 @@ def test_learners_keep_what_they_hold_as_far_as_it_is_dealt(
     again, dealt = dealt_by(now, wanted, kept)
     assert again.place == after.place
     assert dealt.counts.tolist() == wanted
-    assert sorted(dealt.flat.tolist()) == sorted(plain.flat.tolist())
+    assert sorted(dealt.values.tolist()) == sorted(plain.values.tolist())
     if sum(wanted) <= SHARDS:
-        expected = in_turn(plain.flat.tolist(), wanted, held)
+        expected = in_turn(plain.values.tolist(), wanted, held)
         assert [set(row.tolist()) for row in dealt] == expected
 
 
@@ -89,4 +91,4 @@ def test_nobody_gets_more_than_there_is() -> None:
 
 def test_the_same_seed_deals_the_same() -> None:
     one, other = dealt_by(deck(), [5, 4]), dealt_by(deck(), [5, 4])
-    assert one[1].flat.tolist() == other[1].flat.tolist()
+    assert one[1].values.tolist() == other[1].values.tolist()

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from melisma.allocation import SCHEMES
 from melisma.cycle import commands, events
-from melisma.cycle.machine import step
-from melisma.cycle.state import Work
+from melisma.cycle.machine import CycleMachine
+from melisma.cycle.state import WorkStatus
 from melisma.errors import MelismaError, SettingError
 from melisma.runs.trace import Step, line
 from tests.cycle.acted import SHARD, Device, Play, emitted, task
@@ -154,7 +154,7 @@ def test_learners_that_cannot_make_it_are_left_out_and_measured_anew() -> None:
     trace = Play(of_scheme("synchronous"), [Device(0.1), Device(0.2), Device(12.0)]).run()
     dispatches = emitted(trace, commands.Dispatch)
     assert [d.learners.tolist() for d in dispatches] == [[0, 1]] * 3
-    assert "device-2 cannot make it" in dispatches[0].reason
+    assert "device-2 cannot meet the deadline" in dispatches[0].reason
     again = emitted(trace, commands.Benchmark)[1:]
     assert [b.learners.tolist() for b in again] == [[2]] * 3
     assert finish(trace).outcome == "done"
@@ -165,7 +165,7 @@ def test_a_deadline_that_nobody_can_meet_is_refused_with_one_that_would_do() -> 
     assert not emitted(trace, commands.Dispatch)
     reason = finish(trace).reason
     # One shard of the fastest: 0.2 fixed, 0.1 to ship, twice 0.1 to train; and a margin.
-    assert "by 0.6" in reason
+    assert "use deadline_s >= 0.6" in reason
     assert finish(trace).outcome == "failed"
     trace = Play(task(deadline_s=0.51), FLEET).run()
     assert finish(trace).outcome == "done"
@@ -209,7 +209,9 @@ def test_an_update_counts_once() -> None:
         assert one.weights.tolist() == other.weights.tolist()
     repeated = emitted(twice.trace, commands.Withdraw)
     assert repeated
-    assert {"it was counted before, or its cycle is closed"} == {each.reason for each in repeated}
+    assert {"the update was already counted, or its cycle is closed"} == {
+        each.reason for each in repeated
+    }
 
 
 def test_a_late_update_is_dropped_and_its_learner_told() -> None:
@@ -271,7 +273,7 @@ def test_a_refused_update_is_not_waited_for() -> None:
     trace = Play(task(), FLEET, broken).run()
     assert [each.learners.tolist() for each in emitted(trace, commands.Aggregate)] == [[1, 2]] * 3
     assert {each.reason for each in emitted(trace, commands.Withdraw)} == {"weight is no number"}
-    assert all(each.reason == "all are in" for each in emitted(trace, commands.Aggregate))
+    assert all(each.reason == "all updates are in" for each in emitted(trace, commands.Aggregate))
 
 
 def test_three_empty_cycles_end_the_run_and_say_why() -> None:
@@ -281,7 +283,7 @@ def test_three_empty_cycles_end_the_run_and_say_why() -> None:
     trace = Play(task(cycles=9), FLEET, lost).run()
     assert finish(trace).outcome == "failed"
     assert "3 cycles in a row were empty" in finish(trace).reason
-    assert "nobody handed in anything" in finish(trace).reason
+    assert "no update was received" in finish(trace).reason
     aggregates = emitted(trace, commands.Aggregate)
     assert [each.learners.size for each in aggregates] == [0, 0]
     assert all(each.reason.startswith("empty") for each in aggregates)
@@ -368,7 +370,9 @@ def test_a_learner_that_never_joins_holds_nobody_up() -> None:
 def test_a_learner_that_joins_later_takes_part_from_the_next_cycle_on() -> None:
     play = Play(task(), [Device(0.1), Device(0.3)])
     play.devices.append(Device(0.2))
-    late = events.LearnersJoined(at_s=3.0, learners=np.array([2]), names=("new",), tells=("costs",))
+    late = events.LearnersJoined(
+        at_s=3.0, learners=np.array([2]), names=("new",), discloses=("costs",)
+    )
     joined: list[bool] = []
 
     def change(event: events.Event) -> list[events.Event]:
@@ -412,12 +416,12 @@ def goal_of(goal: dict[str, float]) -> Any:
 
 
 def test_a_scheme_that_needs_what_learners_do_not_tell_is_refused() -> None:
-    private = [Device(0.1), Device(0.3, tells="bounds")]
+    private = [Device(0.1), Device(0.3, discloses="bounds")]
     reason = finish(Play(of_scheme("staleness"), private).run()).reason
-    assert "device-1 tells no more than number of shards wanted" in reason
-    assert "scheme dab would do" in reason
+    assert 'device-1 has discloses = "bounds"' in reason
+    assert "use scheme dab" in reason
     assert finish(Play(of_scheme("dab"), private).run()).outcome == "done"
-    gone = [Device(0.1), Device(0.3, tells="bounds"), Device(0.2)]
+    gone = [Device(0.1), Device(0.3, discloses="bounds"), Device(0.2)]
 
     def leaving(event: events.Event) -> list[events.Event]:
         if isinstance(event, events.LearnersJoined) and event.learners[0] == 2:
@@ -425,17 +429,17 @@ def test_a_scheme_that_needs_what_learners_do_not_tell_is_refused() -> None:
         return [event]
 
     reason = finish(Play(of_scheme("staleness"), gone, leaving).run()).reason
-    assert "device-1 tells no more" in reason
-    silent = [Device(0.1), Device(0.3, tells="nothing")]
-    assert "scheme equal would do" in finish(Play(of_scheme("dab"), silent).run()).reason
+    assert 'device-1 has discloses = "bounds"' in reason
+    silent = [Device(0.1), Device(0.3, discloses="nothing")]
+    assert "use scheme equal" in finish(Play(of_scheme("dab"), silent).run()).reason
     assert finish(Play(of_scheme("equal"), silent).run()).outcome == "done"
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"scheme": "med"}, "plans no cycle of one task"),
-        ({"scheme": "feel"}, "plans no cycle of one task"),
+        ({"scheme": "med"}, "cannot run a cycle of one task"),
+        ({"scheme": "feel"}, "cannot run a cycle of one task"),
         ({"scheme": "staleness", "passes": 2}, "chooses passes by itself"),
         ({"scheme": "equal", "passes": None}, "needs passes"),
         ({"scheme": "fastest"}, "no scheme is called 'fastest'"),
@@ -448,7 +452,7 @@ def test_a_task_that_cannot_be_run_is_refused_at_once(settings: dict[str, Any], 
 
 def test_nothing_can_happen_before_a_task() -> None:
     with pytest.raises(MelismaError, match="before any task"):
-        step(None, events.TimeReached(at_s=0.0))
+        CycleMachine().handle(events.TimeReached(at_s=0.0))
 
 
 def test_in_federated_learning_data_stays_where_it_is() -> None:
@@ -502,8 +506,7 @@ def test_whatever_is_lost_or_repeated_each_assignment_counts_at_most_once(
         assert len(set(aggregate.learners.tolist())) == aggregate.learners.size
         for learner, weight in zip(aggregate.learners.tolist(), aggregate.weights, strict=True):
             assert 0 < weight <= given_out[aggregate.cycle, learner]
-    assert play.state is not None
-    assert not (play.state.learners.work == Work.GIVEN).any()
+    assert not (play.machine.state.learners.work == WorkStatus.ASSIGNED).any()
 
 
 def test_the_same_play_gives_the_same_trace_byte_for_byte() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from melisma.cycle.learner import Experience
+from melisma.cycle.learner import CostHistory
 from melisma.fleet.estimates import Estimate
 from melisma.learning.trainer import Trained
 from melisma.live.learner.active_assignment import ActiveAssignment, WithdrawnError, seconds_per
@@ -44,10 +44,10 @@ def job(seconds_left: float = 10.0) -> ActiveAssignment:
     return ActiveAssignment(order, time.monotonic())
 
 
-def known(**said: Estimate) -> Experience:
+def known(**said: Estimate) -> CostHistory:
     one = Estimate(1.0, 0.1, 8)
     parts = dict.fromkeys(("train_s", "ship_s", "down_s", "up_s", "rest_s"), one)
-    return Experience(**parts | said)
+    return CostHistory(**parts | said)
 
 
 def trained(

@@ -365,7 +365,7 @@ def test_without_data_of_its_own_the_orchestrator_asks_learners_how_good_the_mod
     assert report.outcome == "done", report.reason
     assert report.accuracy > 0.9
     # One sample in ten is held back, and not trained on.
-    joined = [sum(each.own[0].tolist()) for each in received(report, events.LearnersJoined)]
+    joined = [sum(each.local_data[0].tolist()) for each in received(report, events.LearnersJoined)]
     assert joined == [270, 270]
 
 
@@ -375,10 +375,10 @@ def test_data_without_a_test_part_is_for_federated_learning_only(place: Path) ->
 
 
 def test_a_scheme_that_needs_what_a_learner_does_not_tell_is_refused(place: Path) -> None:
-    private = FLEET["learner"][0] | {"tells": "bounds"}
+    private = FLEET["learner"][0] | {"discloses": "bounds"}
     report = run(place, fleet={"learner": [private, FLEET["learner"][1]]}, scheme="proportional")
     assert report.outcome == "failed"
-    assert "tortoise tells no more than number of shards wanted" in report.reason
+    assert 'tortoise has discloses = "bounds"' in report.reason
 
 
 def device_of(said: dict[str, Any], states: Any, seed: int) -> EmulatedDevice:

@@ -2,13 +2,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from melisma.runs.learner_set import Crowd
+from melisma.runs.learner_set import LearnerSet
 
 SOME = st.lists(st.integers(0, 9), max_size=5)
 
 
-def crowd(learners: list[int]) -> Crowd:
-    made = Crowd()
+def crowd(learners: list[int]) -> LearnerSet:
+    made = LearnerSet()
     made.add(np.array(learners, np.int64))
     return made
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from melisma.cycle import commands, events
-from melisma.cycle.ragged import Rows
+from melisma.cycle.ragged import RaggedArray
 from melisma.learning import metrics
 from melisma.runs.assignments import Assignment, Assignments
-from melisma.runs.progress import Story
+from melisma.runs.progress import RunProgress
 from melisma.runs.report import Cycle, Report
 from melisma.runs.trace import Step
 from tests.cycle.acted import task
@@ -30,10 +30,10 @@ def same(found: Any, expected: Any) -> None:
 @settings(max_examples=60, deadline=None)
 @given(TRACES)
 def test_columns_say_what_a_fold_learner_by_learner_says(trace: list[Step]) -> None:
-    naive, story = Naive(), Story()
+    naive, story = Naive(), RunProgress()
     for step in trace:
         naive.hear(step)
-        story.hear(step)
+        story.apply(step)
     found = [each for cycle in story.report().cycles for each in cycle.assignments]
     expected = [naive.work[key] for key in sorted(naive.work)]
     assert len(found) == len(expected)
@@ -115,9 +115,9 @@ def test_sums_of_learners_are_sums_of_their_work(trace: list[Step]) -> None:
 @settings(max_examples=20, deadline=None)
 @given(TRACES)
 def test_a_report_stays_as_it_was_when_the_story_goes_on(trace: list[Step]) -> None:
-    story, told = Story(), []
+    story, told = RunProgress(), []
     for step in trace:
-        story.hear(step)
+        story.apply(step)
         report = story.report()
         told.append((report, [list(cycle.assignments) for cycle in report.cycles]))
     for report, before in told:
@@ -165,12 +165,12 @@ def test_losses_told_with_the_model_are_those_of_the_updates_in_it() -> None:
 
 
 def test_a_story_keeps_no_steps_and_little_for_each_learner() -> None:
-    count, story = 20_000, Story()
+    count, story = 20_000, RunProgress()
     who = np.arange(count)
     names = ("one",) * count
     tracemalloc.start()
     for step in big(who, names):
-        story.hear(step)
+        story.apply(step)
         del step
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -190,7 +190,7 @@ def big(who: Any, names: tuple[str, ...]) -> Any:
             learners=who,
             cycle=cycle,
             attempts=ones,
-            shards=Rows(ones, who % 9),
+            shards=RaggedArray(ones, who % 9),
             passes=ones,
             seconds_left=10.0,
             tail_s=1.0,

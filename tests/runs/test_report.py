@@ -14,7 +14,7 @@ from melisma.cycle import commands, events
 from melisma.errors import DataError
 from melisma.fleet.task import Stop
 from melisma.runs.assignments import Assignments
-from melisma.runs.progress import Story
+from melisma.runs.progress import RunProgress
 from melisma.runs.report import FIGURES, Cycle, Report
 from melisma.runs.trace import Step, line, read_trace
 from tests.cycle.acted import SHARD, Device, Play, emitted, task
@@ -79,7 +79,7 @@ PLAYS: dict[str, Callable[[], list[Step]]] = {
     "empty": lambda: played(FAST[:1], changed(0, 0, later(50))),
     "one empty": lambda: played(FAST[:1], changed(0, 2, later(50))),
     "no plan": lambda: played(deadline_s=0.05, scheme="dab"),
-    "no costs": lambda: played([Device(0.1, tells="nothing")], **ALONE),
+    "no costs": lambda: played([Device(0.1, discloses="nothing")], **ALONE),
 }
 
 
@@ -103,9 +103,9 @@ def test_a_trace_written_and_read_gives_the_same_report(trace: list[Step], tmp_p
 
 
 def test_a_story_says_at_each_step_what_the_report_of_so_much_says(trace: list[Step]) -> None:
-    story = Story()
+    story = RunProgress()
     for count, step in enumerate(trace, 1):
-        story.hear(step)
+        story.apply(step)
         assert story.report().as_dict() == Report.of(trace[:count]).as_dict()
 
 
@@ -203,7 +203,7 @@ def test_who_is_late_beyond_the_tail_is_dropped_and_the_deadline_did_not_hold() 
     found = report("late")
     second = found.cycles[1]
     late = second.assignments[1]
-    assert (late.status, late.reason) == ("late", "the deadline has passed, and the predicted tail")
+    assert (late.status, late.reason) == ("late", "the deadline and the predicted tail have passed")
     assert late.weight == late.done == 0
     assert late.ended_s == pytest.approx(second.began_s + 11)
     # Its update came in the next cycle: what it trained is known, and does not count.
@@ -254,7 +254,7 @@ def test_a_cycle_that_is_cancelled_is_neither_held_nor_missed() -> None:
 def test_empty_cycles_say_why_and_hold_no_deadline() -> None:
     found = report("empty")
     assert [each.ending for each in found.cycles] == ["empty"] * 3
-    assert found.cycles[0].reason == "nobody handed in anything"
+    assert found.cycles[0].reason == "no update was received"
     assert found.cycles[2].reason == found.reason
     assert (found.outcome, found.satisfaction, found.fulfilment) == ("failed", 0, 0)
     assert isnan(found.training_s)
@@ -292,19 +292,19 @@ def test_cycles_for_which_nobody_asked_for_a_shard_are_empty_too() -> None:
 
     found = Report.of(played(scheme="dab", change=shy, cycles=9))
     assert [each.ending for each in found.cycles] == ["averaged", "empty", "empty", "empty"]
-    assert found.cycles[1].reason == "nobody asked for any shard"
+    assert found.cycles[1].reason == "no learner asked for a shard"
     assert found.outcome == "failed"
 
 
 def test_progress_is_told_while_training_goes_on() -> None:
     trace = played()
     start = next(k for k, step in enumerate(trace) if emitted([step], commands.Dispatch))
-    story = Story()
+    story = RunProgress()
     for step in trace[: start + 1]:
-        story.hear(step)
+        story.apply(step)
     who = np.array([1])
     visits = events.ProgressReported(at_s=1, learners=who, cycle=1, visits=np.array([30]))
-    story.hear(Step(visits, []))
+    story.apply(Step(visits, []))
     assert story.cycle is not None
     assert [each.visits for each in story.cycle.assignments] == [0, 30, 0]
     assert [each.done for each in story.cycle.assignments] == [0, 0, 0]

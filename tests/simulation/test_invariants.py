@@ -35,7 +35,7 @@ def one_missing(command: commands.Aggregate) -> commands.Aggregate:
 
 
 def dealt_again(command: commands.Dispatch) -> commands.Dispatch:
-    flat = command.shards.flat.copy()
+    flat = command.shards.values.copy()
     flat[-1] = flat[0]
     return changed(command, shards=changed(command.shards, flat=flat))
 

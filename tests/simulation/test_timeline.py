@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from melisma.cycle.learner import batches_until_over, over, visits_of
+from melisma.cycle.learner import batches_in_time, time_is_up, visits_of
 from melisma.simulation.devices import Durations
 from melisma.simulation.timeline import Workload, cycle_timeline
 
@@ -16,7 +16,7 @@ def asked_before_every_batch(spare_s: float, sample_s: float, samples: int, pass
     sizes = [min(BATCH, samples - start) for start in range(0, samples, BATCH)] * passes
     now_s = last_s = 0.0
     for begun, size in enumerate(sizes):
-        if over(spare_s - now_s, last_s):
+        if time_is_up(spare_s - now_s, last_s):
             return begun
         last_s = size * sample_s
         now_s += last_s
@@ -30,7 +30,7 @@ def test_as_many_batches_are_begun_as_a_live_learner_begins(
     # In whole samples or between two, so that rounding decides nothing.
     spare_s, sample_s = spare + 0.5 * between, 1.0
     one = np.array([samples]), np.array([passes])
-    found = batches_until_over(np.array([spare_s]), np.array([sample_s]), *one, BATCH)
+    found = batches_in_time(np.array([spare_s]), np.array([sample_s]), *one, BATCH)
     assert found.tolist() == [asked_before_every_batch(spare_s, sample_s, samples, passes)]
     sizes = [min(BATCH, samples - start) for start in range(0, samples, BATCH)] * passes
     assert visits_of(found, one[0], BATCH).tolist() == [sum(sizes[: int(found[0])])]

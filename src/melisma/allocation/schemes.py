@@ -24,20 +24,13 @@ from melisma.allocation.slots import full_batch, online_batch, random_batch, slo
 from melisma.allocation.staleness import staleness
 from melisma.allocation.synchronous import synchronous
 from melisma.errors import SettingError
+from melisma.fleet.fleet_file import DISCLOSURE
 from melisma.fleet.task import Task
 
 MAYS = "Mays 2023"
 DAB = "Mays, Elsayed and Hassanein"
 STALENESS = "Mohammad and Sorour"
 FEEL = "Ren, Yu and Ding"
-
-# What a learner tells before its update, in words.
-TOLD = {
-    "nothing": "nothing",
-    "bounds": "number of shards wanted",
-    "costs": "train_s, ship_s and fixed_s, each with its spread",
-    "radio": "slope_s, base_s and threshold of a gradient, apply_s, and the rates of its link",
-}
 
 
 class PlanInputs(NamedTuple):
@@ -84,7 +77,7 @@ class Scheme:
     @property
     def before(self) -> str:
         """What a learner gives away before its update, in words."""
-        return TOLD[self.needs]
+        return DISCLOSURE[self.needs]
 
     def check_passes(self, passes: int | None) -> None:
         """`SettingError` if a task of this scheme fixes passes that it chooses, or lacks them."""

@@ -21,7 +21,7 @@ from melisma.cycle.events import Evaluated
 from melisma.live.orchestrator.orchestrator import Watcher
 from melisma.live.preparation import prepare
 from melisma.live.training import run
-from melisma.runs.progress import Story
+from melisma.runs.progress import RunProgress
 from melisma.runs.trace import Step
 
 EXIT = {"done": 0, "stopped": 0, "failed": 1, "cancelled": 130}
@@ -33,13 +33,13 @@ class Watched:
     """The story so far, told by one thread and shown by another."""
 
     def __init__(self) -> None:
-        self._story, self._lock, self._offset_s = Story(), Lock(), 0.0
+        self._story, self._lock, self._offset_s = RunProgress(), Lock(), 0.0
         self._told = False
 
     def hear(self, step: Step) -> None:
         """One more step."""
         with self._lock:
-            self._story.hear(step)
+            self._story.apply(step)
             self._offset_s = time.monotonic() - step.event.at_s
 
     def shown(self) -> RenderableType:

@@ -20,7 +20,7 @@ from melisma.cli.views.run_summary_view import screen
 from melisma.cli.views.run_view import cycle_line
 from melisma.cycle.events import Evaluated
 from melisma.errors import SettingError
-from melisma.runs.progress import Story
+from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
 from melisma.runs.trace import Step
 from melisma.simulation import fault_search
@@ -107,7 +107,7 @@ def command(  # noqa: PLR0913 - one argument an option
 
 
 def _run(staged: PreparedSimulation, out: Path | None, as_json: bool) -> NoReturn:
-    books, story, began = Invariants(), Story(), time.monotonic()
+    books, story, began = Invariants(), RunProgress(), time.monotonic()
     faults = format_faults(staged.scenario.faults)
     if not as_json:
         write(f"{_heading(staged)}\n")

@@ -14,12 +14,12 @@ BELOW = (1 << BITS) - 1
 
 
 @dataclass(frozen=True, eq=False)
-class Holdings:
+class CacheIndex:
     """Pairs of a key and a value, in order: a deck asks for runs of keys, learners for pairs."""
 
     pairs: Ints
 
-    def plus(self, keys: Ints, values: Ints) -> "Holdings":
+    def plus(self, keys: Ints, values: Ints) -> "CacheIndex":
         """With these pairs, too."""
         if not keys.size:
             return self
@@ -30,7 +30,7 @@ class Holdings:
         both.sort(kind="stable")
         first = np.ones(both.size, np.bool_)
         np.not_equal(both[1:], both[:-1], out=first[1:])
-        return Holdings(both[first])
+        return CacheIndex(both[first])
 
     def has(self, keys: Ints, values: Ints) -> NDArray[np.bool_]:
         """Whether there is each of these pairs; fast where like keys stand together."""
@@ -63,4 +63,4 @@ class Holdings:
         return np.cumsum(np.concatenate([[0], counts, [0]]))
 
 
-NOTHING_HELD = Holdings(np.empty(0, np.int64))
+EMPTY_CACHE = CacheIndex(np.empty(0, np.int64))

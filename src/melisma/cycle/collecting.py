@@ -1,7 +1,8 @@
-"""Before work is given out: learners measure themselves, or say what they would take.
+"""Before training: collect the costs or the bounds that the scheme plans with.
 
-When nobody would take a shard by the deadline in the first cycle, the run asks on, with longer and
-shorter deadlines, until it can say which would do. Still nothing but numbers of shards is told.
+If no learner can train a shard by the deadline of the first cycle, the machine probes: it asks for
+bounds at other deadlines until it can name the shortest one that works. Probing, like collecting,
+discloses only numbers of shards.
 """
 
 from math import inf, sqrt
@@ -9,158 +10,185 @@ from math import inf, sqrt
 import numpy as np
 
 from melisma.cycle import commands, events
-from melisma.cycle.planning import able, held_ahead
+from melisma.cycle.planning import held_ahead, ready_learners
 from melisma.cycle.ragged import Ints
-from melisma.cycle.rounds import EMPTY, Commands, dispatched, emptied, finish, wake
-from melisma.cycle.state import Stage, State, Work
+from melisma.cycle.rounds import (
+    MAX_EMPTY_CYCLES,
+    Commands,
+    dispatch,
+    finish,
+    record_empty_cycle,
+    wake,
+)
+from melisma.cycle.state import CycleState, Stage, WorkStatus
 
-# Answers are awaited for so many deadlines, and longer where there is none yet. Nobody knows how
-# long the first benchmark takes: for that, at least so many times as long as the last who answered.
-ANSWER, PATIENCE = 2.0, 5.0
-# As long as nobody has answered, a deadline of milliseconds says nothing of how long that takes.
-ANYBODY_S = 10.0
-# How closely, and how far, the least deadline is looked for that somebody would take.
-CLOSE, FAR = 1.01, 2.0**40
-# The next benchmark will not say quite the same.
-MARGIN = 1.25
+# Wait for answers up to this many deadlines, longer while there is no answer at all.
+ANSWER_DEADLINES = 2.0
+# In the first cycle wait at least this many times as long as the latest answer took, because
+# the duration of a first benchmark is unknown.
+ANSWER_PATIENCE = 5.0
+# Wait at least this long for a first answer: a deadline of milliseconds says nothing about it.
+FIRST_ANSWER_S = 10.0
+# Give up after this many requests in a row without any answer.
+MAX_REQUESTS = MAX_EMPTY_CYCLES
+# Probe the shortest feasible deadline to this ratio, up to this many times the task's deadline.
+PROBE_PRECISION, PROBE_LIMIT = 1.01, 2.0**40
+# Recommend a deadline this much longer than the one found, because measurements vary.
+PROBE_MARGIN = 1.25
 
 
-def next_cycle(state: State, at_s: float) -> Commands:
-    """A cycle begins with what the scheme must know."""
+def begin_cycle(state: CycleState, at_s: float) -> Commands:
+    """Begin the next cycle: request what the scheme needs, or dispatch at once."""
     state.cycle += 1
     learners = state.learners
-    learners.work[:] = Work.NONE
+    learners.work[:] = WorkStatus.NONE
     learners.bounds[:] = -1
     learners.visits[:] = 0
-    state.refused = ""
+    state.refusal = ""
+    state.asked_s, state.limit_s = at_s, at_s + ANSWER_DEADLINES * state.task.deadline_s
     present = np.flatnonzero(learners.present)
-    state.asked_s, state.limit_s = at_s, at_s + ANSWER * state.task.deadline_s
     if state.scheme.needs == "bounds":
-        state.stage = Stage.ASKING
-        return [_ask(state, present, state.task.deadline_s), *wake(state)]
-    known = able(state)
-    unknown = np.setdiff1d(present, known)
-    asked = [_benchmark(state, unknown)] if unknown.size else []
-    if not learners.silent[unknown].all() or not known.size:
-        state.stage = Stage.MEASURING
-        return [*asked, *wake(state)]
-    return [*asked, *dispatched(state, at_s)]
+        state.stage = Stage.COLLECTING
+        return [ask_bound(state, present, state.task.deadline_s), *wake(state)]
+    ready = ready_learners(state)
+    unknown = np.setdiff1d(present, ready)
+    requests: Commands = [benchmark(state, unknown)] if unknown.size else []
+    if not learners.silent[unknown].all() or not ready.size:
+        state.stage = Stage.COLLECTING
+        return [*requests, *wake(state)]
+    return [*requests, *dispatch(state, at_s)]
 
 
-def _benchmark(state: State, who: Ints) -> commands.Benchmark:
+def benchmark(state: CycleState, learners: Ints) -> commands.Benchmark:
+    """Ask learners to measure their costs."""
     return commands.Benchmark(
-        reason=f"scheme {state.scheme.name} plans with their costs",
-        learners=who,
+        reason=f"scheme {state.scheme.name} plans with measured costs",
+        learners=learners,
         seconds=state.task.deadline_s,
     )
 
 
-def _ask(state: State, who: Ints, deadline_s: float) -> commands.AskBound:
-    why = "each learner bounds its own share"
+def ask_bound(state: CycleState, learners: Ints, deadline_s: float) -> commands.AskBound:
+    """Ask learners how many shards they can train by a deadline."""
+    reason = "each learner computes its own bound"
     if state.stage is Stage.PROBING:
-        why = "nobody would take a shard by the deadline: by which would somebody?"
+        reason = "no learner can train a shard by the deadline; search for one that works"
     return commands.AskBound(
-        reason=why,
-        learners=who,
+        reason=reason,
+        learners=learners,
         cycle=state.cycle,
         deadline_s=deadline_s,
-        held=held_ahead(state, who),
+        held=held_ahead(state, learners),
     )
 
 
-def bounds(state: State, event: events.BoundsReported) -> Commands:
-    """Answers to what was asked last; others are too late."""
-    asked = {Stage.ASKING: state.task.deadline_s, Stage.PROBING: _probed_s(state)}
+def on_estimates(state: CycleState, event: events.EstimatesReported) -> Commands:
+    """Store reported costs, in any stage."""
+    present = state.learners.present[event.learners]
+    learners = event.learners[present]
+    state.learners.costs[:, :, learners] = event.costs[:, :, present]
+    state.learners.silent[learners] = False
+    waiting = state.stage is Stage.COLLECTING and state.scheme.needs != "bounds"
+    return continue_if_ready(state, event.at_s) if waiting else []
+
+
+def on_bounds(state: CycleState, event: events.BoundsReported) -> Commands:
+    """Store bounds that answer the latest request; older answers are ignored."""
     if event.cycle != state.cycle:
         return []
-    here = state.learners.present[event.learners]
-    who, shards = event.learners[here], event.shards[here]
-    # Who asks for nothing measures itself again, and is not waited for until it asks for more.
-    state.learners.silent[who] = shards == 0
-    if event.deadline_s != asked.get(state.stage):
+    present = state.learners.present[event.learners]
+    learners, shards = event.learners[present], event.shards[present]
+    # A learner with a bound of 0 measures itself again; do not wait for it until it has more.
+    state.learners.silent[learners] = shards == 0
+    requested = {Stage.COLLECTING: state.task.deadline_s, Stage.PROBING: probe_deadline_s(state)}
+    if event.deadline_s != requested.get(state.stage):
         return []
-    state.learners.bounds[who] = shards
-    return answered(state, event.at_s)
+    state.learners.bounds[learners] = shards
+    return continue_if_ready(state, event.at_s)
 
 
-def answered(state: State, at_s: float) -> Commands:
-    """Go on when all who are waited for have answered, or when time is up and some have."""
-    who, learners = able(state), state.learners
+def continue_if_ready(state: CycleState, at_s: float) -> Commands:
+    """Go on when all awaited learners have answered, or when time is up and some have."""
+    ready, learners = ready_learners(state), state.learners
+    if not ready.size:
+        return ask_again(state, at_s) if at_s >= state.limit_s else []
+    state.unanswered_requests = 0
     missing = learners.present & ~learners.silent
-    missing[who] = False
-    if not who.size:
-        return _asked_again(state, at_s) if at_s >= state.limit_s else []
-    state.unanswered = 0
+    missing[ready] = False
     if missing.any() and at_s < state.limit_s:
-        return _more_time(state, at_s)
+        return extend_wait(state, at_s)
     learners.silent |= missing
-    if state.scheme.needs == "bounds" and not state.learners.bounds[who].any():
-        return _nobody_asked(state, at_s)
+    feasible = state.scheme.needs != "bounds" or bool(learners.bounds[ready].any())
     if state.stage is Stage.PROBING:
-        return _probed(state, at_s, enough=True)
-    return dispatched(state, at_s)
+        return narrow_probe(state, at_s, feasible=feasible)
+    return dispatch(state, at_s) if feasible else begin_probing(state, at_s)
 
 
-def _asked_again(state: State, at_s: float) -> Commands:
-    """Nobody has answered: what was asked may be lost, or so may the answers."""
-    soon_s = state.asked_s + ANYBODY_S
-    if at_s < soon_s:
-        state.limit_s = soon_s
+def ask_again(state: CycleState, at_s: float) -> Commands:
+    """Repeat the request, because it or all answers may be lost; give up after `MAX_REQUESTS`."""
+    earliest_s = state.asked_s + FIRST_ANSWER_S
+    if at_s < earliest_s:
+        state.limit_s = earliest_s
         return wake(state)
-    state.unanswered += 1
-    if state.unanswered >= EMPTY:
-        return finish(state, "failed", f"nobody answered, though asked {EMPTY} times")
+    state.unanswered_requests += 1
+    if state.unanswered_requests >= MAX_REQUESTS:
+        return finish(state, "failed", f"no learner answered {MAX_REQUESTS} requests in a row")
     state.asked_s = at_s
-    state.limit_s = at_s + 2.0**state.unanswered * ANSWER * state.task.deadline_s
+    backoff = 2.0**state.unanswered_requests
+    state.limit_s = at_s + backoff * ANSWER_DEADLINES * state.task.deadline_s
     present = np.flatnonzero(state.learners.present)
-    if state.stage is Stage.MEASURING:
-        return [_benchmark(state, present), *wake(state)]
+    if state.scheme.needs != "bounds":
+        return [benchmark(state, present), *wake(state)]
     probing = state.stage is Stage.PROBING
-    asked_s = _probed_s(state) if probing else state.task.deadline_s
-    return [_ask(state, present, asked_s), *wake(state)]
+    deadline_s = probe_deadline_s(state) if probing else state.task.deadline_s
+    return [ask_bound(state, present, deadline_s), *wake(state)]
 
 
-def _more_time(state: State, at_s: float) -> Commands:
-    later_s = state.asked_s + PATIENCE * (at_s - state.asked_s)
+def extend_wait(state: CycleState, at_s: float) -> Commands:
+    """Wait longer in the first cycle, in proportion to the latest answer."""
+    later_s = state.asked_s + ANSWER_PATIENCE * (at_s - state.asked_s)
     if state.cycle > 1 or later_s <= state.limit_s:
         return []
     state.limit_s = later_s
     return wake(state)
 
 
-def _nobody_asked(state: State, at_s: float) -> Commands:
-    if state.stage is Stage.PROBING:
-        return _probed(state, at_s, enough=False)
+def begin_probing(state: CycleState, at_s: float) -> Commands:
+    """Search for a feasible deadline in the first cycle; a later cycle is empty."""
     if state.cycle > 1:
-        return emptied(state, "nobody asked for any shard")
-    state.stage, state.probe = Stage.PROBING, (state.task.deadline_s, inf)
-    return _probe(state, at_s)
+        return record_empty_cycle(state, "no learner asked for a shard")
+    state.stage, state.probe_range_s = Stage.PROBING, (state.task.deadline_s, inf)
+    return probe(state, at_s)
 
 
-def _probe(state: State, at_s: float) -> Commands:
+def probe(state: CycleState, at_s: float) -> Commands:
+    """Ask all learners for bounds at the next deadline of the search."""
     state.learners.bounds[:] = -1
-    state.asked_s, state.limit_s = at_s, at_s + ANSWER * state.task.deadline_s
     state.learners.silent[:] = False
+    state.asked_s, state.limit_s = at_s, at_s + ANSWER_DEADLINES * state.task.deadline_s
     present = np.flatnonzero(state.learners.present)
-    return [_ask(state, present, _probed_s(state)), *wake(state)]
+    return [ask_bound(state, present, probe_deadline_s(state)), *wake(state)]
 
 
-def _probed_s(state: State) -> float:
-    short_s, long_s = state.probe
-    return 2 * short_s if long_s == inf else sqrt(short_s * long_s)
+def probe_deadline_s(state: CycleState) -> float:
+    """Return the deadline to ask for next: twice the longest infeasible one, then bisect."""
+    infeasible_s, feasible_s = state.probe_range_s
+    return 2 * infeasible_s if feasible_s == inf else sqrt(infeasible_s * feasible_s)
 
 
-def _probed(state: State, at_s: float, *, enough: bool) -> Commands:
-    short_s, long_s = state.probe
-    state.probe = (short_s, _probed_s(state)) if enough else (_probed_s(state), long_s)
-    short_s, long_s = state.probe
-    far_s = FAR * state.task.deadline_s
-    if short_s < far_s if long_s == inf else long_s > CLOSE * short_s:
-        return _probe(state, at_s)
-    would = f"by {MARGIN * long_s:.3g} s somebody would" if long_s < inf else "nobody would by any"
-    passes = "once" if state.task.passes == 1 else f"{state.task.passes} times"
-    return finish(
-        state,
-        "failed",
-        f"nobody can train a shard {passes} by {state.task.deadline_s:g} s; {would} (deadline_s)",
-    )
+def narrow_probe(state: CycleState, at_s: float, *, feasible: bool) -> Commands:
+    """Narrow the search by an answer; finish the run once the range is small or too far."""
+    infeasible_s, feasible_s = state.probe_range_s
+    probed_s = probe_deadline_s(state)
+    infeasible_s, feasible_s = (infeasible_s, probed_s) if feasible else (probed_s, feasible_s)
+    state.probe_range_s = infeasible_s, feasible_s
+    limit_s = PROBE_LIMIT * state.task.deadline_s
+    if infeasible_s < limit_s if feasible_s == inf else feasible_s > PROBE_PRECISION * infeasible_s:
+        return probe(state, at_s)
+    passes = state.task.passes or 1
+    shard = "one shard" if passes == 1 else f"one shard {passes} times"
+    fix = "no deadline is long enough"
+    if feasible_s < inf:
+        fix = f"use deadline_s >= {PROBE_MARGIN * feasible_s:.3g}"
+    problem = f"deadline_s = {state.task.deadline_s:g} is too short: no learner can train {shard}"
+    return finish(state, "failed", f"{problem} in time; {fix}")

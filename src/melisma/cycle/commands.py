@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from melisma.cycle.events import Floats
-from melisma.cycle.ragged import Ints, Rows
+from melisma.cycle.ragged import Ints, RaggedArray
 
 Outcome = Literal["done", "stopped", "cancelled", "failed"]
 
@@ -43,7 +43,7 @@ class Dispatch(Command, frozen=True, kw_only=True, eq=False):
     learners: Ints
     cycle: int
     attempts: Ints
-    shards: Rows
+    shards: RaggedArray
     passes: Ints
     seconds_left: float
     tail_s: float

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.random import Generator
 
-from melisma.cycle.cache_index import NOTHING_HELD, Holdings
-from melisma.cycle.ragged import Ints, Rows
+from melisma.cycle.cache_index import EMPTY_CACHE, CacheIndex
+from melisma.cycle.ragged import Ints, RaggedArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,11 +26,11 @@ class Deck:
     place: int = 0
 
     @classmethod
-    def shuffled(cls, shards: int, rng: Generator) -> "Deck":
+    def shuffle(cls, shards: int, rng: Generator) -> "Deck":
         """So many shards in a random order."""
         return cls(rng.permutation(shards).astype(np.int64))
 
-    def holders(self, count: int, learners: Ints, held: Holdings) -> tuple[Ints, Ints]:
+    def holders(self, count: int, learners: Ints, held: CacheIndex) -> tuple[Ints, Ints]:
         """Which of the next `count` shards are held by which of these learners, shards first.
 
         Both by their places: in the stretch, and in `learners`, which are ascending. The stretch
@@ -48,8 +48,8 @@ class Deck:
         return nth[known], rank[known]
 
     def deal(
-        self, learners: Ints, counts: Ints, held: Holdings = NOTHING_HELD
-    ) -> tuple["Deck", Rows, Rows]:
+        self, learners: Ints, counts: Ints, held: CacheIndex = EMPTY_CACHE
+    ) -> tuple["Deck", RaggedArray, RaggedArray]:
         """The deck after this, the shards that each learner gets, and the places of new ones.
 
         None gets more than all.
@@ -60,11 +60,11 @@ class Deck:
         stretch = (self.place + np.arange(total)) % max(size, 1)
         after = replace(self, place=(self.place + total) % max(size, 1))
         if total > size:
-            dealt = new = Rows(counts, stretch)
+            dealt = new = RaggedArray(counts, stretch)
         else:
             to = _keepers(*self.holders(total, learners, held), total, counts)
             dealt, new = _with_the_rest(stretch, to, counts)
-        return after, Rows(counts, self.order[dealt.flat]), new
+        return after, RaggedArray(counts, self.order[dealt.values]), new
 
 
 def _ranks(among: Ints, sought: Ints) -> Ints:
@@ -105,7 +105,7 @@ def _beyond(to: Ints, counts: Ints) -> Ints:
     return given[np.arange(given.size) - first >= counts[to[given]]]
 
 
-def _with_the_rest(stretch: Ints, to: Ints, counts: Ints) -> tuple[Rows, Rows]:
+def _with_the_rest(stretch: Ints, to: Ints, counts: Ints) -> tuple[RaggedArray, RaggedArray]:
     """First what each holds; the rest fills up, in the order of the stretch. And the rest alone."""
     new = to < 0
     room = counts - np.bincount(to[~new], minlength=counts.size)
@@ -114,4 +114,4 @@ def _with_the_rest(stretch: Ints, to: Ints, counts: Ints) -> tuple[Rows, Rows]:
     # By learner, then those that it holds, then as they lie: one number each, the place below all.
     keys = (2 * to + new) * to.size + np.arange(to.size)
     keys.sort()
-    return Rows(counts, stretch[keys % max(to.size, 1)]), Rows(room, stretch[new])
+    return RaggedArray(counts, stretch[keys % max(to.size, 1)]), RaggedArray(room, stretch[new])

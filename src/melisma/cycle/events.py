@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.cycle.ragged import NO_ROWS, Ints, Rows
-from melisma.fleet.fleet_file import Tells
+from melisma.cycle.ragged import NO_ROWS, Ints, RaggedArray
+from melisma.fleet.fleet_file import Disclosure
 from melisma.fleet.task import Task
 
 Floats = NDArray[np.float64]
@@ -48,15 +48,15 @@ class TaskCancelled(Event, frozen=True, kw_only=True, eq=False):
 
 
 class LearnersJoined(Event, frozen=True, kw_only=True, eq=False):
-    """Learners are there; `tells` is the most that each lets out before its update.
+    """Learners are there; `discloses` is the most that each lets out before its update.
 
-    In federated learning `own` are the samples of each shard that lies on each device.
+    In federated learning `local_data` are the samples of each shard that lies on each device.
     """
 
     learners: Ints
     names: tuple[str, ...]
-    tells: tuple[Tells, ...]
-    own: Rows = NO_ROWS
+    discloses: tuple[Disclosure, ...]
+    local_data: RaggedArray = NO_ROWS
 
 
 class LearnersLeft(Event, frozen=True, kw_only=True, eq=False):

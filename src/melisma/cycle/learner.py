@@ -13,21 +13,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from melisma.allocation.dab import dab_bounds
 from melisma.cycle.events import Floats
-from melisma.cycle.ragged import Ints, Rows
+from melisma.cycle.ragged import Ints, RaggedArray
 from melisma.fleet.estimates import Estimate, Estimates
 from melisma.fleet.rng import uniform
 from melisma.fleet.task import Task
 
 # This part of the deadline is kept for what lies between the last batch and the upload.
-SPARE = 0.01
+RESERVE_FRACTION = 0.01
 # Shards that a learner measures itself on.
-SUBSET = 8
+SUBSET_SHARDS = 8
 # Where less of a shard came than this, no more is made of how long a whole one takes.
-LEAST_PART = 0.01
+MIN_SHARD_FRACTION = 0.01
 
 
 @dataclass(frozen=True, eq=False)
-class Experience:
+class CostHistory:
     """Estimates at one task, of one learner or in arrays over many."""
 
     train_s: Estimate
@@ -36,7 +36,7 @@ class Experience:
     up_s: Estimate
     rest_s: Estimate
 
-    def after(self, **took_s: ArrayLike) -> "Experience":
+    def after(self, **took_s: ArrayLike) -> "CostHistory":
         """With what one cycle took, by name; what is NaN was not measured."""
         return replace(self, **{name: getattr(self, name).after(v) for name, v in took_s.items()})
 
@@ -57,30 +57,30 @@ class Experience:
         return np.array([[cost.mean, cost.spread, cost.count] for cost in three])
 
 
-def subset_shards(task: Task, learners: Ints) -> Rows:
+def subset_shards(task: Task, learners: Ints) -> RaggedArray:
     """Which shards each measures itself on: some in a row, from anywhere; samples are shuffled."""
     first = np.floor(uniform(task.seed, "subset", 0, learners) * task.shards).astype(np.int64)
-    count = min(SUBSET, task.shards)
+    count = min(SUBSET_SHARDS, task.shards)
     numbers = (first[:, None] + np.arange(count)) % task.shards
-    return Rows(np.full(learners.size, count), numbers.ravel())
+    return RaggedArray(np.full(learners.size, count), numbers.ravel())
 
 
-def bound(experience: Experience, task: Task, deadline_s: float, held: ArrayLike) -> Ints:
+def bound(experience: CostHistory, task: Task, deadline_s: float, held: ArrayLike) -> Ints:
     """Shards that it asks for by a deadline, `held` of which are there already."""
     costs = experience.estimates.quantile(task.caution)
     return dab_bounds(deadline_s, **costs, passes=task.passes or 1, held=held)
 
 
-def reserve_s(experience: Experience | None, task: Task, down_s: ArrayLike) -> Floats:
+def reserve_s(experience: CostHistory | None, task: Task, down_s: ArrayLike) -> Floats:
     """What is kept of the deadline for the upload; at first what came down goes up again."""
     up_s = np.asarray(down_s)
     if experience is not None:
         learned_s = experience.up_s.quantile(task.caution)
         up_s = np.where(learned_s > 0, learned_s, up_s)
-    return up_s + SPARE * task.deadline_s
+    return up_s + RESERVE_FRACTION * task.deadline_s
 
 
-def over(left_s: ArrayLike, kept_s: ArrayLike) -> NDArray[np.bool_]:
+def time_is_up(left_s: ArrayLike, kept_s: ArrayLike) -> NDArray[np.bool_]:
     """Whether it is time to hand in, with so long left and so long kept for what is to come.
 
     Before every batch but the first, as long as the last one took is kept as well: one that would
@@ -89,7 +89,7 @@ def over(left_s: ArrayLike, kept_s: ArrayLike) -> NDArray[np.bool_]:
     return np.less_equal(left_s, kept_s)
 
 
-def batches_until_over(
+def batches_in_time(
     spare_s: ArrayLike, sample_s: ArrayLike, samples: Ints, passes: Ints, batch: int
 ) -> Ints:
     """How many batches are begun before it is `over`, where each sample takes as long.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from melisma.cycle.ragged import Ints, Rows, blocks, spans
+from melisma.cycle.ragged import Ints, RaggedArray, blocks, spans
 from melisma.fleet.rng import uniform
 
 
@@ -17,7 +17,7 @@ def _none() -> Ints:
 
 
 @dataclass(eq=False)
-class Own:
+class LocalShards:
     """Columns by learner, and all shards one behind the other."""
 
     starts: Ints = field(default_factory=_none)
@@ -26,7 +26,7 @@ class Own:
     samples: Ints = field(default_factory=_none)  # of all shards, by their numbers
     order: Ints = field(default_factory=_none)  # numbers in the order in which they are dealt
 
-    def add(self, learners: Ints, rows: Rows, seed: int) -> None:
+    def add(self, learners: Ints, rows: RaggedArray, seed: int) -> None:
         """The samples of each shard on these devices; who comes again begins anew."""
         missing = int(learners.max()) + 1 - self.counts.size
         if missing > 0:
@@ -36,21 +36,23 @@ class Own:
             )
         self.starts[learners] = self.samples.size + rows.starts
         self.counts[learners], self.places[learners] = rows.counts, 0
-        self.samples = np.concatenate([self.samples, rows.flat])
+        self.samples = np.concatenate([self.samples, rows.values])
         self.order = np.concatenate([self.order, _shuffled(learners, rows, seed)])
 
-    def deal(self, learners: Ints, counts: Ints) -> Rows:
+    def deal(self, learners: Ints, counts: Ints) -> RaggedArray:
         """The next so many shards of each; none gets one twice."""
         sizes = self.counts[learners]
         if np.any(counts > sizes):
             raise ValueError("a learner cannot get more shards than lie on it")
         parts = [self._next(learners[at], counts[at]) for at in blocks(learners.size)]
         self.places[learners] = (self.places[learners] + counts) % sizes
-        return Rows(counts, np.concatenate([_none(), *parts]))
+        return RaggedArray(counts, np.concatenate([_none(), *parts]))
 
-    def samples_in(self, learners: Ints, dealt: Rows) -> Ints:
+    def samples_in(self, learners: Ints, dealt: RaggedArray) -> Ints:
         """Distinct samples in what each was dealt."""
-        return dealt.sums(self.samples[np.repeat(self.starts[learners], dealt.counts) + dealt.flat])
+        return dealt.sums(
+            self.samples[np.repeat(self.starts[learners], dealt.counts) + dealt.values]
+        )
 
     def _next(self, learners: Ints, counts: Ints) -> Ints:
         nth = spans(self.places[learners], counts)
@@ -61,10 +63,10 @@ class Own:
         return numbers
 
 
-def _shuffled(learners: Ints, rows: Rows, seed: int) -> Ints:
+def _shuffled(learners: Ints, rows: RaggedArray, seed: int) -> Ints:
     """Numbers of shards on each device, in a random order for each."""
     numbers = spans(np.zeros(len(rows), np.int64), rows.counts)
-    drawn = uniform(seed, "own", 0, learners[rows.places], numbers)
+    drawn = uniform(seed, "own", 0, learners[rows.row_ids], numbers)
     # Each row among its own: the whole part of what is sorted is the row.
-    drawn += rows.places
+    drawn += rows.row_ids
     return numbers[np.argsort(drawn)]

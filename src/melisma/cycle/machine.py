@@ -1,9 +1,8 @@
-"""The global update cycle: events in, commands out; no I/O, no clock, no chance of its own.
+"""The global update cycle as a state machine: events in, commands out; no I/O, no clock.
 
-A task goes through its stages: learners join; they measure themselves, or say what they would take
-(`asking`); a scheme shares the work out (`planning`, `dealing`); they train, and what came by the
-deadline is averaged and scored (`training`); the next cycle begins. The state that `step` is given
-is used up: go on with the one that it returns.
+A run starts when all expected learners have joined. Each cycle then collects costs or bounds
+(`collecting`), plans and deals shards (`planning`, `dealing`), trains until the deadline
+(`rounds`), aggregates and evaluates.
 """
 
 from collections.abc import Callable
@@ -11,180 +10,198 @@ from typing import Any
 
 import numpy as np
 
-from melisma.allocation.schemes import TOLD
 from melisma.cycle import commands, events
-from melisma.cycle.collecting import answered, bounds, next_cycle
+from melisma.cycle.collecting import begin_cycle, continue_if_ready, on_bounds, on_estimates
 from melisma.cycle.ragged import Ints
 from melisma.cycle.rounds import (
     Commands,
-    closed,
-    closed_if_all_in,
+    close_cycle,
+    close_if_complete,
     finish,
-    progress,
-    updates,
+    on_progress,
+    on_updates,
     withdraw,
-    withdrawn,
+    withdraw_open_work,
 )
-from melisma.cycle.state import LETS_OUT, Stage, State, Work
+from melisma.cycle.state import COLLECTING_STAGES, CycleState, Stage, WorkStatus
 from melisma.errors import MelismaError, SettingError
-
-# Learners are asked something, and answer.
-ASKED = (Stage.MEASURING, Stage.ASKING, Stage.PROBING)
+from melisma.fleet.fleet_file import DISCLOSURE
 
 
-def step(state: State | None, event: events.Event) -> tuple[State, Commands]:
-    """The state after the event, and what is to be done."""
-    if isinstance(event, events.TaskSubmitted):
-        return _submitted(event)
-    if state is None:
-        raise MelismaError(f"{type(event).__name__} before any task was submitted")
-    if state.stage is Stage.FINISHED:
-        return state, []
-    return state, HEARD[type(event)](state, event)
+class CycleMachine:
+    """Decides what happens in one run.
+
+    It is deterministic: replaying the same events gives the same commands.
+    """
+
+    def __init__(self) -> None:
+        self._state: CycleState | None = None
+
+    @property
+    def state(self) -> CycleState:
+        """The state after the last event; `MelismaError` before `TaskSubmitted`."""
+        if self._state is None:
+            raise MelismaError("the machine has no state before TaskSubmitted")
+        return self._state
+
+    def handle(self, event: events.Event) -> Commands:
+        """Update the state and return the commands that a driver has to carry out."""
+        if isinstance(event, events.TaskSubmitted):
+            self._state = submit(event)
+            return []
+        if self._state is None:
+            raise MelismaError(f"{type(event).__name__} before any task was submitted")
+        if self._state.stage is Stage.FINISHED:
+            return []
+        return HANDLERS[type(event)](self._state, event)
 
 
-def _submitted(event: events.TaskSubmitted) -> tuple[State, Commands]:
-    state = State.of(event)
+def submit(event: events.TaskSubmitted) -> CycleState:
+    """Return the state of a new run; `SettingError` if its scheme cannot run the task."""
+    state = CycleState.of(event)
     task, scheme = state.task, state.scheme
     if scheme.problem != "cycle":
         raise SettingError(
-            f"scheme {scheme.name} plans no cycle of one task; "
-            "equal, proportional, synchronous, staleness and dab do"
+            f"scheme {scheme.name} cannot run a cycle of one task; "
+            "use equal, proportional, synchronous, staleness or dab"
         )
     scheme.check_passes(task.passes)
-    least = task.min_shards * event.learners
-    if scheme.hands_out_all and event.samples.size and least > event.samples.size:
-        enough = max(1, task.samples // least)
+    needed, shards = task.min_shards * event.learners, event.samples.size
+    if scheme.hands_out_all and shards and needed > shards:
         raise SettingError(
-            f"{event.learners} learners with min_shards of {task.min_shards} need {least} shards; "
-            f"there are {event.samples.size}: shard_samples of {enough} would do"
+            f"{event.learners} learners with min_shards = {task.min_shards} need {needed} shards, "
+            f"but there are {shards}; use shard_samples <= {max(1, task.samples // needed)}"
         )
     if scheme.needs == "nothing" and task.passes is None:
         raise SettingError(f"scheme {scheme.name} knows nothing of learners, so it needs passes")
-    return state, []
+    return state
 
 
-def _joined(state: State, event: events.LearnersJoined) -> Commands:
+def on_joined(state: CycleState, event: events.LearnersJoined) -> Commands:
+    """Register learners; one that was present before has restarted, and its work is lost."""
     learners = state.learners
     learners.make_room(int(event.learners.max()) + 1)
-    said = _begun_anew(state, event.learners[learners.present[event.learners]])
-    _forget(state, event.learners)
+    again = event.learners[learners.present[event.learners]]
+    restarted = withdraw_restarted(state, again)
+    forget(state, event.learners)
     learners.present[event.learners] = True
-    # Who comes while learners are asked was not: it is not waited for.
-    learners.silent[event.learners] = state.stage in ASKED
-    learners.tells[event.learners] = [LETS_OUT.index(tells) for tells in event.tells]
+    # A learner that joins during collection was not asked, so do not wait for it.
+    learners.silent[event.learners] = state.stage in COLLECTING_STAGES
+    levels = list(DISCLOSURE)
+    learners.discloses[event.learners] = [levels.index(each) for each in event.discloses]
     for learner, name in zip(event.learners.tolist(), event.names, strict=True):
         learners.names[learner] = name
-    if len(event.own):
-        learners.own.add(event.learners, event.own, state.task.seed)
-    return [*said, *_gone_on(state, event.at_s)]
+    if len(event.local_data):
+        learners.local_shards.add(event.learners, event.local_data, state.task.seed)
+    return [*restarted, *continue_run(state, event.at_s)]
 
 
-def _begun_anew(state: State, again: Ints) -> Commands:
-    """Learners that were thought to be there have nothing more of what they were at."""
-    at_work = again[state.learners.work[again] == Work.GIVEN]
+def withdraw_restarted(state: CycleState, learners: Ints) -> Commands:
+    """Withdraw the open assignments of learners that restarted."""
+    at_work = learners[state.learners.work[learners] == WorkStatus.ASSIGNED]
     attempts = state.learners.attempts[at_work]
     if not at_work.size:
         return []
-    return [withdraw(at_work, state.cycle, attempts, "the learner has begun anew")]
+    return [withdraw(at_work, state.cycle, attempts, "the learner restarted")]
 
 
-def _forget(state: State, gone: Ints) -> None:
-    """What they were at is dropped, and what they told holds no longer."""
-    learners = state.learners
-    learners.costs[:, :, gone] = np.nan
-    learners.bounds[gone] = -1
-    learners.work[gone[learners.work[gone] == Work.GIVEN]] = Work.DROPPED
+def forget(state: CycleState, learners: Ints) -> None:
+    """Drop the open assignments of learners, and the costs and bounds that they reported."""
+    table = state.learners
+    table.costs[:, :, learners] = np.nan
+    table.bounds[learners] = -1
+    table.work[learners[table.work[learners] == WorkStatus.ASSIGNED]] = WorkStatus.DROPPED
 
 
-def _gone_on(state: State, at_s: float) -> Commands:
-    """Go on, if nobody is waited for now that somebody has come or gone."""
-    if state.stage in ASKED:
-        return answered(state, at_s)
-    return _begun_if_all_are_there(state, at_s) or closed_if_all_in(state)
-
-
-def _begun_if_all_are_there(state: State, at_s: float) -> Commands:
-    if state.stage is not Stage.GATHERING or state.learners.present.sum() < state.expected:
-        return []
-    refused = _untold(state)
-    return finish(state, "failed", refused) if refused else next_cycle(state, at_s)
-
-
-def _untold(state: State) -> str:
-    """Why the scheme cannot have what it needs, or nothing."""
-    learners, wanted = state.learners, LETS_OUT.index(state.scheme.needs)
-    silent = np.flatnonzero(learners.present & (learners.tells < wanted))
-    if not silent.size:
-        return ""
-    name, tells = learners.names[silent[0]], LETS_OUT[learners.tells[silent[0]]]
-    less = "dab" if tells == "bounds" else "equal"
-    return (
-        f"scheme {state.scheme.name} must know from each learner: {state.scheme.before}; "
-        f"{name} tells no more than {TOLD[tells]}: scheme {less} would do"
-    )
-
-
-def _left(state: State, event: events.LearnersLeft) -> Commands:
+def on_left(state: CycleState, event: events.LearnersLeft) -> Commands:
+    """Remove learners; fail the run if none is left."""
     learners = state.learners
     learners.make_room(int(event.learners.max()) + 1)
     learners.present[event.learners] = False
-    _forget(state, event.learners)
-    if state.stage is Stage.GATHERING:
+    forget(state, event.learners)
+    joining = state.stage is Stage.JOINING
+    if joining:
         state.expected -= event.learners.size
-    gathered = state.stage is not Stage.GATHERING or state.expected <= 0
-    if gathered and not learners.present.any():
+    if not learners.present.any() and not (joining and state.expected > 0):
         return finish(state, "failed", f"no learner is left: {event.reason}")
-    return _gone_on(state, event.at_s)
+    return continue_run(state, event.at_s)
 
 
-def _estimates(state: State, event: events.EstimatesReported) -> Commands:
-    here = state.learners.present[event.learners]
-    who = event.learners[here]
-    state.learners.costs[:, :, who] = event.costs[:, :, here]
-    state.learners.silent[who] = False
-    return answered(state, event.at_s) if state.stage is Stage.MEASURING else []
+def continue_run(state: CycleState, at_s: float) -> Commands:
+    """Go on if a learner that joined or left was the last one to wait for."""
+    if state.stage is Stage.JOINING:
+        return begin_run(state, at_s)
+    if state.stage in COLLECTING_STAGES:
+        return continue_if_ready(state, at_s)
+    return close_if_complete(state)
 
 
-def _time(state: State, event: events.TimeReached) -> Commands:
+def begin_run(state: CycleState, at_s: float) -> Commands:
+    """Begin the first cycle once all expected learners are present."""
+    if state.learners.present.sum() < state.expected:
+        return []
+    problem = find_undisclosed(state)
+    return finish(state, "failed", problem) if problem else begin_cycle(state, at_s)
+
+
+def find_undisclosed(state: CycleState) -> str:
+    """Describe the first learner that discloses less than the scheme needs; empty if none does."""
+    learners, scheme, levels = state.learners, state.scheme, list(DISCLOSURE)
+    private = learners.present & (learners.discloses < levels.index(scheme.needs))
+    if not private.any():
+        return ""
+    first = int(private.argmax())
+    discloses = levels[learners.discloses[first]]
+    alternative = "dab" if discloses == "bounds" else "equal"
+    return (
+        f"scheme {scheme.name} needs from each learner: {scheme.before}; "
+        f'{learners.names[first]} has discloses = "{discloses}": use scheme {alternative}'
+    )
+
+
+def on_time(state: CycleState, event: events.TimeReached) -> Commands:
+    """End the stage if its time limit has been reached."""
     if event.at_s < state.limit_s:
         return []
-    if state.stage in ASKED:
-        return answered(state, event.at_s)
-    return closed(state) if state.stage is Stage.TRAINING else []
+    if state.stage in COLLECTING_STAGES:
+        return continue_if_ready(state, event.at_s)
+    return close_cycle(state) if state.stage is Stage.TRAINING else []
 
 
-def _aggregated(state: State, event: events.Aggregated) -> Commands:
+def on_aggregated(state: CycleState, event: events.Aggregated) -> Commands:
+    """Evaluate the new model."""
     state.stage = Stage.EVALUATING
-    return [commands.Evaluate(reason="the cycle has a model", cycle=event.cycle)]
+    return [commands.Evaluate(reason="the cycle is aggregated", cycle=event.cycle)]
 
 
-def _evaluated(state: State, event: events.Evaluated) -> Commands:
+def on_evaluated(state: CycleState, event: events.Evaluated) -> Commands:
+    """Finish the run, or begin the next cycle."""
     stop = state.task.stop
     if stop.accuracy is not None and (event.accuracy or 0.0) >= stop.accuracy:
         return finish(state, "stopped", f"the accuracy reached {stop.accuracy:g}")
     if stop.loss is not None and event.loss is not None and event.loss <= stop.loss:
         return finish(state, "stopped", f"the loss fell to {stop.loss:g}")
-    if state.cycle >= state.task.cycles and state.empty == state.cycle:
-        return finish(state, "failed", f"no cycle had an update: {state.why}")
+    if state.cycle >= state.task.cycles and state.empty_cycles == state.cycle:
+        return finish(state, "failed", f"no cycle had an update: {state.empty_reason}")
     if state.cycle >= state.task.cycles:
         return finish(state, "done", f"cycle {state.cycle} was the last")
-    return next_cycle(state, event.at_s)
+    return begin_cycle(state, event.at_s)
 
 
-def _cancelled(state: State, event: events.TaskCancelled) -> Commands:
-    return [*withdrawn(state, event.reason), *finish(state, "cancelled", event.reason)]
+def on_cancelled(state: CycleState, event: events.TaskCancelled) -> Commands:
+    """Withdraw all open work and finish the run."""
+    return [*withdraw_open_work(state, event.reason), *finish(state, "cancelled", event.reason)]
 
 
-HEARD: dict[type[events.Event], Callable[[State, Any], Commands]] = {
-    events.LearnersJoined: _joined,
-    events.LearnersLeft: _left,
-    events.EstimatesReported: _estimates,
-    events.BoundsReported: bounds,
-    events.ProgressReported: progress,
-    events.UpdatesReceived: updates,
-    events.TimeReached: _time,
-    events.Aggregated: _aggregated,
-    events.Evaluated: _evaluated,
-    events.TaskCancelled: _cancelled,
+HANDLERS: dict[type[events.Event], Callable[[CycleState, Any], Commands]] = {
+    events.LearnersJoined: on_joined,
+    events.LearnersLeft: on_left,
+    events.EstimatesReported: on_estimates,
+    events.BoundsReported: on_bounds,
+    events.ProgressReported: on_progress,
+    events.UpdatesReceived: on_updates,
+    events.TimeReached: on_time,
+    events.Aggregated: on_aggregated,
+    events.Evaluated: on_evaluated,
+    events.TaskCancelled: on_cancelled,
 }

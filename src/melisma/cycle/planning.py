@@ -1,4 +1,4 @@
-"""Who gets how many shards in this cycle, and which: a problem from the state, a scheme, a deal."""
+"""How many shards each learner gets in a cycle, and which: build a problem, plan it, deal."""
 
 from dataclasses import dataclass
 
@@ -12,16 +12,16 @@ from melisma.allocation import (
     build_unmeasured_problem,
 )
 from melisma.cycle.events import COSTS, Floats
-from melisma.cycle.ragged import Ints, Rows
-from melisma.cycle.state import State
+from melisma.cycle.ragged import Ints, RaggedArray
+from melisma.cycle.state import CycleState
 from melisma.errors import InfeasibleError
 from melisma.fleet.estimates import Estimate, Estimates
 from melisma.fleet.rng import generator
 
 
 @dataclass(frozen=True, eq=False)
-class Share:
-    """What those who take part get; the others are left out because they cannot make it."""
+class PlannedCycle:
+    """The plan for the learners that take part; `left_out` cannot meet the deadline."""
 
     learners: Ints
     plan: CyclePlan
@@ -29,79 +29,84 @@ class Share:
     left_out: tuple[int, ...]
 
 
-def able(state: State) -> Ints:
-    """Those who are there and have told what the scheme needs."""
+def ready_learners(state: CycleState) -> Ints:
+    """Return the learners that are present and have reported what the scheme needs."""
     learners = state.learners
-    told = {
+    reported = {
         "costs": ~np.isnan(learners.costs).any(axis=(0, 1)),
         "bounds": learners.bounds >= 0,
     }
-    return np.flatnonzero(learners.present & told.get(state.scheme.needs, learners.present))
+    return np.flatnonzero(learners.present & reported.get(state.scheme.needs, learners.present))
 
 
-def share(state: State) -> Share:
-    """The plan of the scheme, without those who it says cannot make it; or `InfeasibleError`."""
-    who = able(state)
+def plan_cycle(state: CycleState) -> PlannedCycle:
+    """Plan with the scheme, leaving out learners that it names infeasible.
+
+    Raises `InfeasibleError`, with learners by their numbers in the run, if no plan remains.
+    """
+    learners = ready_learners(state)
     left_out: list[int] = []
     while True:
-        problem = _problem(state, who)
+        problem = _problem(state, learners)
         given = PlanInputs(
             passes=state.task.passes,
-            bounds=state.learners.bounds[who] if state.scheme.needs == "bounds" else None,
+            bounds=state.learners.bounds[learners] if state.scheme.needs == "bounds" else None,
             rng=generator(state.task.seed, "plan", state.cycle),
         )
         try:
             plan = state.scheme.plan(problem, given)
         except InfeasibleError as error:
-            # A scheme counts those it was given; from here on they are the run's own numbers.
-            cannot, error.learners = list(error.learners), tuple(who[list(error.learners)].tolist())
-            if not 0 < len(cannot) < who.size:
+            # A scheme numbers the learners of its problem; translate to numbers of the run.
+            positions = list(error.learners)
+            error.learners = tuple(learners[positions].tolist())
+            if not 0 < len(positions) < learners.size:
                 raise
             left_out += error.learners
-            who = np.delete(who, cannot)
+            learners = np.delete(learners, positions)
         else:
-            return Share(who, plan, _predicted(problem, plan), tuple(left_out))
+            predicted_s = _predict_seconds(problem, plan)
+            return PlannedCycle(learners, plan, predicted_s, tuple(left_out))
 
 
-def held_ahead(state: State, who: Ints) -> Ints:
-    """How many of the shards that come next each one holds, if as many are dealt as last time."""
+def held_ahead(state: CycleState, learners: Ints) -> Ints:
+    """Count the upcoming shards that each learner holds, if as many are dealt as last time."""
     size = state.samples.size
-    wanted = state.last_total if state.scheme.needs == "bounds" else size
+    wanted = state.last_shards if state.scheme.needs == "bounds" else size
     if state.federated or wanted > size:
-        return np.zeros(who.size, np.int64)
-    shards, holders = state.deck.holders(wanted, who, state.learners.held)
-    # Each shard is dealt once: the first who holds it gets it.
+        return np.zeros(learners.size, np.int64)
+    shards, holders = state.deck.holders(wanted, learners, state.learners.held)
+    # Each shard is dealt once: to its first holder.
     first = np.diff(shards, prepend=-1) > 0
-    return np.bincount(holders[first], minlength=who.size)
+    return np.bincount(holders[first], minlength=learners.size)
 
 
-def deal(state: State, who: Ints, counts: Ints) -> Rows:
-    """Which shards each gets, written down in the state; its decks move on."""
-    learners = state.learners
+def deal(state: CycleState, learners: Ints, counts: Ints) -> RaggedArray:
+    """Deal `counts` shards to each learner, record them in the state and advance its deck."""
+    table = state.learners
     if state.federated:
-        dealt = learners.own.deal(who, counts)
-        learners.samples[who] = learners.own.samples_in(who, dealt)
+        dealt = table.local_shards.deal(learners, counts)
+        table.samples[learners] = table.local_shards.samples_in(learners, dealt)
         return dealt
-    state.deck, dealt, learners.new = state.deck.deal(who, counts, learners.held)
-    learners.samples[who] = dealt.sums(state.samples[dealt.flat])
-    learners.busy = who
-    state.last_total = int(counts.sum())
+    state.deck, dealt, table.new_shards = state.deck.deal(learners, counts, table.held)
+    table.samples[learners] = dealt.sums(state.samples[dealt.values])
+    table.busy = learners
+    state.last_shards = int(counts.sum())
     return dealt
 
 
-def _problem(state: State, who: Ints) -> CycleProblem:
-    own = state.learners.own.counts[who] if state.federated else None
+def _problem(state: CycleState, learners: Ints) -> CycleProblem:
+    local = state.learners.local_shards.counts[learners] if state.federated else None
     if state.scheme.needs != "costs":
-        # Where costs are not known, what is held makes no difference to them.
-        return build_unmeasured_problem(state.task, who.size, 0, own)
-    held = 0 if state.federated else held_ahead(state, who)
-    known = state.learners.costs[:, :, who]
+        # Without costs, held shards make no difference.
+        return build_unmeasured_problem(state.task, learners.size, 0, local)
+    held = 0 if state.federated else held_ahead(state, learners)
+    costs = state.learners.costs[:, :, learners]
     return build_cycle_problem(
-        state.task, Estimates(*(Estimate(*cost) for cost in known)), held, own
+        state.task, Estimates(*(Estimate(*cost) for cost in costs)), held, local
     )
 
 
-def _predicted(problem: CycleProblem, plan: CyclePlan) -> Floats:
+def _predict_seconds(problem: CycleProblem, plan: CyclePlan) -> Floats:
     return plan.seconds(problem) if problem.has_costs else np.full(plan.shards.size, np.nan)
 
 

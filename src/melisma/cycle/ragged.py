@@ -10,14 +10,14 @@ Ints = NDArray[np.int64]
 BLOCK = 1 << 15
 
 
-class Rows(msgspec.Struct, frozen=True, eq=False):
+class RaggedArray(msgspec.Struct, frozen=True, eq=False):
     """How many numbers each row has, and all of them, one row behind the other."""
 
     counts: Ints
-    flat: Ints
+    values: Ints
 
     @classmethod
-    def of(cls, rows: Iterable[Ints]) -> "Rows":
+    def of(cls, rows: Iterable[Ints]) -> "RaggedArray":
         """From rows one by one."""
         parts = [np.asarray(row, dtype=np.int64) for row in rows]
         flat = np.concatenate(parts) if parts else np.empty(0, np.int64)
@@ -28,10 +28,10 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
 
     def __getitem__(self, place: int) -> Ints:
         end = int(self.counts[: place + 1].sum())
-        return self.flat[end - int(self.counts[place]) : end]
+        return self.values[end - int(self.counts[place]) : end]
 
     def __iter__(self) -> Iterator[Ints]:
-        return iter(np.split(self.flat, np.cumsum(self.counts)[:-1]) if len(self) else [])
+        return iter(np.split(self.values, np.cumsum(self.counts)[:-1]) if len(self) else [])
 
     @property
     def starts(self) -> Ints:
@@ -40,7 +40,7 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
         return starts
 
     @property
-    def places(self) -> Ints:
+    def row_ids(self) -> Ints:
         """For each number the row that it is in."""
         return np.repeat(np.arange(len(self)), self.counts)
 
@@ -50,18 +50,18 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
         sums: Ints = upto[self.starts + self.counts] - upto[self.starts]
         return sums
 
-    def some(self, places: Ints) -> "Rows":
+    def take(self, places: Ints) -> "RaggedArray":
         """These rows alone, in this order."""
         counts = self.counts[places]
-        return Rows(counts, self.flat[spans(self.starts[places], counts)])
+        return RaggedArray(counts, self.values[spans(self.starts[places], counts)])
 
-    def blocks(self) -> Iterator[tuple[slice, "Rows"]]:
+    def blocks(self) -> Iterator[tuple[slice, "RaggedArray"]]:
         """Some rows at a time, as `blocks` has them, and which they are."""
         upto = np.concatenate([[0], np.cumsum(self.counts)])
         for some in blocks(len(self)):
             counts = self.counts[some]
             first, last = upto[some.start], upto[some.start + counts.size]
-            yield some, Rows(counts, self.flat[first:last])
+            yield some, RaggedArray(counts, self.values[first:last])
 
 
 def spans(starts: Ints, counts: Ints) -> Ints:
@@ -76,4 +76,4 @@ def blocks(count: int) -> Iterator[slice]:
     return (slice(first, first + BLOCK) for first in range(0, count, BLOCK))
 
 
-NO_ROWS = Rows(np.empty(0, np.int64), np.empty(0, np.int64))
+NO_ROWS = RaggedArray(np.empty(0, np.int64), np.empty(0, np.int64))

@@ -1,183 +1,188 @@
-"""Work is given out, updates come in, and the cycle closes."""
+"""One training round: dispatch work, receive updates, close the cycle."""
 
 import numpy as np
 
 from melisma.cycle import commands, events
-from melisma.cycle.planning import deal, share
+from melisma.cycle.planning import deal, plan_cycle
 from melisma.cycle.ragged import Ints
-from melisma.cycle.state import Stage, State, Work
+from melisma.cycle.state import CycleState, Stage, WorkStatus
 from melisma.errors import InfeasibleError
 
 Commands = list[commands.Command]
 
-# Learners stop in time to be in by the deadline. What still comes later was mispredicted: by less
-# than this part of the deadline, or twice what was seen in the last cycles, but not without end.
-TAIL, MOST_TAIL = 0.1, 0.5
-# So many cycles in a row without an update end a run.
-EMPTY = 3
-# So many learners are named in a refusal.
-NAMED = 5
+# Learners stop in time to arrive by the deadline. Wait for mispredicted updates for this part of
+# the deadline, or for twice the recent lateness, up to the second part.
+MIN_TAIL_FRACTION, MAX_TAIL_FRACTION = 0.1, 0.5
+# End the run after this many cycles in a row without an update.
+MAX_EMPTY_CYCLES = 3
+# Name at most this many learners in an error.
+MAX_NAMES = 5
 
 
-def dispatched(state: State, at_s: float) -> Commands:
-    """The work of this cycle, by the scheme; a plan that cannot be found ends the run."""
+def dispatch(state: CycleState, at_s: float) -> Commands:
+    """Plan the cycle, deal shards and send out the work."""
     try:
-        shared = share(state)
+        planned = plan_cycle(state)
     except InfeasibleError as error:
-        return _no_plan(state, f"{error}{_names(state, error)}")
+        return reject_plan(state, f"{error}{format_names(state, error)}")
     learners = state.learners
-    busy = (shared.plan.shards > 0) & (shared.plan.updates > 0)
-    who, counts = shared.learners[busy], shared.plan.shards[busy]
-    if not who.size:
-        return emptied(state, "the plan gives nobody a shard and a pass")
-    shards = deal(state, who, counts)
-    learners.work[who], learners.attempts[who] = Work.GIVEN, 1
-    learners.shards[who], learners.passes[who] = counts, shared.plan.updates[busy]
-    state.stage, state.began_s = Stage.TRAINING, at_s
-    tail_s = _tail_s(state)
-    state.limit_s = state.deadline_s + tail_s
-    state.late_s /= 2
-    names = ", ".join(learners.names[learner] for learner in shared.left_out)
+    busy = (planned.plan.shards > 0) & (planned.plan.updates > 0)
+    assigned, counts = planned.learners[busy], planned.plan.shards[busy]
+    if not assigned.size:
+        return record_empty_cycle(state, "the plan gives no learner a shard and a pass")
+    shards = deal(state, assigned, counts)
+    learners.work[assigned], learners.attempts[assigned] = WorkStatus.ASSIGNED, 1
+    learners.shards[assigned], learners.passes[assigned] = counts, planned.plan.updates[busy]
+    tail_s = start_round(state, at_s)
+    names = ", ".join(learners.names[learner] for learner in planned.left_out)
+    too_slow = f"; {names} cannot meet the deadline" if names else ""
     return [
-        *_measured_anew(state, shared.left_out),
+        *benchmark_left_out(state, planned.left_out),
         commands.Dispatch(
-            reason=f"scheme {state.scheme.name}" + (f"; {names} cannot make it" if names else ""),
-            learners=who,
+            reason=f"scheme {state.scheme.name}{too_slow}",
+            learners=assigned,
             cycle=state.cycle,
-            attempts=learners.attempts[who].copy(),
+            attempts=learners.attempts[assigned].copy(),
             shards=shards,
-            passes=learners.passes[who].copy(),
+            passes=learners.passes[assigned].copy(),
             seconds_left=state.task.deadline_s,
             tail_s=tail_s,
-            predicted_s=shared.predicted_s[busy],
+            predicted_s=planned.predicted_s[busy],
         ),
         *wake(state),
     ]
 
 
-def _tail_s(state: State) -> float:
+def start_round(state: CycleState, at_s: float) -> float:
+    """Set the limits of the round and return its tail in seconds."""
     deadline_s = state.task.deadline_s
-    return min(max(TAIL * deadline_s, 2 * state.late_s), MOST_TAIL * deadline_s)
+    tail_s = max(MIN_TAIL_FRACTION * deadline_s, 2 * state.recent_lateness_s)
+    tail_s = min(tail_s, MAX_TAIL_FRACTION * deadline_s)
+    state.stage, state.began_s = Stage.TRAINING, at_s
+    state.limit_s = state.deadline_s + tail_s
+    state.recent_lateness_s /= 2
+    return tail_s
 
 
-def _no_plan(state: State, why: str) -> Commands:
-    """Before training the run is refused; later it may go on, with what is measured anew."""
+def reject_plan(state: CycleState, reason: str) -> Commands:
+    """Fail the run in its first cycle; later, record an empty cycle and measure again."""
     if state.cycle == 1:
-        return finish(state, "failed", why)
+        return finish(state, "failed", reason)
     state.learners.costs[:] = np.nan
-    return emptied(state, why)
+    return record_empty_cycle(state, reason)
 
 
-def _names(state: State, error: InfeasibleError) -> str:
-    """Schemes know learners by number only."""
-    named = ", ".join(state.learners.names[learner] for learner in error.learners[:NAMED])
-    more = ", ..." * (len(error.learners) > NAMED)
-    return f" ({named}{more})" if named else ""
+def format_names(state: CycleState, error: InfeasibleError) -> str:
+    """Return the names of the learners of an error; schemes know learners by number only."""
+    names = ", ".join(state.learners.names[learner] for learner in error.learners[:MAX_NAMES])
+    more = ", ..." * (len(error.learners) > MAX_NAMES)
+    return f" ({names}{more})" if names else ""
 
 
-def _measured_anew(state: State, learners: tuple[int, ...]) -> Commands:
-    """Who is left out has no cycle that would tell when it can do more."""
+def benchmark_left_out(state: CycleState, learners: tuple[int, ...]) -> Commands:
+    """Measure learners without work again: no update will show that they have become faster."""
     if not learners:
         return []
     return [
         commands.Benchmark(
-            reason="there is no work for them, and they may be able to do more by the next cycle",
+            reason="left out of this cycle; they may be fast enough for the next",
             learners=np.array(learners),
             seconds=state.task.deadline_s,
         )
     ]
 
 
-def progress(state: State, event: events.ProgressReported) -> Commands:
-    """Visits so far of those at work."""
+def on_progress(state: CycleState, event: events.ProgressReported) -> Commands:
+    """Store the visits made so far by learners at work."""
     if event.cycle == state.cycle:
-        at_work = state.learners.work[event.learners] == Work.GIVEN
+        at_work = state.learners.work[event.learners] == WorkStatus.ASSIGNED
         state.learners.visits[event.learners[at_work]] = event.visits[at_work]
     return []
 
 
-def updates(state: State, event: events.UpdatesReceived) -> Commands:
-    """Each assignment counts once, while its cycle is open."""
-    learners, who = state.learners, event.learners
-    awaited = state.expects(who, event.cycle, event.attempts)
-    taken = who[awaited]
-    learners.work[taken] = Work.DROPPED if event.refused else Work.TAKEN
-    learners.visits[taken] = 0 if event.refused else event.visits[awaited]
-    state.refused = event.refused or state.refused
+def on_updates(state: CycleState, event: events.UpdatesReceived) -> Commands:
+    """Count each assignment's update once while its cycle is open; withdraw all others."""
+    learners = state.learners
+    awaited = state.expects(event.learners, event.cycle, event.attempts)
+    received, attempts = event.learners[awaited], event.attempts[awaited]
+    learners.work[received] = WorkStatus.DROPPED if event.refused else WorkStatus.RECEIVED
+    learners.visits[received] = 0 if event.refused else event.visits[awaited]
+    state.refusal = event.refused or state.refusal
     if not state.federated:
-        learners.hold(taken[learners.visits[taken] > 0])
-    said: Commands = []
+        learners.mark_held(received[learners.visits[received] > 0])
+    replies: Commands = []
     if not awaited.all():
-        why = "it was counted before, or its cycle is closed"
-        said.append(withdraw(who[~awaited], event.cycle, event.attempts[~awaited], why))
+        reason = "the update was already counted, or its cycle is closed"
+        others = ~awaited
+        replies += [withdraw(event.learners[others], event.cycle, event.attempts[others], reason)]
     if event.refused:
-        said.append(withdraw(taken, event.cycle, event.attempts[awaited], event.refused))
-    if taken.size:
-        state.late_s = max(state.late_s, event.at_s - state.deadline_s)
-        said += closed_if_all_in(state)
-    return said
+        replies += [withdraw(received, event.cycle, attempts, event.refused)]
+    if received.size:
+        lateness_s = event.at_s - state.deadline_s
+        state.recent_lateness_s = max(state.recent_lateness_s, lateness_s)
+        replies += close_if_complete(state)
+    return replies
 
 
-def closed_if_all_in(state: State) -> Commands:
-    """Nobody is waited for."""
-    if state.stage is Stage.TRAINING and not state.learners.of(Work.GIVEN).size:
-        return closed(state)
-    return []
+def close_if_complete(state: CycleState) -> Commands:
+    """Close the cycle if no update is awaited."""
+    waiting = state.learners.having(WorkStatus.ASSIGNED).size
+    return close_cycle(state) if state.stage is Stage.TRAINING and not waiting else []
 
 
-def closed(state: State) -> Commands:
-    """What came is averaged."""
-    late = withdrawn(state, "the deadline has passed, and the predicted tail")
-    taken = state.learners.of(Work.TAKEN)
-    if not state.learners.weights(taken).any():
-        return [*late, *emptied(state, state.refused or "nobody handed in anything")]
-    state.empty = 0
-    why = "the deadline has passed" if late else "all are in"
-    return [*late, aggregate(state, taken, why)]
+def close_cycle(state: CycleState) -> Commands:
+    """Withdraw open work and aggregate the updates that were received."""
+    withdrawn = withdraw_open_work(state, "the deadline and the predicted tail have passed")
+    received = state.learners.having(WorkStatus.RECEIVED)
+    if not state.learners.weights(received).any():
+        return [*withdrawn, *record_empty_cycle(state, state.refusal or "no update was received")]
+    state.empty_cycles = 0
+    reason = "the deadline has passed" if withdrawn else "all updates are in"
+    return [*withdrawn, aggregate(state, received, reason)]
 
 
-def emptied(state: State, why: str) -> Commands:
-    """The parameters stay as they are."""
-    state.empty, state.why = state.empty + 1, why
-    if state.empty >= EMPTY:
-        said = f"{EMPTY} cycles in a row were empty; cycle {state.cycle}: {why}"
-        return finish(state, "failed", said)
-    return [aggregate(state, np.empty(0, np.int64), f"empty: {why}")]
+def record_empty_cycle(state: CycleState, reason: str) -> Commands:
+    """Keep the parameters as they are; fail the run after `MAX_EMPTY_CYCLES` in a row."""
+    state.empty_cycles, state.empty_reason = state.empty_cycles + 1, reason
+    if state.empty_cycles >= MAX_EMPTY_CYCLES:
+        problem = f"{MAX_EMPTY_CYCLES} cycles in a row were empty; cycle {state.cycle}: {reason}"
+        return finish(state, "failed", problem)
+    return [aggregate(state, np.empty(0, np.int64), f"empty: {reason}")]
 
 
-def aggregate(state: State, taken: Ints, why: str) -> commands.Aggregate:
-    """The mean of updates that weigh something."""
+def aggregate(state: CycleState, received: Ints, reason: str) -> commands.Aggregate:
+    """Average the updates whose weight is positive."""
     state.stage = Stage.AGGREGATING
-    weights = state.learners.weights(taken)
+    weights = state.learners.weights(received)
     counted = weights > 0
     return commands.Aggregate(
-        reason=why,
+        reason=reason,
         cycle=state.cycle,
-        learners=taken[counted],
-        attempts=state.learners.attempts[taken][counted],
+        learners=received[counted],
+        attempts=state.learners.attempts[received][counted],
         weights=weights[counted],
     )
 
 
-def withdrawn(state: State, reason: str) -> Commands:
-    """All work that is still under way, taken back."""
-    late = state.learners.of(Work.GIVEN)
-    state.learners.work[late] = Work.DROPPED
-    attempts = state.learners.attempts[late]
-    return [withdraw(late, state.cycle, attempts, reason)] if late.size else []
+def withdraw_open_work(state: CycleState, reason: str) -> Commands:
+    """Drop and withdraw every assignment whose update is still awaited."""
+    learners = state.learners.having(WorkStatus.ASSIGNED)
+    state.learners.work[learners] = WorkStatus.DROPPED
+    attempts = state.learners.attempts[learners]
+    return [withdraw(learners, state.cycle, attempts, reason)] if learners.size else []
 
 
-def withdraw(who: Ints, cycle: int, attempts: Ints, reason: str) -> commands.Withdraw:
-    """Work taken back, for a reason."""
-    return commands.Withdraw(reason=reason, learners=who, cycle=cycle, attempts=attempts)
+def withdraw(learners: Ints, cycle: int, attempts: Ints, reason: str) -> commands.Withdraw:
+    """Withdraw assignments."""
+    return commands.Withdraw(reason=reason, learners=learners, cycle=cycle, attempts=attempts)
 
 
-def wake(state: State) -> Commands:
-    """The stage is over by its limit."""
-    return [commands.Wake(reason=f"{state.stage} goes on no longer", at_s=state.limit_s)]
+def wake(state: CycleState) -> Commands:
+    """Request `TimeReached` at the time limit of the stage."""
+    return [commands.Wake(reason=f"time limit of {state.stage}", at_s=state.limit_s)]
 
 
-def finish(state: State, outcome: commands.Outcome, reason: str) -> Commands:
-    """It is over."""
+def finish(state: CycleState, outcome: commands.Outcome, reason: str) -> Commands:
+    """Finish the run."""
     state.stage = Stage.FINISHED
     return [commands.Finish(reason=reason, outcome=outcome)]

@@ -1,4 +1,4 @@
-"""What the cycle machine knows: arrays indexed by learner number, and where the cycle stands."""
+"""The state of a cycle machine: columns indexed by learner number, and the stage of the cycle."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -8,69 +8,68 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.allocation.schemes import Scheme, get_scheme
-from melisma.cycle.cache_index import NOTHING_HELD, Holdings
+from melisma.cycle.cache_index import EMPTY_CACHE, CacheIndex
 from melisma.cycle.dealing import Deck
 from melisma.cycle.events import COSTS, PARTS, Floats, TaskSubmitted
-from melisma.cycle.local_shards import Own
-from melisma.cycle.ragged import NO_ROWS, Ints, Rows
-from melisma.fleet.fleet_file import Tells
+from melisma.cycle.local_shards import LocalShards
+from melisma.cycle.ragged import NO_ROWS, Ints, RaggedArray
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
 
-COUNTS = ("tells", "work", "attempts", "shards", "passes", "samples", "visits")
-# What learners let out before their update, from the least.
-LETS_OUT: tuple[Tells, ...] = ("nothing", "bounds", "costs")
-
 Bools = NDArray[np.bool_]
+COUNT_COLUMNS = ("discloses", "work", "attempts", "shards", "passes", "samples", "visits")
 
 
 class Stage(StrEnum):
-    """Where a task stands."""
+    """The stage of a run."""
 
-    GATHERING = "gathering"  # learners join
-    MEASURING = "measuring"  # they measure themselves
-    ASKING = "asking"  # they say what they would take
-    PROBING = "probing"  # nobody would take any: by which deadline would somebody?
+    JOINING = "joining"  # wait for all expected learners
+    COLLECTING = "collecting"  # learners report costs or bounds
+    PROBING = "probing"  # no learner can meet the deadline: search for one that works
     TRAINING = "training"
     AGGREGATING = "aggregating"
     EVALUATING = "evaluating"
     FINISHED = "finished"
 
 
-class Work(IntEnum):
-    """How the assignment of a learner in this cycle stands."""
+# Stages in which learners are asked for costs or bounds.
+COLLECTING_STAGES = (Stage.COLLECTING, Stage.PROBING)
+
+
+class WorkStatus(IntEnum):
+    """The status of a learner's assignment in this cycle."""
 
     NONE = 0
-    GIVEN = 1
-    TAKEN = 2  # its update counts
+    ASSIGNED = 1
+    RECEIVED = 2  # its update counts
     DROPPED = 3
 
 
 @dataclass(eq=False)
-class Learners:
-    """One column for each thing known of learners; a number that never joined is absent."""
+class LearnerTable:
+    """One column for each fact about learners; a number that never joined is not present."""
 
     present: Bools
-    silent: Bools  # did not answer when asked last, and are not waited for
-    costs: Floats  # of COSTS by of PARTS by learners; NaN where not reported
-    bounds: Ints  # reported for this cycle, -1 where not
-    work: Ints
+    silent: Bools  # left the last request unanswered; not waited for
+    costs: Floats  # COSTS by PARTS by learners; NaN where not reported
+    bounds: Ints  # reported for this cycle; -1 where not
+    work: Ints  # WorkStatus
     attempts: Ints
     shards: Ints
     passes: Ints
     samples: Ints
     visits: Ints
-    tells: Ints  # of LETS_OUT
+    discloses: Ints  # position in DISCLOSURE
     names: list[str] = field(default_factory=list)
-    own: Own = field(default_factory=Own)
-    held: Holdings = NOTHING_HELD  # (place in the deck, learner), as far as updates show
-    busy: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # in this cycle
-    new: Rows = NO_ROWS  # to them, of what they were dealt, as places in the deck
+    local_shards: LocalShards = field(default_factory=LocalShards)
+    held: CacheIndex = EMPTY_CACHE  # (position in the deck, learner), as shown by updates
+    busy: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # learners of `new_shards`
+    new_shards: RaggedArray = NO_ROWS  # dealt but not held before, by position in the deck
 
     @classmethod
-    def empty(cls, count: int) -> "Learners":
-        """So many who have not joined yet."""
-        counts: dict[str, Any] = {name: np.zeros(count, np.int64) for name in COUNTS}
+    def empty(cls, count: int) -> "LearnerTable":
+        """Return columns for `count` learners that have not joined."""
+        counts: dict[str, Any] = {name: np.zeros(count, np.int64) for name in COUNT_COLUMNS}
         return cls(
             present=np.zeros(count, np.bool_),
             silent=np.zeros(count, np.bool_),
@@ -81,78 +80,78 @@ class Learners:
         )
 
     def make_room(self, count: int) -> None:
-        """Columns for so many learners, at least."""
+        """Grow the columns to at least `count` learners."""
         missing = count - self.present.size
         if missing <= 0:
             return
-        new = Learners.empty(missing)
-        for name in ("present", "silent", "costs", "bounds", *COUNTS):
-            both = [getattr(self, name), getattr(new, name)]
-            setattr(self, name, np.concatenate(both, axis=-1))
+        new = LearnerTable.empty(missing)
+        for name in ("present", "silent", "costs", "bounds", *COUNT_COLUMNS):
+            columns = [getattr(self, name), getattr(new, name)]
+            setattr(self, name, np.concatenate(columns, axis=-1))
         self.names += new.names
 
-    def of(self, work: Work) -> Ints:
-        """Those whose assignment stands so."""
-        return np.flatnonzero(self.work == work)
+    def having(self, status: WorkStatus) -> Ints:
+        """Return the learners whose assignment has this status."""
+        return np.flatnonzero(self.work == status)
 
-    def hold(self, learners: Ints) -> None:
-        """Who trained on shards that it was dealt has them."""
-        places = np.flatnonzero(np.isin(self.busy, learners))
-        new = self.new.some(places)
-        self.held = self.held.plus(new.flat, self.busy[places][new.places])
+    def mark_held(self, learners: Ints) -> None:
+        """Record that learners hold the shards that they were dealt in this cycle."""
+        rows = np.flatnonzero(np.isin(self.busy, learners))
+        new = self.new_shards.take(rows)
+        self.held = self.held.plus(new.values, self.busy[rows][new.row_ids])
 
-    def planned(self, learners: Ints) -> Ints:
-        """Samples that they were to visit in this cycle."""
+    def planned_visits(self, learners: Ints) -> Ints:
+        """Return the visits assigned in this cycle: samples times passes."""
         return self.samples[learners] * self.passes[learners]
 
     def weights(self, learners: Ints) -> Floats:
-        """Samples given, less where not all visits were made."""
-        planned = self.planned(learners)
+        """Return the weights of updates: samples * visits done / visits planned."""
+        planned = self.planned_visits(learners)
         done = np.minimum(self.visits[learners], planned)
         return self.samples[learners] * done / np.maximum(planned, 1)
 
 
 @dataclass(eq=False)
-class State:
-    """One task on its learners."""
+class CycleState:
+    """The state of one run."""
 
     run: str
     task: Task
     scheme: Scheme
-    samples: Ints
+    samples: Ints  # of each shard of the orchestrator
     deck: Deck
-    learners: Learners
-    expected: int
-    stage: Stage = Stage.GATHERING
+    learners: LearnerTable
+    expected: int  # learners to wait for before the first cycle
+    stage: Stage = Stage.JOINING
     cycle: int = 0
-    began_s: float = 0.0
-    limit_s: float = np.inf
-    asked_s: float = 0.0  # when learners were asked what they can do
-    unanswered: int = 0  # times in a row that nobody answered
-    late_s: float = 0.0  # how late updates came of late
-    refused: str = ""  # what was wrong with an update of this cycle
-    last_total: int = 0  # shards dealt in the last cycle
-    empty: int = 0  # cycles in a row without an update
-    why: str = ""  # the last of them was empty
-    probe: tuple[float, float] = (0.0, np.inf)  # deadlines too short, and long enough
+    began_s: float = 0.0  # when work was dispatched
+    limit_s: float = np.inf  # when the stage ends at the latest
+    asked_s: float = 0.0  # when learners were last asked for costs or bounds
+    unanswered_requests: int = 0  # in a row
+    recent_lateness_s: float = 0.0  # of updates after the deadline, halved each cycle
+    refusal: str = ""  # why the latest refused update of this cycle was refused
+    last_shards: int = 0  # dealt in the last cycle
+    empty_cycles: int = 0  # in a row
+    empty_reason: str = ""  # of the latest empty cycle
+    probe_range_s: tuple[float, float] = (0.0, np.inf)  # longest infeasible, shortest feasible
 
     @classmethod
-    def of(cls, event: TaskSubmitted) -> "State":
-        """The state before anybody has joined."""
+    def of(cls, event: TaskSubmitted) -> "CycleState":
+        """Return the state before any learner has joined."""
         task = event.task
         return cls(
             run=event.run,
             task=task,
             scheme=get_scheme(task.scheme),
             samples=event.samples,
-            deck=Deck.shuffled(event.samples.size, generator(task.seed, "shards")),
-            learners=Learners.empty(event.learners),
+            deck=Deck.shuffle(event.samples.size, generator(task.seed, "shards")),
+            learners=LearnerTable.empty(event.learners),
             expected=event.learners,
         )
 
     @property
     def federated(self) -> bool:
-        """Whether data stays where it is."""
+        """Whether the training data stays on the learners."""
         return self.task.mode == "federated"
 
     @property
@@ -161,9 +160,9 @@ class State:
         return self.began_s + self.task.deadline_s
 
     def expects(self, learners: Ints, cycle: int, attempts: Ints) -> Bools:
-        """Whose update of that cycle and attempt would count if it came now."""
+        """Return for each assignment whether its update would count now."""
         if self.stage is not Stage.TRAINING or cycle != self.cycle:
             return np.zeros(learners.size, np.bool_)
-        at_work = self.learners.work[learners] == Work.GIVEN
+        at_work = self.learners.work[learners] == WorkStatus.ASSIGNED
         awaited: Bools = at_work & (self.learners.attempts[learners] == attempts)
         return awaited

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from melisma.errors import SettingError
 from melisma.fleet.availability import Availability, Changes
 from melisma.fleet.channel import Floats, Ints
-from melisma.fleet.fleet_file import Tells
+from melisma.fleet.fleet_file import Disclosure
 from melisma.fleet.states import StateCosts, drawn, states_in
 from melisma.fleet.task import Task
 
@@ -24,7 +24,7 @@ class Fleet:
 
     `states`, `compute_left` and `bandwidth_left` are learners by states: how likely each state is,
     and what share of compute and bandwidth it leaves. `sample_j` and `byte_j` are joules for a
-    sample trained once and for a byte sent or received. `tells` is the most that each lets out
+    sample trained once and for a byte sent or received. `discloses` is the most that each lets out
     before its update.
     """
 
@@ -47,7 +47,7 @@ class Fleet:
     budget: float
     seed: int
     core_ops_per_s: float
-    tells: tuple[Tells, ...]
+    discloses: tuple[Disclosure, ...]
 
     @property
     def learners(self) -> int:

@@ -21,13 +21,13 @@ from melisma.fleet.fleet import Fleet
 from melisma.fleet.fleet_file import (
     AvailabilityTable,
     Cell,
+    Disclosure,
     FleetFile,
     FleetTable,
     Group,
     Hardware,
     Learner,
     Price,
-    Tells,
 )
 from melisma.fleet.profiles import PROFILES, Profile
 from melisma.fleet.rng import generator
@@ -45,7 +45,7 @@ class _Part:
     """Learners of one table of the file."""
 
     names: list[str]
-    tells: Tells
+    discloses: Disclosure
     columns: dict[str, Floats]
     states: list[Floats]
 
@@ -88,7 +88,7 @@ def muster(table: FleetTable, learners: int | None = None) -> Fleet:
         budget=table.budget,
         seed=table.seed,
         core_ops_per_s=table.core_ops_per_s or CORE_OPS_PER_S,
-        tells=tuple(tells for part in parts for tells in [part.tells] * len(part.names)),
+        discloses=tuple(tells for part in parts for tells in [part.discloses] * len(part.names)),
     )
 
 
@@ -129,7 +129,7 @@ def _single(learner: Learner, count: int, table: FleetTable) -> _Part:
     columns["price"] = np.full(count, learner.price)
     rows = [(s.probability, s.compute, s.bandwidth) for s in learner.state] or [(1.0, 1.0, 1.0)]
     states = [np.tile(np.array(column), (count, 1)) for column in zip(*rows, strict=True)]
-    return _Part(names, learner.tells, columns, states)
+    return _Part(names, learner.discloses, columns, states)
 
 
 def _group(group: Group, number: int, table: FleetTable) -> _Part:
@@ -153,7 +153,7 @@ def _group(group: Group, number: int, table: FleetTable) -> _Part:
         columns[key] = columns[key] * spread(key)
     columns["price"] = _price(group, drawn("price"))
     return _Part(
-        _numbered(name, count), group.tells, columns, _group_states(group, drawn("states"))
+        _numbered(name, count), group.discloses, columns, _group_states(group, drawn("states"))
     )
 
 

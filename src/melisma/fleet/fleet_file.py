@@ -12,7 +12,14 @@ from melisma.fleet.task import Least, LeastCount, Positive, Seed, Table, check_n
 Probability = Annotated[float, Meta(ge=0, le=1)]
 SPEEDS = ("compute", "train_s", "samples_per_s", "clock_hz")
 # The most that a learner lets out of itself before its update.
-Tells = Literal["nothing", "bounds", "costs"]
+Disclosure = Literal["nothing", "bounds", "costs"]
+# What a scheme may learn from a learner before its update, from the least to the most, in words.
+DISCLOSURE = {
+    "nothing": "nothing",
+    "bounds": "number of shards wanted",
+    "costs": "train_s, ship_s and fixed_s, each with its spread",
+    "radio": "slope_s, base_s and threshold of a gradient, apply_s, and the rates of its link",
+}
 # More would not fit into memory.
 MOST_LEARNERS = 10_000_000
 Members = Annotated[int, Meta(ge=1, le=MOST_LEARNERS)]
@@ -73,7 +80,7 @@ class Hardware(Table, frozen=True, kw_only=True):
     threshold: LeastCount = 0
     energy: Energy = Energy()
     availability: AvailabilityTable = AvailabilityTable()
-    tells: Tells = "costs"
+    discloses: Disclosure = "costs"
 
     def __post_init__(self) -> None:
         """One way to say the speed, and a profile that exists."""

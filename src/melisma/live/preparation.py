@@ -19,7 +19,7 @@ from melisma.learning.loaded_task import gathered
 from melisma.learning.trainer import Trainer
 from melisma.learning.trainers import one_thread
 from melisma.live.orchestrator.run_spec import RunSpec
-from melisma.runs.folder import made
+from melisma.runs.folder import create_run_folder
 
 # Samples that tell how fast this machine is.
 TIMING_SAMPLES = 500
@@ -83,7 +83,7 @@ def prepare(
         data.train,
         fleet,
         tuple(shares.tolist()),
-        made(folder or Path("runs") / re.sub(r"[^\w.-]", "-", f"{task.name}-{run}")),
+        create_run_folder(folder or Path("runs") / re.sub(r"[^\w.-]", "-", f"{task.name}-{run}")),
         material.path,
     )
 

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from melisma.cycle.events import PHASES
 from melisma.errors import MalformedError
-from melisma.fleet.fleet_file import Tells
+from melisma.fleet.fleet_file import Disclosure
 from melisma.fleet.task import Task
 
 # The parameters that a learner measures itself with.
@@ -50,7 +50,7 @@ class JoinRequest(msgspec.Struct, frozen=True):
     """A learner is ready; in federated learning with the samples of each shard that it has."""
 
     learner: NonNegativeInt
-    discloses: Tells
+    discloses: Disclosure
     local_samples: tuple[NonNegativeInt, ...] = ()
 
 

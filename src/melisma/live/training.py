@@ -187,7 +187,7 @@ def _learner_settings(prepared: PreparedRun, address: str, token: str) -> list[L
                 orchestrator=address,
                 token=token,
                 cache=str(prepared.folder / "devices" / f"{number}-cache"),
-                discloses=fleet.tells[number],
+                discloses=fleet.discloses[number],
                 device=emulated,
                 module_path=prepared.module_path,
                 local_data=str(_local_data_folder(prepared, number)) if federated else None,

@@ -9,7 +9,7 @@ from melisma.runs.report import TRACE
 from melisma.runs.trace import Step, line
 
 
-def made(folder: str | Path) -> Path:
+def create_run_folder(folder: str | Path) -> Path:
     """A folder of the run's own: nothing is written over."""
     folder = Path(folder)
     try:
@@ -21,7 +21,7 @@ def made(folder: str | Path) -> Path:
     return folder.resolve()
 
 
-def written(path: Path, content: bytes) -> None:
+def write_atomic(path: Path, content: bytes) -> None:
     """Write a file so that a kill leaves the old one, or the new one whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")

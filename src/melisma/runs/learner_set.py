@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from melisma.cycle.ragged import Ints
 
 
-class Crowd(Collection[int]):
+class LearnerSet(Collection[int]):
     """Some of the learners, by number."""
 
     def __init__(self) -> None:
@@ -23,8 +23,8 @@ class Crowd(Collection[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(self.numbers.tolist())
 
-    def __sub__(self, other: "Crowd") -> "Crowd":
-        rest = Crowd()
+    def __sub__(self, other: "LearnerSet") -> "LearnerSet":
+        rest = LearnerSet()
         rest._marks = self._marks & ~other.marks(self._marks.size)
         return rest
 

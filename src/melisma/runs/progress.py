@@ -17,11 +17,11 @@ from melisma.cycle.ragged import Ints
 from melisma.errors import DataError
 from melisma.fleet.task import Task
 from melisma.runs.assignments import NO_WORK, STATUSES, Assignments, Names, Status
-from melisma.runs.learner_set import Crowd
+from melisma.runs.learner_set import LearnerSet
 from melisma.runs.report import Cycle, Report
-from melisma.runs.shard_sizes import Contents
+from melisma.runs.shard_sizes import ShardSizes
 from melisma.runs.trace import Step
-from melisma.runs.usage import UNKNOWN, Tariff
+from melisma.runs.usage import UNKNOWN, UsageRates
 
 Named = events.UpdatesReceived | commands.Dispatch | commands.Withdraw | commands.Aggregate
 
@@ -29,7 +29,7 @@ Named = events.UpdatesReceived | commands.Dispatch | commands.Withdraw | command
 TAKEN = (STATUSES.index("in"), STATUSES.index("refused"))
 
 
-class Story:
+class RunProgress:
     """What is known so far; `hear` one step after another."""
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class Story:
         self.outcome: commands.Outcome | Literal["under way"] = "under way"
         self.reason = ""
         self.names = np.empty(0, np.object_)
-        self.joined, self.gone, self.measuring = Crowd(), Crowd(), Crowd()
+        self.joined, self.gone, self.measuring = LearnerSet(), LearnerSet(), LearnerSet()
         self.asked = 0  # the cycle for which learners were last asked what they would take
         self._submitted: events.TaskSubmitted | None = None
         self._tariff = UNKNOWN
-        self._contents = Contents(np.empty(0, np.int64))
+        self._contents = ShardSizes(np.empty(0, np.int64))
         self._reasons, self._places = [""], {"": 0}
         self._why_gone = np.empty(0, np.int32)
         self._cycles: dict[int, Cycle] = {}
@@ -87,7 +87,7 @@ class Story:
             reason=self.reason,
         )
 
-    def hear(self, step: Step) -> None:
+    def apply(self, step: Step) -> None:
         """One more step."""
         if self.outcome != "under way":
             return
@@ -99,7 +99,7 @@ class Story:
 
     def _submit(self, event: events.TaskSubmitted) -> None:
         self._submitted = event
-        self._tariff, self._contents = Tariff.of(event), Contents(event.samples)
+        self._tariff, self._contents = UsageRates.of(event), ShardSizes(event.samples)
         self._make_room(len(event.names) or event.learners)
         self.names[: len(event.names)] = event.names
 
@@ -115,8 +115,8 @@ class Story:
         self.names[event.learners] = event.names
         self.joined.add(event.learners)
         self.gone.discard(event.learners)
-        if len(event.own):
-            self._contents.add(event.learners, event.own)
+        if len(event.local_data):
+            self._contents.add(event.learners, event.local_data)
 
     def _leave(self, event: events.LearnersLeft) -> None:
         self._make_room(int(event.learners.max(initial=-1)) + 1)
@@ -261,26 +261,26 @@ def _number(value: float | None) -> float:
     return nan if value is None else value
 
 
-def _nothing(story: Story, said: Any) -> None:
+def _nothing(story: RunProgress, said: Any) -> None:
     """Nothing that is told."""
 
 
-HEARD: dict[type, Callable[[Story, Any], None]] = {
-    events.TaskSubmitted: Story._submit,
-    events.LearnersJoined: Story._join,
-    events.LearnersLeft: Story._leave,
-    events.EstimatesReported: Story._told,
-    events.BoundsReported: Story._told,
-    events.ProgressReported: Story._progress,
-    events.UpdatesReceived: Story._update,
-    events.Aggregated: Story._aggregated,
-    events.Evaluated: Story._evaluated,
+HEARD: dict[type, Callable[[RunProgress, Any], None]] = {
+    events.TaskSubmitted: RunProgress._submit,
+    events.LearnersJoined: RunProgress._join,
+    events.LearnersLeft: RunProgress._leave,
+    events.EstimatesReported: RunProgress._told,
+    events.BoundsReported: RunProgress._told,
+    events.ProgressReported: RunProgress._progress,
+    events.UpdatesReceived: RunProgress._update,
+    events.Aggregated: RunProgress._aggregated,
+    events.Evaluated: RunProgress._evaluated,
 }
-SAID: dict[type, Callable[[Story, Any], None]] = {
-    commands.Benchmark: Story._measure,
-    commands.AskBound: Story._measure,
-    commands.Dispatch: Story._dispatch,
-    commands.Withdraw: Story._withdraw,
-    commands.Aggregate: Story._aggregate,
-    commands.Finish: Story._finish,
+SAID: dict[type, Callable[[RunProgress, Any], None]] = {
+    commands.Benchmark: RunProgress._measure,
+    commands.AskBound: RunProgress._measure,
+    commands.Dispatch: RunProgress._dispatch,
+    commands.Withdraw: RunProgress._withdraw,
+    commands.Aggregate: RunProgress._aggregate,
+    commands.Finish: RunProgress._finish,
 }

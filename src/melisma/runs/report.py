@@ -20,9 +20,9 @@ from melisma.cycle.events import Floats
 from melisma.fleet.task import Task
 from melisma.learning import metrics
 from melisma.runs.assignments import NO_WORK, STATUSES, Assignment, Assignments, Status
-from melisma.runs.totals import Totals
+from melisma.runs.totals import LearnerTotals
 from melisma.runs.trace import Step
-from melisma.runs.usage import UNKNOWN, Tariff
+from melisma.runs.usage import UNKNOWN, UsageRates
 
 if TYPE_CHECKING:
     from melisma.runs.svg import Picture
@@ -51,7 +51,7 @@ class Cycle:
     loss: float = nan
     accuracy: float = nan
     evaluated_s: float = nan
-    tariff: Tariff = field(default=UNKNOWN, repr=False, compare=False)
+    tariff: UsageRates = field(default=UNKNOWN, repr=False, compare=False)
 
     @property
     def empty(self) -> bool:
@@ -173,11 +173,11 @@ class Report:
     @classmethod
     def of(cls, steps: Iterable[Step]) -> "Report":
         """The report of a trace, whole or not; `DataError` if it has no task."""
-        from melisma.runs.progress import Story
+        from melisma.runs.progress import RunProgress
 
-        story, trace = Story(), tuple(steps)
+        story, trace = RunProgress(), tuple(steps)
         for step in trace:
-            story.hear(step)
+            story.apply(step)
         return replace(story.report(), trace=trace)
 
     @property
@@ -272,9 +272,9 @@ class Report:
         return self._last("loss")
 
     @cached_property
-    def learners(self) -> Totals:
+    def learners(self) -> LearnerTotals:
         """Who did what, in the order of learners; those who never joined have no name."""
-        return Totals.of(self.names, [each.assignments for each in self.cycles])
+        return LearnerTotals.of(self.names, [each.assignments for each in self.cycles])
 
     def seconds_to(self, accuracy: float) -> float:
         """From the beginning until a model was found to be that good, NaN if none was."""
@@ -350,7 +350,7 @@ def _plain(value: Any, left_out: tuple[str, ...]) -> Any:
     """A record with its figures, down to what JSON knows."""
     if isinstance(value, float):
         return value if isfinite(value) else None
-    if isinstance(value, tuple | Assignments | Totals):
+    if isinstance(value, tuple | Assignments | LearnerTotals):
         return [_plain(each, left_out) for each in value]
     if isinstance(value, Path):
         return str(value)

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from melisma.cycle.ragged import Ints, Rows, spans
+from melisma.cycle.ragged import Ints, RaggedArray, spans
 
 
-class Contents:
+class ShardSizes:
     """Shards go by number: of all those of the orchestrator, or of those on each device."""
 
     def __init__(self, central: Ints) -> None:
@@ -13,7 +13,7 @@ class Contents:
         self._starts = np.zeros(0, np.int64)
         self._counts = np.zeros(0, np.int64)
 
-    def add(self, learners: Ints, own: Rows) -> None:
+    def add(self, learners: Ints, own: RaggedArray) -> None:
         """The samples of each shard on these devices; who comes again says them anew."""
         self._make_room(int(learners.max()) + 1)
         new = np.flatnonzero(self._counts[learners] != own.counts)
@@ -22,14 +22,14 @@ class Contents:
         self._counts[who] = counts
         room = np.zeros(int(counts.sum()), np.int64)
         self._samples = np.concatenate([self._samples, room])
-        self._samples[spans(self._starts[learners], own.counts)] = own.flat
+        self._samples[spans(self._starts[learners], own.counts)] = own.values
 
-    def samples_in(self, learners: Ints, dealt: Rows) -> Ints:
+    def samples_in(self, learners: Ints, dealt: RaggedArray) -> Ints:
         """Distinct samples in what each was dealt."""
         self._make_room(int(learners.max(initial=-1)) + 1)
         samples = np.zeros(len(dealt), np.int64)
         for some, part in dealt.blocks():
-            places = np.repeat(self._starts[learners[some]], part.counts) + part.flat
+            places = np.repeat(self._starts[learners[some]], part.counts) + part.values
             samples[some] = part.sums(self._samples[places])
         return samples
 

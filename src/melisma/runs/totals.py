@@ -14,7 +14,7 @@ FATES: tuple[Status, ...] = ("late", "dropped", "refused", "left")
 
 
 @dataclass(frozen=True)
-class Trained:
+class LearnerTotal:
     """What one learner did in the whole run; `samples` are visits that count."""
 
     name: str
@@ -30,7 +30,7 @@ class Trained:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Totals(Sequence[Trained]):
+class LearnerTotals(Sequence[LearnerTotal]):
     """One column for each field of `Trained`, in the order of learners."""
 
     names: tuple[str, ...]
@@ -45,7 +45,7 @@ class Totals(Sequence[Trained]):
     left: Ints
 
     @classmethod
-    def of(cls, names: tuple[str, ...], works: Iterable[Assignments]) -> "Totals":
+    def of(cls, names: tuple[str, ...], works: Iterable[Assignments]) -> "LearnerTotals":
         """The sums of the work of all cycles."""
         counts: dict[str, Any] = {name: np.zeros(len(names), np.int64) for name in COUNTS}
         phases = np.zeros((len(names), len(PHASES)))
@@ -64,17 +64,17 @@ class Totals(Sequence[Trained]):
         return len(self.names)
 
     @overload
-    def __getitem__(self, place: int) -> Trained: ...
+    def __getitem__(self, place: int) -> LearnerTotal: ...
     @overload
-    def __getitem__(self, place: slice) -> "Totals": ...
-    def __getitem__(self, place: int | slice) -> "Trained | Totals":
+    def __getitem__(self, place: slice) -> "LearnerTotals": ...
+    def __getitem__(self, place: int | slice) -> "LearnerTotal | LearnerTotals":
         if isinstance(place, slice):
             every = [each.name for each in fields(self)]
             return replace(self, **{name: getattr(self, name)[place] for name in every})
         learner = range(len(self))[place]
         counts = {name: int(getattr(self, name)[learner]) for name in COUNTS}
         phases = tuple(self.phases[learner].tolist())
-        return Trained(name=self.names[learner], phases=phases, **counts)
+        return LearnerTotal(name=self.names[learner], phases=phases, **counts)
 
     def __repr__(self) -> str:
         return f"<what {len(self)} learners did>"

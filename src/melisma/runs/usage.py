@@ -16,7 +16,7 @@ from melisma.runs.assignments import Assignments
 
 
 @dataclass(frozen=True, eq=False)
-class Tariff:
+class UsageRates:
     """Sizes of a task, and what learners cost: of `RATES` by learners, or nothing."""
 
     model_bytes: float
@@ -24,7 +24,7 @@ class Tariff:
     rates: Floats
 
     @classmethod
-    def of(cls, event: TaskSubmitted) -> "Tariff":
+    def of(cls, event: TaskSubmitted) -> "UsageRates":
         """As a run begins."""
         task = event.task
         sizes = _size(lambda: task.model_bytes), _size(lambda: task.shard_bytes)
@@ -61,4 +61,4 @@ def _size(told: Callable[[], int]) -> float:
         return nan
 
 
-UNKNOWN = Tariff(nan, nan, NO_NUMBERS)
+UNKNOWN = UsageRates(nan, nan, NO_NUMBERS)

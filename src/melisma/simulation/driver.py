@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from melisma.cycle import commands, events
-from melisma.cycle.machine import step
+from melisma.cycle.machine import CycleMachine
 from melisma.cycle.ragged import Ints
-from melisma.cycle.state import State
+from melisma.cycle.state import CycleState
 from melisma.errors import MelismaError
 from melisma.runs.interruption import interruptible
 from melisma.runs.trace import Step
@@ -58,7 +58,7 @@ class Driver:
         self._job: CycleWork | None = None
         self._at_work: list[tuple[int, SimulatedUpdates, list[InFlight]]] = []
         self._wakes = 0
-        self.state: State | None = None
+        self._machine = CycleMachine()
         self.finished: commands.Finish | None = None
 
     def run(self) -> commands.Finish:
@@ -72,11 +72,16 @@ class Driver:
                     raise MelismaError("the run hangs: nothing is to come, and it is not over")
         return self.finished
 
+    @property
+    def state(self) -> CycleState:
+        """The state of the cycle machine."""
+        return self._machine.state
+
     def handle(self, event: Any) -> None:
         """Let the machine decide what an event means, and do what it says."""
         if self.finished is not None:
             return
-        self.state, said = step(self.state, event)
+        said = self._machine.handle(event)
         self._watch(Step(event, said))  # type: ignore[arg-type]
         for command in said:
             _DOING[type(command)](self, command)
@@ -85,15 +90,15 @@ class Driver:
         """These learners say that they are there."""
         if not who.size:
             return
-        names, tells = self._fleet.names, self._fleet.tells
+        names, tells = self._fleet.names, self._fleet.discloses
         everybody = who.size == len(names)
         self.handle(
             events.LearnersJoined(
                 at_s=self._agenda.now_s,
                 learners=who,
                 names=names if everybody else tuple(names[one] for one in who.tolist()),
-                tells=tells if everybody else tuple(tells[one] for one in who.tolist()),
-                own=self._scene.local_sizes.some(who)
+                discloses=tells if everybody else tuple(tells[one] for one in who.tolist()),
+                local_data=self._scene.local_sizes.take(who)
                 if len(self._scene.local_sizes)
                 else self._scene.local_sizes,
             )
@@ -159,13 +164,11 @@ class Driver:
 
     def _answer(self, who: Ints, ready_s: events.Floats, tell: Deliver) -> None:
         """Answers of those who are waited for are not held up by those of others."""
-        assert self.state is not None
         silent = self.state.learners.silent[who]
         for some in (np.flatnonzero(~silent), np.flatnonzero(silent)):
             self._post.send_reports(who[some], ready_s[some], partial(_at, some, tell))
 
     def _dispatch(self, command: commands.Dispatch) -> None:
-        assert self.state is not None
         samples = self.state.learners.samples[command.learners]
         self._job = job = CycleWork(
             command.cycle,
@@ -193,7 +196,6 @@ class Driver:
 
     def _count(self, job: CycleWork, order: commands.Dispatch, handed: SimulatedUpdates) -> None:
         """What is trained is what the machine takes: the first that comes of an assignment."""
-        assert self.state is not None
         attempts = order.attempts[handed.places]
         taken = self.state.expects(handed.learners, order.cycle, attempts)
         job.batches[handed.places[taken]] = handed.batches[taken]
@@ -206,7 +208,6 @@ class Driver:
             if not places.size:
                 continue
             some, at_s = handed.take(places), float(came_s[-1])
-            assert self.state is not None
             if self.state.scheme.needs == "costs" and not refused and some.measured.any():
                 known = some.take(np.flatnonzero(some.measured))
                 self.handle(

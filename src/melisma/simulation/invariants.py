@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from melisma.cycle import commands, events
-from melisma.cycle.machine import step as machine_step
+from melisma.cycle.machine import CycleMachine
 from melisma.cycle.ragged import Ints
 from melisma.errors import MelismaError
 from melisma.runs.report import Report
@@ -66,9 +66,9 @@ class Invariants:
         """After the last step: what the trace tells."""
         _expect(self._finished, "the run ended without an end")
         written = [line(step) for step in self.steps]
-        state = None
+        machine = CycleMachine()
         for number, step in enumerate(steps(written), 1):
-            state, said = machine_step(state, step.event)
+            said = machine.handle(step.event)
             again = line(Step(step.event, said))  # type: ignore[arg-type]
             _expect(again == written[number - 1], f"line {number} of the trace replays otherwise")
         for cycle in Report.of(self.steps).cycles:
@@ -79,7 +79,7 @@ class Invariants:
         self._samples, self._dealt = event.samples, np.zeros(event.samples.size, np.int64)
 
     def _joined(self, event: events.LearnersJoined) -> None:
-        self._own.update(zip(event.learners.tolist(), event.own, strict=False))
+        self._own.update(zip(event.learners.tolist(), event.local_data, strict=False))
 
     def _left(self, event: events.LearnersLeft) -> None:
         gone = set(event.learners.tolist())
@@ -98,7 +98,7 @@ class Invariants:
             samples = int(sizes[shards].sum())
             self._open[key] = AssignmentRecord(samples, samples * times)
         if self._dealt.size:
-            flat = command.shards.flat
+            flat = command.shards.values
             once = np.unique(flat).size == flat.size or flat.size > self._dealt.size
             _expect(once, "a shard goes to two learners though there are enough")
             np.add.at(self._dealt, flat, 1)

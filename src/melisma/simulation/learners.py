@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 
 from melisma.allocation.schemes import get_scheme
 from melisma.cycle import commands
-from melisma.cycle.cache_index import NOTHING_HELD
+from melisma.cycle.cache_index import EMPTY_CACHE
 from melisma.cycle.events import COSTS, PARTS, Floats
 from melisma.cycle.learner import (
-    LEAST_PART,
-    SUBSET,
-    Experience,
+    MIN_SHARD_FRACTION,
+    SUBSET_SHARDS,
+    CostHistory,
     bound,
     reserve_s,
     subset_shards,
 )
-from melisma.cycle.ragged import Ints, Rows, blocks
+from melisma.cycle.ragged import Ints, RaggedArray, blocks
 from melisma.fleet.estimates import Estimate
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task
@@ -32,7 +32,7 @@ from melisma.simulation.devices import Devices, Durations
 from melisma.simulation.sleep import SleepSpans
 from melisma.simulation.timeline import CycleTimeline, Workload, cycle_timeline
 
-LEARNED = tuple(field.name for field in fields(Experience))
+LEARNED = tuple(field.name for field in fields(CostHistory))
 ALL = slice(None)
 # Attempts of one cycle are numbered below this.
 ATTEMPTS = 1 << 20
@@ -88,7 +88,7 @@ class SimulatedLearners:
         self._learned = np.zeros((len(LEARNED), 3, count))
         self._learned[:, 2] = 1.0
         self._measured = np.zeros(count, np.bool_)
-        self._held = NOTHING_HELD  # (learner, shard)
+        self._held = EMPTY_CACHE  # (learner, shard)
         self._new: list[tuple[Ints, Ints]] = []  # held, too
         self._holds = np.zeros(count, np.int64)
         self._free_s = np.zeros(count)
@@ -160,7 +160,7 @@ class SimulatedLearners:
         places, samples = places[new], samples[new]
         self._had[order.learners[places]] = key[new]
         self._devices.enter(order.cycle, order.learners[places])
-        shards = order.shards.some(places)
+        shards = order.shards.take(places)
         parts = [
             self._train(order, places[at], samples[at], some, at_s) for at, some in shards.blocks()
         ]
@@ -170,7 +170,12 @@ class SimulatedLearners:
         )
 
     def _train(
-        self, order: commands.Dispatch, places: Ints, samples: Ints, shards: Rows, at_s: float
+        self,
+        order: commands.Dispatch,
+        places: Ints,
+        samples: Ints,
+        shards: RaggedArray,
+        at_s: float,
     ) -> SimulatedUpdates:
         who = order.learners[places]
         began_s = np.maximum(at_s, self._free_s[who])
@@ -197,24 +202,24 @@ class SimulatedLearners:
         """As they measure it themselves."""
         return self._devices.durations(who, self._slowed(who, at_s)).on_clock(self.clock[who])
 
-    def _kept_s(self, who: Ints, knew: Experience, takes: Durations) -> Floats:
+    def _kept_s(self, who: Ints, knew: CostHistory, takes: Durations) -> Floats:
         known_s = reserve_s(knew, self._task, takes.carry_s)
         return np.where(self._measured[who], known_s, reserve_s(None, self._task, takes.carry_s))
 
-    def _lacking(self, who: Ints, shards: Rows) -> Ints:
+    def _lacking(self, who: Ints, shards: RaggedArray) -> Ints:
         """1 for each of these shards that is not there yet, 0 for the others."""
         if self._task.mode == "federated":
-            return np.zeros(shards.flat.size, np.int64)
-        return (~self._held.has(who[shards.places], shards.flat)).astype(np.int64)
+            return np.zeros(shards.values.size, np.int64)
+        return (~self._held.has(who[shards.row_ids], shards.values)).astype(np.int64)
 
-    def _keep(self, who: Ints, shards: Rows, lacking: Ints, came: Floats) -> None:
+    def _keep(self, who: Ints, shards: RaggedArray, lacking: Ints, came: Floats) -> None:
         """Of the shards that each lacked, so many came, the first ones first; whole ones stay."""
         if self._task.mode == "federated" or not who.size:
             return
-        places, upto = shards.places, np.concatenate([[0], np.cumsum(lacking)])
+        places, upto = shards.row_ids, np.concatenate([[0], np.cumsum(lacking)])
         nth = upto[1:] - np.repeat(upto[shards.starts], shards.counts)
         kept = (lacking > 0) & (nth <= np.floor(came + 1e-9)[places])
-        self._new.append((who[places[kept]], shards.flat[kept]))
+        self._new.append((who[places[kept]], shards.values[kept]))
         self._holds[who] += shards.sums(kept.astype(np.int64))
 
     def _stored(self) -> None:
@@ -224,12 +229,12 @@ class SimulatedLearners:
             self._held, self._new = self._held.plus(who, shards), []
 
     def _learn(
-        self, who: Ints, knew: Experience, wait_s: Floats, given: Workload, done: CycleTimeline
+        self, who: Ints, knew: CostHistory, wait_s: Floats, given: Workload, done: CycleTimeline
     ) -> Floats:
         """What the cycle told each of those who have measured themselves; the costs it reports."""
         trained, fetched = done.visits > 0, (given.missing > 0) & (done.fetch_s > 0)
         shards = np.maximum(done.visits, 1) / self._task.shard_samples
-        came = np.maximum(done.came, LEAST_PART)
+        came = np.maximum(done.came, MIN_SHARD_FRACTION)
         before = knew.after(
             down_s=done.down_s,
             ship_s=np.where(fetched, done.fetch_s / came, np.nan),
@@ -241,10 +246,10 @@ class SimulatedLearners:
         self._write(who[known], after, known)
         return before.costs() if self._tells_costs else np.empty((3, 3, who.size))
 
-    def _experience(self, who: Ints) -> Experience:
-        return Experience(*(Estimate(*parts) for parts in self._learned[:, :, who]))
+    def _experience(self, who: Ints) -> CostHistory:
+        return CostHistory(*(Estimate(*parts) for parts in self._learned[:, :, who]))
 
-    def _write(self, who: Ints, known: Experience, some: NDArray[np.bool_] | slice = ALL) -> None:
+    def _write(self, who: Ints, known: CostHistory, some: NDArray[np.bool_] | slice = ALL) -> None:
         for place, name in enumerate(LEARNED):
             estimate = getattr(known, name)
             parts = (estimate.mean, estimate.spread, estimate.count)
@@ -267,7 +272,7 @@ class SimulatedLearners:
         whole = np.clip(np.floor(time_s / shard_s), 1, np.maximum(some, 1))
         train_s = np.minimum(some * shard_s, time_s)
         alike = np.zeros(who.size)
-        found = Experience(
+        found = CostHistory(
             train_s=Estimate(shard_s, alike, whole),
             ship_s=Estimate(*self._shipped(who, takes, fetched)),
             down_s=Estimate(takes.carry_s, alike, 1.0),
@@ -286,7 +291,7 @@ class SimulatedLearners:
         The first is fetched however long that takes.
         """
         if self._task.mode == "federated":
-            return np.minimum(self._own[who], SUBSET), np.zeros(who.size, np.int64)
+            return np.minimum(self._own[who], SUBSET_SHARDS), np.zeros(who.size, np.int64)
         shards = subset_shards(self._task, who)
         lacking = self._lacking(who, shards)
         missing = shards.sums(lacking)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from melisma.cycle import events
-from melisma.cycle.ragged import NO_ROWS, Ints, Rows
+from melisma.cycle.ragged import NO_ROWS, Ints, RaggedArray
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
@@ -22,7 +22,7 @@ class Scenario:
     run: str
     task: Task
     fleet: Fleet
-    local_sizes: Rows = NO_ROWS
+    local_sizes: RaggedArray = NO_ROWS
     faults: tuple[Fault, ...] = ()
 
     @property
@@ -54,14 +54,14 @@ class Scenario:
         return self.task.deadline_s * (4 * self.task.cycles + 40)
 
 
-def local_shard_sizes(task: Task, fleet: Fleet) -> Rows:
+def local_shard_sizes(task: Task, fleet: Fleet) -> RaggedArray:
     """The samples of each shard on each device; the last shard of all may be short."""
     if task.mode == "parallelized":
         return NO_ROWS
     counts = fleet.own_shards(task)
     sizes = np.full(int(counts.sum()), task.shard_samples)
     sizes[-1] -= max(0, int(sizes.sum()) - task.samples)
-    return Rows(counts, sizes)
+    return RaggedArray(counts, sizes)
 
 
 def parse_or_draw_faults(text: str, scene: Scenario) -> tuple[Fault, ...]:

@@ -9,15 +9,15 @@ import msgspec
 from safetensors.numpy import save
 
 from melisma.allocation.schemes import with_scheme
-from melisma.cycle.machine import step
-from melisma.cycle.ragged import Rows
+from melisma.cycle.machine import CycleMachine
+from melisma.cycle.ragged import RaggedArray
 from melisma.errors import DataError, SettingError
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.fleet_builder import read_fleet
 from melisma.fleet.task import Simulation, Task, read_task
 from melisma.learning.loaded_task import gathered
-from melisma.runs.folder import TraceFile, made
-from melisma.runs.progress import Story
+from melisma.runs.folder import TraceFile, create_run_folder
+from melisma.runs.progress import RunProgress
 from melisma.runs.report import PICTURE, Report
 from melisma.runs.trace import Step
 from melisma.simulation.compute.compute import Compute, RealTraining, TimingOnly
@@ -135,12 +135,12 @@ def _instead(task: Task, options: SimulationOptions) -> Task:
     return msgspec.structs.replace(task, **{k: v for k, v in said.items() if v is not None})
 
 
-def _scene(task: Task, fleet: Fleet, own: Rows) -> Scenario:
+def _scene(task: Task, fleet: Fleet, own: RaggedArray) -> Scenario:
     """A scene that the machine does not refuse."""
     if not fleet.present_at_start.any():
         raise SettingError("nobody of the fleet is there when the run begins")
     scene = Scenario(f"{task.name}-{task.scheme}-{task.seed}", task, fleet, own)
-    step(None, scene.submission())
+    CycleMachine().handle(scene.submission())
     return scene
 
 
@@ -148,17 +148,17 @@ def run(
     staged: PreparedSimulation,
     folder: str | Path | None = None,
     watch: Callable[[Step], object] = lambda _: None,
-    story: Story | None = None,
+    story: RunProgress | None = None,
 ) -> Report:
     """Act a scene out, from its beginning; whoever gives a story can look into it on the way."""
-    place = made(folder) if folder is not None else None
+    place = create_run_folder(folder) if folder is not None else None
     trace = TraceFile(place) if place is not None else None
-    story, work = story or Story(), staged.make_compute()
+    story, work = story or RunProgress(), staged.make_compute()
 
     def seen(step: Step) -> None:
         if trace is not None:
             trace.write(step)
-        story.hear(step)
+        story.apply(step)
         watch(step)
 
     driver, wrong = Driver(staged.scenario, work, seen), None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from melisma.cycle.events import Floats
-from melisma.cycle.learner import batches_until_over, over, visits_of
+from melisma.cycle.learner import batches_in_time, time_is_up, visits_of
 from melisma.cycle.ragged import Ints
 from melisma.simulation.devices import Durations
 
@@ -41,14 +41,14 @@ def cycle_timeline(
     empty.
     """
     down_s = np.clip(left_s, 0.0, takes.carry_s)
-    has_model = ~over(left_s - takes.carry_s, 0.0)
+    has_model = ~time_is_up(left_s - takes.carry_s, 0.0)
     left_s = left_s - down_s
     wanted_s = takes.ship_s * given.missing
     fetch_s = np.where(has_model, np.clip(left_s - kept_s, 0.0, wanted_s), 0.0)
-    whole = has_model & ~over(left_s - wanted_s, kept_s)
+    whole = has_model & ~time_is_up(left_s - wanted_s, kept_s)
     part = fetch_s / np.where(wanted_s > 0, wanted_s, 1.0)
     spare_s = np.where(whole, left_s - wanted_s - kept_s, 0.0)
-    batches = batches_until_over(spare_s, takes.sample_s, given.samples, given.passes, batch)
+    batches = batches_in_time(spare_s, takes.sample_s, given.samples, given.passes, batch)
     visits = visits_of(batches, given.samples, batch)
     return CycleTimeline(
         down_s=down_s,

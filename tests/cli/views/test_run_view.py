@@ -13,7 +13,7 @@ from melisma.cli.views.run_summary_view import screen
 from melisma.cli.views.run_view import SHOWN, cycle_line, score, view
 from melisma.cycle import commands, events
 from melisma.runs.assignments import Assignments
-from melisma.runs.progress import Story
+from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
 from melisma.runs.trace import Step
 from tests.cycle.acted import Device, emitted
@@ -30,12 +30,12 @@ def drawn(found: RenderableType, width: int = 80) -> str:
     return captured.get()
 
 
-def told(steps: list[Step], until: type, more: int = 0) -> Story:
+def told(steps: list[Step], until: type, more: int = 0) -> RunProgress:
     """The story up to the first such command, and so many steps more."""
     first = next(k for k, step in enumerate(steps) if emitted([step], until))
-    story = Story()
+    story = RunProgress()
     for step in steps[: first + 1 + more]:
-        story.hear(step)
+        story.apply(step)
     return story
 
 
@@ -47,9 +47,9 @@ def row(text: str, name: str) -> list[str]:
 def test_every_step_of_every_run_can_be_shown_and_nothing_is_cut(
     trace: list[Step], width: int
 ) -> None:
-    story = Story()
+    story = RunProgress()
     for step in trace:
-        story.hear(step)
+        story.apply(step)
         text = drawn(view(story, story.now_s), width)
         assert "\N{HORIZONTAL ELLIPSIS}" not in text
         assert all(name in text for name in story.names)
@@ -93,7 +93,7 @@ def test_progress_and_predictions_are_shown_where_the_scheme_knows_them() -> Non
     progress = events.ProgressReported(
         at_s=story.now_s + 1, learners=np.array([1]), cycle=1, visits=half
     )
-    story.hear(Step(progress, []))
+    story.apply(Step(progress, []))
     text = drawn(view(story, story.now_s))
     expected = f"{work.predicted_s:.1f}"
     assert row(text, "device-1")[1:] == ["training", str(work.shards), "50%", expected, "s", "-"]
@@ -107,7 +107,7 @@ def test_with_dab_progress_is_private_until_the_update_is_in() -> None:
     story = told(steps, commands.Dispatch)
     # Even if something were let out.
     heard = events.ProgressReported(at_s=1, learners=np.array([0]), cycle=1, visits=np.array([100]))
-    story.hear(Step(heard, []))
+    story.apply(Step(heard, []))
     assert row(drawn(view(story, 1.0)), "device-0")[3:] == ["private", "-", "-"]
     first = told(steps, commands.Aggregate)
     assert row(drawn(view(first, first.now_s)), "device-0")[3] == "100%"
@@ -116,9 +116,9 @@ def test_with_dab_progress_is_private_until_the_update_is_in() -> None:
 def test_between_two_cycles_of_dab_old_work_is_not_shown() -> None:
     steps = PLAYS["dab"]()
     second = [k for k, step in enumerate(steps) if emitted([step], commands.AskBound)][1]
-    story = Story()
+    story = RunProgress()
     for step in steps[: second + 2]:
-        story.hear(step)
+        story.apply(step)
     text = drawn(view(story, story.now_s))
     assert "cycle 2 of 3  accuracy 60.0%, loss 1.667" in text
     assert row(text, "device-0") == ["device-0", "waiting", "-", "-", "-", "-"]
@@ -127,16 +127,16 @@ def test_between_two_cycles_of_dab_old_work_is_not_shown() -> None:
 
 def test_who_left_is_gone_and_who_comes_back_waits() -> None:
     steps = played(change=changed(2, 1, left))
-    story = Story()
+    story = RunProgress()
     for step in steps:
-        story.hear(step)
+        story.apply(step)
         if story.gone:
             break
     assert row(drawn(view(story, story.now_s)), "device-2")[1] == "gone"
     again = events.LearnersJoined(
-        at_s=story.now_s, learners=np.array([2]), names=("device-2",), tells=("costs",)
+        at_s=story.now_s, learners=np.array([2]), names=("device-2",), discloses=("costs",)
     )
-    story.hear(Step(again, []))
+    story.apply(Step(again, []))
     assert row(drawn(view(story, story.now_s)), "device-2")[1] == "waiting"
 
 
@@ -172,7 +172,7 @@ def test_of_many_learners_the_late_and_the_slow_come_first() -> None:
             2,
             "cycle 2: 7.4 of 10 s; 2 of 3 in, device-1 refused; accuracy 70.0%, loss 1.429",
         ),
-        ("one empty", 2, "cycle 2: empty: nobody handed in anything"),
+        ("one empty", 2, "cycle 2: empty: no update was received"),
         ("cancelled", 2, "cycle 2: cut short: Ctrl-C"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 
 from melisma import axon
 from melisma.cycle import commands, events
-from melisma.cycle.learner import SUBSET
+from melisma.cycle.learner import SUBSET_SHARDS
 from melisma.errors import AxonError, UnauthorizedError
 from melisma.fleet.task import Sizes, Task
 from melisma.learning.data.datasets import Split
@@ -103,8 +103,8 @@ async def test_a_learner_learns_its_task_and_what_to_measure_itself_on(run: Any)
     entry = protocol.parse(await remote.register("b"), protocol.RegisterResponse)
     assert entry.learner == 1
     assert entry.task == TASK
-    assert len(entry.benchmark_shards) == SUBSET
-    assert len({parcel.sha256 for parcel in entry.benchmark_shards}) == SUBSET
+    assert len(entry.benchmark_shards) == SUBSET_SHARDS
+    assert len({parcel.sha256 for parcel in entry.benchmark_shards}) == SUBSET_SHARDS
 
 
 async def test_shards_and_parameters_are_there_to_fetch_and_nothing_else(run: Any) -> None:

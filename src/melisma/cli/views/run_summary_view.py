@@ -11,7 +11,7 @@ from melisma.cli.views.plan_table import Rows
 from melisma.cli.views.run_view import score
 from melisma.cycle.events import PHASES
 from melisma.runs.report import Report
-from melisma.runs.totals import FATES, Trained
+from melisma.runs.totals import FATES, LearnerTotal
 
 SHOWN = 20
 TITLES = ("learner", "shards", "samples", "done", "fetch s", "load s", "train s", "upload s")
@@ -43,7 +43,7 @@ def _ended(report: Report) -> list[str]:
     return [*ended, *left]
 
 
-def _row(did: Trained) -> tuple[str, ...]:
+def _row(did: LearnerTotal) -> tuple[str, ...]:
     seconds = dict(zip(PHASES, did.phases, strict=True))
     fetch_s = seconds["fetch model"] + seconds["fetch shards"]
     fates = [f"{getattr(did, fate)} {fate}" for fate in FATES if getattr(did, fate)]

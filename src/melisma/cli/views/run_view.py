@@ -17,7 +17,7 @@ from melisma.cli.views.plan_table import Bar
 from melisma.cycle.events import Floats
 from melisma.cycle.ragged import Ints
 from melisma.runs.assignments import NO_WORK, STATUSES, Assignment, Assignments
-from melisma.runs.progress import Story
+from melisma.runs.progress import RunProgress
 from melisma.runs.report import Cycle
 
 SHOWN, TOLD, NAMED = 20, 5, 3
@@ -70,7 +70,7 @@ class Standing:
         return np.lexsort((-longest_s, self.state))[:SHOWN]
 
 
-def view(story: Story, now_s: float) -> RenderableType:
+def view(story: RunProgress, now_s: float) -> RenderableType:
     """The run at this instant, on the clock of its trace."""
     work = _work(story)
     standing = _standing(story, work, now_s)
@@ -110,14 +110,14 @@ def score(accuracy: float, loss: float) -> str:
     return f"{known}loss {loss:.4g}"
 
 
-def _head(story: Story) -> Text:
+def _head(story: RunProgress) -> Text:
     task, cycle, scored = story.task, story.cycle, story.scored
     number = max(story.asked, cycle.number if cycle else 0, 1)
     head = Text(f"{task.name}: {task.scheme}, cycle {number} of {task.cycles}", style="bold")
     return head.append(f"  {score(scored.accuracy, scored.loss)}" if scored else "", "not bold")
 
 
-def _time(story: Story, now_s: float) -> RenderableType:
+def _time(story: RunProgress, now_s: float) -> RenderableType:
     """The time in the cycle against its deadline, or what goes on between cycles."""
     cycle = story.cycle
     if story.outcome != "under way":
@@ -139,7 +139,7 @@ def _time(story: Story, now_s: float) -> RenderableType:
     return grid
 
 
-def _measuring(story: Story) -> str:
+def _measuring(story: RunProgress) -> str:
     """Who is waited for, by name where there are few."""
     who = story.measuring.numbers
     names = ", ".join(story.names[who[:NAMED]])
@@ -147,13 +147,13 @@ def _measuring(story: Story) -> str:
     return f"measuring what they can do: {names}{more}"
 
 
-def _work(story: Story) -> Assignments:
+def _work(story: RunProgress) -> Assignments:
     """Work of a cycle counts until the next one asks learners."""
     cycle = story.cycle
     return NO_WORK if cycle is None or cycle.number < story.asked else cycle.assignments
 
 
-def _standing(story: Story, work: Assignments, now_s: float) -> Standing:
+def _standing(story: RunProgress, work: Assignments, now_s: float) -> Standing:
     count = story.names.size
     learner, row = np.flatnonzero(story.names != ""), np.full(count, -1)
     row[work.learner] = np.arange(len(work))
@@ -183,7 +183,7 @@ def _code(state: str) -> int:
     return STATES.index(state)
 
 
-def _row(story: Story, work: Assignments, standing: Standing, place: int) -> Row:
+def _row(story: RunProgress, work: Assignments, standing: Standing, place: int) -> Row:
     """What is known of one learner."""
     name = story.names[standing.learner[place]]
     row = Row(

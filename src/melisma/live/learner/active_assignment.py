@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import nan
 
 from melisma.cycle.events import PHASES
-from melisma.cycle.learner import over
+from melisma.cycle.learner import time_is_up
 from melisma.errors import MelismaError
 from melisma.live.learner.device import Device
 from melisma.live.protocol import Train
@@ -59,7 +59,7 @@ class ActiveAssignment:
         if self._withdrawn.is_set():
             raise WithdrawnError("the orchestrator does not wait for this work any more")
         left_s = self.received_at + self.train.seconds_left - (now or time.monotonic())
-        return bool(over(left_s, reserve_s))
+        return bool(time_is_up(left_s, reserve_s))
 
     def stop_signal(self, device: Device, batch: int, upload_s: float) -> Callable[[], bool]:
         """Asked before every batch: keeps the pace of the device, and says when to stop.

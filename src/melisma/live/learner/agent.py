@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from melisma import axon
 from melisma.allocation import get_scheme
 from melisma.cycle.events import PHASES
-from melisma.cycle.learner import LEAST_PART, Experience, bound, reserve_s
+from melisma.cycle.learner import MIN_SHARD_FRACTION, CostHistory, bound, reserve_s
 from melisma.errors import AxonError, MelismaError, SettingError
-from melisma.fleet.fleet_file import Tells
+from melisma.fleet.fleet_file import DISCLOSURE, Disclosure
 from melisma.fleet.rng import generator
 from melisma.learning.data.shards import ShardCache, together
 from melisma.learning.imports import is_own, told
@@ -40,13 +40,12 @@ from melisma.live.learner.subset_benchmark import run_subset_benchmark
 from melisma.live.orchestrator.federated_evaluator import EMPTY_SCORE
 
 DEFAULT_CACHE_BYTES = 4 << 30
-TELLS: tuple[Tells, ...] = ("nothing", "bounds", "costs")
 
 
 class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a learner is told by whoever starts it.
 
-    `tells` is the most that it lets out before its update. `path` are folders to find models of
+    `discloses` is the most that it lets out before its update. `path` are folders to find models of
     one's own in; without them none is imported. `own` is a folder of shards that lie on the device.
     """
 
@@ -55,7 +54,7 @@ class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True):
     token: str | None = None
     cache: str
     cache_bytes: int = DEFAULT_CACHE_BYTES
-    discloses: Tells = "costs"
+    discloses: Disclosure = "costs"
     device: EmulatedDevice | None = None
     module_path: tuple[str, ...] = ()
     local_data: str | None = None
@@ -79,26 +78,26 @@ class Agent:
         cache = ShardCache(Path(setting.cache), setting.cache_bytes)
         self._supply = Downloader(orchestrator, cache, layout)
         self._own, self._held_back = read_local_data(setting.local_data, hold_back=entry.hold_back)
-        self._tells = setting.discloses
+        self._discloses = setting.discloses
         self._orders: SimpleQueue[tuple[float, protocol.AnyInstruction]] = SimpleQueue()
         self._jobs: dict[tuple[int, int], ActiveAssignment] = {}
-        self._experience: Experience | None = None
+        self._experience: CostHistory | None = None
 
     def run(self) -> None:
         """Take part until the orchestrator says that it is over."""
         sizes = tuple(len(split) for split in self._own)
-        joining = protocol.JoinRequest(self._entry.learner, self._tells, sizes)
+        joining = protocol.JoinRequest(self._entry.learner, self._discloses, sizes)
         self._orchestrator.join(protocol.to_builtins(joining))
         threading.Thread(target=self._ask, name="orders", daemon=True).start()
         while True:
             received_at, order = self._orders.get()
             match order:
                 case protocol.RunBenchmark():
-                    self._may_tell("costs")
+                    self._may_disclose("costs")
                     self._measure(received_at + order.seconds)
                     self._orchestrator.report_costs(self._entry.learner, self._costs())
                 case protocol.ComputeBound():
-                    self._may_tell("bounds")
+                    self._may_disclose("bounds")
                     self._bound(received_at, order)
                 case protocol.Train():
                     self._work(self._jobs[order.cycle, order.attempt])
@@ -107,9 +106,12 @@ class Agent:
                 case protocol.Leave():
                     return
 
-    def _may_tell(self, what: Tells) -> None:
-        if TELLS.index(self._tells) < TELLS.index(what):
-            raise SettingError(f"asked for {what}; this learner tells no more than {self._tells}")
+    def _may_disclose(self, what: Disclosure) -> None:
+        levels = list(DISCLOSURE)
+        if levels.index(self._discloses) < levels.index(what):
+            raise SettingError(
+                f"asked for {what}; this learner discloses no more than {self._discloses}"
+            )
 
     def _ask(self) -> None:
         """Ask for orders until there are no more; what is taken back is taken back at once."""
@@ -212,7 +214,7 @@ class Agent:
             ship_s = job.lap("fetch shards")
             came += sum(self._supply.fetched_fraction(parcel) for parcel in missing)
             if missing:
-                self._learn(ship_s=seconds_per(ship_s, max(came, LEAST_PART)))
+                self._learn(ship_s=seconds_per(ship_s, max(came, MIN_SHARD_FRACTION)))
         return True
 
     def _hand_in(self, job: ActiveAssignment, trained: Trained | None) -> None:

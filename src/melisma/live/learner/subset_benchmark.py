@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from melisma.cycle.learner import SUBSET, Experience
+from melisma.cycle.learner import SUBSET_SHARDS, CostHistory
 from melisma.fleet.estimates import Estimate
 from melisma.fleet.rng import generator
 from melisma.learning.data.datasets import Split
@@ -16,10 +16,10 @@ from melisma.live.protocol import INITIAL_MODEL, RegisterResponse, ShardRef
 def run_subset_benchmark(
     entry: RegisterResponse,
     supply: Downloader,
-    own: Sequence[Split],
+    local_data: Sequence[Split],
     device: Device,
     until_at: float,
-) -> Experience:
+) -> CostHistory:
     """What a cycle costs, from what can be measured until then; at least of one shard."""
     # Loaded here: a learner that is never asked what it can do needs no benchmark.
     from melisma.learning.benchmark import subset
@@ -29,7 +29,7 @@ def run_subset_benchmark(
     supply.fetch_model(INITIAL_MODEL, device)
     down_s = Estimate.of([time.monotonic() - began])
     ship_s = _time_fetches(entry.benchmark_shards, supply, device, until_at)
-    samples = own[:SUBSET] or supply.read_shards(entry.benchmark_shards)
+    samples = local_data[:SUBSET_SHARDS] or supply.read_shards(entry.benchmark_shards)
     device.start_compute()
     # By a trainer of its own: nothing of it stays in an optimiser that is kept.
     cost = subset(
@@ -42,7 +42,7 @@ def run_subset_benchmark(
         shard_samples=entry.task.shard_samples,
     )
     device.finish_compute()
-    return Experience(
+    return CostHistory(
         train_s=cost.shard_s,
         ship_s=Estimate.of(ship_s or [0.0]),
         down_s=down_s,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from melisma.cycle import events
 from melisma.cycle.learner import subset_shards
-from melisma.cycle.ragged import NO_ROWS, Rows
+from melisma.cycle.ragged import NO_ROWS, RaggedArray
 from melisma.errors import DataError, RefusedError
 from melisma.learning.trainer import Score
 from melisma.live import protocol
@@ -76,7 +76,7 @@ class LearnerService:
             raise RefusedError(f"no learner is called {name!r} in this run")
         number = self._numbers[name]
         owns = len(self._store.samples) > 0
-        some = subset_shards(self._task, np.array([number])).flat.tolist() if owns else []
+        some = subset_shards(self._task, np.array([number])).values.tolist() if owns else []
         subset, hold_back = self._store.shard_refs(some), not len(self._goal.test)
         return protocol.to_builtins(
             protocol.RegisterResponse(number, self._goal.run, self._task, subset, hold_back)
@@ -91,13 +91,15 @@ class LearnerService:
         if self._task.mode == "federated" and not said.local_samples:
             raise RefusedError(f"{seat.name} has no data, and none travels in federated learning")
         seat.joined = True
-        own = Rows.of([np.array(said.local_samples)]) if said.local_samples else NO_ROWS
+        local_data = (
+            RaggedArray.of([np.array(said.local_samples)]) if said.local_samples else NO_ROWS
+        )
         self._hear(
             events.LearnersJoined,
             said.learner,
             names=(seat.name,),
-            tells=(said.discloses,),
-            own=own,
+            discloses=(said.discloses,),
+            local_data=local_data,
         )
 
     async def poll(self, number: int, progress: Any = None) -> Any:

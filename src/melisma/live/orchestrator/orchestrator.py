@@ -14,8 +14,7 @@ import numpy as np
 
 from melisma.axon import Limits, Worker
 from melisma.cycle import commands, events
-from melisma.cycle.machine import step
-from melisma.cycle.state import State
+from melisma.cycle.machine import CycleMachine
 from melisma.learning.aggregation import Spooled
 from melisma.learning.trainer import Score
 from melisma.live import protocol
@@ -39,7 +38,7 @@ class Orchestrator:
         self._seats = [Mailbox(name) for name in names]
         self._jury = FederatedEvaluator(self._seats)
         self._desk = LearnerService(goal, self._seats, store, self._jury, self)
-        self._state: State | None = None
+        self._machine = CycleMachine()
         self._timer: asyncio.TimerHandle | None = None
         self._jobs: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -85,7 +84,7 @@ class Orchestrator:
     def expects(self, learner: int, cycle: int, attempt: int) -> bool:
         """Whether an update of that assignment would count now."""
         one, attempts = np.array([learner]), np.array([attempt])
-        return self._state is not None and bool(self._state.expects(one, cycle, attempts)[0])
+        return bool(self._machine.state.expects(one, cycle, attempts)[0])
 
     def handle(self, event: Any) -> None:
         """Something happened; what goes wrong here ends the run."""
@@ -100,7 +99,7 @@ class Orchestrator:
 
     def _heard(self, event: Any) -> None:
         """Let the machine decide what an event means, write it down, and do what it says."""
-        self._state, said = step(self._state, event)
+        said = self._machine.handle(event)
         heard = Step(event, said)  # type: ignore[arg-type]
         self._store.record(heard)
         self._watch(heard)

@@ -19,7 +19,7 @@ from melisma.live.peer.peer_process import PeerSetting
 from melisma.live.processes import run_processes
 from melisma.live.training import remove_empty
 from melisma.peer.group import Peers
-from melisma.runs.folder import made
+from melisma.runs.folder import create_run_folder
 from melisma.runs.peer_report import NodeReport, PeerReport
 
 PICTURE = "picture.svg"
@@ -53,7 +53,7 @@ def run_peers(
     path = module_path(peers.group.task, file)
     # What is wrong for all nodes is said once.
     gathered(peers.group.task, file)
-    place = made(folder or Path("runs") / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-peers")
+    place = create_run_folder(folder or Path("runs") / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-peers")
     run = _Run(peers, place, path, every, tls, watch or Watch())
     done: Future[list[NodeReport]] = Future()
 

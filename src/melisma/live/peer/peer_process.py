@@ -30,7 +30,7 @@ from melisma.live.peer.messenger import Arrived, Heard, News, Nobody, Post
 from melisma.peer import commands
 from melisma.peer.group import Group, check_name, part, parts_of
 from melisma.peer.node import Commands, Node
-from melisma.runs.folder import written
+from melisma.runs.folder import write_atomic
 from melisma.runs.peer_report import NodeReport, Scored, Tally, told
 
 FAREWELL_S = 2.0
@@ -230,8 +230,10 @@ class Peer:
         report = self._tally.report(ended_s, self._outcome, self._why, self._steps.visits)
         if self.setting.out is not None:
             folder = Path(self.setting.out)
-            written(folder / "models" / f"{report.name}.safetensors", save(self._steps.arrays()))
-            written(folder / "reports" / f"{report.name}.json", msgspec.json.encode(report))
+            write_atomic(
+                folder / "models" / f"{report.name}.safetensors", save(self._steps.arrays())
+            )
+            write_atomic(folder / "reports" / f"{report.name}.json", msgspec.json.encode(report))
         return report
 
     def _progress(self) -> dict[str, float]:

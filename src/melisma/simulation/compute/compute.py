@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 
 from melisma.cycle.events import Floats
-from melisma.cycle.ragged import Ints, Rows
-from melisma.cycle.rounds import EMPTY
+from melisma.cycle.ragged import Ints, RaggedArray
+from melisma.cycle.rounds import MAX_EMPTY_CYCLES
 from melisma.errors import DataError, MelismaError, MelismaWarning
 from melisma.fleet.rng import Generators
 from melisma.learning import batched
@@ -41,14 +41,14 @@ class CycleWork:
 
     cycle: int
     learners: Ints
-    shards: Rows
+    shards: RaggedArray
     passes: Ints
     batches: Ints
 
     def take(self, places: Ints) -> "CycleWork":
         """That of those at these places."""
         columns = (self.passes[places], self.batches[places])
-        return CycleWork(self.cycle, self.learners[places], self.shards.some(places), *columns)
+        return CycleWork(self.cycle, self.learners[places], self.shards.take(places), *columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,10 +129,10 @@ class RealTraining:
                 stacklevel=2,
             )
         self._lost = 0 if mean else self._lost + 1
-        if self._lost == EMPTY:
+        if self._lost == MAX_EMPTY_CYCLES:
             # As live, where such updates are refused and the cycle is empty.
             raise DataError(
-                f"{EMPTY} cycles in a row no update was finite, and nothing was learnt; "
+                f"{MAX_EMPTY_CYCLES} cycles in a row no update was finite, and nothing was learnt; "
                 "optimizer.lr may be too large"
             )
         if mean:

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from melisma.cycle.ragged import NO_ROWS, Ints, Rows
+from melisma.cycle.ragged import NO_ROWS, Ints, RaggedArray
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
 from melisma.learning.data.partition import held_back, owned, shuffled_shards
@@ -21,7 +21,7 @@ class SampleIndex:
     """
 
     parts: list[Ints]
-    local_sizes: Rows
+    local_sizes: RaggedArray
     held_back: Ints
 
     @classmethod
@@ -38,7 +38,7 @@ class SampleIndex:
             back = [part[held_back(part.size)] for part in parts]
             parts = [part[~held_back(part.size)] for part in parts]
         counts = np.array([len(shards) for shards in devices])
-        own = Rows(counts, np.array([part.size for part in parts]))
+        own = RaggedArray(counts, np.array([part.size for part in parts]))
         return cls(parts, own, np.concatenate([np.empty(0, np.int64), *back]))
 
     @cached_property

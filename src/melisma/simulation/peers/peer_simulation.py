@@ -16,8 +16,8 @@ from melisma.learning.steps import NoSteps, Steps, steps_for
 from melisma.learning.trainers import one_thread
 from melisma.peer.group import Peers, part, parts_of
 from melisma.peer.node import Commands, Node
-from melisma.runs.folder import made as made_folder
-from melisma.runs.folder import written
+from melisma.runs.folder import create_run_folder as made_folder
+from melisma.runs.folder import write_atomic
 from melisma.runs.peer_report import PeerReport
 from melisma.simulation.faults import Fault, parse_faults, random_faults
 from melisma.simulation.peers.delays import Delays
@@ -130,6 +130,6 @@ def _weight(peers: Peers) -> int:
 def _kept(report: PeerReport, folder: Path, steps: Mapping[str, Steps]) -> PeerReport:
     for name, each in steps.items():
         if arrays := each.arrays():
-            written(folder / MODELS / f"{name}.safetensors", save(arrays))
+            write_atomic(folder / MODELS / f"{name}.safetensors", save(arrays))
     report.plot().save(folder / PICTURE)
     return replace(report, folder=folder)
