@@ -20,6 +20,17 @@ LAYERS = (
 )
 # Remote calls stand alone, and only what talks to other processes uses them.
 USE_AXON = ("cli", "live")
+# Inside axon, from the entrance down as well.
+AXON_LAYERS = (
+    ("__init__",),
+    ("worker",),
+    ("discovery",),
+    ("client",),
+    ("server",),
+    ("transport",),
+    ("codec",),
+    ("address", "call_record"),
+)
 TORCH = {"torch", "torchvision"}
 
 
@@ -60,6 +71,14 @@ def violations(part: str, code: str) -> list[str]:
     return found
 
 
+def axon_violations(part: str, code: str) -> list[str]:
+    """Return the imports of a part of axon that point to its own layer's neighbours or above."""
+    depth = next(depth for depth, layer in enumerate(AXON_LAYERS) if part in layer)
+    forbidden = {name for layer in AXON_LAYERS[: depth + 1] for name in layer} - {part}
+    names = [name.split(".") for name in imported_modules(ast.parse(code))]
+    return [".".join(n) for n in names if n[:2] == ["melisma", "axon"] and n[2] in forbidden]
+
+
 def part_of(file: Path) -> str:
     return file.relative_to(SOURCE / "melisma").parts[0].removesuffix(".py")
 
@@ -90,6 +109,28 @@ def test_a_file_imports_only_what_its_place_allows(file: Path) -> None:
 )
 def test_an_import_against_the_direction_is_caught(part: str, code: str) -> None:
     assert len(violations(part, code)) == 1
+
+
+AXON_FILES = [file for file in FILES if part_of(file) == "axon"]
+
+
+@pytest.mark.parametrize("file", AXON_FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_a_file_of_axon_imports_only_from_layers_below(file: Path) -> None:
+    part = file.relative_to(SOURCE / "melisma" / "axon").parts[0].removesuffix(".py")
+    assert axon_violations(part, file.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "code"),
+    [
+        ("codec", "from melisma.axon.transport.http import Request"),
+        ("server", "def post():\n    from melisma.axon.client.remote import connect"),
+        ("discovery", "from melisma.axon import worker"),
+        ("address", "import melisma.axon.call_record"),
+    ],
+)
+def test_an_import_against_the_direction_inside_axon_is_caught(part: str, code: str) -> None:
+    assert len(axon_violations(part, code)) == 1
 
 
 @pytest.mark.parametrize(

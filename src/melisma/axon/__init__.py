@@ -32,21 +32,20 @@ metrics                                     what is seen of it
 ==========================================  ==================================================
 """
 
-from melisma.axon import client
+from melisma.axon import client, worker
 from melisma.axon.address import Address
+from melisma.axon.call_record import CallRecord
 from melisma.axon.client.caller import Options
+from melisma.axon.client.file_download import fetch
 from melisma.axon.client.remote import Remote, connect, describe, resume
 from melisma.axon.client.stubs import Handle
-from melisma.axon.discovery.board import Notice, NoticeBoard, board_worker, workers
+from melisma.axon.discovery.board import Notice, NoticeBoard, workers
 from melisma.axon.discovery.multicast import Found, discover
 from melisma.axon.discovery.relay import Relay
-from melisma.axon.server import worker
-from melisma.axon.server.call_metrics import CallRecord
 from melisma.axon.server.context import CallContext, current_call
-from melisma.axon.server.file_server import fetch
 from melisma.axon.server.limits import Limits
 from melisma.axon.server.tokens import issue_token
-from melisma.axon.server.worker import Worker
+from melisma.axon.worker import Worker, board_worker
 
 __all__ = [
     "Address",

@@ -8,18 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from melisma.axon.codec.encoding import encode, encode_arguments
-from melisma.axon.codec.message import parse_message
+from melisma.axon.codec.encoding import encode
 from melisma.axon.codec.outcome import (
-    Outcome,
+    JSON_TYPE,
     error_from_json,
     exception_message,
     failed,
-    perform,
     remote_exception,
 )
-from melisma.axon.server.functions import Functions
-from melisma.axon.transport.http import JSON_TYPE, MESSAGE_TYPE
 from melisma.errors import AxonError, MalformedError, RemoteError
 from tests.axon.values import plain, same
 
@@ -170,42 +166,3 @@ def test_an_unknown_code_is_an_axon_error_that_names_it(code: object) -> None:
 
 
 # A plain function run to its end.
-
-
-def outcome_of(function: Any, *args: Any) -> Outcome:
-    functions = Functions()
-    functions.rpc(name="f")(function)
-    return perform(functions["f"], encode_arguments(args, {}))
-
-
-def test_a_function_that_returns_has_returned() -> None:
-    outcome = outcome_of(len, [1, 2])
-    assert (outcome.status, outcome.content_type, outcome.label) == (200, MESSAGE_TYPE, "returned")
-
-
-def leave() -> None:
-    raise SystemExit
-
-
-def mute() -> None:
-    raise MuteError
-
-
-@pytest.mark.parametrize(("function", "args"), [(len, []), (len, [5]), (leave, []), (mute, [])])
-def test_a_function_that_raises_has_raised(function: Any, args: list[Any]) -> None:
-    outcome = outcome_of(function, *args)
-    assert (outcome.status, outcome.label) == (500, "raised")
-    message = parse_message(b"".join(outcome.buffers))
-    assert isinstance(remote_exception(message, {}), Exception)
-
-
-def test_a_result_that_cannot_travel_names_its_place() -> None:
-    outcome = outcome_of(lambda: {"inside": [object()]})
-    error = error_from_json(outcome.status, b"".join(outcome.buffers))
-    assert str(error).startswith("result['inside'][0] cannot travel")
-
-
-def test_arguments_that_are_none_are_malformed() -> None:
-    functions = Functions()
-    functions.rpc(name="f")(len)
-    assert perform(functions["f"], encode(5)).label == "malformed"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from melisma import axon
-from melisma.axon.discovery.board import board_worker
+from melisma.axon.worker import board_worker
 from melisma.errors import RefusedError, SettingError, UnauthorizedError, UnreachableError
 from tests.axon.functions_served import a_worker
 

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from melisma.axon.server.functions import Functions
+from melisma.axon.codec.encoding import encode, encode_arguments
+from melisma.axon.codec.message import MESSAGE_TYPE, parse_message
+from melisma.axon.codec.outcome import Outcome, error_from_json, remote_exception
+from melisma.axon.server.functions import Functions, perform
 from melisma.errors import RefusedError, SettingError
 from tests.axon.values import Job, Place
 
@@ -215,3 +218,47 @@ def test_a_class_is_not_a_function(functions: Functions) -> None:
 def test_methods_are_a_list_of_names(functions: Functions) -> None:
     with pytest.raises(SettingError, match=r"such as \['put'\]"):
         functions.expose(Store(), "put")
+
+
+def outcome_of(function: Any, *args: Any) -> Outcome:
+    functions = Functions()
+    functions.rpc(name="f")(function)
+    return perform(functions["f"], encode_arguments(args, {}))
+
+
+def test_a_function_that_returns_has_returned() -> None:
+    outcome = outcome_of(len, [1, 2])
+    assert (outcome.status, outcome.content_type, outcome.label) == (200, MESSAGE_TYPE, "returned")
+
+
+def leave() -> None:
+    raise SystemExit
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+def mute() -> None:
+    raise MuteError
+
+
+@pytest.mark.parametrize(("function", "args"), [(len, []), (len, [5]), (leave, []), (mute, [])])
+def test_a_function_that_raises_has_raised(function: Any, args: list[Any]) -> None:
+    outcome = outcome_of(function, *args)
+    assert (outcome.status, outcome.label) == (500, "raised")
+    message = parse_message(b"".join(outcome.buffers))
+    assert isinstance(remote_exception(message, {}), Exception)
+
+
+def test_a_result_that_cannot_travel_names_its_place() -> None:
+    outcome = outcome_of(lambda: {"inside": [object()]})
+    error = error_from_json(outcome.status, b"".join(outcome.buffers))
+    assert str(error).startswith("result['inside'][0] cannot travel")
+
+
+def test_arguments_that_are_none_are_malformed() -> None:
+    functions = Functions()
+    functions.rpc(name="f")(len)
+    assert perform(functions["f"], encode(5)).label == "malformed"

@@ -10,27 +10,18 @@ import asyncio
 import concurrent.futures
 import logging
 import secrets
-import time
 from pathlib import Path
-from typing import Final
 
-from melisma.axon.address import Address
-from melisma.axon.client.pool import EventNetwork, Network, background
-from melisma.axon.client.requests import Answer, Requests
-from melisma.axon.codec.message import Message
-from melisma.axon.codec.outcome import Outcome
+from melisma.axon.codec.message import MESSAGE_TYPE, Message
 from melisma.axon.server.http_server import Exchange, Reply, Server
-from melisma.axon.server.ledger import Entry
 from melisma.axon.server.limits import Limits
 from melisma.axon.server.tokens import TokenCheck
 from melisma.axon.transport import tls
-from melisma.axon.transport.http import MESSAGE_TYPE
-from melisma.errors import AxonError, LostError, MalformedError, RefusedError
+from melisma.axon.transport.http_client import Answer
+from melisma.axon.transport.pool import background
+from melisma.errors import LostError, MalformedError, RefusedError
 
 _log = logging.getLogger("melisma.axon")
-POST_ATTEMPTS: Final = 5
-POST_S: Final = 300.0
-"""The longest that one attempt may take; what was not posted is fetched."""
 
 
 class ReturnServer:
@@ -80,39 +71,3 @@ class ReturnServer:
         if not future.done():
             future.set_result((int(status_text), body))
         return Reply(204)
-
-
-async def post_result(entry: Entry, host: str, reply_to: str) -> None:
-    """Post the outcome of a call to its caller; once it arrived, it is not kept."""
-    port, secret, fingerprint, *_ = [*reply_to.split(), "", "", ""]
-    if not port.isdecimal() or int(port) > 65535:
-        return
-    address = Address(host, int(port), bool(fingerprint), fingerprint or None)
-    network = EventNetwork(address)
-    try:
-        outcome = await entry.wait()
-        assert outcome is not None
-        for attempt in range(POST_ATTEMPTS):
-            if await _post(Requests(address, secret), network, entry.id, outcome):
-                entry.hand_over()
-                return
-            await asyncio.sleep(0.2 * 2**attempt)
-    except LostError:
-        return  # It was fetched or cancelled meanwhile.
-    finally:
-        network.close()
-
-
-async def _post(requests: Requests, network: Network, call_id: str, outcome: Outcome) -> bool:
-    headers = {"axon-status": str(outcome.status), "content-type": outcome.content_type}
-    try:
-        transport = await requests.connect(network, time.monotonic() + POST_S)
-        target = f"/returns/{call_id}"
-        response = await requests.send(transport, "POST", target, headers, outcome.buffers)
-        await requests.read_answer(network, transport, response)
-    except (OSError, AxonError) as error:
-        _log.info("call %s: posting its result failed: %s", call_id, error)
-        return False
-    if response.status == LostError.status:
-        raise LostError(f"nobody waits for call {call_id} there")
-    return response.status == 204

@@ -16,15 +16,15 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from melisma.axon.address import check_call_id
+from melisma.axon.call_record import CallRecord, Trace, show
 from melisma.axon.client.callbacks import ReturnServer
-from melisma.axon.client.pool import Network
-from melisma.axon.client.requests import Answer, Requests
 from melisma.axon.client.result_stream import ResultStream
 from melisma.axon.codec.encoding import Types, decode, encode_arguments
 from melisma.axon.codec.message import Buffer, buffers_bytes, message_buffers
 from melisma.axon.codec.outcome import error_from_json, remote_exception
-from melisma.axon.server.call_metrics import CallRecord, Trace, show
-from melisma.axon.transport.http import STREAM_TYPE
+from melisma.axon.codec.stream_parts import STREAM_TYPE
+from melisma.axon.transport.http_client import Answer, Requests
+from melisma.axon.transport.pool import Network
 from melisma.errors import (
     AxonError,
     DeadlineError,

@@ -15,15 +15,15 @@ from typing import Any
 import msgspec
 
 from melisma.axon.address import Address, check_call_id, host_and_port
+from melisma.axon.call_record import Trace
 from melisma.axon.client.callbacks import ReturnServer
 from melisma.axon.client.caller import Caller, Options
-from melisma.axon.client.pool import BlockingNetwork, EventNetwork, background
-from melisma.axon.client.requests import Requests
 from melisma.axon.client.result_stream import AsyncItems, Items, ResultStream
 from melisma.axon.codec.records import record_types
-from melisma.axon.server.call_metrics import Trace
 from melisma.axon.transport import tls
+from melisma.axon.transport.http_client import Requests
 from melisma.axon.transport.interface import run_blocking
+from melisma.axon.transport.pool import BlockingNetwork, EventNetwork, background
 from melisma.errors import SettingError
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from melisma.axon.codec.encoding import Types, decode
 from melisma.axon.codec.message import MAX_TREE_BYTES, Message
 from melisma.axon.codec.outcome import error_from_json, remote_exception
-from melisma.axon.server.streams import END, FAILED, ITEM, PART
+from melisma.axon.codec.stream_parts import END, FAILED, ITEM, PART
 from melisma.axon.transport.interface import Transport, closed_on_error, run_blocking
 from melisma.axon.transport.wire import read_bytes, read_message
 from melisma.errors import DeadlineError, MalformedError, UnreachableError

@@ -21,6 +21,7 @@ import msgspec
 
 from melisma.errors import MalformedError, TooLargeError
 
+MESSAGE_TYPE: Final = "application/x-axon"
 MAGIC: Final = b"AXN1"
 ALIGNMENT: Final = 64
 MAX_FRAMES: Final = 1 << 20

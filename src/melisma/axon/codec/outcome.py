@@ -3,14 +3,15 @@
 import builtins
 import traceback
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
-from melisma.axon.codec.encoding import Types, decode, decode_arguments, encode
-from melisma.axon.codec.message import Buffer, Message, message_buffers
-from melisma.axon.server.functions import Exposed
-from melisma.axon.transport.http import JSON_TYPE, MESSAGE_TYPE
+from melisma.axon.codec.encoding import Types, decode, encode
+from melisma.axon.codec.message import MESSAGE_TYPE, Buffer, Message, message_buffers
 from melisma.errors import AxonError, EncodingError, MalformedError, RemoteError, axon_error
+
+JSON_TYPE: Final = "application/json"
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -36,20 +37,6 @@ def failed(error: AxonError) -> Outcome:
     """The call did not come to its end."""
     body = msgspec.json.encode({"error": error.code, "message": _text(error)})
     return Outcome(error.status, JSON_TYPE, [body], error.code)
-
-
-def perform(exposed: Exposed, message: Message) -> Outcome:
-    """Run a plain function to its end, whatever that is."""
-    try:
-        args, kwargs = decode_arguments(message, exposed.types)
-    except AxonError as error:
-        return failed(error)
-    try:
-        return returned(exposed.function(*args, **kwargs))
-    except EncodingError as error:
-        return failed(error)
-    except BaseException as error:  # noqa: BLE001 - even SystemExit must not end the worker
-        return raised(error)
 
 
 def exception_message(error: BaseException) -> Message:

@@ -5,10 +5,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from melisma.axon.server.worker import Worker
-from melisma.errors import SettingError
+from melisma.axon.client.remote import connect
 
 BOARD_PORT: Final = 8002
 LIFETIME_S: Final = 60.0
@@ -68,19 +67,8 @@ class NoticeBoard:
         self._notices = {name: entry for name, entry in self._notices.items() if entry[2] > now}
 
 
-def board_worker(*, port: int = BOARD_PORT, **settings: Any) -> Worker:
-    """A worker that serves a notice board; the settings are those of `Worker`."""
-    if "board" in settings:
-        raise SettingError("a notice board does not sign in at another")
-    worker = Worker(port=port, **settings)
-    worker.expose(NoticeBoard(), ["sign_in", "sign_out", "workers"], name="")
-    return worker
-
-
 def workers(board: str, *, token: str | None = None) -> list[Notice]:
     """The workers that are signed in at a notice board."""
-    from melisma.axon.client.remote import connect
-
     with connect(board, token=token, types=[Notice]) as remote:
         found: list[Notice] = remote.workers()
         return found

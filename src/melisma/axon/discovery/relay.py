@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final
 
 from melisma.axon.address import Address
-from melisma.axon.client.pool import EventNetwork
 from melisma.axon.codec.outcome import error_from_json
 from melisma.axon.server.http_server import Exchange, Reply, Server
 from melisma.axon.server.limits import Limits
@@ -28,6 +27,7 @@ from melisma.axon.transport.asyncio_transport import EventTransport
 from melisma.axon.transport.eager import in_task
 from melisma.axon.transport.http import parse_response, request_head, response_head
 from melisma.axon.transport.interface import closed_on_error
+from melisma.axon.transport.pool import EventNetwork
 from melisma.axon.transport.wire import read_bytes
 from melisma.errors import AxonError, RefusedError, SettingError, UnreachableError
 

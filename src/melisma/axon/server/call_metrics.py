@@ -1,36 +1,9 @@
 """What a worker counts: one record a call for the trace hook, counters for Prometheus."""
 
-import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import msgspec
-
-_log = logging.getLogger("melisma.axon")
-
-
-class CallRecord(msgspec.Struct, frozen=True):
-    """One call as the worker saw it."""
-
-    id: str
-    function: str
-    caller: str
-    outcome: str
-    bytes_in: int
-    bytes_out: int
-    seconds: float
-
-
-Trace = Callable[[CallRecord], None]
-
-
-def show(trace: Trace, call: CallRecord) -> None:
-    """Show a call to a hook."""
-    try:
-        trace(call)
-    except Exception:  # noqa: BLE001 - a hook must not fail the call that it watches
-        _log.exception("the trace hook raised")
+from melisma.axon.call_record import CallRecord, Trace, show
 
 
 @dataclass(slots=True)

@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from melisma.axon.client.callbacks import post_result
+from melisma.axon.call_record import CallRecord
 from melisma.axon.codec.encoding import decode_arguments
 from melisma.axon.codec.message import Message, buffers_bytes
-from melisma.axon.codec.outcome import Outcome, failed, perform, raised, returned
-from melisma.axon.server.call_metrics import CallRecord, Metrics, Place
+from melisma.axon.codec.outcome import Outcome, failed, raised, returned
+from melisma.axon.codec.stream_parts import STREAM_TYPE
+from melisma.axon.server.call_metrics import Metrics, Place
 from melisma.axon.server.context import CallContext, enter, leave
-from melisma.axon.server.functions import Exposed, Functions
+from melisma.axon.server.functions import Exposed, Functions, perform
 from melisma.axon.server.http_server import Exchange, Reply
 from melisma.axon.server.ledger import Entry, Ledger
 from melisma.axon.server.limits import Limits
+from melisma.axon.server.result_posting import post_result
 from melisma.axon.server.result_spool import Spool
 from melisma.axon.server.streams import CallStream
 from melisma.axon.server.thread_pool import Threads
 from melisma.axon.server.tokens import OWNER
-from melisma.axon.transport.http import STREAM_TYPE
 from melisma.errors import (
     AxonError,
     BusyError,

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, cast
 
 from melisma.axon.codec import records
-from melisma.errors import RefusedError, SettingError
+from melisma.axon.codec.encoding import decode_arguments
+from melisma.axon.codec.message import Message
+from melisma.axon.codec.outcome import Outcome, failed, raised, returned
+from melisma.errors import AxonError, EncodingError, RefusedError, SettingError
 
 Pattern = Literal["simplex", "duplex"]
 Executor = Literal["inline", "thread", "process"]
@@ -125,6 +128,20 @@ class Functions:
             cast(Executor, executor),
             records.record_types(hints),
         )
+
+
+def perform(exposed: Exposed, message: Message) -> Outcome:
+    """Run a plain function to its end, whatever that is."""
+    try:
+        args, kwargs = decode_arguments(message, exposed.types)
+    except AxonError as error:
+        return failed(error)
+    try:
+        return returned(exposed.function(*args, **kwargs))
+    except EncodingError as error:
+        return failed(error)
+    except BaseException as error:  # noqa: BLE001 - even SystemExit must not end the worker
+        return raised(error)
 
 
 def _kind(function: Callable[..., Any]) -> Kind:

@@ -15,11 +15,11 @@ from typing import Any, Final
 import msgspec
 
 from melisma.axon.codec.message import Buffer, Message, buffers_bytes
-from melisma.axon.codec.outcome import Outcome, failed
+from melisma.axon.codec.outcome import JSON_TYPE, Outcome, failed
 from melisma.axon.server.limits import Limits
 from melisma.axon.transport import eager
 from melisma.axon.transport.asyncio_transport import EventTransport
-from melisma.axon.transport.http import JSON_TYPE, Request, parse_request, response_head
+from melisma.axon.transport.http import Request, parse_request, response_head
 from melisma.axon.transport.interface import tune
 from melisma.axon.transport.wire import discard, read_bytes, read_message
 from melisma.errors import (

@@ -20,9 +20,9 @@ import msgspec
 from melisma.axon.codec import records
 from melisma.axon.codec.arrays import empty
 from melisma.axon.codec.message import Buffer, Message
-from melisma.axon.codec.outcome import Outcome, failed, perform
+from melisma.axon.codec.outcome import Outcome, failed
 from melisma.axon.server.context import CallContext, enter
-from melisma.axon.server.functions import POOL_PROCESS, Exposed
+from melisma.axon.server.functions import POOL_PROCESS, Exposed, perform
 from melisma.axon.server.thread_pool import Threads
 from melisma.errors import AxonError
 

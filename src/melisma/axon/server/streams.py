@@ -8,20 +8,18 @@ that stops without 1, 2 or 3 was cut off.
 import asyncio
 import contextvars
 import logging
-import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 from melisma.axon.codec.encoding import decode_arguments, encode
 from melisma.axon.codec.message import Buffer, Message, buffers_bytes, message_buffers
 from melisma.axon.codec.outcome import Outcome, failed, raised, returned
+from melisma.axon.codec.stream_parts import END, FAILED, ITEM, PART, RAISED
 from melisma.axon.server.context import CallContext, enter
 from melisma.axon.server.functions import Exposed
 from melisma.axon.server.thread_pool import Threads
 from melisma.errors import CallCancelledError, DeadlineError, EncodingError, MalformedError
 
-PART: Final = struct.Struct("<BQ")
-ITEM, END, RAISED, FAILED = range(4)
 _EXHAUSTED: Final = object()
 _Step = tuple[int, Any]
 """What a part means, and the item or the outcome that it carries."""

@@ -14,9 +14,6 @@ import msgspec
 
 from melisma.errors import MalformedError, SettingError
 
-MESSAGE_TYPE: Final = "application/x-axon"
-STREAM_TYPE: Final = "application/x-axon-stream"
-JSON_TYPE: Final = "application/json"
 MAX_HEAD_BYTES: Final = 16384
 
 _Parser = httptools.HttpRequestParser | httptools.HttpResponseParser

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from melisma.axon.address import Address
-from melisma.axon.client.pool import Network
-from melisma.axon.codec.message import MAX_TREE_BYTES, Buffer, Message, buffers_bytes
+from melisma.axon.codec.message import MAX_TREE_BYTES, MESSAGE_TYPE, Buffer, Message, buffers_bytes
 from melisma.axon.transport.http import (
-    MESSAGE_TYPE,
     Response,
     parse_response,
     request_head,
 )
 from melisma.axon.transport.interface import Transport, closed_on_error
+from melisma.axon.transport.pool import Network
 from melisma.axon.transport.wire import read_bytes, read_message
 
 ASK_FIRST_BYTES: Final = 1 << 20

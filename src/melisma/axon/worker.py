@@ -26,8 +26,10 @@ from typing import Any, Final
 import msgspec
 
 from melisma.axon.address import DEFAULT_PORT, Address, check_name
+from melisma.axon.call_record import Trace
+from melisma.axon.discovery.board import BOARD_PORT, NoticeBoard
 from melisma.axon.discovery.registration import Presence
-from melisma.axon.server.call_metrics import Metrics, Trace
+from melisma.axon.server.call_metrics import Metrics
 from melisma.axon.server.calls import Calls
 from melisma.axon.server.file_server import FileNames, served
 from melisma.axon.server.functions import POOL_PROCESS, F, Functions
@@ -134,6 +136,15 @@ class Worker(Service):
 
     def _profile(self) -> dict[str, Any]:
         return {"axon": 1, "functions": [exposed.profile() for exposed in self.functions]}
+
+
+def board_worker(*, port: int = BOARD_PORT, **settings: Any) -> Worker:
+    """A worker that serves a notice board; the settings are those of `Worker`."""
+    if "board" in settings:
+        raise SettingError("a notice board does not sign in at another")
+    worker = Worker(port=port, **settings)
+    worker.expose(NoticeBoard(), ["sign_in", "sign_out", "workers"], name="")
+    return worker
 
 
 _functions = Functions()
