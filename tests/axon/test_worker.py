@@ -190,7 +190,7 @@ def test_a_posted_result_comes_by_tls_where_the_call_went_by_tls(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     with (
         a_worker(tls=identity).start() as address,
-        axon.connect(address, returns="127.0.0.1:0") as remote,
+        axon.connect(address, callbacks="127.0.0.1:0") as remote,
     ):
         assert remote.long_echo("posted") == "posted"
 

@@ -43,7 +43,9 @@ class Address:
             parts = urlsplit(text if "://" in text else f"http://{text}")
             port = parts.port or DEFAULT_PORT
         except ValueError as error:
-            raise SettingError(f"{_shown(text)} is not an address ({error}): {_GRAMMAR}") from error
+            raise SettingError(
+                f"{_hide_token(text)} is not an address ({error}): {_GRAMMAR}"
+            ) from error
         via = re.fullmatch(r"/via/([\w.-]+)", parts.path, re.ASCII)
         fingerprint = parts.fragment or None
         if (
@@ -55,9 +57,9 @@ class Address:
             or (parts.path not in ("", "/") and not via)
             or (fingerprint and not _FINGERPRINT.fullmatch(fingerprint))
         ):
-            raise SettingError(f"{_shown(text)} is not an address: {_GRAMMAR}")
+            raise SettingError(f"{_hide_token(text)} is not an address: {_GRAMMAR}")
         if fingerprint and parts.scheme == "http" and not via:
-            raise SettingError(f"{_shown(text)} has a fingerprint but is not https")
+            raise SettingError(f"{_hide_token(text)} has a fingerprint but is not https")
         return cls(
             parts.hostname,
             port,
@@ -84,7 +86,7 @@ class Address:
         )
 
 
-def _shown(text: str) -> str:
+def _hide_token(text: str) -> str:
     """An address as an error says it: without its token."""
     return repr(re.sub(r"//[^/]*@", "//...@", text))
 
@@ -94,7 +96,7 @@ def host_and_port(text: str) -> tuple[str, int]:
     host, separator, port = text.rpartition(":")
     if not separator or not port.isdecimal() or int(port) > 65535:
         raise SettingError(
-            f"{_shown(text)} is not HOST:PORT, such as 0.0.0.0:8000 (port 0: a free one)"
+            f"{_hide_token(text)} is not HOST:PORT, such as 0.0.0.0:8000 (port 0: a free one)"
         )
     return host.strip("[]"), int(port)
 

@@ -20,10 +20,10 @@ class CallRecord(msgspec.Struct, frozen=True):
     seconds: float
 
 
-Trace = Callable[[CallRecord], None]
+TraceHook = Callable[[CallRecord], None]
 
 
-def show(trace: Trace, call: CallRecord) -> None:
+def call_hook(trace: TraceHook, call: CallRecord) -> None:
     """Show a call to a hook."""
     try:
         trace(call)

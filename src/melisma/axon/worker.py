@@ -26,17 +26,17 @@ from typing import Any, Final
 import msgspec
 
 from melisma.axon.address import DEFAULT_PORT, Address, check_name
-from melisma.axon.call_record import Trace
+from melisma.axon.call_record import TraceHook
 from melisma.axon.discovery.board import BOARD_PORT, NoticeBoard
-from melisma.axon.discovery.registration import Presence
-from melisma.axon.server.call_metrics import Metrics
+from melisma.axon.discovery.registration import Registration
+from melisma.axon.server.call_metrics import CallMetrics
 from melisma.axon.server.calls import Calls
-from melisma.axon.server.file_server import FileNames, served
+from melisma.axon.server.file_server import FileLookup, serve_file
 from melisma.axon.server.functions import POOL_PROCESS, F, Functions
-from melisma.axon.server.http_server import Exchange, Reply, Server
+from melisma.axon.server.http_server import Exchange, HttpServer, Reply
 from melisma.axon.server.limits import Limits
 from melisma.axon.server.service import Service
-from melisma.axon.server.tokens import TokenCheck
+from melisma.axon.server.tokens import TokenChecker
 from melisma.axon.transport import tls as axon_tls
 from melisma.errors import RefusedError, SettingError
 
@@ -62,18 +62,18 @@ class Worker(Service):
     token: str | None = field(default=None, repr=False)
     tls: bool | str | Path = False
     limits: Limits = field(default_factory=Limits)
-    trace: Trace | None = None
+    trace: TraceHook | None = None
     announce: bool = False
     board: str | None = field(default=None, repr=False)
     relay: str | None = field(default=None, repr=False)
     advertise: str | None = None
     functions: Functions = field(default_factory=Functions)
-    files: FileNames | None = None
+    files: FileLookup | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        self.metrics = Metrics(self.trace)
-        self._tokens = TokenCheck(self.token, self.limits.remember_s)
+        self.metrics = CallMetrics(self.trace)
+        self._tokens = TokenChecker(self.token, self.limits.remember_s)
         self._identity = axon_tls.identity_file(self.tls)
         self._calls: Calls
 
@@ -96,18 +96,22 @@ class Worker(Service):
         context = axon_tls.server_context(identity) if identity else None
         fingerprint = axon_tls.identity_fingerprint(identity) if identity else None
         self._calls = Calls(self.functions, self.limits, self.metrics)
-        server = Server(self._handle, self.limits, context)
+        server = HttpServer(self._handle, self.limits, context)
         port = await server.listen(self.host, self.port)
         host = socket.gethostname() if self.host in _EVERYWHERE else self.host
         address = Address(self.advertise or host, port, bool(identity), fingerprint)
-        presence = Presence(self.name, self.announce, self.board, self.relay)
+        registration = Registration(self.name, self.announce, self.board, self.relay)
         try:
-            async with presence.shown(address, self.functions, server, identity) as shown:
-                _log.info("serving %s at %s", ", ".join(f.name for f in self.functions), shown)
-                yield str(shown)
+            async with registration.register(
+                address, self.functions, server, identity
+            ) as public_address:
+                _log.info(
+                    "serving %s at %s", ", ".join(f.name for f in self.functions), public_address
+                )
+                yield str(public_address)
             server.stop_listening()
             await self._calls.drain()
-            await server.finish(self.limits.shutdown_s)
+            await server.drain(self.limits.shutdown_s)
         finally:
             await server.close()
             self._calls.close()
@@ -122,20 +126,20 @@ class Worker(Service):
             return await self._calls.call(exchange, rest, caller)
         match request.method, kind, rest:
             case "GET", "calls", _:
-                return await self._calls.wait(rest, request.query, caller)
+                return await self._calls.wait_for_result(rest, request.query, caller)
             case "DELETE", "calls", _:
-                return self._calls.dismiss(rest, caller)
+                return self._calls.cancel_or_discard(rest, caller)
             case "GET", "files", _:
-                return served(self.files, rest, request)
+                return serve_file(self.files, rest, request)
             case "GET", "", "":
                 return Reply(200, buffers=[msgspec.json.encode(self._profile())])
             case "GET", "metrics", "":
-                text = self.metrics.exposition().encode()
+                text = self.metrics.prometheus_text().encode()
                 return Reply(200, "text/plain; version=0.0.4", [text])
         raise RefusedError(f"nothing answers {request.method} {request.path} here")
 
     def _profile(self) -> dict[str, Any]:
-        return {"axon": 1, "functions": [exposed.profile() for exposed in self.functions]}
+        return {"axon": 1, "functions": [exposed.describe() for exposed in self.functions]}
 
 
 def board_worker(*, port: int = BOARD_PORT, **settings: Any) -> Worker:
@@ -152,13 +156,13 @@ rpc = _functions.rpc
 expose = _functions.expose
 
 
-def init(*, started: Callable[[str], None] | None = None, **settings: Any) -> None:
+def init(*, on_started: Callable[[str], None] | None = None, **settings: Any) -> None:
     """Serve what was decorated with `rpc`, on port 8000 of this machine, until interrupted.
 
-    Takes the settings of `Worker`; ``started`` is called with the address (try ``print``).
+    Takes the settings of `Worker`; ``on_started`` is called with the address (try ``print``).
     """
     if multiprocessing.current_process().name == POOL_PROCESS:
         return  # It imports this script to find its functions.
     if not len(_functions):
         raise SettingError("nothing to serve: decorate a function with @axon.worker.rpc() first")
-    Worker(functions=_functions, **settings).serve(started=started)
+    Worker(functions=_functions, **settings).serve(on_started=on_started)

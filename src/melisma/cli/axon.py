@@ -99,7 +99,7 @@ def find_command(board: str | None, seconds: float, token: str | None, as_json: 
 def board_command(listen: str | None, token: str | None, tls: bool) -> None:
     """Run a notice board (port 8002) until interrupted."""
     board = axon.board_worker(**_place(listen), token=token, tls=tls)
-    board.serve(started=lambda address: click.echo(f"notice board at {address}"))
+    board.serve(on_started=lambda address: click.echo(f"notice board at {address}"))
 
 
 @command.command("relay")
@@ -109,7 +109,7 @@ def board_command(listen: str | None, token: str | None, tls: bool) -> None:
 def relay_command(listen: str | None, token: str | None, tls: bool) -> None:
     """Run a relay (port 8001) until interrupted."""
     relay = axon.Relay(**_place(listen), token=token, tls=tls)
-    relay.serve(started=lambda address: click.echo(f"relay at {address}"))
+    relay.serve(on_started=lambda address: click.echo(f"relay at {address}"))
 
 
 @command.command("token")

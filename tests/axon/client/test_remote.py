@@ -107,7 +107,7 @@ def test_wrong_arguments_raise_the_type_error_of_python(remote: axon.Remote) -> 
 def test_a_dataclass_arrives_where_it_is_named(remote: axon.Remote, address: str) -> None:
     assert remote.mirror(Point(1, 2)) == Point(2, 1)
     assert remote.process_mirror(Point(1, 2)) == Point(2, 1)
-    with pytest.raises(MalformedError, match="annotate"):
+    with pytest.raises(MalformedError, match="annotations"):
         remote.echo(Point(1, 2))
     with axon.connect(address) as unaware, pytest.raises(MalformedError, match="types="):
         unaware.mirror(Point(1, 2))
@@ -259,7 +259,7 @@ def test_an_unknown_call_cannot_be_resumed(remote: axon.Remote) -> None:
 
 
 def test_a_posted_result_arrives_without_asking(address: str) -> None:
-    with axon.connect(address, returns="127.0.0.1:0") as listening:
+    with axon.connect(address, callbacks="127.0.0.1:0") as listening:
         began = time.monotonic()
         assert listening.long_echo(np.arange(4)).tolist() == [0, 1, 2, 3]
         assert time.monotonic() - began < 0.5  # the first poll would come after a second
@@ -268,7 +268,7 @@ def test_a_posted_result_arrives_without_asking(address: str) -> None:
 
 
 async def test_a_posted_result_can_be_awaited(address: str) -> None:
-    with axon.connect(address, returns="127.0.0.1:0") as listening:
+    with axon.connect(address, callbacks="127.0.0.1:0") as listening:
         assert await listening.aio.long_echo(1) == 1
 
 

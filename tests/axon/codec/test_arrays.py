@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.msgpack import Ext
 
-from melisma.axon.codec.arrays import check_size, empty
+from melisma.axon.codec.arrays import allocate_frame, check_size
 from melisma.axon.codec.encoding import decode, encode
 from melisma.axon.codec.message import ALIGNMENT, Message, message_buffers, parse_message
 from melisma.errors import EncodingError, MalformedError
@@ -270,7 +270,7 @@ def test_a_shape_fits_its_frame_exactly_or_not_at_all(
 
 @given(st.integers(0, 10_000))
 def test_memory_for_a_frame_has_its_size_and_can_be_written(size: int) -> None:
-    frame = empty(size)
+    frame = allocate_frame(size)
     frame[:] = bytes(size)
     assert (frame.nbytes, frame.format) == (size, "B")
 

@@ -13,10 +13,10 @@ from melisma.axon.codec.message import (
     PRELUDE,
     Message,
     buffers_bytes,
+    describe_part,
     message_buffers,
     parse_message,
     read_prelude,
-    shown,
 )
 from melisma.errors import MalformedError, TooLargeError
 
@@ -117,7 +117,7 @@ def test_more_frames_than_the_limit_are_too_large() -> None:
 
 @given(st.recursive(st.none() | st.text() | st.binary() | st.floats(), st.lists))
 def test_a_part_is_shown_in_short_whatever_it_is(part: object) -> None:
-    assert 0 < len(shown(part)) <= 80
+    assert 0 < len(describe_part(part)) <= 80
 
 
 def test_what_was_built_from_a_part_is_not_asked_how_it_looks() -> None:
@@ -125,4 +125,4 @@ def test_what_was_built_from_a_part_is_not_asked_how_it_looks() -> None:
         def __repr__(self) -> str:
             raise SystemError
 
-    assert shown(Shy()) == "a Shy"
+    assert describe_part(Shy()) == "a Shy"

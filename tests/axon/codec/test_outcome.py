@@ -12,8 +12,8 @@ from melisma.axon.codec.encoding import encode
 from melisma.axon.codec.outcome import (
     JSON_TYPE,
     error_from_json,
+    error_outcome,
     exception_message,
-    failed,
     remote_exception,
 )
 from melisma.errors import AxonError, MalformedError, RemoteError
@@ -138,7 +138,7 @@ def axon_errors(kind: type[AxonError] = AxonError) -> Iterator[type[AxonError]]:
 
 @pytest.mark.parametrize("kind", list(axon_errors()), ids=lambda kind: kind.code)
 def test_every_error_of_a_call_arrives_as_itself(kind: type[AxonError]) -> None:
-    outcome = failed(kind("why, größe, \udcff"))
+    outcome = error_outcome(kind("why, größe, \udcff"))
     assert (outcome.status, outcome.content_type) == (kind.status, JSON_TYPE)
     arrived = error_from_json(outcome.status, b"".join(outcome.buffers))
     assert type(arrived) is kind

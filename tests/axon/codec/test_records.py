@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from melisma.axon.codec.encoding import decode, encode
-from melisma.axon.codec.records import construct, fields_of, record_types, type_hints
+from melisma.axon.codec.records import construct, record_fields, record_types, type_hints
 from melisma.errors import MalformedError, SettingError
 from tests.axon.values import Job, Key, Place, Sample, plain, received, round_trip, same
 
@@ -84,7 +84,9 @@ def test_fields_that_were_not_sent_take_their_defaults() -> None:
 
 @pytest.mark.parametrize("name", ["Stranger", "object", "os.system", "", None, 5, 0.5, b"Place"])
 def test_a_record_that_is_not_named_here_is_refused_with_advice(name: object) -> None:
-    with pytest.raises(MalformedError, match=r"not named here: annotate .* pass types="):
+    with pytest.raises(
+        MalformedError, match=r"not a known type: name it in the annotations .* types="
+    ):
         received(8, [name, {}])
 
 
@@ -137,8 +139,8 @@ def test_what_a_dataclass_computes_from_init_variables_cannot_be_made_again() ->
 
 def test_the_fields_of_anything_else_are_none() -> None:
     for value in (None, 1, {}, Place, Sample, object()):
-        assert fields_of(value) is None
-    assert fields_of(Place(1.0)) == dataclasses.asdict(Place(1.0))
+        assert record_fields(value) is None
+    assert record_fields(Place(1.0)) == dataclasses.asdict(Place(1.0))
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_a_worker_is_discovered_on_the_local_network() -> None:
     name = f"melisma-test-{socket.gethostname()}-{time.time_ns()}"
     with a_worker(name=name, announce=True).start() as address:
         found = axon.discover(1.5, interfaces=["127.0.0.1"])
-        assert axon.Found(name, address) in found
+        assert axon.DiscoveredWorker(name, address) in found
     assert name not in [f.name for f in axon.discover(0.5, interfaces=["127.0.0.1"])]
 
 

@@ -197,15 +197,15 @@ def test_a_result_that_cannot_be_read_is_kept(address: str) -> None:
 
 
 def test_nobody_else_can_post_a_result(address: str) -> None:
-    with axon.connect(address, returns="127.0.0.1:0") as remote:
+    with axon.connect(address, callbacks="127.0.0.1:0") as remote:
         running = remote(call_id="posted").submit.long_blocked("posted")
         wait_for_run("posted")
-        returns = remote._line.caller.returns
-        assert returns is not None
-        port = int(returns.reply_to.split()[0])
+        callbacks = remote._connections.caller.callbacks
+        assert callbacks is not None
+        port = int(callbacks.reply_to.split()[0])
         forged = body_of("forged")
         with socket.create_connection(("127.0.0.1", port), 10) as sock:
-            head = f"POST /returns/posted HTTP/1.1\r\ncontent-length: {len(forged)}\r\n"
+            head = f"POST /callbacks/posted HTTP/1.1\r\ncontent-length: {len(forged)}\r\n"
             sock.sendall(f"{head}axon-status: 200\r\n\r\n".encode() + forged)
             assert sock.recv(1000).startswith(b"HTTP/1.1 401")
         RELEASED.set()

@@ -63,7 +63,7 @@ def test_connections_are_used_again(address: str) -> None:
     with axon.connect(address) as worker:
         for _ in range(3):
             list(axon.fetch(worker, "whole"))
-        assert len(worker._line.blocking._idle) == 1
+        assert len(worker._connections.socket_pool._idle) == 1
 
 
 def test_who_stops_in_the_middle_leaves_nothing_half_read(address: str) -> None:

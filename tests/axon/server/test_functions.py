@@ -9,7 +9,7 @@ import pytest
 from melisma.axon.codec.encoding import encode, encode_arguments
 from melisma.axon.codec.message import MESSAGE_TYPE, parse_message
 from melisma.axon.codec.outcome import Outcome, error_from_json, remote_exception
-from melisma.axon.server.functions import Functions, perform
+from melisma.axon.server.functions import Functions, run_function
 from melisma.errors import RefusedError, SettingError
 from tests.axon.values import Job, Place
 
@@ -197,7 +197,7 @@ def test_annotations_name_the_records_that_a_function_takes(functions: Functions
 def test_a_profile_says_what_a_caller_may_know(functions: Functions) -> None:
     functions.rpc()(plain)
     functions.rpc(name="print_")(print)
-    profile = functions["plain"].profile()
+    profile = functions["plain"].describe()
     assert profile.pop("signature").startswith("(place: ")
     assert profile == {
         "name": "plain",
@@ -207,7 +207,7 @@ def test_a_profile_says_what_a_caller_may_know(functions: Functions) -> None:
         "executor": "thread",
     }
     functions.rpc(name="iter")(iter)
-    assert functions["iter"].profile()["signature"] == "(...)"
+    assert functions["iter"].describe()["signature"] == "(...)"
 
 
 def test_a_class_is_not_a_function(functions: Functions) -> None:
@@ -223,7 +223,7 @@ def test_methods_are_a_list_of_names(functions: Functions) -> None:
 def outcome_of(function: Any, *args: Any) -> Outcome:
     functions = Functions()
     functions.rpc(name="f")(function)
-    return perform(functions["f"], encode_arguments(args, {}))
+    return run_function(functions["f"], encode_arguments(args, {}))
 
 
 def test_a_function_that_returns_has_returned() -> None:
@@ -237,7 +237,7 @@ def leave() -> None:
 
 class MuteError(Exception):
     def __str__(self) -> str:
-        raise ValueError
+        raise RuntimeError("no words")
 
 
 def mute() -> None:
@@ -261,4 +261,4 @@ def test_a_result_that_cannot_travel_names_its_place() -> None:
 def test_arguments_that_are_none_are_malformed() -> None:
     functions = Functions()
     functions.rpc(name="f")(len)
-    assert perform(functions["f"], encode(5)).label == "malformed"
+    assert run_function(functions["f"], encode(5)).label == "malformed"

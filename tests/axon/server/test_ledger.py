@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from melisma.axon.codec.outcome import Outcome, returned
+from melisma.axon.codec.outcome import Outcome, result_outcome
 from melisma.axon.server.context import CallContext
-from melisma.axon.server.ledger import Entry, Ledger
-from melisma.axon.server.result_spool import Spool
+from melisma.axon.server.ledger import CallEntry, Ledger
+from melisma.axon.server.result_spool import ResultSpool
 from melisma.errors import LostError, MalformedError
 
 START = 1000.0
@@ -34,14 +34,14 @@ def ledger(clock: Clock) -> Ledger:
     return Ledger(100, clock)
 
 
-def begin(ledger: Ledger, call_id: str, function: str = "f") -> Entry:
+def begin(ledger: Ledger, call_id: str, function: str = "f") -> CallEntry:
     assert ledger.find(call_id, None, function) is None
     return ledger.open(CallContext(call_id, function, "me"))
 
 
-def run(ledger: Ledger, call_id: str, remember_s: float = 60.0) -> Entry:
+def run(ledger: Ledger, call_id: str, remember_s: float = 60.0) -> CallEntry:
     entry = begin(ledger, call_id)
-    ledger.end(entry, returned(call_id), remember_s)
+    ledger.end(entry, result_outcome(call_id), remember_s)
     return entry
 
 
@@ -61,7 +61,7 @@ async def test_everyone_who_joined_gets_the_outcome(ledger: Ledger) -> None:
     entry = begin(ledger, "a")
     waiting = [asyncio.ensure_future(entry.wait()) for _ in range(3)]
     await asyncio.sleep(0)
-    outcome = returned(1)
+    outcome = result_outcome(1)
     ledger.end(entry, outcome, 60.0)
     assert [await waiter for waiter in waiting] == [outcome] * 3
     assert await entry.wait() is outcome
@@ -78,7 +78,7 @@ async def test_who_does_not_wait_long_enough_hears_nothing_and_leaves_nothing(
     leaver.cancel()
     await asyncio.wait([leaver])
     assert not entry._waiters
-    ledger.end(entry, returned(1), 60.0)
+    ledger.end(entry, result_outcome(1), 60.0)
     assert await entry.wait(0.0) is not None
 
 
@@ -86,7 +86,7 @@ async def test_an_outcome_that_was_handed_over_is_remembered_but_not_given_again
     ledger: Ledger,
 ) -> None:
     entry = run(ledger, "a")
-    entry.hand_over()
+    entry.discard_outcome()
     assert ledger.find("a", 0.0) is entry
     with pytest.raises(LostError, match="handed over before"):
         await entry.wait()
@@ -94,17 +94,17 @@ async def test_an_outcome_that_was_handed_over_is_remembered_but_not_given_again
 
 async def test_nothing_is_handed_over_before_the_end(ledger: Ledger) -> None:
     entry = begin(ledger, "a")
-    entry.hand_over()
-    ledger.end(entry, returned(1), 60.0)
+    entry.discard_outcome()
+    ledger.end(entry, result_outcome(1), 60.0)
     assert await entry.wait() is not None
 
 
 async def test_a_kept_outcome_is_read_from_the_spool_and_its_room_given_back(
     ledger: Ledger, clock: Clock
 ) -> None:
-    spool = Spool(1000, 0)
+    spool = ResultSpool(1000, 0)
     entry = begin(ledger, "a")
-    entry.kept = spool.keep([b"kept ", b"bytes"])
+    entry.spooled = spool.keep([b"kept ", b"bytes"])
     ledger.end(entry, Outcome(200, "text/plain", (), "returned"), 60.0)
     for _ in range(2):
         outcome = await entry.wait()
@@ -205,7 +205,7 @@ class Life:
         self.ledger = Ledger(max_calls, self.clock)
         self.sent_at: dict[str, float] = {}
         self.ran: set[str] = set()
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, CallEntry] = {}
 
     def step(self, action: str, number: int, seconds: float) -> None:
         call_id = f"call-{number}"
@@ -215,7 +215,7 @@ class Life:
             self.ledger = Ledger(self.max_calls, self.clock)
             self.entries.clear()
         elif action == "end" and (entry := self.entries.pop(call_id, None)):
-            self.ledger.end(entry, returned(None), seconds)
+            self.ledger.end(entry, result_outcome(None), seconds)
         elif action == "send":
             self.send(call_id)
 
@@ -263,7 +263,7 @@ def test_outcomes_take_so_many_bytes_at_the_most_and_the_latest_is_there(clock: 
     ledger = Ledger(1000, clock, max_bytes=100_000)
     entries = [begin(ledger, f"id{number}") for number in range(200)]
     for number, entry in enumerate(entries):
-        ledger.end(entry, returned(bytes(30_000)), 60.0)
+        ledger.end(entry, result_outcome(bytes(30_000)), 60.0)
         assert entry.outcome is not None
         remembered = [e for e in entries[: number + 1] if e.outcome is not None]
         assert remembered == entries[max(0, number - 2) : number + 1]

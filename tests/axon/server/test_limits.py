@@ -6,7 +6,7 @@ from melisma.axon.server.limits import Limits
 
 
 def test_the_pace_is_what_the_slowest_rate_moves_between_two_looks() -> None:
-    assert Limits(head_s=2.0, min_bytes_per_s=500.0).pace == (2.0, 1000.0)
+    assert Limits(head_s=2.0, min_bytes_per_s=500.0).min_rate == (2.0, 1000.0)
 
 
 def test_every_limit_leaves_room() -> None:

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from melisma.axon.server.result_spool import Kept, Spool
+from melisma.axon.server.result_spool import ResultSpool, SpooledResult
 from melisma.errors import StorageError
 
 
-def read(kept: Kept) -> bytes:
+def read(kept: SpooledResult) -> bytes:
     return b"".join(kept.buffers())
 
 
 @pytest.fixture
-def spool(tmp_path: Path) -> Spool:
-    return Spool(100, 1000, tmp_path)
+def spool(tmp_path: Path) -> ResultSpool:
+    return ResultSpool(100, 1000, tmp_path)
 
 
 actions = st.lists(
@@ -35,8 +35,8 @@ def test_what_is_kept_is_read_back_and_the_books_balance(
     tmp_path_factory: pytest.TempPathFactory, history: list[list[bytes] | int]
 ) -> None:
     directory = tmp_path_factory.mktemp("spool")
-    spool = Spool(100, 200, directory)
-    waiting: list[tuple[bytes, Kept]] = []
+    spool = ResultSpool(100, 200, directory)
+    waiting: list[tuple[bytes, SpooledResult]] = []
     for action in history:
         if isinstance(action, int):
             if waiting:
@@ -54,7 +54,7 @@ def test_what_is_kept_is_read_back_and_the_books_balance(
 
 
 def test_results_go_to_memory_while_there_is_room_then_to_disk(
-    spool: Spool, tmp_path: Path
+    spool: ResultSpool, tmp_path: Path
 ) -> None:
     first = spool.keep([b"a" * 60, memoryview(b"b" * 40)])
     second = spool.keep([b"c"])
@@ -62,7 +62,7 @@ def test_results_go_to_memory_while_there_is_room_then_to_disk(
     assert (spool.memory_bytes, spool.disk_bytes) == (100, 1)
 
 
-def test_a_result_is_kept_as_it_was_when_it_was_kept(spool: Spool) -> None:
+def test_a_result_is_kept_as_it_was_when_it_was_kept(spool: ResultSpool) -> None:
     for size in (10, 500):
         buffer = bytearray(size)
         kept = spool.keep([memoryview(buffer)])
@@ -70,7 +70,7 @@ def test_a_result_is_kept_as_it_was_when_it_was_kept(spool: Spool) -> None:
         assert read(kept) == bytes(size)
 
 
-def test_over_both_limits_the_error_names_the_limit_and_takes_no_room(spool: Spool) -> None:
+def test_over_both_limits_the_error_names_the_limit_and_takes_no_room(spool: ResultSpool) -> None:
     spool.keep([b"x" * 900])
     with pytest.raises(StorageError, match=r"900 of 1000 bytes \(keep_disk_bytes\)"):
         spool.keep([b"x" * 101])
@@ -78,7 +78,7 @@ def test_over_both_limits_the_error_names_the_limit_and_takes_no_room(spool: Spo
     spool.keep([b"x" * 100])
 
 
-def test_room_that_is_given_back_can_be_taken_again(spool: Spool, tmp_path: Path) -> None:
+def test_room_that_is_given_back_can_be_taken_again(spool: ResultSpool, tmp_path: Path) -> None:
     for _ in range(5):
         on_disk, in_memory = spool.keep([b"x" * 1000]), spool.keep([b"x" * 100])
         for kept in (on_disk, in_memory):
@@ -87,7 +87,7 @@ def test_room_that_is_given_back_can_be_taken_again(spool: Spool, tmp_path: Path
         assert (spool.memory_bytes, spool.disk_bytes) == (0, 0)
 
 
-def test_what_is_being_sent_can_be_discarded(spool: Spool) -> None:
+def test_what_is_being_sent_can_be_discarded(spool: ResultSpool) -> None:
     kept = spool.keep([b"x" * 500])
     (sending,) = kept.buffers()
     kept.discard()
@@ -95,18 +95,18 @@ def test_what_is_being_sent_can_be_discarded(spool: Spool) -> None:
 
 
 def test_a_result_of_no_bytes_is_kept_where_nothing_fits() -> None:
-    assert read(Spool(0, 0).keep([])) == b""
+    assert read(ResultSpool(0, 0).keep([])) == b""
 
 
 def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
-    spool = Spool(0, 1000, tmp_path / "missing")
+    spool = ResultSpool(0, 1000, tmp_path / "missing")
     with pytest.raises(StorageError, match=r"No such file or directory in .*missing"):
         spool.keep([b"x"])
     assert spool.disk_bytes == 0
 
 
 def test_the_books_balance_with_many_threads(tmp_path: Path) -> None:
-    spool = Spool(300, 300, tmp_path)
+    spool = ResultSpool(300, 300, tmp_path)
 
     def work() -> None:
         for _ in range(50):
@@ -143,7 +143,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_is_a_storage_error_and_leaves_no_trace(tiny_disk: Path) -> None:
-    spool = Spool(0, 1 << 30, tiny_disk)
+    spool = ResultSpool(0, 1 << 30, tiny_disk)
     kept = spool.keep([b"a" * 30_000])
     for _ in range(3):
         with pytest.raises(StorageError, match="No space left on device in"):
@@ -160,11 +160,11 @@ def test_a_file_that_may_not_grow_is_a_storage_error_and_leaves_no_trace(tmp_pat
     code = f"""
 import resource
 from pathlib import Path
-from melisma.axon.server.result_spool import Spool
+from melisma.axon.server.result_spool import ResultSpool
 from melisma.errors import StorageError
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-spool = Spool(0, 1 << 30, Path({str(tmp_path)!r}))
+spool = ResultSpool(0, 1 << 30, Path({str(tmp_path)!r}))
 for sizes in ([10_001], [9_000, 9_000], [100_000, 1]):
     try:
         spool.keep([bytes(size) for size in sizes])

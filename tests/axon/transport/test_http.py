@@ -15,7 +15,7 @@ from melisma.axon.transport.http import (
     request_head,
     response_head,
 )
-from melisma.axon.transport.interface import Inbox
+from melisma.axon.transport.interface import ReceiveBuffer
 from melisma.errors import MalformedError, SettingError
 
 names = st.from_regex(r"\A[a-z][a-z0-9-]{0,20}\Z").filter(
@@ -171,12 +171,12 @@ def test_what_would_become_another_line_is_not_written(target: str, value: str) 
 # Heads as they come in from a connection.
 
 
-def poured(inbox: Inbox, data: bytes) -> bytes:
+def poured(inbox: ReceiveBuffer, data: bytes) -> bytes:
     """Fill the inbox; what it had no space for."""
-    space = inbox.space()
+    space = inbox.free_space()
     count = min(len(data), space.nbytes)
     space[:count] = data[:count]
-    inbox.filled(count)
+    inbox.commit(count)
     return data[count:]
 
 
@@ -185,7 +185,7 @@ def test_heads_and_bodies_come_out_in_order_however_they_came_in(
     bodies: list[bytes], portion: int
 ) -> None:
     pending = b"".join(b"head %d\r\n\r\n" % len(body) + body for body in bodies)
-    inbox = Inbox()
+    inbox = ReceiveBuffer()
 
     def more() -> None:
         nonlocal pending
@@ -206,7 +206,7 @@ def test_heads_and_bodies_come_out_in_order_however_they_came_in(
 
 
 def test_a_head_of_the_largest_size_is_taken_and_a_larger_one_is_malformed() -> None:
-    inbox = Inbox()
+    inbox = ReceiveBuffer()
     assert poured(inbox, b"x" * (MAX_HEAD_BYTES - 4)) == b""
     assert inbox.take_head() is None
     assert poured(inbox, b"\r\n\r\n") == b""

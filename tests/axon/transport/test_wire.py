@@ -31,7 +31,7 @@ class Tape:
         self.buffered_bytes = len(data) if ahead else 0
         self.ended = False
 
-    def take(self, count: int) -> bytearray:
+    def take_buffered(self, count: int) -> bytearray:
         taken, self.left = bytearray(self.left[:count]), self.left[count:]
         return taken
 

@@ -110,7 +110,7 @@ async def test_a_learner_learns_its_task_and_what_to_measure_itself_on(run: Any)
 async def test_shards_and_parameters_are_there_to_fetch_and_nothing_else(run: Any) -> None:
     made, remote = run
     entry = protocol.parse(await remote.register("a"), protocol.RegisterResponse)
-    address = str(remote._line.caller.requests.address)
+    address = str(remote._connections.caller.http.address)
     with axon.connect(address) as stranger, pytest.raises(UnauthorizedError):
         await asyncio.to_thread(list, axon.fetch(stranger, entry.benchmark_shards[0].sha256))
     line = axon.connect(address, token=made.orchestrator.token)

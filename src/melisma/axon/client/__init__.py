@@ -1,14 +1,13 @@
-"""The caller: stubs, remote workers, connections.
+"""The caller: stubs, remote workers and their results.
 
 ::
 
     stubs.py           one function of one worker, in the six forms of the thesis
     remote.py          a worker whose attributes are its functions
     caller.py          a call from its arguments to its result
-    requests.py        one HTTP request
-    pool.py            connections, opened and kept
     result_stream.py   the items of a remote generator
-    callbacks.py       results that the worker posts back
+    callbacks.py       listening for results that the worker posts
+    file_download.py   files of a worker, from any byte on
 """
 
 from melisma.axon.client.stubs import AsyncDuplexStub as AsyncDuplexStub

@@ -13,33 +13,33 @@ import secrets
 from pathlib import Path
 
 from melisma.axon.codec.message import MESSAGE_TYPE, Message
-from melisma.axon.server.http_server import Exchange, Reply, Server
+from melisma.axon.server.http_server import Exchange, HttpServer, Reply
 from melisma.axon.server.limits import Limits
-from melisma.axon.server.tokens import TokenCheck
+from melisma.axon.server.tokens import TokenChecker
 from melisma.axon.transport import tls
-from melisma.axon.transport.http_client import Answer
+from melisma.axon.transport.http_client import HttpAnswer
 from melisma.axon.transport.pool import background
 from melisma.errors import LostError, MalformedError, RefusedError
 
 _log = logging.getLogger("melisma.axon")
 
 
-class ReturnServer:
+class CallbackServer:
     """Listens on ``host:port`` for results, on this process' background loop."""
 
     def __init__(self, host: str, port: int, identity: Path | None = None) -> None:
-        self._expected: dict[str, concurrent.futures.Future[Answer]] = {}
+        self._expected: dict[str, concurrent.futures.Future[HttpAnswer]] = {}
         context = tls.server_context(identity) if identity else None
-        self._server = Server(self._handle, Limits(), context)
+        self._server = HttpServer(self._handle, Limits(), context)
         self._loop = background.loop()
         listening = asyncio.run_coroutine_threadsafe(self._server.listen(host, port), self._loop)
         found = listening.result()
         secret = secrets.token_hex(16)
-        self._tokens = TokenCheck(secret)
+        self._tokens = TokenChecker(secret)
         pinned = tls.identity_fingerprint(identity) if identity else ""
         self.reply_to = f"{found} {secret} {pinned}".rstrip()
 
-    def expect(self, call_id: str) -> "concurrent.futures.Future[Answer]":
+    def expect(self, call_id: str) -> "concurrent.futures.Future[HttpAnswer]":
         """Where the result of a call will be."""
         return self._expected.setdefault(call_id, concurrent.futures.Future())
 
@@ -54,8 +54,8 @@ class ReturnServer:
     async def _handle(self, exchange: Exchange) -> Reply:
         request = exchange.request
         kind, _, call_id = request.path.lstrip("/").partition("/")
-        if (request.method, kind) != ("POST", "returns"):
-            raise RefusedError("only results are taken here: POST /returns/ID")
+        if (request.method, kind) != ("POST", "callbacks"):
+            raise RefusedError("only results are taken here: POST /callbacks/ID")
         self._tokens.check(request.headers.get("authorization"), call_id)
         future = self._expected.get(call_id)
         if future is None:

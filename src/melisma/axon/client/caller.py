@@ -1,4 +1,4 @@
-"""The one client: a call from its arguments to its result, over any `Network`.
+"""The one client: a call from its arguments to its result, over any `ConnectionPool`.
 
 A broken connection is retried with the same call id, which the worker runs once; the retry says
 how long ago the call was first sent, so that a worker that cannot know any more whether it ran
@@ -16,15 +16,15 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from melisma.axon.address import check_call_id
-from melisma.axon.call_record import CallRecord, Trace, show
-from melisma.axon.client.callbacks import ReturnServer
+from melisma.axon.call_record import CallRecord, TraceHook, call_hook
+from melisma.axon.client.callbacks import CallbackServer
 from melisma.axon.client.result_stream import ResultStream
 from melisma.axon.codec.encoding import Types, decode, encode_arguments
 from melisma.axon.codec.message import Buffer, buffers_bytes, message_buffers
 from melisma.axon.codec.outcome import error_from_json, remote_exception
 from melisma.axon.codec.stream_parts import STREAM_TYPE
-from melisma.axon.transport.http_client import Answer, Requests
-from melisma.axon.transport.pool import Network
+from melisma.axon.transport.http_client import HttpAnswer, HttpClient
+from melisma.axon.transport.pool import ConnectionPool
 from melisma.errors import (
     AxonError,
     DeadlineError,
@@ -40,7 +40,7 @@ MISSED_POLLS: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class CallOptions:
     """What can be said about one call."""
 
     deadline_s: float | None = None
@@ -64,66 +64,66 @@ class Options:
 class Caller:
     """Calls the functions of one worker."""
 
-    requests: Requests
+    http: HttpClient
     types: Types
-    trace: Trace | None = None
-    returns: ReturnServer | None = None
+    trace: TraceHook | None = None
+    callbacks: CallbackServer | None = None
 
     async def call(
         self,
-        network: Network,
+        pool: ConnectionPool,
         name: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        options: Options,
+        options: CallOptions,
     ) -> Any:
         """Call a function; its result, or the stream of its results."""
         body = message_buffers(encode_arguments(args, kwargs))
-        attempts = _Attempts(self, network, name, body, options)
+        attempts = _Attempts(self, pool, name, body, options)
         label = "returned"
         try:
             return await attempts.run()
         except (asyncio.CancelledError, KeyboardInterrupt):
             label = "cancelled"
-            await self._dismiss(network, attempts.call_id)
+            await self._dismiss(pool, attempts.call_id)
             raise
         except Exception as error:
             label = error.code if isinstance(error, AxonError) else "raised"
             raise
         finally:
-            if self.returns is not None:
-                self.returns.forget(attempts.call_id)
+            if self.callbacks is not None:
+                self.callbacks.forget(attempts.call_id)
             if self.trace is not None:
-                show(self.trace, attempts.record(label))
+                call_hook(self.trace, attempts.record(label))
 
-    async def result(self, network: Network, call_id: str, deadline_at: float | None) -> Any:
+    async def result(self, pool: ConnectionPool, call_id: str, deadline_at: float | None) -> Any:
         """The result of a duplex call, once: then the worker forgets it."""
-        posted = self.returns.expect(call_id) if self.returns else None
+        posted = self.callbacks.expect(call_id) if self.callbacks else None
         missed, patience_s = 0, 0.5
         while True:
-            wait_s = left_s(deadline_at, POLL_S)
+            wait_s = seconds_until(deadline_at, POLL_S)
             if posted is not None:
                 patience_s = min(2 * patience_s, POLL_S)
-                if await network.wait(posted, min(wait_s, patience_s)):
+                if await pool.wait(posted, min(wait_s, patience_s)):
                     return self.value(posted.result())
                 wait_s = 0.0
             target = f"/calls/{call_id}?wait_s={wait_s:.3f}"
             try:
-                answer = await self.requests.ask(network, "GET", target, deadline_at)
+                answer = await self.http.request(pool, "GET", target, deadline_at)
             except OSError as error:
-                left_s(deadline_at, POLL_S)
+                seconds_until(deadline_at, POLL_S)
                 missed += 1
                 if missed > MISSED_POLLS:
                     lost = self.unreachable(error)
                     lost.add_note(f"if it comes back: axon.resume(worker, {call_id!r})")
                     raise lost from error
-                await network.sleep(min(0.05 * 2**missed, left_s(deadline_at, 5.0)))
+                await pool.sleep(min(0.05 * 2**missed, seconds_until(deadline_at, 5.0)))
                 continue
             missed = 0
             if answer[0] != 204:
-                return await self._take_over(network, call_id, answer)
+                return await self._take_over(pool, call_id, answer)
 
-    async def _take_over(self, network: Network, call_id: str, answer: Answer) -> Any:
+    async def _take_over(self, pool: ConnectionPool, call_id: str, answer: HttpAnswer) -> Any:
         """What a fetched answer holds; where it cannot be read, the worker goes on keeping it."""
         try:
             value = self.value(answer)
@@ -131,12 +131,12 @@ class Caller:
             error.add_note(f"the worker still keeps the result: axon.resume(worker, {call_id!r})")
             raise
         except BaseException:
-            await self._dismiss(network, call_id)
+            await self._dismiss(pool, call_id)
             raise
-        await self._dismiss(network, call_id)
+        await self._dismiss(pool, call_id)
         return value
 
-    def value(self, answer: Answer) -> Any:
+    def value(self, answer: HttpAnswer) -> Any:
         """What an answer holds; raises what it says went wrong."""
         status, body = answer
         if isinstance(body, bytearray):
@@ -148,14 +148,14 @@ class Caller:
     def unreachable(self, error: BaseException) -> UnreachableError:
         """What to say when nobody answers."""
         return UnreachableError(
-            f"no answer from {self.requests.address} ({error!r}): is the worker running, is the "
+            f"no answer from {self.http.address} ({error!r}): is the worker running, is the "
             "address right, does this machine reach it, and do both sides mean http or both https?"
         )
 
-    async def _dismiss(self, network: Network, call_id: str) -> None:
+    async def _dismiss(self, pool: ConnectionPool, call_id: str) -> None:
         """Tell the worker that nobody waits for this call any more."""
         try:
-            await self.requests.ask(network, "DELETE", f"/calls/{call_id}", time.monotonic() + 2.0)
+            await self.http.request(pool, "DELETE", f"/calls/{call_id}", time.monotonic() + 2.0)
         except OSError:
             return  # The worker's own limits end it.
 
@@ -164,10 +164,15 @@ class _Attempts:
     """The attempts at one call."""
 
     def __init__(
-        self, caller: Caller, network: Network, name: str, body: Sequence[Buffer], options: Options
+        self,
+        caller: Caller,
+        pool: ConnectionPool,
+        name: str,
+        body: Sequence[Buffer],
+        options: CallOptions,
     ) -> None:
         self._caller = caller
-        self._network = network
+        self._pool = pool
         self._name = name
         self._body = body
         self._options = options
@@ -188,17 +193,17 @@ class _Attempts:
                 break
             except OSError as error:
                 failure = error
-            self._network.close()  # What broke one kept connection has broken all.
-            pause_s = left_s(self._deadline_at, min(0.02 * 5**attempt, 2.0))
+            self._pool.close()  # What broke one kept connection has broken all.
+            pause_s = seconds_until(self._deadline_at, min(0.02 * 5**attempt, 2.0))
             if attempt < self._options.retries:
-                await self._network.sleep(pause_s)
+                await self._pool.sleep(pause_s)
         else:
             raise self._caller.unreachable(failure) from failure
         # From here on, an OSError is one that the function raised.
         if isinstance(answer, ResultStream):
             return answer
         if answer[0] == 202:
-            return await self._caller.result(self._network, self.call_id, self._deadline_at)
+            return await self._caller.result(self._pool, self.call_id, self._deadline_at)
         return self._caller.value(answer)
 
     def record(self, label: str) -> CallRecord:
@@ -213,30 +218,30 @@ class _Attempts:
             time.monotonic() - self._started_at,
         )
 
-    async def _attempt(self) -> Answer | ResultStream:
-        caller, network = self._caller, self._network
-        transport = await caller.requests.connect(network, self._deadline_at)
+    async def _attempt(self) -> HttpAnswer | ResultStream:
+        caller, pool = self._caller, self._pool
+        transport = await caller.http.connect(pool, self._deadline_at)
         headers = self._headers()
         self._sent_at = self._sent_at or time.monotonic()
-        response = await caller.requests.send(
+        response = await caller.http.send(
             transport, "POST", _target(self._name), headers, self._body
         )
         if response.headers.get("content-type") == STREAM_TYPE:
             return ResultStream(transport, caller.types)
         self._received_bytes = response.body_bytes
-        return await caller.requests.read_answer(network, transport, response)
+        return await caller.http.read_answer(pool, transport, response)
 
     def _headers(self) -> dict[str, str]:
         headers = {"axon-call-id": self.call_id}
         if self._options.comms_pattern is not None:
             headers["axon-pattern"] = self._options.comms_pattern
         if self._deadline_at is not None:
-            headers["axon-deadline-s"] = f"{left_s(self._deadline_at, 1e9):.6f}"
+            headers["axon-deadline-s"] = f"{seconds_until(self._deadline_at, 1e9):.6f}"
         if self._sent_at is not None:
             headers["axon-age-s"] = f"{time.monotonic() - self._sent_at:.6f}"
-        if self._caller.returns is not None:
-            self._caller.returns.expect(self.call_id)
-            headers["axon-reply-to"] = self._caller.returns.reply_to
+        if self._caller.callbacks is not None:
+            self._caller.callbacks.expect(self.call_id)
+            headers["axon-reply-to"] = self._caller.callbacks.reply_to
         return headers
 
 
@@ -245,7 +250,7 @@ def _target(name: str) -> str:
     return f"/rpc/{quote(name)}"
 
 
-def left_s(deadline_at: float | None, most_s: float) -> float:
+def seconds_until(deadline_at: float | None, most_s: float) -> float:
     """Seconds to the deadline, at the most ``most_s``; `DeadlineError` if it is past."""
     if deadline_at is None:
         return most_s

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import quote
 
-from melisma.axon.client.remote import Line, Remote
+from melisma.axon.client.remote import Connections, Remote
 from melisma.axon.codec.outcome import error_from_json
 from melisma.axon.transport.http import Response
-from melisma.axon.transport.interface import Transport, closed_on_error, run_blocking
+from melisma.axon.transport.interface import Transport, close_on_error, run_blocking
 from melisma.axon.transport.wire import read_bytes
 from melisma.errors import MalformedError
 
@@ -19,9 +19,9 @@ def fetch(worker: Remote, name: str, start: int = 0) -> Iterator[bytearray]:
 
     A broken connection raises an `OSError`: begin again where it ended.
     """
-    line = worker._line
-    transport, response = run_blocking(_asked(line, name, start))
-    with closed_on_error(transport):
+    connections = worker._connections
+    transport, response = run_blocking(_request_file(connections, name, start))
+    with close_on_error(transport):
         if response.status == 416:
             run_blocking(read_bytes(transport, response.body_bytes))
         elif response.status not in (200, 206):
@@ -33,21 +33,23 @@ def fetch(worker: Remote, name: str, start: int = 0) -> Iterator[bytearray]:
         else:
             yield from _pieces(transport, response.body_bytes)
     if response.keep_alive:
-        line.blocking.keep(transport)
+        connections.socket_pool.release(transport)
     else:
         transport.close()
 
 
-async def _asked(line: Line, name: str, start: int) -> tuple[Transport, Response]:
-    requests, target = line.caller.requests, f"/files/{quote(name, safe='')}"
+async def _request_file(
+    connections: Connections, name: str, start: int
+) -> tuple[Transport, Response]:
+    http, target = connections.caller.http, f"/files/{quote(name, safe='')}"
     headers = {"range": f"bytes={start}-"} if start else {}
     try:
-        transport = await requests.connect(line.blocking, None)
-        return transport, await requests.send(transport, "GET", target, headers, ())
+        transport = await http.connect(connections.socket_pool, None)
+        return transport, await http.send(transport, "GET", target, headers, ())
     except ConnectionError:  # A kept connection may have gone stale.
-        line.blocking.close()
-        transport = await requests.connect(line.blocking, None)
-        return transport, await requests.send(transport, "GET", target, headers, ())
+        connections.socket_pool.close()
+        transport = await http.connect(connections.socket_pool, None)
+        return transport, await http.send(transport, "GET", target, headers, ())
 
 
 def _pieces(transport: Transport, left_bytes: int) -> Iterator[bytearray]:

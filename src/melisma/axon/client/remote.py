@@ -15,57 +15,63 @@ from typing import Any
 import msgspec
 
 from melisma.axon.address import Address, check_call_id, host_and_port
-from melisma.axon.call_record import Trace
-from melisma.axon.client.callbacks import ReturnServer
-from melisma.axon.client.caller import Caller, Options
-from melisma.axon.client.result_stream import AsyncItems, Items, ResultStream
+from melisma.axon.call_record import TraceHook
+from melisma.axon.client.callbacks import CallbackServer
+from melisma.axon.client.caller import Caller, CallOptions
+from melisma.axon.client.result_stream import AsyncResultIterator, ResultIterator, ResultStream
 from melisma.axon.codec.records import record_types
 from melisma.axon.transport import tls
-from melisma.axon.transport.http_client import Requests
+from melisma.axon.transport.http_client import HttpClient
 from melisma.axon.transport.interface import run_blocking
-from melisma.axon.transport.pool import BlockingNetwork, EventNetwork, background
+from melisma.axon.transport.pool import AsyncioPool, SocketPool, background
 from melisma.errors import SettingError
 
 
 @dataclass
-class Line:
+class Connections:
     """A caller and its connections: one set for blocking calls, one for each event loop."""
 
     caller: Caller
-    blocking: BlockingNetwork
-    events: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, EventNetwork]" = field(
+    socket_pool: SocketPool
+    asyncio_pools: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncioPool]" = field(
         default_factory=weakref.WeakKeyDictionary
     )
 
-    async def network(self) -> EventNetwork:
+    async def asyncio_pool(self) -> AsyncioPool:
         """The connections of the running loop, closed when the loop shuts down."""
         loop = asyncio.get_running_loop()
-        if (network := self.events.get(loop)) is None:
-            network = self.events[loop] = EventNetwork(self.caller.requests.address)
-            await network.close_with_loop()
-        return network
+        if (pool := self.asyncio_pools.get(loop)) is None:
+            pool = self.asyncio_pools[loop] = AsyncioPool(self.caller.http.address)
+            await pool.close_with_loop()
+        return pool
 
     def close(self) -> None:
         """Close every kept connection."""
-        self.blocking.close()
-        for loop, network in list(self.events.items()):
+        self.socket_pool.close()
+        for loop, pool in list(self.asyncio_pools.items()):
             if not loop.is_closed():
-                loop.call_soon_threadsafe(network.close)
-        if self.caller.returns is not None:
-            self.caller.returns.close()
+                loop.call_soon_threadsafe(pool.close)
+        if self.caller.callbacks is not None:
+            self.caller.callbacks.close()
 
 
-Call = Callable[[Line, str, tuple[Any, ...], dict[str, Any], Options], Any]
+Call = Callable[[Connections, str, tuple[Any, ...], dict[str, Any], CallOptions], Any]
 
 
 def _block(
-    line: Line, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
+    connections: Connections,
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: CallOptions,
 ) -> Any:
-    result = run_blocking(line.caller.call(line.blocking, name, args, kwargs, options))
-    return Items(result) if isinstance(result, ResultStream) else result
+    result = run_blocking(
+        connections.caller.call(connections.socket_pool, name, args, kwargs, options)
+    )
+    return ResultIterator(result) if isinstance(result, ResultStream) else result
 
 
-class _Awaited:
+class _AwaitableCall:
     """A call on the running loop: await its result, or iterate over a streamed one."""
 
     def __init__(self, call: Awaitable[Any]) -> None:
@@ -84,24 +90,40 @@ class _Awaited:
 
 
 async def _await(
-    line: Line, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
+    connections: Connections,
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: CallOptions,
 ) -> Any:
-    result = await line.caller.call(await line.network(), name, args, kwargs, options)
-    return AsyncItems(result) if isinstance(result, ResultStream) else result
+    result = await connections.caller.call(
+        await connections.asyncio_pool(), name, args, kwargs, options
+    )
+    return AsyncResultIterator(result) if isinstance(result, ResultStream) else result
 
 
 def _aio(
-    line: Line, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
-) -> _Awaited:
-    return _Awaited(_await(line, name, args, kwargs, options))
+    connections: Connections,
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: CallOptions,
+) -> _AwaitableCall:
+    return _AwaitableCall(_await(connections, name, args, kwargs, options))
 
 
 def _submit(
-    line: Line, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
+    connections: Connections,
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: CallOptions,
 ) -> "concurrent.futures.Future[Any]":
     async def collect() -> Any:
-        result = await _await(line, name, args, kwargs, options)
-        return [item async for item in result] if isinstance(result, AsyncItems) else result
+        result = await _await(connections, name, args, kwargs, options)
+        return (
+            [item async for item in result] if isinstance(result, AsyncResultIterator) else result
+        )
 
     return asyncio.run_coroutine_threadsafe(collect(), background.loop())
 
@@ -109,54 +131,56 @@ def _submit(
 class RemoteFunction:
     """One function of a worker; its attributes are functions below its name."""
 
-    def __init__(self, line: Line, name: str, call: Call, options: Options) -> None:
-        self._parts = line, name, call, options
+    def __init__(
+        self, connections: Connections, name: str, call: Call, options: CallOptions
+    ) -> None:
+        self._parts = connections, name, call, options
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        line, name, call, options = self._parts
-        return call(line, name, args, kwargs, options)
+        connections, name, call, options = self._parts
+        return call(connections, name, args, kwargs, options)
 
     def __getattr__(self, name: str) -> "RemoteFunction":
         if name.startswith("_"):
             raise AttributeError(name)
-        line, mine, call, options = self._parts
-        return RemoteFunction(line, f"{mine}.{name}", call, options)
+        connections, mine, call, options = self._parts
+        return RemoteFunction(connections, f"{mine}.{name}", call, options)
 
     def __repr__(self) -> str:
-        line, name, _, _ = self._parts
-        return f"<{name} at {line.caller.requests.address}>"
+        connections, name, _, _ = self._parts
+        return f"<{name} at {connections.caller.http.address}>"
 
 
 class Remote:
     """A worker somewhere else; made by `connect`. ``worker["name"]`` is ``worker.name``."""
 
-    def __init__(self, line: Line, options: Options, call: Call = _block) -> None:
-        self._line = line
+    def __init__(self, connections: Connections, options: CallOptions, call: Call = _block) -> None:
+        self._connections = connections
         self._options = options
         self._call = call
 
     @property
     def aio(self) -> "Remote":
         """The same worker; calls are awaited, streamed results iterated with ``async for``."""
-        return Remote(self._line, self._options, _aio)
+        return Remote(self._connections, self._options, _aio)
 
     @property
     def submit(self) -> "Remote":
         """The same worker; calls give a future. Cancelling it cancels the call."""
-        return Remote(self._line, self._options, _submit)
+        return Remote(self._connections, self._options, _submit)
 
     def __call__(self, **options: Any) -> "Remote":
         """The same worker with other `Options` for the calls made through it."""
         try:
-            return Remote(self._line, replace(self._options, **options), self._call)
+            return Remote(self._connections, replace(self._options, **options), self._call)
         except TypeError:
-            known = ", ".join(Options.__dataclass_fields__)
+            known = ", ".join(CallOptions.__dataclass_fields__)
             raise SettingError(
                 f"{sorted(options)} are not all options of a call: {known}"
             ) from None
 
     def __getitem__(self, name: str) -> RemoteFunction:
-        return RemoteFunction(self._line, name, self._call, self._options)
+        return RemoteFunction(self._connections, name, self._call, self._options)
 
     def __getattr__(self, name: str) -> RemoteFunction:
         if name.startswith("_"):
@@ -167,13 +191,13 @@ class Remote:
         return ["aio", "submit", *(function["name"] for function in describe(self))]
 
     def __repr__(self) -> str:
-        return f"<worker at {self._line.caller.requests.address}>"
+        return f"<worker at {self._connections.caller.http.address}>"
 
     def __enter__(self) -> "Remote":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._line.close()
+        self._connections.close()
 
 
 def connect(
@@ -182,24 +206,24 @@ def connect(
     token: str | None = None,
     types: Iterable[type] = (),
     deadline_s: float | None = None,
-    returns: str | None = None,
-    trace: Trace | None = None,
+    callbacks: str | None = None,
+    trace: TraceHook | None = None,
 ) -> Remote:
     """A worker by its address; nothing is sent before the first call.
 
     ``types``: dataclasses and structs that results may hold. ``deadline_s``: for each call.
-    ``returns``: ``HOST:PORT`` where this process listens for duplex results; without it they are
+    ``callbacks``: ``HOST:PORT`` where this process listens for duplex results; without it they are
     fetched, which works from behind NAT. ``trace`` sees each call.
     """
     place = Address.parse(address)
     server = None
-    if returns is not None:
-        host, port = host_and_port(returns)
-        server = ReturnServer(host, port, tls.default_identity() if place.tls else None)
-    requests = Requests(place.without_token(), token or place.token)
-    caller = Caller(requests, record_types(types), trace, server)
-    line = Line(caller, BlockingNetwork(requests.address))
-    return Remote(line, Options(deadline_s=deadline_s))
+    if callbacks is not None:
+        host, port = host_and_port(callbacks)
+        server = CallbackServer(host, port, tls.default_identity() if place.tls else None)
+    http = HttpClient(place.without_token(), token or place.token)
+    caller = Caller(http, record_types(types), trace, server)
+    connections = Connections(caller, SocketPool(http.address))
+    return Remote(connections, CallOptions(deadline_s=deadline_s))
 
 
 def resume(
@@ -207,24 +231,28 @@ def resume(
 ) -> "concurrent.futures.Future[Any]":
     """The result of a duplex call that was begun with ``worker(call_id=...)``, maybe long ago."""
     check_call_id(call_id)
-    line = worker._line
+    connections = worker._connections
 
     async def fetch() -> Any:
         deadline_at = None if deadline_s is None else time.monotonic() + deadline_s
-        return await line.caller.result(await line.network(), call_id, deadline_at)
+        return await connections.caller.result(
+            await connections.asyncio_pool(), call_id, deadline_at
+        )
 
     return asyncio.run_coroutine_threadsafe(fetch(), background.loop())
 
 
 def describe(worker: Remote) -> list[dict[str, str]]:
     """The functions of a worker: name, signature, doc, kind, pattern, executor."""
-    line = worker._line
+    connections = worker._connections
     deadline_at = time.monotonic() + 10.0
     try:
-        answer = run_blocking(line.caller.requests.ask(line.blocking, "GET", "/", deadline_at))
+        answer = run_blocking(
+            connections.caller.http.request(connections.socket_pool, "GET", "/", deadline_at)
+        )
     except OSError as error:
-        raise line.caller.unreachable(error) from error
+        raise connections.caller.unreachable(error) from error
     if answer[0] != 200 or not isinstance(answer[1], bytearray):
-        line.caller.value(answer)
+        connections.caller.value(answer)
     profile: dict[str, list[dict[str, str]]] = msgspec.json.decode(answer[1])  # type: ignore[arg-type]
     return profile["functions"]

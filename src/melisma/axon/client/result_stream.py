@@ -7,7 +7,7 @@ from melisma.axon.codec.encoding import Types, decode
 from melisma.axon.codec.message import MAX_TREE_BYTES, Message
 from melisma.axon.codec.outcome import error_from_json, remote_exception
 from melisma.axon.codec.stream_parts import END, FAILED, ITEM, PART
-from melisma.axon.transport.interface import Transport, closed_on_error, run_blocking
+from melisma.axon.transport.interface import Transport, close_on_error, run_blocking
 from melisma.axon.transport.wire import read_bytes, read_message
 from melisma.errors import DeadlineError, MalformedError, UnreachableError
 
@@ -25,7 +25,7 @@ class ResultStream:
         if self._ended:
             return False, None
         try:
-            with closed_on_error(self._transport):
+            with close_on_error(self._transport):
                 meaning, body = await self._read_part()
         except TimeoutError:
             self._ended = True
@@ -60,13 +60,13 @@ class ResultStream:
         return meaning, await read_message(self._transport, size, MAX_TREE_BYTES)
 
 
-class Items:
+class ResultIterator:
     """A streamed result for a blocking caller: iterate over it, or close it early."""
 
     def __init__(self, stream: ResultStream) -> None:
         self._stream = stream
 
-    def __iter__(self) -> "Items":
+    def __iter__(self) -> "ResultIterator":
         return self
 
     def __next__(self) -> Any:
@@ -80,13 +80,13 @@ class Items:
         self._stream.close()
 
 
-class AsyncItems:
+class AsyncResultIterator:
     """A streamed result on an event loop: iterate over it with ``async for``."""
 
     def __init__(self, stream: ResultStream) -> None:
         self._stream = stream
 
-    def __aiter__(self) -> "AsyncItems":
+    def __aiter__(self) -> "AsyncResultIterator":
         return self
 
     async def __anext__(self) -> Any:

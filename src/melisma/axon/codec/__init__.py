@@ -2,10 +2,11 @@
 
 ::
 
-    encoding.py   values to messages
-    message.py    the layout of a message: a tree, then raw frames
-    arrays.py     NumPy arrays
-    tensors.py    torch tensors
-    records.py    dataclasses and msgspec structs
-    outcome.py    the result or error of a call
+    encoding.py       values to messages
+    message.py        the layout of a message: a tree, then raw frames
+    arrays.py         NumPy arrays
+    tensors.py        torch tensors
+    records.py        dataclasses and msgspec structs
+    outcome.py        the result or error of a call
+    stream_parts.py   the layout of a streamed result
 """

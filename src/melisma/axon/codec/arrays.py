@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.lib import format as npy
 
-from melisma.axon.codec.message import shown
+from melisma.axon.codec.message import describe_part
 from melisma.errors import MalformedError
 
 _DTYPE_NAME: Final = re.compile(r"[<>|][biufcmMSUV]\d{1,10}(\[\d{0,10}[A-Za-z]{1,2}\])?", re.ASCII)
@@ -34,7 +34,7 @@ def unpack_array(parts: Any, get_frame: GetFrame) -> "np.ndarray[Any, Any]":
     """The array, on the memory of its frame."""
     name, shape, order, number = parts
     if order not in ("C", "F"):
-        raise MalformedError(f"array order {shown(order)} is neither 'C' nor 'F'")
+        raise MalformedError(f"array order {describe_part(order)} is neither 'C' nor 'F'")
     dtype, frame = _dtype(name), get_frame(number)
     check_size(shape, dtype.itemsize, frame.nbytes, f"array of {dtype}")
     return np.ndarray(tuple(shape), dtype, frame if frame.nbytes else None, order=order)
@@ -66,7 +66,9 @@ def check_size(shape: Any, item_bytes: int, frame_bytes: int, what: str) -> None
     count = 1
     for extent in shape:
         if type(extent) is not int or not 0 <= extent < 1 << 63:
-            raise MalformedError(f"{what}: {shown(extent)} is not the extent of a dimension")
+            raise MalformedError(
+                f"{what}: {describe_part(extent)} is not the extent of a dimension"
+            )
         count *= extent
     if count * item_bytes != frame_bytes:
         raise MalformedError(
@@ -75,7 +77,7 @@ def check_size(shape: Any, item_bytes: int, frame_bytes: int, what: str) -> None
         )
 
 
-def empty(frame_bytes: int) -> memoryview:
+def allocate_frame(frame_bytes: int) -> memoryview:
     """Memory for one frame: aligned, and not touched before bytes arrive."""
     return np.empty(frame_bytes, np.uint8).data.cast("B")
 
@@ -104,7 +106,9 @@ def _dtype(name: Any) -> "np.dtype[Any]":
         _check_dtype_name(name)
         return npy.descr_to_dtype(name)
     except (ValueError, TypeError, LookupError) as error:
-        raise MalformedError(f"{shown(name)} is not a dtype of this machine ({error})") from error
+        raise MalformedError(
+            f"{describe_part(name)} is not a dtype of this machine ({error})"
+        ) from error
 
 
 @lru_cache(maxsize=256)

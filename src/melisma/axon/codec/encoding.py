@@ -32,7 +32,7 @@ import msgspec
 from msgspec.msgpack import Ext
 
 from melisma.axon.codec import records, tensors
-from melisma.axon.codec.message import MAX_TREE_BYTES, Buffer, Message, shown
+from melisma.axon.codec.message import MAX_TREE_BYTES, Buffer, Message, describe_part
 from melisma.errors import EncodingError, MalformedError, TooLargeError
 
 MAX_DEPTH: Final = 100
@@ -54,7 +54,7 @@ _BUILDERS: Final[dict[int, Callable[[Any], Any]]] = {
     _FROZENSET: frozenset,
 }
 
-_CONTRADICTIONS: Final = (
+_DECODE_ERRORS: Final = (
     ArithmeticError,
     AttributeError,
     BufferError,
@@ -69,7 +69,7 @@ _CONTRADICTIONS: Final = (
 Types = Mapping[str, type]
 
 
-class _CannotTravelError(Exception):
+class _UnencodableError(Exception):
     """Raised deep inside a value; gathers its path on the way out."""
 
     def __init__(self, reason: str) -> None:
@@ -111,7 +111,7 @@ def decode(message: Message, types: Types | None = None) -> Any:
         raise MalformedError("the message is nested too deeply") from None
     except MemoryError:
         raise TooLargeError("no memory here for what the message holds") from None
-    except _CONTRADICTIONS as error:
+    except _DECODE_ERRORS as error:
         raise MalformedError(f"the message contradicts itself: {error}") from error
 
 
@@ -119,7 +119,7 @@ def _message(pack: "Callable[[_Packer], Any]", root: str) -> Message:
     frames: list[memoryview] = []
     try:
         tree = _pack(pack(_Packer(frames)))
-    except _CannotTravelError as error:
+    except _UnencodableError as error:
         path = root + "".join(reversed(error.path))
         raise EncodingError(f"{path} cannot travel: {error.reason}") from None
     except msgspec.EncodeError as error:  # Beyond the limits of msgpack.
@@ -147,7 +147,7 @@ class _Packer:
             return value
         if packer := _PACKERS.get(kind):
             if depth == 0:
-                raise _CannotTravelError(f"it is nested more than {MAX_DEPTH} levels deep")
+                raise _UnencodableError(f"it is nested more than {MAX_DEPTH} levels deep")
             return packer(self, value, depth - 1)
         return self._foreign(value, kind, depth)
 
@@ -157,7 +157,7 @@ class _Packer:
         for index, value in enumerate(values):
             try:
                 packed.append(self.pack(value, depth))
-            except _CannotTravelError as error:
+            except _UnencodableError as error:
                 error.path.append(f"[{what}{index}]")
                 raise
         return packed
@@ -166,7 +166,9 @@ class _Packer:
         # A long list of plain values is taken whole: the walk would cost more than the encoding.
         if len(value) > 64:
             kinds = set(map(type, value))
-            if kinds <= _PLAIN or (kinds == {int} and _fits(min(value)) and _fits(max(value))):
+            if kinds <= _PLAIN or (
+                kinds == {int} and _fits_msgpack(min(value)) and _fits_msgpack(max(value))
+            ):
                 return value
         return self.items(value, depth)
 
@@ -191,7 +193,7 @@ class _Packer:
                 if type(key) is str:
                     self._str(key, depth)
                 packed[key] = self.pack(value, depth)
-            except _CannotTravelError as error:
+            except _UnencodableError as error:
                 error.path.append(f"[{key!r}]")
                 raise
         return packed
@@ -201,11 +203,11 @@ class _Packer:
             try:
                 value.encode()
             except UnicodeEncodeError as error:
-                raise _CannotTravelError(f"this str is not Unicode text ({error})") from None
+                raise _UnencodableError(f"this str is not Unicode text ({error})") from None
         return value
 
     def _int(self, value: int, _depth: int) -> int | Ext:
-        if _fits(value):
+        if _fits_msgpack(value):
             return value
         return Ext(_INT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
 
@@ -233,13 +235,13 @@ class _Packer:
         if (torch := sys.modules.get("torch")) and isinstance(value, torch.Tensor):
             return self._framed(_TENSOR, tensors.pack_tensor, value)
         try:
-            fields = records.fields_of(value)
+            fields = records.record_fields(value)
         except AttributeError as error:
-            raise _CannotTravelError(f"a field of it has no value ({error})") from None
+            raise _UnencodableError(f"a field of it has no value ({error})") from None
         if fields is None:
-            raise _CannotTravelError(_advice(kind))
+            raise _UnencodableError(_advice(kind))
         if depth == 0:
-            raise _CannotTravelError(f"it is nested more than {MAX_DEPTH} levels deep")
+            raise _UnencodableError(f"it is nested more than {MAX_DEPTH} levels deep")
         return Ext(_RECORD, _pack([kind.__qualname__, self.values(fields, depth - 1)]))
 
     def _framed(
@@ -248,7 +250,7 @@ class _Packer:
         try:
             return Ext(code, _pack(self.pack(pack(value, self._frame), MAX_DEPTH)))
         except (TypeError, RuntimeError) as error:
-            raise _CannotTravelError(str(error)) from None
+            raise _UnencodableError(str(error)) from None
 
 
 _PACKERS: Final[dict[type, Callable[[_Packer, Any, int], Any]]] = {
@@ -301,7 +303,7 @@ class _Unpacker:
 
     def _frame(self, number: Any) -> memoryview:
         if type(number) is not int or not 0 <= number < len(self.frames):
-            raise MalformedError(f"frame {shown(number)} of {len(self.frames)} frames")
+            raise MalformedError(f"frame {describe_part(number)} of {len(self.frames)} frames")
         frame, self.frames[number] = self.frames[number], None
         # Many values on one frame would let a small message fill the memory.
         if frame is None:
@@ -309,7 +311,7 @@ class _Unpacker:
         return frame
 
 
-def _fits(value: int) -> bool:
+def _fits_msgpack(value: int) -> bool:
     return -(1 << 63) <= value < 1 << 64
 
 

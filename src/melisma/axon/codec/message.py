@@ -51,7 +51,7 @@ class Prelude(msgspec.Struct, frozen=True):
         return 8 * self.frame_count + self.tree_bytes
 
 
-def shown(part: object) -> str:
+def describe_part(part: object) -> str:
     """A part of a message as an error says it: in short, and never by what was built from it."""
     plain = isinstance(part, str | bytes | int | float | None)
     return repr(part)[:80] if plain else f"a {type(part).__name__}"

@@ -23,17 +23,17 @@ class Outcome(msgspec.Struct, frozen=True):
     label: str
 
 
-def returned(value: object) -> Outcome:
-    """The function returned."""
+def result_outcome(value: object) -> Outcome:
+    """Return the outcome of a function that returned ``value``."""
     return Outcome(200, MESSAGE_TYPE, message_buffers(encode(value, "result")), "returned")
 
 
-def raised(error: BaseException) -> Outcome:
-    """The function raised."""
+def exception_outcome(error: BaseException) -> Outcome:
+    """Return the outcome of a function that raised ``error``."""
     return Outcome(500, MESSAGE_TYPE, message_buffers(exception_message(error)), "raised")
 
 
-def failed(error: AxonError) -> Outcome:
+def error_outcome(error: AxonError) -> Outcome:
     """The call did not come to its end."""
     body = msgspec.json.encode({"error": error.code, "message": _text(error)})
     return Outcome(error.status, JSON_TYPE, [body], error.code)

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from melisma.axon.codec.message import shown
+from melisma.axon.codec.message import describe_part
 from melisma.errors import MalformedError, SettingError
 
 
-def fields_of(value: object) -> dict[str, Any] | None:
+def record_fields(value: object) -> dict[str, Any] | None:
     """The fields of a dataclass instance or a struct; None for anything else."""
     if isinstance(value, msgspec.Struct):
         return {name: getattr(value, name) for name in value.__struct_fields__}
@@ -26,8 +26,8 @@ def construct(parts: Any, types: Mapping[str, type]) -> Any:
     kind = types.get(name) if isinstance(name, str) else None
     if kind is None:
         raise MalformedError(
-            f"a record {shown(name)} arrived, which is not named here: annotate the function's "
-            "parameters with it, or for a result pass types=[...] with it to connect"
+            f"record {describe_part(name)} is not a known type: name it in the annotations of the "
+            "function, or for a result pass connect(..., types=[...])"
         )
     try:
         return _make(kind, fields)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from melisma.axon.codec.message import shown
+from melisma.axon.codec.message import describe_part
 from melisma.errors import MalformedError
 
 _COMPRESSED = {
@@ -57,16 +57,18 @@ def unpack_tensor(parts: Any, get_frame: Callable[[int], memoryview]) -> Any:
     layout, dtype_name, shape, *rest = parts
     dtype = getattr(torch, dtype_name, None) if isinstance(dtype_name, str) else None
     if not isinstance(dtype, torch.dtype) or dtype_name.startswith("q"):
-        raise MalformedError(f"{shown(dtype_name)} is not a dtype of torch {torch.__version__}")
+        raise MalformedError(
+            f"{describe_part(dtype_name)} is not a dtype of torch {torch.__version__}"
+        )
     try:
         if layout == "strided":
-            return _strided(torch, dtype, shape, get_frame(*rest))
-        return _sparse(torch, layout, dtype, shape, rest)
+            return _unpack_strided(torch, dtype, shape, get_frame(*rest))
+        return _unpack_sparse(torch, layout, dtype, shape, rest)
     except RuntimeError as error:
         raise MalformedError(f"a tensor that contradicts itself: {error}") from error
 
 
-def _strided(torch: Any, dtype: Any, shape: Any, frame: memoryview) -> Any:
+def _unpack_strided(torch: Any, dtype: Any, shape: Any, frame: memoryview) -> Any:
     from melisma.axon.codec.arrays import check_size
 
     check_size(shape, dtype.itemsize, frame.nbytes, f"tensor of {dtype}")
@@ -77,7 +79,7 @@ def _strided(torch: Any, dtype: Any, shape: Any, frame: memoryview) -> Any:
     return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).reshape(shape)
 
 
-def _sparse(torch: Any, layout: Any, dtype: Any, shape: Any, parts: list[Any]) -> Any:
+def _unpack_sparse(torch: Any, layout: Any, dtype: Any, shape: Any, parts: list[Any]) -> Any:
     # The indices come from outside: unchecked ones would read beyond the tensor.
     options = {"dtype": dtype, "check_invariants": True}
     if layout == "sparse_coo":
@@ -89,7 +91,7 @@ def _sparse(torch: Any, layout: Any, dtype: Any, shape: Any, parts: list[Any]) -
         return torch.sparse_compressed_tensor(
             compressed, plain, values, shape, layout=kind, **options
         )
-    raise MalformedError(f"{shown(layout)} is not a layout of format version 1")
+    raise MalformedError(f"{describe_part(layout)} is not a layout of format version 1")
 
 
 def _memory(torch: Any, tensor: Any) -> memoryview:

@@ -1,9 +1,9 @@
-"""How callers find workers.
+"""Finding and reaching workers.
 
 ::
 
     board.py          the notice board
     multicast.py      multicast DNS
-    relay.py          calls to workers that dial out
-    registration.py   how a worker makes itself known
+    relay.py          calls to workers behind NAT
+    registration.py   making a worker known
 """

@@ -14,41 +14,43 @@ SERVICE: Final = "_axon._tcp.local."
 
 
 @dataclass(frozen=True)
-class Found:
+class DiscoveredWorker:
     """A worker that announces itself."""
 
     name: str
     address: str
 
 
-def discover(timeout_s: float = 2.0, *, interfaces: list[str] | None = None) -> list[Found]:
+def discover(
+    timeout_s: float = 2.0, *, interfaces: list[str] | None = None
+) -> list[DiscoveredWorker]:
     """The workers that answer within ``timeout_s``, by name.
 
     ``interfaces``: addresses of the network interfaces to ask on; all, if not given.
     """
-    zeroconf = _zeroconf()
+    zeroconf = _import_zeroconf()
     names: set[str] = set()
 
     def changed(name: str, state_change: Any, **_: Any) -> None:
         if state_change is not zeroconf.ServiceStateChange.Removed:
             names.add(name)
 
-    async def search() -> list[Found]:
-        async with _asking(interfaces) as asking:
+    async def search() -> list[DiscoveredWorker]:
+        async with _open_zeroconf(interfaces) as asking:
             browser = zeroconf.asyncio.AsyncServiceBrowser(asking.zeroconf, SERVICE, [changed])
             await asyncio.sleep(timeout_s)
             await browser.async_cancel()
             infos = [zeroconf.asyncio.AsyncServiceInfo(SERVICE, name) for name in sorted(names)]
             answered = [info for info in infos if await info.async_request(asking.zeroconf, 1000)]
-            return [found for info in answered if (found := _found(info)) is not None]
+            return [found for info in answered if (found := _parse_announcement(info)) is not None]
 
     return asyncio.run(search())
 
 
 @contextlib.asynccontextmanager
-async def announced(name: str, address: Address) -> AsyncIterator[None]:
+async def announce(name: str, address: Address) -> AsyncIterator[None]:
     """Announce a worker while inside."""
-    zeroconf = _zeroconf()
+    zeroconf = _import_zeroconf()
     host, interfaces = address.host, None
     if host in ("127.0.0.1", "localhost"):
         host, interfaces = "127.0.0.1", ["127.0.0.1"]
@@ -60,7 +62,7 @@ async def announced(name: str, address: Address) -> AsyncIterator[None]:
         parsed_addresses=addresses,
         properties={"fingerprint": address.fingerprint or "", "tls": "1" if address.tls else ""},
     )
-    async with _asking(interfaces) as announcing:
+    async with _open_zeroconf(interfaces) as announcing:
         try:
             await announcing.async_register_service(info)
         except zeroconf.NonUniqueNameException as error:
@@ -72,8 +74,8 @@ async def announced(name: str, address: Address) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _asking(interfaces: list[str] | None) -> AsyncIterator[Any]:
-    zeroconf = _zeroconf()
+async def _open_zeroconf(interfaces: list[str] | None) -> AsyncIterator[Any]:
+    zeroconf = _import_zeroconf()
     chosen = interfaces or zeroconf.InterfaceChoice.All
     asking = zeroconf.asyncio.AsyncZeroconf(interfaces=chosen)
     try:
@@ -82,7 +84,7 @@ async def _asking(interfaces: list[str] | None) -> AsyncIterator[Any]:
         await asking.async_close()
 
 
-def _found(info: Any) -> Found | None:
+def _parse_announcement(info: Any) -> DiscoveredWorker | None:
     """The worker that an announcement describes; None for one that makes no sense."""
     try:
         text = {k.decode(): (v or b"").decode() for k, v in info.properties.items()}
@@ -91,10 +93,10 @@ def _found(info: Any) -> Found | None:
         Address.parse(str(address))
     except (UnicodeDecodeError, IndexError, SettingError):
         return None
-    return Found(info.name.removesuffix(f".{SERVICE}"), str(address))
+    return DiscoveredWorker(info.name.removesuffix(f".{SERVICE}"), str(address))
 
 
-def _zeroconf() -> Any:
+def _import_zeroconf() -> Any:
     try:
         import zeroconf
         import zeroconf.asyncio

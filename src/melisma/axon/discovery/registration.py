@@ -9,14 +9,14 @@ from pathlib import Path
 
 from melisma.axon.address import Address
 from melisma.axon.server.functions import Functions
-from melisma.axon.server.http_server import Server
+from melisma.axon.server.http_server import HttpServer
 from melisma.errors import MelismaError
 
 _log = logging.getLogger("melisma.axon")
 
 
 @dataclass(frozen=True)
-class Presence:
+class Registration:
     """Where a worker is to be found beside its own address."""
 
     name: str
@@ -25,31 +25,31 @@ class Presence:
     relay: str | None = None
 
     @contextlib.asynccontextmanager
-    async def shown(
-        self, address: Address, functions: Functions, server: Server, identity: Path | None
+    async def register(
+        self, address: Address, functions: Functions, server: HttpServer, identity: Path | None
     ) -> AsyncIterator[Address]:
         """Be found while inside; gives the address to hand out."""
         async with contextlib.AsyncExitStack() as stack:
             if self.relay is not None:
-                from melisma.axon.discovery.relay import dialled
+                from melisma.axon.discovery.relay import dial_relay
 
                 address = await stack.enter_async_context(
-                    dialled(self.relay, self.name, server, identity)
+                    dial_relay(self.relay, self.name, server, identity)
                 )
             elif self.announce:
-                from melisma.axon.discovery.multicast import announced
+                from melisma.axon.discovery.multicast import announce
 
-                await stack.enter_async_context(announced(self.name, address))
+                await stack.enter_async_context(announce(self.name, address))
             if self.board is not None:
                 names = [exposed.name for exposed in functions]
                 await stack.enter_async_context(
-                    _signed_in(self.board, self.name, str(address), names)
+                    _sign_in(self.board, self.name, str(address), names)
                 )
             yield address
 
 
 @contextlib.asynccontextmanager
-async def _signed_in(
+async def _sign_in(
     board: str, name: str, address: str, functions: list[str]
 ) -> AsyncIterator[None]:
     from melisma.axon.client.remote import connect

@@ -18,21 +18,21 @@ from typing import Final
 
 from melisma.axon.address import Address
 from melisma.axon.codec.outcome import error_from_json
-from melisma.axon.server.http_server import Exchange, Reply, Server
+from melisma.axon.server.http_server import Exchange, HttpServer, Reply
 from melisma.axon.server.limits import Limits
 from melisma.axon.server.service import Service
-from melisma.axon.server.tokens import TokenCheck
+from melisma.axon.server.tokens import TokenChecker
 from melisma.axon.transport import tls as axon_tls
-from melisma.axon.transport.asyncio_transport import EventTransport
-from melisma.axon.transport.eager import in_task
+from melisma.axon.transport.asyncio_transport import AsyncioTransport
+from melisma.axon.transport.eager import ensure_task
 from melisma.axon.transport.http import parse_response, request_head, response_head
-from melisma.axon.transport.interface import closed_on_error
-from melisma.axon.transport.pool import EventNetwork
+from melisma.axon.transport.interface import close_on_error
+from melisma.axon.transport.pool import AsyncioPool
 from melisma.axon.transport.wire import read_bytes
 from melisma.errors import AxonError, RefusedError, SettingError, UnreachableError
 
 RELAY_PORT: Final = 8001
-PARKED: Final = 2
+PARKED_CONNECTIONS: Final = 2
 """Connections that a worker keeps parked: the next caller does not wait for a new one."""
 REPLENISH_S: Final = 5.0
 """How long a caller waits for a connection of a worker that is there."""
@@ -45,10 +45,10 @@ _UPGRADE: Final = {"upgrade": "axon", "connection": "upgrade"}
 
 
 @dataclass(eq=False)
-class _Parked:
+class _ParkedConnection:
     """A worker's connection that waits for a caller."""
 
-    transport: EventTransport
+    transport: AsyncioTransport
     taken: "asyncio.Future[None]"
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     done: asyncio.Event = field(default_factory=asyncio.Event)
@@ -56,15 +56,15 @@ class _Parked:
 
 
 @dataclass
-class _Place:
+class _RelayedWorker:
     """A worker's name at the relay: who holds it, and its connections."""
 
-    claim: str
+    secret: str
     connections: int = 0
-    parked: list[_Parked] = field(default_factory=list)
+    parked: list[_ParkedConnection] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def park(self, parked: _Parked) -> None:
+    def park(self, parked: _ParkedConnection) -> None:
         """One more connection waits; so may callers."""
         self.parked.append(parked)
         self.changed.set()
@@ -82,16 +82,16 @@ class Relay(Service):
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        self._tokens = TokenCheck(self.token)
+        self._tokens = TokenChecker(self.token)
         self._identity = axon_tls.identity_file(self.tls)
-        self._places: dict[str, _Place] = {}
+        self._workers: dict[str, _RelayedWorker] = {}
 
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
         """Serve on the running event loop inside an ``async with``; gives the address."""
         identity = self._identity
         context = axon_tls.server_context(identity) if identity else None
-        server = Server(self._handle, self.limits, context)
+        server = HttpServer(self._handle, self.limits, context)
         port = await server.listen(self.host, self.port)
         fingerprint = axon_tls.identity_fingerprint(identity) if identity else None
         try:
@@ -102,7 +102,7 @@ class Relay(Service):
     async def _handle(self, exchange: Exchange) -> Reply:
         request = exchange.request
         kind, _, name = request.path.lstrip("/").partition("/")
-        await in_task()
+        await ensure_task()
         if request.method == "GET" and kind == "via":
             return await self._via(name)
         if request.method == "GET" and kind == "dial":
@@ -111,34 +111,34 @@ class Relay(Service):
         raise RefusedError(f"a relay answers /via/NAME and /dial/NAME, not {request.path}")
 
     async def _dial(self, exchange: Exchange, name: str, claim: str) -> Reply:
-        place, transport = self._places.get(name), exchange.transport
-        if place is None:
-            place = self._places[name] = _Place(claim)
-        elif not secrets.compare_digest(place.claim.encode(), claim.encode()):
+        worker, transport = self._workers.get(name), exchange.transport
+        if worker is None:
+            worker = self._workers[name] = _RelayedWorker(claim)
+        elif not secrets.compare_digest(worker.secret.encode(), claim.encode()):
             raise RefusedError(f"another worker is called {name!r} at this relay: pass name=")
-        place.connections += 1
-        parked = _Parked(transport, asyncio.get_running_loop().create_future())
+        worker.connections += 1
+        parked = _ParkedConnection(transport, asyncio.get_running_loop().create_future())
         try:
             transport.deadline_at = None
             await transport.write([response_head(100, {})])
-            place.park(parked)
+            worker.park(parked)
             await self._wait_until_taken(parked)
         except BaseException:
-            self._leave(name, place, parked)
+            self._leave(name, worker, parked)
             raise
 
-        async def carry(_: EventTransport) -> None:
+        async def carry(_: AsyncioTransport) -> None:
             try:
                 transport.deadline_at = time.monotonic() + self.limits.head_s
                 await read_bytes(transport, len(_READY))
                 parked.ready.set()
                 await parked.done.wait()
             finally:
-                self._leave(name, place, parked)
+                self._leave(name, worker, parked)
 
         return Reply(101, headers=_UPGRADE, takeover=carry)
 
-    async def _wait_until_taken(self, parked: _Parked) -> None:
+    async def _wait_until_taken(self, parked: _ParkedConnection) -> None:
         gone = asyncio.ensure_future(parked.transport.wait_readable())
         gone.add_done_callback(lambda _: parked.taken.cancel())
         await asyncio.wait([parked.taken])
@@ -149,7 +149,7 @@ class Relay(Service):
     async def _via(self, name: str) -> Reply:
         parked = await self._take(name)
 
-        async def carry(caller: EventTransport) -> None:
+        async def carry(caller: AsyncioTransport) -> None:
             try:
                 await parked.ready.wait()
                 if not parked.gone:
@@ -159,33 +159,33 @@ class Relay(Service):
 
         return Reply(101, headers=_UPGRADE, takeover=carry)
 
-    async def _take(self, name: str) -> _Parked:
+    async def _take(self, name: str) -> _ParkedConnection:
         try:
             async with asyncio.timeout(REPLENISH_S):
-                while (place := self._places.get(name)) is not None:
-                    for parked in place.parked:
+                while (worker := self._workers.get(name)) is not None:
+                    for parked in worker.parked:
                         if not parked.taken.done():
                             parked.taken.set_result(None)
-                            place.parked.remove(parked)
+                            worker.parked.remove(parked)
                             return parked
-                    await place.changed.wait()
+                    await worker.changed.wait()
         except TimeoutError:
             pass
         raise RefusedError(f"no worker {name!r} is free to be called at this relay")
 
-    def _leave(self, name: str, place: _Place, parked: _Parked) -> None:
+    def _leave(self, name: str, worker: _RelayedWorker, parked: _ParkedConnection) -> None:
         """A connection of a worker is over, whoever waits for it."""
         parked.gone = True
         parked.ready.set()
-        if parked in place.parked:
-            place.parked.remove(parked)
-        place.connections -= 1
-        if not place.connections and self._places.get(name) is place:
-            del self._places[name]
-            place.changed.set()
+        if parked in worker.parked:
+            worker.parked.remove(parked)
+        worker.connections -= 1
+        if not worker.connections and self._workers.get(name) is worker:
+            del self._workers[name]
+            worker.changed.set()
 
 
-async def _splice(one: EventTransport, other: EventTransport) -> None:
+async def _splice(one: AsyncioTransport, other: AsyncioTransport) -> None:
     """Pass bytes both ways until either side closes."""
     pumps = [asyncio.create_task(_pump(one, other)), asyncio.create_task(_pump(other, one))]
     try:
@@ -198,7 +198,7 @@ async def _splice(one: EventTransport, other: EventTransport) -> None:
         await asyncio.gather(*pumps, return_exceptions=True)
 
 
-async def _pump(source: EventTransport, sink: EventTransport) -> None:
+async def _pump(source: AsyncioTransport, sink: AsyncioTransport) -> None:
     source.deadline_at = sink.deadline_at = None
     buffer = memoryview(bytearray(256 << 10))
     while count := await source.read_some(buffer):
@@ -206,24 +206,24 @@ async def _pump(source: EventTransport, sink: EventTransport) -> None:
 
 
 @contextlib.asynccontextmanager
-async def dialled(
-    relay: str, name: str, server: Server, identity: Path | None
+async def dial_relay(
+    relay: str, name: str, server: HttpServer, identity: Path | None
 ) -> AsyncIterator[Address]:
     """Be reachable through a relay while inside; gives the address of the worker there."""
-    place = Address.parse(relay)
-    if place.tls and identity:
+    worker = Address.parse(relay)
+    if worker.tls and identity:
         raise SettingError(
             "a worker with TLS is called through a relay without: TLS then runs from caller to "
             "worker, and the relay cannot read it"
         )
-    dialler = _Dialler(place, name, server, identity)
+    dialler = _Dialler(worker, name, server, identity)
     try:
         await dialler.start()
     except OSError as error:
-        raise UnreachableError(f"no relay answers at {place.without_token()}: {error}") from error
+        raise UnreachableError(f"no relay answers at {worker.without_token()}: {error}") from error
     try:
-        pinned = axon_tls.identity_fingerprint(identity) if identity else place.fingerprint
-        yield replace(place.without_token(), via=name, fingerprint=pinned)
+        pinned = axon_tls.identity_fingerprint(identity) if identity else worker.fingerprint
+        yield replace(worker.without_token(), via=name, fingerprint=pinned)
     finally:
         await dialler.close()
 
@@ -231,7 +231,9 @@ async def dialled(
 class _Dialler:
     """Keeps connections parked at a relay and serves those that are taken."""
 
-    def __init__(self, relay: Address, name: str, server: Server, identity: Path | None) -> None:
+    def __init__(
+        self, relay: Address, name: str, server: HttpServer, identity: Path | None
+    ) -> None:
         self._relay = relay
         self._name = name
         self._server = server
@@ -245,7 +247,7 @@ class _Dialler:
         first = await self._park()
         self._tasks = [
             asyncio.create_task(self._keep(first if number == 0 else None))
-            for number in range(PARKED)
+            for number in range(PARKED_CONNECTIONS)
         ]
 
     async def close(self) -> None:
@@ -255,7 +257,7 @@ class _Dialler:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _keep(self, parked: EventTransport | None) -> None:
+    async def _keep(self, parked: AsyncioTransport | None) -> None:
         pause_s = 0.1
         while True:
             try:
@@ -266,13 +268,13 @@ class _Dialler:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, 10.0)
 
-    async def _park(self) -> EventTransport:
-        transport = await EventNetwork(self._relay).open(None)
-        assert isinstance(transport, EventTransport)
+    async def _park(self) -> AsyncioTransport:
+        transport = await AsyncioPool(self._relay).open(None)
+        assert isinstance(transport, AsyncioTransport)
         headers = {"host": self._relay.host, "axon-claim": self._claim, **_UPGRADE}
         if self._relay.token:
             headers["authorization"] = f"Bearer {self._relay.token}"
-        with closed_on_error(transport):
+        with close_on_error(transport):
             await transport.write([request_head("GET", f"/dial/{self._name}", headers)])
             response = parse_response(await transport.read_head())
             if response.status != 100:
@@ -281,9 +283,9 @@ class _Dialler:
         transport.deadline_at = None
         return transport
 
-    async def _serve(self, transport: EventTransport) -> None:
+    async def _serve(self, transport: AsyncioTransport) -> None:
         """Wait for a caller, then serve it beside the next one."""
-        with closed_on_error(transport):
+        with close_on_error(transport):
             response = parse_response(await transport.read_head())
             if response.status != 101:
                 raise UnreachableError("the relay ended the connection")
@@ -291,10 +293,10 @@ class _Dialler:
         self._welcomes.add(task)
         task.add_done_callback(self._welcomes.discard)
 
-    async def _welcome(self, transport: EventTransport) -> None:
+    async def _welcome(self, transport: AsyncioTransport) -> None:
         """Make ready for a caller; one that says nothing must not hold up the others."""
         try:
-            with closed_on_error(transport):
+            with close_on_error(transport):
                 async with asyncio.timeout(HANDSHAKE_S):
                     transport.transport.pause_reading()
                     await transport.write([_READY])
@@ -306,4 +308,4 @@ class _Dialler:
             _log.info("a caller through the relay did not get through: %r", error)
             return
         transport.relayed = True
-        self._server.adopt(transport)
+        self._server.serve(transport)

@@ -1,20 +1,20 @@
-"""The worker: serves functions over HTTP.
+"""The server side of calls.
 
 ::
 
-    worker.py         `Worker`, `rpc`, `init`
-    service.py        runs a listener until a signal, or on a thread
-    http_server.py    connections, requests, limits
-    functions.py      the functions that a worker exposes
-    calls.py          a call from its request to its outcome
-    ledger.py         known calls, so that none runs twice
-    result_spool.py   results that wait to be fetched
-    streams.py        results of generators
-    context.py        the call that a running function serves
-    thread_pool.py    threads for calls
-    process_pool.py   processes for calls
-    file_server.py    files by GET, resumable
-    tokens.py         shared secrets and tokens issued from them
-    limits.py         limits on calls, bodies and connections
-    call_metrics.py   trace records and Prometheus counters
+    service.py          running a listener until a signal, or on a thread
+    http_server.py      connections, requests, limits
+    functions.py        the functions that a worker exposes
+    calls.py            a call from its request to its outcome
+    ledger.py           known calls, so that none runs twice
+    result_spool.py     results that wait to be fetched
+    result_posting.py   results posted to callers that listen
+    streams.py          results of generators
+    context.py          the call that a running function serves
+    thread_pool.py      threads for calls
+    process_pool.py     processes for calls
+    file_server.py      files by GET, resumable
+    tokens.py           shared secrets and tokens issued from them
+    limits.py           limits on calls, bodies and connections
+    call_metrics.py     Prometheus counters
 """

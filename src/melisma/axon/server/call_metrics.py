@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from melisma.axon.call_record import CallRecord, Trace, show
+from melisma.axon.call_record import CallRecord, TraceHook, call_hook
 
 
 @dataclass(slots=True)
@@ -16,30 +16,30 @@ class _Counts:
     bytes_out: int = 0
 
 
-class Metrics:
+class CallMetrics:
     """Counters of one worker."""
 
-    def __init__(self, trace: Trace | None = None) -> None:
+    def __init__(self, trace: TraceHook | None = None) -> None:
         self._trace = trace
         self._functions: defaultdict[str, _Counts] = defaultdict(_Counts)
         self.active = 0
 
-    def place(self) -> "Place":
+    def acquire_slot(self) -> "CallSlot":
         """One more of the calls at once."""
         self.active += 1
-        return Place(self)
+        return CallSlot(self)
 
     def record(self, call: CallRecord) -> None:
-        """Count a call and show it to the hook."""
+        """Count a call and pass it to the trace hook."""
         counts = self._functions[call.function]
         counts.outcomes[call.outcome] += 1
         counts.seconds += call.seconds
         counts.bytes_in += call.bytes_in
         counts.bytes_out += call.bytes_out
         if self._trace is not None:
-            show(self._trace, call)
+            call_hook(self._trace, call)
 
-    def exposition(self) -> str:
+    def prometheus_text(self) -> str:
         """The counters in Prometheus' text format."""
         calls = ["# TYPE axon_calls_total counter"]
         seconds = ["# TYPE axon_call_seconds_total counter"]
@@ -55,13 +55,13 @@ class Metrics:
         return "\n".join([*calls, *seconds, *volume, *active])
 
 
-class Place:
+class CallSlot:
     """A place among the calls at once; given back once, however often that is said."""
 
     __slots__ = ("_metrics",)
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics: Metrics | None = metrics
+    def __init__(self, metrics: CallMetrics) -> None:
+        self._metrics: CallMetrics | None = metrics
 
     def release(self) -> None:
         """Give it back."""

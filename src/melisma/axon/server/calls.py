@@ -12,18 +12,18 @@ import msgspec
 from melisma.axon.call_record import CallRecord
 from melisma.axon.codec.encoding import decode_arguments
 from melisma.axon.codec.message import Message, buffers_bytes
-from melisma.axon.codec.outcome import Outcome, failed, raised, returned
+from melisma.axon.codec.outcome import Outcome, error_outcome, exception_outcome, result_outcome
 from melisma.axon.codec.stream_parts import STREAM_TYPE
-from melisma.axon.server.call_metrics import Metrics, Place
+from melisma.axon.server.call_metrics import CallMetrics, CallSlot
 from melisma.axon.server.context import CallContext, enter, leave
-from melisma.axon.server.functions import Exposed, Functions, perform
+from melisma.axon.server.functions import ExposedFunction, Functions, run_function
 from melisma.axon.server.http_server import Exchange, Reply
-from melisma.axon.server.ledger import Entry, Ledger
+from melisma.axon.server.ledger import CallEntry, Ledger
 from melisma.axon.server.limits import Limits
 from melisma.axon.server.result_posting import post_result
-from melisma.axon.server.result_spool import Spool
+from melisma.axon.server.result_spool import ResultSpool
 from melisma.axon.server.streams import CallStream
-from melisma.axon.server.thread_pool import Threads
+from melisma.axon.server.thread_pool import ThreadPool
 from melisma.axon.server.tokens import OWNER
 from melisma.errors import (
     AxonError,
@@ -47,14 +47,14 @@ MAX_POLL_S = 60.0
 class Calls:
     """Every call of one worker."""
 
-    def __init__(self, functions: Functions, limits: Limits, metrics: Metrics) -> None:
+    def __init__(self, functions: Functions, limits: Limits, metrics: CallMetrics) -> None:
         self._functions = functions
         self._limits = limits
         self._metrics = metrics
         self._ledger = Ledger(limits.remember_calls, time.monotonic, limits.remember_bytes)
         self._sweep: asyncio.TimerHandle | None = None
-        self._spool = Spool(limits.keep_memory_bytes, limits.keep_disk_bytes)
-        self._threads = Threads()
+        self._spool = ResultSpool(limits.keep_memory_bytes, limits.keep_disk_bytes)
+        self._threads = ThreadPool()
         self._processes: ProcessPool | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -64,20 +64,20 @@ class Calls:
         headers = exchange.request.headers
         exposed = self._functions[name]
         call_id = headers.get("axon-call-id") or secrets.token_hex(16)
-        entry = self._find(call_id, caller, _seconds(headers, "axon-age-s"), name)
+        entry = self._find(call_id, caller, _parse_seconds(headers, "axon-age-s"), name)
         duplex = "duplex" in (exposed.pattern, headers.get("axon-pattern"))
         if entry is None or not entry.begun:
             context = _context(exchange, call_id, name, caller)
-            place = self._place()
+            slot = self._acquire_slot()
             entry = entry or self._ledger.open(context)
-            message = await self._arrive(exchange, entry, place)
+            message = await self._arrive(exchange, entry, slot)
             # While it arrived, a copy of it may have begun, or have been cancelled.
             if entry.begun or entry.ended_at is not None:
-                place.release()
+                slot.release()
             else:
-                entry.begun, entry.place = True, place
+                entry.begun, entry.slot = True, slot
                 if "generator" in exposed.kind:
-                    return self._stream(entry, exposed, message, place)
+                    return self._stream(entry, exposed, message, slot)
                 self._begin(entry, exposed, message, exchange, duplex=duplex)
         if "generator" in exposed.kind:
             raise LostError(f"call {call_id} is a stream, which cannot be repeated")
@@ -85,12 +85,12 @@ class Calls:
             return Reply(202, headers={"axon-call-id": call_id})
         outcome = await entry.wait()
         assert outcome is not None
-        exchange.after = entry.hand_over
-        return Reply.of(outcome)
+        exchange.on_delivered = entry.discard_outcome
+        return Reply.from_outcome(outcome)
 
-    async def wait(self, call_id: str, query: Mapping[str, str], caller: str) -> Reply:
+    async def wait_for_result(self, call_id: str, query: Mapping[str, str], caller: str) -> Reply:
         """Serve ``GET /calls/ID``: the result of a duplex call as soon as it is there."""
-        wait_s = _seconds(query, "wait_s") or 0.0
+        wait_s = _parse_seconds(query, "wait_s") or 0.0
         entry = self._find(call_id, caller)
         if entry is None:
             raise LostError(
@@ -98,15 +98,15 @@ class Calls:
                 f"than {self._limits.keep_s:g} s, or the worker was started again"
             )
         outcome = await entry.wait(min(wait_s, MAX_POLL_S))
-        return Reply(204) if outcome is None else Reply.of(outcome)
+        return Reply(204) if outcome is None else Reply.from_outcome(outcome)
 
-    def dismiss(self, call_id: str, caller: str) -> Reply:
+    def cancel_or_discard(self, call_id: str, caller: str) -> Reply:
         """Serve ``DELETE /calls/ID``: cancel what runs, forget what was delivered."""
         entry = self._find(call_id, caller)
         if entry is not None and entry.ended_at is None:
             self._cancel(entry, CallCancelledError(f"call {call_id} was cancelled"))
         elif entry is not None:
-            entry.hand_over()
+            entry.discard_outcome()
         return Reply(204)
 
     async def drain(self) -> None:
@@ -134,15 +134,15 @@ class Calls:
         caller: str,
         age_s: float | None = None,
         function: str | None = None,
-    ) -> Entry | None:
+    ) -> CallEntry | None:
         """A call that is known, if it is this caller's: its outcome is nobody else's business."""
         entry = self._ledger.find(call_id, age_s, function)
         if entry is not None and caller not in (entry.context.caller, OWNER):
             raise UnauthorizedError(f"call {call_id} is not one of {caller}'s")
         return entry
 
-    def _place(self) -> Place:
-        """A place among the calls at once, or a refusal before the body is received."""
+    def _acquire_slot(self) -> CallSlot:
+        """A slot among the calls at once, or a refusal before the body is received."""
         if self._stopping:
             raise BusyError("this worker is stopping; the call did not run")
         if self._metrics.active >= self._limits.max_calls:
@@ -150,15 +150,15 @@ class Calls:
                 f"this worker is at its limit of {self._limits.max_calls} calls at once "
                 "(max_calls); the call did not run"
             )
-        return self._metrics.place()
+        return self._metrics.acquire_slot()
 
-    async def _arrive(self, exchange: Exchange, entry: Entry, place: Place) -> Message:
+    async def _arrive(self, exchange: Exchange, entry: CallEntry, slot: CallSlot) -> Message:
         """The arguments of a call; one that does not arrive leaves no trace."""
         entry.uploads += 1
         try:
             return await exchange.read_message()
         except BaseException:
-            place.release()
+            slot.release()
             if entry.uploads == 1 and not entry.begun and entry.ended_at is None:
                 self._ledger.drop(entry)
             raise
@@ -166,10 +166,16 @@ class Calls:
             entry.uploads -= 1
 
     def _begin(
-        self, entry: Entry, exposed: Exposed, message: Message, exchange: Exchange, *, duplex: bool
+        self,
+        entry: CallEntry,
+        exposed: ExposedFunction,
+        message: Message,
+        exchange: Exchange,
+        *,
+        duplex: bool,
     ) -> None:
         if exposed.executor == "inline" and exposed.kind == "function" and not duplex:
-            outcome = _perform_in(entry.context, exposed, message)
+            outcome = _run_in_context(entry.context, exposed, message)
             self._finish(entry, outcome, self._limits.remember_s)
             self._done(entry)
             return
@@ -192,14 +198,14 @@ class Calls:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _done(self, entry: Entry) -> None:
-        """The function runs no longer; whatever happened to it, its place is free."""
+    def _done(self, entry: CallEntry) -> None:
+        """The function runs no longer; whatever happened to it, its slot is free."""
         if entry.ended_at is None:
             self._ledger.end(
-                entry, failed(AxonError("the call broke off")), self._limits.remember_s
+                entry, error_outcome(AxonError("the call broke off")), self._limits.remember_s
             )
-        if entry.place is not None:
-            entry.place.release()
+        if entry.slot is not None:
+            entry.slot.release()
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(1.0, self._forget)
 
@@ -210,7 +216,7 @@ class Calls:
             pause_s = max(1.0, next_at - time.monotonic())
             self._sweep = asyncio.get_running_loop().call_later(pause_s, self._forget)
 
-    def _finish(self, entry: Entry, outcome: Outcome, remember_s: float) -> None:
+    def _finish(self, entry: CallEntry, outcome: Outcome, remember_s: float) -> None:
         """The function has ended; so has the call, unless it was cancelled before."""
         if entry.ended_at is None:
             self._ledger.end(entry, outcome, remember_s)
@@ -228,26 +234,32 @@ class Calls:
             )
         )
 
-    async def _run_simplex(self, entry: Entry, exposed: Exposed, message: Message) -> None:
+    async def _run_simplex(
+        self, entry: CallEntry, exposed: ExposedFunction, message: Message
+    ) -> None:
         outcome = await self._execute(entry, exposed, message)
         self._finish(entry, outcome, self._limits.remember_s)
 
-    async def _run_duplex(self, entry: Entry, exposed: Exposed, message: Message) -> None:
+    async def _run_duplex(
+        self, entry: CallEntry, exposed: ExposedFunction, message: Message
+    ) -> None:
         outcome = await self._execute(entry, exposed, message)
         entry.task = None  # From here on there is nothing to cancel, only a result to keep.
         try:
-            kept = await self._threads.run(self._spool.keep, outcome.buffers)
+            spooled = await self._threads.run(self._spool.keep, outcome.buffers)
         except StorageError as error:
-            outcome = failed(error)
+            outcome = error_outcome(error)
         else:
             if entry.ended_at is None:
-                entry.kept = kept
+                entry.spooled = spooled
                 outcome = msgspec.structs.replace(outcome, buffers=())
             else:
-                kept.discard()
+                spooled.discard()
         self._finish(entry, outcome, self._limits.keep_s)
 
-    async def _execute(self, entry: Entry, exposed: Exposed, message: Message) -> Outcome:
+    async def _execute(
+        self, entry: CallEntry, exposed: ExposedFunction, message: Message
+    ) -> Outcome:
         try:
             if exposed.kind == "coroutine":
                 enter(entry.context)
@@ -255,12 +267,12 @@ class Calls:
             if exposed.executor == "process":
                 return await self._pool().run(exposed, message, entry.context)
             if exposed.executor == "inline":
-                return _perform_in(entry.context, exposed, message)
-            return await self._threads.run(_perform_in, entry.context, exposed, message)
+                return _run_in_context(entry.context, exposed, message)
+            return await self._threads.run(_run_in_context, entry.context, exposed, message)
         except asyncio.CancelledError:
-            return failed(CallCancelledError(f"call {entry.id} was cancelled"))
+            return error_outcome(CallCancelledError(f"call {entry.id} was cancelled"))
         except Exception as error:  # noqa: BLE001 - no thread, no memory: the caller must hear it
-            return failed(AxonError(f"the worker could not run {exposed.name}: {error!r}"))
+            return error_outcome(AxonError(f"the worker could not run {exposed.name}: {error!r}"))
 
     def _pool(self) -> "ProcessPool":
         if self._processes is None:
@@ -269,54 +281,56 @@ class Calls:
             self._processes = ProcessPool(self._threads)
         return self._processes
 
-    async def _perform_coroutine(self, exposed: Exposed, message: Message) -> Outcome:
+    async def _perform_coroutine(self, exposed: ExposedFunction, message: Message) -> Outcome:
         try:
             args, kwargs = decode_arguments(message, exposed.types)
         except AxonError as error:
-            return failed(error)
+            return error_outcome(error)
         try:
             value = await exposed.function(*args, **kwargs)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 - whatever it raises is the caller's
-            return raised(error)
+            return exception_outcome(error)
         try:
-            return returned(value)
+            return result_outcome(value)
         except AxonError as error:
-            return failed(error)
+            return error_outcome(error)
 
-    def _cancel(self, entry: Entry, error: AxonError) -> None:
+    def _cancel(self, entry: CallEntry, error: AxonError) -> None:
         """End a call for whoever waits; a thread that serves it is told, and ends by itself."""
         if entry.ended_at is not None:
             return
         entry.context.cancel()
-        self._ledger.end(entry, failed(error), self._limits.remember_s)
+        self._ledger.end(entry, error_outcome(error), self._limits.remember_s)
         if entry.task is not None:
             entry.task.cancel()
 
-    def _stream(self, entry: Entry, exposed: Exposed, message: Message, place: Place) -> Reply:
+    def _stream(
+        self, entry: CallEntry, exposed: ExposedFunction, message: Message, slot: CallSlot
+    ) -> Reply:
         stream = CallStream(exposed, message, entry.context, self._threads)
         stream.on_end = lambda outcome: self._finish(entry, outcome, self._limits.remember_s)
-        stream.on_closed = place.release
+        stream.on_closed = slot.release
         return Reply(200, STREAM_TYPE, stream=stream, deadline_at=entry.context.deadline_at)
 
 
 def _context(exchange: Exchange, call_id: str, name: str, caller: str) -> CallContext:
     now, request = time.monotonic(), exchange.request
-    deadline_s = _seconds(request.headers, "axon-deadline-s")
+    deadline_s = _parse_seconds(request.headers, "axon-deadline-s")
     deadline_at = None if deadline_s is None else now + deadline_s
     return CallContext(call_id, name, caller, deadline_at, now, request.body_bytes)
 
 
-def _perform_in(context: CallContext, exposed: Exposed, message: Message) -> Outcome:
+def _run_in_context(context: CallContext, exposed: ExposedFunction, message: Message) -> Outcome:
     token = enter(context)
     try:
-        return perform(exposed, message)
+        return run_function(exposed, message)
     finally:
         leave(token)
 
 
-def _seconds(headers: Mapping[str, str], name: str) -> float | None:
+def _parse_seconds(headers: Mapping[str, str], name: str) -> float | None:
     text = headers.get(name)
     if text is None:
         return None

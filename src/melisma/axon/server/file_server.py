@@ -16,16 +16,16 @@ from melisma.axon.server.http_server import Reply
 from melisma.axon.transport.http import Request
 from melisma.errors import RefusedError
 
-FileNames = Callable[[str], Path | None]
+FileLookup = Callable[[str], Path | None]
 BYTES_TYPE: Final = "application/octet-stream"
 _RANGE: Final = re.compile(r"bytes=(\d{1,18})-(\d{1,18})?", re.ASCII)
 
 
-def served(names: FileNames | None, name: str, request: Request) -> Reply:
+def serve_file(names: FileLookup | None, name: str, request: Request) -> Reply:
     """The reply to ``GET /files/NAME``."""
     path = names(name) if names is not None else None
     try:
-        content = _mapped(path) if path is not None else None
+        content = _map_file(path) if path is not None else None
     except OSError:
         content = None
     if content is None:
@@ -41,7 +41,7 @@ def served(names: FileNames | None, name: str, request: Request) -> Reply:
     return Reply(206, BYTES_TYPE, [memoryview(content)[start : last + 1]], said)
 
 
-def _mapped(path: Path) -> Buffer:
+def _map_file(path: Path) -> Buffer:
     with path.open("rb") as file:
         if path.stat().st_size == 0:
             return b""

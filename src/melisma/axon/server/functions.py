@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeVar, cast
 from melisma.axon.codec import records
 from melisma.axon.codec.encoding import decode_arguments
 from melisma.axon.codec.message import Message
-from melisma.axon.codec.outcome import Outcome, failed, raised, returned
+from melisma.axon.codec.outcome import Outcome, error_outcome, exception_outcome, result_outcome
 from melisma.errors import AxonError, EncodingError, RefusedError, SettingError
 
 Pattern = Literal["simplex", "duplex"]
@@ -21,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
-class Exposed:
+class ExposedFunction:
     """One function that may be called from outside."""
 
     name: str
@@ -31,7 +31,7 @@ class Exposed:
     executor: Executor
     types: dict[str, type]
 
-    def profile(self) -> dict[str, str]:
+    def describe(self) -> dict[str, str]:
         """What a caller may know of it."""
         try:
             signature = str(inspect.signature(self.function))
@@ -51,15 +51,15 @@ class Functions:
     """The functions of a worker, by name."""
 
     def __init__(self) -> None:
-        self._exposed: dict[str, Exposed] = {}
+        self._exposed: dict[str, ExposedFunction] = {}
 
-    def __iter__(self) -> Iterator[Exposed]:
+    def __iter__(self) -> Iterator[ExposedFunction]:
         return iter(self._exposed.values())
 
     def __len__(self) -> int:
         return len(self._exposed)
 
-    def __getitem__(self, name: str) -> Exposed:
+    def __getitem__(self, name: str) -> ExposedFunction:
         if exposed := self._exposed.get(name):
             return exposed
         offered = ", ".join(sorted(self._exposed)) or "nothing yet"
@@ -120,7 +120,7 @@ class Functions:
                 "another process finds it there by its name"
             )
         hints = records.type_hints(function).values()
-        self._exposed[name] = Exposed(
+        self._exposed[name] = ExposedFunction(
             name,
             function,
             kind,
@@ -130,18 +130,18 @@ class Functions:
         )
 
 
-def perform(exposed: Exposed, message: Message) -> Outcome:
+def run_function(exposed: ExposedFunction, message: Message) -> Outcome:
     """Run a plain function to its end, whatever that is."""
     try:
         args, kwargs = decode_arguments(message, exposed.types)
     except AxonError as error:
-        return failed(error)
+        return error_outcome(error)
     try:
-        return returned(exposed.function(*args, **kwargs))
+        return result_outcome(exposed.function(*args, **kwargs))
     except EncodingError as error:
-        return failed(error)
+        return error_outcome(error)
     except BaseException as error:  # noqa: BLE001 - even SystemExit must not end the worker
-        return raised(error)
+        return exception_outcome(error)
 
 
 def _kind(function: Callable[..., Any]) -> Kind:

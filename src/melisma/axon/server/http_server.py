@@ -15,10 +15,10 @@ from typing import Any, Final
 import msgspec
 
 from melisma.axon.codec.message import Buffer, Message, buffers_bytes
-from melisma.axon.codec.outcome import JSON_TYPE, Outcome, failed
+from melisma.axon.codec.outcome import JSON_TYPE, Outcome, error_outcome
 from melisma.axon.server.limits import Limits
 from melisma.axon.transport import eager
-from melisma.axon.transport.asyncio_transport import EventTransport
+from melisma.axon.transport.asyncio_transport import AsyncioTransport
 from melisma.axon.transport.http import Request, parse_request, response_head
 from melisma.axon.transport.interface import tune
 from melisma.axon.transport.wire import discard, read_bytes, read_message
@@ -39,10 +39,10 @@ class Exchange(msgspec.Struct):
     """One request on its connection; the handler reads the body, or leaves it."""
 
     request: Request
-    transport: EventTransport
+    transport: AsyncioTransport
     limits: Limits
     unread_bytes: int = 0
-    after: Callable[[], None] | None = None
+    on_delivered: Callable[[], None] | None = None
     """Called when the caller has shown that the reply arrived: by its next request."""
 
     @property
@@ -80,7 +80,7 @@ class Exchange(msgspec.Struct):
             )
         if self.transport.buffered_bytes >= size:
             return size
-        self.transport.set_pace(self.limits.pace)
+        self.transport.set_min_rate(self.limits.min_rate)
         if self.request.headers.get("expect", "").lower() == "100-continue":
             await self.transport.write([response_head(100, {})])
         return size
@@ -94,22 +94,22 @@ class Reply(msgspec.Struct):
     buffers: Sequence[Buffer] = ()
     headers: Mapping[str, str] = {}
     stream: AsyncIterator[Sequence[Buffer]] | None = None
-    takeover: Callable[[EventTransport], Awaitable[None]] | None = None
+    takeover: Callable[[AsyncioTransport], Awaitable[None]] | None = None
     deadline_at: float | None = None
     """When a stream has to be over."""
 
     @classmethod
-    def of(cls, outcome: Outcome) -> "Reply":
+    def from_outcome(cls, outcome: Outcome) -> "Reply":
         """The reply that carries an outcome."""
         return cls(outcome.status, outcome.content_type, outcome.buffers)
 
 
 Handler = Callable[[Exchange], Awaitable[Reply]]
-Next = tuple[bool, Callable[[], None] | None]
+AfterExchange = tuple[bool, Callable[[], None] | None]
 """Whether another request may follow on a connection, and what to call when it does."""
 
 
-class Server:
+class HttpServer:
     """Listens, and gives each request to its handler."""
 
     def __init__(self, handler: Handler, limits: Limits, tls: ssl.SSLContext | None = None) -> None:
@@ -124,7 +124,7 @@ class Server:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: _Accepted(self), host, port, ssl=self._tls, backlog=1024
+                lambda: _AcceptedTransport(self), host, port, ssl=self._tls, backlog=1024
             )
         except OSError as error:
             # The loop's own words say the address once more.
@@ -133,20 +133,20 @@ class Server:
         found: int = self._server.sockets[0].getsockname()[1]
         return found
 
-    def adopt(self, transport: EventTransport) -> None:
+    def serve(self, transport: AsyncioTransport) -> None:
         """Serve requests on a connection, accepted or dialled."""
         connection = _Connection(transport, self._exchange, self._limits.idle_s)
         self._connections.add(connection)
         connection.on_close = lambda: self._connections.discard(connection)
-        transport.on_data = connection.attend
-        connection.attend()
+        transport.on_data = connection.serve_buffered
+        connection.serve_buffered()
 
     def stop_listening(self) -> None:
         """Take no further connections."""
         if self._server is not None:
             self._server.close()
 
-    async def finish(self, timeout_s: float) -> None:
+    async def drain(self, timeout_s: float) -> None:
         """Take no further connections, and let those that are busy answer, for a while."""
         self.stop_listening()
         tasks = [c.task for c in self._connections if c.task is not None]
@@ -161,11 +161,11 @@ class Server:
             connection.close()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _exchange(self, transport: EventTransport) -> Next:
+    async def _exchange(self, transport: AsyncioTransport) -> AfterExchange:
         """Serve one request."""
         exchange: Exchange | None = None
         try:
-            transport.set_pace(None)
+            transport.set_min_rate(None)
             transport.deadline_at = time.monotonic() + self._limits.head_s
             request = parse_request(await transport.read_head())
             exchange = Exchange(request, transport, self._limits, request.body_bytes)
@@ -174,24 +174,24 @@ class Server:
             slow = (
                 f"the request came too slowly (at least {self._limits.min_bytes_per_s:g} bytes/s)"
             )
-            reply, exchange = Reply.of(failed(TooSlowError(slow))), None
+            reply, exchange = Reply.from_outcome(error_outcome(TooSlowError(slow))), None
         except ConnectionError:
             cut = "the connection was cut before the request was whole"
-            reply, exchange = Reply.of(failed(MalformedError(cut))), None
+            reply, exchange = Reply.from_outcome(error_outcome(MalformedError(cut))), None
         except AxonError as error:
-            reply = Reply.of(failed(error))
+            reply = Reply.from_outcome(error_outcome(error))
             # After a body that was read in part, the next request's start is not known.
             if exchange is not None and exchange.unread_bytes == 0 and exchange.request.body_bytes:
                 exchange = None
         keep = exchange is not None and exchange.request.keep_alive and reply.stream is None
-        after = exchange.after if exchange is not None else None
+        after = exchange.on_delivered if exchange is not None else None
         return await self._answer(transport, reply, exchange, keep), after
 
     async def _answer(
-        self, transport: EventTransport, reply: Reply, exchange: Exchange | None, keep: bool
+        self, transport: AsyncioTransport, reply: Reply, exchange: Exchange | None, keep: bool
     ) -> bool:
         if reply.takeover is not None:
-            transport.set_pace(None)
+            transport.set_min_rate(None)
             transport.deadline_at = None
             await transport.write([response_head(reply.status, reply.headers)])
             await reply.takeover(transport)
@@ -202,24 +202,24 @@ class Server:
         if not keep:
             headers["connection"] = "close"
         if reply.stream is not None:
-            await eager.in_task()
-            transport.set_pace(None)
+            await eager.ensure_task()
+            transport.set_min_rate(None)
             transport.deadline_at = reply.deadline_at
             head = response_head(reply.status, headers)
             await self._answer_stream(transport, reply.stream, head)
             return False
         headers["content-length"] = str(buffers_bytes(reply.buffers))
-        transport.set_pace(self._limits.pace)
+        transport.set_min_rate(self._limits.min_rate)
         await transport.write([response_head(reply.status, headers), *reply.buffers])
         return keep
 
     async def _answer_stream(
-        self, transport: EventTransport, stream: AsyncIterator[Sequence[Buffer]], head: bytes
+        self, transport: AsyncioTransport, stream: AsyncIterator[Sequence[Buffer]], head: bytes
     ) -> None:
         """Send a stream; its reader may take its time, up to the call's own deadline."""
         task = asyncio.current_task()
         assert task is not None
-        transport.on_leave = task.cancel
+        transport.on_peer_closed = task.cancel
         try:
             await transport.write([head])
             async for buffers in stream:
@@ -236,8 +236,8 @@ class _Connection:
 
     def __init__(
         self,
-        transport: EventTransport,
-        exchange: Callable[[EventTransport], Coroutine[Any, Any, Next]],
+        transport: AsyncioTransport,
+        exchange: Callable[[AsyncioTransport], Coroutine[Any, Any, AfterExchange]],
         idle_s: float,
     ) -> None:
         self._transport = transport
@@ -251,7 +251,7 @@ class _Connection:
         self._timer = self._loop.call_later(idle_s, self._look_at_time)
         self.task: asyncio.Task[None] | None = None
 
-    def attend(self) -> None:
+    def serve_buffered(self) -> None:
         """Serve what has come, as far as that goes without waiting."""
         while self._transport.buffered_bytes and not self._busy and not self._closed:
             self._busy = True
@@ -260,13 +260,13 @@ class _Connection:
                 self._delivered = None
             self.task = eager.start(self._serve(), self._ready)
         if self._busy:
-            if self._transport.ended and self._transport.on_leave is not None:
-                self._transport.on_leave()
+            if self._transport.ended and self._transport.on_peer_closed is not None:
+                self._transport.on_peer_closed()
             return
         if self._transport.ended:
             self.close()
         else:
-            self._transport.expect_more()
+            self._transport.resume_reading()
 
     def close(self) -> None:
         """Close the connection, whatever it does."""
@@ -298,7 +298,7 @@ class _Connection:
             self.close()
         elif resumed:
             # Not from inside the task that ends here: the next request may need one of its own.
-            self._loop.call_soon(self.attend)
+            self._loop.call_soon(self.serve_buffered)
 
     def _look_at_time(self) -> None:
         idle_until = self._loop.time() if self._busy else self._idle_since
@@ -309,14 +309,14 @@ class _Connection:
             self._timer = self._loop.call_at(idle_until, self._look_at_time)
 
 
-class _Accepted(EventTransport):
+class _AcceptedTransport(AsyncioTransport):
     """A connection that serves as soon as it is made."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: HttpServer) -> None:
         super().__init__()
         self._owner = server
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         tune(transport.get_extra_info("socket"))
-        self._owner.adopt(self)
+        self._owner.serve(self)

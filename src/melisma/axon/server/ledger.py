@@ -16,18 +16,18 @@ from typing import Final
 from melisma.axon.address import check_call_id
 from melisma.axon.codec.message import buffers_bytes
 from melisma.axon.codec.outcome import Outcome
-from melisma.axon.server.call_metrics import Place
+from melisma.axon.server.call_metrics import CallSlot
 from melisma.axon.server.context import CallContext
-from melisma.axon.server.result_spool import Kept
+from melisma.axon.server.result_spool import SpooledResult
 from melisma.errors import LostError, MalformedError, SettingError
 
-HEAVY_BYTES: Final = 16 << 10
+LARGE_OUTCOME_BYTES: Final = 16 << 10
 """Outcomes from this size on count against the bytes that are remembered."""
-_NOBODY: Final[list[asyncio.Future[None]]] = []
+_NO_WAITERS: Final[list[asyncio.Future[None]]] = []
 """Shared by the many calls that nobody waits for; never changed."""
 
 
-class Entry:
+class CallEntry:
     """One call: arriving, begun, ended with its outcome, or ended and its outcome handed over."""
 
     __slots__ = (
@@ -35,10 +35,10 @@ class Entry:
         "begun",
         "context",
         "ended_at",
-        "kept",
         "outcome",
         "outcome_bytes",
-        "place",
+        "slot",
+        "spooled",
         "task",
         "uploads",
     )
@@ -48,14 +48,14 @@ class Entry:
         self.uploads = 0
         """Requests with this id whose bodies are under way."""
         self.begun = False
-        self.place: Place | None = None
+        self.slot: CallSlot | None = None
         self.task: asyncio.Task[None] | None = None
         """What to cancel with the call; a thread cannot be."""
         self.outcome: Outcome | None = None
         self.outcome_bytes = 0
-        self.kept: Kept | None = None
+        self.spooled: SpooledResult | None = None
         self.ended_at: float | None = None
-        self._waiters: list[asyncio.Future[None]] = _NOBODY
+        self._waiters: list[asyncio.Future[None]] = _NO_WAITERS
 
     @property
     def id(self) -> str:
@@ -68,7 +68,7 @@ class Entry:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        self._waiters = _NOBODY
+        self._waiters = _NO_WAITERS
 
     async def wait(self, timeout_s: float | None = None) -> Outcome | None:
         """Its outcome, or None if it still runs after ``timeout_s``."""
@@ -84,22 +84,22 @@ class Entry:
                 self._waiters = [other for other in self._waiters if other is not waiter]
         if self.outcome is None:
             raise LostError(f"the result of call {self.id} was handed over before")
-        if self.kept is not None:
+        if self.spooled is not None:
             return Outcome(
                 self.outcome.status,
                 self.outcome.content_type,
-                self.kept.buffers(),
+                self.spooled.buffers(),
                 self.outcome.label,
             )
         return self.outcome
 
-    def hand_over(self) -> None:
+    def discard_outcome(self) -> None:
         """The caller has the outcome: only the id is remembered."""
         if self.ended_at is not None:
             self.outcome, self.outcome_bytes = None, 0
-            if self.kept is not None:
-                self.kept.discard()
-                self.kept = None
+            if self.spooled is not None:
+                self.spooled.discard()
+                self.spooled = None
 
 
 class Ledger:
@@ -111,16 +111,18 @@ class Ledger:
         self._max_calls = max_calls
         self._max_bytes = max_bytes
         self._clock = clock
-        self._entries: dict[str, Entry] = {}
-        self._expiries: list[tuple[float, int, Entry]] = []
-        self._heavy: deque[Entry] = deque()
+        self._entries: dict[str, CallEntry] = {}
+        self._expiries: list[tuple[float, int, CallEntry]] = []
+        self._heavy: deque[CallEntry] = deque()
         """Calls whose outcomes count against the bytes, oldest first."""
         self._heavy_room = 64
         self._order = count()
         self._forgotten_at = clock()
         """Calls that ended before this may have been forgotten."""
 
-    def find(self, call_id: str, age_s: float | None, function: str | None = None) -> Entry | None:
+    def find(
+        self, call_id: str, age_s: float | None, function: str | None = None
+    ) -> CallEntry | None:
         """The call with this id; None if it is certain that it never ran here."""
         try:
             check_call_id(call_id)
@@ -139,27 +141,27 @@ class Ledger:
             )
         return None
 
-    def open(self, context: CallContext) -> Entry:
+    def open(self, context: CallContext) -> CallEntry:
         """Note a call that `find` did not know."""
-        entry = self._entries[context.id] = Entry(context)
+        entry = self._entries[context.id] = CallEntry(context)
         return entry
 
-    def drop(self, entry: Entry) -> None:
+    def drop(self, entry: CallEntry) -> None:
         """Forget a call that never arrived: it may come again."""
         self._entries.pop(entry.id, None)
 
-    def end(self, entry: Entry, outcome: Outcome, remember_s: float) -> None:
+    def end(self, entry: CallEntry, outcome: Outcome, remember_s: float) -> None:
         """A call ended; it is remembered for ``remember_s``."""
         now = self._clock()
         entry.end(outcome, now)
         heapq.heappush(self._expiries, (now + remember_s, next(self._order), entry))
         size = buffers_bytes(outcome.buffers)
-        if size >= HEAVY_BYTES and entry.kept is None:
+        if size >= LARGE_OUTCOME_BYTES and entry.spooled is None:
             entry.outcome_bytes = size
             self._heavy.append(entry)
             self._lighten()
 
-    def running(self) -> list[Entry]:
+    def running(self) -> list[CallEntry]:
         """Calls that have not ended."""
         return [entry for entry in self._entries.values() if entry.ended_at is None]
 
@@ -169,7 +171,7 @@ class Ledger:
         expiries = self._expiries
         while expiries and (expiries[0][0] <= now or len(expiries) > self._max_calls):
             entry = heapq.heappop(expiries)[2]
-            entry.hand_over()
+            entry.discard_outcome()
             self._entries.pop(entry.id, None)
             self._forgotten_at = max(self._forgotten_at, entry.ended_at or 0.0)
         self._lighten()
@@ -185,4 +187,4 @@ class Ledger:
         while total > self._max_bytes and len(heavy) > 1:
             entry = heavy.popleft()
             total -= entry.outcome_bytes
-            entry.hand_over()
+            entry.discard_outcome()

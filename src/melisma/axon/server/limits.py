@@ -35,6 +35,6 @@ class Limits:
     """Seconds that running calls get to end when the worker stops."""
 
     @property
-    def pace(self) -> tuple[float, float]:
+    def min_rate(self) -> tuple[float, float]:
         """Seconds, and the bytes that have to come or go in that time at the least."""
         return self.head_s, self.head_s * self.min_bytes_per_s

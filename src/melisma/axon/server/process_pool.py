@@ -18,12 +18,12 @@ from typing import Any
 import msgspec
 
 from melisma.axon.codec import records
-from melisma.axon.codec.arrays import empty
+from melisma.axon.codec.arrays import allocate_frame
 from melisma.axon.codec.message import Buffer, Message
-from melisma.axon.codec.outcome import Outcome, failed
+from melisma.axon.codec.outcome import Outcome, error_outcome
 from melisma.axon.server.context import CallContext, enter
-from melisma.axon.server.functions import POOL_PROCESS, Exposed, perform
-from melisma.axon.server.thread_pool import Threads
+from melisma.axon.server.functions import POOL_PROCESS, ExposedFunction, run_function
+from melisma.axon.server.thread_pool import ThreadPool
 from melisma.errors import AxonError
 
 _spawn = multiprocessing.get_context("spawn")
@@ -32,27 +32,29 @@ _spawn = multiprocessing.get_context("spawn")
 class ProcessPool:
     """Processes that are started as calls need them and kept for the next ones."""
 
-    def __init__(self, threads: Threads) -> None:
+    def __init__(self, threads: ThreadPool) -> None:
         self._threads = threads
         self._idle: list[_Child] = []
         self._closed = False
 
-    async def run(self, exposed: Exposed, message: Message, context: CallContext) -> Outcome:
+    async def run(
+        self, exposed: ExposedFunction, message: Message, context: CallContext
+    ) -> Outcome:
         """Run one call; cancelling this coroutine ends the process."""
         child = self._idle.pop() if self._idle else await self._threads.run(_Child)
         try:
             result = await self._threads.run(child.call, exposed, message, context)
         except (EOFError, OSError):
             died = (
-                f"the process of {exposed.name} died (exit code {child.end()}); it imports the "
+                f"the process of {exposed.name} died (exit code {child.kill()}); it imports the "
                 'script again, whose own work belongs under if __name__ == "__main__":'
             )
-            return failed(AxonError(died))
+            return error_outcome(AxonError(died))
         except asyncio.CancelledError:
-            child.end()
+            child.kill()
             raise
         if self._closed or not child.alive:
-            child.end()
+            child.kill()
         else:
             self._idle.append(child)
         return result
@@ -61,7 +63,7 @@ class ProcessPool:
         """End all processes."""
         self._closed = True
         while self._idle:
-            self._idle.pop().end()
+            self._idle.pop().kill()
 
 
 class _Child:
@@ -79,7 +81,7 @@ class _Child:
     def alive(self) -> bool:
         return self._process.is_alive()
 
-    def call(self, exposed: Exposed, message: Message, context: CallContext) -> Outcome:
+    def call(self, exposed: ExposedFunction, message: Message, context: CallContext) -> Outcome:
         function = exposed.function
         found_by = [exposed.name, function.__module__, function.__qualname__]
         facts = [context.id, context.caller, context.seconds_left]
@@ -89,7 +91,7 @@ class _Child:
         status, content_type, label, count = answer
         return Outcome(status, content_type, [_receive(self._pipe) for _ in range(count)], label)
 
-    def end(self) -> int | None:
+    def kill(self) -> int | None:
         self._process.kill()
         self._process.join(5)
         return self._process.exitcode
@@ -108,16 +110,16 @@ def _serve(pipe: Connection) -> None:
         exposed = _find(*found_by)
         deadline_at = None if left_s is None else time.monotonic() + left_s
         enter(CallContext(call_id, exposed.name, caller, deadline_at))
-        outcome = perform(exposed, Message(tree, frames))
+        outcome = run_function(exposed, Message(tree, frames))
         answer = [outcome.status, outcome.content_type, outcome.label, len(outcome.buffers)]
         _send(pipe, [msgspec.msgpack.encode(answer), *outcome.buffers])
 
 
 @lru_cache
-def _find(name: str, module: str, qualname: str) -> Exposed:
+def _find(name: str, module: str, qualname: str) -> ExposedFunction:
     function = getattr(importlib.import_module(module), qualname)
     types = records.record_types(records.type_hints(function).values())
-    return Exposed(name, function, "function", "simplex", "process", types)
+    return ExposedFunction(name, function, "function", "simplex", "process", types)
 
 
 def _send(pipe: "Connection[Any, Any]", buffers: Sequence[Buffer]) -> None:
@@ -129,7 +131,7 @@ def _send(pipe: "Connection[Any, Any]", buffers: Sequence[Buffer]) -> None:
 
 
 def _receive(pipe: "Connection[Any, Any]") -> memoryview:
-    buffer = empty(int.from_bytes(pipe.recv_bytes(), "little"))
+    buffer = allocate_frame(int.from_bytes(pipe.recv_bytes(), "little"))
     if buffer.nbytes:
         pipe.recv_bytes_into(buffer)
     else:

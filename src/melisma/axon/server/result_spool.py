@@ -13,13 +13,13 @@ from melisma.axon.codec.message import Buffer, buffers_bytes
 from melisma.errors import StorageError
 
 
-class Kept:
+class SpooledResult:
     """One waiting result."""
 
-    def __init__(self, spool: "Spool", data: bytes | mmap.mmap, size: int) -> None:
+    def __init__(self, spool: "ResultSpool", data: bytes | mmap.mmap, size: int) -> None:
         self._spool = spool
         self._data: bytes | mmap.mmap | None = data
-        self.size = size
+        self.size_bytes = size
 
     def buffers(self) -> list[Buffer]:
         """Its bytes; from disk they are mapped, not read."""
@@ -28,13 +28,13 @@ class Kept:
     def discard(self) -> None:
         """Give its room back; what is being sent stays until it is."""
         if isinstance(self._data, mmap.mmap):
-            self._spool.reserve(disk=-self.size)
+            self._spool.reserve(disk=-self.size_bytes)
         elif self._data is not None:
-            self._spool.reserve(memory=-self.size)
+            self._spool.reserve(memory=-self.size_bytes)
         self._data = None
 
 
-class Spool:
+class ResultSpool:
     """Room for waiting results, with a limit in memory and one on disk."""
 
     def __init__(self, max_memory_bytes: int, max_disk_bytes: int, directory: Path | None = None):
@@ -57,18 +57,18 @@ class Spool:
                 self.disk_bytes += disk
             return fits
 
-    def keep(self, buffers: Sequence[Buffer]) -> Kept:
+    def keep(self, buffers: Sequence[Buffer]) -> SpooledResult:
         """Keep a copy; a `StorageError` says what was full."""
         size = buffers_bytes(buffers)
         if self.reserve(memory=size):
-            return Kept(self, b"".join(buffers), size)
+            return SpooledResult(self, b"".join(buffers), size)
         if not self.reserve(disk=size):
             raise StorageError(
                 f"the result ({size} bytes) was not kept: results waiting on disk take "
                 f"{self.disk_bytes} of {self._max_disk_bytes} bytes (keep_disk_bytes)"
             )
         try:
-            return Kept(self, self._write(buffers), size)
+            return SpooledResult(self, self._write(buffers), size)
         except OSError as error:
             self.reserve(disk=-size)
             where = self._directory or tempfile.gettempdir()

@@ -17,10 +17,10 @@ class Service(ABC):
     def listening(self) -> AbstractAsyncContextManager[str]:
         """Serve on the running event loop inside an ``async with``; gives the address."""
 
-    def serve(self, *, started: Callable[[str], None] | None = None) -> None:
-        """Serve until interrupted or terminated; ``started`` is called with the address."""
+    def serve(self, *, on_started: Callable[[str], None] | None = None) -> None:
+        """Serve until interrupted or terminated; ``on_started`` is called with the address."""
         with contextlib.suppress(asyncio.CancelledError):
-            asyncio.run(self._serve_until_signal(started))
+            asyncio.run(self._serve_until_signal(on_started))
 
     @contextlib.contextmanager
     def start(self) -> Iterator[str]:
@@ -49,7 +49,7 @@ class Service(ABC):
             stop()
             thread.join()
 
-    async def _serve_until_signal(self, started: Callable[[str], None] | None) -> None:
+    async def _serve_until_signal(self, on_started: Callable[[str], None] | None) -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None
@@ -65,6 +65,6 @@ class Service(ABC):
             with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
                 loop.add_signal_handler(number, end)
         async with self.listening() as address:
-            if started is not None:
-                started(address)
+            if on_started is not None:
+                on_started(address)
             await stop.wait()

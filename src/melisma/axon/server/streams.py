@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from melisma.axon.codec.encoding import decode_arguments, encode
 from melisma.axon.codec.message import Buffer, Message, buffers_bytes, message_buffers
-from melisma.axon.codec.outcome import Outcome, failed, raised, returned
+from melisma.axon.codec.outcome import Outcome, error_outcome, exception_outcome, result_outcome
 from melisma.axon.codec.stream_parts import END, FAILED, ITEM, PART, RAISED
 from melisma.axon.server.context import CallContext, enter
-from melisma.axon.server.functions import Exposed
-from melisma.axon.server.thread_pool import Threads
+from melisma.axon.server.functions import ExposedFunction
+from melisma.axon.server.thread_pool import ThreadPool
 from melisma.errors import CallCancelledError, DeadlineError, EncodingError, MalformedError
 
 _EXHAUSTED: Final = object()
@@ -35,7 +35,7 @@ class CallStream:
     """Called when the generator runs no longer, which may be later."""
 
     def __init__(
-        self, exposed: Exposed, message: Message, context: CallContext, threads: Threads
+        self, exposed: ExposedFunction, message: Message, context: CallContext, threads: ThreadPool
     ) -> None:
         self._exposed = exposed
         self._message: Message | None = message
@@ -57,21 +57,21 @@ class CallStream:
         left_s = self._context.seconds_left
         if not (await asyncio.wait([self._step], timeout=left_s))[0]:
             late = f"{self._exposed.name} did not end by the caller's deadline"
-            return self._end(FAILED, failed(DeadlineError(late)))
+            return self._end(FAILED, error_outcome(DeadlineError(late)))
         meaning, value = self._step.result()
         self._step = None
         if meaning == ITEM:
             try:
                 return _part(ITEM, message_buffers(encode(value, "item")))
             except EncodingError as error:
-                return self._end(FAILED, failed(error))
+                return self._end(FAILED, error_outcome(error))
         return self._end(meaning, value)
 
     async def aclose(self) -> None:
         """End the call; the generator is closed as soon as it lets itself be."""
         self._context.cancel()
         if self._outcome is None:
-            self._end(FAILED, failed(CallCancelledError("the caller left the stream")))
+            self._end(FAILED, error_outcome(CallCancelledError("the caller left the stream")))
         if self._step is None or self._step.done():
             await self._close_source()
             return
@@ -86,10 +86,10 @@ class CallStream:
         except asyncio.CancelledError:
             raise
         except MalformedError as error:
-            return FAILED, failed(error)
+            return FAILED, error_outcome(error)
         except BaseException as error:  # noqa: BLE001 - as the docstring says
-            return RAISED, raised(error)
-        return (END, returned(None)) if item is _EXHAUSTED else (ITEM, item)
+            return RAISED, exception_outcome(error)
+        return (END, result_outcome(None)) if item is _EXHAUSTED else (ITEM, item)
 
     async def _next_item(self) -> Any:
         if self._message is not None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Threads:
+class ThreadPool:
     """As many threads as there are calls at once; who limits calls limits them."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from melisma.errors import SettingError, UnauthorizedError
 
 OWNER: Final = "owner"
 """The name of a caller that shows the secret itself."""
-ANYONE: Final = "anyone"
+ANONYMOUS: Final = "anyone"
 """The name of a caller where no token is asked for."""
 
 
@@ -27,7 +27,7 @@ def issue_token(
     """A token for ``name`` that a worker with this secret accepts."""
     if not re.fullmatch(r"[\w-]+", name, re.ASCII):
         raise SettingError(f"the name of a token is letters, digits, _ and -, not {name!r}")
-    if name in (OWNER, ANYONE):
+    if name in (OWNER, ANONYMOUS):
         raise SettingError(f"{name!r} is the name of callers without such a token")
     expiry = int(time.time() + lifetime_s) if lifetime_s is not None else 0
     nonce = ("once" if once else "many") + secrets.token_hex(8)
@@ -35,7 +35,7 @@ def issue_token(
     return f"{body}.{_mac(secret, body)}"
 
 
-class TokenCheck:
+class TokenChecker:
     """Decides whether a token opens this worker."""
 
     def __init__(
@@ -55,7 +55,7 @@ class TokenCheck:
         the worker remembers it where something ``runs``, else without limit.
         """
         if self._secret is None:
-            return ANYONE
+            return ANONYMOUS
         if not header:
             raise UnauthorizedError("this worker asks for a token: connect(address, token=...)")
         token = header.removeprefix("Bearer ")

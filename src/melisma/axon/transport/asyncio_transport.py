@@ -6,28 +6,28 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from melisma.axon.codec.message import Buffer
-from melisma.axon.transport.interface import EndOfStreamError, Inbox, pieces
+from melisma.axon.transport.interface import EndOfStreamError, ReceiveBuffer, join_small_buffers
 
 CHUNK_BYTES: Final = 256 << 10
 """What is handed to the event loop at once: it copies what the socket does not take."""
 
 
-class EventTransport(asyncio.BufferedProtocol):
+class AsyncioTransport(asyncio.BufferedProtocol):
     """Bytes come in where they are wanted, and go out as fast as the other side takes them."""
 
     def __init__(self) -> None:
         self.deadline_at: float | None = None
         self.on_data: Callable[[], None] | None = None
         """Called when bytes or the end came that nobody waits for."""
-        self.on_leave: Callable[[], object] | None = None
+        self.on_peer_closed: Callable[[], object] | None = None
         """Called when the other side leaves in the middle of an answer."""
-        self._pace: tuple[float, float] | None = None
+        self._min_rate: tuple[float, float] | None = None
         self._moved_bytes = 0
         self.relayed = False
         """Whether a relay stands between this end and the other."""
         self._watchdog: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self._inbox = Inbox()
+        self._received = ReceiveBuffer()
         self._target: memoryview | None = None
         self._some = False
         self._ended = False
@@ -48,7 +48,7 @@ class EventTransport(asyncio.BufferedProtocol):
         self.transport.set_write_buffer_limits(high=1 if tls else 0, low=0)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        return self._inbox.space() if not self._target else self._target
+        return self._received.free_space() if not self._target else self._target
 
     def buffer_updated(self, count: int) -> None:
         self._moved_bytes += count
@@ -57,8 +57,8 @@ class EventTransport(asyncio.BufferedProtocol):
             if self._some or not self._target.nbytes:
                 self._notify()
             return
-        self._inbox.filled(count)
-        if not self._inbox.space().nbytes:
+        self._received.commit(count)
+        if not self._received.free_space().nbytes:
             self._reading_paused = True
             self.transport.pause_reading()
         self._notify()
@@ -87,40 +87,40 @@ class EventTransport(asyncio.BufferedProtocol):
 
     # What the speakers of HTTP call.
 
-    def set_pace(self, pace: tuple[float, float] | None) -> None:
+    def set_min_rate(self, min_rate: tuple[float, float] | None) -> None:
         """Ask for so many bytes in so many seconds from here on, both ways; None: no more."""
-        self._pace = pace
-        if pace is not None:
+        self._min_rate = min_rate
+        if min_rate is not None:
             self._moved_bytes = 0
-            self.deadline_at = self._loop.time() + pace[0]
+            self.deadline_at = self._loop.time() + min_rate[0]
 
     @property
     def buffered_bytes(self) -> int:
-        return len(self._inbox)
+        return len(self._received)
 
     @property
     def ended(self) -> bool:
         """Whether the other side has closed."""
         return self._ended
 
-    def take(self, count: int) -> bytearray:
-        return self._inbox.take(count)
+    def take_buffered(self, count: int) -> bytearray:
+        return self._received.take(count)
 
-    def expect_more(self) -> None:
+    def resume_reading(self) -> None:
         """Read on, if that was paused because nobody took what had come."""
-        if self._reading_paused and (self._target or self._inbox.space()):
+        if self._reading_paused and (self._target or self._received.free_space()):
             self._reading_paused = False
             self.transport.resume_reading()
 
     async def wait_readable(self) -> bool:
-        while not len(self._inbox):
+        while not len(self._received):
             if self._ended:
                 return False
             await self._wait_reader()
         return True
 
     async def read_head(self) -> bytes:
-        while (head := self._inbox.take_head()) is None:
+        while (head := self._received.take_head()) is None:
             if self._ended:
                 raise EndOfStreamError("the connection closed")
             await self._wait_reader()
@@ -136,7 +136,7 @@ class EventTransport(asyncio.BufferedProtocol):
         return view.nbytes - await self._read(view, some=True)
 
     async def write(self, buffers: Sequence[Buffer]) -> None:
-        for piece in pieces(buffers):
+        for piece in join_small_buffers(buffers):
             for start in range(0, piece.nbytes, CHUNK_BYTES):
                 if self._error is not None:
                     raise self._error
@@ -166,11 +166,11 @@ class EventTransport(asyncio.BufferedProtocol):
             self.transport, self, context, server_side=server_side, server_hostname=host
         )
         assert inner is not None
-        EventTransport.connection_made(self, inner)
+        AsyncioTransport.connection_made(self, inner)
 
     async def _read(self, view: memoryview, *, some: bool) -> int:
         """Fill ``view``, or a part of it; the bytes that it lacks."""
-        filled = self._inbox.take_into(view)
+        filled = self._received.take_into(view)
         if filled == view.nbytes or (some and filled):
             return view.nbytes - filled
         self._target, self._some = view[filled:], some
@@ -184,7 +184,7 @@ class EventTransport(asyncio.BufferedProtocol):
             self._target = None
 
     async def _wait_reader(self) -> None:
-        self.expect_more()
+        self.resume_reading()
         self._reader = self._loop.create_future()
         await self._wait(self._reader)
 
@@ -206,8 +206,8 @@ class EventTransport(asyncio.BufferedProtocol):
         waiting = [f for f in (self._reader, self._writer) if f is not None and not f.done()]
         if self.deadline_at is None or not waiting:
             return
-        if self._pace is not None and self._moved_bytes >= self._pace[1]:
-            self.set_pace(self._pace)
+        if self._min_rate is not None and self._moved_bytes >= self._min_rate[1]:
+            self.set_min_rate(self._min_rate)
         if self._loop.time() < self.deadline_at:
             self._watch(self.deadline_at)
             return

@@ -24,19 +24,19 @@ def start(
         return None
 
     async def rest() -> None:
-        ended(await _resumed(coroutine, awaited))
+        ended(await _resume(coroutine, awaited))
 
     return asyncio.get_running_loop().create_task(rest())
 
 
-async def in_task() -> None:
+async def ensure_task() -> None:
     """Return inside a task."""
     if asyncio.current_task() is None:
         await asyncio.sleep(0)
 
 
 @types.coroutine
-def _resumed(coroutine: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
+def _resume(coroutine: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
     """What is left of a coroutine that was started elsewhere and waits for ``awaited``."""
     while True:
         failure: BaseException | None = None

@@ -1,4 +1,4 @@
-"""One HTTP request to one address, over any `Network`."""
+"""One HTTP request to one address, over any `ConnectionPool`."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,40 +12,40 @@ from melisma.axon.transport.http import (
     parse_response,
     request_head,
 )
-from melisma.axon.transport.interface import Transport, closed_on_error
-from melisma.axon.transport.pool import Network
+from melisma.axon.transport.interface import Transport, close_on_error
+from melisma.axon.transport.pool import ConnectionPool
 from melisma.axon.transport.wire import read_bytes, read_message
 
 ASK_FIRST_BYTES: Final = 1 << 20
 """From this size on, the other side says whether it takes the body before it is sent."""
 
-Answer = tuple[int, Message | bytearray]
+HttpAnswer = tuple[int, Message | bytearray]
 """Status and body: a message, or whatever else was answered."""
 
 
 @dataclass(frozen=True)
-class Requests:
+class HttpClient:
     """Sends requests to one address with one token."""
 
     address: Address
     token: str | None = None
 
-    async def ask(
-        self, network: Network, method: str, target: str, deadline_at: float | None = None
-    ) -> Answer:
+    async def request(
+        self, pool: ConnectionPool, method: str, target: str, deadline_at: float | None = None
+    ) -> HttpAnswer:
         """One request without a body, and its whole answer."""
         try:
-            transport = await self.connect(network, deadline_at)
+            transport = await self.connect(pool, deadline_at)
             response = await self.send(transport, method, target, {}, ())
         except ConnectionError:  # A kept connection may have gone stale.
-            network.close()
-            transport = await self.connect(network, deadline_at)
+            pool.close()
+            transport = await self.connect(pool, deadline_at)
             response = await self.send(transport, method, target, {}, ())
-        return await self.read_answer(network, transport, response)
+        return await self.read_answer(pool, transport, response)
 
-    async def connect(self, network: Network, deadline_at: float | None) -> Transport:
+    async def connect(self, pool: ConnectionPool, deadline_at: float | None) -> Transport:
         """A connection for one request, kept or new; until here nothing is sent."""
-        transport = network.take() or await network.open(deadline_at)
+        transport = pool.take_idle() or await pool.open(deadline_at)
         transport.deadline_at = deadline_at
         return transport
 
@@ -67,7 +67,7 @@ class Requests:
         ask_first = size >= ASK_FIRST_BYTES
         if ask_first:
             lines["expect"] = "100-continue"
-        with closed_on_error(transport):
+        with close_on_error(transport):
             head = request_head(method, target, lines)
             response = await _exchange(transport, [head] if ask_first else [head, *body])
             if response.status == 100:
@@ -75,17 +75,17 @@ class Requests:
         return response
 
     async def read_answer(
-        self, network: Network, transport: Transport, response: Response
-    ) -> Answer:
+        self, pool: ConnectionPool, transport: Transport, response: Response
+    ) -> HttpAnswer:
         """The rest of a response; its connection is kept for the next request."""
         body: Message | bytearray
-        with closed_on_error(transport):
+        with close_on_error(transport):
             if response.headers.get("content-type") == MESSAGE_TYPE:
                 body = await read_message(transport, response.body_bytes, MAX_TREE_BYTES)
             else:
                 body = await read_bytes(transport, response.body_bytes)
         if response.keep_alive:
-            network.keep(transport)
+            pool.release(transport)
         else:
             transport.close()
         return response.status, body

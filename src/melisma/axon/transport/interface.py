@@ -38,7 +38,7 @@ class Transport(Protocol):
     def ended(self) -> bool:
         """Whether it is known that the other side has closed."""
 
-    def take(self, count: int) -> bytearray:
+    def take_buffered(self, count: int) -> bytearray:
         """``count`` of those bytes."""
 
     async def wait_readable(self) -> bool:
@@ -68,7 +68,7 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a blocking call suspended")
 
 
-class closed_on_error:  # noqa: N801 - read as a verb; a class, since each call passes here twice
+class close_on_error:  # noqa: N801 - read as a verb; a class, since each call passes here twice
     """Close a connection that something goes wrong with."""
 
     __slots__ = ("_transport",)
@@ -84,7 +84,7 @@ class closed_on_error:  # noqa: N801 - read as a verb; a class, since each call 
             self._transport.close()
 
 
-class Inbox:
+class ReceiveBuffer:
     """Bytes received ahead of what was asked for."""
 
     __slots__ = ("_buffer", "_end", "_start", "_view")
@@ -97,7 +97,7 @@ class Inbox:
     def __len__(self) -> int:
         return self._end - self._start
 
-    def space(self) -> memoryview:
+    def free_space(self) -> memoryview:
         """Where to receive; empty when full."""
         if self._start == self._end:
             self._start = self._end = 0
@@ -107,7 +107,7 @@ class Inbox:
             self._start, self._end = 0, count
         return self._view[self._end :]
 
-    def filled(self, count: int) -> None:
+    def commit(self, count: int) -> None:
         """``count`` bytes were received into `space`."""
         self._end += count
 
@@ -146,7 +146,7 @@ def tune(sock: Any) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def pieces(buffers: Sequence[Buffer]) -> list[memoryview]:
+def join_small_buffers(buffers: Sequence[Buffer]) -> list[memoryview]:
     """The buffers with small neighbours joined: fewer calls into the kernel."""
     if sum(map(len, buffers)) <= JOIN_BYTES:
         return [memoryview(b"".join(buffers))]

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 from melisma.axon.address import Address
 from melisma.axon.codec.outcome import error_from_json
-from melisma.axon.transport.asyncio_transport import EventTransport
+from melisma.axon.transport.asyncio_transport import AsyncioTransport
 from melisma.axon.transport.http import parse_response, request_head
-from melisma.axon.transport.interface import Transport, closed_on_error, tune
-from melisma.axon.transport.socket_transport import BlockingTransport
+from melisma.axon.transport.interface import Transport, close_on_error, tune
+from melisma.axon.transport.socket_transport import SocketTransport
 from melisma.axon.transport.tls import check_fingerprint, client_context
 from melisma.axon.transport.wire import read_bytes
 from melisma.errors import UnauthorizedError
@@ -26,16 +26,16 @@ CONNECT_S = 10.0
 """Seconds that a connection may take to be made."""
 
 
-class Network(Protocol):
+class ConnectionPool(Protocol):
     """Connections to one address, and the caller's way to wait."""
 
     async def open(self, deadline_at: float | None) -> Transport:
         """A new connection, ready for HTTP."""
 
-    def take(self) -> Transport | None:
+    def take_idle(self) -> Transport | None:
         """A kept connection, if there is one."""
 
-    def keep(self, transport: Transport) -> None:
+    def release(self, transport: Transport) -> None:
         """Keep a connection for the next call."""
 
     def close(self) -> None:
@@ -48,7 +48,7 @@ class Network(Protocol):
         """Wait for a future; whether it is done."""
 
 
-class _Kept:
+class _IdleConnections:
     """Connections kept for the next call; a forked child does not touch its parent's."""
 
     def __init__(self, address: Address) -> None:
@@ -56,7 +56,7 @@ class _Kept:
         self._idle: list[Transport] = []
         self._process = os.getpid()
 
-    def take(self) -> Transport | None:
+    def take_idle(self) -> Transport | None:
         if self._process != os.getpid():
             self._process = os.getpid()
             self._idle.clear()
@@ -70,14 +70,14 @@ class _Kept:
             transport.close()
         return None
 
-    def keep(self, transport: Transport) -> None:
+    def release(self, transport: Transport) -> None:
         self._idle.append(transport)
 
     def close(self) -> None:
         _close_all(self._idle)
 
 
-class BlockingNetwork(_Kept):
+class SocketPool(_IdleConnections):
     """Blocking sockets: for callers without an event loop."""
 
     def __init__(self, address: Address) -> None:
@@ -90,15 +90,15 @@ class BlockingNetwork(_Kept):
         limit_at = time.monotonic() + limit_s
         sock = socket.create_connection((address.host, address.port), limit_s)
         tune(sock)
-        transport = BlockingTransport(sock)
+        transport = SocketTransport(sock)
         transport.deadline_at = limit_at
-        with closed_on_error(transport):
+        with close_on_error(transport):
             if address.tls:
-                _blocking_tls(transport, address)
+                _start_socket_tls(transport, address)
             if address.via:
                 await _enter_tunnel(transport, address)
                 if address.fingerprint and not address.tls:
-                    _blocking_tls(transport, address)
+                    _start_socket_tls(transport, address)
         return transport
 
     async def sleep(self, seconds: float) -> None:
@@ -108,14 +108,14 @@ class BlockingNetwork(_Kept):
         return bool(concurrent.futures.wait([future], timeout_s).done)
 
 
-class EventNetwork(_Kept):
+class AsyncioPool(_IdleConnections):
     """Transports of the running event loop."""
 
     async def close_with_loop(self) -> None:
         """Close what is kept when this is forgotten or the running loop shuts down."""
         loop = asyncio.get_running_loop()
         finalizer = weakref.finalize(self, _close_soon, loop, self._idle)
-        self._guard = _closing(self._idle, finalizer)
+        self._guard = _close_with_generator(self._idle, finalizer)
         await anext(self._guard)
 
     async def open(self, deadline_at: float | None) -> Transport:
@@ -124,7 +124,7 @@ class EventNetwork(_Kept):
         async with asyncio.timeout(limit_s):
             transport = await self._connect(loop)
             transport.deadline_at = time.monotonic() + limit_s
-            with closed_on_error(transport):
+            with close_on_error(transport):
                 pinned = address.fingerprint if address.tls else None
                 certificate = transport.peer_certificate()
                 check_fingerprint(pinned, certificate, str(address.without_token()))
@@ -142,19 +142,19 @@ class EventNetwork(_Kept):
         await asyncio.wait([wrapped], timeout=timeout_s)
         return future.done()
 
-    async def _connect(self, loop: asyncio.AbstractEventLoop) -> EventTransport:
+    async def _connect(self, loop: asyncio.AbstractEventLoop) -> AsyncioTransport:
         address = self._address
         context = _context(address.fingerprint) if address.tls else None
         try:
             _, transport = await loop.create_connection(
-                EventTransport, address.host, address.port, ssl=context
+                AsyncioTransport, address.host, address.port, ssl=context
             )
         except ssl.SSLCertVerificationError as error:
-            raise _untrusted(address, error) from error
+            raise _untrusted_error(address, error) from error
         tune(transport.transport.get_extra_info("socket"))
         return transport
 
-    async def _tunnel_tls(self, transport: EventTransport) -> None:
+    async def _tunnel_tls(self, transport: AsyncioTransport) -> None:
         await transport.start_tls(_context(self._address.fingerprint), host=self._address.host)
         certificate = transport.peer_certificate()
         check_fingerprint(
@@ -162,11 +162,11 @@ class EventNetwork(_Kept):
         )
 
 
-def _blocking_tls(transport: BlockingTransport, address: Address) -> None:
+def _start_socket_tls(transport: SocketTransport, address: Address) -> None:
     try:
         transport.start_tls(_context(address.fingerprint), address.host)
     except ssl.SSLCertVerificationError as error:
-        raise _untrusted(address, error) from error
+        raise _untrusted_error(address, error) from error
     certificate = transport.peer_certificate()
     check_fingerprint(address.fingerprint, certificate, str(address.without_token()))
 
@@ -181,8 +181,8 @@ async def _enter_tunnel(transport: Transport, address: Address) -> None:
         raise error_from_json(response.status, body)
 
 
-async def _closing(
-    transports: list[Transport], finalizer: "weakref.finalize[..., EventNetwork]"
+async def _close_with_generator(
+    transports: list[Transport], finalizer: "weakref.finalize[..., AsyncioPool]"
 ) -> AsyncGenerator[None, None]:
     # A loop closes its asynchronous generators before it ends: the one hook that it offers.
     try:
@@ -216,14 +216,14 @@ def _context(pinned: str | None) -> ssl.SSLContext:
     return client_context(pinned)
 
 
-def _untrusted(address: Address, error: ssl.SSLCertVerificationError) -> UnauthorizedError:
+def _untrusted_error(address: Address, error: ssl.SSLCertVerificationError) -> UnauthorizedError:
     return UnauthorizedError(
         f"the certificate of {address.without_token()} is not trusted here "
         f"({error.verify_message}): use the address with its #sha256: fingerprint"
     )
 
 
-class _Background:
+class _BackgroundLoop:
     """The event loop of this process for calls that nobody awaits on a loop of their own."""
 
     def __init__(self) -> None:
@@ -241,4 +241,4 @@ class _Background:
             return self._loop
 
 
-background = _Background()
+background = _BackgroundLoop()

@@ -6,40 +6,40 @@ import time
 from collections.abc import Sequence
 
 from melisma.axon.codec.message import Buffer
-from melisma.axon.transport.interface import EndOfStreamError, Inbox, pieces
+from melisma.axon.transport.interface import EndOfStreamError, ReceiveBuffer, join_small_buffers
 
 
-class BlockingTransport:
+class SocketTransport:
     """A connection over a blocking socket, plain or TLS."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.deadline_at: float | None = None
         self._sock = sock
         self._timeout_s = sock.gettimeout()
-        self._inbox = Inbox()
+        self._received = ReceiveBuffer()
 
     @property
     def buffered_bytes(self) -> int:
-        return len(self._inbox)
+        return len(self._received)
 
     @property
     def ended(self) -> bool:
         return False  # A blocking socket knows when it is read, not before.
 
-    def take(self, count: int) -> bytearray:
-        return self._inbox.take(count)
+    def take_buffered(self, count: int) -> bytearray:
+        return self._received.take(count)
 
     async def wait_readable(self) -> bool:
-        return len(self._inbox) > 0 or self._receive_more()
+        return len(self._received) > 0 or self._receive_more()
 
     async def read_head(self) -> bytes:
-        while (head := self._inbox.take_head()) is None:
+        while (head := self._received.take_head()) is None:
             if not self._receive_more():
                 raise EndOfStreamError("the connection closed")
         return head
 
     async def read_into(self, view: memoryview) -> None:
-        filled = self._inbox.take_into(view)
+        filled = self._received.take_into(view)
         while filled < view.nbytes:
             self._set_timeout()
             received = self._sock.recv_into(view[filled:])
@@ -49,7 +49,7 @@ class BlockingTransport:
 
     async def write(self, buffers: Sequence[Buffer]) -> None:
         if isinstance(self._sock, ssl.SSLSocket):
-            for piece in pieces(buffers):
+            for piece in join_small_buffers(buffers):
                 self._set_timeout()
                 self._sock.sendall(piece)
             return
@@ -77,8 +77,8 @@ class BlockingTransport:
 
     def _receive_more(self) -> bool:
         self._set_timeout()
-        received = self._sock.recv_into(self._inbox.space())
-        self._inbox.filled(received)
+        received = self._sock.recv_into(self._received.free_space())
+        self._received.commit(received)
         return received > 0
 
     def _set_timeout(self) -> None:

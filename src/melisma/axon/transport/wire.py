@@ -18,7 +18,7 @@ async def read_message(transport: Transport, message_bytes: int, max_tree_bytes:
             f"a message has at least {PRELUDE.size} bytes, this one {message_bytes}"
         )
     if transport.buffered_bytes >= message_bytes:
-        return parse_message(transport.take(message_bytes), max_tree_bytes)
+        return parse_message(transport.take_buffered(message_bytes), max_tree_bytes)
     first = await read_bytes(transport, PRELUDE.size)
     prelude = read_prelude(first, message_bytes, max_tree_bytes)
     rest = await _read_frame(transport, 0, prelude.rest_bytes)
@@ -45,11 +45,11 @@ async def discard(transport: Transport, count: int) -> None:
 
 
 async def _read_frame(transport: Transport, gap: int, frame_bytes: int) -> memoryview:
-    from melisma.axon.codec.arrays import empty
+    from melisma.axon.codec.arrays import allocate_frame
 
     await discard(transport, gap)
     try:
-        frame = empty(frame_bytes)
+        frame = allocate_frame(frame_bytes)
     except MemoryError:
         raise TooLargeError(f"no memory here for an array of {frame_bytes} bytes") from None
     await transport.read_into(frame)
