@@ -34,8 +34,8 @@ from melisma.fleet.task import Task
 from melisma.learning.data.datasets import DataSet, Split, load
 from melisma.learning.trainers import trainer_for
 from melisma.live.peer.local_group import run_peers
-from melisma.peer.group import Group, Peers, parts_of
-from melisma.peer.settings import Aet, Algorithm, Gossip
+from melisma.peer.algorithms import AetSgd, Algorithm, GossipSgd
+from melisma.peer.group import Peers, PeerSettings, partition_samples
 from melisma.peer.topology import topology_for
 
 P2PFL = "p2pfl.txt"
@@ -55,9 +55,9 @@ COLUMNS = [
     "MB sent",
 ]
 OURS: dict[str, tuple[Algorithm, str]] = {
-    "melisma, aet": (Aet(eta=ETA, beta=0.0), "none"),
-    "melisma, aet q8": (Aet(eta=ETA, beta=0.0), "q8"),
-    "melisma, gossip (10 steps)": (Gossip(eta=ETA, beta=0.0, steps=10), "none"),
+    "melisma, aet": (AetSgd(learning_rate=ETA, decay=0.0), "none"),
+    "melisma, aet q8": (AetSgd(learning_rate=ETA, decay=0.0), "q8"),
+    "melisma, gossip (10 steps)": (GossipSgd(learning_rate=ETA, decay=0.0, steps=10), "none"),
 }
 THEIRS: dict[str, dict[str, float]] = {
     "p2pfl": {
@@ -176,14 +176,14 @@ def _sum(of: Said, name: str) -> float:
 
 def _ours(name: str, seed: int, passes: int, folder: Path) -> Said:
     algorithm, compression = OURS[name]
-    group = Group(task_of(seed), algorithm, passes * EVERY, compression)
+    group = PeerSettings(task_of(seed), algorithm, passes * EVERY, compression)
     peers = Peers(group, topology_for("ring", NODES, seed), "ring")
-    report = run_peers(peers, folder=folder / "run", every=EVERY)
+    report = run_peers(peers, folder=folder / "run", score_every=EVERY)
     if not report.succeeded:
-        raise RuntimeError(f"{name}: {[f'{node.name}: {node.why}' for node in report.nodes]}")
+        raise RuntimeError(f"{name}: {[f'{node.name}: {node.reason}' for node in report.nodes]}")
     return [
         {
-            "began_s": node.began_s,
+            "began_s": node.started_s,
             "messages": node.messages,
             "scores": msgspec.to_builtins(node.scores),
         }
@@ -265,7 +265,7 @@ def _told(
 def _data(seed: int, folder: Path) -> Path:
     """Our samples, who has which, and the parameters that our task begins with."""
     data, task = digits(), task_of(seed)
-    parts = parts_of(task, data.train.labels, NODES)
+    parts = partition_samples(task, data.train.labels, NODES)
     arrays = {f"start-{n}": each for n, each in enumerate(trainer_for(task).initial().values())}
     arrays |= {f"part-{place}": samples for place, samples in enumerate(parts)}
     arrays |= {"train-x": data.train.samples, "train-y": data.train.labels}

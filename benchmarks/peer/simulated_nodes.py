@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from melisma.fleet.task import Task
-from melisma.peer.group import Group, Peers
-from melisma.peer.settings import Aet, Algorithm, Event, Gossip, Local
+from melisma.peer.algorithms import AetSgd, Algorithm, EventTriggeredSgd, GossipSgd, LocalSgd
+from melisma.peer.group import Peers, PeerSettings
 from melisma.peer.topology import topology_for
 from melisma.runs.peer_report import PeerReport
 from melisma.simulation.peers.delays import Delays
@@ -17,16 +17,16 @@ SAMPLES = 32_000
 """Of each node, whatever the batch."""
 NODES = 5
 RUNS: dict[str, tuple[Algorithm, int, str]] = {
-    "AET-SGD": (Aet(), 16, "none"),
-    "AET-SGD, 8 bits": (Aet(), 16, "q8"),
-    "AET-SGD, 4 bits": (Aet(), 16, "q4"),
-    "AET-SGD, 1 % of the numbers": (Aet(), 16, "topk:0.01"),
-    "AET-SGD, gain 1 as printed": (Aet(gain=1.0), 16, "none"),
-    "local, 50 steps": (Local(steps=50), 16, "none"),
-    "gossip, 10 steps": (Gossip(steps=10), 16, "none"),
-    "event-triggered": (Event(), 16, "none"),
-    "AET-SGD, batch 1": (Aet(), 1, "none"),
-    "event-triggered, batch 1": (Event(), 1, "none"),
+    "AET-SGD": (AetSgd(), 16, "none"),
+    "AET-SGD, 8 bits": (AetSgd(), 16, "q8"),
+    "AET-SGD, 4 bits": (AetSgd(), 16, "q4"),
+    "AET-SGD, 1 % of the numbers": (AetSgd(), 16, "topk:0.01"),
+    "AET-SGD, gain 1 as printed": (AetSgd(gain=1.0), 16, "none"),
+    "local, 50 steps": (LocalSgd(steps=50), 16, "none"),
+    "gossip, 10 steps": (GossipSgd(steps=10), 16, "none"),
+    "event-triggered": (EventTriggeredSgd(), 16, "none"),
+    "AET-SGD, batch 1": (AetSgd(), 1, "none"),
+    "event-triggered, batch 1": (EventTriggeredSgd(), 1, "none"),
 }
 ACCURACY = [
     "accuracy %",
@@ -63,7 +63,7 @@ def peers_of(
     task: Task, algorithm: Algorithm, iterations: int, shape: str = "ring", nodes: int = NODES
 ) -> Peers:
     """Nodes on that topology."""
-    group = Group(task, algorithm, iterations)
+    group = PeerSettings(task, algorithm, iterations)
     return Peers(group, topology_for(shape, nodes, 1), shape)
 
 
@@ -73,7 +73,7 @@ def accuracy(quick: bool) -> dict[str, Any]:
     rows: dict[str, dict[str, float]] = {}
     began = time.process_time()
     for name, (algorithm, batch, compression) in RUNS.items():
-        group = Group(task_of("lenet", batch), algorithm, samples // batch, compression)
+        group = PeerSettings(task_of("lenet", batch), algorithm, samples // batch, compression)
         report = simulate_peers(Peers(group, topology_for("ring", NODES, 1), "ring"))
         rows[name] = _row(report) | {"iterations": samples // batch}
         base = rows["AET-SGD"]
@@ -88,10 +88,10 @@ def _row(report: PeerReport) -> dict[str, float]:
     return {
         "accuracy %": float(np.mean(accuracies)),
         "worst node %": min(accuracies),
-        "samples": report.sum("samples") / NODES,
-        "rounds": report.sum("updates") / NODES,
-        "messages": report.sum("messages"),
-        "MB sent": report.sum("sent_bytes") / 1e6,
+        "samples": report.total("samples") / NODES,
+        "rounds": report.total("updates") / NODES,
+        "messages": report.total("messages"),
+        "MB sent": report.total("sent_bytes") / 1e6,
     }
 
 
@@ -103,7 +103,7 @@ def lag(quick: bool) -> dict[str, Any]:
         for d in LAGS:
             runs = [_timed(delays, d, seed) for seed in range(1, 2 if quick else SEEDS + 1)]
             seconds = float(np.mean([run.seconds for run in runs]))
-            waited = float(np.mean([run.sum("waiting_s") / NODES / run.seconds for run in runs]))
+            waited = float(np.mean([run.total("waiting_s") / NODES / run.seconds for run in runs]))
             base = base or seconds
             rows[f"{kind}, d = {d}"] = {
                 "seconds": seconds,
@@ -115,12 +115,12 @@ def lag(quick: bool) -> dict[str, Any]:
 
 
 def _timed(delays: Delays, d: int, seed: int) -> PeerReport:
-    peers = peers_of(task_of("lenet", 16), Aet(lag=d), 60_000)
+    peers = peers_of(task_of("lenet", 16), AetSgd(max_lag=d), 60_000)
     return simulate_peers(peers, PeerOptions("timing", _seeded(delays, seed)))
 
 
 def _trained(delays: Delays, d: int, iterations: int) -> float:
-    peers = peers_of(task_of("twonn", 16), Aet(lag=d), iterations)
+    peers = peers_of(task_of("twonn", 16), AetSgd(max_lag=d), iterations)
     return simulate_peers(peers, PeerOptions("train", delays)).accuracy
 
 
@@ -133,7 +133,7 @@ def growth(quick: bool) -> dict[str, Any]:
     began, rows = time.process_time(), {}
     for shape in GRAPHS:
         for nodes in SIZES[:2] if quick else SIZES:
-            peers = peers_of(task_of("lenet", 16), Aet(), 2_000, shape, nodes)
+            peers = peers_of(task_of("lenet", 16), AetSgd(), 2_000, shape, nodes)
             start = time.perf_counter()
             report = simulate_peers(peers, PeerOptions("timing"))
             seconds = time.perf_counter() - start
@@ -142,7 +142,7 @@ def growth(quick: bool) -> dict[str, Any]:
             rows[f"{shape}, {nodes:,}"] = {
                 "nodes": nodes,
                 "edges": edges,
-                "messages": report.sum("messages"),
+                "messages": report.total("messages"),
                 "seconds": seconds,
                 "us a round, node and edge": 1e6 * seconds / rounds / (nodes + edges),
             }

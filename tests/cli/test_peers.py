@@ -36,7 +36,7 @@ def test_json_has_all_figures() -> None:
     assert found["total"]["samples"] == 3 * 40 * 16
     assert found["compression"] == "q8"
     assert all(0 < node["accuracy"] <= 1 for node in found["nodes"])
-    assert all(len(node["lags"]) >= node["updates"] > 1 for node in found["nodes"])
+    assert all(len(node["chosen_lags"]) >= node["updates"] > 1 for node in found["nodes"])
 
 
 def test_ten_times_ten_rounds_and_a_bit() -> None:
@@ -68,11 +68,11 @@ def test_who_joins_later_begins_with_a_neighbours_model() -> None:
 @pytest.mark.parametrize(
     ("args", "what"),
     [
-        (("--set", "foo=1"), "aet has no setting foo; there are eta, beta"),
-        (("--set", "eta"), "--set eta; expected NAME=VALUE"),
-        (("--set", "eta=-1"), "aet: "),
+        (("--set", "foo=1"), "aet has no setting foo; there are learning_rate, decay"),
+        (("--set", "learning_rate"), "--set learning_rate; expected NAME=VALUE"),
+        (("--set", "learning_rate=-1"), "aet: "),
         (("--lag", "-1"), "aet: "),
-        (("--algorithm", "event", "--lag", "1"), "event has no setting lag"),
+        (("--algorithm", "event", "--lag", "1"), "event has no setting max_lag"),
         (("--topology", "rink"), "topology is 'rink'; expected ring"),
         (("--compress", "zip"), "zip"),
         (("--shares", "1,x"), "--shares 1,x; expected numbers above 0"),

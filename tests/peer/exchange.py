@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 
 from melisma.learning.steps import Steps
-from melisma.peer.group import Group, Peers
+from melisma.peer.algorithms import Algorithm
+from melisma.peer.group import Peers, PeerSettings
 from melisma.peer.node import Node
-from melisma.peer.settings import Algorithm
 from melisma.peer.topology import topology_for
 from melisma.runs.peer_report import NodeReport
 from melisma.simulation.faults import Fault
 from melisma.simulation.peers.delays import Delays
-from melisma.simulation.peers.peer_driver import PeerDriver, PeerScene
-from melisma.simulation.peers.peer_invariants import PeerBooks
+from melisma.simulation.peers.peer_driver import PeerDriver, PeerScenario
+from melisma.simulation.peers.peer_invariants import PeerInvariants
 from tests.peer.staging import TASK, Slopes
 
 
@@ -22,15 +22,15 @@ def peers(
     said: Algorithm, shape: str = "ring", nodes: int = 5, iterations: int = 600, **more: Any
 ) -> Peers:
     task = more.pop("task", TASK)
-    group = Group(task, said, iterations, **({"patience_s": 1000.0} | more))
+    group = PeerSettings(task, said, iterations, **({"patience_s": 1000.0} | more))
     return Peers(group, topology_for(shape, nodes, 1), shape)
 
 
-def booked(scene: PeerScene) -> tuple[list[NodeReport], PeerBooks]:
+def booked(scene: PeerScenario) -> tuple[list[NodeReport], PeerInvariants]:
     """A run in which all that must hold, holds."""
-    books = PeerBooks()
-    found = PeerDriver(scene, books.hear).run()
-    books.ended(found)
+    books = PeerInvariants()
+    found = PeerDriver(scene, books.observe).run()
+    books.check_end(found)
     return found, books
 
 
@@ -48,14 +48,14 @@ class Exchange:
         self.gradients: dict[str, list[Any]] = defaultdict(list)
 
     def run(self) -> list[NodeReport]:
-        scene = PeerScene(self.peers.topology, self.made, self.delays, self.faults)
+        scene = PeerScenario(self.peers.topology, self.made, self.delays, self.faults)
         return booked(scene)[0]
 
     def made(self, name: str, life: str) -> tuple[Node, Steps]:
         place = self.peers.topology.names.index(name)
         steps = Moved(self, name, np.random.default_rng([place, int(life)]), self.size)
         near = self.peers.topology.neighbours(name)
-        self.nodes[name] = self.peers.group.node(name, life, near, steps)
+        self.nodes[name] = self.peers.settings.create_node(name, life, near, steps)
         self.steps[name] = steps
         return self.nodes[name], steps
 

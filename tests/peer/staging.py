@@ -11,9 +11,9 @@ from melisma.learning.compression import Vector, compression_for
 from melisma.learning.data.datasets import Split
 from melisma.learning.trainer import Score
 from melisma.peer import commands, messages
-from melisma.peer.node import Commands, Model, Node, Self
-from melisma.peer.nodes import node_for
-from melisma.peer.settings import Algorithm, Local
+from melisma.peer.algorithms import Algorithm, LocalSgd
+from melisma.peer.node import Model, Node, NodeIdentity, Outputs
+from melisma.peer.nodes import create_node
 
 TASK = Task(
     name="peers",
@@ -66,54 +66,58 @@ def node(
     name: str = "a",
 ) -> Node:
     """A node at the beginning of its life, of rounds of 3 steps unless said otherwise."""
-    me = Self(name, "1", iterations, FORM, patience_s=10.0)
+    me = NodeIdentity(name, "1", iterations, FORM, patience_s=10.0)
     model = Model(START.copy(), np.zeros_like(START))
-    said = said or Local(eta=1.0, beta=0.0, gain=1.0, steps=3)
-    return node_for(me, neighbours, model, compression_for(compression), said)
+    said = said or LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=3)
+    return create_node(me, neighbours, model, compression_for(compression), said)
 
 
 def begun(one: Node) -> Node:
     """The same, when its neighbours have answered and train."""
     one.start(0.0)
     for name in [*one.neighbours]:
-        one.heard(0.0, welcome(name))
-        one.heard(0.0, messages.Begun(sender=name, life="1", done=0, content=b""))
-    assert one.began
+        one.on_message(0.0, welcome(name))
+        one.on_message(
+            0.0, messages.Started(sender=name, incarnation="1", updates_done=0, model=b"")
+        )
+    assert one.started
     return one
 
 
-def computed(one: Node, gradient: Any = 0, at_s: float = 1.0) -> Commands:
+def computed(one: Node, gradient: Any = 0, at_s: float = 1.0) -> Outputs:
     """It has taken the steps that it wanted to, along this in all."""
     assert one.computing is not None
-    one.model.slopes[:] += np.float32(1) * gradient
-    one.model.vector[:] -= np.float32(one.computing.rate) * gradient
-    return one.computed(at_s)
+    one.model.gradient_sum[:] += np.float32(1) * gradient
+    one.model.vector[:] -= np.float32(one.computing.learning_rate) * gradient
+    return one.on_computed(at_s)
 
 
 def hello(sender: str = "b", life: str = "1", **form: str) -> messages.Hello:
-    return messages.Hello(sender=sender, life=life, form=FORM | form, degree=1)
+    return messages.Hello(sender=sender, incarnation=life, compatibility=FORM | form, degree=1)
 
 
 def welcome(
     sender: str = "b", life: str = "1", done: int = 0, steps: int = 0, model: Any = None
-) -> messages.Welcome:
+) -> messages.Accepted:
     """An answer to node a; of who trains, if there is a model."""
     content = b"" if model is None else packed(model)
-    return messages.Welcome(
+    return messages.Accepted(
         sender=sender,
-        life=life,
-        to="1",
+        incarnation=life,
+        to_incarnation="1",
         degree=1,
-        begun=model is not None,
-        done=done,
+        training=model is not None,
+        updates_done=done,
         steps=steps,
-        content=content,
+        model=content,
     )
 
 
-def started(sender: str = "b", life: str = "1", done: int = 0, model: Any = None) -> messages.Begun:
+def started(
+    sender: str = "b", life: str = "1", done: int = 0, model: Any = None
+) -> messages.Started:
     content = b"" if model is None else packed(model)
-    return messages.Begun(sender=sender, life=life, done=done, content=content)
+    return messages.Started(sender=sender, incarnation=life, updates_done=done, model=content)
 
 
 def update(
@@ -121,7 +125,12 @@ def update(
 ) -> messages.Update:
     content = packed(np.float32(1) * (START * 0 + change))
     return messages.Update(
-        sender=sender, life=life, to="1", number=number, rate=rate, content=content
+        sender=sender,
+        incarnation=life,
+        to_incarnation="1",
+        number=number,
+        learning_rate=rate,
+        content=content,
     )
 
 
@@ -129,11 +138,11 @@ def packed(vector: Any) -> bytes:
     return np.asarray(vector, np.float32).tobytes()
 
 
-def of(emitted: Commands, kind: type[Kind]) -> list[Kind]:
+def of(emitted: Outputs, kind: type[Kind]) -> list[Kind]:
     return [each for each in emitted if isinstance(each, kind)]
 
 
-def sent(emitted: Commands, kind: type[messages.Said]) -> list[Any]:
+def sent(emitted: Outputs, kind: type[messages.PeerMessage]) -> list[Any]:
     """Messages of that kind that are to be sent."""
     found = (each.message for each in of(emitted, commands.Send))
     return [message for message in found if isinstance(message, kind)]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from melisma.peer.lag import FACTOR, MOST, Lag, allowed, tolerated
+from melisma.peer.lag import FACTOR, LARGEST_LAG, LagPolicy, allowed_lag, tolerated_iterations
 
 
 def ten(number: int) -> int:
@@ -24,14 +24,14 @@ def iterations(number: int) -> int:
 def test_the_bound_allows_what_the_paper_recommends() -> None:
     """7 at 60,000 with rounds of 10 i, of which the last one begins after 59,950."""
     assert iterations(109) == 59_950
-    assert allowed(109, 59_950, ten) == 7
-    assert allowed(110, iterations(110), ten) == 6
+    assert allowed_lag(109, 59_950, ten) == 7
+    assert allowed_lag(110, iterations(110), ten) == 6
 
 
 def test_what_is_tolerated_is_the_root_of_t_over_its_logarithm() -> None:
-    assert tolerated(60_000) == pytest.approx(FACTOR * sqrt(60_000 / log(60_000)))
+    assert tolerated_iterations(60_000) == pytest.approx(FACTOR * sqrt(60_000 / log(60_000)))
     # At the beginning, where the logarithm is 0 or less.
-    assert tolerated(0) == tolerated(1) == tolerated(2) > 0
+    assert tolerated_iterations(0) == tolerated_iterations(1) == tolerated_iterations(2) > 0
 
 
 @given(number=st.integers(1, 400), a=st.integers(1, 40), p=st.sampled_from([0.0, 0.5, 1.0, 1.5]))
@@ -46,29 +46,35 @@ def test_the_bound_is_the_largest_lag_that_misses_no_more_than_is_tolerated(
     def missing(lag: int) -> int:
         return size(number + 1) + sum(size(number - each) for each in range(lag))
 
-    fit = [d for d in range(1, min(number, MOST) + 1) if missing(d) <= tolerated(before)]
+    fit = [
+        d
+        for d in range(1, min(number, LARGEST_LAG) + 1)
+        if missing(d) <= tolerated_iterations(before)
+    ]
     # Not before there are some rounds: one is allowed then.
     expected = max(fit, default=0)
-    assert allowed(number, before, size) == (expected if number > MOST else max(1, expected))
+    assert allowed_lag(number, before, size) == (
+        expected if number > LARGEST_LAG else max(1, expected)
+    )
 
 
 def test_it_falls_as_rounds_grow() -> None:
-    bounds = [allowed(number, iterations(number), ten) for number in range(MOST, 2000)]
-    assert bounds[0] == MOST
+    bounds = [allowed_lag(number, iterations(number), ten) for number in range(LARGEST_LAG, 2000)]
+    assert bounds[0] == LARGEST_LAG
     assert all(later <= before for before, later in pairwise(bounds))
     assert bounds[-1] == 5
 
 
 def measured(message_s: float, theirs_s: list[float], number: int = 50) -> int:
     """The lag that is needed after that, with steps of 1 ms and rounds of 100 steps."""
-    lag = Lag(None, lambda _: 100)
+    lag = LagPolicy(None, lambda _: 100)
     at_s = 0.0
     for turn, seconds in enumerate(theirs_s, 1):
         at_s += seconds
-        lag.computed(0.1, 100)
-        lag.heard(at_s, "b", turn)
-        lag.acknowledged(2 * message_s)
-    lag.most(number, 100 * number)
+        lag.record_round(0.1, 100)
+        lag.record_update(at_s, "b", turn)
+        lag.record_round_trip(2 * message_s)
+    lag.max_lag(number, 100 * number)
     return lag.choices[-1].needed
 
 
@@ -87,26 +93,26 @@ def test_what_is_needed_rises_with_rounds_of_a_neighbour_that_are_longer_than_us
 
 
 def test_an_update_that_comes_late_or_twice_tells_nothing_of_rounds() -> None:
-    lag = Lag(None, lambda _: 100)
+    lag = LagPolicy(None, lambda _: 100)
     for at_s, number in [(0.1, 1), (0.2, 2), (9.0, 2), (9.1, 1), (9.2, 5), (9.3, 6)]:
-        lag.heard(at_s, "b", number)
-    assert np.allclose(lag._theirs_s["b"], [0.001, 0.001])
+        lag.record_update(at_s, "b", number)
+    assert np.allclose(lag._neighbour_step_s["b"], [0.001, 0.001])
 
 
 def test_it_is_never_above_what_is_allowed_and_what_was_chosen_is_kept() -> None:
-    lag = Lag(None, ten)
-    lag.acknowledged(1000.0)
+    lag = LagPolicy(None, ten)
+    lag.record_round_trip(1000.0)
     for number in range(150):
-        lag.computed(0.01, 10)
-        found = lag.most(number, iterations(number))
-        assert found == lag.most(number, iterations(number))
-        assert found == allowed(number, iterations(number), ten)
+        lag.record_round(0.01, 10)
+        found = lag.max_lag(number, iterations(number))
+        assert found == lag.max_lag(number, iterations(number))
+        assert found == allowed_lag(number, iterations(number), ten)
         assert lag.choices[-1].needed >= found
-    assert [each.number for each in lag.choices] == [*range(150)]
+    assert [each.round_number for each in lag.choices] == [*range(150)]
 
 
 def test_a_lag_that_was_said_is_not_chosen() -> None:
-    lag = Lag(3, ten)
-    lag.acknowledged(1000.0)
-    assert lag.most(500, iterations(500)) == 3
+    lag = LagPolicy(3, ten)
+    lag.record_round_trip(1000.0)
+    assert lag.max_lag(500, iterations(500)) == 3
     assert lag.choices == []

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from melisma.peer import commands, messages
+from melisma.peer.algorithms import AetSgd, Algorithm, EventTriggeredSgd, GossipSgd, LocalSgd
 from melisma.peer.node import Node
-from melisma.peer.settings import Aet, Algorithm, Event, Gossip, Local
 from tests.peer.staging import (
     START,
     begun,
@@ -23,7 +23,7 @@ from tests.peer.staging import (
     welcome,
 )
 
-PUBLIC: list[Algorithm] = [Event(), Gossip(eta=1.0, beta=0.0)]
+PUBLIC: list[Algorithm] = [EventTriggeredSgd(), GossipSgd(learning_rate=1.0, decay=0.0)]
 
 
 # Meeting.
@@ -34,37 +34,43 @@ def test_it_greets_everybody_and_begins_when_all_have_answered() -> None:
     said = one.start(0.0)
     assert [each.to for each in of(said, commands.Send)] == ["b", "c"]
     assert all(message.degree == 2 for message in sent(said, messages.Hello))
-    assert not of(one.heard(0.1, welcome("b")), commands.Began)
-    said = one.heard(0.2, welcome("c"))
-    assert of(said, commands.Began) == [commands.Began(model_of="", done=0)]
+    assert not of(one.on_message(0.1, welcome("b")), commands.TrainingStarted)
+    said = one.on_message(0.2, welcome("c"))
+    assert of(said, commands.TrainingStarted) == [
+        commands.TrainingStarted(model_from="", updates_done=0)
+    ]
     assert [each.to for each in of(said, commands.Send)] == ["b", "c"]
-    assert of(said, commands.Compute) == [commands.Compute(number=1, steps=3, rate=1.0)]
+    assert of(said, commands.Compute) == [commands.Compute(number=1, steps=3, learning_rate=1.0)]
 
 
 def test_one_without_neighbours_begins_at_once() -> None:
     said = node(neighbours=()).start(0.0)
-    assert of(said, commands.Began)
+    assert of(said, commands.TrainingStarted)
     assert of(said, commands.Compute)
 
 
 def test_who_does_not_answer_is_given_up_when_patience_is_over_and_looked_for() -> None:
     one = node(neighbours=("b", "c"))
     assert of(one.start(0.0), commands.Wake) == [commands.Wake(at_s=10.0)]
-    one.heard(0.2, welcome("b"))
-    said = one.woke(10.0)
-    assert of(said, commands.Lost) == [commands.Lost(name="c", alone=False)]
+    one.on_message(0.2, welcome("b"))
+    said = one.on_wake(10.0)
+    assert of(said, commands.NeighbourLost) == [commands.NeighbourLost(name="c", alone=False)]
     assert of(said, commands.Compute)
-    said = one.woke(20.0)
+    said = one.on_wake(20.0)
     assert [each.sender for each in sent(said, messages.Hello)] == ["a"]
     assert [each.to for each in of(said, commands.Send)] == ["b", "c"]
-    assert sent(said, messages.Alive)
+    assert sent(said, messages.Heartbeat)
 
 
 def test_when_the_last_neighbour_is_gone_it_says_so_and_goes_on() -> None:
     one = begun(node(neighbours=("b", "c")))
-    assert of(one.gone(1.0, "b"), commands.Lost) == [commands.Lost(name="b", alone=False)]
-    assert of(one.gone(2.0, "c"), commands.Lost) == [commands.Lost(name="c", alone=True)]
-    assert one.gone(3.0, "c") == []
+    assert of(one.on_unreachable(1.0, "b"), commands.NeighbourLost) == [
+        commands.NeighbourLost(name="b", alone=False)
+    ]
+    assert of(one.on_unreachable(2.0, "c"), commands.NeighbourLost) == [
+        commands.NeighbourLost(name="c", alone=True)
+    ]
+    assert one.on_unreachable(3.0, "c") == []
     for _ in range(9):
         said = computed(one)
         assert not of(said, commands.Send)
@@ -75,13 +81,13 @@ def test_when_the_last_neighbour_is_gone_it_says_so_and_goes_on() -> None:
 def test_different_models_are_refused_by_what_both_ends_have() -> None:
     one = node(neighbours=("b", "c"))
     one.start(0.0)
-    said = one.heard(0.1, hello("b", model="lenet"))
+    said = one.on_message(0.1, hello("b", model="lenet"))
     words = "model here is a line of 4 parameters, there lenet"
-    assert of(said, commands.Refused)[0].why == f"it would be a neighbour, but {words}"
-    (refusal,) = sent(said, messages.Refusal)
-    assert (refusal.to, refusal.why) == ("1", words)
+    assert of(said, commands.MessageRejected)[0].reason == f"it would be a neighbour, but {words}"
+    (refusal,) = sent(said, messages.Rejected)
+    assert (refusal.to_incarnation, refusal.reason) == ("1", words)
     # The rest goes on.
-    said = one.heard(0.2, welcome("c"))
+    said = one.on_message(0.2, welcome("c"))
     assert of(said, commands.Compute)
     assert [each.to for each in of(computed(one), commands.Send)] == ["c"]
 
@@ -90,44 +96,60 @@ def test_who_is_refused_by_all_ends_with_the_reason() -> None:
     one = node(neighbours=("b", "c"))
     one.start(0.0)
     why = "model here is x, there y"
-    said = one.heard(0.1, messages.Refusal(sender="b", life="1", to="1", why=why))
-    assert of(said, commands.Refused)[0].why == f"b refuses: {why}"
+    said = one.on_message(
+        0.1, messages.Rejected(sender="b", incarnation="1", to_incarnation="1", reason=why)
+    )
+    assert of(said, commands.MessageRejected)[0].reason == f"b refuses: {why}"
     assert not of(said, commands.Finish)
-    said = one.heard(0.1, messages.Refusal(sender="c", life="1", to="1", why=why))
+    said = one.on_message(
+        0.1, messages.Rejected(sender="c", incarnation="1", to_incarnation="1", reason=why)
+    )
     assert of(said, commands.Finish) == [commands.Finish(why=f"c refuses: {why}")]
-    assert one.woke(10.0) == []
+    assert one.on_wake(10.0) == []
 
 
 def test_a_refusal_for_a_former_life_is_none() -> None:
     one = begun(node())
-    assert one.heard(0.1, messages.Refusal(sender="b", life="1", to="0", why="old")) == []
+    assert (
+        one.on_message(
+            0.1, messages.Rejected(sender="b", incarnation="1", to_incarnation="0", reason="old")
+        )
+        == []
+    )
     assert computed(one)
 
 
 def test_a_stranger_is_heard_only_when_it_greets() -> None:
     one = begun(node())
-    assert one.heard(1.0, messages.Alive(sender="x", life="1")) == []
+    assert one.on_message(1.0, messages.Heartbeat(sender="x", incarnation="1")) == []
     assert "x" not in one.neighbours
-    said = one.heard(1.0, hello("x"))
-    assert of(said, commands.Met) == [commands.Met(name="x", life="1", level=0)]
-    assert one.neighbours["x"].here
+    said = one.on_message(1.0, hello("x"))
+    assert of(said, commands.NeighbourJoined) == [
+        commands.NeighbourJoined(name="x", incarnation="1", assumed_updates=0)
+    ]
+    assert one.neighbours["x"].reachable
 
 
 def test_a_newcomer_is_offered_the_model_as_it_is_and_is_not_waited_for_until_it_trains() -> None:
-    one = begun(node(Local(eta=1.0, beta=0.0, gain=1.0, steps=3, lag=0)))
+    one = begun(node(LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=3, max_lag=0)))
     computed(one, gradient=1)
-    one.heard(1.5, update(1, 0))
-    said = one.heard(2.0, hello("x"))
-    (offer,) = sent(said, messages.Welcome)
-    assert (offer.begun, offer.done, offer.steps, offer.to) == (True, 1, 3, "1")
-    assert np.array_equal(np.frombuffer(offer.content, np.float32), START - 1)
+    one.on_message(1.5, update(1, 0))
+    said = one.on_message(2.0, hello("x"))
+    (offer,) = sent(said, messages.Accepted)
+    assert (offer.training, offer.updates_done, offer.steps, offer.to_incarnation) == (
+        True,
+        1,
+        3,
+        "1",
+    )
+    assert np.array_equal(np.frombuffer(offer.model, np.float32), START - 1)
     computed(one)
     assert one.computing is None
-    said = one.heard(3.0, update(2, 0))
+    said = one.on_message(3.0, update(2, 0))
     assert not of(said, commands.Compute), (
         "the newcomer was at level 1, and is waited for from there on"
     )
-    said = one.heard(3.1, started("x", done=2))
+    said = one.on_message(3.1, started("x", done=2))
     assert of(said, commands.Compute)
 
 
@@ -135,112 +157,130 @@ def test_who_was_there_when_it_began_is_offered_no_model() -> None:
     """Its greeting is late; it has every update from the first one on, and skips no round."""
     one = begun(node())
     computed(one, gradient=1)
-    (answer,) = sent(one.heard(2.0, hello("b")), messages.Welcome)
-    assert (answer.begun, answer.content) == (False, b"")
+    (answer,) = sent(one.on_message(2.0, hello("b")), messages.Accepted)
+    assert (answer.training, answer.model) == (False, b"")
     # Unless it was given up in between: it may have missed something.
-    one.gone(3.0, "b")
-    said = one.heard(4.0, hello("b"))
-    (answer,) = sent(said, messages.Welcome)
-    assert answer.content == packed(START - 1)
-    assert [each.done for each in sent(said, messages.Begun)] == [1]
+    one.on_unreachable(3.0, "b")
+    said = one.on_message(4.0, hello("b"))
+    (answer,) = sent(said, messages.Accepted)
+    assert answer.model == packed(START - 1)
+    assert [each.updates_done for each in sent(said, messages.Started)] == [1]
 
 
 def test_a_newcomer_that_was_gone_for_a_while_is_still_at_its_level() -> None:
-    one = begun(node(Local(eta=1.0, beta=0.0, gain=1.0, steps=3, lag=5)))
+    one = begun(node(LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=3, max_lag=5)))
     computed(one)
-    one.heard(2.0, hello("x"))
-    one.gone(3.0, "x")
-    said = one.heard(4.0, messages.Alive(sender="x", life="1"))
-    assert of(said, commands.Met) == [commands.Met(name="x", life="1", level=1)]
-    assert one.neighbours["x"].reached == 1
+    one.on_message(2.0, hello("x"))
+    one.on_unreachable(3.0, "x")
+    said = one.on_message(4.0, messages.Heartbeat(sender="x", incarnation="1"))
+    assert of(said, commands.NeighbourJoined) == [
+        commands.NeighbourJoined(name="x", incarnation="1", assumed_updates=1)
+    ]
+    assert one.neighbours["x"].progress == 1
 
 
 # Coming back.
 
 
 def test_who_comes_back_goes_on_from_the_neighbour_that_is_farthest() -> None:
-    one = node(Aet(eta=1.0, beta=0.0, gain=1.0, a=3.0), neighbours=("b", "c"), iterations=60)
+    one = node(
+        AetSgd(learning_rate=1.0, decay=0.0, gain=1.0, growth=3.0),
+        neighbours=("b", "c"),
+        iterations=60,
+    )
     one.start(0.0)
-    one.heard(0.1, welcome("b", done=2, steps=9, model=START + 1))
-    said = one.heard(0.2, welcome("c", done=3, steps=18, model=START + 2))
-    assert of(said, commands.Began) == [commands.Began(model_of="c", done=3)]
+    one.on_message(0.1, welcome("b", done=2, steps=9, model=START + 1))
+    said = one.on_message(0.2, welcome("c", done=3, steps=18, model=START + 2))
+    assert of(said, commands.TrainingStarted) == [
+        commands.TrainingStarted(model_from="c", updates_done=3)
+    ]
     assert np.array_equal(one.model.vector, START + 2)
-    assert (one.number, one.steps) == (3, 18)
-    assert of(said, commands.Compute) == [commands.Compute(number=4, steps=12, rate=1.0)]
-    assert [each.done for each in sent(said, messages.Begun)] == [3, 3]
+    assert (one.update_number, one.steps) == (3, 18)
+    assert of(said, commands.Compute) == [commands.Compute(number=4, steps=12, learning_rate=1.0)]
+    assert [each.updates_done for each in sent(said, messages.Started)] == [3, 3]
     # Updates that the offer has in it do not count, nor are they waited for.
-    assert not of(one.heard(0.3, update(2, 5, sender="c")), commands.Took)
-    assert of(one.heard(0.3, update(4, 5, sender="c")), commands.Took)
+    assert not of(one.on_message(0.3, update(2, 5, sender="c")), commands.UpdateApplied)
+    assert of(one.on_message(0.3, update(4, 5, sender="c")), commands.UpdateApplied)
     assert np.array_equal(one.model.vector, START - 3)
 
 
 def test_with_another_share_the_round_is_the_same_and_the_steps_are_its_own() -> None:
-    one = node(Aet(eta=1.0, beta=0.0, gain=1.0, a=10.0, share=0.5), iterations=1000)
+    one = node(
+        AetSgd(learning_rate=1.0, decay=0.0, gain=1.0, growth=10.0, share=0.5), iterations=1000
+    )
     one.start(0.0)
-    one.heard(0.1, welcome("b", done=4, steps=100, model=START))
-    assert (one.number, one.steps) == (4, 50)
+    one.on_message(0.1, welcome("b", done=4, steps=100, model=START))
+    assert (one.update_number, one.steps) == (4, 50)
 
 
 def test_a_model_on_which_nobody_has_trained_is_not_said_to_be_taken_over() -> None:
     one = node()
     one.start(0.0)
-    said = one.heard(0.1, welcome("b", done=0, steps=0, model=START))
-    assert of(said, commands.Began) == [commands.Began(model_of="", done=0)]
+    said = one.on_message(0.1, welcome("b", done=0, steps=0, model=START))
+    assert of(said, commands.TrainingStarted) == [
+        commands.TrainingStarted(model_from="", updates_done=0)
+    ]
 
 
 def test_what_came_before_an_offer_that_has_it_in_it_is_not_applied_again() -> None:
     """A greeting came twice: the second answer overtakes the first one and an update between."""
     one = node(neighbours=("b", "c"))
     one.start(0.0)
-    assert not of(one.heard(0.1, update(6, 5)), commands.Took)
-    one.heard(0.2, welcome("b", done=7, steps=21, model=START + 7))
-    assert not of(one.heard(0.2, welcome("b", done=5, steps=15, model=START + 5)), commands.Took)
-    one.heard(0.3, update(8, 1))
-    said = one.heard(0.4, welcome("c"))
-    assert [each.number for each in of(said, commands.Took)] == [8]
+    assert not of(one.on_message(0.1, update(6, 5)), commands.UpdateApplied)
+    one.on_message(0.2, welcome("b", done=7, steps=21, model=START + 7))
+    assert not of(
+        one.on_message(0.2, welcome("b", done=5, steps=15, model=START + 5)), commands.UpdateApplied
+    )
+    one.on_message(0.3, update(8, 1))
+    said = one.on_message(0.4, welcome("c"))
+    assert [each.number for each in of(said, commands.UpdateApplied)] == [8]
     assert np.array_equal(one.model.vector, START + 7 - 1)
 
 
 def test_nor_if_the_neighbour_had_said_that_it_began() -> None:
     one = node(neighbours=("b", "c"))
     one.start(0.0)
-    one.heard(0.1, started("b", done=0))
+    one.on_message(0.1, started("b", done=0))
     for number in (1, 2, 3):
-        one.heard(0.1, update(number, 5))
-    one.heard(0.2, welcome("b", done=2, steps=6, model=START - 10))
-    one.heard(0.3, welcome("c"))
+        one.on_message(0.1, update(number, 5))
+    one.on_message(0.2, welcome("b", done=2, steps=6, model=START - 10))
+    one.on_message(0.3, welcome("c"))
     assert np.array_equal(one.model.vector, START - 15)
-    assert one.neighbours["b"].done == 3
+    assert one.neighbours["b"].received == 3
 
 
 def test_a_late_greeting_of_one_that_was_given_up_counts_it_in_from_here() -> None:
     """It has answered long ago: that it missed something is not in a second answer."""
-    one = begun(node(Local(eta=1.0, beta=0.0, gain=1.0, steps=3, lag=5)))
-    one.gone(1.0, "b")
+    one = begun(node(LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=3, max_lag=5)))
+    one.on_unreachable(1.0, "b")
     computed(one)
-    said = one.heard(2.0, hello("b"))
-    assert [each.done for each in sent(said, messages.Begun)] == [1]
-    assert of(said, commands.Found)
+    said = one.on_message(2.0, hello("b"))
+    assert [each.updates_done for each in sent(said, messages.Started)] == [1]
+    assert of(said, commands.NeighbourReady)
     assert [each.number for each in sent(computed(one), messages.Update)] == [2]
 
 
 def test_who_is_found_again_is_told_that_there_will_be_no_more() -> None:
     one = begun(node(neighbours=("b", "c"), iterations=3))
-    one.gone(0.5, "b")
+    one.on_unreachable(0.5, "b")
     assert [each.to for each in of(computed(one), commands.Send)] == ["c", "c"]
-    said = one.heard(2.0, messages.Alive(sender="b", life="1"))
-    assert [each.done for each in sent(said, messages.Begun)] == [1]
-    assert [each.last for each in sent(said, messages.Bye)] == [1]
+    said = one.on_message(2.0, messages.Heartbeat(sender="b", incarnation="1"))
+    assert [each.updates_done for each in sent(said, messages.Started)] == [1]
+    assert [each.last_update for each in sent(said, messages.Goodbye)] == [1]
 
 
 def test_a_new_life_that_is_heard_before_it_greets_is_greeted() -> None:
-    one = begun(node(Local(eta=1.0, beta=0.0, gain=1.0, steps=3, lag=0)))
-    said = one.heard(1.0, started("b", life="2", done=0))
-    assert of(said, commands.Met) == [commands.Met(name="b", life="2", level=0)]
+    one = begun(node(LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=3, max_lag=0)))
+    said = one.on_message(1.0, started("b", life="2", done=0))
+    assert of(said, commands.NeighbourJoined) == [
+        commands.NeighbourJoined(name="b", incarnation="2", assumed_updates=0)
+    ]
     assert [each.to for each in of(said, commands.Send)] == ["b"]
     assert sent(said, messages.Hello)
-    assert of(one.heard(1.1, update(1, 5, life="2")), commands.Took)
-    assert not sent(one.heard(1.2, messages.Alive(sender="b", life="2")), messages.Hello)
+    assert of(one.on_message(1.1, update(1, 5, life="2")), commands.UpdateApplied)
+    assert not sent(
+        one.on_message(1.2, messages.Heartbeat(sender="b", incarnation="2")), messages.Hello
+    )
 
 
 # Updates.
@@ -248,66 +288,68 @@ def test_a_new_life_that_is_heard_before_it_greets_is_greeted() -> None:
 
 def test_an_update_that_comes_twice_is_applied_once() -> None:
     one = begun(node())
-    assert of(one.heard(1.0, update(1, 5)), commands.Took) == [
-        commands.Took(sender="b", life="1", number=1)
+    assert of(one.on_message(1.0, update(1, 5)), commands.UpdateApplied) == [
+        commands.UpdateApplied(sender="b", incarnation="1", number=1)
     ]
-    assert one.heard(1.0, update(1, 5)) == []
+    assert one.on_message(1.0, update(1, 5)) == []
     assert np.array_equal(one.model.vector, START - 5)
 
 
 def test_out_of_order_they_are_applied_as_they_come_but_counted_without_a_gap() -> None:
     one = begun(node())
-    assert of(one.heard(1.0, update(3, 1)), commands.Took)
-    assert of(one.heard(1.0, update(2, 1)), commands.Took)
-    assert one.neighbours["b"].done == 0
-    assert of(one.heard(1.0, update(1, 1)), commands.Took)
-    assert one.neighbours["b"].done == 3
-    assert one.neighbours["b"].early == set()
+    assert of(one.on_message(1.0, update(3, 1)), commands.UpdateApplied)
+    assert of(one.on_message(1.0, update(2, 1)), commands.UpdateApplied)
+    assert one.neighbours["b"].received == 0
+    assert of(one.on_message(1.0, update(1, 1)), commands.UpdateApplied)
+    assert one.neighbours["b"].received == 3
+    assert one.neighbours["b"].out_of_order == set()
     assert np.array_equal(one.model.vector, START - 3)
 
 
 def test_what_comes_before_it_has_begun_is_kept() -> None:
     one = node(neighbours=("b", "c"))
     one.start(0.0)
-    one.heard(0.1, welcome("b"))
+    one.on_message(0.1, welcome("b"))
     for number in (2, 1, 2):
-        assert one.heard(0.2, update(number, number)) == []
+        assert one.on_message(0.2, update(number, number)) == []
     assert np.array_equal(one.model.vector, START)
-    said = one.heard(0.3, welcome("c"))
-    assert sorted(each.number for each in of(said, commands.Took)) == [1, 2]
+    said = one.on_message(0.3, welcome("c"))
+    assert sorted(each.number for each in of(said, commands.UpdateApplied)) == [1, 2]
     assert np.array_equal(one.model.vector, START - 3)
 
 
 def test_what_a_former_life_sent_is_refused() -> None:
     one = begun(node())
-    one.heard(1.0, hello("b", life="2"))
-    said = one.heard(1.1, update(1, 5, life="1"))
-    assert of(said, commands.Refused) == [
-        commands.Refused(sender="b", why="it is of a former life")
+    one.on_message(1.0, hello("b", life="2"))
+    said = one.on_message(1.1, update(1, 5, life="1"))
+    assert of(said, commands.MessageRejected) == [
+        commands.MessageRejected(sender="b", reason="it is of a former life")
     ]
-    assert not of(said, commands.Took)
-    assert of(one.heard(1.1, hello("b", life="1")), commands.Refused)
-    assert one.neighbours["b"].life == "2"
-    assert of(one.heard(1.2, update(1, 5, life="2")), commands.Took)
+    assert not of(said, commands.UpdateApplied)
+    assert of(one.on_message(1.1, hello("b", life="1")), commands.MessageRejected)
+    assert one.neighbours["b"].incarnation == "2"
+    assert of(one.on_message(1.2, update(1, 5, life="2")), commands.UpdateApplied)
     assert np.array_equal(one.model.vector, START - 5)
 
 
-@pytest.mark.parametrize("said", [Local(eta=1.0, beta=0.0, gain=1.0, steps=3), *PUBLIC])
+@pytest.mark.parametrize(
+    "said", [LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=3), *PUBLIC]
+)
 def test_what_a_former_life_sent_before_it_began_is_not_kept(said: Algorithm) -> None:
     one = node(said, neighbours=("b", "c"))
     one.start(0.0)
-    one.heard(0.1, update(1, 5, life="1"))
-    one.heard(0.2, hello("b", life="2"))
-    one.heard(0.3, welcome("b", life="2"))
-    found = one.heard(0.4, welcome("c"))
-    assert not of(found, commands.Took)
+    one.on_message(0.1, update(1, 5, life="1"))
+    one.on_message(0.2, hello("b", life="2"))
+    one.on_message(0.3, welcome("b", life="2"))
+    found = one.on_message(0.4, welcome("c"))
+    assert not of(found, commands.UpdateApplied)
     assert np.array_equal(one.model.vector, START)
 
 
 def test_what_is_meant_for_another_life_is_left_alone() -> None:
     one = begun(node())
-    assert one.heard(1.0, replace(update(1, 5), to="0")) == []
-    assert one.neighbours["b"].done == 0
+    assert one.on_message(1.0, replace(update(1, 5), to_incarnation="0")) == []
+    assert one.neighbours["b"].received == 0
     assert np.array_equal(one.model.vector, START)
 
 
@@ -321,12 +363,14 @@ def test_what_is_meant_for_another_life_is_left_alone() -> None:
 def test_corrupt_content_is_refused_and_counted_and_nobody_waits_for_it(
     content: bytes, why: str
 ) -> None:
-    one = begun(node(Local(eta=1.0, beta=0.0, gain=1.0, steps=3, lag=0)))
+    one = begun(node(LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=3, max_lag=0)))
     computed(one)
     assert one.computing is None
-    said = one.heard(1.0, replace(update(1), content=content))
-    assert of(said, commands.Refused) == [commands.Refused(sender="b", why=why, life="1", number=1)]
-    assert not of(said, commands.Took)
+    said = one.on_message(1.0, replace(update(1), content=content))
+    assert of(said, commands.MessageRejected) == [
+        commands.MessageRejected(sender="b", reason=why, incarnation="1", number=1)
+    ]
+    assert not of(said, commands.UpdateApplied)
     assert of(said, commands.Compute)
     assert np.array_equal(one.model.vector, START)
 
@@ -349,7 +393,11 @@ class Order:
 @given(order=st.composite(Order)())
 def test_the_model_is_the_start_less_every_step_once_in_whatever_order(order: Order) -> None:
     one = begun(
-        node(Local(eta=0.5, beta=0.0, gain=1.0, steps=1, lag=99), ("b", "c"), iterations=99)
+        node(
+            LocalSgd(learning_rate=0.5, decay=0.0, gain=1.0, steps=1, max_lag=99),
+            ("b", "c"),
+            iterations=99,
+        )
     )
     left, taken = iter(order.own), 0
     for name, place in order.acts:
@@ -357,8 +405,8 @@ def test_the_model_is_the_start_less_every_step_once_in_whatever_order(order: Or
             computed(one, np.array(next(left), np.float32))
             continue
         change, rate = order.theirs[name][place]
-        said = one.heard(1.0, update(place + 1, np.array(change), rate, sender=name))
-        taken += len(of(said, commands.Took))
+        said = one.on_message(1.0, update(place + 1, np.array(change), rate, sender=name))
+        taken += len(of(said, commands.UpdateApplied))
     expected = START.astype(np.float64)
     for each in order.own:
         expected = expected - 0.5 * np.array(each)
@@ -374,22 +422,24 @@ def test_the_model_is_the_start_less_every_step_once_in_whatever_order(order: Or
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
 def test_it_computes_only_while_no_neighbour_lags_farther_behind_than_was_said(lag: int) -> None:
-    one = begun(node(Local(eta=1.0, beta=0.0, gain=1.0, steps=1, lag=lag), ("b", "c")))
+    one = begun(
+        node(LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=1, max_lag=lag), ("b", "c"))
+    )
     for _ in range(lag):
         assert of(computed(one), commands.Compute)
     assert not of(computed(one), commands.Compute)
-    assert not of(one.heard(2.0, update(1, sender="b")), commands.Compute)
+    assert not of(one.on_message(2.0, update(1, sender="b")), commands.Compute)
     # Later ones of the other do not stand for the first.
-    assert not of(one.heard(2.0, update(2, sender="c")), commands.Compute)
-    assert of(one.heard(2.0, update(1, sender="c")), commands.Compute)
+    assert not of(one.on_message(2.0, update(2, sender="c")), commands.Compute)
+    assert of(one.on_message(2.0, update(1, sender="c")), commands.Compute)
 
 
 def test_who_has_ended_is_not_waited_for_once_all_of_it_is_in() -> None:
-    one = begun(node(Local(eta=1.0, beta=0.0, gain=1.0, steps=3, lag=0)))
+    one = begun(node(LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=3, max_lag=0)))
     computed(one)
-    one.heard(1.0, messages.Bye(sender="b", life="1", last=1))
+    one.on_message(1.0, messages.Goodbye(sender="b", incarnation="1", last_update=1))
     assert one.computing is None
-    assert of(one.heard(1.1, update(1)), commands.Compute)
+    assert of(one.on_message(1.1, update(1)), commands.Compute)
     for _ in range(8):
         assert of(computed(one), commands.Compute)
     assert of(computed(one), commands.Finish) == [commands.Finish()]
@@ -398,12 +448,15 @@ def test_who_has_ended_is_not_waited_for_once_all_of_it_is_in() -> None:
 def test_it_ends_when_its_neighbours_have_and_all_of_theirs_is_in() -> None:
     one = begun(node(iterations=3))
     said = computed(one)
-    assert [each.last for each in sent(said, messages.Bye)] == [1]
+    assert [each.last_update for each in sent(said, messages.Goodbye)] == [1]
     assert not of(said, commands.Finish)
-    assert not of(one.heard(1.0, messages.Bye(sender="b", life="1", last=2)), commands.Finish)
-    assert not of(one.heard(1.0, update(2, 1)), commands.Finish)
-    said = one.heard(1.0, update(1, 1))
-    assert of(said, commands.Took)
+    assert not of(
+        one.on_message(1.0, messages.Goodbye(sender="b", incarnation="1", last_update=2)),
+        commands.Finish,
+    )
+    assert not of(one.on_message(1.0, update(2, 1)), commands.Finish)
+    said = one.on_message(1.0, update(1, 1))
+    assert of(said, commands.UpdateApplied)
     assert of(said, commands.Finish)
     assert np.array_equal(one.model.vector, START - 2)
 
@@ -411,8 +464,8 @@ def test_it_ends_when_its_neighbours_have_and_all_of_theirs_is_in() -> None:
 def test_a_model_that_is_no_number_any_more_ends_it_with_a_reason() -> None:
     one = begun(node())
     assert one.computing is not None
-    one.model.slopes[:] = np.nan
-    (finish,) = one.computed(1.0)
+    one.model.gradient_sum[:] = np.nan
+    (finish,) = one.on_computed(1.0)
     assert isinstance(finish, commands.Finish)
     assert finish.why == (
         "it cannot go on: number 0 is nan; expected finite numbers; try smaller steps"
@@ -423,7 +476,7 @@ def test_a_model_that_is_no_number_any_more_ends_it_with_a_reason() -> None:
 
 
 def estimate(one: Node, name: str = "b") -> list[float]:
-    found = one.neighbours[name].estimate
+    found = one.neighbours[name].model
     assert found is not None
     return [float(each) for each in found - START]
 
@@ -436,10 +489,10 @@ def test_a_neighbours_model_is_what_it_told_in_whatever_order(
     """Number 0 stands for the word that it has begun."""
     one = node(said)
     one.start(0.0)
-    one.heard(0.0, welcome("b"))
+    one.on_message(0.0, welcome("b"))
     for number in order:
-        one.heard(0.1, update(number, 10.0**number) if number else started("b"))
-    if isinstance(said, Gossip):
+        one.on_message(0.1, update(number, 10.0**number) if number else started("b"))
+    if isinstance(said, GossipSgd):
         computed(one)
         computed(one)
     assert estimate(one) == [110.0] * 4
@@ -448,12 +501,12 @@ def test_a_neighbours_model_is_what_it_told_in_whatever_order(
 @pytest.mark.parametrize("said", PUBLIC)
 def test_who_was_away_learns_a_model_anew(said: Algorithm) -> None:
     one = begun(node(said))
-    one.gone(1.0, "b")
-    one.heard(2.0, started("b", done=7, model=START + 7))
-    one.heard(2.1, update(6, 1.0))
+    one.on_unreachable(1.0, "b")
+    one.on_message(2.0, started("b", done=7, model=START + 7))
+    one.on_message(2.1, update(6, 1.0))
     assert estimate(one) == [7.0] * 4
-    if isinstance(said, Event):
-        one.heard(2.2, update(8, 1.0))
+    if isinstance(said, EventTriggeredSgd):
+        one.on_message(2.2, update(8, 1.0))
         assert estimate(one) == [8.0] * 4
 
 
@@ -461,9 +514,9 @@ def test_who_was_away_learns_a_model_anew(said: Algorithm) -> None:
 def test_what_was_kept_is_not_in_a_model_twice(said: Algorithm) -> None:
     one = node(said, neighbours=("b", "c"))
     one.start(0.0)
-    one.heard(0.1, update(6, 1.0))
-    one.heard(0.2, welcome("b", done=7, steps=7, model=START + 7))
-    one.heard(0.3, welcome("c"))
+    one.on_message(0.1, update(6, 1.0))
+    one.on_message(0.2, welcome("b", done=7, steps=7, model=START + 7))
+    one.on_message(0.3, welcome("c"))
     assert estimate(one) == [7.0] * 4
 
 
@@ -472,16 +525,16 @@ def test_what_was_kept_goes_into_a_model_in_its_order(said: Algorithm) -> None:
     """Sums are rounded: in another order they would not be what the other end has."""
     one = node(said, neighbours=("b", "c"))
     one.start(0.0)
-    one.heard(0.1, welcome("b"))
+    one.on_message(0.1, welcome("b"))
     for number, change in [(2, 1e-5), (1, -399.99998)]:
-        one.heard(0.2, update(number, change))
-    one.heard(0.3, welcome("c"))
-    if isinstance(said, Gossip):
-        one.neighbours["c"].gone = True
+        one.on_message(0.2, update(number, change))
+    one.on_message(0.3, welcome("c"))
+    if isinstance(said, GossipSgd):
+        one.neighbours["c"].lost = True
         computed(one)
         computed(one)
     own = START + np.float32(-399.99998)
     own += np.float32(1e-5)
-    found = one.neighbours["b"].estimate
+    found = one.neighbours["b"].model
     assert found is not None
     assert found.tobytes() == own.tobytes()

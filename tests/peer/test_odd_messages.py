@@ -8,9 +8,9 @@ import pytest
 
 from melisma.errors import SettingError
 from melisma.peer import commands, messages
+from melisma.peer.algorithms import EventTriggeredSgd, GossipSgd
 from melisma.peer.group import check_name
-from melisma.peer.node import FARTHEST
-from melisma.peer.settings import Event, Gossip
+from melisma.peer.node import MAX_UPDATES_AHEAD
 from melisma.runs.peer_report import NodeReport
 from tests.peer.staging import START, begun, hello, node, of, packed, sent, started, update, welcome
 
@@ -20,27 +20,27 @@ DECODER = msgspec.msgpack.Decoder(messages.Message)
 @pytest.mark.parametrize(
     "content", [b"1234567", packed([7]), packed([np.nan] * 4), packed([1] * 5)]
 )
-@pytest.mark.parametrize("said", [None, Gossip(), Event()])
+@pytest.mark.parametrize("said", [None, GossipSgd(), EventTriggeredSgd()])
 def test_a_model_that_is_none_is_refused(said: Any, content: bytes) -> None:
     one = node(said)
     one.start(0.0)
-    offer = msgspec.structs.replace(welcome(done=3, steps=9, model=START), content=content)
-    found = one.heard(0.0, offer)
-    assert [each.sender for each in of(found, commands.Refused)] == ["b"]
-    assert not one.began
+    offer = msgspec.structs.replace(welcome(done=3, steps=9, model=START), model=content)
+    found = one.on_message(0.0, offer)
+    assert [each.sender for each in of(found, commands.MessageRejected)] == ["b"]
+    assert not one.started
     other = begun(node(said))
-    message = msgspec.structs.replace(started(done=5, model=START), content=content)
-    assert of(other.heard(1.0, message), commands.Refused)
+    message = msgspec.structs.replace(started(done=5, model=START), model=content)
+    assert of(other.on_message(1.0, message), commands.MessageRejected)
     assert np.array_equal(other.model.vector, START)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"rate": np.nan},
-        {"rate": np.inf},
-        {"rate": -1.0},
-        {"rate": 1e30},
+        {"learning_rate": np.nan},
+        {"learning_rate": np.inf},
+        {"learning_rate": -1.0},
+        {"learning_rate": 1e30},
         {"number": 0},
         {"number": -5},
         {"number": 10**9},
@@ -55,16 +55,16 @@ def test_numbers_that_no_node_says_are_not_read(change: dict[str, Any]) -> None:
 
 def test_who_is_refused_is_not_listened_to() -> None:
     one = begun(node(neighbours=("b", "c")))
-    one.heard(1.0, hello(sender="b", life="2", model="another"))
-    found = one.heard(1.0, update(1, 5, life="2")) + one.heard(1.0, update(1, 5))
-    assert not of(found, commands.Took)
+    one.on_message(1.0, hello(sender="b", life="2", model="another"))
+    found = one.on_message(1.0, update(1, 5, life="2")) + one.on_message(1.0, update(1, 5))
+    assert not of(found, commands.UpdateApplied)
     assert np.array_equal(one.model.vector, START)
 
 
 def test_a_stranger_that_is_refused_leaves_nothing_behind() -> None:
     one = begun(node())
-    found = one.heard(1.0, hello(sender="x", model="another"))
-    assert [each.why for each in sent(found, messages.Refusal)] == [
+    found = one.on_message(1.0, hello(sender="x", model="another"))
+    assert [each.reason for each in sent(found, messages.Rejected)] == [
         "model here is a line of 4 parameters, there another"
     ]
     assert [*one.neighbours] == ["b"]
@@ -73,17 +73,17 @@ def test_a_stranger_that_is_refused_leaves_nothing_behind() -> None:
 
 def test_a_late_greeting_of_a_former_life_refuses_only_that_one() -> None:
     one = begun(node())
-    one.heard(1.0, hello(life="2"))
-    found = one.heard(1.0, hello(life="1", model="another"))
-    assert [each.to for each in sent(found, messages.Refusal)] == ["1"]
-    assert one.neighbours["b"].here
+    one.on_message(1.0, hello(life="2"))
+    found = one.on_message(1.0, hello(life="1", model="another"))
+    assert [each.to_incarnation for each in sent(found, messages.Rejected)] == ["1"]
+    assert one.neighbours["b"].reachable
 
 
 def test_what_is_too_far_ahead_is_not_waited_for() -> None:
     one = begun(node())
-    found = one.heard(1.0, update(FARTHEST + 1))
-    assert [each.name for each in of(found, commands.Lost)] == ["b"]
-    assert not one.neighbours["b"].early
+    found = one.on_message(1.0, update(MAX_UPDATES_AHEAD + 1))
+    assert [each.name for each in of(found, commands.NeighbourLost)] == ["b"]
+    assert not one.neighbours["b"].out_of_order
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".", "-x", "a b", "x" * 33, "é"])
@@ -98,5 +98,5 @@ def test_other_names_are_not(name: str) -> None:
 
 
 def test_a_report_of_a_node_that_never_began_can_be_read_again() -> None:
-    report = NodeReport(name="a", outcome="failed", why="refused")
+    report = NodeReport(name="a", outcome="failed", reason="refused")
     assert msgspec.json.decode(msgspec.json.encode(report), type=NodeReport) == report

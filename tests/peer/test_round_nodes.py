@@ -12,11 +12,11 @@ from melisma.errors import SettingError
 from melisma.learning.compression import compression_for
 from melisma.learning.steps import NoSteps
 from melisma.peer import commands, messages
-from melisma.peer.group import Group, Peers
-from melisma.peer.node import Model, Node, Self
-from melisma.peer.nodes import node_for
-from melisma.peer.round_nodes import Rounds
-from melisma.peer.settings import Aet, Algorithm, Gossip, Local
+from melisma.peer.algorithms import AetSgd, Algorithm, GossipSgd, LocalSgd
+from melisma.peer.gradient_node import GradientNode
+from melisma.peer.group import Peers, PeerSettings
+from melisma.peer.node import Model, Node, NodeIdentity
+from melisma.peer.nodes import create_node
 from melisma.peer.topology import ring
 from tests.peer.staging import (
     FORM,
@@ -32,10 +32,10 @@ from tests.peer.staging import (
 )
 
 
-def alone(group: Group) -> Rounds[Aet] | Rounds[Local]:
+def alone(group: PeerSettings) -> GradientNode[AetSgd] | GradientNode[LocalSgd]:
     steps = NoSteps(16, 1000)
-    found = group.node("n0", "1", (), steps)
-    assert isinstance(found, Rounds)
+    found = group.create_node("n0", "1", (), steps)
+    assert isinstance(found, GradientNode)
     return found
 
 
@@ -44,7 +44,7 @@ def rounds(one: Node) -> list[commands.Compute]:
     found, emitted = [], one.start(0.0)
     while one.computing is not None:
         found.append(one.computing)
-        emitted = one.computed(1.0)
+        emitted = one.on_computed(1.0)
     assert emitted == [commands.Finish()]
     return found
 
@@ -55,41 +55,51 @@ def rounds(one: Node) -> list[commands.Compute]:
 def test_rounds_of_10_i_are_as_many_as_the_paper_says(
     iterations: int, count: int, last: int
 ) -> None:
-    found = rounds(alone(Group(TASK, Aet(), iterations)))
+    found = rounds(alone(PeerSettings(TASK, AetSgd(), iterations)))
     assert [each.number for each in found] == [*range(1, count + 1)]
     assert [each.steps for each in found[:-1]] == [10 * number for number in range(1, count)]
     assert found[-1].steps == last
     assert sum(each.steps for each in found) == iterations
 
 
-@pytest.mark.parametrize("said", [Aet(eta=0.02, beta=0.03), Local(eta=0.02, beta=0.03, steps=70)])
+@pytest.mark.parametrize(
+    "said",
+    [AetSgd(learning_rate=0.02, decay=0.03), LocalSgd(learning_rate=0.02, decay=0.03, steps=70)],
+)
 def test_a_step_is_smaller_with_the_root_of_the_steps_before_its_round(said: Algorithm) -> None:
     taken = 0
-    for each in rounds(alone(Group(TASK, said, 2000))):
-        assert each.rate == 0.02 / (1 + 0.03 * sqrt(taken))
+    for each in rounds(alone(PeerSettings(TASK, said, 2000))):
+        assert each.learning_rate == 0.02 / (1 + 0.03 * sqrt(taken))
         taken += each.steps
 
 
 def test_other_powers_and_an_addend() -> None:
-    found = rounds(alone(Group(TASK, Aet(a=2.0, p=2.0, b=3.0), 200)))
+    found = rounds(alone(PeerSettings(TASK, AetSgd(growth=2.0, power=2.0, base_steps=3.0), 200)))
     assert [each.steps for each in found] == [5, 11, 21, 35, 53, 75]
 
 
 @given(
     speeds=st.lists(st.floats(0.2, 5.0), min_size=2, max_size=5),
-    said=st.sampled_from([Aet(), Aet(a=3.0, p=0.5), Aet(a=1.0, p=1.5, b=4.0), Local(steps=10)]),
+    said=st.sampled_from(
+        [
+            AetSgd(),
+            AetSgd(growth=3.0, power=0.5),
+            AetSgd(growth=1.0, power=1.5, base_steps=4.0),
+            LocalSgd(steps=10),
+        ]
+    ),
     count=st.integers(1, 40),
     short=st.booleans(),
 )
 def test_unlike_nodes_have_as_many_rounds_each_with_its_share_of_the_steps(
     speeds: list[float], said: Algorithm, count: int, short: bool
 ) -> None:
-    whole = alone(Group(TASK, said, 1)).size
+    whole = alone(PeerSettings(TASK, said, 1)).round_size
     steps = [whole(number) for number in range(1, count + 1)]
     # The last one is as long as the others, or half as long.
     iterations = sum(steps) - (steps[-1] // 2 if short and steps[-1] > 20 else 0)
-    peers = Peers(Group(TASK, said, iterations), ring(len(speeds)), "ring", tuple(speeds))
-    for speed, group in zip(speeds, peers.groups, strict=True):
+    peers = Peers(PeerSettings(TASK, said, iterations), ring(len(speeds)), "ring", tuple(speeds))
+    for speed, group in zip(speeds, peers.node_settings, strict=True):
         share = speed / np.mean(speeds)
         found = rounds(alone(group))
         if share * min(steps) >= 1:
@@ -104,9 +114,9 @@ def test_unlike_nodes_have_as_many_rounds_each_with_its_share_of_the_steps(
 
 def test_shares_are_for_algorithms_with_rounds_and_one_for_each_node() -> None:
     with pytest.raises(SettingError, match="shares are for rounds"):
-        Peers(Group(TASK, Gossip(), 10), ring(3), "ring", (1.0, 2.0, 3.0))
+        Peers(PeerSettings(TASK, GossipSgd(), 10), ring(3), "ring", (1.0, 2.0, 3.0))
     with pytest.raises(SettingError, match="2 shares for 3 nodes"):
-        Peers(Group(TASK, Aet(), 10), ring(3), "ring", (1.0, 2.0))
+        Peers(PeerSettings(TASK, AetSgd(), 10), ring(3), "ring", (1.0, 2.0))
 
 
 # Compression.
@@ -119,62 +129,62 @@ def test_what_was_sent_is_all_gradients_but_what_is_kept_back(
 ) -> None:
     """In parameters: every gradient times the step size of its round."""
     steps = Slopes(np.random.default_rng(1), size=1000)
-    said, packing = Aet(eta=0.5, beta=beta, a=1.0), compression_for(compression)
-    me = Self("a", "1", 3000, FORM, patience_s=10.0)
-    one = node_for(me, ("b",), Model(steps.vector, steps.slopes), packing, said)
-    assert isinstance(one, Rounds)
+    said, packing = AetSgd(learning_rate=0.5, decay=beta, growth=1.0), compression_for(compression)
+    me = NodeIdentity("a", "1", 3000, FORM, patience_s=10.0)
+    one = create_node(me, ("b",), Model(steps.vector, steps.slopes), packing, said)
+    assert isinstance(one, GradientNode)
     begun(one)
     start, arrived = steps.vector.copy(), np.zeros(1000)
     kept: list[float] = []
     for number in range(1, 60):
         assert one.computing is not None
         for _ in range(one.computing.steps):
-            steps.step(one.computing.rate)
-        (message,) = sent(one.computed(float(number)), messages.Update)
-        arrived += message.rate * packing.unpack(message.content, 1000)
+            steps.step(one.computing.learning_rate)
+        (message,) = sent(one.on_computed(float(number)), messages.Update)
+        arrived += message.learning_rate * packing.unpack(message.content, 1000)
         moved = start - steps.vector
-        np.testing.assert_allclose(arrived + one._left, moved, rtol=0, atol=2e-3)
-        kept.append(float(np.abs(one._left).mean()))
+        np.testing.assert_allclose(arrived + one.error_feedback, moved, rtol=0, atol=2e-3)
+        kept.append(float(np.abs(one.error_feedback).mean()))
         assert not steps.slopes.any()
-        one.heard(
+        one.on_message(
             float(number),
             messages.Update(
                 sender="b",
-                life="1",
-                to="1",
+                incarnation="1",
+                to_incarnation="1",
                 number=number,
-                rate=0.0,
+                learning_rate=0.0,
                 content=packing.pack(np.zeros(1000, np.float32)),
             ),
         )
     assert kept[-1] > 0
     # It does not pile up: what is kept back is much less than all that was moved.
-    assert np.abs(one._left).sum() < 0.9 * np.abs(moved).sum()
+    assert np.abs(one.error_feedback).sum() < 0.9 * np.abs(moved).sum()
     dropped = np.abs(moved - arrived).sum()
-    assert dropped == pytest.approx(np.abs(one._left).sum(), rel=0.05)
+    assert dropped == pytest.approx(np.abs(one.error_feedback).sum(), rel=0.05)
 
 
 def test_without_compression_nothing_is_kept_back_and_what_is_sent_is_the_sum_itself() -> None:
-    one = begun(node(Local(eta=0.3, beta=0.0, steps=3)))
+    one = begun(node(LocalSgd(learning_rate=0.3, decay=0.0, steps=3)))
     (message,) = sent(computed(one, np.array([1, -2, 3, 4])), messages.Update)
     assert np.frombuffer(message.content, np.float32).tolist() == [1, -2, 3, 4]
-    assert message.rate == 0.3
-    assert isinstance(one, Rounds)
-    assert not one._left.any()
+    assert message.learning_rate == 0.3
+    assert isinstance(one, GradientNode)
+    assert not one.error_feedback.any()
 
 
 # What a neighbour's update counts.
 
 
 def test_a_neighbours_update_counts_by_the_larger_of_both_degrees_unless_a_gain_is_said() -> None:
-    one = node(Local(eta=1.0, beta=0.0, steps=3), neighbours=("b", "c"))
+    one = node(LocalSgd(learning_rate=1.0, decay=0.0, steps=3), neighbours=("b", "c"))
     one.start(0.0)
-    one.heard(0.1, welcome("b"))
-    one.heard(0.1, replace(welcome("c"), degree=3))
-    one.heard(1.0, update(1, np.array([12, 0, 0, 0]), rate=0.5, sender="b"))
-    one.heard(1.0, update(1, np.array([0, 12, 0, 0]), rate=0.5, sender="c"))
+    one.on_message(0.1, welcome("b"))
+    one.on_message(0.1, replace(welcome("c"), degree=3))
+    one.on_message(1.0, update(1, np.array([12, 0, 0, 0]), rate=0.5, sender="b"))
+    one.on_message(1.0, update(1, np.array([0, 12, 0, 0]), rate=0.5, sender="c"))
     # This node has 2 neighbours, and c has 3.
     assert np.allclose(one.model.vector, START - np.array([2, 1.5, 0, 0]))
-    said = node(Local(eta=1.0, beta=0.0, steps=3, gain=2.0))
-    begun(said).heard(1.0, update(1, 3, rate=0.5))
+    said = node(LocalSgd(learning_rate=1.0, decay=0.0, steps=3, gain=2.0))
+    begun(said).on_message(1.0, update(1, 3, rate=0.5))
     assert np.array_equal(said.model.vector, START - 3)

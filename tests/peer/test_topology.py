@@ -216,8 +216,8 @@ def test_what_cannot_be_made_says_what_can(name: str, nodes: int, said: str) -> 
 def test_a_graph_that_is_hardly_ever_connected_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("melisma.peer.topology.TRIES", 3)
-    with pytest.raises(SettingError, match="none of 3 drawn is connected; expected more neighb"):
+    monkeypatch.setattr("melisma.peer.topology.MAX_DRAWS", 3)
+    with pytest.raises(SettingError, match="none of 3 random graphs is connected; expected more"):
         topology_for("small-world:2,1", 3000, 1)
 
 

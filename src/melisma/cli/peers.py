@@ -26,14 +26,14 @@ from melisma.cli.views.peers_view import progress_line, screen
 from melisma.errors import MelismaError, SettingError
 from melisma.fleet.task import Optimizer, Partition, Task, read_task
 from melisma.fleet.toml_file import converted
-from melisma.live.peer.local_group import Progress, Watch, run_peers
-from melisma.live.peer.peer_process import PeerSetting, run_node
-from melisma.peer.group import Group, Peers, check_name, peers_for
-from melisma.peer.settings import ALGORITHMS, Algorithm
+from melisma.live.peer.local_group import PeerObserver, Progress, run_peers
+from melisma.live.peer.node_process import NodeConfig, run_node
+from melisma.peer.algorithms import ALGORITHMS, Algorithm
+from melisma.peer.group import Peers, PeerSettings, check_name, peers_for
 from melisma.runs.peer_report import NodeReport, PeerReport
 from melisma.simulation.faults import format_faults
 from melisma.simulation.peers.delays import Delays
-from melisma.simulation.peers.peer_fault_search import soaked_peers
+from melisma.simulation.peers.peer_fault_search import search_peer_faults
 from melisma.simulation.peers.peer_simulation import PeerOptions, simulate_peers
 
 LINE_S = 2.0
@@ -113,8 +113,10 @@ def run_command(*, as_json: bool, tls: bool, every: int, out: Path | None, **sai
     with redirect_stdout(sys.stderr):
         peers = _peers(said)
     lines = _Lines(quiet=as_json)
-    watch = Watch(lines.tell, lines.progress)
-    report = run_peers(peers, file=said["task"], folder=out, every=every, tls=tls, watch=watch)
+    watch = PeerObserver(lines.tell, lines.progress)
+    report = run_peers(
+        peers, file=said["task"], folder=out, score_every=every, tls=tls, observer=watch
+    )
     _end(report, as_json)
 
 
@@ -161,7 +163,7 @@ def simulate_command(  # noqa: PLR0913 - one argument an option
             "drawn": drawn,
             "tail": tail,
             "bandwidth_bps": bandwidth_bps,
-            "seed": peers.group.task.seed,
+            "seed": peers.settings.task.seed,
         },
         Delays,
     )
@@ -220,10 +222,10 @@ def node_command(  # noqa: PLR0913 - one argument an option
     group = _group(said)
     check_name(name)
     out = out or Path("runs") / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{name}"
-    setting = PeerSetting(
+    setting = NodeConfig(
         name=name,
-        group=group,
-        every=every,
+        settings=group,
+        score_every=every,
         part=number,
         parts=parts,
         neighbours=names,
@@ -235,13 +237,13 @@ def node_command(  # noqa: PLR0913 - one argument an option
         board=board,
         discover=discover,
         advertise=advertise,
-        out=str(out),
+        folder=str(out),
     )
     lines = _Lines(quiet=as_json)
     with redirect_stdout(sys.stderr):
         report = run_node(setting, lines.tell, _stopped(), said["task"], lines.progress)
     if report.outcome == "failed":
-        raise MelismaError(report.why)
+        raise MelismaError(report.reason)
     _end(_alone(setting, report, out), as_json)
 
 
@@ -258,9 +260,9 @@ def _stopped() -> threading.Event:
     return stop
 
 
-def _alone(setting: PeerSetting, report: NodeReport, out: Path) -> PeerReport:
+def _alone(setting: NodeConfig, report: NodeReport, out: Path) -> PeerReport:
     """The report of one node; what happened on the way was told then."""
-    group = setting.group
+    group = setting.settings
     return PeerReport(
         str(group.algorithm.__struct_config__.tag),
         f"with {', '.join(setting.neighbours) or 'nobody'}",
@@ -268,7 +270,7 @@ def _alone(setting: PeerSetting, report: NodeReport, out: Path) -> PeerReport:
         group.task.data,
         group.compression,
         simulated=False,
-        nodes=[msgspec.structs.replace(report, told=[])],
+        nodes=[msgspec.structs.replace(report, notices=[])],
         folder=out,
     )
 
@@ -292,9 +294,9 @@ class _Lines:
 
 
 def _search_faults(peers: Peers, options: PeerOptions, schedules: int, as_json: bool) -> NoReturn:
-    first = peers.group.task.seed
+    first = peers.settings.task.seed
     seeds = range(first, first + schedules)
-    failures = [each for each in soaked_peers(peers, options, seeds) if each is not None]
+    failures = [each for each in search_peer_faults(peers, options, seeds) if each is not None]
     found = [
         {"violation": each.violation, "seed": each.seed, "faults": format_faults(each.faults)}
         for each in failures
@@ -336,8 +338,8 @@ def _peers(said: Mapping[str, Any]) -> Peers:
     )
 
 
-def _group(said: Mapping[str, Any]) -> Group:
-    return Group(
+def _group(said: Mapping[str, Any]) -> PeerSettings:
+    return PeerSettings(
         _task(said),
         _algorithm(said),
         said["iterations"],
@@ -368,7 +370,7 @@ def _algorithm(said: Mapping[str, Any]) -> Algorithm:
             raise SettingError(f"--set {each}; expected NAME=VALUE")
         settings[name] = _value(value)
     if said["lag"] is not None:
-        settings["lag"] = _value(said["lag"])
+        settings["max_lag"] = _value(said["lag"])
     found: Algorithm = _converted(said["algorithm"], settings, ALGORITHMS[said["algorithm"]])
     return found
 

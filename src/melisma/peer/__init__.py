@@ -14,15 +14,15 @@ What is where::
 Drivers are in `live/peer/` and `simulation/peers/`.
 """
 
+from melisma.peer.algorithms import AetSgd, EventTriggeredSgd, GossipSgd, LocalSgd
 from melisma.peer.group import Peers, peers_for
-from melisma.peer.settings import Aet, Event, Gossip, Local
 from melisma.peer.topology import Topology, topology_for
 
 __all__ = [
-    "Aet",
-    "Event",
-    "Gossip",
-    "Local",
+    "AetSgd",
+    "EventTriggeredSgd",
+    "GossipSgd",
+    "LocalSgd",
     "Peers",
     "Topology",
     "peers_for",

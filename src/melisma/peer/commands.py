@@ -6,7 +6,7 @@ from melisma.peer.messages import Message
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="command"):
-    """Any of them."""
+    """AnyCommand of them."""
 
 
 class Compute(Command, frozen=True, kw_only=True, tag=True):
@@ -14,7 +14,7 @@ class Compute(Command, frozen=True, kw_only=True, tag=True):
 
     number: int
     steps: int
-    rate: float
+    learning_rate: float
 
 
 class Send(Command, frozen=True, kw_only=True, tag=True):
@@ -30,52 +30,52 @@ class Wake(Command, frozen=True, kw_only=True, tag=True):
     at_s: float
 
 
-class Took(Command, frozen=True, kw_only=True, tag=True):
+class UpdateApplied(Command, frozen=True, kw_only=True, tag=True):
     """An update of a neighbour was applied."""
 
     sender: str
-    life: str
+    incarnation: str
     number: int
 
 
-class Refused(Command, frozen=True, kw_only=True, tag=True):
+class MessageRejected(Command, frozen=True, kw_only=True, tag=True):
     """Something of a neighbour was not: why, and the number if it was an update."""
 
     sender: str
-    why: str
-    life: str = ""
+    reason: str
+    incarnation: str = ""
     number: int = 0
 
 
-class Lost(Command, frozen=True, kw_only=True, tag=True):
+class NeighbourLost(Command, frozen=True, kw_only=True, tag=True):
     """A neighbour is gone; `alone` if that was the last one."""
 
     name: str
     alone: bool
 
 
-class Met(Command, frozen=True, kw_only=True, tag=True):
+class NeighbourJoined(Command, frozen=True, kw_only=True, tag=True):
     """A neighbour begins anew; until it trains it counts as far as this node is."""
 
     name: str
-    life: str
-    level: int
+    incarnation: str
+    assumed_updates: int
 
 
-class Found(Command, frozen=True, kw_only=True, tag=True):
+class NeighbourReady(Command, frozen=True, kw_only=True, tag=True):
     """A neighbour is there, or there again; its updates count from that one on."""
 
     name: str
-    life: str
-    done: int
-    back: bool = False
+    incarnation: str
+    updates_done: int
+    returned: bool = False
 
 
-class Began(Command, frozen=True, kw_only=True, tag=True):
+class TrainingStarted(Command, frozen=True, kw_only=True, tag=True):
     """Training begins, with the model of that neighbour if it names one."""
 
-    model_of: str
-    done: int
+    model_from: str
+    updates_done: int
 
 
 class Finish(Command, frozen=True, kw_only=True, tag=True):
@@ -84,4 +84,15 @@ class Finish(Command, frozen=True, kw_only=True, tag=True):
     why: str = ""
 
 
-Any = Compute | Send | Wake | Took | Refused | Lost | Met | Found | Began | Finish
+AnyCommand = (
+    Compute
+    | Send
+    | Wake
+    | UpdateApplied
+    | MessageRejected
+    | NeighbourLost
+    | NeighbourJoined
+    | NeighbourReady
+    | TrainingStarted
+    | Finish
+)

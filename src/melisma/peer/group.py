@@ -17,9 +17,9 @@ from melisma.learning.compression import compression_for
 from melisma.learning.data.datasets import Split
 from melisma.learning.data.partition import divided
 from melisma.learning.steps import Steps
-from melisma.peer.node import Model, Node, Self
-from melisma.peer.nodes import node_for
-from melisma.peer.settings import Aet, Algorithm, Local
+from melisma.peer.algorithms import AetSgd, Algorithm, LocalSgd
+from melisma.peer.node import Model, Node, NodeIdentity
+from melisma.peer.nodes import create_node
 from melisma.peer.topology import Topology, topology_for
 
 Ints = NDArray[np.int64]
@@ -37,7 +37,7 @@ def check_name(name: str) -> None:
 
 
 @dataclass(frozen=True)
-class Group:
+class PeerSettings:
     """What must be said once for all nodes.
 
     Each takes `iterations` steps, times its share where nodes are unlike. A neighbour that does not
@@ -50,16 +50,16 @@ class Group:
     compression: str = "none"
     patience_s: float = 10.0
 
-    def with_share(self, share: float) -> "Group":
+    def with_share(self, share: float) -> "PeerSettings":
         """The same for a node that is so many times as fast as the mean of all."""
         if share == 1.0:
             return self
-        if not isinstance(self.algorithm, Aet | Local):
+        if not isinstance(self.algorithm, AetSgd | LocalSgd):
             raise SettingError("shares are for rounds: of the algorithms, aet and local have them")
         algorithm = msgspec.structs.replace(self.algorithm, share=share)
         return replace(self, algorithm=algorithm, iterations=max(1, round(self.iterations * share)))
 
-    def node(self, name: str, life: str, neighbours: tuple[str, ...], steps: Steps) -> Node:
+    def create_node(self, name: str, life: str, neighbours: tuple[str, ...], steps: Steps) -> Node:
         """A node of this group, on a model that begins like everybody's."""
         compression = compression_for(self.compression)
         start = f"{crc32(steps.vector.tobytes()):08x}"
@@ -69,18 +69,18 @@ class Group:
             "algorithm": str(self.algorithm.__struct_config__.tag),
             "compression": compression.name,
         }
-        me = Self(name, life, self.iterations, form, self.patience_s)
+        me = NodeIdentity(name, life, self.iterations, form, self.patience_s)
         model = Model(steps.vector, steps.slopes)
-        return node_for(me, neighbours, model, compression, self.algorithm)
+        return create_node(me, neighbours, model, compression, self.algorithm)
 
 
 @dataclass(frozen=True)
 class Peers:
     """A group on a topology; `shares` are of the nodes in their order, like if there are none."""
 
-    group: Group
+    settings: PeerSettings
     topology: Topology
-    shape: str
+    topology_name: str
     shares: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -89,15 +89,17 @@ class Peers:
         count = len(self.topology.names)
         if self.shares and len(self.shares) != count:
             raise SettingError(f"{len(self.shares)} shares for {count} nodes; expected one each")
-        for name, group in zip(self.topology.names, self.groups, strict=True):
+        for name, group in zip(self.topology.names, self.node_settings, strict=True):
             if group.iterations < 1:
                 raise SettingError(f"{name} has no steps; expected at least one")
 
     @property
-    def groups(self) -> list[Group]:
+    def node_settings(self) -> list[PeerSettings]:
         """As each node sees it: its own rounds, and as many steps as they make."""
-        shares = shares_of([*self.shares]) if self.shares else [1.0] * len(self.topology.names)
-        return [self.group.with_share(share) for share in shares]
+        shares = (
+            normalise_shares([*self.shares]) if self.shares else [1.0] * len(self.topology.names)
+        )
+        return [self.settings.with_share(share) for share in shares]
 
 
 def peers_for(  # noqa: PLR0913 - each is a setting of its own
@@ -115,17 +117,17 @@ def peers_for(  # noqa: PLR0913 - each is a setting of its own
 
     Its optimiser must be plain SGD, whose step sizes are the algorithm's: AET-SGD unless said.
     """
-    group = Group(task, algorithm or Aet(), iterations, compression, patience_s)
+    group = PeerSettings(task, algorithm or AetSgd(), iterations, compression, patience_s)
     return Peers(group, topology_for(topology, nodes, task.seed), topology, tuple(shares))
 
 
-def shares_of(speeds: list[float]) -> list[float]:
+def normalise_shares(speeds: list[float]) -> list[float]:
     """What each has of the steps, in proportion to speeds; the mean is 1."""
     mean = float(np.mean(speeds))
     return [speed / mean for speed in speeds]
 
 
-def parts_of(task: Task, labels: NDArray[Any], nodes: int) -> list[Ints]:
+def partition_samples(task: Task, labels: NDArray[Any], nodes: int) -> list[Ints]:
     """The samples of each node: like parts of all by the task's partition, none at two nodes."""
     sizes = np.full(nodes, len(labels) // nodes) + (np.arange(nodes) < len(labels) % nodes)
     if not sizes.all():
@@ -134,6 +136,6 @@ def parts_of(task: Task, labels: NDArray[Any], nodes: int) -> list[Ints]:
     return divided(labels, sizes, task.partition or Partition(), rng)
 
 
-def part(split: Split, samples: Ints) -> Split:
+def take_samples(split: Split, samples: Ints) -> Split:
     """Some of the samples."""
     return Split(split.samples[samples], split.labels[samples])

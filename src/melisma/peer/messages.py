@@ -15,65 +15,65 @@ Rate = Annotated[float, Meta(gt=0, le=1e6)]
 """What is beyond these is refused when it is read, and so is what is no number."""
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True, tag_field="says"):
+class PeerMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """By whom, in which of its lives."""
 
     sender: str
-    life: str
+    incarnation: str
 
 
-class Hello(Said, frozen=True, kw_only=True, tag=True):
+class Hello(PeerMessage, frozen=True, kw_only=True, tag=True):
     """It would like to be a neighbour: what it trains, and how many neighbours it has."""
 
-    form: dict[str, str]
+    compatibility: dict[str, str]
     degree: Count
 
 
-class Welcome(Said, frozen=True, kw_only=True, tag=True):
+class Accepted(PeerMessage, frozen=True, kw_only=True, tag=True):
     """The answer, for that life: whether it trains, and how far it is.
 
     Who trains offers its model, in which its own updates are that it does not send any more.
     """
 
-    to: str
+    to_incarnation: str
     degree: Count
-    begun: bool
-    done: Count
+    training: bool
+    updates_done: Count
     steps: Annotated[int, Meta(ge=0, le=10**12)]
-    content: bytes
+    model: bytes
 
 
-class Refusal(Said, frozen=True, kw_only=True, tag=True):
+class Rejected(PeerMessage, frozen=True, kw_only=True, tag=True):
     """The other answer."""
 
-    to: str
-    why: str
+    to_incarnation: str
+    reason: str
 
 
-class Begun(Said, frozen=True, kw_only=True, tag=True):
+class Started(PeerMessage, frozen=True, kw_only=True, tag=True):
     """It trains, and counts its updates from this one on; from this model, where that matters."""
 
-    done: Count
-    content: bytes
+    updates_done: Count
+    model: bytes
 
 
-class Update(Said, frozen=True, kw_only=True, tag=True):
+class Update(PeerMessage, frozen=True, kw_only=True, tag=True):
     """Its update of that number, for that life; to be applied with that step size."""
 
-    to: str
+    to_incarnation: str
     number: Number
-    rate: Rate
+    learning_rate: Rate
     content: bytes
 
 
-class Alive(Said, frozen=True, kw_only=True, tag=True):
+class Heartbeat(PeerMessage, frozen=True, kw_only=True, tag=True):
     """It is there, and has nothing else to say."""
 
 
-class Bye(Said, frozen=True, kw_only=True, tag=True):
+class Goodbye(PeerMessage, frozen=True, kw_only=True, tag=True):
     """It has sent so many updates, and there will be no more."""
 
-    last: Count
+    last_update: Count
 
 
-Message = Hello | Welcome | Refusal | Begun | Update | Alive | Bye
+Message = Hello | Accepted | Rejected | Started | Update | Heartbeat | Goodbye

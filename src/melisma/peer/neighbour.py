@@ -18,53 +18,53 @@ class Neighbour:
     """
 
     name: str
-    life: str = ""
+    incarnation: str = ""
     degree: int = 1
-    level: int = 0
+    assumed_updates: int = 0
     answered: bool = False
-    begun: bool = False
-    gone: bool = False
-    refused: bool = False
-    all_sent: bool = False
-    done: int = 0
-    early: set[int] = field(default_factory=set)
-    last: int | None = None
-    estimate: Vector | None = None
+    started: bool = False
+    lost: bool = False
+    rejected: bool = False
+    receives_all: bool = False
+    received: int = 0
+    out_of_order: set[int] = field(default_factory=set)
+    last_update: int | None = None
+    model: Vector | None = None
     """Its model as it has told it; for algorithms that need it."""
     pending: dict[int, Vector] = field(default_factory=dict)
     """Changes of that model which came before others that are to come before them."""
 
     @property
-    def here(self) -> bool:
+    def reachable(self) -> bool:
         """Whether updates are sent to it."""
-        return bool(self.life) and not self.gone
+        return bool(self.incarnation) and not self.lost
 
     @property
-    def reached(self) -> int:
+    def progress(self) -> int:
         """How many of its updates may be counted on."""
-        return self.done if self.begun else max(self.done, self.level)
+        return self.received if self.started else max(self.received, self.assumed_updates)
 
     @property
-    def ended(self) -> bool:
+    def finished(self) -> bool:
         """Whether it has sent all that it will, and all of that is in."""
-        return self.last is not None and self.done >= self.last
+        return self.last_update is not None and self.received >= self.last_update
 
-    def takes(self, number: int) -> bool:
+    def record_update(self, number: int) -> bool:
         """Note that this update came; whether it is the first time."""
-        if number <= self.done or number in self.early:
+        if number <= self.received or number in self.out_of_order:
             return False
-        self.early.add(number)
-        self._close_up()
+        self.out_of_order.add(number)
+        self._advance()
         return True
 
-    def counts_from(self, done: int) -> None:
+    def start_after(self, done: int) -> None:
         """Nothing that is still to come has this number or a lower one."""
-        self.begun, self.done = True, max(self.done, done)
-        self.early = {number for number in self.early if number > self.done}
+        self.started, self.received = True, max(self.received, done)
+        self.out_of_order = {number for number in self.out_of_order if number > self.received}
         self.pending = {each: change for each, change in self.pending.items() if each > done}
-        self._close_up()
+        self._advance()
 
-    def _close_up(self) -> None:
-        while self.done + 1 in self.early:
-            self.done += 1
-            self.early.remove(self.done)
+    def _advance(self) -> None:
+        while self.received + 1 in self.out_of_order:
+            self.received += 1
+            self.out_of_order.remove(self.received)

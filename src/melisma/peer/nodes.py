@@ -3,24 +3,28 @@
 from collections.abc import Iterable
 
 from melisma.learning.compression import Compression
-from melisma.peer.aet import AetNode
-from melisma.peer.event_triggered import EventNode
-from melisma.peer.gossip import GossipNode
-from melisma.peer.local import LocalNode
-from melisma.peer.node import Model, Node, Self
-from melisma.peer.settings import Aet, Algorithm, Event, Gossip, Local
+from melisma.peer.aet_sgd import AetNode
+from melisma.peer.algorithms import AetSgd, Algorithm, EventTriggeredSgd, GossipSgd, LocalSgd
+from melisma.peer.event_triggered_sgd import EventTriggeredNode
+from melisma.peer.gossip_sgd import GossipNode
+from melisma.peer.local_sgd import LocalNode
+from melisma.peer.node import Model, Node, NodeIdentity
 
 
-def node_for(
-    me: Self, neighbours: Iterable[str], model: Model, compression: Compression, said: Algorithm
+def create_node(
+    me: NodeIdentity,
+    neighbours: Iterable[str],
+    model: Model,
+    compression: Compression,
+    said: Algorithm,
 ) -> Node:
     """The machine of that algorithm."""
     match said:
-        case Aet():
+        case AetSgd():
             return AetNode(me, neighbours, model, compression, said)
-        case Local():
+        case LocalSgd():
             return LocalNode(me, neighbours, model, compression, said)
-        case Event():
-            return EventNode(me, neighbours, model, compression, said)
-        case Gossip():
+        case EventTriggeredSgd():
+            return EventTriggeredNode(me, neighbours, model, compression, said)
+        case GossipSgd():
             return GossipNode(me, neighbours, model, compression, said)

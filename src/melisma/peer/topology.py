@@ -23,11 +23,11 @@ Edge = tuple[str, str]
 # Of numbers of nodes, the smaller one first.
 Pair = tuple[int, int]
 
-TRIES = 1000
-FILES = (".txt", ".csv", ".toml")
+MAX_DRAWS = 1000
+FILE_SUFFIXES = (".txt", ".csv", ".toml")
 ALLOWED = (
     "ring, line, star, complete, torus, torus:3x4, regular:3, small-world, small-world:4,0.1, "
-    f"or a file that ends in {', '.join(FILES)}"
+    f"or a file that ends in {', '.join(FILE_SUFFIXES)}"
 )
 
 
@@ -98,14 +98,14 @@ def topology_for(name: str, nodes: int, seed: int) -> Topology:
 
     `SettingError` says what is wrong with it and what would be right.
     """
-    if name.endswith(FILES):
+    if name.endswith(FILE_SUFFIXES):
         return read_topology(name)
     kind, _, args = name.partition(":")
-    if args and kind in WITH_ARGS:
-        return WITH_ARGS[kind](args, nodes, seed)
-    if name not in MAKERS:
+    if args and kind in PARSERS:
+        return PARSERS[kind](args, nodes, seed)
+    if name not in GENERATORS:
         raise SettingError(f"topology is {name!r}; expected {ALLOWED}")
-    return MAKERS[name](nodes, seed)
+    return GENERATORS[name](nodes, seed)
 
 
 def ring(nodes: int) -> Topology:
@@ -149,7 +149,7 @@ def regular(nodes: int, rng: np.random.Generator, degree: int = 3) -> Topology:
     # Few edges are soon drawn: of many, those are drawn that are missing.
     missing = degree > nodes // 2
     drawn = nodes - 1 - degree if missing else degree
-    for _ in range(TRIES):
+    for _ in range(MAX_DRAWS):
         pairs = _paired(nodes, drawn, rng)
         if pairs is None:
             continue
@@ -169,7 +169,7 @@ def small_world(
             "2, and a part from 0 to 1, such as small-world:4,0.1"
         )
     _check_nodes(f"small-world of {near} nearest", nodes, near + 1)
-    for _ in range(TRIES):
+    for _ in range(MAX_DRAWS):
         found = _numbered(nodes, _led_elsewhere(nodes, near, rewired, rng))
         if len(found.parts()) == 1:
             return found
@@ -327,7 +327,7 @@ def _small_world_said(args: str, nodes: int, seed: int) -> Topology:
     return small_world(nodes, generator(seed, "topology"), int(said[1]), float(said[2]))
 
 
-MAKERS: dict[str, Callable[[int, int], Topology]] = {
+GENERATORS: dict[str, Callable[[int, int], Topology]] = {
     "ring": lambda nodes, _: ring(nodes),
     "line": lambda nodes, _: line(nodes),
     "star": lambda nodes, _: star(nodes),
@@ -336,7 +336,7 @@ MAKERS: dict[str, Callable[[int, int], Topology]] = {
     "regular": lambda nodes, seed: regular(nodes, generator(seed, "topology")),
     "small-world": lambda nodes, seed: small_world(nodes, generator(seed, "topology")),
 }
-WITH_ARGS: dict[str, Callable[[str, int, int], Topology]] = {
+PARSERS: dict[str, Callable[[str, int, int], Topology]] = {
     "torus": _torus_said,
     "regular": _regular_said,
     "small-world": _small_world_said,
@@ -360,7 +360,8 @@ def _check_regular(nodes: int, degree: int) -> None:
 
 def _in_vain(name: str, nodes: int) -> str:
     return (
-        f"{name} with {nodes} nodes: none of {TRIES} drawn is connected; expected more neighbours"
+        f"{name} with {nodes} nodes: none of {MAX_DRAWS} random graphs is connected; expected more "
+        "neighbours"
     )
 
 

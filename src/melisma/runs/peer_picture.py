@@ -38,7 +38,7 @@ def picture_of(report: PeerReport) -> Picture:
     curves = [(place, node) for place, node in enumerate(nodes) if len(node.scores) > 1]
     height = lanes + 44 + (CURVES + 30 if curves else 0)
     span_s = report.seconds if isfinite(report.seconds) and report.seconds > 0 else 1.0
-    began_s = report.began_s if isfinite(report.began_s) else 0.0
+    began_s = report.started_s if isfinite(report.started_s) else 0.0
     x = Scale(began_s, began_s + span_s, LEFT, WIDTH - RIGHT)
     shapes = [
         *_head(report, len(nodes)),
@@ -58,8 +58,8 @@ def picture_of(report: PeerReport) -> Picture:
 def _head(report: PeerReport, drawn: int) -> Iterator[str]:
     what = f"{report.algorithm}, {report.topology}, {len(report.nodes)} nodes"
     yield text(16, 26, clean(what), INK, 'font-size="16" font-weight="600"')
-    said = f"{report.model} on {report.data}, {report.sum('updates'):,.0f} updates, "
-    said += f"{report.sum('sent_bytes') / 1e6:,.1f} MB sent"
+    said = f"{report.model} on {report.data}, {report.total('updates'):,.0f} updates, "
+    said += f"{report.total('sent_bytes') / 1e6:,.1f} MB sent"
     said += f"; the first {drawn} are drawn" if drawn < len(report.nodes) else ""
     yield text(16, 46, clean(said), GREY)
     yield rect(WIDTH - 250, 16, 12, 12, COMPUTED)
@@ -73,14 +73,14 @@ def _lane(node: NodeReport, place: int, x: Scale) -> Iterator[str]:
     color = INK if node.outcome == "done" else RED
     name = clean(node.name)
     yield text(LEFT - 8, top + 14, short(name, NAME), color, END, title=name)
-    spans = node.computed_s
+    spans = node.compute_spans_s
     if spans:
         first, last = x(spans[0][0]), x(spans[-1][1])
         yield rect(first, top + 3, last - first, ROW - 8, PALE)
     for start, end in _joined(spans, x):
         yield rect(start, top + 3, end - start, ROW - 8, COMPUTED)
     said = node.outcome if node.accuracy is None else f"{100 * node.accuracy:.2f} %"
-    yield text(WIDTH - RIGHT + 10, top + 14, said, color, title=node.why)
+    yield text(WIDTH - RIGHT + 10, top + 14, said, color, title=node.reason)
     if len(node.scores) > 1:
         yield rect(WIDTH - 40, top + 5, 10, 10, COLORS[place % len(COLORS)])
 

@@ -9,15 +9,15 @@ import msgspec
 import numpy as np
 
 from melisma.peer import commands
+from melisma.peer.gradient_node import GradientNode
 from melisma.peer.group import Peers
 from melisma.peer.node import Node
-from melisma.peer.round_nodes import Rounds
 
 if TYPE_CHECKING:
     from melisma.runs.svg import Picture
 
 
-class Scored(msgspec.Struct, frozen=True):
+class ScorePoint(msgspec.Struct, frozen=True):
     """How good a node's model was after so many steps."""
 
     at_s: float
@@ -39,23 +39,23 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     outcome: str
-    why: str = ""
-    life: str = ""
+    reason: str = ""
+    incarnation: str = ""
     steps: int = 0
     samples: int = 0
     updates: int = 0
-    number: int = 0
+    last_update: int = 0
     messages: int = 0
     sent_bytes: int = 0
     waiting_s: float = 0.0
-    began_s: float | None = None
+    started_s: float | None = None
     ended_s: float | None = None
-    model_of: str = ""
-    lags: list[int] = msgspec.field(default_factory=list)
-    allowed: list[int] = msgspec.field(default_factory=list)
-    computed_s: list[tuple[float, float]] = msgspec.field(default_factory=list)
-    scores: list[Scored] = msgspec.field(default_factory=list)
-    told: list[str] = msgspec.field(default_factory=list)
+    model_from: str = ""
+    chosen_lags: list[int] = msgspec.field(default_factory=list)
+    allowed_lags: list[int] = msgspec.field(default_factory=list)
+    compute_spans_s: list[tuple[float, float]] = msgspec.field(default_factory=list)
+    scores: list[ScorePoint] = msgspec.field(default_factory=list)
+    notices: list[str] = msgspec.field(default_factory=list)
 
     @property
     def accuracy(self) -> float | None:
@@ -69,83 +69,83 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass
-class Tally:
+class NodeRecorder:
     """Keeps the figures of one life of a node, as its driver tells them."""
 
     node: Node
     messages: int = 0
     sent_bytes: int = 0
     waiting_s: float = 0.0
-    began_s: float = nan
-    model_of: str = ""
-    computed_s: list[tuple[float, float]] = field(default_factory=list)
-    scores: list[Scored] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    started_s: float = nan
+    model_from: str = ""
+    compute_spans_s: list[tuple[float, float]] = field(default_factory=list)
+    scores: list[ScorePoint] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
     _since_s: float = nan
 
-    def sent(self, size_bytes: int) -> None:
+    def record_sent(self, size_bytes: int) -> None:
         """One more message."""
         self.messages += 1
         self.sent_bytes += size_bytes
 
-    def computed(self, at_s: float) -> None:
+    def record_computed(self, at_s: float) -> None:
         """What it was to compute is done, and from now on it waits."""
-        self.computed_s.append((self._since_s, at_s))
+        self.compute_spans_s.append((self._since_s, at_s))
         self._since_s = at_s
 
-    def heard(self, at_s: float, emitted: list[commands.Any]) -> None:
+    def record_outputs(self, at_s: float, emitted: list[commands.AnyCommand]) -> None:
         """What it said."""
         for command in emitted:
             match command:
-                case commands.Began(model_of=model_of):
-                    self.began_s = self._since_s = at_s
-                    self.model_of = model_of
+                case commands.TrainingStarted(model_from=model_of):
+                    self.started_s = self._since_s = at_s
+                    self.model_from = model_of
                 case commands.Compute():
                     self.waiting_s += at_s - self._since_s
                     self._since_s = at_s
-            if line := told(command):
-                self.told.append(f"{at_s:.3f} s: {line}")
+            if line := describe_notice(command):
+                self.notices.append(f"{at_s:.3f} s: {line}")
 
     def report(self, at_s: float, outcome: str, why: str, samples: int) -> NodeReport:
         """All of it."""
         node = self.node
-        choices = node.lag.choices if isinstance(node, Rounds) else []
+        choices = node.lag.choices if isinstance(node, GradientNode) else []
         return NodeReport(
-            name=node.me.name,
+            name=node.identity.name,
             outcome=outcome,
-            why=why,
-            life=node.me.life,
+            reason=why,
+            incarnation=node.identity.incarnation,
             steps=node.steps,
             samples=samples,
-            updates=node.told_updates,
-            number=node.number,
+            updates=node.own_updates,
+            last_update=node.update_number,
             messages=self.messages,
             sent_bytes=self.sent_bytes,
             waiting_s=self.waiting_s,
-            began_s=_known(self.began_s),
+            started_s=_known(self.started_s),
             ended_s=at_s,
-            model_of=self.model_of,
-            lags=[each.lag for each in choices],
-            allowed=[each.allowed for each in choices],
-            computed_s=self.computed_s,
+            model_from=self.model_from,
+            chosen_lags=[each.lag for each in choices],
+            allowed_lags=[each.allowed for each in choices],
+            compute_spans_s=self.compute_spans_s,
             scores=self.scores,
-            told=self.told,
+            notices=self.notices,
         )
 
 
-def told(command: commands.Any) -> str:
+def describe_notice(command: commands.AnyCommand) -> str:
     """What of a command is to be told to whoever watches; empty if nothing."""
     match command:
-        case commands.Lost(name=name, alone=alone):
+        case commands.NeighbourLost(name=name, alone=alone):
             rest = "no neighbour is left, it goes on alone" if alone else "the rest goes on"
             return f"{name} is gone; {rest}"
-        case commands.Found(name=name, back=True):
+        case commands.NeighbourReady(name=name, returned=True):
             return f"{name} is back"
-        case commands.Met(name=name, level=level) if level:
+        case commands.NeighbourJoined(name=name, assumed_updates=level) if level:
             return f"{name} begins anew"
-        case commands.Began(model_of=model_of, done=done) if model_of:
+        case commands.TrainingStarted(model_from=model_of, updates_done=done) if model_of:
             return f"begins with the model of {model_of} after {done} updates"
-        case commands.Refused(sender=sender, why=why):
+        case commands.MessageRejected(sender=sender, reason=why):
             return f"{sender}: {why}"
     return ""
 
@@ -168,11 +168,11 @@ class PeerReport:
     @classmethod
     def of(cls, peers: Peers, nodes: list[NodeReport], *, simulated: bool) -> "PeerReport":
         """The report of nodes that have come to their ends."""
-        group = peers.group
+        group = peers.settings
         gone = [each.name for each in nodes if each.outcome != "done"]
         return cls(
             str(group.algorithm.__struct_config__.tag),
-            peers.shape,
+            peers.topology_name,
             group.task.model,
             group.task.data,
             group.compression,
@@ -182,15 +182,17 @@ class PeerReport:
         )
 
     @property
-    def began_s(self) -> float:
+    def started_s(self) -> float:
         """When the first node began to train."""
-        return min((node.computed_s[0][0] for node in self.nodes if node.computed_s), default=nan)
+        return min(
+            (node.compute_spans_s[0][0] for node in self.nodes if node.compute_spans_s), default=nan
+        )
 
     @property
     def seconds(self) -> float:
         """From then until the last node had done its steps."""
-        ends = [node.computed_s[-1][1] for node in self.nodes if node.computed_s]
-        return max(ends, default=nan) - self.began_s
+        ends = [node.compute_spans_s[-1][1] for node in self.nodes if node.compute_spans_s]
+        return max(ends, default=nan) - self.started_s
 
     @property
     def accuracy(self) -> float:
@@ -204,14 +206,14 @@ class PeerReport:
         """Whether every node came to its end."""
         return all(node.outcome == "done" for node in self.nodes)
 
-    def sum(self, name: str) -> float:
+    def total(self, name: str) -> float:
         """Of one figure over all nodes."""
         return float(sum(getattr(node, name) for node in self.nodes))
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; what is not known is null."""
         counts = ("steps", "samples", "updates", "messages", "sent_bytes")
-        total = {name: int(self.sum(name)) for name in counts}
+        total = {name: int(self.total(name)) for name in counts}
         head = {
             "algorithm": self.algorithm,
             "topology": self.topology,
@@ -222,7 +224,7 @@ class PeerReport:
             "seconds": _known(self.seconds),
             "accuracy": _known(self.accuracy),
             "parts": self.parts,
-            "total": {**total, "waiting_s": self.sum("waiting_s")},
+            "total": {**total, "waiting_s": self.total("waiting_s")},
         }
         nodes = msgspec.to_builtins(self.nodes)
         for node, plain in zip(self.nodes, nodes, strict=True):

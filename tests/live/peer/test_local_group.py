@@ -23,12 +23,12 @@ from melisma import axon
 from melisma.errors import MelismaError, SettingError
 from melisma.fleet.task import Task
 from melisma.live import processes
-from melisma.live.peer.local_group import Progress, Watch, run_peers
-from melisma.live.peer.messenger import Heard, Nobody, Post
-from melisma.live.peer.peer_process import PeerSetting, run_node
+from melisma.live.peer.local_group import PeerObserver, Progress, run_peers
+from melisma.live.peer.messenger import MessageReceived, Messenger, NeighbourUnreachable
+from melisma.live.peer.node_process import NodeConfig, run_node
 from melisma.peer import messages
-from melisma.peer.group import Group, Peers
-from melisma.peer.settings import Aet, Algorithm, Local
+from melisma.peer.algorithms import AetSgd, Algorithm, LocalSgd
+from melisma.peer.group import Peers, PeerSettings
 from melisma.peer.topology import topology_for
 from melisma.runs.peer_report import NodeReport, PeerReport
 from melisma.simulation.peers.peer_simulation import simulate_peers
@@ -57,7 +57,7 @@ class Net(nn.Sequential):
 """
 TASK = Task(name="blobs", model="net:Net", data="tiny_task:blobs", deadline_s=1.0, batch=16)
 SLOW = replace(TASK, model_args={"pause_s": 0.002})
-ROUNDS = Local(eta=0.1, steps=20)
+ROUNDS = LocalSgd(learning_rate=0.1, steps=20)
 PATIENCE_S = 2.0
 
 
@@ -75,14 +75,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(said: Algorithm, shape: str, nodes: int, iterations: int, **more: Any) -> PeerReport:
     patience_s, task = more.pop("patience_s", 10.0), more.pop("task", TASK)
-    group = Group(task, said, iterations, patience_s=patience_s)
+    group = PeerSettings(task, said, iterations, patience_s=patience_s)
     return run_peers(Peers(group, topology_for(shape, nodes, 1), shape), folder="run", **more)
 
 
 def children() -> list[psutil.Process]:
     """Nodes, in the order in which they were started."""
     found = psutil.Process().children()
-    nodes = [each for each in found if "melisma.live.peer.peer_process" in " ".join(each.cmdline())]
+    nodes = [each for each in found if "melisma.live.peer.node_process" in " ".join(each.cmdline())]
     return sorted(nodes, key=lambda each: each.pid)
 
 
@@ -92,9 +92,15 @@ def children() -> list[psutil.Process]:
 def test_a_run_of_processes_ends_with_models_reports_and_a_picture(place: Path) -> None:
     seen: list[Progress] = []
     report = run(
-        Aet(eta=0.1), "ring", 3, 300, every=100, tls=True, watch=Watch(progress=seen.append)
+        AetSgd(learning_rate=0.1),
+        "ring",
+        3,
+        300,
+        score_every=100,
+        tls=True,
+        observer=PeerObserver(progress=seen.append),
     )
-    assert report.succeeded, [node.why for node in report.nodes]
+    assert report.succeeded, [node.reason for node in report.nodes]
     assert report.accuracy > 0.9
     assert report.parts == [["n0", "n1", "n2"]]
     for node in report.nodes:
@@ -104,7 +110,7 @@ def test_a_run_of_processes_ends_with_models_reports_and_a_picture(place: Path) 
         assert 16 * 4 * 114 < node.sent_bytes < 32 * 4 * 114
         assert node.samples == 300 * 16 - 8 * (300 // 13)
         assert len(node.scores) > 1
-        assert node.began_s is not None
+        assert node.started_s is not None
     models = sorted(path.name for path in (place / "run" / "models").iterdir())
     assert models == ["n0.safetensors", "n1.safetensors", "n2.safetensors"]
     model = load_file(place / "run" / "models" / "n0.safetensors")
@@ -118,7 +124,9 @@ def test_a_run_of_processes_ends_with_models_reports_and_a_picture(place: Path) 
 
 def test_one_live_node_is_the_simulated_one_bit_for_bit(place: Path) -> None:
     """Which is plain SGD."""
-    alone = Peers(Group(TASK, Aet(eta=0.1), 300), topology_for("ring", 1, 1), "ring")
+    alone = Peers(
+        PeerSettings(TASK, AetSgd(learning_rate=0.1), 300), topology_for("ring", 1, 1), "ring"
+    )
     live = run_peers(alone, folder="live")
     simulated = simulate_peers(alone, folder="simulated")
     assert live.succeeded
@@ -138,11 +146,19 @@ def test_when_a_node_is_killed_the_rest_goes_on_to_the_end() -> None:
             killed.append(victim.pid)
             victim.kill()
 
-    watch = Watch(tell=told.append, progress=look)
-    report = run(Local(eta=0.05, steps=20), "line", 3, 1000, patience_s=1.0, watch=watch, task=SLOW)
+    watch = PeerObserver(log=told.append, progress=look)
+    report = run(
+        LocalSgd(learning_rate=0.05, steps=20),
+        "line",
+        3,
+        1000,
+        patience_s=1.0,
+        observer=watch,
+        task=SLOW,
+    )
     assert killed
     assert [node.outcome for node in report.nodes] == ["done", "gone", "done"]
-    assert "its process ended with -9" in report.nodes[1].why
+    assert "its process ended with -9" in report.nodes[1].reason
     assert report.parts == [["n0"], ["n2"]]
     assert not report.succeeded
     assert "the topology falls into 2 parts: n0; n2" in told
@@ -150,20 +166,20 @@ def test_when_a_node_is_killed_the_rest_goes_on_to_the_end() -> None:
         node = report.nodes[place]
         assert node.steps == 1000
         assert any(
-            "n1 is gone; no neighbour is left, it goes on alone" in line for line in node.told
+            "n1 is gone; no neighbour is left, it goes on alone" in line for line in node.notices
         )
         assert node.accuracy is not None
         assert node.accuracy > 0.9
 
 
 def test_no_node_outlives_its_parent(place: Path) -> None:
-    setting = PeerSetting(
+    setting = NodeConfig(
         name="n0",
-        group=Group(TASK, ROUNDS, 10**9, patience_s=60.0),
-        path=(str(place),),
-        out=str(place),
+        settings=PeerSettings(TASK, ROUNDS, 10**9, patience_s=60.0),
+        module_folders=(str(place),),
+        folder=str(place),
     )
-    process = processes._start("melisma.live.peer.peer_process", setting, place / "n0.log")
+    process = processes._start("melisma.live.peer.node_process", setting, place / "n0.log")
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(30) == 1
@@ -187,20 +203,22 @@ class Party:
         self._stops: list[threading.Event] = []
         self._ports: dict[str, int] = {}
 
-    def setting(self, name: str, *neighbours: str, **said: Any) -> PeerSetting:
+    def setting(self, name: str, *neighbours: str, **said: Any) -> NodeConfig:
         host, port = "http://127.0.0.1", self.port(name)
         addresses = {each: f"{host}:{self.port(each)}" for each in neighbours}
         if {"board", "discover"} & said.keys():
             addresses, port = {}, 0
-        group = Group(TASK, ROUNDS, 200, patience_s=PATIENCE_S)
-        alike = {key: said.pop(key) for key in said.keys() & Group.__dataclass_fields__.keys()}
+        group = PeerSettings(TASK, ROUNDS, 200, patience_s=PATIENCE_S)
+        alike = {
+            key: said.pop(key) for key in said.keys() & PeerSettings.__dataclass_fields__.keys()
+        }
         asked: dict[str, Any] = {
-            "group": dataclasses.replace(group, **alike),
+            "settings": dataclasses.replace(group, **alike),
             "neighbours": neighbours,
             "addresses": addresses,
             "port": port,
         }
-        return PeerSetting(name=name, **(asked | said))
+        return NodeConfig(name=name, **(asked | said))
 
     def port(self, name: str) -> int:
         """One that is free, the same for one name every time."""
@@ -209,7 +227,7 @@ class Party:
                 self._ports[name] = found.getsockname()[1]
         return self._ports[name]
 
-    def start(self, setting: PeerSetting) -> int:
+    def start(self, setting: NodeConfig) -> int:
         """The number of the node."""
         number, stop = len(self._threads), threading.Event()
 
@@ -270,8 +288,8 @@ def party(place: Path) -> Iterator[Party]:
 
 def test_nodes_find_each_other_by_addresses(party: Party, place: Path) -> None:
     numbers = [
-        party.start(party.setting("a", "b", part=0, parts=2, out=str(place))),
-        party.start(party.setting("b", "a", part=1, parts=2, out=str(place))),
+        party.start(party.setting("a", "b", part=0, parts=2, folder=str(place))),
+        party.start(party.setting("b", "a", part=1, parts=2, folder=str(place))),
     ]
     for number in numbers:
         report = party.report(number)
@@ -307,11 +325,11 @@ def test_nodes_find_each_other_by_a_notice_board_and_give_up_whom_nobody_knows(
         other = party.start(party.setting("b", "a", **said))
         reports = [party.report(number) for number in (one, other)]
     assert [report.outcome for report in reports] == ["done", "done"]
-    assert any("ghost is gone; the rest goes on" in line for line in reports[0].told)
-    assert (reports[0].began_s or 0.0) >= PATIENCE_S
+    assert any("ghost is gone; the rest goes on" in line for line in reports[0].notices)
+    assert (reports[0].started_s or 0.0) >= PATIENCE_S
     assert "a: ghost is gone; the rest goes on" in party.told
     # The other one waited for a, which is there, and lost nobody.
-    assert reports[1].told == []
+    assert reports[1].notices == []
 
 
 def test_nodes_find_each_other_by_discovery(party: Party) -> None:
@@ -339,7 +357,7 @@ def test_of_two_nodes_with_one_name_the_second_is_refused(party: Party) -> None:
     second = party.start(replace(party.setting("b", "a", task=SLOW), port=0))
     report = party.report(second)
     assert report.outcome == "failed"
-    assert report.why == f"a refuses: b is the name of the node at {taken} already"
+    assert report.reason == f"a refuses: b is the name of the node at {taken} already"
     for number in (one, other):
         assert (party.report(number).outcome, party.report(number).steps) == ("done", 500)
 
@@ -355,7 +373,7 @@ def test_nor_by_a_notice_board(party: Party) -> None:
             time.sleep(0.05)
         found = party.report(party.start(party.setting("a", "b", board=address)))
         assert found.outcome == "failed"
-        assert "a is the name of the node at" in found.why
+        assert "a is the name of the node at" in found.reason
         assert [party.stop(each).outcome for each in both] == ["cancelled"] * 2
 
 
@@ -375,8 +393,8 @@ def test_different_models_at_two_ends_are_named_and_the_others_go_on(party: Part
     assert (a.outcome, b.outcome, c.outcome) == ("done", "done", "failed")
     assert (a.steps, b.steps) == (200, 200)
     here, there = "net:Net of 114 parameters", "net:Net of 226 parameters"
-    assert all(model in c.why for model in (here, there))
-    assert any(f"model here is {here}, there {there}" in line for line in a.told + b.told)
+    assert all(model in c.reason for model in (here, there))
+    assert any(f"model here is {here}, there {there}" in line for line in a.notices + b.notices)
 
 
 def test_a_wrong_token_is_refused_clearly_and_the_others_go_on(party: Party) -> None:
@@ -387,28 +405,32 @@ def test_a_wrong_token_is_refused_clearly_and_the_others_go_on(party: Party) -> 
     ]
     a, b, c = (party.report(number) for number in numbers)
     assert (a.outcome, b.outcome, c.outcome) == ("done", "done", "failed")
-    assert c.why.startswith("a refuses: ")
-    assert "token" in c.why
-    assert any("c" in line.partition(" s: ")[2] for line in a.told)
+    assert c.reason.startswith("a refuses: ")
+    assert "token" in c.reason
+    assert any("c" in line.partition(" s: ")[2] for line in a.notices)
 
 
 def test_who_comes_back_catches_up_from_a_neighbour(party: Party) -> None:
-    said = {"iterations": 400, "algorithm": Local(eta=0.05, steps=20, lag=0), "task": SLOW}
+    said = {
+        "iterations": 400,
+        "algorithm": LocalSgd(learning_rate=0.05, steps=20, max_lag=0),
+        "task": SLOW,
+    }
     one = party.start(party.setting("a", "b", **said))
     first = party.start(party.setting("b", "a", **said))
     party.wait_for("b", 5)
     before = party.stop(first)
-    assert (before.outcome, before.why) == ("cancelled", "interrupted")
+    assert (before.outcome, before.reason) == ("cancelled", "interrupted")
     again = party.report(party.start(party.setting("b", "a", **said)))
-    assert (again.outcome, again.model_of, again.steps) == ("done", "a", 400)
+    assert (again.outcome, again.model_from, again.steps) == ("done", "a", 400)
     assert again.samples <= (400 - 5 * 20) * 16
-    assert again.life > before.life
+    assert again.incarnation > before.incarnation
     assert party.report(one).outcome == "done"
-    assert party.report(one).number == again.number == 20
+    assert party.report(one).last_update == again.last_update == 20
 
 
 def test_a_part_that_is_not_there_is_refused() -> None:
-    setting = PeerSetting(name="a", group=Group(TASK, ROUNDS, 1), part=2, parts=2)
+    setting = NodeConfig(name="a", settings=PeerSettings(TASK, ROUNDS, 1), part=2, parts=2)
     with pytest.raises(SettingError, match="part 2 of 2; expected 0 to 1"):
         run_node(setting)
 
@@ -420,28 +442,31 @@ def test_what_waits_for_one_that_is_gone_is_not_tried_one_by_one() -> None:
     """Each would take as long as patience lasts."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         nobody = f"http://127.0.0.1:{found.getsockname()[1]}"
-    post = Post("a", "1", None, 0.3, {"b": nobody})
+    post = Messenger("a", "1", None, 0.3, {"b": nobody})
     for _ in range(100):
-        post.send("b", messages.Alive(sender="a", life="1"))
+        post.send("b", messages.Heartbeat(sender="a", incarnation="1"))
     began = time.monotonic()
-    post.delivered(threading.Event(), 1.0)
+    post.flush(threading.Event(), 1.0)
     assert time.monotonic() - began < 10
-    news = post.news.get_nowait()
-    assert isinstance(news, Nobody)
+    news = post.events.get_nowait()
+    assert isinstance(news, NeighbourUnreachable)
     assert news.name == "b"
     assert news.why
-    assert post.sent == 0
+    assert post.sent_messages == 0
 
 
 def test_a_message_that_is_none_is_refused_and_so_is_ones_own_name() -> None:
-    post = Post("a", "1", None, 0.3, {}, address="http://here:1")
-    assert post.hear(b"\xff", "http://there:1").startswith("no message of a node: ")
-    content = b"\x83\xa4says\xa5Alive\xa6sender\xa1a\xa4life\xa12"
+    post = Messenger("a", "1", None, 0.3, {}, address="http://here:1")
+    assert post.deliver(b"\xff", "http://there:1").startswith("no message of a node: ")
+    content = b"\x83\xa4type\xa9Heartbeat\xa6sender\xa1a\xabincarnation\xa12"
     assert (
-        post.hear(content, "http://there:1") == "a is the name of the node at http://here:1 already"
+        post.deliver(content, "http://there:1")
+        == "a is the name of the node at http://here:1 already"
     )
     with pytest.raises(Empty):
-        post.news.get_nowait()
-    assert post.hear(content.replace(b"\xa1a\xa4", b"\xa1b\xa4"), "http://there:1") == ""
-    assert post.news.get_nowait() == Heard(messages.Alive(sender="b", life="2"))
-    assert post.place_of("b") is None
+        post.events.get_nowait()
+    assert post.deliver(content.replace(b"\xa1a\xab", b"\xa1b\xab"), "http://there:1") == ""
+    assert post.events.get_nowait() == MessageReceived(
+        messages.Heartbeat(sender="b", incarnation="2")
+    )
+    assert post.address_of("b") is None

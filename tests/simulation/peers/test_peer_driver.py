@@ -19,20 +19,20 @@ from melisma.learning.pytorch.models import shaped
 from melisma.learning.pytorch.torch_trainer import TorchTrainer, batches
 from melisma.learning.steps import NoSteps, Steps
 from melisma.peer import commands
-from melisma.peer.group import Group, Peers, part, parts_of
-from melisma.peer.node import Commands, Node
-from melisma.peer.public import Public
-from melisma.peer.settings import Aet, Algorithm, Event, Gossip, Local
+from melisma.peer.algorithms import AetSgd, Algorithm, EventTriggeredSgd, GossipSgd, LocalSgd
+from melisma.peer.difference_node import DifferenceNode
+from melisma.peer.group import Peers, PeerSettings, partition_samples, take_samples
+from melisma.peer.node import Node, Outputs
 from melisma.peer.topology import Topology, line, topology_for
 from melisma.runs.peer_report import PeerReport
 from melisma.simulation.faults import format_faults, parse_faults, random_faults
 from melisma.simulation.invariants import InvariantError
 from melisma.simulation.peers.delays import Delays
-from melisma.simulation.peers.peer_driver import PeerDriver, PeerScene
-from melisma.simulation.peers.peer_invariants import PeerBooks
+from melisma.simulation.peers.peer_driver import PeerDriver, PeerScenario
+from melisma.simulation.peers.peer_invariants import PeerInvariants
 from melisma.simulation.peers.peer_simulation import (
     PeerOptions,
-    peer_scene,
+    peer_scenario,
     simulate_peers,
 )
 from tests.peer.exchange import Exchange, booked, peers
@@ -56,10 +56,10 @@ KINDS = {
     "heavy tail": HEAVY,
 }
 ALGORITHMS: dict[str, Algorithm] = {
-    "aet": Aet(eta=0.3),
-    "local": Local(eta=0.3, steps=20),
-    "event": Event(eta=0.3, pull=0.1),
-    "gossip": Gossip(eta=0.3, steps=5),
+    "aet": AetSgd(learning_rate=0.3),
+    "local": LocalSgd(learning_rate=0.3, steps=20),
+    "event": EventTriggeredSgd(learning_rate=0.3, coupling=0.1),
+    "gossip": GossipSgd(learning_rate=0.3, steps=5),
 }
 
 
@@ -69,12 +69,14 @@ ALGORITHMS: dict[str, Algorithm] = {
 @pytest.mark.parametrize(
     "said",
     [
-        Aet(eta=0.1, beta=0.0, gain=1.05),
-        Local(eta=0.1, beta=0.0, gain=1.05, steps=70),
-        Gossip(eta=0.1, beta=0.05, steps=7),
+        AetSgd(learning_rate=0.1, decay=0.0, gain=1.05),
+        LocalSgd(learning_rate=0.1, decay=0.0, gain=1.05, steps=70),
+        GossipSgd(learning_rate=0.1, decay=0.05, steps=7),
     ],
 )
-def test_one_node_is_plain_sgd_bit_for_bit(said: Aet | Local | Gossip, tmp_path: Path) -> None:
+def test_one_node_is_plain_sgd_bit_for_bit(
+    said: AetSgd | LocalSgd | GossipSgd, tmp_path: Path
+) -> None:
     alone = peers(said, "ring", 1, 300, task=BLOBS)
     report = simulate_peers(alone, folder=tmp_path / "run")
     (node,) = report.nodes
@@ -87,19 +89,19 @@ def test_one_node_is_plain_sgd_bit_for_bit(said: Aet | Local | Gossip, tmp_path:
     assert report.accuracy > 0.9
 
 
-def sgd(said: Aet | Local | Gossip, steps: int) -> dict[str, Any]:
+def sgd(said: AetSgd | LocalSgd | GossipSgd, steps: int) -> dict[str, Any]:
     """By `torch.optim.SGD`, on the same batches, with the step sizes that are to be."""
     material = gathered(BLOBS)
     trainer = TorchTrainer(BLOBS)
-    order = parts_of(BLOBS, material.data.train.labels, 1)[0]
-    x, y = trainer.tensors(part(material.data.train, order))
+    order = partition_samples(BLOBS, material.data.train.labels, 1)[0]
+    x, y = trainer.tensors(take_samples(material.data.train, order))
     optimizer = torch.optim.SGD(trainer.model.parameters(), lr=1.0)
     turns = batches(len(y), 99, BLOBS.batch, generator(BLOBS.seed, "peer", 1, 0))
     number, left = 0, 0
     for step in range(steps):
         if not left:
-            number, left = number + 1, 10 * (number + 1) if isinstance(said, Aet) else said.steps
-            optimizer.param_groups[0]["lr"] = said.eta / (1 + said.beta * step**0.5)
+            number, left = number + 1, 10 * (number + 1) if isinstance(said, AetSgd) else said.steps
+            optimizer.param_groups[0]["lr"] = said.learning_rate / (1 + said.decay * step**0.5)
         left, batch = left - 1, next(turns)
         optimizer.zero_grad()
         trainer.loss(trainer.model(shaped(x[batch])), y[batch]).backward()
@@ -114,13 +116,13 @@ def sgd(said: Aet | Local | Gossip, steps: int) -> dict[str, Any]:
 @pytest.mark.parametrize("compression", ["none", "q8"])
 def test_every_algorithm_trains_good_models_at_all_nodes(name: str, compression: str) -> None:
     asked = peers(ALGORITHMS[name], nodes=3, iterations=200, task=BLOBS, compression=compression)
-    report = simulate_peers(asked, PeerOptions(every=100))
+    report = simulate_peers(asked, PeerOptions(score_every=100))
     assert report.succeeded
     for node in report.nodes:
         assert node.accuracy is not None
         # Who tells little at few of its steps learns less of the others in so few.
         assert node.accuracy > (0.8 if name == "event" else 0.9)
-        assert node.model_of == ""
+        assert node.model_from == ""
         assert node.samples > 200 * 15
         assert [score.steps for score in node.scores][-1] == 200
         assert len(node.scores) > 1
@@ -129,8 +131,10 @@ def test_every_algorithm_trains_good_models_at_all_nodes(name: str, compression:
 
 def test_the_same_seed_gives_the_same_report_byte_for_byte() -> None:
     def told(**said: Any) -> bytes:
-        asked = peers(Aet(eta=0.1, lag="auto"), iterations=200, task=BLOBS, patience_s=0.05)
-        options = PeerOptions(delays=HEAVY, faults=said.pop("faults", 7), every=50)
+        asked = peers(
+            AetSgd(learning_rate=0.1, max_lag="auto"), iterations=200, task=BLOBS, patience_s=0.05
+        )
+        options = PeerOptions(delays=HEAVY, faults=said.pop("faults", 7), score_every=50)
         return msgspec.json.encode(simulate_peers(asked, options).as_dict())
 
     assert told() == told()
@@ -146,7 +150,10 @@ def test_timing_tells_the_same_times_as_training(name: str) -> None:
         asked = peers(ALGORITHMS[name], nodes=3, iterations=100, task=BLOBS)
         report = simulate_peers(asked, PeerOptions(work=work))
         found.append(
-            [(node.steps, node.updates, node.messages, node.computed_s) for node in report.nodes]
+            [
+                (node.steps, node.updates, node.messages, node.compute_spans_s)
+                for node in report.nodes
+            ]
         )
     if name == "event":
         assert [node[0] for node in found[0]] == [node[0] for node in found[1]]
@@ -155,7 +162,7 @@ def test_timing_tells_the_same_times_as_training(name: str) -> None:
 
 
 def test_a_report_is_json_with_no_number_that_is_none() -> None:
-    plain = simulate_peers(peers(Aet()), TIMING).as_dict()
+    plain = simulate_peers(peers(AetSgd()), TIMING).as_dict()
     again = json.loads(json.dumps(plain, allow_nan=False))
     assert again["nodes"][0]["accuracy"] is None
     assert again["accuracy"] is None
@@ -172,8 +179,8 @@ def test_over_all_delays_and_losses_every_update_counts_exactly_once(seed: int) 
     rng = np.random.default_rng(seed)
     shape, nodes = str(rng.choice(["ring", "line", "star", "complete"])), int(rng.integers(2, 6))
     said: list[Algorithm] = [
-        Aet(eta=0.5, beta=0.0, gain=1.0, lag=int(rng.integers(4))),
-        Local(eta=0.5, beta=0.0, gain=1.0, steps=9),
+        AetSgd(learning_rate=0.5, decay=0.0, gain=1.0, max_lag=int(rng.integers(4))),
+        LocalSgd(learning_rate=0.5, decay=0.0, gain=1.0, steps=9),
     ]
     some = random_faults(rng, nodes, 0.3, most=30)
     harmless = tuple(each for each in some if each.kind not in ("crash", "vanish", "corrupt"))
@@ -188,7 +195,9 @@ def test_over_all_delays_and_losses_every_update_counts_exactly_once(seed: int) 
 
 
 @pytest.mark.parametrize("compression", ["none", "q8", "q4", "topk:0.1"])
-@pytest.mark.parametrize("said", [Gossip(eta=0.1), Event(eta=0.1, threshold=2.0)])
+@pytest.mark.parametrize(
+    "said", [GossipSgd(learning_rate=0.1), EventTriggeredSgd(learning_rate=0.1, threshold=2.0)]
+)
 @pytest.mark.parametrize("seed", range(3))
 def test_both_ends_have_the_same_copy_of_a_model_bit_for_bit(
     compression: str, said: Algorithm, seed: int
@@ -201,11 +210,11 @@ def test_both_ends_have_the_same_copy_of_a_model_bit_for_bit(
     for one, other in exchange.peers.topology.edges:
         for here, there in ((one, other), (other, one)):
             sender = exchange.nodes[there]
-            assert isinstance(sender, Public)
-            assert sender.number > 2
-            estimate = exchange.nodes[here].neighbours[there].estimate
+            assert isinstance(sender, DifferenceNode)
+            assert sender.update_number > 2
+            estimate = exchange.nodes[here].neighbours[there].model
             assert estimate is not None
-            assert estimate.tobytes() == sender.own.tobytes()
+            assert estimate.tobytes() == sender.own_public.tobytes()
             assert exchange.nodes[here].neighbours[there].pending == {}
 
 
@@ -215,7 +224,7 @@ def test_gossip_leaves_the_mean_of_all_models_where_gradients_led_it(
     shape: str, compression: str
 ) -> None:
     """And models agree at last, when there are no more gradients."""
-    said = Gossip(eta=0.5, beta=0.0, gamma=1.0 if compression == "none" else 0.5)
+    said = GossipSgd(learning_rate=0.5, decay=0.0, mixing=1.0 if compression == "none" else 0.5)
     exchange = Exchange(said, shape, 5, iterations=90, compression=compression, quiet_after=5)
     exchange.run()
     models = np.array([steps.vector for steps in exchange.steps.values()], np.float64)
@@ -230,20 +239,20 @@ def test_gossip_leaves_the_mean_of_all_models_where_gradients_led_it(
 
 @pytest.mark.parametrize("shape", ["ring", "star", "complete", "line"])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("said", [Aet(lag=0), Gossip(steps=20)])
+@pytest.mark.parametrize("said", [AetSgd(max_lag=0), GossipSgd(steps=20)])
 def test_without_lag_neighbours_are_in_lock_step(shape: str, kind: str, said: Algorithm) -> None:
     asked = peers(said, shape)
     reached = dict.fromkeys(asked.topology.names, 0)
 
-    def look(name: str, at_s: float, node: Node, emitted: Commands) -> None:
-        books.hear(name, at_s, node, emitted)
-        reached[name] = node.number
+    def look(name: str, at_s: float, node: Node, emitted: Outputs) -> None:
+        books.observe(name, at_s, node, emitted)
+        reached[name] = node.update_number
         assert all(abs(reached[a] - reached[b]) <= 1 for a, b in asked.topology.edges)
 
-    books = PeerBooks()
-    scene = peer_scene(asked, replace(TIMING, delays=KINDS[kind]))
-    books.ended(PeerDriver(scene, look).run())
-    assert books.farthest == 0
+    books = PeerInvariants()
+    scene = peer_scenario(asked, replace(TIMING, delays=KINDS[kind]))
+    books.check_end(PeerDriver(scene, look).run())
+    assert books.largest_lag == 0
     assert min(reached.values()) == max(reached.values()) > 10
 
 
@@ -252,11 +261,11 @@ def test_without_lag_neighbours_are_in_lock_step(shape: str, kind: str, said: Al
 def test_a_larger_lag_is_never_slower(kind: str, seed: int, shape: str) -> None:
     seconds, farthest = [], []
     for lag in range(5):
-        asked = peers(Aet(lag=lag), shape, iterations=800)
+        asked = peers(AetSgd(max_lag=lag), shape, iterations=800)
         delays = msgspec.structs.replace(KINDS[kind], seed=seed)
-        nodes, books = booked(peer_scene(asked, replace(TIMING, delays=delays)))
+        nodes, books = booked(peer_scenario(asked, replace(TIMING, delays=delays)))
         seconds.append(PeerReport.of(asked, nodes, simulated=True).seconds)
-        farthest.append(books.farthest)
+        farthest.append(books.largest_lag)
     assert all(later <= before for before, later in pairwise(seconds)), seconds
     assert all(far <= lag for lag, far in enumerate(farthest))
     if kind != "node":
@@ -269,30 +278,32 @@ def test_a_larger_lag_is_never_slower(kind: str, seed: int, shape: str) -> None:
 
 
 def test_the_lag_that_is_chosen_is_in_the_report_and_within_the_bound() -> None:
-    asked = peers(Aet(lag="auto"), nodes=3, iterations=60_000)
+    asked = peers(AetSgd(max_lag="auto"), nodes=3, iterations=60_000)
     for node in simulate_peers(asked, TIMING).nodes:
-        assert node.updates == len(node.allowed) == len(node.lags) == 110
-        assert node.allowed[-1] == 7
-        assert all(lag <= most for lag, most in zip(node.lags, node.allowed, strict=True))
-    said = simulate_peers(peers(Aet(lag=3)), TIMING)
-    assert said.nodes[0].lags == []
+        assert node.updates == len(node.allowed_lags) == len(node.chosen_lags) == 110
+        assert node.allowed_lags[-1] == 7
+        assert all(
+            lag <= most for lag, most in zip(node.chosen_lags, node.allowed_lags, strict=True)
+        )
+    said = simulate_peers(peers(AetSgd(max_lag=3)), TIMING)
+    assert said.nodes[0].chosen_lags == []
 
 
 def test_slower_messages_have_a_larger_lag_chosen() -> None:
     found = []
     for message_s in (1e-4, 2e-2, 8e-2):
         delays = Delays(step_s=(5e-4, 5e-4), message_s=(message_s, message_s))
-        asked = peers(Local(lag="auto", steps=20), nodes=3, iterations=600)
-        nodes, books = booked(peer_scene(asked, replace(TIMING, delays=delays)))
-        found.append(nodes[0].lags[-1])
-        assert books.farthest <= max(nodes[0].lags)
+        asked = peers(LocalSgd(max_lag="auto", steps=20), nodes=3, iterations=600)
+        nodes, books = booked(peer_scenario(asked, replace(TIMING, delays=delays)))
+        found.append(nodes[0].chosen_lags[-1])
+        assert books.largest_lag <= max(nodes[0].chosen_lags)
     # Rounds take 10 ms: what is late by 20 needs 2, what is late by 80 needs 8.
     assert found == [1, 2, 8]
 
 
 def test_a_chosen_lag_is_nearly_as_quick_as_the_best_one() -> None:
     def seconds(lag: Any) -> float:
-        asked = peers(Local(lag=lag, steps=20), nodes=5, iterations=2000)
+        asked = peers(LocalSgd(max_lag=lag, steps=20), nodes=5, iterations=2000)
         delays = Delays(message_s=(2e-2, 4e-2))
         options = replace(TIMING, delays=delays)
         return simulate_peers(asked, options).seconds
@@ -306,7 +317,7 @@ def test_a_chosen_lag_is_nearly_as_quick_as_the_best_one() -> None:
 def faulty(said: Algorithm, faults: str, **more: Any) -> PeerReport:
     comes_s = more.pop("comes_s", {})
     asked = peers(said, **({"patience_s": 0.05, "iterations": 1000} | more))
-    return simulate_peers(asked, replace(TIMING, faults=faults, comes_s=comes_s))
+    return simulate_peers(asked, replace(TIMING, faults=faults, joins_s=comes_s))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -314,11 +325,11 @@ def test_who_leaves_is_missed_and_the_rest_goes_on(name: str) -> None:
     report = faulty(ALGORITHMS[name], "crash 2 at 0.1")
     outcomes = [node.outcome for node in report.nodes]
     assert outcomes == ["done", "done", "gone", "done", "done"]
-    assert report.nodes[2].why == "it crashed"
+    assert report.nodes[2].reason == "it crashed"
     assert report.nodes[2].steps < 1000
     for near in (1, 3):
-        assert any("n2 is gone; the rest goes on" in line for line in report.nodes[near].told)
-    assert not any("gone" in line for place in (0, 4) for line in report.nodes[place].told)
+        assert any("n2 is gone; the rest goes on" in line for line in report.nodes[near].notices)
+    assert not any("gone" in line for place in (0, 4) for line in report.nodes[place].notices)
     assert [node.steps for node in report.nodes if node.outcome == "done"] == [1000] * 4
     # A ring without one is a line, still in one piece.
     assert report.parts == [["n0", "n1", "n3", "n4"]]
@@ -326,12 +337,12 @@ def test_who_leaves_is_missed_and_the_rest_goes_on(name: str) -> None:
 
 
 def test_a_topology_that_falls_apart_is_said() -> None:
-    report = faulty(Aet(), "crash 2 at 0.1", shape="line")
+    report = faulty(AetSgd(), "crash 2 at 0.1", shape="line")
     assert report.parts == [["n0", "n1"], ["n3", "n4"]]
-    star = faulty(Aet(), "vanish 0 at 0.1", shape="star", nodes=4)
+    star = faulty(AetSgd(), "vanish 0 at 0.1", shape="star", nodes=4)
     assert star.parts == [["n1"], ["n2"], ["n3"]]
     for node in star.nodes[1:]:
-        assert any("no neighbour is left, it goes on alone" in line for line in node.told)
+        assert any("no neighbour is left, it goes on alone" in line for line in node.notices)
         assert (node.outcome, node.steps) == ("done", 1000)
 
 
@@ -348,92 +359,92 @@ def test_who_comes_back_catches_up_from_a_neighbour(name: str) -> None:
     reports = exchange.run()
     back = reports[1]
     assert [each.outcome for each in reports] == ["done"] * 4
-    assert back.life == "000002"
-    assert back.model_of in ("n0", "n2")
-    assert (back.began_s or 0.0) > 0.25
+    assert back.incarnation == "000002"
+    assert back.model_from in ("n0", "n2")
+    assert (back.started_s or 0.0) > 0.25
     # It did not begin from the start.
     assert 0 < exchange.steps["n1"].visits < 500
     assert back.steps == 600
-    assert any(f"begins with the model of {back.model_of} after" in line for line in back.told)
+    assert any(f"begins with the model of {back.model_from} after" in line for line in back.notices)
     if name != "event":
-        assert {each.number for each in reports} == {reports[0].number}
+        assert {each.last_update for each in reports} == {reports[0].last_update}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_who_joins_late_begins_where_the_others_are(name: str) -> None:
     exchange = Exchange(ALGORITHMS[name], "line", 3, iterations=600, patience_s=0.05)
-    scene = PeerScene(exchange.peers.topology, exchange.made, comes_s={"n2": 0.2})
+    scene = PeerScenario(exchange.peers.topology, exchange.made, joins_s={"n2": 0.2})
     reports, _ = booked(scene)
     late = reports[2]
-    assert (late.life, late.model_of, late.outcome) == ("000001", "n1", "done")
-    assert 0.2 < (late.began_s or 0.0) < 0.26
+    assert (late.incarnation, late.model_from, late.outcome) == ("000001", "n1", "done")
+    assert 0.2 < (late.started_s or 0.0) < 0.26
     assert exchange.steps["n2"].visits < 550
     assert late.steps == 600
     # n1 did not wait for it longer than its patience was.
-    assert (reports[1].began_s or 0.0) < 0.06
+    assert (reports[1].started_s or 0.0) < 0.06
 
 
 def test_the_model_that_is_taken_over_is_the_neighbours_and_its_round_continues() -> None:
     seen: dict[str, Any] = {}
     exchange = Exchange(
-        Aet(eta=0.5, beta=0.0, gain=1.0), "line", 2, iterations=600, patience_s=0.05
+        AetSgd(learning_rate=0.5, decay=0.0, gain=1.0), "line", 2, iterations=600, patience_s=0.05
     )
 
-    def look(name: str, at_s: float, node: Node, emitted: Commands) -> None:
+    def look(name: str, at_s: float, node: Node, emitted: Outputs) -> None:
         for command in emitted:
             if isinstance(command, commands.Send) and (
-                begun := getattr(command.message, "begun", None)
+                begun := getattr(command.message, "training", None)
             ):
                 assert begun is True
                 seen["offer"] = command.message
-            if isinstance(command, commands.Began) and command.model_of:
+            if isinstance(command, commands.TrainingStarted) and command.model_from:
                 seen["began"] = command
                 seen["model"] = node.model.vector.copy()
                 seen["next"] = node.computing
 
     faults = parse_faults("crash 0 at 0.1 for 0.02", 2)
-    PeerDriver(PeerScene(exchange.peers.topology, exchange.made, faults=faults), look).run()
+    PeerDriver(PeerScenario(exchange.peers.topology, exchange.made, faults=faults), look).run()
     offer = seen["offer"]
-    assert seen["began"].done == offer.done > 2
-    assert seen["model"].tobytes() == offer.content
-    assert seen["next"].number == offer.done + 1
-    assert seen["next"].steps == 10 * (offer.done + 1)
+    assert seen["began"].updates_done == offer.updates_done > 2
+    assert seen["model"].tobytes() == offer.model
+    assert seen["next"].number == offer.updates_done + 1
+    assert seen["next"].steps == 10 * (offer.updates_done + 1)
 
 
 def test_who_is_alone_at_first_trains_and_the_others_find_it() -> None:
-    report = faulty(Aet(), "", shape="line", nodes=2, comes_s={"n1": 0.3})
+    report = faulty(AetSgd(), "", shape="line", nodes=2, comes_s={"n1": 0.3})
     first, second = report.nodes
     assert report.succeeded
-    assert 0.05 <= (first.began_s or 0.0) < 0.06
-    assert second.model_of == "n0"
+    assert 0.05 <= (first.started_s or 0.0) < 0.06
+    assert second.model_from == "n0"
 
 
 # Faults by chance.
 
 
-def soaked(seed: int) -> tuple[PeerScene, dict[str, Node], str]:
+def soaked(seed: int) -> tuple[PeerScenario, dict[str, Node], str]:
     rng = np.random.default_rng(seed)
     shapes = ["ring", "line", "star", "complete", "torus:2x2", "regular:3", "small-world:2,0.5"]
     shape = str(rng.choice(shapes))
     nodes = {"torus:2x2": 4, "regular:3": 4}.get(shape, int(rng.integers(3, 7)))
     topology = topology_for(shape, nodes, seed)
     some: list[Algorithm] = [
-        Aet(lag=int(rng.integers(0, 4)), a=5.0),
-        Aet(lag="auto", a=5.0),
-        Local(steps=20, lag=int(rng.integers(0, 3))),
-        Event(),
-        Gossip(steps=20),
+        AetSgd(max_lag=int(rng.integers(0, 4)), growth=5.0),
+        AetSgd(max_lag="auto", growth=5.0),
+        LocalSgd(steps=20, max_lag=int(rng.integers(0, 3))),
+        EventTriggeredSgd(),
+        GossipSgd(steps=20),
     ]
     said = some[int(rng.integers(5))]
-    iterations = 60 if isinstance(said, Event) else 300
+    iterations = 60 if isinstance(said, EventTriggeredSgd) else 300
     step_s = (2e-4, 2e-3) if iterations == 300 else (1e-3, 1e-2)
-    group = Group(TASK, said, iterations, patience_s=0.2)
+    group = PeerSettings(TASK, said, iterations, patience_s=0.2)
     made_of: dict[str, Node] = {}
 
     def made(name: str, life: str) -> tuple[Node, Steps]:
-        public = isinstance(said, Event | Gossip)
+        public = isinstance(said, EventTriggeredSgd | GossipSgd)
         steps: Steps = Slopes(np.random.default_rng(seed)) if public else NoSteps(16, 1000)
-        made_of[name] = group.node(name, life, topology.neighbours(name), steps)
+        made_of[name] = group.create_node(name, life, topology.neighbours(name), steps)
         return made_of[name], steps
 
     faults = random_faults(rng, nodes, 0.5)
@@ -441,7 +452,7 @@ def soaked(seed: int) -> tuple[PeerScene, dict[str, Node], str]:
     comes_s = late if rng.random() < 0.3 else {}
     delays = Delays(step_s=step_s, message_s=(1e-3, 3e-2), seed=seed)
     told = f"seed {seed}: {said} on {shape} of {nodes}, {comes_s}: {format_faults(faults)}"
-    return PeerScene(topology, made, delays, faults, comes_s), made_of, told
+    return PeerScenario(topology, made, delays, faults, comes_s), made_of, told
 
 
 @pytest.mark.parametrize("first", range(0, 250, 25))
@@ -455,7 +466,7 @@ def test_no_schedule_of_faults_stops_training_or_loses_or_doubles_an_update(firs
             raise
         assert {node.outcome for node in nodes} <= {"done", "gone"}, told
         whole = {node.name for node in nodes if node.outcome == "done"}
-        assert all(made_of[name].steps == made_of[name].me.iterations for name in whole), told
+        assert all(made_of[name].steps == made_of[name].identity.iterations for name in whole), told
         if "corrupt" not in told:
             for name in whole:
                 assert knows_its_neighbours(made_of, name, whole), told
@@ -465,25 +476,25 @@ def knows_its_neighbours(made_of: dict[str, Node], name: str, whole: set[str]) -
     """Of those that it has not given up, it has the model as they told it last, bit for bit."""
     for other in made_of[name].neighbours.values():
         one = made_of[other.name]
-        met = other.here and other.life == one.me.life
-        if isinstance(one, Public) and met and other.name in whole:
-            assert other.estimate is not None
-            if other.estimate.tobytes() != one.own.tobytes():
+        met = other.reachable and other.incarnation == one.identity.incarnation
+        if isinstance(one, DifferenceNode) and met and other.name in whole:
+            assert other.model is not None
+            if other.model.tobytes() != one.own_public.tobytes():
                 return False
     return True
 
 
 def test_nodes_that_wait_for_each_other_are_noticed() -> None:
     """The machines do not; one that is broken would."""
-    exchange = Exchange(Aet(), "line", 2)
+    exchange = Exchange(AetSgd(), "line", 2)
 
     def made(name: str, life: str) -> tuple[Node, Steps]:
         node, steps = exchange.made(name, life)
-        node.next = lambda: None  # type: ignore[method-assign]
+        node.next_compute = lambda: None  # type: ignore[method-assign]
         return node, steps
 
     with pytest.raises(InvariantError, match="n0, n1 wait for each other"):
-        PeerDriver(PeerScene(line(2), made)).run()
+        PeerDriver(PeerScenario(line(2), made)).run()
 
 
 def test_work_grows_with_nodes_and_edges_only() -> None:
@@ -496,13 +507,13 @@ def test_work_grows_with_nodes_and_edges_only() -> None:
             nonlocal count
             count += 1
 
-        simulate_peers(peers(Aet(), nodes=nodes, iterations=200), TIMING, watch=look)
+        simulate_peers(peers(AetSgd(), nodes=nodes, iterations=200), TIMING, watch=look)
         heard[nodes] = count / nodes
     assert heard[40] == pytest.approx(heard[10], rel=0.05)
 
 
 def test_topologies_of_ones_own_are_as_good() -> None:
     own = Topology(("left", "right"), (("left", "right"),))
-    report = simulate_peers(Peers(Group(TASK, Aet(), 100), own, "own.txt"), TIMING)
+    report = simulate_peers(Peers(PeerSettings(TASK, AetSgd(), 100), own, "own.txt"), TIMING)
     assert [node.name for node in report.nodes] == ["left", "right"]
     assert report.succeeded

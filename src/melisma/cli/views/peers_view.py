@@ -60,7 +60,7 @@ def _verdict(report: PeerReport) -> str:
         said = f"{node.name}, {report.topology}: {node.outcome}"
     if ended and report.accuracy == report.accuracy:
         said += f", mean accuracy {report.accuracy:.2%}"
-    sent_mb, updates = report.sum("sent_bytes") / 1e6, report.sum("updates")
+    sent_mb, updates = report.total("sent_bytes") / 1e6, report.total("updates")
     time = "simulated seconds" if report.simulated else "s"
     return f"{said}: {report.seconds:.1f} {time}, {updates:,.0f} updates, {sent_mb:,.1f} MB"
 
@@ -81,15 +81,15 @@ def _row(node: NodeReport) -> tuple[str, ...]:
 
 
 def _lags(report: PeerReport) -> list[str]:
-    chosen = [lag for node in report.nodes for lag in node.lags]
+    chosen = [lag for node in report.nodes for lag in node.chosen_lags]
     if not chosen:
         return []
-    allowed = [lag for node in report.nodes for lag in node.allowed]
+    allowed = [lag for node in report.nodes for lag in node.allowed_lags]
     mean = sum(chosen) / len(chosen)
     most = f"theory allows {min(allowed)} to {max(allowed)}"
     return [f"lag chosen: {min(chosen)} to {max(chosen)}, {mean:.1f} on average; {most}"]
 
 
 def _told(node: NodeReport) -> list[str]:
-    why = [f"{node.name}: {node.why.removeprefix(f'{node.name}: ')}"] if node.why else []
-    return [*why, *(f"{node.name} at {line}" for line in node.told)]
+    why = [f"{node.name}: {node.reason.removeprefix(f'{node.name}: ')}"] if node.reason else []
+    return [*why, *(f"{node.name} at {line}" for line in node.notices)]

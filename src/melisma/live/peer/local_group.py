@@ -15,7 +15,7 @@ import msgspec
 from melisma import axon
 from melisma.errors import MelismaError
 from melisma.learning.loaded_task import gathered, module_path
-from melisma.live.peer.peer_process import PeerSetting
+from melisma.live.peer.node_process import NodeConfig
 from melisma.live.processes import run_processes
 from melisma.live.training import remove_empty
 from melisma.peer.group import Peers
@@ -23,16 +23,16 @@ from melisma.runs.folder import create_run_folder
 from melisma.runs.peer_report import NodeReport, PeerReport
 
 PICTURE = "picture.svg"
-LOOK_S = 0.5
+POLL_S = 0.5
 """How often nodes are asked how far they are."""
 Progress = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class Watch:
+class PeerObserver:
     """Who is told what happens: lines that matter, and how far nodes are."""
 
-    tell: Callable[[str], object] = lambda _: None
+    log: Callable[[str], object] = lambda _: None
     progress: Callable[[Progress], object] = lambda _: None
 
 
@@ -41,20 +41,20 @@ def run_peers(
     *,
     file: str | Path | None = None,
     folder: str | Path | None = None,
-    every: int = 0,
+    score_every: int = 0,
     tls: bool = False,
-    watch: Watch | None = None,
+    observer: PeerObserver | None = None,
 ) -> PeerReport:
     """Run a process for each node until all have come to their ends.
 
     Models, reports and picture go to `folder`; without it, a new one below `runs`. Ctrl-C ends it
     and keeps what there is.
     """
-    path = module_path(peers.group.task, file)
+    path = module_path(peers.settings.task, file)
     # What is wrong for all nodes is said once.
-    gathered(peers.group.task, file)
+    gathered(peers.settings.task, file)
     place = create_run_folder(folder or Path("runs") / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-peers")
-    run = _Run(peers, place, path, every, tls, watch or Watch())
+    run = _Run(peers, place, path, score_every, tls, observer or PeerObserver())
     done: Future[list[NodeReport]] = Future()
 
     def work() -> None:
@@ -91,7 +91,7 @@ class _Run:
         path: tuple[str, ...],
         every: int,
         tls: bool,
-        watch: Watch,
+        watch: PeerObserver,
     ) -> None:
         self._peers, self._folder, self._path = peers, folder, path
         self._every, self._tls, self._watch = every, tls, watch
@@ -107,29 +107,29 @@ class _Run:
         async with board.listening() as address:
             settings = [self._setting(place, address, token) for place in range(len(self._names))]
             async with run_processes(
-                settings, self._folder / "logs", self._gone, module="melisma.live.peer.peer_process"
+                settings, self._folder / "logs", self._gone, module="melisma.live.peer.node_process"
             ):
                 while len(self._ended) < len(self._names) and not self.stopped.is_set():
-                    await asyncio.sleep(LOOK_S)
+                    await asyncio.sleep(POLL_S)
                     self._watch.progress(await asyncio.to_thread(self._looked, address, token))
         remove_empty(self._folder)
         return [self._report(place) for place in range(len(self._names))]
 
-    def _setting(self, place: int, board: str, token: str) -> PeerSetting:
+    def _setting(self, place: int, board: str, token: str) -> NodeConfig:
         name = self._names[place]
-        return PeerSetting(
+        return NodeConfig(
             name=name,
-            group=self._peers.groups[place],
-            every=self._every,
+            settings=self._peers.node_settings[place],
+            score_every=self._every,
             part=place,
             parts=len(self._names),
             neighbours=self._peers.topology.neighbours(name),
             token=token,
             tls=self._tls,
             board=board,
-            path=self._path,
-            out=str(self._folder),
-            since=self._since,
+            module_folders=self._path,
+            folder=str(self._folder),
+            start_unix_s=self._since,
         )
 
     def _identity(self, name: str) -> Path:
@@ -139,12 +139,12 @@ class _Run:
         self._ended[place] = words
         if self._found(place) is not None:
             return
-        self._watch.tell(words)
+        self._watch.log(words)
         gone = [self._names[each] for each in self._ended if self._found(each) is None]
         parts = self._peers.topology.without(gone).parts()
         if len(parts) > 1:
             said = "; ".join(", ".join(part) for part in parts)
-            self._watch.tell(f"the topology falls into {len(parts)} parts: {said}")
+            self._watch.log(f"the topology falls into {len(parts)} parts: {said}")
 
     def _looked(self, board: str, token: str) -> Progress:
         """How far those are that answer."""
@@ -155,7 +155,7 @@ class _Run:
             return found
         for each in signed:
             try:
-                with axon.connect(each.address, token=token, deadline_s=LOOK_S) as remote:
+                with axon.connect(each.address, token=token, deadline_s=POLL_S) as remote:
                     found[each.name.rpartition(".")[0]] = remote.progress()
             except MelismaError:
                 continue
@@ -172,4 +172,4 @@ class _Run:
         if found is not None:
             return found
         why = self._ended.get(place, "it did not end in time")
-        return NodeReport(name=self._names[place], outcome="gone", why=why)
+        return NodeReport(name=self._names[place], outcome="gone", reason=why)

@@ -17,23 +17,23 @@ from melisma.fleet.channel import Floats
 from melisma.learning.data.datasets import Split
 from melisma.learning.steps import Steps
 from melisma.peer import commands, messages
-from melisma.peer.node import Commands, Node
+from melisma.peer.node import Node, Outputs
 from melisma.peer.topology import Topology
 from melisma.runs.interruption import interruptible
-from melisma.runs.peer_report import NodeReport, Scored, Tally
+from melisma.runs.peer_report import NodeRecorder, NodeReport, ScorePoint
 from melisma.simulation.faults import Fault
 from melisma.simulation.invariants import InvariantError
 from melisma.simulation.kernel import EventQueue
 from melisma.simulation.peers.delays import Delays
 
-Made = Callable[[str, str], tuple[Node, Steps]]
-Watcher = Callable[[str, float, Node, Commands], None]
-PATIENCE = 4
+CreateNode = Callable[[str, str], tuple[Node, Steps]]
+PeerWatcher = Callable[[str, float, Node, Outputs], None]
+RESENDS = 4
 """What is lost is sent again so many times within the patience of a node."""
 
 
 @dataclass(frozen=True)
-class PeerScene:
+class PeerScenario:
     """Who there is and what happens to them; `made` makes a node of that name in that life.
 
     Nodes that are not there from the beginning `come` later. With a `test` set a model is scored
@@ -42,29 +42,29 @@ class PeerScene:
     """
 
     topology: Topology
-    made: Made
+    create_node: CreateNode
     delays: Delays = field(default_factory=Delays)
     faults: tuple[Fault, ...] = ()
-    comes_s: Mapping[str, float] = field(default_factory=dict)
+    joins_s: Mapping[str, float] = field(default_factory=dict)
     test: Split | None = None
-    every: int = 0
+    score_every: int = 0
     update_bytes: int = 0
 
 
 @dataclass
-class Seat:
+class SimulatedNode:
     """One life of a node: what it computes, and how far it is."""
 
     node: Node
     steps: Steps
-    tally: Tally
-    clock: float
-    began_s: float = 0.0
-    ends_s: Floats = field(default_factory=lambda: np.empty(0))
-    taken: int = 0
-    scored: int = 0
+    recorder: NodeRecorder
+    clock_rate: float
+    round_started_s: float = 0.0
+    step_ends_s: Floats = field(default_factory=lambda: np.empty(0))
+    steps_taken: int = 0
+    scored_steps: int = 0
     outcome: str = ""
-    why: str = ""
+    reason: str = ""
 
     @property
     def alive(self) -> bool:
@@ -73,21 +73,21 @@ class Seat:
 
     def catch_up(self, at_s: float) -> None:
         """Take the steps that end by then."""
-        due = int(np.searchsorted(self.ends_s, at_s, "right"))
+        due = int(np.searchsorted(self.step_ends_s, at_s, "right"))
         if self.node.computing is not None:
-            for _ in range(self.taken, due):
-                self.steps.step(self.node.computing.rate)
-        self.taken = max(self.taken, due)
+            for _ in range(self.steps_taken, due):
+                self.steps.step(self.node.computing.learning_rate)
+        self.steps_taken = max(self.steps_taken, due)
 
 
 class PeerDriver:
     """Runs a scene to its end."""
 
-    def __init__(self, scene: PeerScene, watch: Watcher = lambda *_: None) -> None:
+    def __init__(self, scene: PeerScenario, watch: PeerWatcher = lambda *_: None) -> None:
         self._scene, self._watch = scene, watch
         self._agenda = EventQueue()
         self._number = {name: place for place, name in enumerate(scene.topology.names)}
-        self._seats: dict[str, Seat] = {}
+        self._seats: dict[str, SimulatedNode] = {}
         self._lives: Counter[str] = Counter()
         self._sent: Counter[str] = Counter()
         self._arrived: Counter[str] = Counter()
@@ -102,7 +102,7 @@ class PeerDriver:
     def run(self) -> list[NodeReport]:
         """Until every node that is there has come to its end."""
         for name in self._scene.topology.names:
-            self._comes(name, self._scene.comes_s.get(name, 0.0))
+            self._comes(name, self._scene.joins_s.get(name, 0.0))
         for fault in self._scene.faults:
             if fault.kind in ("crash", "vanish"):
                 for who in fault.learners:
@@ -123,12 +123,12 @@ class PeerDriver:
         self._quiet = 0
         self._to_come -= 1
         self._lives[name] += 1
-        node, steps = self._scene.made(name, f"{self._lives[name]:06}")
+        node, steps = self._scene.create_node(name, f"{self._lives[name]:06}")
         clock = 1.0
         for fault in self._scene.faults:
             if fault.kind == "clock" and self._number[name] in fault.learners:
                 clock *= fault.by
-        seat = self._seats[name] = Seat(node, steps, Tally(node), clock)
+        seat = self._seats[name] = SimulatedNode(node, steps, NodeRecorder(node), clock)
         self._do(seat, node.start(self._now_of(seat)))
 
     def _dies(self, fault: Fault, who: int) -> None:
@@ -138,25 +138,25 @@ class PeerDriver:
         if seat is None or not seat.alive:
             return
         seat.catch_up(self._agenda.now_s)
-        seat.outcome, seat.why = "gone", f"it {fault.kind}ed"
+        seat.outcome, seat.reason = "gone", f"it {fault.kind}ed"
         if fault.for_s is not None:
             self._comes(name, self._agenda.now_s + fault.for_s)
 
-    def _gone(self, seat: Seat, name: str) -> None:
+    def _gone(self, seat: SimulatedNode, name: str) -> None:
         if not seat.alive:
             return
         seat.catch_up(self._agenda.now_s)
-        self._do(seat, seat.node.gone(self._now_of(seat), name))
+        self._do(seat, seat.node.on_unreachable(self._now_of(seat), name))
 
     # What nodes want.
 
-    def _do(self, seat: Seat, emitted: Commands) -> None:
+    def _do(self, seat: SimulatedNode, emitted: Outputs) -> None:
         now_s = self._agenda.now_s
         # To be there and to look for others leads to nothing by itself.
         if any(not isinstance(each, commands.Send | commands.Wake) for each in emitted):
             self._quiet = 0
-        seat.tally.heard(now_s, emitted)
-        self._watch(seat.node.me.name, now_s, seat.node, emitted)
+        seat.recorder.record_outputs(now_s, emitted)
+        self._watch(seat.node.identity.name, now_s, seat.node, emitted)
         for command in emitted:
             match command:
                 case commands.Compute():
@@ -164,48 +164,51 @@ class PeerDriver:
                 case commands.Send(to=to, message=message):
                     self._send(seat, to, message)
                 case commands.Wake(at_s=at_s):
-                    self._agenda.schedule(at_s / seat.clock, partial(self._wakes, seat))
+                    self._agenda.schedule(at_s / seat.clock_rate, partial(self._wakes, seat))
                 case commands.Finish(why=why):
                     self._score(seat)
-                    seat.outcome, seat.why = "failed" if why else "done", why
+                    seat.outcome, seat.reason = "failed" if why else "done", why
 
-    def _compute(self, seat: Seat, order: commands.Compute) -> None:
-        number = self._number[seat.node.me.name]
+    def _compute(self, seat: SimulatedNode, order: commands.Compute) -> None:
+        number = self._number[seat.node.identity.name]
         now_s = self._agenda.now_s
         seconds = self._scene.delays.steps(number, order.number, order.steps)
         for fault in self._scene.faults:
             if fault.kind == "slow" and number in fault.learners and _within(fault, now_s):
                 seconds = seconds * fault.by
-        seat.began_s, seat.taken = now_s, 0
-        seat.ends_s = now_s + np.cumsum(seconds)
-        self._agenda.schedule(float(seat.ends_s[-1]), partial(self._computed, seat))
+        seat.round_started_s, seat.steps_taken = now_s, 0
+        seat.step_ends_s = now_s + np.cumsum(seconds)
+        self._agenda.schedule(float(seat.step_ends_s[-1]), partial(self._computed, seat))
 
-    def _computed(self, seat: Seat) -> None:
+    def _computed(self, seat: SimulatedNode) -> None:
         if not seat.alive:
             return
         self._quiet = 0
         assert seat.node.computing is not None
         seat.catch_up(inf)
-        seat.tally.computed(self._agenda.now_s)
-        self._do(seat, seat.node.computed(self._now_of(seat)))
-        if self._scene.every and seat.node.steps >= seat.scored + self._scene.every:
+        seat.recorder.record_computed(self._agenda.now_s)
+        self._do(seat, seat.node.on_computed(self._now_of(seat)))
+        if (
+            self._scene.score_every
+            and seat.node.steps >= seat.scored_steps + self._scene.score_every
+        ):
             self._score(seat)
 
-    def _wakes(self, seat: Seat) -> None:
+    def _wakes(self, seat: SimulatedNode) -> None:
         if seat.alive:
             self._quiet += 1
             seat.catch_up(self._agenda.now_s)
-            self._do(seat, seat.node.woke(self._now_of(seat)))
+            self._do(seat, seat.node.on_wake(self._now_of(seat)))
 
-    def _score(self, seat: Seat) -> None:
-        seat.scored = seat.node.steps
+    def _score(self, seat: SimulatedNode) -> None:
+        seat.scored_steps = seat.node.steps
         accuracy = loss = None
         if self._scene.test is not None:
             score = seat.steps.score(self._scene.test)
             accuracy, loss = score.accuracy, score.loss
-        tally = seat.tally
+        tally = seat.recorder
         tally.scores.append(
-            Scored(
+            ScorePoint(
                 self._agenda.now_s,
                 seat.node.steps,
                 seat.steps.visits,
@@ -217,8 +220,8 @@ class PeerDriver:
 
     # Messages.
 
-    def _send(self, seat: Seat, to: str, message: messages.Message) -> None:
-        sender = seat.node.me.name
+    def _send(self, seat: SimulatedNode, to: str, message: messages.Message) -> None:
+        sender = seat.node.identity.name
         size_bytes = len(msgspec.msgpack.encode(message))
         self._sent[sender] += 1
         self._arrived[to] += 1
@@ -227,7 +230,7 @@ class PeerDriver:
             size_bytes += self._scene.update_bytes
             self._updates[sender] += 1
             message = self._corrupted(sender, message)
-        seat.tally.sent(size_bytes)
+        seat.recorder.record_sent(size_bytes)
         delay_s = self._scene.delays.message(self._number[sender], sent, size_bytes)
         again: list[float] = []
         for fault in self._scene.faults:
@@ -241,54 +244,65 @@ class PeerDriver:
                 and self._number.get(to, -1) in fault.learners
             )
             if hit and fault.kind == "lose":
-                seat.tally.sent(size_bytes)
-                delay_s += seat.node.me.patience_s / PATIENCE
+                seat.recorder.record_sent(size_bytes)
+                delay_s += seat.node.identity.patience_s / RESENDS
             elif hit and fault.kind == "delay":
                 delay_s += fault.by
             elif hit and fault.kind == "duplicate":
-                seat.tally.sent(size_bytes)
+                seat.recorder.record_sent(size_bytes)
                 again.append(fault.by)
         arrives_s = self._agenda.now_s + delay_s
-        if self._flies(seat, to, message, arrives_s) > self._agenda.now_s + seat.node.me.patience_s:
-            given_up_s = self._agenda.now_s + seat.node.me.patience_s
+        if (
+            self._flies(seat, to, message, arrives_s)
+            > self._agenda.now_s + seat.node.identity.patience_s
+        ):
+            given_up_s = self._agenda.now_s + seat.node.identity.patience_s
             self._agenda.schedule(given_up_s, partial(self._gone, seat, to))
         for late_s in again:
             self._flies(seat, to, message, arrives_s + late_s)
 
-    def _flies(self, seat: Seat, to: str, message: messages.Message, at_s: float) -> float:
+    def _flies(self, seat: SimulatedNode, to: str, message: messages.Message, at_s: float) -> float:
         """When it arrives: later, if a partition is in the way."""
         for fault in sorted(self._scene.faults, key=lambda each: each.at_s):
             if fault.kind == "partition" and _within(fault, at_s):
-                sides = [self._number[name] in fault.learners for name in (seat.node.me.name, to)]
+                sides = [
+                    self._number[name] in fault.learners for name in (seat.node.identity.name, to)
+                ]
                 at_s = fault.at_s + (fault.for_s or 0.0) if sides[0] != sides[1] else at_s
         self._flying += 1
         self._agenda.schedule(at_s, partial(self._lands, seat, to, message, self._agenda.now_s))
         return at_s
 
-    def _lands(self, sender: Seat, to: str, message: messages.Message, sent_s: float) -> None:
+    def _lands(
+        self, sender: SimulatedNode, to: str, message: messages.Message, sent_s: float
+    ) -> None:
         self._flying -= 1
         self._arrives(sender, to, message, sent_s)
 
-    def _arrives(self, sender: Seat, to: str, message: messages.Message, sent_s: float) -> None:
+    def _arrives(
+        self, sender: SimulatedNode, to: str, message: messages.Message, sent_s: float
+    ) -> None:
         now_s, seat = self._agenda.now_s, self._seats.get(to)
         if seat is None or not seat.alive:
             self._nobody(sender, to, message, sent_s)
             return
         if sender.alive:
-            sender.node.acknowledged(2 * (now_s - sent_s))
+            sender.node.on_acknowledged(2 * (now_s - sent_s))
         seat.catch_up(now_s)
-        self._do(seat, seat.node.heard(self._now_of(seat), message))
+        self._do(seat, seat.node.on_message(self._now_of(seat), message))
 
-    def _nobody(self, sender: Seat, to: str, message: messages.Message, sent_s: float) -> None:
+    def _nobody(
+        self, sender: SimulatedNode, to: str, message: messages.Message, sent_s: float
+    ) -> None:
         """It is tried again for a while; then the sender is told that nobody is there."""
-        now_s, patience_s = self._agenda.now_s, sender.node.me.patience_s
+        now_s, patience_s = self._agenda.now_s, sender.node.identity.patience_s
         if not sender.alive:
             return
         if now_s > sent_s + patience_s:
             self._gone(sender, to)
         else:
             again = partial(self._arrives, sender, to, message, sent_s)
-            self._agenda.schedule(now_s + patience_s / PATIENCE, again)
+            self._agenda.schedule(now_s + patience_s / RESENDS, again)
 
     def _corrupted(self, sender: str, update: messages.Update) -> messages.Update:
         for fault in self._scene.faults:
@@ -299,8 +313,8 @@ class PeerDriver:
 
     # The end.
 
-    def _now_of(self, seat: Seat) -> float:
-        return self._agenda.now_s * seat.clock
+    def _now_of(self, seat: SimulatedNode) -> float:
+        return self._agenda.now_s * seat.clock_rate
 
     def _over(self) -> bool:
         return not self._to_come and not any(seat.alive for seat in self._seats.values())
@@ -311,13 +325,13 @@ class PeerDriver:
             return
         waiting = [seat for seat in self._seats.values() if seat.alive]
         if not any(seat.node.computing for seat in waiting):
-            names = ", ".join(seat.node.me.name for seat in waiting)
+            names = ", ".join(seat.node.identity.name for seat in waiting)
             raise InvariantError(f"{names} wait for each other")
 
     def _report(self, name: str) -> NodeReport:
         seat = self._seats[name]
         outcome = seat.outcome or "waiting"
-        return seat.tally.report(self._agenda.now_s, outcome, seat.why, seat.steps.visits)
+        return seat.recorder.report(self._agenda.now_s, outcome, seat.reason, seat.steps.visits)
 
 
 def _within(fault: Fault, at_s: float) -> bool:

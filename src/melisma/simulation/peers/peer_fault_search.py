@@ -11,17 +11,19 @@ from melisma.simulation.fault_search import Failure, shrink
 from melisma.simulation.faults import Fault, format_faults
 from melisma.simulation.peers.peer_simulation import (
     PeerOptions,
-    faults_of,
+    parse_peer_faults,
     simulate_peers,
 )
 
 
-def soaked_peers(peers: Peers, options: PeerOptions, seeds: range) -> Iterator[Failure | None]:
+def search_peer_faults(
+    peers: Peers, options: PeerOptions, seeds: range
+) -> Iterator[Failure | None]:
     """A schedule of faults and delays for each seed; where it breaks something, the shortest."""
     for seed in seeds:
         delays = msgspec.structs.replace(options.delays, seed=seed)
         mine = replace(options, work="timing", delays=delays)
-        faults = faults_of(seed, peers, delays)
+        faults = parse_peer_faults(seed, peers, delays)
         yield _shortest(peers, mine, seed, faults) if _broken(peers, mine, faults) else None
 
 
@@ -34,7 +36,7 @@ def _broken(peers: Peers, options: PeerOptions, faults: tuple[Fault, ...]) -> st
     except Exception as error:  # noqa: BLE001 - whatever a machine raises is a finding
         return f"{type(error).__name__}: {error}"
     failed = [node for node in report.nodes if node.outcome not in ("done", "gone")]
-    return f"{failed[0].name} is {failed[0].outcome}: {failed[0].why}" if failed else ""
+    return f"{failed[0].name} is {failed[0].outcome}: {failed[0].reason}" if failed else ""
 
 
 def _shortest(peers: Peers, options: PeerOptions, seed: int, faults: tuple[Fault, ...]) -> Failure:

@@ -14,15 +14,14 @@ from melisma.learning.data.datasets import Split
 from melisma.learning.loaded_task import gathered
 from melisma.learning.steps import NoSteps, Steps, steps_for
 from melisma.learning.trainers import one_thread
-from melisma.peer.group import Peers, part, parts_of
-from melisma.peer.node import Commands, Node
-from melisma.runs.folder import create_run_folder as made_folder
-from melisma.runs.folder import write_atomic
+from melisma.peer.group import Peers, partition_samples, take_samples
+from melisma.peer.node import Node, Outputs
+from melisma.runs.folder import create_run_folder, write_atomic
 from melisma.runs.peer_report import PeerReport
 from melisma.simulation.faults import Fault, parse_faults, random_faults
 from melisma.simulation.peers.delays import Delays
-from melisma.simulation.peers.peer_driver import PeerDriver, PeerScene, Watcher
-from melisma.simulation.peers.peer_invariants import PeerBooks
+from melisma.simulation.peers.peer_driver import PeerDriver, PeerScenario, PeerWatcher
+from melisma.simulation.peers.peer_invariants import PeerInvariants
 
 MODELS, PICTURE = "models", "picture.svg"
 
@@ -39,8 +38,8 @@ class PeerOptions:
     work: Literal["timing", "train"] = "train"
     delays: Delays = field(default_factory=Delays)
     faults: str | int = ""
-    comes_s: Mapping[str, float] = field(default_factory=dict)
-    every: int = 0
+    joins_s: Mapping[str, float] = field(default_factory=dict)
+    score_every: int = 0
 
 
 def simulate_peers(
@@ -49,82 +48,84 @@ def simulate_peers(
     *,
     file: str | Path | None = None,
     folder: str | Path | None = None,
-    watch: Watcher = lambda *_: None,
+    watch: PeerWatcher = lambda *_: None,
 ) -> PeerReport:
     """Run nodes in virtual time; what must hold is held at every step, else `BrokenError`.
 
     Models and picture are kept if there is a `folder`. `watch` sees what each node says.
     """
     options = options or PeerOptions()
-    place = made_folder(folder) if folder is not None else None
-    books = PeerBooks()
+    place = create_run_folder(folder) if folder is not None else None
+    books = PeerInvariants()
 
-    def seen(name: str, at_s: float, node: Node, commands: Commands) -> None:
-        books.hear(name, at_s, node, commands)
+    def seen(name: str, at_s: float, node: Node, commands: Outputs) -> None:
+        books.observe(name, at_s, node, commands)
         watch(name, at_s, node, commands)
 
-    driver = PeerDriver(peer_scene(peers, options, file), seen)
+    driver = PeerDriver(peer_scenario(peers, options, file), seen)
     with one_thread():
         nodes = driver.run()
-    books.ended(nodes)
+    books.check_end(nodes)
     report = PeerReport.of(peers, nodes, simulated=True)
     return report if place is None else _kept(report, place, driver.steps)
 
 
-def peer_scene(peers: Peers, options: PeerOptions, file: str | Path | None = None) -> PeerScene:
+def peer_scenario(
+    peers: Peers, options: PeerOptions, file: str | Path | None = None
+) -> PeerScenario:
     """Who there is and what happens to them."""
     topology = peers.topology
-    faults = faults_of(options.faults, peers, options.delays)
+    faults = parse_peer_faults(options.faults, peers, options.delays)
     number = {name: place for place, name in enumerate(topology.names)}
     test: Split | None = None
     update_bytes = 0
     steps: Callable[[int, int], Steps]
     if options.work == "timing":
-        task = peers.group.task
+        task = peers.settings.task
         samples = max(1, task.samples // len(topology.names))
         update_bytes = _weight(peers)
 
         def steps(place: int, life: int) -> Steps:  # noqa: ARG001 - as the other
             return NoSteps(task.batch, samples)
     else:
-        material = gathered(peers.group.task, file)
+        material = gathered(peers.settings.task, file)
         task, test = material.task, material.data.test
-        parts = parts_of(task, material.data.train.labels, len(topology.names))
+        parts = partition_samples(task, material.data.train.labels, len(topology.names))
 
         def steps(place: int, life: int) -> Steps:
-            mine = part(material.data.train, parts[place])
+            mine = take_samples(material.data.train, parts[place])
             return steps_for(task, mine, generator(task.seed, "peer", life, place))
 
     def made(name: str, life: str) -> tuple[Node, Steps]:
         mine = steps(number[name], int(life))
-        group = peers.groups[number[name]]
-        return group.node(name, life, topology.neighbours(name), mine), mine
+        group = peers.node_settings[number[name]]
+        return group.create_node(name, life, topology.neighbours(name), mine), mine
 
-    return PeerScene(
+    return PeerScenario(
         topology,
         made,
         options.delays,
         faults,
-        options.comes_s,
+        options.joins_s,
         test if test is not None and len(test) else None,
-        options.every,
+        options.score_every,
         update_bytes,
     )
 
 
-def faults_of(said: str | int, peers: Peers, delays: Delays) -> tuple[Fault, ...]:
+def parse_peer_faults(said: str | int, peers: Peers, delays: Delays) -> tuple[Fault, ...]:
     """Faults from words, or drawn by a number."""
     count = len(peers.topology.names)
     if isinstance(said, int) or said.isdecimal():
-        until_s = peers.group.iterations * float(np.mean(delays.step_s))
+        until_s = peers.settings.iterations * float(np.mean(delays.step_s))
         return random_faults(generator(int(said), "faults"), count, until_s)
     return parse_faults(said, count)
 
 
 def _weight(peers: Peers) -> int:
     """Bytes of an update that is not computed."""
-    parameters = peers.group.task.model_bytes // 4
-    return len(compression_for(peers.group.compression).pack(np.zeros(parameters, np.float32)))
+    parameters = peers.settings.task.model_bytes // 4
+    return len(compression_for(peers.settings.compression).pack(np.zeros(parameters, np.float32)))
 
 
 def _kept(report: PeerReport, folder: Path, steps: Mapping[str, Steps]) -> PeerReport:

@@ -6,13 +6,15 @@ a = 10, p = 1 and b = 0, 60,000 steps are 110 rounds.
 
 import math
 
-from melisma.peer.round_nodes import Rounds
-from melisma.peer.settings import Aet
+from melisma.peer.algorithms import AetSgd
+from melisma.peer.gradient_node import GradientNode
 
 
-class AetNode(Rounds[Aet]):
+class AetNode(GradientNode[AetSgd]):
     """A node of AET-SGD."""
 
-    def planned(self, number: int) -> float:
+    def round_steps(self, number: int) -> float:
         """More from round to round."""
-        return self.said.a * math.pow(number, self.said.p) + self.said.b
+        return (
+            self.settings.growth * math.pow(number, self.settings.power) + self.settings.base_steps
+        )

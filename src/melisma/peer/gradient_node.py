@@ -19,15 +19,15 @@ import numpy as np
 
 from melisma.learning.compression import Compression
 from melisma.peer import commands, messages
-from melisma.peer.lag import Lag
+from melisma.peer.algorithms import AetSgd, LocalSgd
+from melisma.peer.lag import LagPolicy
 from melisma.peer.neighbour import Neighbour, Vector
-from melisma.peer.node import Model, Node, Self
-from melisma.peer.settings import Aet, Local
+from melisma.peer.node import Model, Node, NodeIdentity
 
-Said = TypeVar("Said", Aet, Local)
+Settings = TypeVar("Settings", AetSgd, LocalSgd)
 
 
-class Rounds(Node, Generic[Said]):
+class GradientNode(Node, Generic[Settings]):
     """What AET-SGD and constant local SGD have in common; `planned` is what tells them apart.
 
     Steps of a round are of one size, eta / (1 + beta sqrt(t)) after t steps before it.
@@ -35,74 +35,76 @@ class Rounds(Node, Generic[Said]):
 
     def __init__(
         self,
-        me: Self,
+        me: NodeIdentity,
         neighbours: Iterable[str],
         model: Model,
         compression: Compression,
-        said: Said,
+        said: Settings,
     ) -> None:
         super().__init__(me, neighbours, model, compression)
-        self.said: Said = said
-        self.size = shared(said.share, self.planned)
-        self.lag = Lag(None if said.lag == "auto" else said.lag, self.size)
+        self.settings: Settings = said
+        self.round_size = whole_round_sizes(said.share, self.round_steps)
+        self.lag = LagPolicy(None if said.max_lag == "auto" else said.max_lag, self.round_size)
         self._round_at = 0.0
         # What compression has kept back so far.
-        self._left = np.zeros_like(model.vector)
+        self.error_feedback = np.zeros_like(model.vector)
 
     @abstractmethod
-    def planned(self, number: int) -> float:
+    def round_steps(self, number: int) -> float:
         """Steps of the round of that number, of a node with a share of 1."""
 
-    def next(self) -> commands.Compute | None:
+    def next_compute(self) -> commands.Compute | None:
         """The next round, unless a neighbour lags too far behind."""
-        most = self.lag.most(self.number, self.steps)
-        awaited = (each for each in self.neighbours.values() if each.here and not each.ended)
-        if any(self.number - each.reached > most for each in awaited):
+        most = self.lag.max_lag(self.update_number, self.steps)
+        awaited = (
+            each for each in self.neighbours.values() if each.reachable and not each.finished
+        )
+        if any(self.update_number - each.progress > most for each in awaited):
             return None
         self._round_at = self.now_s
-        steps = min(self.size(self.number + 1), self.me.iterations - self.steps)
-        rate = self.said.eta / (1 + self.said.beta * sqrt(self.steps))
-        return commands.Compute(number=self.number + 1, steps=steps, rate=rate)
+        steps = min(self.round_size(self.update_number + 1), self.identity.iterations - self.steps)
+        rate = self.settings.learning_rate / (1 + self.settings.decay * sqrt(self.steps))
+        return commands.Compute(number=self.update_number + 1, steps=steps, learning_rate=rate)
 
-    def after(self, computed: commands.Compute) -> list[tuple[float, bytes]]:
+    def updates_after(self, computed: commands.Compute) -> list[tuple[float, bytes]]:
         """The sum of the round's gradients; what compression keeps back goes with the next one."""
-        self.lag.computed(self.now_s - self._round_at, computed.steps)
-        slopes, rate = self.model.slopes, np.float32(computed.rate)
+        self.lag.record_round(self.now_s - self._round_at, computed.steps)
+        slopes, rate = self.model.gradient_sum, np.float32(computed.learning_rate)
         if self.compression.exact:
             content = self.compression.pack(slopes)
         else:
             # In parameters, not in gradients: the next round has another step size.
-            whole = slopes + self._left / rate
+            whole = slopes + self.error_feedback / rate
             content = self.compression.pack(whole)
-            self._left = rate * (whole - self.compression.unpack(content, whole.size))
+            self.error_feedback = rate * (whole - self.compression.unpack(content, whole.size))
         slopes[:] = 0
-        return [(computed.rate, content)]
+        return [(computed.learning_rate, content)]
 
-    def apply(self, neighbour: Neighbour, update: messages.Update, change: Vector) -> None:
+    def apply_update(self, neighbour: Neighbour, update: messages.Update, change: Vector) -> None:
         """A step along the neighbour's gradients, as large as its own were times the gain.
 
         When updates come tells how long rounds take.
         """
-        self.lag.heard(self.now_s, update.sender, update.number)
-        self.model.vector[:] -= np.float32(self._gain(neighbour) * update.rate) * change
+        self.lag.record_update(self.now_s, update.sender, update.number)
+        self.model.vector[:] -= np.float32(self._gain(neighbour) * update.learning_rate) * change
 
-    def acknowledged(self, took_s: float) -> None:
+    def on_acknowledged(self, took_s: float) -> None:
         """That is how long messages take."""
-        self.lag.acknowledged(took_s)
+        self.lag.record_round_trip(took_s)
 
     def _gain(self, neighbour: Neighbour) -> float:
-        if self.said.gain is not None:
-            return self.said.gain
+        if self.settings.gain is not None:
+            return self.settings.gain
         return 1 / (1 + max(self.degree, neighbour.degree))
 
-    def adopt(self, offer: messages.Welcome) -> None:
+    def adopt_progress(self, offer: messages.Accepted) -> None:
         """In the same round; steps are this node's own, whose rounds may have another size."""
-        self.number = offer.done
-        steps = sum(self.size(number) for number in range(1, offer.done + 1))
-        self.steps = min(steps, self.me.iterations)
+        self.update_number = offer.updates_done
+        steps = sum(self.round_size(number) for number in range(1, offer.updates_done + 1))
+        self.steps = min(steps, self.identity.iterations)
 
 
-def shared(share: float, size: Callable[[int], float]) -> Callable[[int], int]:
+def whole_round_sizes(share: float, size: Callable[[int], float]) -> Callable[[int], int]:
     """Whole steps of each round, so that all up to any round are that share of theirs, rounded.
 
     Were each round rounded by itself, nodes of other shares would end in other rounds.

@@ -13,41 +13,45 @@ import numpy as np
 
 from melisma.learning.compression import Compression
 from melisma.peer import commands
+from melisma.peer.algorithms import EventTriggeredSgd
+from melisma.peer.difference_node import DifferenceNode
 from melisma.peer.neighbour import Vector
-from melisma.peer.node import Model, Self
-from melisma.peer.public import Public
-from melisma.peer.settings import Event
+from melisma.peer.node import Model, NodeIdentity
 
 
-class EventNode(Public):
+class EventTriggeredNode(DifferenceNode):
     """A node of event-triggered SGD."""
 
     def __init__(
         self,
-        me: Self,
+        me: NodeIdentity,
         neighbours: Iterable[str],
         model: Model,
         compression: Compression,
-        said: Event,
+        said: EventTriggeredSgd,
     ) -> None:
         super().__init__(me, neighbours, model, compression)
         self._said = said
         self._pull: Vector = np.zeros_like(model.vector)
 
-    def next(self) -> commands.Compute:
+    def next_compute(self) -> commands.Compute:
         """One step, from where it is pulled towards its neighbours at the same time."""
-        said, slower = self._said, self._said.epsilon * self.steps + 1
+        said, slower = self._said, self._said.decay * self.steps + 1
         self._pull[:] = 0
-        for estimate in self.estimates().values():
-            self._pull += estimate - self.own
-        self._pull *= np.float32(said.pull * said.eta / slower**0.1)
-        return commands.Compute(number=self.steps + 1, steps=1, rate=said.eta / slower)
+        for estimate in self.neighbour_models().values():
+            self._pull += estimate - self.own_public
+        self._pull *= np.float32(said.coupling * said.learning_rate / slower**0.1)
+        return commands.Compute(
+            number=self.steps + 1, steps=1, learning_rate=said.learning_rate / slower
+        )
 
-    def after(self, computed: commands.Compute) -> list[tuple[float, bytes]]:
+    def updates_after(self, computed: commands.Compute) -> list[tuple[float, bytes]]:
         """The model, if it is far from what was told; at last in any case."""
-        self.model.slopes[:] = 0
+        self.model.gradient_sum[:] = 0
         vector = self.model.vector
         vector += self._pull
-        moved = float(np.abs(vector - self.own).sum())
-        far = moved > self._said.threshold * computed.rate * vector.size
-        return [(1.0, self.difference())] if far or self.steps >= self.me.iterations else []
+        moved = float(np.abs(vector - self.own_public).sum())
+        far = moved > self._said.threshold * computed.learning_rate * vector.size
+        return (
+            [(1.0, self.pack_difference())] if far or self.steps >= self.identity.iterations else []
+        )

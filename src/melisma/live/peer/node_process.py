@@ -26,12 +26,18 @@ from melisma.learning.data.datasets import DataSet
 from melisma.learning.loaded_task import gathered
 from melisma.learning.steps import Steps, steps_for
 from melisma.learning.trainers import train_on_one_thread
-from melisma.live.peer.messenger import Arrived, Heard, News, Nobody, Post
+from melisma.live.peer.messenger import (
+    MessageAcknowledged,
+    MessageReceived,
+    Messenger,
+    NeighbourUnreachable,
+    NetworkEvent,
+)
 from melisma.peer import commands
-from melisma.peer.group import Group, check_name, part, parts_of
-from melisma.peer.node import Commands, Node
+from melisma.peer.group import PeerSettings, check_name, partition_samples, take_samples
+from melisma.peer.node import Node, Outputs
 from melisma.runs.folder import write_atomic
-from melisma.runs.peer_report import NodeReport, Scored, Tally, told
+from melisma.runs.peer_report import NodeRecorder, NodeReport, ScorePoint, describe_notice
 
 FAREWELL_S = 2.0
 """How long a node that is interrupted tries to say goodbye."""
@@ -40,7 +46,7 @@ DISCOVER_S = 1.0
 """How long answers on the local network are waited for."""
 
 
-class PeerSetting(msgspec.Struct, frozen=True, kw_only=True):
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What a node is told by whoever starts it.
 
     It trains on part number `part` of `parts` of the data. Neighbours are `addresses` by name, or
@@ -50,8 +56,8 @@ class PeerSetting(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    group: Group
-    every: int = 0
+    settings: PeerSettings
+    score_every: int = 0
     part: int = 0
     parts: int = 1
     neighbours: tuple[str, ...] = ()
@@ -63,39 +69,39 @@ class PeerSetting(msgspec.Struct, frozen=True, kw_only=True):
     board: str | None = None
     discover: bool = False
     advertise: str | None = None
-    path: tuple[str, ...] = ()
-    out: str | None = None
-    since: float | None = None
+    module_folders: tuple[str, ...] = ()
+    folder: str | None = None
+    start_unix_s: float | None = None
 
 
 @dataclass
-class Peer:
+class NodeRunner:
     """One node at work; `tell` gets lines for whoever watches."""
 
-    setting: PeerSetting
+    setting: NodeConfig
     data: DataSet
     tell: Callable[[str], object]
     stop: threading.Event = field(default_factory=threading.Event)
     progress: Callable[[Mapping[str, Mapping[str, float]]], object] = lambda _: None
 
     def __post_init__(self) -> None:
-        said, task = self.setting, self.setting.group.task
+        said, task = self.setting, self.setting.settings.task
         # A later life sorts after an earlier one.
         life = f"{time.time_ns():020}-{os.getpid()}"
         # Nodes that have all of the data take it in unlike orders.
         alike = said.parts == 1 and said.neighbours
         number = crc32(said.name.encode()) if alike else said.part
         rng = generator(task.seed, "peer", 1, number)
-        samples = parts_of(task, self.data.train.labels, said.parts)[said.part]
+        samples = partition_samples(task, self.data.train.labels, said.parts)[said.part]
         self._samples = len(samples)
-        self._steps: Steps = steps_for(task, part(self.data.train, samples), rng)
-        self._node: Node = said.group.node(said.name, life, said.neighbours, self._steps)
-        self._tally = Tally(self._node)
-        self._post = Post(
+        self._steps: Steps = steps_for(task, take_samples(self.data.train, samples), rng)
+        self._node: Node = said.settings.create_node(said.name, life, said.neighbours, self._steps)
+        self._tally = NodeRecorder(self._node)
+        self._post = Messenger(
             said.name,
             life,
             said.token,
-            said.group.patience_s,
+            said.settings.patience_s,
             dict(said.addresses),
             self._find,
             status=self._progress,
@@ -112,14 +118,14 @@ class Peer:
             host=said.host,
             port=said.port,
             # With its life: on a board a former one is there for a while.
-            name=f"{said.name}.{self._post.life}",
+            name=f"{said.name}.{self._post.incarnation}",
             token=said.token,
             tls=said.tls,
             board=_shown_to(said.board, said.token),
             announce=said.discover,
             advertise=said.advertise,
         )
-        worker.expose(self._post, ["hear", "who", "progress"], name="")
+        worker.expose(self._post, ["deliver", "identify", "progress"], name="")
         with worker.start() as address:
             self._post.address = address
             self.tell(f"{said.name} at {address}, on {self._samples:,} samples")
@@ -127,12 +133,12 @@ class Peer:
             for name in said.neighbours:
                 if name not in said.addresses and not looks:
                     self.tell(f"{said.name}: {name} has no address here; it is waited for")
-            late_s = 0.0 if said.since is None else time.time() - said.since
+            late_s = 0.0 if said.start_unix_s is None else time.time() - said.start_unix_s
             self._began = time.monotonic() - late_s
             self._do(self._node.start(self._now()))
             while not self._outcome:
                 self._turn()
-            self._post.delivered(self.stop, FAREWELL_S)
+            self._post.flush(self.stop, FAREWELL_S)
             return self._reported()
 
     def _now(self) -> float:
@@ -151,15 +157,15 @@ class Peer:
             self._do(self._heard(news))
         while self._wakes and self._wakes[0] <= self._now():
             heapq.heappop(self._wakes)
-            self._do(self._node.woke(self._now()))
+            self._do(self._node.on_wake(self._now()))
         self._show()
         if self._outcome or computing is None:
             return
-        self._steps.step(computing.rate)
+        self._steps.step(computing.learning_rate)
         self._left -= 1
         if not self._left:
-            self._tally.computed(self._now())
-            self._do(self._node.computed(self._now()))
+            self._tally.record_computed(self._now())
+            self._do(self._node.on_computed(self._now()))
             self._score_on_the_way()
 
     def _show(self) -> None:
@@ -167,27 +173,29 @@ class Peer:
             self._shown = self._now()
             self.progress({self.setting.name: self._progress()})
 
-    def _news(self, wait_s: float) -> News | None:
+    def _news(self, wait_s: float) -> NetworkEvent | None:
         try:
-            return self._post.news.get(timeout=wait_s) if wait_s else self._post.news.get_nowait()
+            return (
+                self._post.events.get(timeout=wait_s) if wait_s else self._post.events.get_nowait()
+            )
         except Empty:
             return None
 
-    def _heard(self, news: News) -> Commands:
+    def _heard(self, news: NetworkEvent) -> Outputs:
         match news:
-            case Heard(message):
-                return self._node.heard(self._now(), message)
-            case Nobody(name, why):
-                found = self._node.gone(self._now(), name)
+            case MessageReceived(message):
+                return self._node.on_message(self._now(), message)
+            case NeighbourUnreachable(name, why):
+                found = self._node.on_unreachable(self._now(), name)
                 if found:
                     self.tell(f"{self.setting.name}: no answer from {name}: {why}")
                 return found
-            case Arrived(took_s):
-                self._node.acknowledged(took_s)
+            case MessageAcknowledged(took_s):
+                self._node.on_acknowledged(took_s)
         return []
 
-    def _do(self, emitted: Commands) -> None:
-        self._tally.heard(self._now(), emitted)
+    def _do(self, emitted: Outputs) -> None:
+        self._tally.record_outputs(self._now(), emitted)
         for command in emitted:
             match command:
                 case commands.Compute(steps=steps):
@@ -198,11 +206,11 @@ class Peer:
                     heapq.heappush(self._wakes, at_s)
                 case commands.Finish(why=why):
                     self._outcome, self._why = "failed" if why else "done", why
-            if line := told(command):
+            if line := describe_notice(command):
                 self.tell(f"{self.setting.name}: {line}")
 
     def _score_on_the_way(self) -> None:
-        every = self.setting.every
+        every = self.setting.score_every
         if every and self._node.steps >= self._scored + every:
             self._score()
 
@@ -210,7 +218,7 @@ class Peer:
         self._scored = self._node.steps
         score = self._steps.score(self.data.test)
         self._tally.scores.append(
-            Scored(
+            ScorePoint(
                 self._now(),
                 self._node.steps,
                 self._steps.visits,
@@ -223,13 +231,16 @@ class Peer:
     def _reported(self) -> NodeReport:
         ended_s = self._now()
         known = self._node.neighbours.values()
-        if self._outcome == "done" and known and not any(each.life for each in known):
+        if self._outcome == "done" and known and not any(each.incarnation for each in known):
             self._outcome, self._why = "alone", "none of its neighbours ever answered"
         self._score()
-        self._tally.messages, self._tally.sent_bytes = self._post.sent, self._post.sent_bytes
+        self._tally.messages, self._tally.sent_bytes = (
+            self._post.sent_messages,
+            self._post.sent_bytes,
+        )
         report = self._tally.report(ended_s, self._outcome, self._why, self._steps.visits)
-        if self.setting.out is not None:
-            folder = Path(self.setting.out)
+        if self.setting.folder is not None:
+            folder = Path(self.setting.folder)
             write_atomic(
                 folder / "models" / f"{report.name}.safetensors", save(self._steps.arrays())
             )
@@ -241,9 +252,9 @@ class Peer:
         node, computing = self._node, self._node.computing
         return {
             "steps": node.steps + (computing.steps - self._left if computing else 0),
-            "of": node.me.iterations,
-            "updates": node.number,
-            "waiting": computing is None and node.steps < node.me.iterations,
+            "of": node.identity.iterations,
+            "updates": node.update_number,
+            "waiting": computing is None and node.steps < node.identity.iterations,
             "sent_bytes": self._post.sent_bytes,
         }
 
@@ -269,7 +280,7 @@ def _last_of(name: str, places: Mapping[str, str]) -> str | None:
 
 
 def run_node(
-    setting: PeerSetting,
+    setting: NodeConfig,
     tell: Callable[[str], object] = lambda _: None,
     stop: threading.Event | None = None,
     file: str | Path | None = None,
@@ -277,21 +288,21 @@ def run_node(
 ) -> NodeReport:
     """Run one node to its end, or until `stop` is set."""
     _check(setting)
-    for place in setting.path:
+    for place in setting.module_folders:
         if place not in sys.path:
             sys.path.append(place)
     if not 0 <= setting.part < setting.parts:
         raise SettingError(
             f"part {setting.part} of {setting.parts}; expected 0 to {setting.parts - 1}"
         )
-    material = gathered(setting.group.task, file)
+    material = gathered(setting.settings.task, file)
     train_on_one_thread()
-    group = replace(setting.group, task=material.task)
-    setting = msgspec.structs.replace(setting, group=group)
-    return Peer(setting, material.data, tell, stop or threading.Event(), progress).run()
+    group = replace(setting.settings, task=material.task)
+    setting = msgspec.structs.replace(setting, settings=group)
+    return NodeRunner(setting, material.data, tell, stop or threading.Event(), progress).run()
 
 
-def _check(setting: PeerSetting) -> None:
+def _check(setting: NodeConfig) -> None:
     """What can be known to be wrong before anything is loaded."""
     for name in (setting.name, *setting.neighbours):
         check_name(name)
@@ -314,7 +325,7 @@ def _shown_to(board: str | None, token: str | None) -> str | None:
 
 def main() -> None:
     """A node that another process starts: its setting is the first line of standard input."""
-    setting = msgspec.json.decode(sys.stdin.buffer.readline(), type=PeerSetting)
+    setting = msgspec.json.decode(sys.stdin.buffer.readline(), type=NodeConfig)
     stop = threading.Event()
 
     def watch() -> None:
@@ -323,7 +334,7 @@ def main() -> None:
         while os.read(0, 1024):
             pass
         stop.set()
-        time.sleep(setting.group.patience_s)
+        time.sleep(setting.settings.patience_s)
         os._exit(1)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()
@@ -331,8 +342,8 @@ def main() -> None:
         report = run_node(setting, stop=stop)
     except MelismaError as error:
         sys.exit(f"{setting.name}: {error}")
-    if report.why:
-        sys.exit(f"{setting.name}: {report.why}")
+    if report.reason:
+        sys.exit(f"{setting.name}: {report.reason}")
 
 
 if __name__ == "__main__":

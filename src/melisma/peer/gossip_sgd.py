@@ -13,59 +13,61 @@ import numpy as np
 
 from melisma.learning.compression import Compression
 from melisma.peer import commands
+from melisma.peer.algorithms import GossipSgd
+from melisma.peer.difference_node import DifferenceNode
 from melisma.peer.neighbour import Neighbour
-from melisma.peer.node import Model, Self
-from melisma.peer.public import Public
-from melisma.peer.settings import Gossip
+from melisma.peer.node import Model, NodeIdentity
 
 
-class GossipNode(Public):
+class GossipNode(DifferenceNode):
     """A node of decentralised parallel SGD."""
 
     def __init__(
         self,
-        me: Self,
+        me: NodeIdentity,
         neighbours: Iterable[str],
         model: Model,
         compression: Compression,
-        said: Gossip,
+        said: GossipSgd,
     ) -> None:
         super().__init__(me, neighbours, model, compression)
         self._said, self._mixed = said, 0
 
-    def next(self) -> commands.Compute | None:
+    def next_compute(self) -> commands.Compute | None:
         """The next steps, when everybody's last model is in."""
-        awaited = [each for each in self.neighbours.values() if each.here and not each.ended]
-        if any(each.reached < self.number for each in awaited):
+        awaited = [
+            each for each in self.neighbours.values() if each.reachable and not each.finished
+        ]
+        if any(each.progress < self.update_number for each in awaited):
             return None
         self._mix()
-        steps = min(self._said.steps, self.me.iterations - self.steps)
-        rate = self._said.eta / (1 + self._said.beta * sqrt(self.steps))
-        return commands.Compute(number=self.number + 1, steps=steps, rate=rate)
+        steps = min(self._said.steps, self.identity.iterations - self.steps)
+        rate = self._said.learning_rate / (1 + self._said.decay * sqrt(self.steps))
+        return commands.Compute(number=self.update_number + 1, steps=steps, learning_rate=rate)
 
-    def after(self, computed: commands.Compute) -> list[tuple[float, bytes]]:  # noqa: ARG002
+    def updates_after(self, computed: commands.Compute) -> list[tuple[float, bytes]]:  # noqa: ARG002
         """The model as it is now."""
-        self.model.slopes[:] = 0
-        return [(1.0, self.difference())]
+        self.model.gradient_sum[:] = 0
+        return [(1.0, self.pack_difference())]
 
     def finish(self) -> None:
         """The last models count as well."""
         self._mix()
 
-    def ready(self, neighbour: Neighbour, number: int) -> bool:
+    def is_due(self, neighbour: Neighbour, number: int) -> bool:
         """A neighbour may be one model ahead, which is for the next mean."""
-        return super().ready(neighbour, number) and number <= self.number
+        return super().is_due(neighbour, number) and number <= self.update_number
 
     def _mix(self) -> None:
         """Once for each model that was told."""
-        if self._mixed == self.number:
+        if self._mixed == self.update_number:
             return
-        self._mixed = self.number
+        self._mixed = self.update_number
         for neighbour in self.neighbours.values():
             if neighbour.pending:
-                self._in_order(neighbour)
-        degree, pull = self.degree, np.zeros_like(self.own)
-        for name, estimate in self.estimates().items():
+                self._apply_pending(neighbour)
+        degree, pull = self.degree, np.zeros_like(self.own_public)
+        for name, estimate in self.neighbour_models().items():
             weight = 1 / (1 + max(degree, self.neighbours[name].degree))
-            pull += np.float32(weight) * (estimate - self.own)
-        self.model.vector[:] += np.float32(self._said.gamma) * pull
+            pull += np.float32(weight) * (estimate - self.own_public)
+        self.model.vector[:] += np.float32(self._said.mixing) * pull

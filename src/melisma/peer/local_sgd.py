@@ -1,0 +1,12 @@
+"""Constant local SGD: every round has as many steps, times this node's share."""
+
+from melisma.peer.algorithms import LocalSgd
+from melisma.peer.gradient_node import GradientNode
+
+
+class LocalNode(GradientNode[LocalSgd]):
+    """A node of constant local SGD."""
+
+    def round_steps(self, number: int) -> float:  # noqa: ARG002
+        """The same in all rounds."""
+        return self.settings.steps
