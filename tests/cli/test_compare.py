@@ -156,7 +156,7 @@ def test_a_picture_is_drawn(place: Path) -> None:
         (("--schemes", "dab,"), "'' is not known"),
         (("--schemes", "dab", "--accuracy", "2"), "at most 1"),
         (("--schemes", "dab", "--picture", "nowhere/found.svg"), "--picture is nowhere"),
-        (("--schemes", "dab", "--faults", "nonsense"), "makes no sense"),
+        (("--schemes", "dab", "--faults", "nonsense"), "invalid fault"),
     ],
 )
 def test_mistakes_are_told_before_anything_runs(

@@ -81,7 +81,7 @@ def test_who_joins_later_begins_with_a_neighbours_model() -> None:
         (("--step-s", "2,1"), "step_s is 2 to 1; expected the lower one first"),
         (("--join", "n9@1"), "there is no node 'n9'"),
         (("--join", "n1"), "expected NODE@SECONDS"),
-        (("--faults", "crash 9 at 1"), "there is no learner 9"),
+        (("--faults", "crash 9 at 1"), "unknown learner 9"),
         (("--search-faults", "2", "--faults", "1"), "--search-faults draws faults by itself"),
     ],
 )

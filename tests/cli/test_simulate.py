@@ -121,7 +121,7 @@ def test_a_fault_search_without_violations_succeeds(melisma: Callable[..., Said]
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--faults", "crush 1 at 2"], "makes no sense"),
+        (["--faults", "crush 1 at 2"], "invalid fault"),
         (
             ["--search-faults", "3", "--faults", "clock 0 by 1.1"],
             "--search-faults draws faults by itself",

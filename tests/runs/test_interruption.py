@@ -8,7 +8,7 @@ from melisma.runs.interruption import interruptible
 from melisma.simulation.compute.compute import TimingOnly
 from melisma.simulation.driver import Driver
 from melisma.simulation.fault_search import search_faults
-from tests.simulation.staging import scene
+from tests.simulation.scenarios import make_scenario
 
 
 def lost(number: signal.Signals) -> None:
@@ -29,13 +29,13 @@ def test_a_run_ends_by_a_signal_that_was_lost_on_the_way() -> None:
             lost(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        Driver(scene(), TimingOnly(), watch).run()
+        Driver(make_scenario(), TimingOnly(), watch).run()
     assert len(steps) < 10
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_fault_search_ends_between_two_schedules() -> None:
-    tried = search_faults(lambda _: scene(), range(100))
+    tried = search_faults(lambda _: make_scenario(), range(100))
     next(tried)
     lost(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""The same machines in virtual time: with and without what can go wrong."""
+"""Runs in virtual time, with and without faults."""
 
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,17 @@ from melisma.cycle import commands, events
 from melisma.cycle.machine import CycleMachine
 from melisma.runs.report import Report
 from melisma.runs.trace import line
-from tests.simulation.staging import LEARNERS, emitted, fleet, run, scene, steps
+from tests.simulation.scenarios import (
+    LEARNERS,
+    commands_of,
+    make_fleet,
+    make_scenario,
+    run,
+    run_steps,
+)
 
 SCHEMES = ("equal", "proportional", "synchronous", "staleness", "dab")
-# Sizes that leave room for all.
+# Sizes with which every scheme finds a plan.
 SETTINGS: dict[str, Any] = {"shard_samples": 40, "deadline_s": 12.0}
 
 
@@ -21,13 +28,13 @@ def passes(scheme: str) -> dict[str, Any]:
     return {"passes": None} if scheme in ("synchronous", "staleness") else {"passes": 2}
 
 
-def received(report: Report, kind: type) -> list[Any]:
+def events_of(report: Report, kind: type) -> list[Any]:
     return [each.event for each in report.trace if isinstance(each.event, kind)]
 
 
 @pytest.mark.parametrize("mode", ["parallelized", "federated"])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_scheme_runs_to_its_end(scheme: str, mode: str) -> None:
+def test_every_scheme_completes_the_run(scheme: str, mode: str) -> None:
     report = run(scheme=scheme, mode=mode, **passes(scheme), **SETTINGS)
     assert (report.outcome, len(report.cycles)) == ("done", 3)
     assert all(cycle.ending == "averaged" for cycle in report.cycles)
@@ -39,13 +46,13 @@ def test_every_scheme_runs_to_its_end(scheme: str, mode: str) -> None:
 def test_the_same_seed_gives_the_same_trace_byte_for_byte() -> None:
     faults = "crash 1 at 14 for 9; slow 0 at 5 for 9 by 3; duplicate report 2 from 2 by 1"
     one, other, another = (
-        b"".join(map(line, steps(scene(faults, seed=seed)))) for seed in (4, 4, 5)
+        b"".join(map(line, run_steps(make_scenario(faults, seed=seed)))) for seed in (4, 4, 5)
     )
     assert one == other
     assert one != another
 
 
-def test_what_is_predicted_is_what_it_takes_where_nothing_is_uncertain() -> None:
+def test_predictions_are_exact_without_uncertainty() -> None:
     report = run(scheme="proportional", caution=0.5, cycles=1)
     (cycle,) = report.cycles
     for each in cycle.assignments:
@@ -53,52 +60,54 @@ def test_what_is_predicted_is_what_it_takes_where_nothing_is_uncertain() -> None
 
 
 def test_shards_that_a_learner_holds_are_not_fetched_again() -> None:
-    # Each cycle deals all of them, and each learner gets as many as before.
+    # Each cycle deals all shards, and each learner gets as many as before.
     report = run(scheme="proportional", cycles=3, deadline_s=60.0)
     first, *later = (sum(each.shipped for each in c.assignments) for c in report.cycles)
     assert first > 0
     assert all(again <= first // 4 for again in later)
 
 
-def test_states_change_what_a_cycle_takes() -> None:
+def test_operating_states_change_the_training_time() -> None:
     states = {"state": [{"probability": 0.5}, {"probability": 0.5, "compute": 0.2}]}
-    moody = fleet([learner | states for learner in LEARNERS])
-    report = run(among=moody, scheme="equal", passes=1, cycles=12, deadline_s=100.0)
+    changing = make_fleet([learner | states for learner in LEARNERS])
+    report = run(fleet=changing, scheme="equal", passes=1, cycles=12, deadline_s=100.0)
     took = [each.phases[4] for c in report.cycles for each in c.assignments if each.learner == 0]
     assert max(took) / min(took) == pytest.approx(5.0, rel=0.2)
 
 
 def test_a_learner_that_sleeps_is_late_by_its_sleep() -> None:
     awake = run(scheme="equal", passes=1, cycles=1, deadline_s=60.0)
-    sleepy = fleet(
+    sleeping = make_fleet(
         [LEARNERS[0] | {"availability": {"awake_s": 1.0, "asleep_s": 1.0}}, *LEARNERS[1:]]
     )
-    slept = run(among=sleepy, scheme="equal", passes=1, cycles=1, deadline_s=60.0)
+    slept = run(fleet=sleeping, scheme="equal", passes=1, cycles=1, deadline_s=60.0)
     assert slept.cycles[0].cycle_s > 1.3 * awake.cycles[0].cycle_s
-    # Its own clock stood still meanwhile.
+    # Its own clock stood still while it slept.
     assert slept.cycles[0].assignments[0].phases == awake.cycles[0].assignments[0].phases
 
 
-def test_learners_join_and_leave_as_the_fleet_says() -> None:
-    there = [{"availability": {"leaves_s": 12.0}}, {}, {"availability": {"joins_s": 15.0}}]
-    coming = fleet([learner | when for learner, when in zip(LEARNERS, there, strict=True)])
-    report = run(among=coming, scheme="proportional", cycles=5)
-    took_part = [sorted(each.learner for each in c.assignments) for c in report.cycles]
-    assert took_part[0] == [0, 1]
-    assert took_part[-1] == [1, 2]
+def test_learners_join_and_leave_at_the_times_in_the_fleet() -> None:
+    availability = [{"availability": {"leaves_s": 12.0}}, {}, {"availability": {"joins_s": 15.0}}]
+    fleet = make_fleet(
+        [learner | extra for learner, extra in zip(LEARNERS, availability, strict=True)]
+    )
+    report = run(fleet=fleet, scheme="proportional", cycles=5)
+    participants = [sorted(each.learner for each in c.assignments) for c in report.cycles]
+    assert participants[0] == [0, 1]
+    assert participants[-1] == [1, 2]
     assert report.gone == ("tortoise left",)
 
 
-def test_a_crash_drops_the_work_and_a_restart_takes_part_again() -> None:
+def test_a_crashed_learner_drops_its_work_and_participates_after_its_restart() -> None:
     report = run("crash 1 at 12 for 2", cycles=5)
-    fates = [each.status for c in report.cycles for each in c.assignments if each.learner == 1]
-    assert "left" in fates
-    assert fates[-1] == "in"
-    (joined,) = [event for event in received(report, events.LearnersJoined) if event.at_s > 0]
+    statuses = [each.status for c in report.cycles for each in c.assignments if each.learner == 1]
+    assert "left" in statuses
+    assert statuses[-1] == "in"
+    (joined,) = [event for event in events_of(report, events.LearnersJoined) if event.at_s > 0]
     assert joined.learners.tolist() == [1]
 
 
-def test_who_vanishes_is_not_waited_for_longer_than_the_tail() -> None:
+def test_the_orchestrator_waits_for_a_vanished_learner_no_longer_than_the_tail() -> None:
     report = run("vanish 1 at 12")
     late = [c for c in report.cycles if any(each.status == "late" for each in c.assignments)]
     assert late
@@ -107,106 +116,108 @@ def test_who_vanishes_is_not_waited_for_longer_than_the_tail() -> None:
     assert report.outcome == "done"
 
 
-def test_a_learner_that_begins_anew_unnoticed_has_its_work_dropped() -> None:
+def test_the_work_of_a_learner_that_restarted_unnoticed_is_dropped() -> None:
     report = run("vanish 1 at 12 for 0.5")
     reasons = [each.reason for c in report.cycles for each in c.assignments if each.reason]
     assert "the learner restarted" in reasons
 
 
-def test_an_update_that_comes_twice_counts_once() -> None:
+def test_a_duplicate_update_counts_once() -> None:
     plain = run()
-    doubled = run("; ".join(f"duplicate report {n} from 1 by 0.01" for n in range(1, 8)))
-    copies = [each for each in emitted(doubled, commands.Withdraw) if each.learners.tolist() == [1]]
+    duplicated = run("; ".join(f"duplicate report {n} from 1 by 0.01" for n in range(1, 8)))
+    copies = [
+        each for each in commands_of(duplicated, commands.Withdraw) if each.learners.tolist() == [1]
+    ]
     assert copies
-    for one, other in zip(plain.cycles, doubled.cycles, strict=True):
+    for one, other in zip(plain.cycles, duplicated.cycles, strict=True):
         assert [a.weight for a in one.assignments] == [a.weight for a in other.assignments]
 
 
 def test_a_lost_update_is_dropped_and_the_others_count() -> None:
     report = run("lose report 2 from 2", scheme="equal", passes=1, cycles=3)
-    fates = [[each.status for each in c.assignments] for c in report.cycles]
-    assert fates == [["in"] * 3, ["in", "in", "late"], ["in"] * 3]
+    statuses = [[each.status for each in c.assignments] for c in report.cycles]
+    assert statuses == [["in"] * 3, ["in", "in", "late"], ["in"] * 3]
 
 
-def test_a_corrupt_update_is_refused_by_name() -> None:
+def test_a_corrupt_update_is_refused_with_a_reason() -> None:
     report = run("corrupt update 1 from 0")
     first = report.cycles[0].assignments[0]
     assert (first.status, first.weight) == ("refused", 0.0)
     assert "not finite" in first.reason
 
 
-def test_a_clock_that_runs_slow_makes_a_learner_late() -> None:
+def test_a_learner_with_a_slow_clock_is_late() -> None:
     report = run("clock 0 by 0.5", scheme="equal", passes=50, cycles=1)
     assert report.cycles[0].assignments[0].status == "late"
-    # On its own clock it was in time.
+    # A fast clock makes it stop early.
     fast = run("clock 0 by 2", scheme="equal", passes=50, cycles=1)
     assert fast.cycles[0].assignments[0].arrived_s < 6.0
 
 
-def test_a_parted_learner_is_heard_when_that_is_over() -> None:
+def test_a_learner_participates_again_after_a_partition() -> None:
     report = run("partition 0,1 at 2 for 30", cycles=6)
-    fates = [each.status for c in report.cycles for each in c.assignments if each.learner == 0]
-    assert len(fates) < len(report.cycles)
-    assert fates[-1] == "in"
+    statuses = [each.status for c in report.cycles for each in c.assignments if each.learner == 0]
+    assert len(statuses) < len(report.cycles)
+    assert statuses[-1] == "in"
 
 
-def test_a_run_in_which_nobody_answers_fails_and_does_not_hang() -> None:
+def test_a_run_without_answers_fails_instead_of_hanging() -> None:
     report = run("vanish 0 at 0.001; vanish 1 at 0.001; vanish 2 at 0.001")
     assert report.outcome == "failed"
     assert "no learner answered 3 requests in a row" in report.reason
 
 
-def one_by_one(event: Any) -> list[Any]:
-    """The same said by each learner for itself, when it came."""
+def split_by_learner(event: Any) -> list[Any]:
+    """Split an event of many learners into one event each, at its time of arrival."""
     if not isinstance(event, events.UpdatesReceived):
         return [event]
     rows = ("attempts", "visits", "shipped", "loss", "phases")
     return [
         events.UpdatesReceived(
-            at_s=float(event.instants[place]),
-            learners=event.learners[[place]],
+            at_s=float(event.instants[index]),
+            learners=event.learners[[index]],
             cycle=event.cycle,
-            **{name: getattr(event, name)[[place]] for name in rows},
+            **{name: getattr(event, name)[[index]] for name in rows},
         )
-        for place in range(event.learners.size)
+        for index in range(event.learners.size)
     ]
 
 
 @pytest.mark.parametrize("scheme", ["dab", "proportional"])
-def test_many_learners_at_once_come_to_the_same_as_one_by_one(scheme: str) -> None:
-    report, machine, said = run(scheme=scheme), CycleMachine(), list[commands.Command]()
-    for together in (each.event for each in report.trace):
-        for event in one_by_one(together):
-            said += machine.handle(event)
+def test_events_of_many_learners_give_the_same_commands_as_one_event_each(scheme: str) -> None:
+    report, machine, issued = run(scheme=scheme), CycleMachine(), list[commands.Command]()
+    for batch in (each.event for each in report.trace):
+        for event in split_by_learner(batch):
+            issued += machine.handle(event)
     for kind in (commands.Dispatch, commands.Aggregate):
         alone = [
             msgspec.json.encode(each, enc_hook=lambda array: array.tolist())
-            for each in said
+            for each in issued
             if type(each) is kind
         ]
         assert alone == [
             msgspec.json.encode(c, enc_hook=lambda array: array.tolist())
-            for c in emitted(report, kind)
+            for c in commands_of(report, kind)
         ]
-    assert max(event.learners.size for event in received(report, events.UpdatesReceived)) == 3
+    assert max(event.learners.size for event in events_of(report, events.UpdatesReceived)) == 3
 
 
-def test_who_is_not_waited_for_holds_up_nobody() -> None:
-    # The second one cannot make a shard by the deadline: it asks for none and measures itself.
+def test_a_learner_that_cannot_train_a_shard_in_time_does_not_delay_the_others() -> None:
+    # The second learner cannot train a shard in time: its bound is 0, and it benchmarks itself.
     slow = LEARNERS[1] | {"samples_per_s": 15.0}
-    report = run(among=fleet([LEARNERS[0], slow]), cycles=3)
+    report = run(fleet=make_fleet([LEARNERS[0], slow]), cycles=3)
     ended = [cycle.closed_s for cycle in report.cycles]
     began = [cycle.began_s for cycle in report.cycles]
     assert began[1:] == ended[:-1]
 
 
-def test_who_sleeps_does_not_answer(tmp_path: Path) -> None:
+def test_a_sleeping_learner_does_not_answer(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("learner,at_s,what\nhare,5,sleep\n")
-    asleep = fleet(trace=str(tmp_path / "trace.csv"))
-    report = run(among=asleep, cycles=3)
-    told = [event for event in received(report, events.BoundsReported) if event.at_s > 5]
-    assert told
-    assert all(1 not in event.learners for event in told)
+    asleep = make_fleet(trace=str(tmp_path / "trace.csv"))
+    report = run(fleet=asleep, cycles=3)
+    bounds = [event for event in events_of(report, events.BoundsReported) if event.at_s > 5]
+    assert bounds
+    assert all(1 not in event.learners for event in bounds)
     assert [len(cycle.assignments) for cycle in report.cycles] == [3, 2, 2]
 
 
@@ -215,28 +226,34 @@ def test_a_fault_may_hit_several_learners() -> None:
     assert [each.status for each in report.cycles[0].assignments] == ["refused", "in", "refused"]
 
 
-def test_who_has_left_sends_nothing_more_and_does_not_come_back() -> None:
+def test_a_learner_that_left_sends_nothing_and_does_not_return() -> None:
     whole = run(cycles=2)
     in_s = whole.cycles[0].assignments[1].arrived_s
     gone = LEARNERS[1] | {"availability": {"leaves_s": in_s - 0.01}}
-    report = run(among=fleet([LEARNERS[0], gone, LEARNERS[2]]), cycles=2)
+    report = run(fleet=make_fleet([LEARNERS[0], gone, LEARNERS[2]]), cycles=2)
     assert report.cycles[0].assignments[1].status == "left"
-    again = run(f"crash 1 at {in_s - 3:.3f} for 60", among=fleet([LEARNERS[0], gone]), cycles=8)
-    assert all(event.at_s == 0 for event in received(again, events.LearnersJoined))
+    again = run(
+        f"crash 1 at {in_s - 3:.3f} for 60", fleet=make_fleet([LEARNERS[0], gone]), cycles=8
+    )
+    assert all(event.at_s == 0 for event in events_of(again, events.LearnersJoined))
 
 
-def test_a_benchmark_that_is_cut_short_fetches_no_more_than_it_had_time_for() -> None:
+def test_an_interrupted_benchmark_fetches_only_the_shards_it_had_time_for() -> None:
     slow = [LEARNERS[0] | {"bandwidth_bps": 2e5}]
-    one = scene(among=fleet(slow), scheme="proportional", deadline_s=20.0, cycles=1)
-    report = Report.of(steps(one))
-    costs = received(report, events.EstimatesReported)[0].costs
-    # Of eight shards that take 3.2 s each it had time for a few; the model took 6.7 s.
+    scenario = make_scenario(
+        fleet=make_fleet(slow), scheme="proportional", deadline_s=20.0, cycles=1
+    )
+    report = Report.of(run_steps(scenario))
+    costs = events_of(report, events.EstimatesReported)[0].costs
+    # It had time for a few of eight shards at 3.2 s each, after 6.7 s for the model.
     assert 1 <= costs[1, 2, 0] < 8
     assert report.cycles == () or report.cycles[0].assignments[0].shipped > 0
 
 
-def test_who_sleeps_for_ever_before_it_is_measured_holds_up_nobody(tmp_path: Path) -> None:
+def test_a_learner_that_sleeps_for_ever_before_its_benchmark_does_not_delay_the_others(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "trace.csv").write_text("learner,at_s,what\nhare,0.001,sleep\n")
-    report = run(among=fleet(trace=str(tmp_path / "trace.csv")), cycles=2)
+    report = run(fleet=make_fleet(trace=str(tmp_path / "trace.csv")), cycles=2)
     assert report.outcome == "done"
     assert all(1 not in cycle.assignments.learner for cycle in report.cycles)

@@ -4,27 +4,26 @@ import numpy as np
 
 from melisma.cycle import commands
 from melisma.fleet.fleet import Fleet
+from melisma.simulation.churn import SleepSpans
 from melisma.simulation.learners import SimulatedLearners
-from melisma.simulation.sleep import SleepSpans
-from tests.simulation.staging import LEARNERS, fleet, scene
+from tests.simulation.scenarios import LEARNERS, make_fleet, make_scenario
 
 
-def learners_of(among: Fleet, **said: Any) -> SimulatedLearners:
-    one = scene(among=among, **said)
-    changes = among.changes(one.horizon_s)
-    sleep = SleepSpans(changes, among.learners)
+def make_learners(fleet: Fleet, **settings: Any) -> SimulatedLearners:
+    scenario = make_scenario(fleet=fleet, **settings)
+    sleep = SleepSpans(fleet.changes(scenario.horizon_s), fleet.learners)
     return SimulatedLearners(
-        one.task, among, one.local_sizes.counts, sleep, lambda who, _: np.ones(who.size)
+        scenario.task, fleet, scenario.local_sizes.counts, sleep, lambda ids, _: np.ones(ids.size)
     )
 
 
-def test_shards_that_one_measured_itself_on_are_fetched_once() -> None:
+def test_shards_fetched_for_a_benchmark_are_fetched_once() -> None:
     slow = LEARNERS[0] | {"samples_per_s": 5.0}
-    learners = learners_of(fleet([slow, LEARNERS[1]]), deadline_s=4.0, passes=5)
-    who, nothing = np.arange(2), np.zeros(2, np.int64)
-    ask = commands.AskBound(reason="", learners=who, cycle=1, deadline_s=4.0, held=nothing)
-    _, asked = learners.ask_bounds(who, 0.0, ask, nothing)
-    assert asked[0] == 0 < asked[1]
-    # Who can do nothing measures itself once more, on what it has.
+    learners = make_learners(make_fleet([slow, LEARNERS[1]]), deadline_s=4.0, passes=5)
+    ids, nothing = np.arange(2), np.zeros(2, np.int64)
+    ask = commands.AskBound(reason="", learners=ids, cycle=1, deadline_s=4.0, held=nothing)
+    _, bounds = learners.ask_bounds(ids, 0.0, ask, nothing)
+    assert bounds[0] == 0 < bounds[1]
+    # The learner with bound 0 repeats its benchmark, on the shards it holds.
     held = learners._held.between(0, 2)[0]
     assert learners._holds.tolist() == np.bincount(held).tolist() == [8, 8]

@@ -1,7 +1,8 @@
-"""Who is there: learners that join and leave, crash, and come back.
+"""Churn: learners that join and leave, crash, restart and sleep.
 
-A learner that is gone is missed at the next beat of the orchestrator; one that comes says so. Many
-that come or go between two beats do so together.
+The orchestrator notices a missing learner at its next heartbeat; a learner that joins announces
+itself. Learners that join or leave between two heartbeats do so as one group. While a device
+sleeps its clock stands still, so its work ends later by the time it slept.
 """
 
 from functools import partial
@@ -11,96 +12,143 @@ import numpy as np
 
 from melisma.cycle.events import Floats
 from melisma.cycle.ragged import Ints
-from melisma.fleet.availability import JOIN, LEAVE, Changes
+from melisma.fleet.availability import JOIN, LEAVE, SLEEP, WAKE, Changes
 from melisma.simulation.faults import Fault
 from melisma.simulation.kernel import EventQueue
 from melisma.simulation.scenario import Scenario
 
-# So many times in a deadline the orchestrator looks who is there.
-BEATS = 20
+HEARTBEATS_PER_DEADLINE = 20
 
 
 class ChurnListener(Protocol):
-    """Whoever is told."""
+    """The receiver of changes in presence."""
 
-    def restart(self, who: Ints) -> None:
-        """These are there, and know nothing yet."""
+    def restart(self, learners: Ints) -> None:
+        """Start these learners without any state."""
 
-    def silence(self, who: Ints) -> None:
-        """These send nothing any more."""
+    def silence(self, learners: Ints) -> None:
+        """Stop these learners from sending anything more."""
 
-    def report_left(self, who: Ints, reason: str) -> None:
-        """These are missed."""
+    def report_left(self, learners: Ints, reason: str) -> None:
+        """Report that the orchestrator noticed these learners missing."""
 
 
 class Churn:
-    """`there` is who is there now."""
+    """Scheduled joins, departures and crashes; `present` marks the learners that are up now."""
 
     def __init__(
-        self, scene: Scenario, changes: Changes, agenda: EventQueue, tells: ChurnListener
+        self, scenario: Scenario, changes: Changes, queue: EventQueue, listener: ChurnListener
     ) -> None:
-        self.present = scene.fleet.present_at_start.copy()
-        self._lives = np.zeros(scene.fleet.learners, np.int64)
-        self._agenda, self._tells = agenda, tells
-        self._beat_s = scene.task.deadline_s / BEATS
-        for what, act in ((LEAVE, self._leave), (JOIN, self._join)):
-            some = changes.where(changes.what == what)
-            beats = np.ceil(some.at_s / self._beat_s)
+        self.present = scenario.fleet.present_at_start.copy()
+        # Counts joins, departures and crashes: an action scheduled before the last one is void.
+        self._epoch = np.zeros(scenario.fleet.learners, np.int64)
+        self._queue, self._listener = queue, listener
+        self._heartbeat_s = scenario.task.deadline_s / HEARTBEATS_PER_DEADLINE
+        for kind, action in ((LEAVE, self._leave), (JOIN, self._join)):
+            selected = changes.where(changes.what == kind)
+            beats = np.ceil(selected.at_s / self._heartbeat_s)
             starts = np.flatnonzero(np.diff(beats, prepend=-1.0))
-            for part in np.split(np.arange(beats.size), starts[1:]) if beats.size else ():
-                at_s = float(beats[part[0]]) * self._beat_s
-                agenda.schedule(at_s, partial(act, some.learners[part], some.at_s[part]))
-        for fault in scene.faults:
+            for group in np.split(np.arange(beats.size), starts[1:]) if beats.size else ():
+                at_s = float(beats[group[0]]) * self._heartbeat_s
+                queue.schedule(at_s, partial(action, selected.learners[group]))
+        for fault in scenario.faults:
             if fault.kind in ("crash", "vanish"):
-                agenda.schedule(fault.at_s, partial(self._crash, fault))
+                queue.schedule(fault.at_s, partial(self._crash, fault))
 
-    def _leave(self, who: Ints, _: Floats) -> None:
-        here = who[self.present[who]]
-        # Who leaves for good does not come back from a crash either.
-        self._lives[who] += 1
-        self.present[who] = False
-        if here.size:
-            self._tells.report_left(here, "left")
-
-    def _join(self, who: Ints, _: Floats) -> None:
-        new = who[~self.present[who]]
+    def _join(self, learners: Ints) -> None:
+        new = learners[~self.present[learners]]
         if new.size:
-            self._come(new)
+            self._start(new)
+
+    def _leave(self, learners: Ints) -> None:
+        leaving = learners[self.present[learners]]
+        # A learner that leaves for good does not restart after a crash either.
+        self._epoch[learners] += 1
+        self.present[learners] = False
+        if leaving.size:
+            self._listener.report_left(leaving, "left")
 
     def _crash(self, fault: Fault) -> None:
-        who = np.array(fault.learners)[self.present[list(fault.learners)]]
-        if not who.size:
+        learners = np.array(fault.learners)[self.present[list(fault.learners)]]
+        if not learners.size:
             return
-        now_s = self._agenda.now_s
-        self.present[who] = False
-        self._lives[who] += 1
-        self._tells.silence(who)
-        lives = self._lives[who]
+        now_s = self._queue.now_s
+        self.present[learners] = False
+        self._epoch[learners] += 1
+        self._listener.silence(learners)
+        epoch = self._epoch[learners]
         if fault.kind == "crash":
-            beat_s = np.ceil(now_s / self._beat_s) * self._beat_s
-            self._agenda.schedule(float(beat_s), partial(self._miss, who, lives))
+            noticed_s = np.ceil(now_s / self._heartbeat_s) * self._heartbeat_s
+            self._queue.schedule(float(noticed_s), partial(self._notice, learners, epoch))
         if fault.for_s is not None:
-            self._agenda.schedule(now_s + fault.for_s, partial(self._restart, who, lives))
+            self._queue.schedule(now_s + fault.for_s, partial(self._restart, learners, epoch))
 
-    def _miss(self, who: Ints, lives: Ints) -> None:
-        gone = who[self._lives[who] == lives]
+    def _notice(self, learners: Ints, epoch: Ints) -> None:
+        gone = learners[self._epoch[learners] == epoch]
         if gone.size:
-            self._tells.report_left(gone, "crashed")
+            self._listener.report_left(gone, "crashed")
 
-    def _restart(self, who: Ints, lives: Ints) -> None:
-        gone = who[self._lives[who] == lives]
+    def _restart(self, learners: Ints, epoch: Ints) -> None:
+        gone = learners[self._epoch[learners] == epoch]
         if gone.size:
-            self._come(gone)
+            self._start(gone)
 
-    def _come(self, who: Ints) -> None:
-        self.present[who] = True
-        self._lives[who] += 1
-        self._tells.restart(who)
+    def _start(self, learners: Ints) -> None:
+        self.present[learners] = True
+        self._epoch[learners] += 1
+        self._listener.restart(learners)
+
+
+class SleepSpans:
+    """Spans of sleep, flat: one learner's spans after another's, each in order of time."""
+
+    def __init__(self, changes: Changes, learners: int) -> None:
+        sleeps, wakes = (_order_by_learner(changes, kind) for kind in (SLEEP, WAKE))
+        self._counts = np.bincount(sleeps.learners, minlength=learners)
+        self._starts = np.cumsum(self._counts) - self._counts
+        self._from_s = sleeps.at_s
+        # A learner without a later wake-up sleeps for ever.
+        self._to_s = np.full(sleeps.at_s.size, np.inf)
+        wake_counts = np.bincount(wakes.learners, minlength=learners)
+        nth = np.arange(wakes.at_s.size) - np.repeat(
+            np.cumsum(wake_counts) - wake_counts, wake_counts
+        )
+        self._to_s[np.repeat(self._starts, wake_counts) + nth] = wakes.at_s
+
+    def end_s(self, learners: Ints, begin_s: Floats, awake_s: Floats) -> Floats:
+        """Return when each learner has been awake for `awake_s` seconds since `begin_s`.
+
+        With `awake_s` = 0 that is the first time at which it is awake.
+        """
+        now_s, left_s = begin_s.copy(), awake_s.copy()
+        span = self._starts[learners]
+        last = span + self._counts[learners]
+        active = np.flatnonzero(span < last)
+        while active.size:
+            from_s, to_s = self._from_s[span[active]], self._to_s[span[active]]
+            # A past span does not count; a span that has begun counts from now on.
+            before_s = np.maximum(from_s - now_s[active], 0.0)
+            sleeps = (to_s > now_s[active]) & (
+                (left_s[active] > before_s) | (from_s <= now_s[active])
+            )
+            now_s[active[sleeps]] = to_s[sleeps]
+            left_s[active[sleeps]] -= before_s[sleeps]
+            span[active] += 1
+            active = active[(sleeps | (to_s <= now_s[active])) & (span[active] < last[active])]
+        ends: Floats = now_s + left_s
+        return ends
 
 
 def departure_times_s(changes: Changes, learners: int) -> Floats:
-    """When each learner leaves for good; infinity for those who stay."""
+    """Return when each learner leaves for good; infinity for learners that stay."""
     at_s = np.full(learners, np.inf)
-    gone = changes.what == LEAVE
-    at_s[changes.learners[gone]] = changes.at_s[gone]
+    leaving = changes.what == LEAVE
+    at_s[changes.learners[leaving]] = changes.at_s[leaving]
     return at_s
+
+
+def _order_by_learner(changes: Changes, kind: int) -> Changes:
+    """Return the changes of one kind, ordered by learner, then by time."""
+    selected = changes.where(changes.what == kind)
+    order = np.lexsort((selected.at_s, selected.learners))
+    return Changes(selected.at_s[order], selected.learners[order], selected.what[order])

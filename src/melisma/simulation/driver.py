@@ -18,14 +18,13 @@ from melisma.cycle.state import CycleState
 from melisma.errors import MelismaError
 from melisma.runs.interruption import interruptible
 from melisma.runs.trace import Step
-from melisma.simulation.churn import Churn, departure_times_s
+from melisma.simulation.churn import Churn, SleepSpans, departure_times_s
 from melisma.simulation.compute.compute import Compute, CycleWork
+from melisma.simulation.faults import Corruption, Slowness, clock_rates
 from melisma.simulation.kernel import EventQueue
 from melisma.simulation.learners import SimulatedLearners, SimulatedUpdates
 from melisma.simulation.network import Deliver, InFlight, SimulatedNetwork
 from melisma.simulation.scenario import Scenario
-from melisma.simulation.sleep import SleepSpans
-from melisma.simulation.trouble import Corruption, Slowness, clock_rates
 
 Watcher = Callable[[Step], object]
 # So many learners are named where many are gone.

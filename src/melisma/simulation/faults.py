@@ -1,154 +1,203 @@
-"""What goes wrong, as words that can be written down, and read again.
+"""Faults: parse and format them as text, draw random ones, and apply those of devices.
 
 ::
 
-    crash 2 at 3.5 for 4         the device stops, and begins anew after 4 s; without `for`, never
-    vanish 2 at 3.5 for 4        the same, and nobody notices that it is gone
-    slow 1 at 2 for 10 by 3      it computes 3 times slower in what it begins in that time
-    partition 0,3 at 5 for 2       nothing gets through to or from these; it comes when that is over
-    clock 1 by 1.05              its clock runs so many times too fast
-    lose order 2 to 1            the second message to it does not arrive
-    lose report 2 from 1         or from it
-    duplicate report 1 from 0 by 3  it arrives a second time, so many seconds later
-    delay order 3 to 2 by 1.5    it arrives so many seconds later
-    corrupt update 1 from 2      its first update holds what is no number
+    crash 2 at 3.5 for 4            the device stops and restarts after 4 s; without `for`, never
+    vanish 2 at 3.5 for 4           the same, but the orchestrator does not notice
+    slow 1 at 2 for 10 by 3         work begun in these 10 s computes 3 times slower
+    partition 0,3 at 5 for 2        messages to and from these learners wait until the end
+    clock 1 by 1.05                 the clock of learner 1 runs 1.05 times too fast
+    lose order 2 to 1               the second message to learner 1 is lost
+    lose report 2 from 1            the second message from learner 1 is lost
+    duplicate report 1 from 0 by 3  the message arrives a second time, 3 s later
+    delay order 3 to 2 by 1.5       the message arrives 1.5 s later
+    corrupt update 1 from 2         the first update of learner 2 holds NaN
 
-Learners go by number, times are seconds from the beginning of the run, and messages are counted for
-each learner from 1. Faults are separated by `;`.
+Learners go by number, times are seconds since the start of the run, and messages are counted from 1
+for each learner. Faults are separated by `;`.
 """
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
+from melisma.cycle.events import Floats
+from melisma.cycle.ragged import Ints
 from melisma.errors import SettingError
 
-Kind = Literal[
+FaultKind = Literal[
     "crash", "vanish", "slow", "partition", "clock", "lose", "duplicate", "delay", "corrupt"
 ]
-Message = Literal["", "order", "report", "update"]
-TIME = r"(?P<{}>[0-9.]+(?:e[+-]?[0-9]+)?)"
-AT, FOR, BY = (TIME.format(name) for name in ("at_s", "for_s", "by"))
-WHO, NTH = r"(?P<who>[0-9]+(?:,[0-9]+)*)", r"(?P<nth>[1-9][0-9]*)"
-SENT = rf"(?P<message>order|report) {NTH} (?:to|from) {WHO}"
-FORMS = (
-    rf"(?P<kind>crash|vanish) {WHO} at {AT}(?: for {FOR})?",
-    rf"(?P<kind>slow) {WHO} at {AT} for {FOR} by {BY}",
-    rf"(?P<kind>partition) {WHO} at {AT} for {FOR}",
-    rf"(?P<kind>clock) {WHO} by {BY}",
-    rf"(?P<kind>lose) {SENT}",
-    rf"(?P<kind>duplicate|delay) {SENT} by {BY}",
-    rf"(?P<kind>corrupt) (?P<message>update) {NTH} from {WHO}",
+MessageKind = Literal["", "order", "report", "update"]
+FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
+MAX_RANDOM_FAULTS = 12
+
+_NUMBER = r"(?P<{}>[0-9.]+(?:e[+-]?[0-9]+)?)"
+_AT, _FOR, _BY = (_NUMBER.format(name) for name in ("at_s", "for_s", "by"))
+_LEARNERS, _NTH = r"(?P<learners>[0-9]+(?:,[0-9]+)*)", r"(?P<nth>[1-9][0-9]*)"
+_MESSAGE = rf"(?P<message>order|report) {_NTH} (?:to|from) {_LEARNERS}"
+_PATTERNS = (
+    rf"(?P<kind>crash|vanish) {_LEARNERS} at {_AT}(?: for {_FOR})?",
+    rf"(?P<kind>slow) {_LEARNERS} at {_AT} for {_FOR} by {_BY}",
+    rf"(?P<kind>partition) {_LEARNERS} at {_AT} for {_FOR}",
+    rf"(?P<kind>clock) {_LEARNERS} by {_BY}",
+    rf"(?P<kind>lose) {_MESSAGE}",
+    rf"(?P<kind>duplicate|delay) {_MESSAGE} by {_BY}",
+    rf"(?P<kind>corrupt) (?P<message>update) {_NTH} from {_LEARNERS}",
 )
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One of them; what its kind has no use for is left as it is."""
+    """One fault; fields that its kind does not use keep their defaults."""
 
-    kind: Kind
+    kind: FaultKind
     learners: tuple[int, ...]
     at_s: float = 0.0
     for_s: float | None = None
     by: float = 1.0
-    message: Message = ""
+    message: MessageKind = ""
     nth: int = 0
 
     def __str__(self) -> str:
-        who = ",".join(map(str, self.learners))
+        learners = ",".join(map(str, self.learners))
         if self.message:
             way = "to" if self.message == "order" else "from"
             by = f" by {self.by:.6g}" if self.kind in ("duplicate", "delay") else ""
-            return f"{self.kind} {self.message} {self.nth} {way} {who}{by}"
+            return f"{self.kind} {self.message} {self.nth} {way} {learners}{by}"
         if self.kind == "clock":
-            return f"clock {who} by {self.by:.6g}"
+            return f"clock {learners} by {self.by:.6g}"
         span = "" if self.for_s is None else f" for {self.for_s:.6g}"
         by = f" by {self.by:.6g}" if self.kind == "slow" else ""
-        return f"{self.kind} {who} at {self.at_s:.6g}{span}{by}"
+        return f"{self.kind} {learners} at {self.at_s:.6g}{span}{by}"
 
 
 def parse_faults(text: str, learners: int) -> tuple[Fault, ...]:
-    """Faults from words; `SettingError` names the one that makes no sense."""
-    return tuple(_read(part.strip(), learners) for part in text.split(";") if part.strip())
+    """Parse faults separated by `;`; raise `SettingError` that names the first invalid one."""
+    return tuple(_parse(part.strip(), learners) for part in text.split(";") if part.strip())
 
 
-def format_faults(faults: tuple[Fault, ...]) -> str:
-    """As `read_faults` reads them."""
-    return "; ".join(map(str, faults))
-
-
-def _read(text: str, learners: int) -> Fault:
+def _parse(text: str, learners: int) -> Fault:
     if "orchestrator" in text.split():
-        raise SettingError(f"fault {text!r}: the orchestrator keeps no journal yet to go on from")
-    for form in FORMS:
-        if found := re.fullmatch(form, text):
-            fault = _made(text, found.groupdict())
-            absent = [number for number in fault.learners if number >= learners]
-            if absent:
+        raise SettingError(
+            f"fault {text!r}: the orchestrator keeps no journal to resume from; name learners"
+        )
+    for pattern in _PATTERNS:
+        if match := re.fullmatch(pattern, text):
+            fault = _from_groups(text, match.groupdict())
+            unknown = [number for number in fault.learners if number >= learners]
+            if unknown:
                 raise SettingError(
-                    f"fault {text!r}: there is no learner {absent[0]}, but 0 to {learners - 1}"
+                    f"fault {text!r}: unknown learner {unknown[0]}; use 0 to {learners - 1}"
                 )
             return fault
     raise SettingError(
-        f"fault {text!r} makes no sense; for example: 'crash 2 at 3.5 for 4', 'slow 1 at 2 for 10 "
-        "by 3', 'lose report 2 from 1', 'clock 1 by 1.05'"
+        f"invalid fault {text!r}; use, for example, 'crash 2 at 3.5 for 4', 'slow 1 at 2 for 10 "
+        "by 3', 'lose report 2 from 1' or 'clock 1 by 1.05'"
     )
 
 
-def _made(text: str, said: dict[str, str | None]) -> Fault:
-    who = tuple(int(number) for number in (said.pop("who") or "").split(","))
-    words = {name: said.pop(name) for name in ("kind", "message") if said.get(name)}
+def _from_groups(text: str, groups: dict[str, str | None]) -> Fault:
+    learners = tuple(int(number) for number in (groups.pop("learners") or "").split(","))
+    words = {name: groups.pop(name) for name in ("kind", "message") if groups.get(name)}
     try:
-        numbers = {name: float(value) for name, value in said.items() if value is not None}
+        numbers = {name: float(value) for name, value in groups.items() if value is not None}
     except ValueError:
-        raise SettingError(f"fault {text!r}: a number that is none") from None
+        raise SettingError(f"fault {text!r}: invalid number") from None
     if "nth" in numbers:
         words["nth"] = int(numbers.pop("nth"))  # type: ignore[assignment]
     if not all(map(isfinite, numbers.values())):
-        raise SettingError(f"fault {text!r}: a number that is too large")
-    fault = Fault(learners=who, **words, **numbers)  # type: ignore[arg-type]
+        raise SettingError(f"fault {text!r}: a number is too large")
+    fault = Fault(learners=learners, **words, **numbers)  # type: ignore[arg-type]
     if fault.kind in ("slow", "clock") and not 0.01 <= fault.by <= 100:
         raise SettingError(f"fault {text!r}: by {fault.by:g}; expected 0.01 to 100")
     return fault
 
 
+def format_faults(faults: tuple[Fault, ...]) -> str:
+    """Format faults such that `parse_faults` returns the same ones."""
+    return "; ".join(map(str, faults))
+
+
 def random_faults(
-    rng: np.random.Generator, learners: int, until_s: float, most: int = 12
+    rng: np.random.Generator, learners: int, until_s: float, most: int = MAX_RANDOM_FAULTS
 ) -> tuple[Fault, ...]:
-    """Up to so many faults of any kind in a run of that length."""
-    return tuple(_drawn(rng, learners, until_s) for _ in range(int(rng.integers(1, most + 1))))
+    """Draw 1 to `most` faults of any kind within the first `until_s` seconds."""
+    count = int(rng.integers(1, most + 1))
+    return tuple(_random_fault(rng, learners, until_s) for _ in range(count))
 
 
-def _drawn(rng: np.random.Generator, learners: int, until_s: float) -> Fault:
-    kind = str(rng.choice(DRAWN))
-    who = (int(rng.integers(learners)),)
-    at_s, for_s = (_rounded(rng.uniform(0, until_s) * part) for part in (1.0, 0.3))
+def _random_fault(rng: np.random.Generator, learners: int, until_s: float) -> Fault:
+    kind = str(rng.choice(FAULT_KINDS))
+    learner = (int(rng.integers(learners)),)
+    at_s, for_s = (_round(rng.uniform(0, until_s) * share) for share in (1.0, 0.3))
     nth = int(rng.integers(1, 9))
     match kind:
         case "crash" | "vanish":
-            return Fault(kind, who, at_s, for_s if rng.random() < 0.7 else None)
+            return Fault(kind, learner, at_s, for_s if rng.random() < 0.7 else None)
         case "slow":
-            return Fault(kind, who, at_s, for_s, by=_rounded(rng.uniform(1.2, 10)))
+            return Fault(kind, learner, at_s, for_s, by=_round(rng.uniform(1.2, 10)))
         case "partition":
-            several = rng.permutation(learners)[: int(rng.integers(1, learners + 1))]
-            return Fault(kind, tuple(sorted(several.tolist())), at_s, for_s)
+            members = rng.permutation(learners)[: int(rng.integers(1, learners + 1))]
+            return Fault(kind, tuple(sorted(members.tolist())), at_s, for_s)
         case "clock":
-            return Fault(kind, who, by=_rounded(rng.uniform(0.8, 1.25)))
+            return Fault(kind, learner, by=_round(rng.uniform(0.8, 1.25)))
         case "corrupt":
-            return Fault(kind, who, message="update", nth=min(nth, 4))
+            return Fault(kind, learner, message="update", nth=min(nth, 4))
         case "lose" | "duplicate" | "delay":
-            way: Message = "order" if rng.random() < 0.5 else "report"
-            by = 1.0 if kind == "lose" else _rounded(rng.exponential(0.2 * until_s))
-            return Fault(kind, who, by=by, message=way, nth=nth)
+            message: MessageKind = "order" if rng.random() < 0.5 else "report"
+            by = 1.0 if kind == "lose" else _round(rng.exponential(0.2 * until_s))
+            return Fault(kind, learner, by=by, message=message, nth=nth)
     raise AssertionError(kind)
 
 
-DRAWN = ("crash", "vanish", "slow", "partition", "clock", "lose", "duplicate", "delay", "corrupt")
-
-
-def _rounded(number: float) -> float:
-    """Few enough digits to be written down as it is."""
+def _round(number: float) -> float:
+    """Keep 4 digits, which `format_faults` writes without loss."""
     return float(f"{number:.4g}")
+
+
+class Slowness:
+    """The factor by which `slow` faults slow a learner down at a given time."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        self._faults = [fault for fault in faults if fault.kind == "slow"]
+
+    def __call__(self, learners: Ints, at_s: Floats) -> Floats:
+        factor = np.ones(learners.size)
+        for fault in self._faults:
+            end_s = fault.at_s + (fault.for_s or 0.0)
+            hit = np.isin(learners, fault.learners) & (at_s >= fault.at_s) & (at_s < end_s)
+            factor[hit] *= fault.by
+        return factor
+
+
+class Corruption:
+    """Marks the updates that `corrupt` faults fill with NaN, counted in order of arrival."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        corrupt = [fault for fault in faults if fault.kind == "corrupt"]
+        self._hit = {(learner, fault.nth) for fault in corrupt for learner in fault.learners}
+        self._arrivals: Counter[int] = Counter()
+
+    def __call__(self, learners: Ints, visits: Ints) -> NDArray[np.bool_]:
+        corrupt = np.zeros(learners.size, np.bool_)
+        for index in np.flatnonzero(visits).tolist() if self._hit else ():
+            learner = int(learners[index])
+            self._arrivals[learner] += 1
+            corrupt[index] = (learner, self._arrivals[learner]) in self._hit
+        return corrupt
+
+
+def clock_rates(faults: Sequence[Fault], learners: int) -> Floats:
+    """Return the seconds that pass on each learner's clock in one second."""
+    rates = np.ones(learners)
+    for fault in faults:
+        if fault.kind == "clock":
+            rates[list(fault.learners)] *= fault.by
+    return rates

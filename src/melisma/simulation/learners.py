@@ -28,8 +28,8 @@ from melisma.fleet.estimates import Estimate
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task
 from melisma.learning.benchmark import WARM_UPS
+from melisma.simulation.churn import SleepSpans
 from melisma.simulation.devices import Devices, Durations
-from melisma.simulation.sleep import SleepSpans
 from melisma.simulation.timeline import CycleTimeline, Workload, cycle_timeline
 
 LEARNED = tuple(field.name for field in fields(CostHistory))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from melisma.cycle.events import Floats
 from melisma.cycle.ragged import Ints
-from melisma.simulation.faults import Fault, Message
+from melisma.simulation.faults import Fault, MessageKind
 from melisma.simulation.kernel import EventQueue
 
 # Hears from the learners at these places of what was sent, and when each of them arrived.
@@ -52,7 +52,7 @@ class SimulatedNetwork:
         self._agenda, self._leaves_s = agenda, leaves_s
         self._single = [fault for fault in faults if fault.kind in ("lose", "duplicate", "delay")]
         self._parted = [fault for fault in faults if fault.kind == "partition"]
-        self._sent: dict[tuple[Message, int], int] = {}
+        self._sent: dict[tuple[MessageKind, int], int] = {}
         self._flights: list[InFlight] = []
 
     def send_order(self, who: Ints, act: Callable[[Ints], object]) -> None:
@@ -101,7 +101,7 @@ class SimulatedNetwork:
             self._agenda.advance(float(flight.arrive_s[arrived[-1]]))
             flight.deliver(flight.indices[arrived], flight.arrive_s[arrived])
 
-    def _ways(self, kind: Message, who: Ints, sent_s: Floats) -> Iterator[tuple[Ints, Floats]]:
+    def _ways(self, kind: MessageKind, who: Ints, sent_s: Floats) -> Iterator[tuple[Ints, Floats]]:
         """Which messages arrive, and when; copies come by themselves."""
         places, arrive_s = np.arange(who.size), sent_s.copy()
         if self._single or self._parted:
@@ -118,7 +118,7 @@ class SimulatedNetwork:
             places, arrive_s = places[kept], arrive_s[kept]
         yield places, arrive_s
 
-    def _struck(self, kind: Message, who: Ints) -> Iterator[tuple[int, Fault]]:
+    def _struck(self, kind: MessageKind, who: Ints) -> Iterator[tuple[int, Fault]]:
         """Messages that something happens to."""
         for place, learner in enumerate(who.tolist()):
             nth = self._sent[kind, learner] = self._sent.get((kind, learner), 0) + 1

@@ -29,7 +29,7 @@ from melisma.simulation.comparison.comparison_picture import draw_comparison
 from melisma.simulation.comparison.figures import format_interval
 from melisma.simulation.simulation import SimulationOptions, simulate
 from tests.live import tiny_task
-from tests.simulation import staging
+from tests.simulation import scenarios
 
 UNASKED = Target()
 TIMING = SimulationOptions(work="timing")
@@ -73,14 +73,18 @@ def runs_of(scheme: str, *seconds: float, accuracy: float = 0.9) -> tuple[Compar
 
 def of(*runs: tuple[ComparedRun, ...], asked: Target = UNASKED) -> Comparison:
     schemes = tuple(some[0].scheme for some in runs)
-    return summarize_runs(staging.task(), "train", schemes, sum(runs, ()), asked)
+    return summarize_runs(scenarios.make_task(), "train", schemes, sum(runs, ()), asked)
 
 
 @pytest.mark.parametrize("mode", ["parallelized", "federated"])
 def test_the_same_seeds_give_the_same_numbers(mode: str) -> None:
     def once() -> bytes:
         found = compare(
-            *(staging.task(mode=mode), staging.fleet(), ["dab", "staleness", "equal"]),
+            *(
+                scenarios.make_task(mode=mode),
+                scenarios.make_fleet(),
+                ["dab", "staleness", "equal"],
+            ),
             *(range(2), TIMING),
         )
         return msgspec.json.encode(found.as_dict())
@@ -89,7 +93,7 @@ def test_the_same_seeds_give_the_same_numbers(mode: str) -> None:
 
 
 def test_a_run_has_the_figures_of_its_report(blobs: Task) -> None:
-    fleet = staging.fleet()
+    fleet = scenarios.make_fleet()
     found = compare(blobs, fleet, ["equal"], [3], accuracy=0.5)
     report = simulate(blobs, fleet, SimulationOptions(scheme="equal", seed=3))
     (run,) = found.runs
@@ -105,7 +109,9 @@ def test_a_run_has_the_figures_of_its_report(blobs: Task) -> None:
 
 def test_all_that_end_well_reach_the_accuracy_if_none_is_asked_for(blobs: Task) -> None:
     seen: list[ComparedRun] = []
-    found = compare(blobs, staging.fleet(), ["dab", "staleness"], range(2), watch=seen.append)
+    found = compare(
+        blobs, scenarios.make_fleet(), ["dab", "staleness"], range(2), watch=seen.append
+    )
     assert found.target == Target(min(each.accuracy for each in found.runs), "lowest")
     assert not any(isnan(each.accuracy_s) for each in found.runs)
     assert [(each.seed, each.scheme) for each in seen] == [
@@ -118,10 +124,10 @@ def test_the_accuracy_at_which_a_task_stops_is_timed(blobs: Task) -> None:
     stops = msgspec.structs.replace(
         blobs, stop=msgspec.convert({"accuracy": 0.5}, type(blobs.stop))
     )
-    found = compare(stops, staging.fleet(), ["dab"], [0])
+    found = compare(stops, scenarios.make_fleet(), ["dab"], [0])
     assert found.target == Target(0.5, "task")
     with pytest.raises(SettingError, match=r"accuracy is 0\.8, but the task stops at 0\.5"):
-        compare(stops, staging.fleet(), ["dab"], [0], accuracy=0.8)
+        compare(stops, scenarios.make_fleet(), ["dab"], [0], accuracy=0.8)
 
 
 @given(st.floats(-1e9, 1e9), st.integers(2, 12))
@@ -180,7 +186,9 @@ def test_who_never_reached_the_accuracy_comes_behind_who_always_did() -> None:
 
 
 def test_without_training_the_time_of_the_run_decides() -> None:
-    found = compare(staging.task(), staging.fleet(), ["equal", "staleness"], range(2), TIMING)
+    found = compare(
+        scenarios.make_task(), scenarios.make_fleet(), ["equal", "staleness"], range(2), TIMING
+    )
     assert not found.target
     assert not found.has_values("accuracy")
     assert found.lead is not None
@@ -194,8 +202,8 @@ def test_if_all_fail_nobody_is_first() -> None:
 
 
 def test_a_scheme_whose_runs_all_fail_keeps_its_reason() -> None:
-    short = staging.task(deadline_s=0.01)
-    found = compare(short, staging.fleet(), ["dab", "staleness"], [0], TIMING)
+    short = scenarios.make_task(deadline_s=0.01)
+    found = compare(short, scenarios.make_fleet(), ["dab", "staleness"], [0], TIMING)
     assert all(each.reason for each in found.failed_runs("staleness"))
     assert len(found.failed_runs("staleness")) == 1
 
@@ -212,7 +220,7 @@ def test_a_scheme_whose_runs_all_fail_keeps_its_reason() -> None:
 )
 def test_schemes_that_do_not_fit_are_refused(schemes: list[str], said: str) -> None:
     with pytest.raises(SettingError, match=said):
-        compare(staging.task(passes=None), staging.fleet(), schemes, [0], TIMING)
+        compare(scenarios.make_task(passes=None), scenarios.make_fleet(), schemes, [0], TIMING)
 
 
 @pytest.mark.parametrize(
@@ -229,11 +237,20 @@ def test_what_makes_no_sense_is_refused(
     seeds: list[int], options: SimulationOptions, accuracy: float | None, said: str
 ) -> None:
     with pytest.raises(SettingError, match=said):
-        compare(staging.task(), staging.fleet(), ["dab"], seeds, options, accuracy=accuracy)
+        compare(
+            scenarios.make_task(),
+            scenarios.make_fleet(),
+            ["dab"],
+            seeds,
+            options,
+            accuracy=accuracy,
+        )
 
 
 def test_schemes_that_choose_passes_ignore_those_of_the_task() -> None:
-    found = compare(staging.task(passes=2), staging.fleet(), ["synchronous"], [0], TIMING)
+    found = compare(
+        scenarios.make_task(passes=2), scenarios.make_fleet(), ["synchronous"], [0], TIMING
+    )
     assert found.runs[0].ended_well
 
 
@@ -257,7 +274,7 @@ def test_numbers_have_the_digits_that_their_interval_leaves_them(
 
 def test_a_picture_has_curves_only_where_something_is_trained() -> None:
     both = of(runs_of("dab", 1, 2, nan), runs_of("equal", 3, 4, 5))
-    bars = compare(staging.task(), staging.fleet(), ["dab"], range(2), TIMING)
+    bars = compare(scenarios.make_task(), scenarios.make_fleet(), ["dab"], range(2), TIMING)
     drawn, plain = (draw_comparison(each).svg for each in (both, bars))
     assert "<polyline" in drawn
     assert "dab: 1 of 3 failed: nobody came" in drawn
@@ -273,4 +290,4 @@ def test_ctrl_c_ends_it_all(blobs: Task, monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(comparison, "simulate", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        compare(blobs, staging.fleet(), ["dab", "equal"], range(2))
+        compare(blobs, scenarios.make_fleet(), ["dab", "equal"], range(2))

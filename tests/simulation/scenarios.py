@@ -1,4 +1,4 @@
-"""Scenes small enough to be read."""
+"""Small scenarios for tests of the simulation."""
 
 from typing import Any
 
@@ -35,31 +35,31 @@ LEARNERS = [
 ]
 
 
-def task(**said: Any) -> Task:
-    return msgspec.convert(TASK | said, Task)
+def make_task(**settings: Any) -> Task:
+    return msgspec.convert(TASK | settings, Task)
 
 
-def fleet(learners: list[dict[str, Any]] | None = None, **said: Any) -> Fleet:
-    return muster(msgspec.convert({"learner": learners or LEARNERS} | said, FleetTable))
+def make_fleet(learners: list[dict[str, Any]] | None = None, **settings: Any) -> Fleet:
+    return muster(msgspec.convert({"learner": learners or LEARNERS} | settings, FleetTable))
 
 
-def scene(faults: str = "", among: Fleet | None = None, **said: Any) -> Scenario:
-    where, what = among or fleet(), task(**said)
-    own = local_shard_sizes(what, where)
-    return Scenario("r1", what, where, own, parse_faults(faults, where.learners))
+def make_scenario(faults: str = "", fleet: Fleet | None = None, **settings: Any) -> Scenario:
+    fleet, task = fleet or make_fleet(), make_task(**settings)
+    sizes = local_shard_sizes(task, fleet)
+    return Scenario("r1", task, fleet, sizes, parse_faults(faults, fleet.learners))
 
 
-def run(faults: str = "", among: Fleet | None = None, **said: Any) -> Report:
-    """The report of a run in which all that must hold, holds."""
-    one = scene(faults, among, **said)
-    return Report.of(run_checked(lambda watch: Driver(one, TimingOnly(), watch).run()))
+def run(faults: str = "", fleet: Fleet | None = None, **settings: Any) -> Report:
+    """Run a scenario, check the invariants after each step, and return its report."""
+    scenario = make_scenario(faults, fleet, **settings)
+    return Report.of(run_checked(lambda watch: Driver(scenario, TimingOnly(), watch).run()))
 
 
-def emitted(report: Report, kind: type[commands.Command]) -> list[Any]:
+def commands_of(report: Report, kind: type[commands.Command]) -> list[Any]:
     return [each for step in report.trace for each in step.commands if isinstance(each, kind)]
 
 
-def steps(one: Scenario) -> list[Step]:
-    seen: list[Step] = []
-    Driver(one, TimingOnly(), seen.append).run()
-    return seen
+def run_steps(scenario: Scenario) -> list[Step]:
+    steps: list[Step] = []
+    Driver(scenario, TimingOnly(), steps.append).run()
+    return steps
