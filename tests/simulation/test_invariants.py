@@ -33,9 +33,9 @@ def one_missing(command: commands.Aggregate) -> commands.Aggregate:
 
 
 def dealt_again(command: commands.Dispatch) -> commands.Dispatch:
-    flat = command.shards.values.copy()
-    flat[-1] = flat[0]
-    return replace(command, shards=replace(command.shards, flat=flat))
+    values = command.shards.values.copy()
+    values[-1] = values[0]
+    return replace(command, shards=replace(command.shards, values=values))
 
 
 def without(kind: type) -> Any:

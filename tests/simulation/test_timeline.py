@@ -1,4 +1,4 @@
-"""What devices do in a cycle, beside a live learner's own rule for when to stop."""
+"""How far learners get in a cycle, compared with the stopping rule of a live learner."""
 
 import numpy as np
 from hypothesis import given
@@ -11,8 +11,8 @@ from melisma.simulation.timeline import Workload, cycle_timeline
 BATCH = 8
 
 
-def asked_before_every_batch(spare_s: float, sample_s: float, samples: int, passes: int) -> int:
-    """As the live trainer asks: with what the last batch took kept as well."""
+def count_batches(spare_s: float, sample_s: float, samples: int, passes: int) -> int:
+    """Check before every batch, as the live trainer does; the last batch's time is kept too."""
     sizes = [min(BATCH, samples - start) for start in range(0, samples, BATCH)] * passes
     now_s = last_s = 0.0
     for begun, size in enumerate(sizes):
@@ -24,40 +24,40 @@ def asked_before_every_batch(spare_s: float, sample_s: float, samples: int, pass
 
 
 @given(st.integers(-4, 200), st.integers(1, 40), st.integers(1, 4), st.booleans())
-def test_as_many_batches_are_begun_as_a_live_learner_begins(
-    spare: int, samples: int, passes: int, between: bool
+def test_a_simulated_learner_begins_as_many_batches_as_a_live_one(
+    spare: int, samples: int, passes: int, half: bool
 ) -> None:
-    # In whole samples or between two, so that rounding decides nothing.
-    spare_s, sample_s = spare + 0.5 * between, 1.0
-    one = np.array([samples]), np.array([passes])
-    found = batches_in_time(np.array([spare_s]), np.array([sample_s]), *one, BATCH)
-    assert found.tolist() == [asked_before_every_batch(spare_s, sample_s, samples, passes)]
+    # Whole or half samples, so that rounding has no effect.
+    spare_s, sample_s = spare + 0.5 * half, 1.0
+    work = np.array([samples]), np.array([passes])
+    batches = batches_in_time(np.array([spare_s]), np.array([sample_s]), *work, BATCH)
+    assert batches.tolist() == [count_batches(spare_s, sample_s, samples, passes)]
     sizes = [min(BATCH, samples - start) for start in range(0, samples, BATCH)] * passes
-    assert visits_of(found, one[0], BATCH).tolist() == [sum(sizes[: int(found[0])])]
+    assert visits_of(batches, work[0], BATCH).tolist() == [sum(sizes[: int(batches[0])])]
 
 
-def run(left_s: float, missing: int = 2, kept_s: float = 1.0) -> list[float]:
-    takes = Durations(np.array([0.01]), np.array([0.5]), np.array([1.0]))
-    given_work = Workload(np.array([missing]), np.array([100]), np.array([3]))
-    done = cycle_timeline(takes, given_work, np.array([left_s]), np.array([kept_s]), BATCH)
-    parts = (done.down_s, done.fetch_s, done.train_s, done.up_s, done.came, done.visits)
-    return [float(part[0]) for part in parts]
+def run(left_s: float, missing: int = 2, reserve_s: float = 1.0) -> list[float]:
+    durations = Durations(np.array([0.01]), np.array([0.5]), np.array([1.0]))
+    work = Workload(np.array([missing]), np.array([100]), np.array([3]))
+    done = cycle_timeline(durations, work, np.array([left_s]), np.array([reserve_s]), BATCH)
+    columns = (done.down_s, done.fetch_s, done.train_s, done.up_s, done.fetched, done.visits)
+    return [float(column[0]) for column in columns]
 
 
-def test_a_cycle_with_time_enough_is_done_to_the_end() -> None:
+def test_a_cycle_with_enough_time_is_completed() -> None:
     assert run(10.0) == [1.0, 1.0, 3.0, 1.0, 2.0, 300.0]
 
 
-def test_training_stops_so_early_that_the_upload_is_in_time() -> None:
+def test_training_stops_early_enough_to_upload_in_time() -> None:
     down_s, fetch_s, train_s, up_s, _, visits = run(4.0)
     assert down_s + fetch_s + train_s + up_s <= 4.0
     assert 0 < visits < 300
 
 
-def test_shards_that_come_too_late_are_kept_and_nothing_is_trained() -> None:
+def test_shards_that_arrive_too_late_are_kept_and_nothing_is_trained() -> None:
     assert run(2.75) == [1.0, 0.75, 0.0, 0.0, 1.5, 0.0]
 
 
-def test_who_has_no_time_for_the_model_hands_in_nothing_at_the_deadline() -> None:
+def test_a_learner_without_time_for_the_model_sends_an_empty_update_at_the_deadline() -> None:
     assert run(0.5) == [0.5, 0.0, 0.0, 0.0, 0.0, 0.0]
     assert run(-3.0) == [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]

@@ -1,4 +1,4 @@
-"""What things really take on each device: by its figures, and its state in the cycle."""
+"""How long work really takes on each device, given its figures and its operating state."""
 
 from dataclasses import dataclass
 
@@ -13,40 +13,41 @@ from melisma.fleet.task import Task
 
 @dataclass(frozen=True, eq=False)
 class Durations:
-    """Seconds to train a sample once, to fetch a shard, and to carry the model one way."""
+    """Seconds to train a sample once, to fetch a shard, and to send the model one way."""
 
     sample_s: Floats
     ship_s: Floats
-    carry_s: Floats
+    model_s: Floats
 
-    def on_clock(self, clock: Floats) -> "Durations":
-        """As clocks measure it on which so many seconds pass in one."""
-        return Durations(self.sample_s * clock, self.ship_s * clock, self.carry_s * clock)
+    def on_clock(self, rate: Floats) -> "Durations":
+        """Return the durations as measured by clocks that run `rate` times too fast."""
+        return Durations(self.sample_s * rate, self.ship_s * rate, self.model_s * rate)
 
 
 class Devices:
-    """All devices of a fleet at one task, each in the state of the cycle that it entered last."""
+    """All devices of a fleet, each in the operating state of the last cycle that it entered."""
 
     def __init__(self, task: Task, fleet: Fleet) -> None:
         self._task, self._fleet = task, fleet
         self._sample_s = fleet.sample_seconds(task)
         self._state = fleet.states_in(0)
 
-    def enter(self, cycle: int, who: Ints) -> None:
-        """These begin that cycle."""
-        if self._fleet.states.shape[1] > 1:
-            fleet = self._fleet
-            self._state[who] = states_in(cycle, fleet.states[who], fleet.seed, who)
+    def enter(self, cycle: int, learners: Ints) -> None:
+        """Draw the operating state of these learners for a cycle."""
+        fleet = self._fleet
+        if fleet.states.shape[1] > 1:
+            self._state[learners] = states_in(cycle, fleet.states[learners], fleet.seed, learners)
 
-    def durations(self, who: Ints, slowed: Floats) -> Durations:
-        """What things take now, with compute slowed by so many times."""
-        task, fleet, state = self._task, self._fleet, self._state[who]
-        bits_per_s = fleet.bandwidth_bps[who] * fleet.bandwidth_left[who, state]
-        latency_s = fleet.latency_s[who]
-        federated = task.mode == "federated"
-        ship_s = np.zeros(who.size) if federated else latency_s + 8 * task.shard_bytes / bits_per_s
+    def durations(self, learners: Ints, slowdown: Floats) -> Durations:
+        """Return current durations, with compute slower by the factor `slowdown`."""
+        task, fleet, state = self._task, self._fleet, self._state[learners]
+        bits_per_s = fleet.bandwidth_bps[learners] * fleet.bandwidth_left[learners, state]
+        latency_s = fleet.latency_s[learners]
+        ship_s = np.zeros(learners.size)
+        if task.mode == "parallelized":
+            ship_s = latency_s + 8 * task.shard_bytes / bits_per_s
         return Durations(
-            self._sample_s[who] / fleet.compute_left[who, state] * slowed,
+            self._sample_s[learners] / fleet.compute_left[learners, state] * slowdown,
             ship_s,
             latency_s + 8 * task.model_bytes / bits_per_s,
         )

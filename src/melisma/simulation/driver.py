@@ -1,7 +1,7 @@
-"""The orchestrator in virtual time: lets the cycle machine decide, and acts out what it says.
+"""The orchestrator in virtual time: gives events to the cycle machine and carries out its commands.
 
-The machine is the one that runs live, and so is what learners decide. Here are only the clock, the
-post, and who is there.
+The cycle machine and the decisions of learners are those of live runs; only the clock, the network
+and the devices are simulated.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from melisma.cycle import commands, events
+from melisma.cycle.events import Floats
 from melisma.cycle.machine import CycleMachine
 from melisma.cycle.ragged import Ints
-from melisma.cycle.state import CycleState
 from melisma.errors import MelismaError
 from melisma.runs.interruption import interruptible
 from melisma.runs.trace import Step
@@ -27,262 +27,266 @@ from melisma.simulation.network import Deliver, InFlight, SimulatedNetwork
 from melisma.simulation.scenario import Scenario
 
 Watcher = Callable[[Step], object]
-# So many learners are named where many are gone.
-NAMED = 5
+MAX_NAMES = 5  # learners named when many have left
 CORRUPT = "the update is refused: it holds numbers that are not finite"
 
 
 class Driver:
-    """One run in virtual time; `watch` sees every step."""
+    """Runs one scenario in virtual time; `watch` is called with every step."""
 
-    def __init__(self, scene: Scenario, work: Compute, watch: Watcher = lambda _: None) -> None:
-        task, fleet = scene.task, scene.fleet
-        self._scene, self._task, self._fleet, self._work = scene, task, fleet, work
-        self._watch = watch
-        self._agenda = EventQueue()
-        self._corrupt = Corruption(scene.faults)
-        changes = fleet.changes(scene.horizon_s)
-        self._post = SimulatedNetwork(
-            self._agenda, scene.faults, departure_times_s(changes, fleet.learners)
-        )
-        self._learners = SimulatedLearners(
-            task,
-            fleet,
-            scene.local_sizes.counts,
-            SleepSpans(changes, fleet.learners),
-            Slowness(scene.faults),
-        )
-        self._learners.clock *= clock_rates(scene.faults, fleet.learners)
-        self._presence = Churn(scene, changes, self._agenda, self)
-        self._job: CycleWork | None = None
-        self._at_work: list[tuple[int, SimulatedUpdates, list[InFlight]]] = []
+    def __init__(
+        self, scenario: Scenario, compute: Compute, watch: Watcher = lambda _: None
+    ) -> None:
+        task, fleet, faults = scenario.task, scenario.fleet, scenario.faults
+        self._scenario, self._fleet, self._compute, self._watch = scenario, fleet, compute, watch
+        self._queue = EventQueue()
+        self._corrupt = Corruption(faults)
+        changes = fleet.changes(scenario.horizon_s)
+        leaves_s = departure_times_s(changes, fleet.learners)
+        self._network = SimulatedNetwork(self._queue, faults, leaves_s)
+        sleep, local_shards = SleepSpans(changes, fleet.learners), scenario.local_sizes.counts
+        self._learners = SimulatedLearners(task, fleet, local_shards, sleep, Slowness(faults))
+        self._learners.clock *= clock_rates(faults, fleet.learners)
+        self._churn = Churn(scenario, changes, self._queue, self)
+        self._work: CycleWork | None = None
+        self._training: list[tuple[int, SimulatedUpdates, list[InFlight]]] = []
         self._wakes = 0
         self._machine = CycleMachine()
         self.finished: commands.Finish | None = None
 
     def run(self) -> commands.Finish:
-        """To the end."""
-        self.handle(self._scene.submission())
-        self.report_joined(np.flatnonzero(self._presence.present))
+        """Run until the machine finishes, and return its last command."""
+        self.handle(self._scenario.submission())
+        self.report_joined(np.flatnonzero(self._churn.present))
         with interruptible() as check:
             while self.finished is None:
                 check()
-                if not isfinite(self._agenda.next_s) or not self._agenda.step():
-                    raise MelismaError("the run hangs: nothing is to come, and it is not over")
+                if not isfinite(self._queue.next_s) or not self._queue.step():
+                    raise MelismaError("the run hangs: no action is left, and it has not finished")
         return self.finished
 
-    @property
-    def state(self) -> CycleState:
-        """The state of the cycle machine."""
-        return self._machine.state
+    def cancel(self, reason: str) -> None:
+        """Cancel the run."""
+        self.handle(events.TaskCancelled(at_s=self._queue.now_s, reason=reason))
 
     def handle(self, event: Any) -> None:
-        """Let the machine decide what an event means, and do what it says."""
+        """Give an event to the cycle machine, record the step and carry out the commands."""
         if self.finished is not None:
             return
-        said = self._machine.handle(event)
-        self._watch(Step(event, said))  # type: ignore[arg-type]
-        for command in said:
-            _DOING[type(command)](self, command)
+        issued = self._machine.handle(event)
+        self._watch(Step(event, issued))  # type: ignore[arg-type]
+        for command in issued:
+            HANDLERS[type(command)](self, command)
 
-    def report_joined(self, who: Ints) -> None:
-        """These learners say that they are there."""
-        if not who.size:
+    def restart(self, learners: Ints) -> None:
+        """Start these learners without any state, and let them join."""
+        self._learners.restart(learners, self._queue.now_s)
+        self.report_joined(learners)
+
+    def silence(self, learners: Ints) -> None:
+        """Stop these learners from sending anything more."""
+        self._network.drop_unsent(learners)
+
+    def report_joined(self, learners: Ints) -> None:
+        """Report to the machine that these learners joined."""
+        if not learners.size:
             return
-        names, tells = self._fleet.names, self._fleet.discloses
-        everybody = who.size == len(names)
+        names, discloses = self._fleet.names, self._fleet.discloses
+        if learners.size < len(names):
+            names = tuple(names[learner] for learner in learners.tolist())
+            discloses = tuple(discloses[learner] for learner in learners.tolist())
+        local_data = self._scenario.local_sizes
         self.handle(
             events.LearnersJoined(
-                at_s=self._agenda.now_s,
-                learners=who,
-                names=names if everybody else tuple(names[one] for one in who.tolist()),
-                discloses=tells if everybody else tuple(tells[one] for one in who.tolist()),
-                local_data=self._scene.local_sizes.take(who)
-                if len(self._scene.local_sizes)
-                else self._scene.local_sizes,
+                at_s=self._queue.now_s,
+                learners=learners,
+                names=names,
+                discloses=discloses,
+                local_data=local_data.take(learners) if len(local_data) else local_data,
             )
         )
 
-    def report_left(self, who: Ints, reason: str) -> None:
-        """The orchestrator notices that these are gone."""
-        some = ", ".join(self._fleet.names[one] for one in who[:NAMED].tolist())
-        said = f"{some}{', ...' * (who.size > NAMED)} {reason}"
-        self.handle(events.LearnersLeft(at_s=self._agenda.now_s, learners=who, reason=said))
+    def report_left(self, learners: Ints, reason: str) -> None:
+        """Report to the machine that the orchestrator noticed these learners missing."""
+        names = ", ".join(self._fleet.names[learner] for learner in learners[:MAX_NAMES].tolist())
+        reason = f"{names}{', ...' * (learners.size > MAX_NAMES)} {reason}"
+        self.handle(events.LearnersLeft(at_s=self._queue.now_s, learners=learners, reason=reason))
 
-    def cancel(self, reason: str) -> None:
-        """End it here."""
-        self.handle(events.TaskCancelled(at_s=self._agenda.now_s, reason=reason))
+    def benchmark(self, command: commands.Benchmark) -> None:
+        """Let learners measure their costs."""
 
-    def silence(self, who: Ints) -> None:
-        """These send nothing any more."""
-        self._post.drop_unsent(who)
+        def follow(indices: Ints) -> None:
+            learners = command.learners[self._present(command.learners, indices)]
+            ready_s, costs = self._learners.measure(learners, self._queue.now_s, command.seconds)
 
-    def restart(self, who: Ints) -> None:
-        """These are there again, and know nothing."""
-        self._learners.restart(who, self._agenda.now_s)
-        self.report_joined(who)
-
-    def _benchmark(self, command: commands.Benchmark) -> None:
-        def follow(places: Ints) -> None:
-            who = self._there(command.learners[places])
-            ready_s, costs = self._learners.measure(who, self._agenda.now_s, command.seconds)
-
-            def tell(some: Ints, came_s: events.Floats) -> None:
+            def deliver(rows: Ints, came_s: Floats) -> None:
                 self.handle(
                     events.EstimatesReported(
-                        at_s=float(came_s[-1]), learners=who[some], costs=costs[:, :, some]
+                        at_s=float(came_s[-1]), learners=learners[rows], costs=costs[:, :, rows]
                     )
                 )
 
-            self._answer(who, ready_s, tell)
+            self._answer(learners, ready_s, deliver)
 
-        self._post.send_order(command.learners, follow)
+        self._network.send_order(command.learners, follow)
 
-    def _ask_bound(self, command: commands.AskBound) -> None:
-        def follow(places: Ints) -> None:
-            places = places[self._presence.present[command.learners[places]]]
-            who = command.learners[places]
-            ready_s, shards = self._learners.ask_bounds(
-                who, self._agenda.now_s, command, command.held[places]
-            )
+    def ask_bound(self, command: commands.AskBound) -> None:
+        """Ask learners how many shards they can train by the deadline."""
 
-            def tell(some: Ints, came_s: events.Floats) -> None:
+        def follow(indices: Ints) -> None:
+            indices = self._present(command.learners, indices)
+            learners, held = command.learners[indices], command.held[indices]
+            ready_s, shards = self._learners.ask_bounds(learners, self._queue.now_s, command, held)
+
+            def deliver(rows: Ints, came_s: Floats) -> None:
                 self.handle(
                     events.BoundsReported(
                         at_s=float(came_s[-1]),
-                        learners=who[some],
+                        learners=learners[rows],
                         cycle=command.cycle,
                         deadline_s=command.deadline_s,
-                        shards=shards[some],
+                        shards=shards[rows],
                     )
                 )
 
-            self._answer(who, ready_s, tell)
+            self._answer(learners, ready_s, deliver)
 
-        self._post.send_order(command.learners, follow)
+        self._network.send_order(command.learners, follow)
 
-    def _answer(self, who: Ints, ready_s: events.Floats, tell: Deliver) -> None:
-        """Answers of those who are waited for are not held up by those of others."""
-        silent = self.state.learners.silent[who]
-        for some in (np.flatnonzero(~silent), np.flatnonzero(silent)):
-            self._post.send_reports(who[some], ready_s[some], partial(_at, some, tell))
+    def _answer(self, learners: Ints, ready_s: Floats, deliver: Deliver) -> None:
+        """Send answers; those that the machine waits for are not delayed by the others."""
+        silent = self._machine.state.learners.silent[learners]
+        for rows in (np.flatnonzero(~silent), np.flatnonzero(silent)):
+            self._network.send_reports(learners[rows], ready_s[rows], partial(_map, rows, deliver))
 
-    def _dispatch(self, command: commands.Dispatch) -> None:
-        samples = self.state.learners.samples[command.learners]
-        self._job = job = CycleWork(
-            command.cycle,
-            command.learners,
-            command.shards,
-            command.passes,
-            np.zeros(command.learners.size, np.int64),
+    def dispatch(self, command: commands.Dispatch) -> None:
+        """Let learners train their shards and send their updates."""
+        samples = self._machine.state.learners.samples[command.learners]
+        batches = np.zeros(command.learners.size, np.int64)
+        self._work = work = CycleWork(
+            command.cycle, command.learners, command.shards, command.passes, batches
         )
 
-        def follow(places: Ints) -> None:
-            places = places[self._presence.present[command.learners[places]]]
-            now_s = self._agenda.now_s
-            handed = self._learners.train(command, places, samples[places], now_s)
+        def follow(indices: Ints) -> None:
+            indices = self._present(command.learners, indices)
+            updates = self._learners.train(command, indices, samples[indices], self._queue.now_s)
 
-            def tell(some: Ints, came_s: events.Floats) -> None:
-                came = handed.take(some)
-                self._count(job, command, came)
-                self._tell_updates(command, came, came_s)
+            def deliver(rows: Ints, came_s: Floats) -> None:
+                arrived = updates.take(rows)
+                self._record_batches(work, command, arrived)
+                self._report_updates(command, arrived, came_s)
 
-            flights = self._post.send_reports(handed.learners, handed.in_s, tell)
-            under_way = [each for each in self._at_work if not all(f.is_done for f in each[2])]
-            self._at_work = [*under_way, (command.cycle, handed, flights)]
+            in_flight = self._network.send_reports(updates.learners, updates.in_s, deliver)
+            unfinished = [
+                entry for entry in self._training if not all(each.is_done for each in entry[2])
+            ]
+            self._training = [*unfinished, (command.cycle, updates, in_flight)]
 
-        self._post.send_order(command.learners, follow)
+        self._network.send_order(command.learners, follow)
 
-    def _count(self, job: CycleWork, order: commands.Dispatch, handed: SimulatedUpdates) -> None:
-        """What is trained is what the machine takes: the first that comes of an assignment."""
-        attempts = order.attempts[handed.places]
-        taken = self.state.expects(handed.learners, order.cycle, attempts)
-        job.batches[handed.places[taken]] = handed.batches[taken]
-
-    def _tell_updates(
-        self, order: commands.Dispatch, handed: SimulatedUpdates, came_s: events.Floats
+    def _record_batches(
+        self, work: CycleWork, order: commands.Dispatch, updates: SimulatedUpdates
     ) -> None:
-        corrupt = self._corrupt(handed.learners, handed.visits)
-        for places, refused in ((np.flatnonzero(~corrupt), ""), (np.flatnonzero(corrupt), CORRUPT)):
-            if not places.size:
+        """Record the batches of updates that the machine accepts: the first of each assignment."""
+        attempts = order.attempts[updates.indices]
+        accepted = self._machine.state.expects(updates.learners, order.cycle, attempts)
+        work.batches[updates.indices[accepted]] = updates.batches[accepted]
+
+    def _report_updates(
+        self, order: commands.Dispatch, updates: SimulatedUpdates, came_s: Floats
+    ) -> None:
+        corrupt, at_s = self._corrupt(updates.learners, updates.visits), float(came_s[-1])
+        for rows, refused in ((np.flatnonzero(~corrupt), ""), (np.flatnonzero(corrupt), CORRUPT)):
+            if not rows.size:
                 continue
-            some, at_s = handed.take(places), float(came_s[-1])
-            if self.state.scheme.needs == "costs" and not refused and some.measured.any():
-                known = some.take(np.flatnonzero(some.measured))
-                self.handle(
-                    events.EstimatesReported(at_s=at_s, learners=known.learners, costs=known.costs)
-                )
+            subset = updates.take(rows)
+            if not refused:
+                self._report_costs(subset, at_s)
             self.handle(
                 events.UpdatesReceived(
                     at_s=at_s,
-                    learners=some.learners,
+                    learners=subset.learners,
                     cycle=order.cycle,
-                    attempts=order.attempts[some.places],
-                    visits=some.visits,
-                    shipped=some.shipped,
-                    loss=np.full(places.size, np.nan),
-                    phases=some.phases,
-                    came_s=came_s[places],
+                    attempts=order.attempts[subset.indices],
+                    visits=subset.visits,
+                    shipped=subset.shipped,
+                    loss=np.full(rows.size, np.nan),
+                    phases=subset.phases,
+                    came_s=came_s[rows],
                     refused=refused,
                 )
             )
 
-    def _withdraw(self, command: commands.Withdraw) -> None:
-        def follow(places: Ints) -> None:
-            who, now_s = command.learners[places], self._agenda.now_s
-            for cycle, handed, flights in self._at_work:
+    def _report_costs(self, updates: SimulatedUpdates, at_s: float) -> None:
+        if self._machine.state.scheme.needs == "costs" and updates.measured.any():
+            known = updates.take(np.flatnonzero(updates.measured))
+            self.handle(
+                events.EstimatesReported(at_s=at_s, learners=known.learners, costs=known.costs)
+            )
+
+    def withdraw(self, command: commands.Withdraw) -> None:
+        """Stop the training of assignments that no longer count."""
+
+        def follow(indices: Ints) -> None:
+            learners, now_s = command.learners[indices], self._queue.now_s
+            for cycle, updates, in_flight in self._training:
                 if cycle == command.cycle:
-                    # What is trained is sent, whatever becomes of it.
-                    busy = np.isin(handed.learners, who) & (handed.stops_s > now_s)
-                    self._learners.stop(handed.learners[busy], handed.in_s[busy], now_s)
-                    for flight in flights:
-                        flight.lose(handed.learners[busy])
+                    # A learner that has stopped training sends its update in any case.
+                    busy = np.isin(updates.learners, learners) & (updates.stops_s > now_s)
+                    self._learners.stop(updates.learners[busy], updates.in_s[busy], now_s)
+                    for reports in in_flight:
+                        reports.lose(updates.learners[busy])
 
-        self._post.send_order(command.learners, follow)
+        self._network.send_order(command.learners, follow)
 
-    def _wake(self, command: commands.Wake) -> None:
+    def wake(self, command: commands.Wake) -> None:
+        """Set the timer; it replaces the previous one."""
         self._wakes += 1
         nth = self._wakes
 
-        def reached() -> None:
+        def fire() -> None:
             if nth == self._wakes:
-                self.handle(events.TimeReached(at_s=self._agenda.now_s))
+                self.handle(events.TimeReached(at_s=self._queue.now_s))
 
-        self._agenda.schedule(command.at_s, reached)
+        self._queue.schedule(command.at_s, fire)
 
-    def _aggregate(self, command: commands.Aggregate) -> None:
-        now_s, loss = self._agenda.now_s, events.NO_NUMBERS
+    def aggregate(self, command: commands.Aggregate) -> None:
+        """Average the updates of these learners."""
+        now_s, loss = self._queue.now_s, events.NO_NUMBERS
         if command.learners.size:
-            assert self._job is not None
-            loss = self._work.average(self._job, command.learners, command.weights)
-        done = events.Aggregated(at_s=now_s, cycle=command.cycle, seconds=0.0, loss=loss)
-        self._agenda.schedule(now_s, lambda: self.handle(done))
+            assert self._work is not None
+            loss = self._compute.average(self._work, command.learners, command.weights)
+        event = events.Aggregated(at_s=now_s, cycle=command.cycle, seconds=0.0, loss=loss)
+        self._queue.schedule(now_s, lambda: self.handle(event))
 
-    def _evaluate(self, command: commands.Evaluate) -> None:
-        now_s, (loss, accuracy) = self._agenda.now_s, self._work.score()
-        score = events.Evaluated(
+    def evaluate(self, command: commands.Evaluate) -> None:
+        """Evaluate the model."""
+        now_s, (loss, accuracy) = self._queue.now_s, self._compute.score()
+        event = events.Evaluated(
             at_s=now_s, cycle=command.cycle, loss=loss, accuracy=accuracy, seconds=0.0
         )
-        self._agenda.schedule(now_s, lambda: self.handle(score))
+        self._queue.schedule(now_s, lambda: self.handle(event))
 
-    def _finish(self, command: commands.Finish) -> None:
+    def finish(self, command: commands.Finish) -> None:
+        """End the run."""
         self.finished = command
 
-    def _there(self, who: Ints) -> Ints:
-        return who[self._presence.present[who]]
+    def _present(self, learners: Ints, indices: Ints) -> Ints:
+        """Return the indices of learners that are up now."""
+        return indices[self._churn.present[learners[indices]]]
 
 
-def _at(some: Ints, tell: Deliver, places: Ints, came_s: events.Floats) -> None:
-    tell(some[places], came_s)
+def _map(rows: Ints, deliver: Deliver, indices: Ints, came_s: Floats) -> None:
+    deliver(rows[indices], came_s)
 
 
-_DOING: dict[type[commands.Command], Callable[[Driver, Any], None]] = {
-    commands.Benchmark: Driver._benchmark,
-    commands.AskBound: Driver._ask_bound,
-    commands.Dispatch: Driver._dispatch,
-    commands.Withdraw: Driver._withdraw,
-    commands.Wake: Driver._wake,
-    commands.Aggregate: Driver._aggregate,
-    commands.Evaluate: Driver._evaluate,
-    commands.Finish: Driver._finish,
+HANDLERS: dict[type[commands.Command], Callable[[Driver, Any], None]] = {
+    commands.Benchmark: Driver.benchmark,
+    commands.AskBound: Driver.ask_bound,
+    commands.Dispatch: Driver.dispatch,
+    commands.Withdraw: Driver.withdraw,
+    commands.Wake: Driver.wake,
+    commands.Aggregate: Driver.aggregate,
+    commands.Evaluate: Driver.evaluate,
+    commands.Finish: Driver.finish,
 }

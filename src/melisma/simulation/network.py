@@ -1,7 +1,7 @@
-"""Messages on their way: between learners and orchestrator, with what may happen to them.
+"""Messages between the orchestrator and learners, and the faults that affect them.
 
-Reports of many learners that were sent together fly together, and those that arrive before anything
-else happens arrive as one.
+Reports that many learners send together travel as one `InFlight`. Those of them that arrive before
+the next action of the event queue are delivered in one call.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,13 +16,13 @@ from melisma.cycle.ragged import Ints
 from melisma.simulation.faults import Fault, MessageKind
 from melisma.simulation.kernel import EventQueue
 
-# Hears from the learners at these places of what was sent, and when each of them arrived.
+# Called with indices into the reports that were sent, and the time at which each arrived.
 Deliver = Callable[[Ints, Floats], object]
 
 
 @dataclass(eq=False)
 class InFlight:
-    """Reports by their arrival; `places` are those in what was sent."""
+    """Reports on their way, ordered by arrival; `indices` point into the reports that were sent."""
 
     learners: Ints
     indices: Ints
@@ -37,99 +37,108 @@ class InFlight:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is on its way any more."""
+        """Whether every report has arrived or was lost."""
         return self.next >= self.learners.size
 
-    def lose(self, who: Ints) -> None:
-        """What these sent does not arrive."""
-        self.lost |= np.isin(self.learners, who)
+    def lose(self, learners: Ints) -> None:
+        """Lose the reports of these learners."""
+        self.lost |= np.isin(self.learners, learners)
 
 
 class SimulatedNetwork:
-    """Carries reports to the orchestrator and orders from it; who has left sends nothing."""
+    """Carries orders to learners and reports back; a learner sends nothing after it has left."""
 
-    def __init__(self, agenda: EventQueue, faults: Sequence[Fault], leaves_s: Floats) -> None:
-        self._agenda, self._leaves_s = agenda, leaves_s
-        self._single = [fault for fault in faults if fault.kind in ("lose", "duplicate", "delay")]
-        self._parted = [fault for fault in faults if fault.kind == "partition"]
-        self._sent: dict[tuple[MessageKind, int], int] = {}
-        self._flights: list[InFlight] = []
+    def __init__(self, queue: EventQueue, faults: Sequence[Fault], leaves_s: Floats) -> None:
+        self._queue, self._leaves_s = queue, leaves_s
+        self._message_faults = [
+            fault for fault in faults if fault.kind in ("lose", "duplicate", "delay")
+        ]
+        self._partitions = [fault for fault in faults if fault.kind == "partition"]
+        self._counts: dict[tuple[MessageKind, int], int] = {}
+        self._in_flight: list[InFlight] = []
 
-    def send_order(self, who: Ints, act: Callable[[Ints], object]) -> None:
-        """Let learners follow an order, each when it gets it."""
-        now_s = np.full(who.size, self._agenda.now_s)
-        for places, arrive_s in self._ways("order", who, now_s):
+    def send_order(self, learners: Ints, follow: Callable[[Ints], object]) -> None:
+        """Call `follow` with indices into `learners` whenever the order reaches some of them."""
+        now_s = np.full(learners.size, self._queue.now_s)
+        for indices, arrive_s in self._route("order", learners, now_s):
             for at_s in np.unique(arrive_s).tolist():
-                chosen = places[arrive_s == at_s]
-                if at_s <= self._agenda.now_s:
-                    act(chosen)
+                arrived = indices[arrive_s == at_s]
+                if at_s <= self._queue.now_s:
+                    follow(arrived)
                 else:
-                    self._agenda.schedule(at_s, partial(act, chosen))
+                    self._queue.schedule(at_s, partial(follow, arrived))
 
-    def send_reports(self, who: Ints, sent_s: Floats, deliver: Deliver) -> list[InFlight]:
-        """Let the orchestrator hear what learners send at these instants."""
-        flights = []
-        for places, arrive_s in self._ways("report", who, sent_s):
+    def send_reports(self, learners: Ints, sent_s: Floats, deliver: Deliver) -> list[InFlight]:
+        """Send one report of each learner at `sent_s`; `deliver` is called as they arrive."""
+        batches = []
+        for indices, arrive_s in self._route("report", learners, sent_s):
             order = np.argsort(arrive_s, kind="stable")
-            # Who sleeps for ever sends nothing more.
-            sent = np.isfinite(arrive_s) & (sent_s[places] <= self._leaves_s[who[places]])
-            order = order[sent[order]]
-            chosen = places[order]
-            flight = InFlight(who[chosen], chosen, sent_s[chosen], arrive_s[order], deliver)
-            if chosen.size:
-                flights.append(flight)
-                self._agenda.schedule(float(flight.arrive_s[0]), partial(self._land, flight))
-        self._flights += flights
-        return flights
+            # A learner that sleeps for ever never sends, so its time of arrival is infinite.
+            present = sent_s[indices] <= self._leaves_s[learners[indices]]
+            order = order[(np.isfinite(arrive_s) & present)[order]]
+            kept = indices[order]
+            reports = InFlight(learners[kept], kept, sent_s[kept], arrive_s[order], deliver)
+            if kept.size:
+                batches.append(reports)
+                self._schedule(reports)
+        self._in_flight += batches
+        return batches
 
-    def drop_unsent(self, who: Ints) -> None:
-        """What these have not sent by now is never sent."""
-        for flight in self._flights:
-            flight.lost |= np.isin(flight.learners, who) & (flight.sent_s > self._agenda.now_s)
+    def drop_unsent(self, learners: Ints) -> None:
+        """Drop the reports of these learners that are not sent yet."""
+        for reports in self._in_flight:
+            unsent = reports.sent_s > self._queue.now_s
+            reports.lost |= np.isin(reports.learners, learners) & unsent
 
-    def _land(self, flight: InFlight) -> None:
-        """Deliver what arrives before anything else happens."""
-        until_s = max(self._agenda.next_s, self._agenda.now_s)
-        first, last = flight.next, int(np.searchsorted(flight.arrive_s, until_s, side="right"))
-        flight.next = last
-        if last < flight.learners.size:
-            self._agenda.schedule(float(flight.arrive_s[last]), partial(self._land, flight))
+    def _schedule(self, reports: InFlight) -> None:
+        self._queue.schedule(float(reports.arrive_s[reports.next]), partial(self._arrive, reports))
+
+    def _arrive(self, reports: InFlight) -> None:
+        """Deliver the reports that arrive before the next action of the queue."""
+        until_s = max(self._queue.next_s, self._queue.now_s)
+        first = reports.next
+        last = reports.next = int(np.searchsorted(reports.arrive_s, until_s, side="right"))
+        if reports.is_done:
+            self._in_flight.remove(reports)
         else:
-            self._flights.remove(flight)
-        arrived = np.flatnonzero(~flight.lost[first:last]) + first
+            self._schedule(reports)
+        arrived = np.flatnonzero(~reports.lost[first:last]) + first
         if arrived.size:
-            self._agenda.advance(float(flight.arrive_s[arrived[-1]]))
-            flight.deliver(flight.indices[arrived], flight.arrive_s[arrived])
+            self._queue.advance(float(reports.arrive_s[arrived[-1]]))
+            reports.deliver(reports.indices[arrived], reports.arrive_s[arrived])
 
-    def _ways(self, kind: MessageKind, who: Ints, sent_s: Floats) -> Iterator[tuple[Ints, Floats]]:
-        """Which messages arrive, and when; copies come by themselves."""
-        places, arrive_s = np.arange(who.size), sent_s.copy()
-        if self._single or self._parted:
-            kept = np.ones(who.size, np.bool_)
-            for place, fault in self._struck(kind, who):
+    def _route(
+        self, kind: MessageKind, learners: Ints, sent_s: Floats
+    ) -> Iterator[tuple[Ints, Floats]]:
+        """Yield the indices of messages that arrive, and when; each duplicate by itself."""
+        indices, arrive_s = np.arange(learners.size), sent_s.copy()
+        if self._message_faults or self._partitions:
+            kept = np.ones(learners.size, np.bool_)
+            for index, fault in self._match_faults(kind, learners):
                 if fault.kind == "lose":
-                    kept[place] = False
+                    kept[index] = False
                 elif fault.kind == "delay":
-                    arrive_s[place] += fault.by
+                    arrive_s[index] += fault.by
                 else:
-                    again_s = self._after_partition(who[[place]], sent_s[[place]] + fault.by)
-                    yield np.array([place]), again_s
-            arrive_s = self._after_partition(who, arrive_s)
-            places, arrive_s = places[kept], arrive_s[kept]
-        yield places, arrive_s
+                    again_s = sent_s[[index]] + fault.by
+                    yield np.array([index]), self._after_partitions(learners[[index]], again_s)
+            arrive_s = self._after_partitions(learners, arrive_s)
+            indices, arrive_s = indices[kept], arrive_s[kept]
+        yield indices, arrive_s
 
-    def _struck(self, kind: MessageKind, who: Ints) -> Iterator[tuple[int, Fault]]:
-        """Messages that something happens to."""
-        for place, learner in enumerate(who.tolist()):
-            nth = self._sent[kind, learner] = self._sent.get((kind, learner), 0) + 1
-            for fault in self._single:
+    def _match_faults(self, kind: MessageKind, learners: Ints) -> Iterator[tuple[int, Fault]]:
+        """Count the messages, and yield the index of each that a fault affects."""
+        for index, learner in enumerate(learners.tolist()):
+            nth = self._counts[kind, learner] = self._counts.get((kind, learner), 0) + 1
+            for fault in self._message_faults:
                 if fault.message == kind and fault.nth == nth and learner in fault.learners:
-                    yield place, fault
+                    yield index, fault
 
-    def _after_partition(self, who: Ints, at_s: Floats) -> Floats:
+    def _after_partitions(self, learners: Ints, at_s: Floats) -> Floats:
+        """Delay messages that would arrive during a partition to its end."""
         at_s = at_s.copy()
-        for fault in sorted(self._parted, key=lambda each: each.at_s):
+        for fault in sorted(self._partitions, key=lambda fault: fault.at_s):
             end_s = fault.at_s + (fault.for_s or 0.0)
-            held = np.isin(who, fault.learners) & (at_s >= fault.at_s) & (at_s < end_s)
-            at_s[held] = end_s
+            blocked = np.isin(learners, fault.learners) & (at_s >= fault.at_s) & (at_s < end_s)
+            at_s[blocked] = end_s
         return at_s

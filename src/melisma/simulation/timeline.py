@@ -1,4 +1,4 @@
-"""How the work of a cycle goes on devices: until it is done, or until it is time to hand in."""
+"""How far each learner gets in a cycle: until its work is done, or until it must upload."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from melisma.simulation.devices import Durations
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """What each is to do: shards to fetch, samples to train on, and passes over them."""
+    """Shards to fetch, samples to train on, and passes over them, for each learner."""
 
     missing: Ints
     samples: Ints
@@ -21,41 +21,41 @@ class Workload:
 
 @dataclass(frozen=True, eq=False)
 class CycleTimeline:
-    """What became of it: seconds of each phase, shards that came (parts too), batches, samples."""
+    """Seconds in each phase, shards fetched (fractions included), batches and samples trained."""
 
     down_s: Floats
     fetch_s: Floats
     train_s: Floats
     up_s: Floats
-    came: Floats
+    fetched: Floats
     batches: Ints
     visits: Ints
 
 
 def cycle_timeline(
-    takes: Durations, given: Workload, left_s: Floats, kept_s: Floats, batch: int
+    durations: Durations, work: Workload, left_s: Floats, reserve_s: Floats, batch: int
 ) -> CycleTimeline:
-    """With so long left at the beginning, of which so much is kept for the upload.
+    """Return what fits into `left_s` seconds, of which `reserve_s` are kept for the upload.
 
-    Who has no time for the model, or for all shards, trains on nothing, and what it hands in is
-    empty.
+    A learner without time for the model, or for all its shards, trains nothing and sends an empty
+    update.
     """
-    down_s = np.clip(left_s, 0.0, takes.carry_s)
-    has_model = ~time_is_up(left_s - takes.carry_s, 0.0)
+    down_s = np.clip(left_s, 0.0, durations.model_s)
+    has_model = ~time_is_up(left_s - durations.model_s, 0.0)
     left_s = left_s - down_s
-    wanted_s = takes.ship_s * given.missing
-    fetch_s = np.where(has_model, np.clip(left_s - kept_s, 0.0, wanted_s), 0.0)
-    whole = has_model & ~time_is_up(left_s - wanted_s, kept_s)
-    part = fetch_s / np.where(wanted_s > 0, wanted_s, 1.0)
-    spare_s = np.where(whole, left_s - wanted_s - kept_s, 0.0)
-    batches = batches_in_time(spare_s, takes.sample_s, given.samples, given.passes, batch)
-    visits = visits_of(batches, given.samples, batch)
+    wanted_s = durations.ship_s * work.missing
+    fetch_s = np.where(has_model, np.clip(left_s - reserve_s, 0.0, wanted_s), 0.0)
+    has_shards = has_model & ~time_is_up(left_s - wanted_s, reserve_s)
+    fraction = fetch_s / np.where(wanted_s > 0, wanted_s, 1.0)
+    spare_s = np.where(has_shards, left_s - wanted_s - reserve_s, 0.0)
+    batches = batches_in_time(spare_s, durations.sample_s, work.samples, work.passes, batch)
+    visits = visits_of(batches, work.samples, batch)
     return CycleTimeline(
         down_s=down_s,
         fetch_s=fetch_s,
-        train_s=visits * takes.sample_s,
-        up_s=np.where(visits > 0, takes.carry_s, 0.0),
-        came=np.where(whole, given.missing, part * given.missing),
+        train_s=visits * durations.sample_s,
+        up_s=np.where(visits > 0, durations.model_s, 0.0),
+        fetched=np.where(has_shards, work.missing, fraction * work.missing),
         batches=batches,
         visits=visits,
     )
