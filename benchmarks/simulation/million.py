@@ -118,5 +118,5 @@ def _task(kind: str, learners: int) -> str:
 def _called(arguments: list[str]) -> None:
     printed = processes.said(["-m", "benchmarks.simulation.measured_command", *arguments], LIMIT_S)
     cycles = json.loads(printed)["cycles"]
-    if len(cycles) != CYCLES or any(cycle["ending"] != "averaged" for cycle in cycles):
+    if len(cycles) != CYCLES or any(cycle["ending"] != "aggregated" for cycle in cycles):
         raise RuntimeError(f"not every cycle ended with a model: {printed[-600:]}")

@@ -102,7 +102,7 @@ def test_another_scheme_can_be_asked_for(place: Path) -> None:
         "cycle 1",
         "cycle 2",
     ]
-    assert "under way" not in result.stdout
+    assert "running" not in result.stdout
     (trace,) = place.glob("runs/*/trace.jsonl")
     first = json.loads(trace.read_text().splitlines()[0])
     assert first["event"]["task"]["scheme"] == "proportional"
@@ -293,7 +293,7 @@ def test_without_arguments_four_unlike_devices_learn_digits(tmp_path: Path) -> N
     assert report["accuracy"] >= 0.9
     assert report["task"]["scheme"] == "dab"
     assert len(report["cycles"]) == 6
-    trained = {each["name"]: each["samples"] for each in report["learners"]}
+    trained = {each["name"]: each["counted_visits"] for each in report["learners"]}
     assert len(trained) == 4
     # Who is faster trains more.
     assert trained["jetson"] > 2 * trained["pi-kitchen"]

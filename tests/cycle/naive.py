@@ -56,18 +56,18 @@ class Naive:
 
     def UpdatesReceived(self, event: events.UpdatesReceived) -> None:  # noqa: N802
         for place, key in enumerate(keys(event)):
-            if key not in self.work or self.work[key].status in ("in", "refused"):
+            if key not in self.work or self.work[key].status in ("counted", "refused"):
                 continue
-            came_s = float(event.came_s[place]) if event.came_s.size else self.now_s
+            came_s = float(event.arrivals_s[place]) if event.arrivals_s.size else self.now_s
             self.work[key] = replace(
                 self.work[key],
                 visits=int(event.visits[place]),
                 shipped=int(event.shipped[place]),
                 loss=float(event.loss[place]),
                 phases=tuple(event.phases[place].tolist()),
-                arrived_s=float(event.instants[place]),
+                arrived_s=float(event.arrival_times_s[place]),
             )
-            self.end(key, "refused" if event.refused else "in", event.refused, came_s)
+            self.end(key, "refused" if event.refused else "counted", event.refused, came_s)
 
     def Aggregated(self, event: events.Aggregated) -> None:  # noqa: N802
         for key, loss in zip(self.averaged, event.loss.tolist(), strict=False):
@@ -84,7 +84,7 @@ class Naive:
                 shards=shards.size,
                 passes=int(command.passes[place]),
                 samples=sum(self.own.get(key[1], self.samples)[shards].tolist()),
-                given_s=self.now_s,
+                dispatched_s=self.now_s,
                 predicted_s=float(command.predicted_s[place]),
             )
 
@@ -215,7 +215,7 @@ class _Chance:
         return commands.Withdraw(reason="over", learners=who, cycle=cycle, attempts=attempts)
 
     def aggregate(self, cycle: int) -> commands.Aggregate:
-        taken = [k for k, each in self.naive.work.items() if k[0] == cycle and each.done]
+        taken = [k for k, each in self.naive.work.items() if k[0] == cycle and each.counted_visits]
         return commands.Aggregate(
             reason="all are in",
             cycle=cycle,
@@ -237,7 +237,7 @@ class _Chance:
             shipped=self.rng.integers(0, 5, who.size),
             loss=self.rng.random(who.size),
             phases=self.rng.random((who.size, len(events.PHASES))),
-            came_s=came_s,
+            arrivals_s=came_s,
             refused="not finite" if self.rng.random() < 0.2 else "",
         )
 
@@ -259,10 +259,10 @@ def split(event: Any) -> list[Any]:
 
 def _alone(event: Any, place: int) -> Any:
     said: dict[str, Any] = {}
-    for name in set(event.__struct_fields__) - {"at_s", "cycle", "reason", "refused", "came_s"}:
+    for name in set(event.__struct_fields__) - {"at_s", "cycle", "reason", "refused", "arrivals_s"}:
         values = getattr(event, name)
         rows = isinstance(values, RaggedArray)
         said[name] = values.take(np.array([place])[: len(values)]) if rows else values[place:][:1]
     if isinstance(event, events.UpdatesReceived):
-        said |= {"at_s": float(event.came_s[place]), "came_s": events.NO_NUMBERS}
+        said |= {"at_s": float(event.arrivals_s[place]), "arrivals_s": events.NO_FLOATS}
     return msgspec.structs.replace(event, **said)

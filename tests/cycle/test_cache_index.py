@@ -18,15 +18,17 @@ def columns(some: Pairs) -> tuple[Ints, Ints]:
 
 @given(pairs, pairs, pairs)
 def test_there_is_what_was_added(first: Pairs, second: Pairs, sought: Pairs) -> None:
-    held = EMPTY_CACHE.plus(*columns(first)).plus(*columns(second))
+    held = EMPTY_CACHE.union(*columns(first)).union(*columns(second))
     # Beyond the last numbers, too.
     asked = sorted(first | second | sought | {(12, 3), (3, 12)})
-    assert held.has(*columns(set(asked))).tolist() == [pair in first | second for pair in asked]
+    assert held.contains(*columns(set(asked))).tolist() == [
+        pair in first | second for pair in asked
+    ]
 
 
 @given(pairs, st.integers(0, 11), st.integers(0, 11))
 def test_pairs_are_found_from_one_number_to_another(all_pairs: Pairs, one: int, two: int) -> None:
-    held, first, last = EMPTY_CACHE.plus(*columns(all_pairs)), min(one, two), max(one, two)
+    held, first, last = EMPTY_CACHE.union(*columns(all_pairs)), min(one, two), max(one, two)
     found = held.between(first, last)
     expected = [pair for pair in sorted(all_pairs) if first <= pair[0] < last]
     assert [*zip(*(each.tolist() for each in found), strict=True)] == expected

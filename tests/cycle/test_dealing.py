@@ -29,7 +29,7 @@ def dealt_by(
     for learner, (mine, fresh) in enumerate(zip(dealt, new, strict=True)):
         # What is not new to it, it holds.
         known = np.setdiff1d(places(mine), fresh)
-        assert held.has(known, np.full(known.size, learner)).all()
+        assert held.contains(known, np.full(known.size, learner)).all()
         assert np.isin(deck.order[fresh], mine).all()
     return after, dealt
 
@@ -72,7 +72,7 @@ def test_learners_keep_what_they_hold_as_far_as_it_is_dealt(
     kept = EMPTY_CACHE
     for learner, shards in held.items():
         own = places(np.array(sorted(shards), np.int64))
-        kept = kept.plus(own, np.full(own.size, learner))
+        kept = kept.union(own, np.full(own.size, learner))
     now = replace(deck(), place=first)
     after, plain = dealt_by(now, wanted)
     again, dealt = dealt_by(now, wanted, kept)

@@ -13,7 +13,7 @@ from melisma.cycle import commands, events
 from melisma.cycle.machine import CycleMachine
 from melisma.cycle.state import WorkStatus
 from melisma.errors import MelismaError, SettingError
-from melisma.runs.trace import Step, line
+from melisma.runs.trace import Step, encode_step
 from tests.cycle.acted import SHARD, Device, Play, emitted, task
 
 CYCLE_SCHEMES = ["dab", "equal", "proportional", "synchronous", "staleness"]
@@ -511,4 +511,4 @@ def test_whatever_is_lost_or_repeated_each_assignment_counts_at_most_once(
 
 def test_the_same_play_gives_the_same_trace_byte_for_byte() -> None:
     one, other = (Play(of_scheme("staleness"), FLEET).run() for _ in range(2))
-    assert b"".join(map(line, one)) == b"".join(map(line, other))
+    assert b"".join(map(encode_step, one)) == b"".join(map(encode_step, other))

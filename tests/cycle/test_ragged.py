@@ -38,4 +38,4 @@ def test_some_rows_come_in_the_order_asked_for(rows: list[list[int]], rng: Rando
 @given(lists)
 def test_sums_are_those_of_each_row(rows: list[list[int]]) -> None:
     all_rows = RaggedArray.of(np.array(row) for row in rows)
-    assert all_rows.sums(all_rows.values).tolist() == [sum(row) for row in rows]
+    assert all_rows.row_sums(all_rows.values).tolist() == [sum(row) for row in rows]

@@ -198,7 +198,7 @@ def test_an_orchestrator_that_is_killed_leaves_no_learner_and_a_trace(place: Pat
     assert len(children) == 2
     assert not alive
     report = Report.of(read_trace(trace))
-    assert report.outcome == "under way"
+    assert report.outcome == "running"
     assert report.cycles[0].accuracy > 0.5
 
 

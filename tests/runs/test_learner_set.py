@@ -22,7 +22,7 @@ def test_a_crowd_is_a_set(first: list[int], then: list[int], gone: list[int]) ->
     assert list(some) == sorted(known) == some.numbers.tolist()
     assert (len(some), bool(some)) == (len(known), bool(known))
     assert [k in some for k in range(12)] == [k in known for k in range(12)]
-    assert np.flatnonzero(some.marks(15)).tolist() == sorted(known)
+    assert np.flatnonzero(some.mask(15)).tolist() == sorted(known)
     assert list(some - crowd(first)) == sorted(known - set(first))
     some.clear()
     assert not some

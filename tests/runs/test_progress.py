@@ -46,15 +46,20 @@ def test_columns_say_what_a_fold_learner_by_learner_says(trace: list[Step]) -> N
 def test_figures_are_those_of_single_assignments(trace: list[Step]) -> None:
     for cycle in Report.of(trace).cycles:
         work = list(cycle.assignments)
-        done, planned = [each.done for each in work], [each.planned for each in work]
+        done, planned = (
+            [each.counted_visits for each in work],
+            [each.planned_visits for each in work],
+        )
         assert cycle.samples_trained == sum(done)
         over = [each for each in work if each.status != "training"]
-        assert cycle.samples_dropped == sum(max(each.planned - each.done, 0) for each in over)
+        assert cycle.samples_dropped == sum(
+            max(each.planned_visits - each.counted_visits, 0) for each in over
+        )
         np.testing.assert_allclose(cycle.fulfilment, metrics.fulfilment(done, planned))
-        updates = [each.done / max(each.samples, 1) for each in work]
+        updates = [each.counted_visits / max(each.samples, 1) for each in work]
         assert cycle.average_staleness == pytest.approx(metrics.average_staleness(updates))
-        taken = [each.arrived_s for each in work if each.status == "in"]
-        ended = cycle.ending == "averaged"
+        taken = [each.arrived_s for each in work if each.status == "counted"]
+        ended = cycle.ending == "aggregated"
         np.testing.assert_allclose(cycle.cycle_s, max(taken) - cycle.began_s if ended else nan)
         busy = metrics.occupancy([each.busy_s for each in work], cycle.cycle_s)
         np.testing.assert_allclose(cycle.occupancy, metrics.mean_known(busy))
@@ -102,9 +107,9 @@ def test_sums_of_learners_are_sums_of_their_work(trace: list[Step]) -> None:
         mine = [each for each in work if each.learner == learner]
         assert did.cycles == len({each.cycle for each in mine})
         assert did.shards == sum(each.shards for each in mine)
-        assert (did.samples, did.planned) == (
-            sum(each.done for each in mine),
-            sum(each.planned for each in mine),
+        assert (did.counted_visits, did.planned_visits) == (
+            sum(each.counted_visits for each in mine),
+            sum(each.planned_visits for each in mine),
         )
         told = np.array([each.phases for each in mine]).reshape(-1, len(events.PHASES))
         assert did.phases == pytest.approx(np.nansum(told, axis=0))
@@ -143,12 +148,12 @@ def test_a_part_of_the_work_is_work_again() -> None:
 def test_single_ones_become_columns_in_order() -> None:
     third, first = (
         Assignment(1, 2, "c", 1, 1, 1, 5, 0.0, reason="why"),
-        Assignment(1, 0, "a", 2, 1, 1, 5, 0.0, status="in"),
+        Assignment(1, 0, "a", 2, 1, 1, 5, 0.0, status="counted"),
     )
-    work = Assignments.of([third, first])
+    work = Assignments.from_records([third, first])
     same(work[0], first)
     same(work[1], third)
-    assert len(Assignments.of([])) == 0
+    assert len(Assignments.from_records([])) == 0
 
 
 def test_losses_told_with_the_model_are_those_of_the_updates_in_it() -> None:
@@ -175,7 +180,7 @@ def test_a_story_keeps_no_steps_and_little_for_each_learner() -> None:
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert kept / count / 2 < 150
-    assert isinstance(story.cycle, Cycle)
+    assert isinstance(story.current_cycle, Cycle)
 
 
 def big(who: Any, names: tuple[str, ...]) -> Any:
@@ -207,7 +212,7 @@ def big(who: Any, names: tuple[str, ...]) -> Any:
                 shipped=who % 2,
                 loss=np.full(who.size, nan),
                 phases=np.ones((who.size, 6)),
-                came_s=at_s + np.linspace(1, 5, who.size),
+                arrivals_s=at_s + np.linspace(1, 5, who.size),
             ),
             [],
         )
@@ -218,9 +223,9 @@ def test_of_many_learners_json_says_how_many_but_lists_none() -> None:
     who = np.arange(6_000)
     found = Report.of(big(who, ("one",) * who.size))
     plain = found.as_dict()
-    assert [plain[name] for name in ("names", "gone", "learners")] == [None] * 3
+    assert [plain[name] for name in ("names", "departures", "learners")] == [None] * 3
     assert [each["assignments"] for each in plain["cycles"]] == [None, None]
     assert plain["learner_count"] == 6_000
-    assert plain["cycles"][0]["counts"] == {"in": 6_000}
+    assert plain["cycles"][0]["counts"] == {"counted": 6_000}
     assert plain["cycles"][1]["samples_trained"] == int((who % 11).sum())
     assert len(found.plot().svg) < 200_000

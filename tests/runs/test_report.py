@@ -16,7 +16,7 @@ from melisma.fleet.task import Stop
 from melisma.runs.assignments import Assignments
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import FIGURES, Cycle, Report
-from melisma.runs.trace import Step, line, read_trace
+from melisma.runs.trace import Step, encode_step, read_trace
 from tests.cycle.acted import SHARD, Device, Play, emitted, task
 
 Change = Callable[[events.Event], list[events.Event]]
@@ -94,7 +94,7 @@ def report(name: str) -> Report:
 
 def test_a_trace_written_and_read_gives_the_same_report(trace: list[Step], tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
-    path.write_bytes(b"".join(map(line, trace)))
+    path.write_bytes(b"".join(map(encode_step, trace)))
     whole = Report.of(trace)
     again = Report.of(read_trace(path)).as_dict()
     assert again == whole.as_dict()
@@ -123,28 +123,30 @@ def test_every_assignment_is_told_once_and_counts_as_the_machine_says(trace: lis
     }
     assert {key: each.weight for key, each in work.items() if each.weight} == weights
     for each in work.values():
-        assert each.status == ("in" if (each.cycle, each.learner) in weights else each.status)
-        assert each.done <= each.planned == each.samples * each.passes
+        assert each.status == ("counted" if (each.cycle, each.learner) in weights else each.status)
+        assert each.counted_visits <= each.planned_visits == each.samples * each.passes
         assert each.samples == each.shards * SHARD
-        assert bool(each.reason) == (each.status not in ("in", "training"))
-    assert sum(each.samples for each in found.learners) == sum(e.done for e in work.values())
+        assert bool(each.reason) == (each.status not in ("counted", "training"))
+    assert sum(each.counted_visits for each in found.learners) == sum(
+        e.counted_visits for e in work.values()
+    )
 
 
 def test_the_run_ends_as_the_machine_ended_it(trace: list[Step]) -> None:
     found, (end,) = Report.of(trace), emitted(trace, commands.Finish)
     assert (found.outcome, found.reason) == (end.outcome, end.reason)
-    assert all(each.ending != "under way" for each in found.cycles)
+    assert all(each.ending != "running" for each in found.cycles)
 
 
 def test_figures_of_cycles_keep_their_laws(trace: list[Step]) -> None:
     found = Report.of(trace)
     for each in found.cycles:
-        assert each.by_deadline == (each.waited_s <= each.deadline_s)
-        assert each.ending != "averaged" or each.cycle_s <= each.waited_s
-        assert isnan(each.cycle_s) == isnan(each.truancy) == (each.ending != "averaged")
+        assert each.met_deadline == (each.waited_s <= each.deadline_s)
+        assert each.ending != "aggregated" or each.cycle_s <= each.waited_s
+        assert isnan(each.cycle_s) == isnan(each.truancy) == (each.ending != "aggregated")
         if each.assignments:
             assert each.fulfilment + each.drop_rate == pytest.approx(1)
-    kept = [each.by_deadline for each in found.over]
+    kept = [each.met_deadline for each in found.ended_cycles]
     np.testing.assert_equal(found.satisfaction, np.mean(kept) if kept else nan)
 
 
@@ -164,8 +166,10 @@ def test_a_plain_run_has_the_figures_that_its_devices_make() -> None:
     assert isnan(first.assignments[0].predicted_s)
     assert found.training_s == pytest.approx(sum(each.cycle_s for each in found.cycles))
     assert [found.accuracy, found.loss] == pytest.approx([0.8, 1 / 0.8])
-    assert found.verdict == "the deadline of 10 s held in 3 of 3 cycles; the longest took 8 s"
-    assert [each.samples for each in found.learners] == [
+    assert (
+        found.deadline_summary == "the deadline of 10 s held in 3 of 3 cycles; the longest took 8 s"
+    )
+    assert [each.counted_visits for each in found.learners] == [
         3 * sum(each.samples for cycle in found.cycles for each in cycle.assignments[k : k + 1])
         for k in range(3)
     ]
@@ -173,29 +177,29 @@ def test_a_plain_run_has_the_figures_that_its_devices_make() -> None:
 
 def test_predictions_are_there_where_costs_are_known() -> None:
     for each in report("staleness").cycles[0].assignments:
-        assert each.predicted_s == pytest.approx(each.arrived_s - each.given_s, rel=1e-3)
+        assert each.predicted_s == pytest.approx(each.arrived_s - each.dispatched_s, rel=1e-3)
 
 
 def test_who_halts_is_stale_and_leaves_visits_undone() -> None:
     first = report("halted").cycles[0]
     # Each trains from the end of its shards until fixed_s before the deadline.
     did = [42, int((10 - 0.2 - 0.7) / 0.3 * 10) / 10, int((10 - 0.2 - 0.6) / 0.4 * 10) / 10]
-    assert [each.done / SHARD for each in first.assignments] == did
+    assert [each.counted_visits / SHARD for each in first.assignments] == did
     assert first.fulfilment == pytest.approx(sum(did) / (42 + 42 + 36))
     assert first.max_staleness == pytest.approx(42 / 7 - did[2] / 6)
     pairs = (42 / 7 - did[2] / 6) + (42 / 7 - did[1] / 7) + (did[1] / 7 - did[2] / 6)
     assert first.average_staleness == pytest.approx(pairs / 3)
-    assert first.by_deadline
+    assert first.met_deadline
     assert first.assignments[2].weight == pytest.approx(60 * did[2] / 36)
 
 
 def test_an_update_past_the_deadline_but_in_the_tail_is_taken_and_makes_the_cycle_truant() -> None:
     found = report("tail")
     first = found.cycles[0]
-    assert [each.status for each in first.assignments] == ["in"] * 3
+    assert [each.status for each in first.assignments] == ["counted"] * 3
     assert first.cycle_s == pytest.approx(10.5)
     assert first.truancy == pytest.approx(0.05)
-    assert not first.by_deadline
+    assert not first.met_deadline
     assert found.satisfaction == pytest.approx(2 / 3)
 
 
@@ -204,16 +208,16 @@ def test_who_is_late_beyond_the_tail_is_dropped_and_the_deadline_did_not_hold() 
     second = found.cycles[1]
     late = second.assignments[1]
     assert (late.status, late.reason) == ("late", "the deadline and the predicted tail have passed")
-    assert late.weight == late.done == 0
+    assert late.weight == late.counted_visits == 0
     assert late.ended_s == pytest.approx(second.began_s + 11)
     # Its update came in the next cycle: what it trained is known, and does not count.
-    assert late.visits == late.planned
+    assert late.visits == late.planned_visits
     assert late.arrived_s > second.closed_s
     # The papers' time ends with the last update taken; the orchestrator waited longer.
     assert second.cycle_s < 10 < second.waited_s == pytest.approx(11)
-    assert (second.truancy, second.by_deadline) == (0, False)
+    assert (second.truancy, second.met_deadline) == (0, False)
     assert second.drop_rate == pytest.approx(
-        late.planned / sum(w.planned for w in second.assignments)
+        late.planned_visits / sum(w.planned_visits for w in second.assignments)
     )
     assert found.learners[1].late == 1
 
@@ -222,8 +226,8 @@ def test_a_refused_update_does_not_count_and_says_why() -> None:
     second = report("refused").cycles[1]
     assert second.assignments[1].status == "refused"
     assert second.assignments[1].reason == "bias holds numbers that are not finite"
-    assert second.assignments[1].done == 0
-    assert second.by_deadline
+    assert second.assignments[1].counted_visits == 0
+    assert second.met_deadline
 
 
 def test_an_update_that_comes_twice_is_told_once() -> None:
@@ -238,17 +242,17 @@ def test_who_leaves_takes_its_work_with_it() -> None:
         "connection lost",
     )
     assert [each.learner for each in third.assignments] == [0, 1]
-    assert (second.ending, found.learners[2].left) == ("averaged", 1)
+    assert (second.ending, found.learners[2].left) == ("aggregated", 1)
     assert found.outcome == "done"
 
 
 def test_a_cycle_that_is_cancelled_is_neither_held_nor_missed() -> None:
     found = report("cancelled")
-    assert [each.ending for each in found.cycles] == ["averaged", "cut short"]
+    assert [each.ending for each in found.cycles] == ["aggregated", "interrupted"]
     assert (found.outcome, found.reason, found.satisfaction) == ("cancelled", "Ctrl-C", 1)
     # What had come is in no model.
     assert [each.status for each in found.cycles[1].assignments] == ["dropped"] * 3
-    assert found.learners[0].samples == found.cycles[0].assignments[0].done
+    assert found.learners[0].counted_visits == found.cycles[0].assignments[0].counted_visits
 
 
 def test_empty_cycles_say_why_and_hold_no_deadline() -> None:
@@ -258,12 +262,12 @@ def test_empty_cycles_say_why_and_hold_no_deadline() -> None:
     assert found.cycles[2].reason == found.reason
     assert (found.outcome, found.satisfaction, found.fulfilment) == ("failed", 0, 0)
     assert isnan(found.training_s)
-    assert found.verdict == "the deadline of 10 s held in 0 of 3 cycles"
+    assert found.deadline_summary == "the deadline of 10 s held in 0 of 3 cycles"
 
 
 def test_one_empty_cycle_does_not_end_a_run() -> None:
     found = report("one empty")
-    assert [each.ending for each in found.cycles] == ["averaged", "empty", "averaged"]
+    assert [each.ending for each in found.cycles] == ["aggregated", "empty", "aggregated"]
     assert found.satisfaction == pytest.approx(2 / 3)
     assert isnan(found.cycles[1].truancy)
     assert found.mean_truancy == 0
@@ -272,7 +276,7 @@ def test_one_empty_cycle_does_not_end_a_run() -> None:
 def test_a_run_whose_last_learner_left_failed_in_that_cycle() -> None:
     found = report("all left")
     assert (found.outcome, found.reason) == ("failed", "no learner is left: connection lost")
-    assert [each.ending for each in found.cycles] == ["averaged", "empty"]
+    assert [each.ending for each in found.cycles] == ["aggregated", "empty"]
 
 
 @pytest.mark.parametrize("name", ["no plan", "no costs"])
@@ -281,7 +285,7 @@ def test_a_run_that_fails_before_its_first_cycle_has_none(name: str) -> None:
     assert (found.outcome, found.cycles) == ("failed", ())
     assert isnan(found.satisfaction)
     assert isnan(found.accuracy)
-    assert found.verdict.startswith("no cycle ended")
+    assert found.deadline_summary.startswith("no cycle ended")
 
 
 def test_cycles_for_which_nobody_asked_for_a_shard_are_empty_too() -> None:
@@ -291,7 +295,7 @@ def test_cycles_for_which_nobody_asked_for_a_shard_are_empty_too() -> None:
         return [event]
 
     found = Report.of(played(scheme="dab", change=shy, cycles=9))
-    assert [each.ending for each in found.cycles] == ["averaged", "empty", "empty", "empty"]
+    assert [each.ending for each in found.cycles] == ["aggregated", "empty", "empty", "empty"]
     assert found.cycles[1].reason == "no learner asked for a shard"
     assert found.outcome == "failed"
 
@@ -305,11 +309,11 @@ def test_progress_is_told_while_training_goes_on() -> None:
     who = np.array([1])
     visits = events.ProgressReported(at_s=1, learners=who, cycle=1, visits=np.array([30]))
     story.apply(Step(visits, []))
-    assert story.cycle is not None
-    assert [each.visits for each in story.cycle.assignments] == [0, 30, 0]
-    assert [each.done for each in story.cycle.assignments] == [0, 0, 0]
-    assert (story.cycle.ending, story.report().outcome) == ("under way", "under way")
-    assert isnan(story.cycle.fulfilment)
+    assert story.current_cycle is not None
+    assert [each.visits for each in story.current_cycle.assignments] == [0, 30, 0]
+    assert [each.counted_visits for each in story.current_cycle.assignments] == [0, 0, 0]
+    assert (story.current_cycle.ending, story.report().outcome) == ("running", "running")
+    assert isnan(story.current_cycle.fulfilment)
 
 
 def test_what_is_heard_after_the_end_changes_nothing() -> None:
@@ -328,7 +332,7 @@ def test_paths_are_kept_and_told() -> None:
     found = replace(report("equal"), model=Path("a/model.npz"), folder=Path("a"))
     plain = found.as_dict()
     assert (plain["model"], plain["phases"][4]) == ("a/model.npz", "train")
-    assert plain["cycles"][0]["assignments"][0]["planned"] == 210
+    assert plain["cycles"][0]["assignments"][0]["planned_visits"] == 210
     assert plain["learners"][0]["name"] == "device-0"
     assert "trace" not in plain
     assert (found.trace_path, found.picture_path) == (Path("a/trace.jsonl"), Path("a/picture.svg"))
@@ -337,9 +341,9 @@ def test_paths_are_kept_and_told() -> None:
 def test_waiting_is_not_being_busy() -> None:
     first = report("equal").cycles[0]
     waited = replace(first.assignments[0], phases=(5.0, 0.5, 0.5, 0.5, 2.0, 0.5))
-    assert replace(first, assignments=Assignments.of([waited])).occupancy == pytest.approx(
-        4 / (waited.arrived_s - first.began_s)
-    )
+    assert replace(
+        first, assignments=Assignments.from_records([waited])
+    ).occupancy == pytest.approx(4 / (waited.arrived_s - first.began_s))
 
 
 def test_a_plain_run_costs_what_its_learners_cost() -> None:
@@ -379,12 +383,12 @@ def test_what_is_not_known_of_rates_and_sizes_is_no_number() -> None:
 def test_visits_are_trained_or_dropped() -> None:
     for name in ("equal", "late", "halted", "left", "refused", "cancelled"):
         found = report(name)
-        planned = sum(int(each.assignments.planned.sum()) for each in found.cycles)
+        planned = sum(int(each.assignments.planned_visits.sum()) for each in found.cycles)
         assert found.samples_trained + found.samples_dropped == planned
-        assert found.samples_trained == sum(each.samples for each in found.learners)
+        assert found.samples_trained == sum(each.counted_visits for each in found.learners)
     assert report("equal").samples_dropped == 0
     assert report("halted").fulfilment == pytest.approx(
-        1 - report("halted").samples_dropped / report("halted").learners.planned.sum()
+        1 - report("halted").samples_dropped / report("halted").learners.planned_visits.sum()
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from melisma.runs.assignments import Assignments
 from melisma.runs.report import Report
-from melisma.runs.run_picture import COLORS, CYCLES, LEARNERS, LEFT
+from melisma.runs.run_picture import COLORS, LEFT, MAX_CYCLES, MAX_LEARNERS
 from melisma.runs.svg import BAND, Scale
 from melisma.runs.trace import Step
 from tests.cycle.acted import Device
@@ -73,7 +73,9 @@ def test_phases_longer_than_the_time_there_was_are_squeezed_into_it() -> None:
     longer = replace(first.assignments[0], phases=(0.0, 9.0, 9.0, 0.0, 9.0, 0.0))
     widths = []
     for each in (longer, first.assignments[0]):
-        alone = replace(found, cycles=(replace(first, assignments=Assignments.of([each])),))
+        alone = replace(
+            found, cycles=(replace(first, assignments=Assignments.from_records([each])),)
+        )
         bars = [e for e in elements(alone, "rect") if e.attrib["fill"] in COLORS.values()]
         widths.append(sum(float(e.attrib["width"]) for e in bars))
     assert widths[0] == pytest.approx(widths[1], abs=0.05)
@@ -141,16 +143,18 @@ def test_labels_of_neighbouring_panels_do_not_touch(cycles: int, devices: int) -
 
 
 def test_of_many_cycles_and_learners_those_are_drawn_that_can_be_read() -> None:
-    learners = LEARNERS + 5
-    found = Report.of(played([Device(0.2)] * learners, passes=1, cycles=CYCLES + 3, min_shards=0))
+    learners = MAX_LEARNERS + 5
+    found = Report.of(
+        played([Device(0.2)] * learners, passes=1, cycles=MAX_CYCLES + 3, min_shards=0)
+    )
     said = texts(found)
-    assert f"the last {CYCLES} of {CYCLES + 3} cycles are drawn above" in said
-    assert f"the first {LEARNERS} of {learners} learners are drawn" in said
+    assert f"the last {MAX_CYCLES} of {MAX_CYCLES + 3} cycles are drawn above" in said
+    assert f"the first {MAX_LEARNERS} of {learners} learners are drawn" in said
     assert "device-39" in said
     assert "device-40" not in said
-    assert {"cycle 4", f"cycle {CYCLES + 3}"} <= set(said)
+    assert {"cycle 4", f"cycle {MAX_CYCLES + 3}"} <= set(said)
     assert "cycle 3" not in said
-    assert len(elements(found, "circle")) == 2 * (CYCLES + 3)
+    assert len(elements(found, "circle")) == 2 * (MAX_CYCLES + 3)
 
 
 def test_how_a_run_failed_is_written_below_it() -> None:

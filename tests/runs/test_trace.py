@@ -5,7 +5,7 @@ import pytest
 
 from melisma.cycle import events
 from melisma.errors import DataError
-from melisma.runs.trace import Step, line, read_trace, steps
+from melisma.runs.trace import Step, decode_steps, encode_step, read_trace
 from tests.cycle.acted import Device, Play, task
 
 
@@ -17,9 +17,9 @@ def trace(scheme: str = "dab") -> list[Step]:
 def test_what_is_written_is_read_again(scheme: str, tmp_path: Path) -> None:
     told = trace(scheme)
     path = tmp_path / "trace.jsonl"
-    path.write_bytes(b"".join(map(line, told)))
+    path.write_bytes(b"".join(map(encode_step, told)))
     read = read_trace(path)
-    assert [line(each) for each in read] == [line(each) for each in told]
+    assert [encode_step(each) for each in read] == [encode_step(each) for each in told]
     assert type(read[0].event) is events.TaskSubmitted
     assert read[0].event.task == task(scheme=scheme)
 
@@ -36,7 +36,7 @@ def test_what_is_no_number_stays_none() -> None:
         phases=np.zeros((1, 6)),
     )
     score = events.Evaluated(at_s=2.0, cycle=1, loss=None, accuracy=None, seconds=0.1)
-    first, second = steps([line(Step(event, [])), line(Step(score, []))])
+    first, second = decode_steps([encode_step(Step(event, [])), encode_step(Step(score, []))])
     assert isinstance(first.event, events.UpdatesReceived)
     assert np.isnan(first.event.loss[0])
     assert first.event.phases.shape == (1, 6)
@@ -45,11 +45,11 @@ def test_what_is_no_number_stays_none() -> None:
 
 
 def test_a_torn_last_line_is_passed_over() -> None:
-    lines = list(map(line, trace()))
-    assert len(list(steps([*lines[:5], lines[5][:-9]]))) == 5
+    lines = list(map(encode_step, trace()))
+    assert len(list(decode_steps([*lines[:5], lines[5][:-9]]))) == 5
 
 
 def test_a_line_that_is_no_step_is_named() -> None:
-    lines = list(map(line, trace()))
+    lines = list(map(encode_step, trace()))
     with pytest.raises(DataError, match="mine, line 2"):
-        list(steps([lines[0], b'{"event": 3}\n'], "mine"))
+        list(decode_steps([lines[0], b'{"event": 3}\n'], "mine"))

@@ -9,7 +9,7 @@ import pytest
 from melisma.cycle import commands, events
 from melisma.cycle.machine import CycleMachine
 from melisma.runs.report import Report
-from melisma.runs.trace import line
+from melisma.runs.trace import encode_step
 from tests.simulation.scenarios import (
     LEARNERS,
     commands_of,
@@ -37,7 +37,7 @@ def events_of(report: Report, kind: type) -> list[Any]:
 def test_every_scheme_completes_the_run(scheme: str, mode: str) -> None:
     report = run(scheme=scheme, mode=mode, **passes(scheme), **SETTINGS)
     assert (report.outcome, len(report.cycles)) == ("done", 3)
-    assert all(cycle.ending == "averaged" for cycle in report.cycles)
+    assert all(cycle.ending == "aggregated" for cycle in report.cycles)
     if scheme != "equal":
         assert report.satisfaction == 1.0
         assert report.fulfilment > 0.9
@@ -46,7 +46,8 @@ def test_every_scheme_completes_the_run(scheme: str, mode: str) -> None:
 def test_the_same_seed_gives_the_same_trace_byte_for_byte() -> None:
     faults = "crash 1 at 14 for 9; slow 0 at 5 for 9 by 3; duplicate report 2 from 2 by 1"
     one, other, another = (
-        b"".join(map(line, run_steps(make_scenario(faults, seed=seed)))) for seed in (4, 4, 5)
+        b"".join(map(encode_step, run_steps(make_scenario(faults, seed=seed))))
+        for seed in (4, 4, 5)
     )
     assert one == other
     assert one != another
@@ -95,14 +96,14 @@ def test_learners_join_and_leave_at_the_times_in_the_fleet() -> None:
     participants = [sorted(each.learner for each in c.assignments) for c in report.cycles]
     assert participants[0] == [0, 1]
     assert participants[-1] == [1, 2]
-    assert report.gone == ("tortoise left",)
+    assert report.departures == ("tortoise left",)
 
 
 def test_a_crashed_learner_drops_its_work_and_participates_after_its_restart() -> None:
     report = run("crash 1 at 12 for 2", cycles=5)
     statuses = [each.status for c in report.cycles for each in c.assignments if each.learner == 1]
     assert "left" in statuses
-    assert statuses[-1] == "in"
+    assert statuses[-1] == "counted"
     (joined,) = [event for event in events_of(report, events.LearnersJoined) if event.at_s > 0]
     assert joined.learners.tolist() == [1]
 
@@ -136,7 +137,7 @@ def test_a_duplicate_update_counts_once() -> None:
 def test_a_lost_update_is_dropped_and_the_others_count() -> None:
     report = run("lose report 2 from 2", scheme="equal", passes=1, cycles=3)
     statuses = [[each.status for each in c.assignments] for c in report.cycles]
-    assert statuses == [["in"] * 3, ["in", "in", "late"], ["in"] * 3]
+    assert statuses == [["counted"] * 3, ["counted", "counted", "late"], ["counted"] * 3]
 
 
 def test_a_corrupt_update_is_refused_with_a_reason() -> None:
@@ -158,7 +159,7 @@ def test_a_learner_participates_again_after_a_partition() -> None:
     report = run("partition 0,1 at 2 for 30", cycles=6)
     statuses = [each.status for c in report.cycles for each in c.assignments if each.learner == 0]
     assert len(statuses) < len(report.cycles)
-    assert statuses[-1] == "in"
+    assert statuses[-1] == "counted"
 
 
 def test_a_run_without_answers_fails_instead_of_hanging() -> None:
@@ -174,7 +175,7 @@ def split_by_learner(event: Any) -> list[Any]:
     rows = ("attempts", "visits", "shipped", "loss", "phases")
     return [
         events.UpdatesReceived(
-            at_s=float(event.instants[index]),
+            at_s=float(event.arrival_times_s[index]),
             learners=event.learners[[index]],
             cycle=event.cycle,
             **{name: getattr(event, name)[[index]] for name in rows},
@@ -223,7 +224,11 @@ def test_a_sleeping_learner_does_not_answer(tmp_path: Path) -> None:
 
 def test_a_fault_may_hit_several_learners() -> None:
     report = run("corrupt update 1 from 0,2")
-    assert [each.status for each in report.cycles[0].assignments] == ["refused", "in", "refused"]
+    assert [each.status for each in report.cycles[0].assignments] == [
+        "refused",
+        "counted",
+        "refused",
+    ]
 
 
 def test_a_learner_that_left_sends_nothing_and_does_not_return() -> None:

@@ -29,7 +29,7 @@ def test_ctrl_c_cancels_a_run_and_saves_partial_results(tmp_path: Path) -> None:
     assert report.picture_path.is_file()
     assert report.trace_path is not None
     kept = Report.of(read_trace(report.trace_path))
-    assert (kept.outcome, len(kept.over)) == ("cancelled", 1)
+    assert (kept.outcome, len(kept.ended_cycles)) == ("cancelled", 1)
 
 
 def test_options_override_the_task() -> None:

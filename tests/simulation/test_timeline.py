@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from melisma.cycle.learner import batches_in_time, time_is_up, visits_of
+from melisma.cycle.learner import batches_in_time, count_visits, time_is_up
 from melisma.simulation.devices import Durations
 from melisma.simulation.timeline import Workload, cycle_timeline
 
@@ -33,7 +33,7 @@ def test_a_simulated_learner_begins_as_many_batches_as_a_live_one(
     batches = batches_in_time(np.array([spare_s]), np.array([sample_s]), *work, BATCH)
     assert batches.tolist() == [count_batches(spare_s, sample_s, samples, passes)]
     sizes = [min(BATCH, samples - start) for start in range(0, samples, BATCH)] * passes
-    assert visits_of(batches, work[0], BATCH).tolist() == [sum(sizes[: int(batches[0])])]
+    assert count_visits(batches, work[0], BATCH).tolist() == [sum(sizes[: int(batches[0])])]
 
 
 def run(left_s: float, missing: int = 2, reserve_s: float = 1.0) -> list[float]:

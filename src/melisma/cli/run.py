@@ -53,12 +53,12 @@ class Watched:
         """One more step, and a line where learners begin to measure, or a cycle ends."""
         self.hear(step)
         asks = any(isinstance(each, Benchmark | AskBound) for each in step.commands)
-        if asks and self._story.cycle is None and not self._told:
+        if asks and self._story.current_cycle is None and not self._told:
             self._told = True
             there, all_of = len(self._story.joined), len(self._story.names)
             write(f"{there} of {all_of} learners are there, and measure what they can do\n")
         if isinstance(step.event, Evaluated):
-            ended = self._story.scored
+            ended = self._story.evaluated_cycle
             write(f"{cycle_line(ended)}\n" if ended else "")
 
 

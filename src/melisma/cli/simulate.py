@@ -115,7 +115,7 @@ def _run(staged: PreparedSimulation, out: Path | None, as_json: bool) -> NoRetur
     def watch(step: Step) -> None:
         if faults:
             books.check(step)
-        if isinstance(step.event, Evaluated) and not as_json and (ended := story.scored):
+        if isinstance(step.event, Evaluated) and not as_json and (ended := story.evaluated_cycle):
             write(f"{cycle_line(ended)}\n")
 
     # What modules of one's own print is not the report.

@@ -19,7 +19,7 @@ class CacheIndex:
 
     pairs: Ints
 
-    def plus(self, keys: Ints, values: Ints) -> "CacheIndex":
+    def union(self, keys: Ints, values: Ints) -> "CacheIndex":
         """With these pairs, too."""
         if not keys.size:
             return self
@@ -32,7 +32,7 @@ class CacheIndex:
         np.not_equal(both[1:], both[:-1], out=first[1:])
         return CacheIndex(both[first])
 
-    def has(self, keys: Ints, values: Ints) -> NDArray[np.bool_]:
+    def contains(self, keys: Ints, values: Ints) -> NDArray[np.bool_]:
         """Whether there is each of these pairs; fast where like keys stand together."""
         sought = keys << BITS | values
         if not self.pairs.size:

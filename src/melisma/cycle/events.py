@@ -13,7 +13,7 @@ from melisma.fleet.task import Task
 
 Floats = NDArray[np.float64]
 
-NO_NUMBERS: Floats = np.empty(0)
+NO_FLOATS: Floats = np.empty(0)
 COSTS = ("train_s", "ship_s", "fixed_s")
 PARTS = ("mean", "spread", "count")
 RATES = ("price", "sample_j", "byte_j")  # of a shard, of a sample trained once, of a byte
@@ -38,7 +38,7 @@ class TaskSubmitted(Event, frozen=True, kw_only=True, eq=False):
     learners: int
     samples: Ints
     names: tuple[str, ...] = ()
-    rates: Floats = NO_NUMBERS
+    rates: Floats = NO_FLOATS
 
 
 class TaskCancelled(Event, frozen=True, kw_only=True, eq=False):
@@ -105,13 +105,13 @@ class UpdatesReceived(Event, frozen=True, kw_only=True, eq=False):
     shipped: Ints
     loss: Floats
     phases: Floats
-    came_s: Floats = NO_NUMBERS
+    arrivals_s: Floats = NO_FLOATS
     refused: str = ""
 
     @property
-    def instants(self) -> Floats:
+    def arrival_times_s(self) -> Floats:
         """When each came."""
-        return self.came_s if self.came_s.size else np.full(self.learners.size, self.at_s)
+        return self.arrivals_s if self.arrivals_s.size else np.full(self.learners.size, self.at_s)
 
 
 class TimeReached(Event, frozen=True, kw_only=True, eq=False):
@@ -126,7 +126,7 @@ class Aggregated(Event, frozen=True, kw_only=True, eq=False):
 
     cycle: int
     seconds: float
-    loss: Floats = NO_NUMBERS
+    loss: Floats = NO_FLOATS
 
 
 class Evaluated(Event, frozen=True, kw_only=True, eq=False):

@@ -65,7 +65,7 @@ def subset_shards(task: Task, learners: Ints) -> RaggedArray:
     return RaggedArray(np.full(learners.size, count), numbers.ravel())
 
 
-def bound(experience: CostHistory, task: Task, deadline_s: float, held: ArrayLike) -> Ints:
+def shard_bound(experience: CostHistory, task: Task, deadline_s: float, held: ArrayLike) -> Ints:
     """Shards that it asks for by a deadline, `held` of which are there already."""
     costs = experience.estimates.quantile(task.caution)
     return dab_bounds(deadline_s, **costs, passes=task.passes or 1, held=held)
@@ -112,7 +112,7 @@ def batches_in_time(
     return done
 
 
-def visits_of(batches: Ints, samples: Ints, batch: int) -> Ints:
+def count_visits(batches: Ints, samples: Ints, batch: int) -> Ints:
     """Samples visited in so many batches; the last batch of a pass may be short."""
     each = -(-samples // batch)
     visits: Ints = batches // each * samples + batches % each * batch

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from melisma.cycle.ragged import Ints, RaggedArray, blocks, spans
+from melisma.cycle.ragged import Ints, RaggedArray, blocks, concatenate_ranges
 from melisma.fleet.rng import uniform
 
 
@@ -50,12 +50,12 @@ class LocalShards:
 
     def samples_in(self, learners: Ints, dealt: RaggedArray) -> Ints:
         """Distinct samples in what each was dealt."""
-        return dealt.sums(
+        return dealt.row_sums(
             self.samples[np.repeat(self.starts[learners], dealt.counts) + dealt.values]
         )
 
     def _next(self, learners: Ints, counts: Ints) -> Ints:
-        nth = spans(self.places[learners], counts)
+        nth = concatenate_ranges(self.places[learners], counts)
         sizes = np.repeat(self.counts[learners], counts)
         # Nobody gets more than all, so a stretch goes past the end of its row at most once.
         nth = np.where(nth < sizes, nth, nth - sizes)
@@ -65,7 +65,7 @@ class LocalShards:
 
 def _shuffled(learners: Ints, rows: RaggedArray, seed: int) -> Ints:
     """Numbers of shards on each device, in a random order for each."""
-    numbers = spans(np.zeros(len(rows), np.int64), rows.counts)
+    numbers = concatenate_ranges(np.zeros(len(rows), np.int64), rows.counts)
     drawn = uniform(seed, "own", 0, learners[rows.row_ids], numbers)
     # Each row among its own: the whole part of what is sorted is the row.
     drawn += rows.row_ids

@@ -88,7 +88,7 @@ def deal(state: CycleState, learners: Ints, counts: Ints) -> RaggedArray:
         table.samples[learners] = table.local_shards.samples_in(learners, dealt)
         return dealt
     state.deck, dealt, table.new_shards = state.deck.deal(learners, counts, table.held)
-    table.samples[learners] = dealt.sums(state.samples[dealt.values])
+    table.samples[learners] = dealt.row_sums(state.samples[dealt.values])
     table.busy = learners
     state.last_shards = int(counts.sum())
     return dealt

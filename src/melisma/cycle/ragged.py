@@ -44,7 +44,7 @@ class RaggedArray(msgspec.Struct, frozen=True, eq=False):
         """For each number the row that it is in."""
         return np.repeat(np.arange(len(self)), self.counts)
 
-    def sums(self, values: NDArray[np.int64]) -> Ints:
+    def row_sums(self, values: NDArray[np.int64]) -> Ints:
         """For each row the sum of as many values as it has numbers, in the order of `flat`."""
         upto = np.concatenate([[0], np.cumsum(values)])
         sums: Ints = upto[self.starts + self.counts] - upto[self.starts]
@@ -53,7 +53,7 @@ class RaggedArray(msgspec.Struct, frozen=True, eq=False):
     def take(self, places: Ints) -> "RaggedArray":
         """These rows alone, in this order."""
         counts = self.counts[places]
-        return RaggedArray(counts, self.values[spans(self.starts[places], counts)])
+        return RaggedArray(counts, self.values[concatenate_ranges(self.starts[places], counts)])
 
     def blocks(self) -> Iterator[tuple[slice, "RaggedArray"]]:
         """Some rows at a time, as `blocks` has them, and which they are."""
@@ -64,7 +64,7 @@ class RaggedArray(msgspec.Struct, frozen=True, eq=False):
             yield some, RaggedArray(counts, self.values[first:last])
 
 
-def spans(starts: Ints, counts: Ints) -> Ints:
+def concatenate_ranges(starts: Ints, counts: Ints) -> Ints:
     """The numbers of all spans one behind the other: `starts`, and so many from each."""
     before = np.cumsum(counts) - counts
     numbers: Ints = np.arange(int(counts.sum())) + np.repeat(starts - before, counts)

@@ -98,7 +98,7 @@ class LearnerTable:
         """Record that learners hold the shards that they were dealt in this cycle."""
         rows = np.flatnonzero(np.isin(self.busy, learners))
         new = self.new_shards.take(rows)
-        self.held = self.held.plus(new.values, self.busy[rows][new.row_ids])
+        self.held = self.held.union(new.values, self.busy[rows][new.row_ids])
 
     def planned_visits(self, learners: Ints) -> Ints:
         """Return the visits assigned in this cycle: samples times passes."""

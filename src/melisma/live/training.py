@@ -24,7 +24,7 @@ from melisma.live.orchestrator.orchestrator import Orchestrator, Watcher
 from melisma.live.orchestrator.run_store import RunStore
 from melisma.live.preparation import PreparedRun, prepare
 from melisma.live.processes import run_processes
-from melisma.runs.report import PICTURE, Report
+from melisma.runs.report import PICTURE_FILE, Report
 from melisma.runs.trace import Step
 
 
@@ -82,7 +82,7 @@ def run(
         try:
             model = asyncio.run(_run_orchestrator(prepared, port, seen, stop))
             report = replace(Report.of(steps), model=model, folder=prepared.folder)
-            report.plot().save(prepared.folder / PICTURE)
+            report.plot().save(prepared.folder / PICTURE_FILE)
             done.set_result(report)
         except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
             done.set_exception(error)

@@ -14,21 +14,21 @@ from numpy.typing import NDArray
 
 from melisma.cycle import commands
 from melisma.cycle.events import PHASES, Floats
-from melisma.cycle.ragged import Ints, spans
+from melisma.cycle.ragged import Ints, concatenate_ranges
 
-Status = Literal["training", "in", "late", "dropped", "refused", "left"]
+Status = Literal["training", "counted", "late", "dropped", "refused", "left"]
 Small = NDArray[np.int32]
 Names = Sequence[str] | NDArray[np.object_]
 
 STATUSES: tuple[Status, ...] = get_args(Status)
-UNKNOWN = (nan,) * len(PHASES)
+UNKNOWN_PHASES = (nan,) * len(PHASES)
 TYPES: dict[str, type[np.generic]] = {
     "learner": np.int32,
     "attempt": np.int32,
     "shards": np.int32,
     "passes": np.int32,
     "samples": np.int64,
-    "given_s": np.float64,
+    "dispatched_s": np.float64,
     "predicted_s": np.float64,
     "visits": np.int64,
     "shipped": np.int32,
@@ -58,27 +58,27 @@ class Assignment:
     shards: int
     passes: int
     samples: int
-    given_s: float
+    dispatched_s: float
     predicted_s: float = nan
     visits: int = 0
     shipped: int = 0
     weight: float = 0.0
     loss: float = nan
-    phases: tuple[float, ...] = UNKNOWN
+    phases: tuple[float, ...] = UNKNOWN_PHASES
     arrived_s: float = nan
     ended_s: float = nan
     status: Status = "training"
     reason: str = ""
 
     @property
-    def planned(self) -> int:
+    def planned_visits(self) -> int:
         """Visits that it was to make."""
         return self.samples * self.passes
 
     @property
-    def done(self) -> int:
+    def counted_visits(self) -> int:
         """Visits that count."""
-        return self.visits if self.status == "in" else 0
+        return self.visits if self.status == "counted" else 0
 
     @property
     def busy_s(self) -> float:
@@ -101,7 +101,7 @@ class Assignments(Sequence[Assignment]):
     shards: Small
     passes: Small
     samples: Ints
-    given_s: Floats
+    dispatched_s: Floats
     predicted_s: Floats
     visits: Ints
     shipped: Small
@@ -114,7 +114,7 @@ class Assignments(Sequence[Assignment]):
     reason: Small
 
     @classmethod
-    def given(
+    def from_dispatch(
         cls,
         command: commands.Dispatch,
         samples: Ints,
@@ -129,18 +129,18 @@ class Assignments(Sequence[Assignment]):
             "shards": command.shards.counts,
             "passes": command.passes,
             "samples": samples,
-            "given_s": at_s,
+            "dispatched_s": at_s,
             "predicted_s": command.predicted_s,
         }
         columns = {name: _column(name, value, samples.size) for name, value in said.items()}
-        return cls(command.cycle, names, reasons, **_untold(samples.size), **columns).in_order()
+        return cls(command.cycle, names, reasons, **_untold(samples.size), **columns).sort()
 
     @classmethod
-    def of(cls, each: Iterable[Assignment]) -> "Assignments":
+    def from_records(cls, each: Iterable[Assignment]) -> "Assignments":
         """From single ones, of one cycle."""
         every = list(each)
         if not every:
-            return NO_WORK
+            return NO_ASSIGNMENTS
         columns = {name: [getattr(one, name) for one in every] for name in TYPES}
         reasons = sorted({"", *columns["reason"]})
         columns["status"] = [STATUSES.index(status) for status in columns["status"]]
@@ -149,7 +149,7 @@ class Assignments(Sequence[Assignment]):
         for one in every:
             names[one.learner] = one.name
         made: dict[str, Any] = {name: _column(name, v, len(every)) for name, v in columns.items()}
-        return cls(every[0].cycle, names, reasons, **made).in_order()
+        return cls(every[0].cycle, names, reasons, **made).sort()
 
     def __len__(self) -> int:
         return self.learner.size
@@ -178,14 +178,14 @@ class Assignments(Sequence[Assignment]):
         return f"<{len(self)} assignments of cycle {self.cycle}>"
 
     @property
-    def planned(self) -> Ints:
+    def planned_visits(self) -> Ints:
         """Visits that each was to make."""
         return self.samples * self.passes
 
     @property
-    def done(self) -> Ints:
+    def counted_visits(self) -> Ints:
         """Visits of each that count."""
-        return np.where(self.having("in"), self.visits, 0)
+        return np.where(self.with_status("counted"), self.visits, 0)
 
     @property
     def busy_s(self) -> Floats:
@@ -193,7 +193,7 @@ class Assignments(Sequence[Assignment]):
         busy: Floats = self.phases[:, 1:].sum(axis=1)
         return busy
 
-    def having(self, status: Status) -> NDArray[np.bool_]:
+    def with_status(self, status: Status) -> NDArray[np.bool_]:
         """Which of them stand so."""
         found: NDArray[np.bool_] = self.status == STATUSES.index(status)
         return found
@@ -208,32 +208,32 @@ class Assignments(Sequence[Assignment]):
             rows[other] = self._later(learners[other], attempts[other])
         return rows
 
-    def of_learners(self, learners: Ints) -> Ints:
+    def rows_of(self, learners: Ints) -> Ints:
         """The rows of these, whatever the attempt."""
         who = learners.astype(np.int32)
         first, last = (np.searchsorted(self.learner, who, side) for side in ("left", "right"))
-        return spans(first, last - first)
+        return concatenate_ranges(first, last - first)
 
-    def latest(self, learners: Ints) -> Ints:
+    def latest_rows(self, learners: Ints) -> Ints:
         """The row of the last attempt of each, -1 where there is none."""
         last = np.searchsorted(self.learner, learners.astype(np.int32), "right") - 1
         here = last >= 0
         here[here] = self.learner[last[here]] == learners[here]
         return np.where(here, last, -1)
 
-    def told(self, rows: Ints, **said: Any) -> "Assignments":
+    def update(self, rows: Ints, **said: Any) -> "Assignments":
         """With this said of these rows, in place where nobody else was handed the column."""
         put = {name: _put(getattr(self, name), rows, values) for name, values in said.items()}
         return replace(self, **put)
 
-    def ended(self, rows: Ints, status: Status, reason: int, at_s: Any) -> "Assignments":
+    def end(self, rows: Ints, status: Status, reason: int, at_s: Any) -> "Assignments":
         """Work that is under way ends once."""
         under_way = self.status[rows] == STATUSES.index("training")
         ended_s = np.broadcast_to(at_s, rows.shape)[under_way]
         code = STATUSES.index(status)
-        return self.told(rows[under_way], status=code, reason=reason, ended_s=ended_s)
+        return self.update(rows[under_way], status=code, reason=reason, ended_s=ended_s)
 
-    def plus(self, later: "Assignments") -> "Assignments":
+    def merge(self, later: "Assignments") -> "Assignments":
         """Both; what was given again counts as it was given later."""
         old = self.find(later.learner, later.attempt)
         kept = np.delete(np.arange(len(self)), old[old >= 0])
@@ -241,16 +241,16 @@ class Assignments(Sequence[Assignment]):
             name: np.concatenate([getattr(self, name)[kept], getattr(later, name)])
             for name in TYPES
         }
-        return replace(self, **both).in_order()
+        return replace(self, **both).sort()
 
-    def in_order(self) -> "Assignments":
+    def sort(self) -> "Assignments":
         """By learners and their attempts."""
         keys = _keys(self.learner, self.attempt)
         if np.all(keys[1:] >= keys[:-1]):
             return self
         return self._at(np.argsort(keys, kind="stable"))
 
-    def handed_out(self) -> "Assignments":
+    def freeze(self) -> "Assignments":
         """From now on nobody changes them."""
         for name in TYPES:
             getattr(self, name).flags.writeable = False
@@ -276,7 +276,13 @@ class Assignments(Sequence[Assignment]):
 def _untold(count: int) -> dict[str, Any]:
     """What is not known when work is given out."""
     defaults: dict[str, Any] = {"visits": 0, "shipped": 0, "weight": 0.0, "loss": nan}
-    defaults |= {"phases": UNKNOWN, "arrived_s": nan, "ended_s": nan, "status": 0, "reason": 0}
+    defaults |= {
+        "phases": UNKNOWN_PHASES,
+        "arrived_s": nan,
+        "ended_s": nan,
+        "status": 0,
+        "reason": 0,
+    }
     return {name: _column(name, value, count) for name, value in defaults.items()}
 
 
@@ -304,4 +310,4 @@ def _keys(learners: Ints | Small, attempts: Ints | Small) -> Ints:
     return keys
 
 
-NO_WORK = Assignments(0, (), ("",), **{name: _column(name, 0, 0) for name in TYPES})
+NO_ASSIGNMENTS = Assignments(0, (), ("",), **{name: _column(name, 0, 0) for name in TYPES})

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from melisma.errors import SettingError
-from melisma.runs.report import TRACE
-from melisma.runs.trace import Step, line
+from melisma.runs.report import TRACE_FILE
+from melisma.runs.trace import Step, encode_step
 
 
 def create_run_folder(folder: str | Path) -> Path:
@@ -36,14 +36,14 @@ class TraceFile:
     """The trace as it grows, line by line; the file begins with the first."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / TRACE
+        self._path = folder / TRACE_FILE
         self._file: BinaryIO | None = None
 
     def write(self, step: Step) -> None:
         """One more line, which is on its way to the disk when this returns."""
         if self._file is None:
             self._file = self._path.open("xb")
-        self._file.write(line(step))
+        self._file.write(encode_step(step))
         self._file.flush()
 
     def close(self) -> None:

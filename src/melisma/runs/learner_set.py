@@ -18,14 +18,14 @@ class LearnerSet(Collection[int]):
         return int(np.count_nonzero(self._marks))
 
     def __contains__(self, learner: object) -> bool:
-        return isinstance(learner, int) and bool(self.marks(learner + 1)[learner])
+        return isinstance(learner, int) and bool(self.mask(learner + 1)[learner])
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.numbers.tolist())
 
     def __sub__(self, other: "LearnerSet") -> "LearnerSet":
         rest = LearnerSet()
-        rest._marks = self._marks & ~other.marks(self._marks.size)
+        rest._marks = self._marks & ~other.mask(self._marks.size)
         return rest
 
     @property
@@ -33,14 +33,14 @@ class LearnerSet(Collection[int]):
         """Who they are, in order."""
         return np.flatnonzero(self._marks)
 
-    def marks(self, count: int) -> NDArray[np.bool_]:
+    def mask(self, count: int) -> NDArray[np.bool_]:
         """For each of the first so many learners whether it is one of them."""
         missing = count - self._marks.size
         return np.pad(self._marks, (0, missing)) if missing > 0 else self._marks[:count]
 
     def add(self, learners: Ints) -> None:
         """These too."""
-        self._marks = self.marks(max(self._marks.size, int(learners.max(initial=-1)) + 1))
+        self._marks = self.mask(max(self._marks.size, int(learners.max(initial=-1)) + 1))
         self._marks[learners] = True
 
     def discard(self, learners: Ints) -> None:

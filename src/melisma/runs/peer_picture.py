@@ -12,17 +12,17 @@ from melisma.runs.svg import (
     BAND,
     GREY,
     INK,
-    LETTER,
+    LETTER_WIDTH,
     PALE,
     RED,
     WIDTH,
     Picture,
     Scale,
-    clean,
     line,
     rect,
-    short,
+    replace_unprintable,
     text,
+    truncate,
 )
 
 NODES, NAME = 40, 18
@@ -57,11 +57,11 @@ def picture_of(report: PeerReport) -> Picture:
 
 def _head(report: PeerReport, drawn: int) -> Iterator[str]:
     what = f"{report.algorithm}, {report.topology}, {len(report.nodes)} nodes"
-    yield text(16, 26, clean(what), INK, 'font-size="16" font-weight="600"')
+    yield text(16, 26, replace_unprintable(what), INK, 'font-size="16" font-weight="600"')
     said = f"{report.model} on {report.data}, {report.total('updates'):,.0f} updates, "
     said += f"{report.total('sent_bytes') / 1e6:,.1f} MB sent"
     said += f"; the first {drawn} are drawn" if drawn < len(report.nodes) else ""
-    yield text(16, 46, clean(said), GREY)
+    yield text(16, 46, replace_unprintable(said), GREY)
     yield rect(WIDTH - 250, 16, 12, 12, COMPUTED)
     yield text(WIDTH - 233, 26, "computes", GREY)
     yield rect(WIDTH - 160, 16, 12, 12, PALE)
@@ -71,8 +71,8 @@ def _head(report: PeerReport, drawn: int) -> Iterator[str]:
 def _lane(node: NodeReport, place: int, x: Scale) -> Iterator[str]:
     top = TOP + ROW * place
     color = INK if node.outcome == "done" else RED
-    name = clean(node.name)
-    yield text(LEFT - 8, top + 14, short(name, NAME), color, END, title=name)
+    name = replace_unprintable(node.name)
+    yield text(LEFT - 8, top + 14, truncate(name, NAME), color, END, title=name)
     spans = node.compute_spans_s
     if spans:
         first, last = x(spans[0][0]), x(spans[-1][1])
@@ -127,4 +127,4 @@ def _curves(nodes: list[tuple[int, NodeReport]], x: Scale, top: float) -> Iterab
         color = COLORS[place % len(COLORS)]
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
         yield f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.5"/>'
-    yield text(x.start + LETTER, top + 16, "accuracy of each node", GREY)
+    yield text(x.start + LETTER_WIDTH, top + 16, "accuracy of each node", GREY)

@@ -19,19 +19,19 @@ from melisma.cycle import commands, events
 from melisma.cycle.events import Floats
 from melisma.fleet.task import Task
 from melisma.learning import metrics
-from melisma.runs.assignments import NO_WORK, STATUSES, Assignment, Assignments, Status
+from melisma.runs.assignments import NO_ASSIGNMENTS, STATUSES, Assignment, Assignments, Status
 from melisma.runs.totals import LearnerTotals
 from melisma.runs.trace import Step
-from melisma.runs.usage import UNKNOWN, UsageRates
+from melisma.runs.usage import UNKNOWN_RATES, UsageRates
 
 if TYPE_CHECKING:
     from melisma.runs.svg import Picture
 
-Ending = Literal["under way", "averaged", "empty", "cut short"]
+Ending = Literal["running", "aggregated", "empty", "interrupted"]
 
-TRACE, PICTURE = "trace.jsonl", "picture.svg"
+TRACE_FILE, PICTURE_FILE = "trace.jsonl", "picture.svg"
 # Learners and assignments are told one by one where there are no more than so many.
-TOLD = 10_000
+MAX_LISTED = 10_000
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Cycle:
     number: int
     began_s: float
     deadline_s: float
-    assignments: Assignments = NO_WORK
-    ending: Ending = "under way"
+    assignments: Assignments = NO_ASSIGNMENTS
+    ending: Ending = "running"
     reason: str = ""
     closed_s: float = nan
     tail_s: float = 0.0
@@ -51,7 +51,7 @@ class Cycle:
     loss: float = nan
     accuracy: float = nan
     evaluated_s: float = nan
-    tariff: UsageRates = field(default=UNKNOWN, repr=False, compare=False)
+    rates: UsageRates = field(default=UNKNOWN_RATES, repr=False, compare=False)
 
     @property
     def empty(self) -> bool:
@@ -61,18 +61,18 @@ class Cycle:
     @cached_property
     def cycle_s(self) -> float:
         """From first dispatch to the last update taken."""
-        if self.ending != "averaged":
+        if self.ending != "aggregated":
             return nan
-        taken_s = self.assignments.arrived_s[self.assignments.having("in")]
+        taken_s = self.assignments.arrived_s[self.assignments.with_status("counted")]
         return _seconds(self.began_s, float(taken_s.max()))
 
     @property
     def waited_s(self) -> float:
         """From first dispatch until nobody was waited for; longer where somebody was dropped."""
-        return _seconds(self.began_s, self.closed_s) if self.ending == "averaged" else nan
+        return _seconds(self.began_s, self.closed_s) if self.ending == "aggregated" else nan
 
     @property
-    def by_deadline(self) -> bool:
+    def met_deadline(self) -> bool:
         """Whether it ended, with a model, by its deadline."""
         return self.waited_s <= self.deadline_s
 
@@ -115,41 +115,41 @@ class Cycle:
     @cached_property
     def samples_trained(self) -> int:
         """Visits that count."""
-        return int(self.assignments.done.sum())
+        return int(self.assignments.counted_visits.sum())
 
     @cached_property
     def samples_dropped(self) -> int:
         """Visits planned that were not done, of work that is over."""
         work = self.assignments
-        left = np.maximum(work.planned - work.done, 0)
-        return int(left[~work.having("training")].sum())
+        left = np.maximum(work.planned_visits - work.counted_visits, 0)
+        return int(left[~work.with_status("training")].sum())
 
     @cached_property
     def bytes(self) -> float:
         """Models down and up, and shards, as far as updates tell of them."""
-        return float(self.tariff.bytes_of(self.assignments).sum())
+        return float(self.rates.transferred_bytes(self.assignments).sum())
 
     @cached_property
     def joules(self) -> float:
         """What learners used to train and to carry bytes."""
-        return self.tariff.joules(self.assignments)
+        return self.rates.joules(self.assignments)
 
     @cached_property
     def cost(self) -> float:
         """The price of the shards that were given out."""
-        return self.tariff.cost(self.assignments)
+        return self.rates.cost(self.assignments)
 
     @cached_property
     def _visits(self) -> tuple[int, int]:
         """Done, no more than planned, and planned; none while it is under way."""
-        if self.ending == "under way":
+        if self.ending == "running":
             return 0, 0
-        planned = self.assignments.planned
-        return int(np.minimum(self.assignments.done, planned).sum()), int(planned.sum())
+        planned = self.assignments.planned_visits
+        return int(np.minimum(self.assignments.counted_visits, planned).sum()), int(planned.sum())
 
     @property
     def _updates(self) -> Floats:
-        updates: Floats = self.assignments.done / np.maximum(self.assignments.samples, 1)
+        updates: Floats = self.assignments.counted_visits / np.maximum(self.assignments.samples, 1)
         return updates
 
 
@@ -163,9 +163,9 @@ class Report:
     began_s: float
     ended_s: float
     cycles: tuple[Cycle, ...] = ()
-    outcome: commands.Outcome | Literal["under way"] = "under way"
+    outcome: commands.Outcome | Literal["running"] = "running"
     reason: str = ""
-    gone: tuple[str, ...] = field(default=(), repr=False)
+    departures: tuple[str, ...] = field(default=(), repr=False)
     model: Path | None = None
     folder: Path | None = None
     trace: tuple[Step, ...] = field(default=(), repr=False, compare=False)
@@ -181,19 +181,20 @@ class Report:
         return replace(story.report(), trace=trace)
 
     @property
-    def over(self) -> tuple[Cycle, ...]:
+    def ended_cycles(self) -> tuple[Cycle, ...]:
         """Cycles that ended, with a model or empty."""
-        return tuple(each for each in self.cycles if each.ending in ("averaged", "empty"))
+        return tuple(each for each in self.cycles if each.ending in ("aggregated", "empty"))
 
     @property
-    def verdict(self) -> str:
+    def deadline_summary(self) -> str:
         """In how many cycles the deadline held, and what the longest took, in words."""
         deadline_s = self.task.deadline_s
-        if not self.over:
+        if not self.ended_cycles:
             return f"no cycle ended; the deadline was {deadline_s:g} s"
-        kept = sum(each.by_deadline for each in self.over)
-        said = f"the deadline of {deadline_s:g} s held in {kept} of {_count(self.over, 'cycle')}"
-        waited = [each.waited_s for each in self.over if not each.empty]
+        kept = sum(each.met_deadline for each in self.ended_cycles)
+        cycles = _count(self.ended_cycles, "cycle")
+        said = f"the deadline of {deadline_s:g} s held in {kept} of {cycles}"
+        waited = [each.waited_s for each in self.ended_cycles if not each.empty]
         if not waited:
             return said
         late_s = max(waited) - deadline_s
@@ -213,23 +214,23 @@ class Report:
     @property
     def fulfilment(self) -> float:
         """Visits done of those planned, over cycles that ended."""
-        visits = np.array([each._visits for each in self.over]).reshape(-1, 2)
+        visits = np.array([each._visits for each in self.ended_cycles]).reshape(-1, 2)
         return metrics.fulfilment(visits[:, 0], visits[:, 1])
 
     @property
     def deadline_misses(self) -> int:
         """Cycles that did not end, with a model, by the deadline."""
-        return sum(not each.by_deadline for each in self.over)
+        return sum(not each.met_deadline for each in self.ended_cycles)
 
     @property
     def max_staleness(self) -> float:
         """The largest in any cycle that ended."""
-        return max((each.max_staleness for each in self.over), default=nan)
+        return max((each.max_staleness for each in self.ended_cycles), default=nan)
 
     @property
     def average_staleness(self) -> float:
         """The mean over cycles that have a model of their own."""
-        return metrics.mean_known([e.average_staleness for e in self.over if not e.empty])
+        return metrics.mean_known([e.average_staleness for e in self.ended_cycles if not e.empty])
 
     @property
     def samples_trained(self) -> int:
@@ -284,26 +285,26 @@ class Report:
     @property
     def trace_path(self) -> Path | None:
         """Where the trace is kept."""
-        return self.folder / TRACE if self.folder else None
+        return self.folder / TRACE_FILE if self.folder else None
 
     @property
     def picture_path(self) -> Path | None:
         """Where the picture is kept."""
-        return self.folder / PICTURE if self.folder else None
+        return self.folder / PICTURE_FILE if self.folder else None
 
     def plot(self) -> "Picture":
         """The run as a picture."""
-        from melisma.runs.run_picture import picture_of
+        from melisma.runs.run_picture import draw_run
 
-        return picture_of(self)
+        return draw_run(self)
 
     def as_dict(self) -> dict[str, Any]:
         """All but the trace, ready for JSON; numbers that are not known are None.
 
         So are lists of learners and of their work if learners times cycles are more than `TOLD`.
         """
-        many = len(self.names) * len(self.cycles) > TOLD
-        plain: dict[str, Any] = _plain(self, LISTS if many else ())
+        many = len(self.names) * len(self.cycles) > MAX_LISTED
+        plain: dict[str, Any] = _plain(self, PER_LEARNER_FIELDS if many else ())
         return {
             **plain,
             "learner_count": len(self.names),
@@ -312,7 +313,9 @@ class Report:
         }
 
     def _of_cycles(self, name: str) -> tuple[list[float], list[float]]:
-        return [getattr(each, name) for each in self.over], [each.deadline_s for each in self.over]
+        return [getattr(each, name) for each in self.ended_cycles], [
+            each.deadline_s for each in self.ended_cycles
+        ]
 
     def _last(self, name: str) -> float:
         evaluated = [each for each in self.cycles if not isnan(each.evaluate_s)]
@@ -330,9 +333,9 @@ def _seconds(start_s: float, end_s: float) -> float:
 
 # Told with the fields of each record.
 FIGURES: dict[type, tuple[str, ...]] = {
-    Assignment: ("planned", "done"),
+    Assignment: ("planned_visits", "counted_visits"),
     Cycle: (
-        *("cycle_s", "waited_s", "by_deadline", "truancy", "fulfilment", "drop_rate", "occupancy"),
+        *("cycle_s", "waited_s", "met_deadline", "truancy", "fulfilment", "drop_rate", "occupancy"),
         *("max_staleness", "average_staleness", "samples_trained", "samples_dropped"),
         *("bytes", "joules", "cost", "counts"),
     ),
@@ -342,8 +345,8 @@ FIGURES: dict[type, tuple[str, ...]] = {
         *("bytes", "joules", "cost", "accuracy", "loss", "learners"),
     ),
 }
-LISTS = ("names", "gone", "assignments", "learners")
-UNTOLD = ("trace", "tariff")
+PER_LEARNER_FIELDS = ("names", "departures", "assignments", "learners")
+HIDDEN_FIELDS = ("trace", "rates")
 
 
 def _plain(value: Any, left_out: tuple[str, ...]) -> Any:
@@ -356,7 +359,7 @@ def _plain(value: Any, left_out: tuple[str, ...]) -> Any:
         return str(value)
     if not is_dataclass(value):
         return value
-    names = [each.name for each in fields(value) if each.name not in UNTOLD]
+    names = [each.name for each in fields(value) if each.name not in HIDDEN_FIELDS]
     return {
         name: None if name in left_out else _plain(getattr(value, name), left_out)
         for name in (*names, *FIGURES.get(type(value), ()))

@@ -21,21 +21,21 @@ from melisma.runs.svg import (
     BAND,
     GREY,
     INK,
-    LETTER,
+    LETTER_WIDTH,
     PALE,
     RED,
     WIDTH,
     Picture,
     Scale,
-    clean,
-    dashes,
+    dashed_line,
     line,
     rect,
-    short,
+    replace_unprintable,
     text,
+    truncate,
 )
 
-CYCLES, LEARNERS = 12, 40
+MAX_CYCLES, MAX_LEARNERS = 12, 40
 LEFT, RIGHT = 150, 84
 TOP, HEADER, SCORES = 92, 52, 96
 ROW, SMALL_ROW, MANY = 26, 16, 16
@@ -52,7 +52,7 @@ HATCH = (
 )
 
 
-def picture_of(report: Report) -> Picture:
+def draw_run(report: Report) -> Picture:
     """The picture of a run, whole or not."""
     return Picture(_Drawing(report).drawn())
 
@@ -62,12 +62,12 @@ class _Drawing:
 
     def __init__(self, report: Report) -> None:
         self.report = report
-        self.cycles = report.cycles[-CYCLES:]
-        self.names = report.names[:LEARNERS]
+        self.cycles = report.cycles[-MAX_CYCLES:]
+        self.names = report.names[:MAX_LEARNERS]
         self.row = SMALL_ROW if len(self.names) > MANY else ROW
         self.rows_y = TOP + HEADER
         self.axis_y = self.rows_y + self.row * max(len(self.names), 1) + 4
-        self.cut = len(report.cycles) > CYCLES
+        self.cut = len(report.cycles) > MAX_CYCLES
         self.pitch = (WIDTH - RIGHT - LEFT) / max(len(self.cycles), 1)
         self.gap = 6 if len(self.cycles) > 8 else 12
         self.span_s = ROOM * max([self.length_s(cycle) for cycle in self.cycles], default=1.0)
@@ -97,9 +97,9 @@ class _Drawing:
     def head(self) -> Iterable[str]:
         task, count = self.report.task, len(self.report.names)
         learners = f"{count} learner" + "s" * (count != 1)
-        title = clean(f"{task.name}: {task.scheme}, {learners}")
-        yield text(24, 32, short(title, 90), INK, 'font-size="17" font-weight="600"', title)
-        yield text(24, 52, self.report.verdict, GREY)
+        title = replace_unprintable(f"{task.name}: {task.scheme}, {learners}")
+        yield text(24, 32, truncate(title, 90), INK, 'font-size="17" font-weight="600"', title)
+        yield text(24, 52, self.report.deadline_summary, GREY)
 
     def legend(self) -> Iterable[str]:
         x, y = LEFT, TOP - 20
@@ -108,13 +108,13 @@ class _Drawing:
             yield rect(x, y, 12, 10, color)
             yield text(x + 17, y + 9, name, GREY)
             x += 34 + round(6.3 * len(name))
-        yield dashes(x + 6, y - 1, y + 12)
+        yield dashed_line(x + 6, y - 1, y + 12)
         yield text(x + 14, y + 9, "deadline", GREY)
 
     def rows(self) -> Iterable[str]:
         for place, name in enumerate(self.names):
-            y, whole = self.rows_y + self.row * (place + 0.5) + 4, clean(name) or "-"
-            yield text(LEFT - 12, y, short(whole, NAME), INK, 'text-anchor="end"', whole)
+            y, whole = self.rows_y + self.row * (place + 0.5) + 4, replace_unprintable(name) or "-"
+            yield text(LEFT - 12, y, truncate(whole, NAME), INK, 'text-anchor="end"', whole)
         yield text(LEFT - 12, self.axis_y + 17, "seconds", GREY, 'text-anchor="end"')
 
     def panel(self, cycle: Cycle, x: Scale) -> Iterable[str]:
@@ -128,7 +128,7 @@ class _Drawing:
         work = cycle.assignments
         for each in work[: int(np.searchsorted(work.learner, len(self.names)))]:
             yield from self.bars(each, x)
-        yield dashes(x(cycle.began_s + cycle.deadline_s), top, self.axis_y)
+        yield dashed_line(x(cycle.began_s + cycle.deadline_s), top, self.axis_y)
         yield line(x.start, self.axis_y, x.end, self.axis_y, PALE)
         yield from self.axis(Scale(0, self.span_s, x.start, x.end))
 
@@ -137,21 +137,21 @@ class _Drawing:
         for value in x.ticks(max(2, int((x.end - x.start) / TICK))):
             place, said = x(value), f"{value:g}"
             yield line(place, self.axis_y, place, self.axis_y + 4, GREY)
-            half = LETTER * len(said) / 2
+            half = LETTER_WIDTH * len(said) / 2
             inner = min(max(place, x.start + half - 1), x.end - half + 1)
             yield text(inner, self.axis_y + 17, said, GREY, 'text-anchor="middle"')
 
     def panel_head(self, cycle: Cycle, x: Scale) -> Iterable[str]:
         """Its number, seconds and accuracy, as far as they are known, and as there is room."""
-        said = f"{cycle.waited_s:.4g} s" if cycle.ending == "averaged" else cycle.ending
-        wrong = not cycle.by_deadline and cycle.ending != "under way"
+        said = f"{cycle.waited_s:.4g} s" if cycle.ending == "aggregated" else cycle.ending
+        wrong = not cycle.met_deadline and cycle.ending != "running"
         lines = (
             ((f"cycle {cycle.number}", str(cycle.number)), INK, 'font-weight="600"'),
             ((said, "!" * wrong), RED if wrong else GREY, ""),
             (_score(cycle), COLORS["train"], ""),
         )
         for row, (forms, color, style) in enumerate(lines):
-            fits = [form for form in forms if LETTER * len(form) < self.pitch]
+            fits = [form for form in forms if LETTER_WIDTH * len(form) < self.pitch]
             y = self.rows_y - 40 + 14 * row
             shown = fits[0] if fits else forms[-1]
             yield text(x.start + 1, y, shown, color, style, forms[0])
@@ -159,10 +159,11 @@ class _Drawing:
     def bars(self, each: Assignment, x: Scale) -> Iterable[str]:
         y = self.rows_y + self.row * each.learner + self.row * 0.2
         high = self.row * 0.6
-        start, end = x(each.given_s), x(self.ended_s(each))
-        said = f"{clean(each.name)}, cycle {each.cycle}: {each.status}, {each.done} samples"
+        start, end = x(each.dispatched_s), x(self.ended_s(each))
+        name, samples = replace_unprintable(each.name), each.counted_visits
+        said = f"{name}, cycle {each.cycle}: {each.status}, {samples} samples"
         yield f"<g><title>{escape(said)}</title>"
-        if each.status != "in":
+        if each.status != "counted":
             fill = PALE if each.status == "training" else "url(#dropped)"
             yield rect(start, y, end - start, high, fill)
         else:
@@ -199,16 +200,16 @@ class _Drawing:
             before_s = report.cycles[0].began_s - report.began_s
             said.append(f"{before_s:.3g} s passed before the first cycle")
         if self.cut:
-            said.append(f"the last {CYCLES} of {len(report.cycles)} cycles are drawn above")
-        if len(report.names) > LEARNERS:
-            said.append(f"the first {LEARNERS} of {len(report.names)} learners are drawn")
+            said.append(f"the last {MAX_CYCLES} of {len(report.cycles)} cycles are drawn above")
+        if len(report.names) > MAX_LEARNERS:
+            said.append(f"the first {MAX_LEARNERS} of {len(report.names)} learners are drawn")
         return said
 
     def failure(self) -> list[str]:
         """How it ended, if not as planned."""
         report = self.report
         ended = report.outcome in ("failed", "cancelled")
-        return wrap(clean(f"{report.outcome}: {report.reason}"), 115) if ended else []
+        return wrap(replace_unprintable(f"{report.outcome}: {report.reason}"), 115) if ended else []
 
     def scale(self, place: int, cycle: Cycle) -> Scale:
         """Instants of a cycle to places in its panel."""
@@ -238,10 +239,10 @@ def _score(cycle: Cycle) -> tuple[str, ...]:
 def _phases(each: Assignment, x: Scale, y: float, high: float) -> Iterable[str]:
     """Back from its arrival; squeezed where a learner measured more than there was."""
     told = [seconds if isfinite(seconds) else 0.0 for seconds in each.phases]
-    busy_s, span_s = sum(told[1:]), each.arrived_s - each.given_s
+    busy_s, span_s = sum(told[1:]), each.arrived_s - each.dispatched_s
     squeeze = min(1.0, span_s / busy_s) if busy_s > 0 else 1.0
     at_s = each.arrived_s - busy_s * squeeze
-    yield rect(x(each.given_s), y, x(at_s) - x(each.given_s), high, COLORS["wait"])
+    yield rect(x(each.dispatched_s), y, x(at_s) - x(each.dispatched_s), high, COLORS["wait"])
     for name, seconds in zip(PHASES[1:], told[1:], strict=True):
         yield rect(x(at_s), y, x(at_s + seconds * squeeze) - x(at_s), high, COLORS[name])
         at_s += seconds * squeeze

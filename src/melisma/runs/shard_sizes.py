@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from melisma.cycle.ragged import Ints, RaggedArray, spans
+from melisma.cycle.ragged import Ints, RaggedArray, concatenate_ranges
 
 
 class ShardSizes:
@@ -22,7 +22,7 @@ class ShardSizes:
         self._counts[who] = counts
         room = np.zeros(int(counts.sum()), np.int64)
         self._samples = np.concatenate([self._samples, room])
-        self._samples[spans(self._starts[learners], own.counts)] = own.values
+        self._samples[concatenate_ranges(self._starts[learners], own.counts)] = own.values
 
     def samples_in(self, learners: Ints, dealt: RaggedArray) -> Ints:
         """Distinct samples in what each was dealt."""
@@ -30,7 +30,7 @@ class ShardSizes:
         samples = np.zeros(len(dealt), np.int64)
         for some, part in dealt.blocks():
             places = np.repeat(self._starts[learners[some]], part.counts) + part.values
-            samples[some] = part.sums(self._samples[places])
+            samples[some] = part.row_sums(self._samples[places])
         return samples
 
     def _make_room(self, count: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from unicodedata import east_asian_width
 from xml.sax.saxutils import escape, quoteattr
 
-WIDTH, LETTER = 960, 6.4  # pixels, of a picture and of a letter in it
+WIDTH, LETTER_WIDTH = 960, 6.4  # pixels, of a picture and of a letter in it
 RED, INK, GREY, PALE, BAND = "#c92a2a", "#1f2933", "#6b7785", "#d5dae0", "#f5f7f9"
 
 
@@ -23,7 +23,7 @@ def line(x: float, y: float, to_x: float, to_y: float, color: str) -> str:
     return f'<line {ends} stroke="{color}"/>'
 
 
-def dashes(x: float, top: float, bottom: float) -> str:
+def dashed_line(x: float, top: float, bottom: float) -> str:
     """Upright, for what is not to be passed."""
     ends = f'x1="{x:.2f}" y1="{top:.2f}" x2="{x:.2f}" y2="{bottom:.2f}"'
     return f'<line {ends} stroke="{RED}" stroke-width="1.3" stroke-dasharray="4 3"/>'
@@ -36,12 +36,12 @@ def text(x: float, y: float, said: str, color: str, style: str = "", title: str 
     return f"{start}>{whole}{escape(said)}</text>"
 
 
-def clean(said: str) -> str:
+def replace_unprintable(said: str) -> str:
     """Without what XML cannot hold."""
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in said)
 
 
-def short(said: str, most: int) -> str:
+def truncate(said: str, most: int) -> str:
     """Cut to so many letters; wide ones count twice."""
     room = most
     for place, letter in enumerate(said):

@@ -10,7 +10,7 @@ from melisma.cycle.events import PHASES, Floats
 from melisma.cycle.ragged import Ints
 from melisma.runs.assignments import Assignments, Status
 
-FATES: tuple[Status, ...] = ("late", "dropped", "refused", "left")
+UNCOUNTED_STATUSES: tuple[Status, ...] = ("late", "dropped", "refused", "left")
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class LearnerTotal:
     name: str
     cycles: int
     shards: int
-    samples: int
-    planned: int
+    counted_visits: int
+    planned_visits: int
     phases: tuple[float, ...]
     late: int
     dropped: int
@@ -36,8 +36,8 @@ class LearnerTotals(Sequence[LearnerTotal]):
     names: tuple[str, ...]
     cycles: Ints
     shards: Ints
-    samples: Ints
-    planned: Ints
+    counted_visits: Ints
+    planned_visits: Ints
     phases: Floats
     late: Ints
     dropped: Ints
@@ -51,11 +51,11 @@ class LearnerTotals(Sequence[LearnerTotal]):
         phases = np.zeros((len(names), len(PHASES)))
         for work in works:
             counts["cycles"][work.learner] += 1
-            for name in ("shards", "samples", "planned"):
-                done = work.done if name == "samples" else getattr(work, name)
+            for name in ("shards", "counted_visits", "planned_visits"):
+                done = getattr(work, name)
                 counts[name] += _sums(work, done, len(names)).astype(np.int64)
-            for fate in FATES:
-                counts[fate] += _sums(work, work.having(fate), len(names)).astype(np.int64)
+            for fate in UNCOUNTED_STATUSES:
+                counts[fate] += _sums(work, work.with_status(fate), len(names)).astype(np.int64)
             for place, seconds in enumerate(work.phases.T):
                 phases[:, place] += _sums(work, np.nan_to_num(seconds), len(names))
         return cls(names, phases=phases, **counts)
@@ -80,12 +80,12 @@ class LearnerTotals(Sequence[LearnerTotal]):
         return f"<what {len(self)} learners did>"
 
     @property
-    def not_in(self) -> Ints:
+    def uncounted(self) -> Ints:
         """How many updates of each did not count."""
         return self.late + self.dropped + self.refused + self.left
 
 
-COUNTS = ("cycles", "shards", "samples", "planned", *FATES)
+COUNTS = ("cycles", "shards", "counted_visits", "planned_visits", *UNCOUNTED_STATUSES)
 
 
 def _sums(work: Assignments, values: Any, count: int) -> Floats:

@@ -60,12 +60,12 @@ _encoder = msgspec.json.Encoder(enc_hook=_listed)
 _decoder = msgspec.json.Decoder(Step, dec_hook=_array)
 
 
-def line(step: Step) -> bytes:
+def encode_step(step: Step) -> bytes:
     """One step as a line."""
     return _encoder.encode(step) + b"\n"
 
 
-def steps(lines: Iterable[bytes], name: str = "trace") -> Iterator[Step]:
+def decode_steps(lines: Iterable[bytes], name: str = "trace") -> Iterator[Step]:
     """The steps of these lines; `DataError` names the line that is none, unless it is torn."""
     for number, text in enumerate(lines, 1):
         if not text.endswith(b"\n"):
@@ -79,4 +79,4 @@ def steps(lines: Iterable[bytes], name: str = "trace") -> Iterator[Step]:
 def read_trace(path: Path) -> list[Step]:
     """The steps of a file."""
     with path.open("rb") as file:
-        return list(steps(file, str(path)))
+        return list(decode_steps(file, str(path)))

@@ -10,7 +10,7 @@ from math import nan
 
 import numpy as np
 
-from melisma.cycle.events import NO_NUMBERS, RATES, Floats, TaskSubmitted
+from melisma.cycle.events import NO_FLOATS, RATES, Floats, TaskSubmitted
 from melisma.errors import SettingError
 from melisma.runs.assignments import Assignments
 
@@ -30,7 +30,7 @@ class UsageRates:
         sizes = _size(lambda: task.model_bytes), _size(lambda: task.shard_bytes)
         return cls(*sizes, event.rates)
 
-    def bytes_of(self, work: Assignments) -> Floats:
+    def transferred_bytes(self, work: Assignments) -> Floats:
         """Down and up, for each assignment."""
         ways = 1.0 + ~np.isnan(work.arrived_s)
         shipped = np.where(work.shipped > 0, self.shard_bytes * work.shipped, 0.0)
@@ -40,7 +40,7 @@ class UsageRates:
     def joules(self, work: Assignments) -> float:
         """Of training, as far as visits are known, and of bytes."""
         trained = work.visits * self._rate("sample_j", work)
-        return float((trained + self.bytes_of(work) * self._rate("byte_j", work)).sum())
+        return float((trained + self.transferred_bytes(work) * self._rate("byte_j", work)).sum())
 
     def cost(self, work: Assignments) -> float:
         """The price of all shards that were given out."""
@@ -61,4 +61,4 @@ def _size(told: Callable[[], int]) -> float:
         return nan
 
 
-UNKNOWN = UsageRates(nan, nan, NO_NUMBERS)
+UNKNOWN_RATES = UsageRates(nan, nan, NO_FLOATS)

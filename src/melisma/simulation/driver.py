@@ -212,7 +212,7 @@ class Driver:
                     shipped=subset.shipped,
                     loss=np.full(rows.size, np.nan),
                     phases=subset.phases,
-                    came_s=came_s[rows],
+                    arrivals_s=came_s[rows],
                     refused=refused,
                 )
             )
@@ -252,7 +252,7 @@ class Driver:
 
     def aggregate(self, command: commands.Aggregate) -> None:
         """Average the updates of these learners."""
-        now_s, loss = self._queue.now_s, events.NO_NUMBERS
+        now_s, loss = self._queue.now_s, events.NO_FLOATS
         if command.learners.size:
             assert self._work is not None
             loss = self._compute.average(self._work, command.learners, command.weights)

@@ -20,7 +20,7 @@ from melisma.cycle.machine import CycleMachine
 from melisma.cycle.ragged import Ints
 from melisma.errors import MelismaError
 from melisma.runs.report import Report
-from melisma.runs.trace import Step, line, steps
+from melisma.runs.trace import Step, decode_steps, encode_step
 
 ROUNDING_S = 1e-6
 
@@ -65,15 +65,15 @@ class Invariants:
     def check_end(self) -> None:
         """After the last step: what the trace tells."""
         _expect(self._finished, "the run ended without an end")
-        written = [line(step) for step in self.steps]
+        written = [encode_step(step) for step in self.steps]
         machine = CycleMachine()
-        for number, step in enumerate(steps(written), 1):
+        for number, step in enumerate(decode_steps(written), 1):
             said = machine.handle(step.event)
-            again = line(Step(step.event, said))  # type: ignore[arg-type]
+            again = encode_step(Step(step.event, said))  # type: ignore[arg-type]
             _expect(again == written[number - 1], f"line {number} of the trace replays otherwise")
         for cycle in Report.of(self.steps).cycles:
             known = all(each.status != "training" for each in cycle.assignments)
-            _expect(known or cycle.ending == "cut short", f"work of cycle {cycle.number} is lost")
+            _expect(known or cycle.ending == "interrupted", f"work of cycle {cycle.number} is lost")
 
     def _submitted(self, event: events.TaskSubmitted) -> None:
         self._samples, self._dealt = event.samples, np.zeros(event.samples.size, np.int64)

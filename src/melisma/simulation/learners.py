@@ -19,8 +19,8 @@ from melisma.cycle.learner import (
     MIN_SHARD_FRACTION,
     SUBSET_SHARDS,
     CostHistory,
-    bound,
     reserve_s,
+    shard_bound,
     subset_shards,
 )
 from melisma.cycle.ragged import Ints, RaggedArray, blocks
@@ -148,7 +148,7 @@ class SimulatedLearners:
         known, bounds = self._measured[learners], np.zeros(learners.size, np.int64)
         if known.any():
             history = self._read_history(learners[known])
-            bounds[known] = bound(history, self._task, order.deadline_s, held[known])
+            bounds[known] = shard_bound(history, self._task, order.deadline_s, held[known])
         idle = (bounds == 0) & awake & np.isfinite(ready_s)
         if idle.any() and order.deadline_s == deadline_s:
             # Without work no cycle refreshes its costs, so it repeats the benchmark.
@@ -199,7 +199,7 @@ class SimulatedLearners:
             return local, np.zeros(learners.size, np.int64)
         shards = subset_shards(self._task, learners)
         missing = self._missing(learners, shards)
-        count = shards.sums(missing)
+        count = shards.row_sums(missing)
         begun = np.maximum(np.ceil(left_s / durations.ship_s), 1.0)
         fetched = np.minimum(count, begun).astype(np.int64)
         self._store(learners, shards, missing, fetched.astype(np.float64))
@@ -249,7 +249,7 @@ class SimulatedLearners:
         began_s, clock = np.maximum(at_s, self._free_s[learners]), self.clock[learners]
         durations, wait_s = self._durations(learners, began_s), (began_s - at_s) * clock
         missing = self._missing(learners, shards)
-        work = Workload(shards.sums(missing), samples, order.passes[indices])
+        work = Workload(shards.row_sums(missing), samples, order.passes[indices])
         history = self._read_history(learners)
         left_s, upload_s = order.seconds_left - wait_s, self._upload_s(learners, history, durations)
         done = cycle_timeline(durations, work, left_s, upload_s, self._task.batch)
@@ -280,7 +280,7 @@ class SimulatedLearners:
         """Return 1 for each shard that its learner does not hold, and 0 for the others."""
         if self._task.mode == "federated":
             return np.zeros(shards.values.size, np.int64)
-        return (~self._held.has(learners[shards.row_ids], shards.values)).astype(np.int64)
+        return (~self._held.contains(learners[shards.row_ids], shards.values)).astype(np.int64)
 
     def _store(self, learners: Ints, shards: RaggedArray, missing: Ints, fetched: Floats) -> None:
         """Store the first `fetched` of the missing shards of each learner; only whole ones stay."""
@@ -290,13 +290,13 @@ class SimulatedLearners:
         nth = upto[1:] - np.repeat(upto[shards.starts], shards.counts)
         kept = (missing > 0) & (nth <= _whole_shards(fetched)[row_ids])
         self._fetched.append((learners[row_ids[kept]], shards.values[kept]))
-        self._holds[learners] += shards.sums(kept.astype(np.int64))
+        self._holds[learners] += shards.row_sums(kept.astype(np.int64))
 
     def _index_fetched(self) -> None:
         """Add the shards of all blocks to the index at once: each merge copies the whole index."""
         if self._fetched:
             learners, shards = (np.concatenate(parts) for parts in zip(*self._fetched, strict=True))
-            self._held, self._fetched = self._held.plus(learners, shards), []
+            self._held, self._fetched = self._held.union(learners, shards), []
 
     def _learn(
         self,

@@ -18,7 +18,7 @@ from melisma.fleet.task import Simulation, Task, read_task
 from melisma.learning.loaded_task import gathered
 from melisma.runs.folder import TraceFile, create_run_folder
 from melisma.runs.progress import RunProgress
-from melisma.runs.report import PICTURE, Report
+from melisma.runs.report import PICTURE_FILE, Report
 from melisma.runs.trace import Step
 from melisma.simulation.compute.compute import Compute, RealTraining, TimingOnly
 from melisma.simulation.compute.memory import check_memory
@@ -189,7 +189,7 @@ def _kept(report: Report, folder: Path, work: Compute) -> Report:
         model = folder / "model.safetensors"
         model.write_bytes(save(dict(work.parameters)))
         report = replace(report, model=model)
-    report.plot().save(folder / PICTURE)
+    report.plot().save(folder / PICTURE_FILE)
     return report
 
 

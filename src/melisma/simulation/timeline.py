@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from melisma.cycle.events import Floats
-from melisma.cycle.learner import batches_in_time, time_is_up, visits_of
+from melisma.cycle.learner import batches_in_time, count_visits, time_is_up
 from melisma.cycle.ragged import Ints
 from melisma.simulation.devices import Durations
 
@@ -49,7 +49,7 @@ def cycle_timeline(
     fraction = fetch_s / np.where(wanted_s > 0, wanted_s, 1.0)
     spare_s = np.where(has_shards, left_s - wanted_s - reserve_s, 0.0)
     batches = batches_in_time(spare_s, durations.sample_s, work.samples, work.passes, batch)
-    visits = visits_of(batches, work.samples, batch)
+    visits = count_visits(batches, work.samples, batch)
     return CycleTimeline(
         down_s=down_s,
         fetch_s=fetch_s,

@@ -56,7 +56,7 @@ def test_every_step_of_every_run_can_be_shown_and_nothing_is_cut(
         assert max(map(len, text.splitlines())) <= width
     text = drawn(screen(story.report()), width)
     assert "\N{HORIZONTAL ELLIPSIS}" not in text
-    assert " ".join(story.report().verdict.split()) in " ".join(text.split())
+    assert " ".join(story.report().deadline_summary.split()) in " ".join(text.split())
     assert all(name in text for name in story.names if story.report().cycles)
 
 
@@ -73,7 +73,7 @@ def test_the_time_in_the_cycle_and_who_is_late_are_shown() -> None:
     story = told(played(change=changed(1, 1, later(20))), commands.Dispatch, more=2)
     text = drawn(view(story, 10.6))
     assert text.startswith("digits: equal, cycle 1 of 3\n10.5 of 10 s, and 1 s for who is late ")
-    assert row(text, "device-0") == ["device-0", "in", "7", "100%", "-", "-"]
+    assert row(text, "device-0") == ["device-0", "counted", "7", "100%", "-", "-"]
     assert row(text, "device-1") == ["device-1", "late", "7", "0%", "-", "0.5", "s"]
     assert row(drawn(view(story, 5.0)), "device-1")[1] == "training"
 
@@ -81,15 +81,15 @@ def test_the_time_in_the_cycle_and_who_is_late_are_shown() -> None:
 def test_an_update_in_the_tail_is_in_and_late() -> None:
     story = told(PLAYS["tail"](), commands.Aggregate)
     text = drawn(view(story, story.now_s))
-    assert row(text, "device-2") == ["device-2", "in", "6", "100%", "-", "0.5", "s"]
+    assert row(text, "device-2") == ["device-2", "counted", "6", "100%", "-", "0.5", "s"]
     assert "averaging and evaluating" in text
 
 
 def test_progress_and_predictions_are_shown_where_the_scheme_knows_them() -> None:
     story = told(PLAYS["staleness"](), commands.Dispatch)
-    assert story.cycle is not None
-    work = story.cycle.assignments[1]
-    half = np.array([work.planned // 2])
+    assert story.current_cycle is not None
+    work = story.current_cycle.assignments[1]
+    half = np.array([work.planned_visits // 2])
     progress = events.ProgressReported(
         at_s=story.now_s + 1, learners=np.array([1]), cycle=1, visits=half
     )
@@ -130,7 +130,7 @@ def test_who_left_is_gone_and_who_comes_back_waits() -> None:
     story = RunProgress()
     for step in steps:
         story.apply(step)
-        if story.gone:
+        if story.left:
             break
     assert row(drawn(view(story, story.now_s)), "device-2")[1] == "gone"
     again = events.LearnersJoined(
@@ -173,7 +173,7 @@ def test_of_many_learners_the_late_and_the_slow_come_first() -> None:
             "cycle 2: 7.4 of 10 s; 2 of 3 in, device-1 refused; accuracy 70.0%, loss 1.429",
         ),
         ("one empty", 2, "cycle 2: empty: no update was received"),
-        ("cancelled", 2, "cycle 2: cut short: Ctrl-C"),
+        ("cancelled", 2, "cycle 2: interrupted: Ctrl-C"),
     ],
 )
 def test_a_cycle_is_one_line(name: str, cycle: int, line: str) -> None:
@@ -181,12 +181,12 @@ def test_a_cycle_is_one_line(name: str, cycle: int, line: str) -> None:
 
 
 def test_a_cycle_under_way_says_so_and_many_absent_ones_are_counted() -> None:
-    cycle = told(played(), commands.Dispatch).cycle
+    cycle = told(played(), commands.Dispatch).current_cycle
     assert cycle is not None
-    assert cycle_line(cycle) == "cycle 1: under way"
+    assert cycle_line(cycle) == "cycle 1: running"
     whole = report("late").cycles[1]
     one, late, _ = whole.assignments
-    many = replace(whole, assignments=Assignments.of([one, *[late] * 8]))
+    many = replace(whole, assignments=Assignments.from_records([one, *[late] * 8]))
     assert "; 1 of 9 in, device-1 late, device-1 late, " in cycle_line(many)
     assert ", 3 more not;" in cycle_line(many)
 
@@ -204,7 +204,7 @@ def test_the_last_screen_says_whether_the_deadline_held_who_did_what_and_where_i
         lines[0]
         == "the deadline of 10 s held in 2 of 3 cycles; the longest took 11 s, 1 s too long"
     )
-    did = [str(found.learners[1].shards), str(found.learners[1].samples), "67%"]
+    did = [str(found.learners[1].shards), str(found.learners[1].counted_visits), "67%"]
     assert row("\n".join(lines), "device-1")[1:4] == did
     assert row("\n".join(lines), "device-1")[-2:] == ["1", "late"]
     assert "accuracy 80.0%, loss 1.25 after 3 cycles" in lines
@@ -219,7 +219,7 @@ def test_the_last_screen_says_whether_the_deadline_held_who_did_what_and_where_i
 def test_the_last_screen_says_how_a_run_ended_that_did_not_go_to_its_last_cycle(name: str) -> None:
     found = report(name)
     lines = drawn(screen(found), 200).splitlines()
-    assert lines[0] == found.verdict
+    assert lines[0] == found.deadline_summary
     assert lines[1] == f"{found.outcome}: {found.reason}"
     assert ("nothing was trained" in lines) == (not found.cycles)
 
@@ -227,7 +227,7 @@ def test_the_last_screen_says_how_a_run_ended_that_did_not_go_to_its_last_cycle(
 def test_learners_that_are_not_listed_are_summed_up() -> None:
     text = drawn(screen(report("late"), show=1))
     rest = report("late").learners[1:]
-    trained = sum(each.samples for each in rest)
+    trained = sum(each.counted_visits for each in rest)
     assert f"and 2 more: {trained} samples trained, 1 updates not in" in text
 
 

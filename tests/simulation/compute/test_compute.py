@@ -176,7 +176,7 @@ def test_a_cycle_that_is_interrupted_while_it_is_averaged_is_in_no_model(
     monkeypatch.setattr(RealTraining, "average", interrupted)
     report = run(one)
     assert report.outcome == "cancelled"
-    assert [each.ending for each in report.cycles] == ["averaged", "cut short"]
+    assert [each.ending for each in report.cycles] == ["aggregated", "interrupted"]
     assert {each.status for each in report.cycles[1].assignments} == {"dropped"}
     assert report.samples_trained == report.cycles[0].samples_trained > 0
 
@@ -231,7 +231,7 @@ def test_a_model_that_fails_is_named_with_learner_and_cycle_and_what_there_is_is
         run(one, place / "kept")
     assert load_file(place / "kept" / "model.safetensors")
     report = Report.of(read_trace(place / "kept" / "trace.jsonl"))
-    assert (report.outcome, len(report.over)) == ("cancelled", 1)
+    assert (report.outcome, len(report.ended_cycles)) == ("cancelled", 1)
     assert "could not train in cycle 2" in report.reason
 
 

@@ -11,7 +11,7 @@ from melisma.cli.views.plan_table import Rows
 from melisma.cli.views.run_view import score
 from melisma.cycle.events import PHASES
 from melisma.runs.report import Report
-from melisma.runs.totals import FATES, LearnerTotal
+from melisma.runs.totals import UNCOUNTED_STATUSES, LearnerTotal
 
 SHOWN = 20
 TITLES = ("learner", "shards", "samples", "done", "fetch s", "load s", "train s", "upload s")
@@ -22,7 +22,7 @@ def screen(report: Report, show: int = SHOWN) -> RenderableType:
     first = report.learners[:show]
     table = [Rows((*TITLES, "not in"), [_row(each) for each in first])] if report.cycles else []
     return Group(
-        Text(report.verdict, style="bold"),
+        Text(report.deadline_summary, style="bold"),
         *map(Text, _ended(report)),
         *table,
         *map(Text, _more(report, show)),
@@ -35,7 +35,7 @@ def _ended(report: Report) -> list[str]:
     """How it ended, where not as it should, and who did not take part."""
     ended = [] if report.outcome == "done" else [f"{report.outcome}: {report.reason}"]
     # Of many that went together, one reason for all.
-    left = [f"left: {reason}" for reason in list(dict.fromkeys(report.gone))[:SHOWN]]
+    left = [f"left: {reason}" for reason in list(dict.fromkeys(report.departures))[:SHOWN]]
     idle = np.flatnonzero(report.learners.shards == 0)
     if report.cycles and idle.size:
         some = ", ".join(report.names[one] for one in idle[:5]) + ", ..." * (idle.size > 5)
@@ -46,12 +46,12 @@ def _ended(report: Report) -> list[str]:
 def _row(did: LearnerTotal) -> tuple[str, ...]:
     seconds = dict(zip(PHASES, did.phases, strict=True))
     fetch_s = seconds["fetch model"] + seconds["fetch shards"]
-    fates = [f"{getattr(did, fate)} {fate}" for fate in FATES if getattr(did, fate)]
+    fates = [f"{getattr(did, fate)} {fate}" for fate in UNCOUNTED_STATUSES if getattr(did, fate)]
     return (
         did.name or "-",
         str(did.shards),
-        str(did.samples),
-        f"{did.samples / did.planned:.0%}" if did.planned else "-",
+        str(did.counted_visits),
+        f"{did.counted_visits / did.planned_visits:.0%}" if did.planned_visits else "-",
         *(f"{each:.1f}" for each in (fetch_s, *(seconds[n] for n in ("load", "train", "upload")))),
         ", ".join(fates) or "-",
     )
@@ -61,7 +61,7 @@ def _more(report: Report, show: int) -> list[str]:
     rest = report.learners[show:]
     if not rest or not report.cycles:
         return []
-    trained, missed = rest.samples.sum(), rest.not_in.sum()
+    trained, missed = rest.counted_visits.sum(), rest.uncounted.sum()
     return [f"and {len(rest)} more: {trained} samples trained, {missed} updates not in"]
 
 
@@ -75,7 +75,7 @@ def _figures(report: Report) -> list[str]:
     if isnan(report.training_s):
         return said
     stale = report.max_staleness
-    busy = np.array([each.occupancy for each in report.over])
+    busy = np.array([each.occupancy for each in report.ended_cycles])
     occupancy = f", occupancy {np.nanmean(busy):.0%}" if not np.isnan(busy).all() else ""
     time = f"{report.training_s:.1f} s of training, {report.ended_s - report.began_s:.1f} s in all"
     return [

@@ -16,14 +16,14 @@ from melisma.allocation.schemes import get_scheme
 from melisma.cli.views.plan_table import Bar
 from melisma.cycle.events import Floats
 from melisma.cycle.ragged import Ints
-from melisma.runs.assignments import NO_WORK, STATUSES, Assignment, Assignments
+from melisma.runs.assignments import NO_ASSIGNMENTS, STATUSES, Assignment, Assignments
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Cycle
 
 SHOWN, TOLD, NAMED = 20, 5, 3
 # Those who need a look come first.
-STATES = ("late", "refused", "dropped", "gone", "training", "measuring", "waiting", "in")
-STYLES = {"late": "red", "refused": "red", "dropped": "red", "gone": "red", "in": "green"}
+STATES = ("late", "refused", "dropped", "gone", "training", "measuring", "waiting", "counted")
+STYLES = {"late": "red", "refused": "red", "dropped": "red", "gone": "red", "counted": "green"}
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,12 @@ def view(story: RunProgress, now_s: float) -> RenderableType:
 def cycle_line(cycle: Cycle) -> str:
     """A cycle that is over in one line, for where there is no terminal."""
     start = f"cycle {cycle.number}:"
-    if cycle.ending == "under way":
-        return f"{start} under way"
-    if cycle.ending != "averaged":
+    if cycle.ending == "running":
+        return f"{start} running"
+    if cycle.ending != "aggregated":
         return f"{start} {cycle.ending}: {cycle.reason}"
     time = f"{cycle.waited_s:.1f} of {cycle.deadline_s:g} s"
-    if not cycle.by_deadline:
+    if not cycle.met_deadline:
         late_s = cycle.waited_s - cycle.deadline_s
         time = f"{late_s:.2g} s past its deadline of {cycle.deadline_s:g} s"
     who = _who_came(cycle.assignments)
@@ -95,7 +95,7 @@ def cycle_line(cycle: Cycle) -> str:
 
 def _who_came(work: Assignments) -> str:
     """How many, and who did not, by name where there are few."""
-    absent = np.flatnonzero(~work.having("in"))
+    absent = np.flatnonzero(~work.with_status("counted"))
     some = [work[place] for place in absent[:TOLD].tolist()]
     named = "".join(f", {each.name} {each.status}" for each in some)
     more = f", {absent.size - TOLD} more not" if absent.size > TOLD else ""
@@ -111,23 +111,23 @@ def score(accuracy: float, loss: float) -> str:
 
 
 def _head(story: RunProgress) -> Text:
-    task, cycle, scored = story.task, story.cycle, story.scored
-    number = max(story.asked, cycle.number if cycle else 0, 1)
+    task, cycle, scored = story.task, story.current_cycle, story.evaluated_cycle
+    number = max(story.collecting_cycle, cycle.number if cycle else 0, 1)
     head = Text(f"{task.name}: {task.scheme}, cycle {number} of {task.cycles}", style="bold")
     return head.append(f"  {score(scored.accuracy, scored.loss)}" if scored else "", "not bold")
 
 
 def _time(story: RunProgress, now_s: float) -> RenderableType:
     """The time in the cycle against its deadline, or what goes on between cycles."""
-    cycle = story.cycle
-    if story.outcome != "under way":
+    cycle = story.current_cycle
+    if story.outcome != "running":
         return Text(f"{story.outcome}: {story.reason}")
-    if story.measuring:
+    if story.collecting:
         return Text(_measuring(story))
     if cycle is None:
-        there = len(story.joined - story.gone)
+        there = len(story.joined - story.left)
         return Text(f"{there} of {len(story.names)} learners are there")
-    if cycle.ending != "under way":
+    if cycle.ending != "running":
         return Text("averaging and evaluating")
     seconds = max(0.0, now_s - cycle.began_s)
     grid = Table.grid(padding=(0, 1))
@@ -141,7 +141,7 @@ def _time(story: RunProgress, now_s: float) -> RenderableType:
 
 def _measuring(story: RunProgress) -> str:
     """Who is waited for, by name where there are few."""
-    who = story.measuring.numbers
+    who = story.collecting.numbers
     names = ", ".join(story.names[who[:NAMED]])
     more = f" and {who.size - NAMED} more" if who.size > NAMED else ""
     return f"measuring what they can do: {names}{more}"
@@ -149,20 +149,24 @@ def _measuring(story: RunProgress) -> str:
 
 def _work(story: RunProgress) -> Assignments:
     """Work of a cycle counts until the next one asks learners."""
-    cycle = story.cycle
-    return NO_WORK if cycle is None or cycle.number < story.asked else cycle.assignments
+    cycle = story.current_cycle
+    return (
+        NO_ASSIGNMENTS
+        if cycle is None or cycle.number < story.collecting_cycle
+        else cycle.assignments
+    )
 
 
 def _standing(story: RunProgress, work: Assignments, now_s: float) -> Standing:
     count = story.names.size
     learner, row = np.flatnonzero(story.names != ""), np.full(count, -1)
     row[work.learner] = np.arange(len(work))
-    gone, measuring = story.gone.marks(count), story.measuring.marks(count)
+    gone, measuring = story.left.mask(count), story.collecting.mask(count)
     state = np.where(gone, _code("gone"), np.where(measuring, _code("measuring"), _code("waiting")))
     expected_s, late_s = np.full(count, np.nan), np.zeros(count)
     busy = np.flatnonzero(row >= 0)
-    if busy.size and story.cycle is not None:
-        rows, end_s = row[busy], story.cycle.began_s + story.cycle.deadline_s
+    if busy.size and story.current_cycle is not None:
+        rows, end_s = row[busy], story.current_cycle.began_s + story.current_cycle.deadline_s
         late_s[busy], said = _at_work(work, rows, now_s - end_s, end_s)
         kept = gone[busy] | (work.status[rows] == STATUSES.index("left"))
         state[busy] = np.where(kept, state[busy], said)
@@ -172,7 +176,7 @@ def _standing(story: RunProgress, work: Assignments, now_s: float) -> Standing:
 
 def _at_work(work: Assignments, rows: Ints, over_s: float, end_s: float) -> tuple[Floats, Ints]:
     """How late work is that was to be in by `end_s`, so long ago, and how it stands."""
-    training, came = work.having("training")[rows], work.having("in")[rows]
+    training, came = work.with_status("training")[rows], work.with_status("counted")[rows]
     late_s = np.where(training, over_s, np.where(came, work.arrived_s[rows] - end_s, 0.0))
     codes = np.array([STATES.index(each) if each in STATES else 0 for each in STATUSES])
     state = np.where(training & (over_s > 0), _code("late"), codes[work.status[rows]])
@@ -201,9 +205,9 @@ def _row(story: RunProgress, work: Assignments, standing: Standing, place: int) 
 
 def _done(work: Assignment, *, private: bool) -> str:
     """An update tells what was done, and progress does where it is told."""
-    if private and work.status != "in":
+    if private and work.status != "counted":
         return "private" if work.status == "training" else "-"
-    return f"{min(1.0, work.visits / max(work.planned, 1)):.0%}"
+    return f"{min(1.0, work.visits / max(work.planned_visits, 1)):.0%}"
 
 
 def _table(rows: list[Row]) -> Table:

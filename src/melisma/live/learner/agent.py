@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from melisma import axon
 from melisma.allocation import get_scheme
 from melisma.cycle.events import PHASES
-from melisma.cycle.learner import MIN_SHARD_FRACTION, CostHistory, bound, reserve_s
+from melisma.cycle.learner import MIN_SHARD_FRACTION, CostHistory, reserve_s, shard_bound
 from melisma.errors import AxonError, MelismaError, SettingError
 from melisma.fleet.fleet_file import DISCLOSURE, Disclosure
 from melisma.fleet.rng import generator
@@ -147,7 +147,7 @@ class Agent:
             self._measure(received_at + self._task.deadline_s)
         assert self._experience is not None
         held = min(order.held, self._supply.held_shards())
-        shards = int(bound(self._experience, self._task, order.deadline_s, held))
+        shards = int(shard_bound(self._experience, self._task, order.deadline_s, held))
         self._orchestrator.report_bound(self._entry.learner, order.cycle, order.deadline_s, shards)
         if not shards and order.deadline_s == self._task.deadline_s:
             # Nothing to do, and no cycle that would tell: maybe it can do more by now.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from melisma.cycle.events import NO_NUMBERS, Floats
+from melisma.cycle.events import NO_FLOATS, Floats
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import Split
 from melisma.learning.trainer import Trainer
@@ -20,4 +20,4 @@ class RunSpec:
     task: Task
     trainer: Trainer
     test: Split
-    rates: Floats = field(default_factory=lambda: NO_NUMBERS)
+    rates: Floats = field(default_factory=lambda: NO_FLOATS)

@@ -13,17 +13,17 @@ from melisma.runs.svg import (
     BAND,
     GREY,
     INK,
-    LETTER,
+    LETTER_WIDTH,
     PALE,
     RED,
     WIDTH,
     Picture,
     Scale,
-    clean,
     line,
     rect,
-    short,
+    replace_unprintable,
     text,
+    truncate,
 )
 from melisma.simulation.comparison.comparison import Comparison, Interval
 from melisma.simulation.comparison.figures import TIME_FIGURES, WORK_FIGURES, format_interval
@@ -85,14 +85,14 @@ class _Drawing:
         seeds = (
             f"means of {count} seeds, 95 % confidence" if count > 1 else "one seed, no intervals"
         )
-        title = clean(f"{task.name}: {len(self.found.schemes)} schemes compared")
-        yield text(24, 32, short(title, 90), INK, 'font-size="17" font-weight="600"', title)
+        title = replace_unprintable(f"{task.name}: {len(self.found.schemes)} schemes compared")
+        yield text(24, 32, truncate(title, 90), INK, 'font-size="17" font-weight="600"', title)
         yield text(24, 52, f"{task.cycles} cycles of {task.deadline_s:g} s, {seeds}", GREY)
         x = 24.0
         for name, color in self.colors.items():
             yield rect(x, 66, 12, 10, color)
             yield text(x + 17, 75, name, GREY)
-            x += 38 + LETTER * len(name)
+            x += 38 + LETTER_WIDTH * len(name)
 
     def curves(self, top: float) -> Iterable[str]:
         """Accuracy over virtual seconds."""
@@ -138,7 +138,7 @@ class _Drawing:
         for place, (name, each) in enumerate(zip(self.found.schemes, intervals, strict=True)):
             y = top + TITLE + ROW * place
             if column == 0:
-                yield text(LEFT - 12, y + 14, short(name, 18), INK, 'text-anchor="end"', name)
+                yield text(LEFT - 12, y + 14, truncate(name, 18), INK, 'text-anchor="end"', name)
             yield from _bar(each, x, y, self.colors[name])
             said = self.value(figure, name, largest)
             yield text(start + wide - 4, y + 14, said, GREY, 'text-anchor="end" font-size="11"')
@@ -165,7 +165,7 @@ class _Drawing:
             if late and self.found.target:
                 goal = f"{self.found.target.accuracy:.2%}"
                 said.append(f"{name}: {late} of {count} never reached {goal}")
-        return [short(clean(each), 140) for each in said]
+        return [truncate(replace_unprintable(each), 140) for each in said]
 
 
 def _svg(parts: list[str], height: float) -> str:
