@@ -16,7 +16,7 @@ LAYERS = (
     ("cycle", "peer"),
     ("allocation", "learning"),
     ("fleet",),
-    ("errors",),
+    ("atomic", "errors"),
 )
 # Remote calls stand alone, and only what talks to other processes uses them.
 USE_AXON = ("cli", "live")

@@ -11,6 +11,7 @@
 What is where::
 
     errors.py    every exception
+    atomic.py    file writes that a crash cannot cut short
     axon/        remote calls over HTTP; can be used alone
     fleet/       what devices are: profiles, links, states, estimates, emulation, the two TOML files
     allocation/  who trains how much: problem -> plan, one scheme a file

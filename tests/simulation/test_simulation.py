@@ -32,6 +32,29 @@ def test_ctrl_c_cancels_a_run_and_saves_partial_results(tmp_path: Path) -> None:
     assert (kept.outcome, len(kept.ended_cycles)) == ("cancelled", 1)
 
 
+@pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace"])
+def test_a_model_that_cannot_be_written_leaves_no_part_of_itself(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(step, fail)
+    blobs = {
+        "model": "tests.live.tiny_task:Linear",
+        "data": "tests.live.tiny_task:blobs",
+        "sizes": {},
+    }
+    with pytest.raises(OSError, match="No space left"):
+        simulate(
+            make_task(**blobs, cycles=1, batch=10),
+            make_fleet(),
+            SimulationOptions(work="train"),
+            folder=tmp_path,
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
+
+
 def test_options_override_the_task() -> None:
     options = SimulationOptions(scheme="equal", seed=9, work="timing", deadline_s=33.0)
     task = simulate(make_task(), make_fleet(), options).task

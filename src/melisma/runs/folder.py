@@ -1,6 +1,5 @@
 """The folder of a run: its own, and the trace in it."""
 
-import os
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,17 +18,6 @@ def create_run_folder(folder: str | Path) -> Path:
     except OSError as error:
         raise SettingError(f"{folder} cannot hold a run: {error.strerror}") from error
     return folder.resolve()
-
-
-def write_atomic(path: Path, content: bytes) -> None:
-    """Write a file so that a kill leaves the old one, or the new one whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
 
 
 class TraceFile:

@@ -1,11 +1,12 @@
 """SVG by hand: the few shapes that pictures here are made of, and their colours."""
 
-import os
 from dataclasses import dataclass
 from math import floor, log10
 from pathlib import Path
 from unicodedata import east_asian_width
 from xml.sax.saxutils import escape, quoteattr
+
+from melisma.atomic import write_atomic
 
 WIDTH, LETTER_WIDTH = 960, 6.4  # pixels, of a picture and of a letter in it
 RED, INK, GREY, PALE, BAND = "#c92a2a", "#1f2933", "#6b7785", "#d5dae0", "#f5f7f9"
@@ -61,12 +62,8 @@ class Picture:
         return self.svg
 
     def save(self, path: Path | str) -> Path:
-        """Write it; a kill leaves the old file or the new one."""
-        target = Path(path)
-        part = target.with_name(f"{target.name}.{os.getpid()}.part")
-        part.write_text(self.svg, encoding="utf-8")
-        part.replace(target)
-        return target
+        """Write it to a file, atomically, and return the path."""
+        return write_atomic(path, self.svg)
 
 
 @dataclass(frozen=True)

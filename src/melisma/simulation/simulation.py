@@ -9,6 +9,7 @@ import msgspec
 from safetensors.numpy import save
 
 from melisma.allocation.schemes import with_scheme
+from melisma.atomic import write_atomic
 from melisma.cycle.machine import CycleMachine
 from melisma.cycle.ragged import RaggedArray
 from melisma.errors import DataError, SettingError
@@ -186,8 +187,7 @@ def run(
 def _kept(report: Report, folder: Path, work: Compute) -> Report:
     report = replace(report, folder=folder)
     if isinstance(work, RealTraining):
-        model = folder / "model.safetensors"
-        model.write_bytes(save(dict(work.parameters)))
+        model = write_atomic(folder / "model.safetensors", save(dict(work.parameters)))
         report = replace(report, model=model)
     report.plot().save(folder / PICTURE_FILE)
     return report

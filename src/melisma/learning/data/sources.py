@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol
 
+from melisma.atomic import write_atomic
 from melisma.errors import DataError
 
 PATIENCE_S = 600.0
@@ -133,9 +134,7 @@ def _get(source: Source, wanted: Mapping[str, str], target: Path) -> None:
             found = hashlib.sha256(content).hexdigest()
             if found != wanted[name]:
                 raise DataError(f"{name} has SHA-256 {found}; expected {wanted[name]}")
-            part = Path(folder) / f"{name}.whole"
-            part.write_bytes(content)
-            part.replace(target / name)
+            write_atomic(target / name, content)
 
 
 def _run(command: list[str], folder: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from melisma.atomic import write_atomic
 from melisma.learning.aggregation import Spool, Spooled, weighted_mean
 from melisma.learning.data.shards import ShardFolder
 from melisma.learning.parameters import Arrays, Layout
@@ -69,7 +70,7 @@ class RunStore:
     def save_initial(self, parameters: Arrays) -> None:
         """The parameters before the first cycle."""
         self.parameters = dict(parameters)
-        self._save(self.folder / "parameters" / self.model_name)
+        write_atomic(self.folder / "parameters" / self.model_name, save(self.parameters))
 
     def record(self, step: Step) -> None:
         """One more line of the trace."""
@@ -84,9 +85,9 @@ class RunStore:
         if updates:
             self.parameters = weighted_mean(self.layout, updates)
             self.version += 1
-            path = self.folder / "parameters" / self.model_name
-            self._save(path)
-            self._link(path)
+            content = save(self.parameters)
+            path = write_atomic(self.folder / "parameters" / self.model_name, content)
+            self._link(path, content)
             self._forget()
         shutil.rmtree(self.folder / "updates" / f"{cycle}", ignore_errors=True)
 
@@ -102,20 +103,16 @@ class RunStore:
         for part in ("updates", "parameters"):
             shutil.rmtree(self.folder / part, ignore_errors=True)
 
-    def _save(self, path: Path) -> None:
-        part = path.with_suffix(".part")
-        part.write_bytes(save(self.parameters))
-        part.replace(path)
-
-    def _link(self, path: Path) -> None:
-        """The same file under the name that stays."""
-        part = self.folder / "model.part"
+    def _link(self, path: Path, content: bytes) -> None:
+        """Give the model in `path` the name that stays, without writing it twice if possible."""
+        model, part = self.folder / "model.safetensors", self.folder / "model.part"
         part.unlink(missing_ok=True)
         try:
             part.hardlink_to(path)
-        except OSError:  # Not every file system can.
-            shutil.copyfile(path, part)
-        part.replace(self.folder / "model.safetensors")
+        except OSError:  # Not every file system has hard links.
+            write_atomic(model, content)
+        else:
+            part.replace(model)
 
     def _forget(self) -> None:
         """Parameters that nobody can begin with any more; those of the benchmark stay."""

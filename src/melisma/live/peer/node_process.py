@@ -19,6 +19,7 @@ import msgspec
 from safetensors.numpy import save
 
 from melisma import axon
+from melisma.atomic import write_atomic
 from melisma.axon.address import Address
 from melisma.errors import MelismaError, SettingError
 from melisma.fleet.rng import generator
@@ -36,7 +37,6 @@ from melisma.live.peer.messenger import (
 from melisma.peer import commands
 from melisma.peer.group import PeerSettings, check_name, partition_samples, take_samples
 from melisma.peer.node import Node, Outputs
-from melisma.runs.folder import write_atomic
 from melisma.runs.peer_report import NodeRecorder, NodeReport, ScorePoint, describe_notice
 
 FAREWELL_S = 2.0

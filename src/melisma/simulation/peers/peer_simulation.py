@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from safetensors.numpy import save
 
+from melisma.atomic import write_atomic
 from melisma.fleet.rng import generator
 from melisma.learning.compression import compression_for
 from melisma.learning.data.datasets import Split
@@ -16,7 +17,7 @@ from melisma.learning.steps import NoSteps, Steps, steps_for
 from melisma.learning.trainers import one_thread
 from melisma.peer.group import Peers, partition_samples, take_samples
 from melisma.peer.node import Node, Outputs
-from melisma.runs.folder import create_run_folder, write_atomic
+from melisma.runs.folder import create_run_folder
 from melisma.runs.peer_report import PeerReport
 from melisma.simulation.faults import Fault, parse_faults, random_faults
 from melisma.simulation.peers.delays import Delays
