@@ -1,15 +1,19 @@
 import re
 from dataclasses import replace
 from itertools import pairwise
+from math import isfinite, nan
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from melisma.runs.assignments import Assignments
 from melisma.runs.report import Report
-from melisma.runs.run_picture import COLORS, LEFT, MAX_CYCLES, MAX_LEARNERS
-from melisma.runs.svg import BAND, Scale
+from melisma.runs.run_picture import COLORS, LABEL_GAP, LEFT, MAX_CYCLES, MAX_LEARNERS
+from melisma.runs.svg import BAND, Scale, space_out
 from melisma.runs.trace import Step
 from tests.cycle.acted import Device
 from tests.runs.test_report import PLAYS, played, report, trace
@@ -155,6 +159,64 @@ def test_of_many_cycles_and_learners_those_are_drawn_that_can_be_read() -> None:
     assert {"cycle 4", f"cycle {MAX_CYCLES + 3}"} <= set(said)
     assert "cycle 3" not in said
     assert len(elements(found, "circle")) == 2 * (MAX_CYCLES + 3)
+
+
+def with_scores(accuracies: list[float], losses: list[float]) -> Report:
+    """A run with these scores, a cycle for each."""
+    found = report("equal")
+    pairs = zip(accuracies, losses, strict=True)
+    cycles = (
+        replace(found.cycles[0], number=number, accuracy=accuracy, loss=loss)
+        for number, (accuracy, loss) in enumerate(pairs, 1)
+    )
+    return replace(found, cycles=tuple(cycles))
+
+
+def end_labels(found: Report) -> list[ET.Element]:
+    """The last values of accuracy and loss, as they are written beside their curves."""
+    bold = [e for e in elements(found, "text") if "font-weight" in e.attrib]
+    return [e for e in bold if e.attrib["fill"] in (COLORS["train"], COLORS["fetch shards"])]
+
+
+ACCURACY = st.floats(0, 1) | st.just(nan)
+
+
+@given(st.lists(st.tuples(ACCURACY, st.floats() | st.floats(0, 10)), min_size=1, max_size=20))
+@example([(0.5, 0.5), (0.9, 0.09)])
+@example([(nan, 1.7e308), (nan, -1.7e308)])
+def test_scores_of_any_size_are_drawn_within_the_picture_and_labels_keep_apart(
+    scores: list[tuple[float, float]],
+) -> None:
+    found = with_scores([a for a, _ in scores], [loss for _, loss in scores])
+    assert not re.search(r'"-?(nan|inf)', found.plot().svg)
+    assert found.plot().svg == found.plot().svg
+    root = ET.fromstring(found.plot().svg)
+    height = float(root.attrib["height"])
+    for each in root.iter(f"{SVG}circle"):
+        assert 0 <= float(each.attrib["cy"]) <= height
+    places = sorted(float(each.attrib["y"]) for each in end_labels(found))
+    assert len(places) == any(0 <= a <= 1 for a, _ in scores) + any(isfinite(b) for _, b in scores)
+    assert all(after - before >= LABEL_GAP - 0.11 for before, after in pairwise(places))
+    assert all(0 < place < height for place in places)
+
+
+def test_end_labels_keep_apart_wherever_the_curves_end() -> None:
+    for last in np.linspace(0, 1, 51).tolist():
+        (one, other) = end_labels(with_scores([0.0, last], [1.0, last]))
+        assert abs(float(one.attrib["y"]) - float(other.attrib["y"])) >= LABEL_GAP - 0.11
+
+
+@given(st.lists(st.floats(-50, 150), max_size=12))
+def test_labels_that_are_spaced_out_keep_order_gap_and_bounds(places: list[float]) -> None:
+    spaced = space_out(places, 14, 0, 100)
+    assert all(-1e-9 <= place <= 100 + 1e-9 for place in spaced)
+    assert sorted(range(len(places)), key=places.__getitem__) == sorted(
+        range(len(places)), key=spaced.__getitem__
+    )
+    gap = min(14, 100 / max(len(places) - 1, 1))
+    assert all(after - before >= gap - 1e-9 for before, after in pairwise(sorted(spaced)))
+    if all(after - before >= 14 for before, after in pairwise([-14, *sorted(places), 114])):
+        assert spaced == pytest.approx(places)
 
 
 def test_how_a_run_failed_is_written_below_it() -> None:

@@ -31,6 +31,7 @@ from melisma.runs.svg import (
     line,
     rect,
     replace_unprintable,
+    space_out,
     text,
     truncate,
 )
@@ -42,6 +43,7 @@ ROW, SMALL_ROW, MANY = 26, 16, 16
 NAME = 20
 ROOM = 1.05  # of the longest cycle or the deadline, so that its end is seen
 TICK = 34  # pixels
+LABEL_GAP = 14  # pixels from one label to the next below it
 COLORS = dict(
     zip(PHASES, ("#e6e9ed", "#9ecae1", "#4a90c2", "#b39ddb", "#2a9d6f", "#f0a04b"), strict=True)
 )
@@ -184,14 +186,18 @@ class _Drawing:
             "accuracy": (COLORS["train"], [each.accuracy for each in every]),
             "loss": (COLORS["fetch shards"], [each.loss for each in every]),
         }
-        ends: list[float] = []
+        ends: list[tuple[float, float, str, str]] = []
         for name, (color, values) in lines.items():
             pairs = zip(every, values, strict=True)
             points = [(x(each.number), v) for each, v in pairs if isfinite(v)]
             if points:
                 y = _range(name, [v for _, v in points], top, bottom)
                 yield from _curve(points, y, color)
-                yield from _ends(name, points, y, color, ends)
+                yield from _axis_labels(name, y, color)
+                last_x, last_value = points[-1]
+                label = f"{last_value:.1%}" if name == "accuracy" else f"{name} {last_value:.3g}"
+                ends.append((last_x + 8, y(last_value) + 4, label, color))
+        yield from _end_labels(ends, top + 4, bottom + 4)
 
     def notes(self) -> list[str]:
         """What is not drawn."""
@@ -249,9 +255,9 @@ def _phases(each: Assignment, x: Scale, y: float, high: float) -> Iterable[str]:
 
 
 def _range(name: str, values: list[float], top: float, bottom: float) -> Scale:
-    """Loss from 0; accuracy by tenths around what it was, so that its rise is seen."""
+    """Loss from 0, or below; accuracy by tenths around what it was, so that its rise is seen."""
     if name == "loss":
-        return Scale(0, max([*values, 1e-9]), bottom, top)
+        return Scale(min([*values, 0.0]), max([*values, 1e-9]), bottom, top)
     low, high = floor(min(values) * 10) / 10, -floor(-max(values) * 10) / 10
     return Scale(low, max(high, low + 0.1), bottom, top)
 
@@ -267,18 +273,18 @@ def _curve(points: list[tuple[float, float]], y: Scale, color: str) -> Iterable[
         )
 
 
-def _ends(
-    name: str, points: list[tuple[float, float]], y: Scale, color: str, taken: list[float]
-) -> Iterable[str]:
-    """The scale at the left for accuracy, and the last value at the right of each curve."""
+def _axis_labels(name: str, y: Scale, color: str) -> Iterable[str]:
+    """Draw the scale of accuracy, at the left."""
     if name == "accuracy":
         for value in (y.low, y.high):
             yield text(LEFT - 12, y(value) + 4, f"{value:.0%}", color, 'text-anchor="end"')
         yield text(LEFT - 12, (y.start + y.end) / 2 + 4, name, color, 'text-anchor="end"')
-    last_x, last = points[-1]
-    place = y(last) + 4
-    while any(abs(place - other) < 14 for other in taken):
-        place += 14 if place <= y.start - 10 else -14
-    taken.append(place)
-    said = f"{last:.1%}" if name == "accuracy" else f"{name} {last:.3g}"
-    yield text(last_x + 8, place, said, color, 'font-weight="600"')
+
+
+def _end_labels(
+    labels: list[tuple[float, float, str, str]], low: float, high: float
+) -> Iterable[str]:
+    """Write the last value of each curve beside its last point, and no label over another."""
+    positions = space_out([y for _, y, _, _ in labels], LABEL_GAP, low, high)
+    for (x, _, label, color), y in zip(labels, positions, strict=True):
+        yield text(x, y, label, color, 'font-weight="600"')

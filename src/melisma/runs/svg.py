@@ -1,5 +1,6 @@
 """SVG by hand: the few shapes that pictures here are made of, and their colours."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor, log10
 from pathlib import Path
@@ -52,6 +53,24 @@ def truncate(said: str, most: int) -> str:
     return said
 
 
+def space_out(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Move labels so that neighbours are at least `gap` apart and all are from `low` to `high`.
+
+    Labels keep their order; where two begin at the same place, the first stays above. Without
+    room for all of them they are closer than `gap`.
+    """
+    count = len(places)
+    gap = min(gap, (high - low) / max(count - 1, 1))
+    spaced = [0.0] * count
+    least = low
+    order = sorted(range(count), key=places.__getitem__)
+    for rank, index in enumerate(order):
+        ceiling = high - gap * (count - 1 - rank)
+        spaced[index] = min(max(places[index], least), ceiling)
+        least = spaced[index] + gap
+    return spaced
+
+
 @dataclass(frozen=True)
 class Picture:
     """A picture that notebooks show and files keep."""
@@ -77,8 +96,9 @@ class Scale:
 
     def __call__(self, value: float) -> float:
         """The place of a value."""
-        span = self.high - self.low
-        part = (value - self.low) / span if span > 0 else 0.0
+        # Halves, because the distance of two floats may be larger than any float.
+        span = self.high / 2 - self.low / 2
+        part = (value / 2 - self.low / 2) / span if span > 0 else 0.0
         return self.start + part * (self.end - self.start)
 
     def ticks(self, about: int) -> list[float]:
