@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from melisma.runs.assignments import Assignments
 from melisma.runs.report import Report
 from melisma.runs.run_picture import COLORS, LABEL_GAP, LEFT, MAX_CYCLES, MAX_LEARNERS
-from melisma.runs.svg import BAND, Scale, space_out
+from melisma.runs.svg import BAND, LETTER_WIDTH, Scale, round_up, space_out
 from melisma.runs.trace import Step
 from tests.cycle.acted import Device
 from tests.runs.test_report import PLAYS, played, report, trace
@@ -200,6 +200,51 @@ def test_scores_of_any_size_are_drawn_within_the_picture_and_labels_keep_apart(
     assert all(0 < place < height for place in places)
 
 
+def axis(found: Report, name: str) -> dict[str, float]:
+    """Labels of an axis, and how high they stand."""
+    drawn = [e for e in elements(found, "text") if "font-weight" not in e.attrib]
+    (x,) = {e.attrib["x"] for e in drawn if e.text == name}
+    color = COLORS["train"] if name == "accuracy" else COLORS["fetch shards"]
+    labels = [e for e in drawn if (e.attrib["x"], e.attrib["fill"]) == (x, color)]
+    return {e.text or "": float(e.attrib["y"]) for e in labels}
+
+
+@pytest.mark.parametrize(
+    ("losses", "low", "high"),
+    [([2.3, 1.1, 0.6], "0", "2.5"), ([0.0, 0.0], "0", "1e-09"), ([0.04, -0.62], "-0.7", "0.04")],
+)
+@pytest.mark.parametrize("accuracy", [0.5, nan])
+def test_loss_has_an_axis_of_its_own_at_the_right(
+    losses: list[float], low: str, high: str, accuracy: float
+) -> None:
+    found = with_scores([accuracy] * len(losses), losses)
+    labels = axis(found, "loss")
+    assert list(labels) == [low, high, "loss"]
+    assert labels[high] < labels["loss"] < labels[low]
+    lines = [e for e in elements(found, "line") if e.attrib["x1"] == e.attrib["x2"]]
+    (x,) = {float(e.attrib["x"]) for e in elements(found, "text") if e.text == "loss"}
+    assert x > LEFT
+    assert any(0 < x - float(e.attrib["x1"]) < 10 for e in lines)
+    curve = [float(e.attrib["cy"]) for e in elements(found, "circle")]
+    assert all(labels[high] - 5 <= y <= labels[low] for y in curve)
+
+
+def test_accuracy_has_its_axis_at_the_left() -> None:
+    labels = axis(with_scores([0.12, 0.78], [2.0, 1.0]), "accuracy")
+    assert list(labels) == ["10%", "80%", "accuracy"]
+
+
+def test_the_last_value_is_never_written_over_the_axis_of_the_loss() -> None:
+    for cycles in (1, 3, 7, 12, 13, 60):
+        found = with_scores([0.5] * cycles, [0.123] * cycles)
+        (x,) = {float(e.attrib["x"]) for e in elements(found, "text") if e.text == "loss"}
+        for each in end_labels(found):
+            start = float(each.attrib["x"])
+            assert start + LETTER_WIDTH * len(
+                each.text or ""
+            ) < x or start > x + LETTER_WIDTH * len("loss")
+
+
 def test_end_labels_keep_apart_wherever_the_curves_end() -> None:
     for last in np.linspace(0, 1, 51).tolist():
         (one, other) = end_labels(with_scores([0.0, last], [1.0, last]))
@@ -230,6 +275,11 @@ def test_a_picture_is_shown_by_notebooks_and_written_whole(tmp_path: Path) -> No
     path = picture.save(tmp_path / "run.svg")
     assert path.read_text(encoding="utf-8") == picture.svg
     assert list(tmp_path.iterdir()) == [path]
+
+
+@given(st.floats(1e-9, 1.7e308))
+def test_rounded_up_is_never_below_and_never_far_above(value: float) -> None:
+    assert value * (1 - 1e-9) <= round_up(value) <= 1.5 * value
 
 
 def test_ticks_are_round_and_within() -> None:

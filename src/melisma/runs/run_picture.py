@@ -31,18 +31,20 @@ from melisma.runs.svg import (
     line,
     rect,
     replace_unprintable,
+    round_up,
     space_out,
     text,
     truncate,
 )
 
 MAX_CYCLES, MAX_LEARNERS = 12, 40
-LEFT, RIGHT = 150, 84
+LEFT, RIGHT = 150, 108
 TOP, HEADER, SCORES = 92, 52, 96
 ROW, SMALL_ROW, MANY = 26, 16, 16
 NAME = 20
 ROOM = 1.05  # of the longest cycle or the deadline, so that its end is seen
 TICK = 34  # pixels
+LOSS_LABEL_OFFSET = 54  # pixels from the loss axis to labels past its tick labels
 LABEL_GAP = 14  # pixels from one label to the next below it
 COLORS = dict(
     zip(PHASES, ("#e6e9ed", "#9ecae1", "#4a90c2", "#b39ddb", "#2a9d6f", "#f0a04b"), strict=True)
@@ -175,7 +177,8 @@ class _Drawing:
     def scores(self, top: float) -> Iterable[str]:
         """Accuracy and loss after each cycle: below its panel, or by number where all are more."""
         every, bottom, end = self.report.cycles, top + SCORES, WIDTH - RIGHT
-        yield line(LEFT, bottom, end - self.gap, bottom, PALE)
+        axis_x = end - self.gap
+        yield line(LEFT, bottom, axis_x, bottom, PALE)
         first, last = every[0].number, every[-1].number
         x = Scale(first - 0.5, last + 0.5, LEFT, end)
         if self.cut:
@@ -193,10 +196,13 @@ class _Drawing:
             if points:
                 y = _range(name, [v for _, v in points], top, bottom)
                 yield from _curve(points, y, color)
-                yield from _axis_labels(name, y, color)
+                yield from _score_axis(name, y, color, LEFT if name == "accuracy" else axis_x)
                 last_x, last_value = points[-1]
-                label = f"{last_value:.1%}" if name == "accuracy" else f"{name} {last_value:.3g}"
-                ends.append((last_x + 8, y(last_value) + 4, label, color))
+                label = f"{last_value:.1%}" if name == "accuracy" else f"{last_value:.3g}"
+                # Beside the last point, or past the loss axis where the label would cross it.
+                fits = last_x + 8 + LETTER_WIDTH * len(label) < axis_x
+                label_x = last_x + 8 if fits else axis_x + LOSS_LABEL_OFFSET
+                ends.append((label_x, y(last_value) + 4, label, color))
         yield from _end_labels(ends, top + 4, bottom + 4)
 
     def notes(self) -> list[str]:
@@ -257,7 +263,8 @@ def _phases(each: Assignment, x: Scale, y: float, high: float) -> Iterable[str]:
 def _range(name: str, values: list[float], top: float, bottom: float) -> Scale:
     """Loss from 0, or below; accuracy by tenths around what it was, so that its rise is seen."""
     if name == "loss":
-        return Scale(min([*values, 0.0]), max([*values, 1e-9]), bottom, top)
+        low, high = min([*values, 0.0]), max([*values, 1e-9])
+        return Scale(-round_up(-low) if low < 0 else 0.0, round_up(high), bottom, top)
     low, high = floor(min(values) * 10) / 10, -floor(-max(values) * 10) / 10
     return Scale(low, max(high, low + 0.1), bottom, top)
 
@@ -273,12 +280,15 @@ def _curve(points: list[tuple[float, float]], y: Scale, color: str) -> Iterable[
         )
 
 
-def _axis_labels(name: str, y: Scale, color: str) -> Iterable[str]:
-    """Draw the scale of accuracy, at the left."""
-    if name == "accuracy":
-        for value in (y.low, y.high):
-            yield text(LEFT - 12, y(value) + 4, f"{value:.0%}", color, 'text-anchor="end"')
-        yield text(LEFT - 12, (y.start + y.end) / 2 + 4, name, color, 'text-anchor="end"')
+def _score_axis(name: str, y: Scale, color: str, x: float) -> Iterable[str]:
+    """Draw the axis of one curve: that of accuracy at the left, that of loss at the right."""
+    left = name == "accuracy"
+    place, style = (x - 12, 'text-anchor="end"') if left else (x + 8, "")
+    yield line(x, y.end, x, y.start, PALE)
+    for value in (y.low, y.high):
+        said = f"{value:.0%}" if left else f"{value:.3g}"
+        yield text(place, y(value) + 4, said, color, style)
+    yield text(place, (y.start + y.end) / 2 + 4, name, color, style)
 
 
 def _end_labels(

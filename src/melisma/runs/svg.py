@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import floor, log10
+from math import ceil, floor, isfinite, log10
 from pathlib import Path
 from unicodedata import east_asian_width
 from xml.sax.saxutils import escape, quoteattr
@@ -112,3 +112,10 @@ def _round_step(least: float) -> float:
     """1, 2 or 5 times a power of ten, not below."""
     power = 10.0 ** floor(log10(max(least, 1e-12)))
     return next(power * k for k in (1, 2, 5, 10) if power * k >= least * (1 - 1e-9))
+
+
+def round_up(value: float) -> float:
+    """Return a round number that is at least `value`, which is positive, and close to it."""
+    step = _round_step(value / 10)
+    rounded = step * ceil(value / step - 1e-9)
+    return rounded if isfinite(rounded) else value
