@@ -46,7 +46,8 @@ def size(quick: bool) -> dict[str, Any]:
         python, ours = _installed(folder / "ours", wheel, "constraints.txt")
         theirs = _installed(folder / "theirs", FLWR, None)[1]
         imports = _said(
-            python, "import melisma.cli, melisma.live.training, melisma.live.learner.agent"
+            python,
+            "import melisma.cli, melisma.live.training, melisma.live.learner.learner_process",
         )
     return {"rows": {"melisma, core": ours, FLWR: theirs}, "imports": imports, "own_s": 0.0}
 

@@ -82,7 +82,7 @@ def test_what_this_machine_cannot_stand_for_is_noted(place: Path) -> None:
     (place / "fleet.toml").write_text(text)
     result = small_run(place)
     assert result.returncode == 0, result.stderr
-    assert result.stderr.startswith("note: hare: more than one core of this machine")
+    assert result.stderr.startswith("note: hare: faster than a core of this machine")
 
 
 def test_json_is_the_same_as_data(place: Path) -> None:

@@ -173,7 +173,9 @@ def test_a_learner_that_falls_far_behind_comes_back(place: Path, scheme: str) ->
 def agents() -> list[psutil.Process]:
     children = psutil.Process().children()
     return [
-        child for child in children if "melisma.live.learner.agent" in " ".join(child.cmdline())
+        child
+        for child in children
+        if "melisma.live.learner.learner_process" in " ".join(child.cmdline())
     ]
 
 
@@ -284,7 +286,7 @@ def test_a_run_can_be_cancelled_and_keeps_its_model(place: Path) -> None:
 
     prepared = preparation.prepare(*written({"cycles": 1000}, {}), None, place / "run")
     reached = threading.Event()
-    stop = training.Cancellation()
+    cancellation = training.Cancellation()
     reports: list[Report] = []
 
     def watch(step: Step) -> None:
@@ -292,12 +294,12 @@ def test_a_run_can_be_cancelled_and_keeps_its_model(place: Path) -> None:
             reached.set()
 
     def work() -> None:
-        reports.append(training.run(prepared, watch=watch, stop=stop))
+        reports.append(training.run(prepared, watch=watch, cancellation=cancellation))
 
     thread = threading.Thread(target=work)
     thread.start()
     assert reached.wait(30)
-    stop()
+    cancellation.request()
     thread.join(20)
     (report,) = reports
     assert report.outcome == "cancelled"
@@ -415,7 +417,7 @@ def test_no_process_outlives_its_parent(place: Path) -> None:
     from melisma.live.learner.agent import LearnerSettings
 
     setting = LearnerSettings(name="x", orchestrator="http://127.0.0.1:9", cache=str(place / "c"))
-    process = processes._start("melisma.live.learner.agent", setting, place / "x.log")
+    process = processes._start("melisma.live.learner.learner_process", setting, place / "x.log")
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(20) == 1

@@ -1,12 +1,12 @@
-"""Wall clock: an orchestrator, learners and peers as processes that talk over Axon.
+"""Training on the wall clock: orchestrator, learners and peers as processes that talk over Axon.
 
 ::
 
-    orchestrator/        runs the cycle machine and serves the learners
-    learner/             the agent on a device
-    peer/                a node that trains without an orchestrator
-    protocol.py          messages between orchestrator and learner
-    preparation.py       loads and checks what a run needs before a process starts
-    processes.py         learners and nodes as processes of this machine
-    training.py          `train`: from a task and a fleet to a report
+    orchestrator/    runs the cycle machine and serves the learners
+    learner/         the agent on a device
+    peer/            a node that trains without an orchestrator
+    protocol.py      messages between orchestrator and learner
+    preparation.py   loads and checks the inputs of a run before a process starts
+    processes.py     learners and nodes as processes of this machine
+    training.py      `train`: from a task and a fleet to a report
 """

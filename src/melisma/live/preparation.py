@@ -1,4 +1,4 @@
-"""What a run needs, read and checked: what cannot work is found before a learner is started."""
+"""Loads and validates everything that a run needs, before any learner is started."""
 
 import os
 import re
@@ -21,15 +21,16 @@ from melisma.learning.trainers import one_thread
 from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.runs.folder import create_run_folder
 
-# Samples that tell how fast this machine is.
+# The number of samples that the speed of this machine is measured on.
 TIMING_SAMPLES = 500
 
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """All that a run needs; `shares` are what devices are of one core of this machine.
+    """The inputs of a run.
 
-    `path` are folders where modules of one's own are looked for.
+    `core_shares` are the devices' speeds as shares of one core of this machine; `module_path` lists
+    the folders that user modules are imported from.
     """
 
     spec: RunSpec
@@ -41,26 +42,25 @@ class PreparedRun:
 
     @property
     def task(self) -> Task:
-        """What is trained."""
+        """The task that is trained."""
         return self.spec.task
 
     @property
     def notes(self) -> list[str]:
-        """What of the devices this machine cannot stand for."""
-        cores = os.cpu_count() or 1
-        named = zip(self.fleet.names, self.core_shares, strict=True)
-        large = [name for name, share in named if share > 1]
+        """The limits of emulating this fleet on this machine."""
+        cores, notes = os.cpu_count() or 1, []
+        shares = zip(self.fleet.names, self.core_shares, strict=True)
+        fast = [name for name, share in shares if share > 1]
         total = sum(min(share, 1.0) for share in self.core_shares)
-        said = []
-        if large:
-            some = ", ".join(large[:5]) + ", ..." * (len(large) > 5)
-            said.append(f"{some}: more than one core of this machine; a learner here has one")
+        if fast:
+            names = ", ".join(fast[:5]) + ", ..." * (len(fast) > 5)
+            notes.append(f"{names}: faster than a core of this machine; limited to one core")
         if total > cores:
-            said.append(
-                f"the devices together are {total:.1f} cores, this machine has {cores}: they will "
-                "be slower than said, and measured so"
+            notes.append(
+                f"the devices need {total:.1f} cores and this machine has {cores}: they run slower "
+                "than specified, and are measured at that speed"
             )
-        return said
+        return notes
 
 
 def prepare(
@@ -69,12 +69,12 @@ def prepare(
     scheme: str | None = None,
     folder: str | Path | None = None,
 ) -> PreparedRun:
-    """Read what is to be read, and find what cannot work."""
+    """Load task, fleet and data and create the run folder; raise an error if they do not fit."""
     file = task if isinstance(task, str | Path) else None
-    read = read_task(task) if isinstance(task, str | Path) else task
+    task = read_task(task) if isinstance(task, str | Path) else task
     fleet = read_fleet(fleet) if isinstance(fleet, str | Path) else fleet
-    material = gathered(with_scheme(read, scheme), file)
-    task, data, trainer = material.task, material.data, material.trainer
+    loaded = gathered(with_scheme(task, scheme), file)
+    task, data, trainer = loaded.task, loaded.data, loaded.trainer
     run = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
     shares = fleet.core_shares(task, _core_sample_s(fleet, data.train, trainer))
     rates = np.array([fleet.price, fleet.sample_j, fleet.byte_j])
@@ -84,21 +84,19 @@ def prepare(
         fleet,
         tuple(shares.tolist()),
         create_run_folder(folder or Path("runs") / re.sub(r"[^\w.-]", "-", f"{task.name}-{run}")),
-        material.path,
+        loaded.path,
     )
 
 
 def _core_sample_s(fleet: Fleet, data: Split, trainer: Trainer) -> float:
-    """Seconds to train one sample once on this machine; measured only where a speed is in time."""
+    """Measure the seconds to train one sample on this machine; NaN if no device needs it."""
     if np.isnan(fleet.sample_s).all() and np.isnan(fleet.shard_s).all():
         return float("nan")
-    some, rng = (
-        Split(data.samples[:TIMING_SAMPLES], data.labels[:TIMING_SAMPLES]),
-        np.random.default_rng(0),
-    )
-    # As learners do: several threads take more processor time for the same.
+    timed = Split(data.samples[:TIMING_SAMPLES], data.labels[:TIMING_SAMPLES])
+    rng = np.random.default_rng(0)
+    # Learners use one thread too; several threads use more processor time for the same work.
     with one_thread():
-        trainer.train(trainer.initial(), some, 1, rng, lambda: False)
+        trainer.train(trainer.initial(), timed, 1, rng, lambda: False)
         began = time.process_time()
-        trainer.train(trainer.initial(), some, 1, rng, lambda: False)
-        return (time.process_time() - began) / len(some)
+        trainer.train(trainer.initial(), timed, 1, rng, lambda: False)
+        return (time.process_time() - began) / len(timed)

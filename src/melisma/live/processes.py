@@ -1,7 +1,7 @@
-"""Learners and nodes as processes of this machine, each standing for a device.
+"""Learners and peer nodes as processes of this machine, one for each device.
 
-It ends with this process, however that ends: its standard input is held open from here.
-What it writes goes to a file of its own.
+A child process ends when this process ends: it watches its standard input, which this process
+keeps open. Its output goes to a log file.
 """
 
 import asyncio
@@ -17,73 +17,46 @@ from typing import Protocol
 
 import msgspec
 
-MAX_LOG_TAIL_CHARS = 400
-GRACE_S = 5.0
+MAX_REASON_CHARS = 400
+TERMINATION_GRACE_S = 5.0
 OnExit = Callable[[int, str], None]
 
 
 class ProcessSettings(Protocol):
-    """A setting, which goes to the process as JSON."""
+    """The settings of a process, sent to it as JSON."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the learner or node."""
 
 
 @contextlib.asynccontextmanager
 async def run_processes(
     settings: Sequence[ProcessSettings],
     logs: Path,
-    gone: OnExit,
-    module: str = "melisma.live.learner.agent",
+    on_exit: OnExit,
+    module: str = "melisma.live.learner.learner_process",
 ) -> AsyncIterator[None]:
-    """Run a process for each setting; `gone` is told the number of one that ends, and why."""
-    processes = [
-        _start(module, setting, logs / f"{number}.log") for number, setting in enumerate(settings)
-    ]
+    """Run a process for each settings; call `on_exit` with its number and a reason if it ends."""
+    paths = [logs / f"{number}.log" for number in range(len(settings))]
+    processes = [_start(module, *item) for item in zip(settings, paths, strict=True)]
 
-    async def watched(number: int, process: "subprocess.Popen[bytes]") -> None:
-        code = await _wait_for_exit(process)
-        gone(number, _describe_exit(settings[number].name, logs / f"{number}.log", code))
+    async def watch(number: int, process: "subprocess.Popen[bytes]") -> None:
+        code = await _exit_code(process)
+        on_exit(number, _describe_exit(settings[number].name, paths[number], code))
 
-    watches = [asyncio.create_task(watched(*each)) for each in enumerate(processes)]
+    watches = [asyncio.create_task(watch(*item)) for item in enumerate(processes)]
     try:
         yield
     finally:
-        for watch in watches:
-            watch.cancel()
+        for task in watches:
+            task.cancel()
         _close_stdin(processes)
         await asyncio.to_thread(_wait_or_kill, processes)
 
 
-def _wait_for_exit(process: "subprocess.Popen[bytes]") -> "asyncio.Future[int]":
-    """Its exit code, from a thread of its own, which keeps nobody from leaving."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[int] = loop.create_future()
-
-    def wait() -> None:
-        code = process.wait()
-        # The loop may be over, or nobody waits any more.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(_set, ended, code)
-
-    threading.Thread(target=wait, name="learner", daemon=True).start()
-    return ended
-
-
-def _set(ended: "asyncio.Future[int]", code: int) -> None:
-    if not ended.done():
-        ended.set_result(code)
-
-
-def _describe_exit(name: str, log: Path, code: int) -> str:
-    said = log.read_text(errors="replace").strip()[-MAX_LOG_TAIL_CHARS:]
-    last = said.splitlines()[-1] if said else f"its process ended with {code}"
-    return last if last.startswith(name) else f"{name}: {last}"
-
-
-def _start(module: str, setting: ProcessSettings, log: Path) -> "subprocess.Popen[bytes]":
-    # One thread for each learner: a device's speed is a share of one core.
+def _start(module: str, settings: ProcessSettings, log: Path) -> "subprocess.Popen[bytes]":
+    # One thread for each process: a device's speed is a share of one core.
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as file:
@@ -93,17 +66,44 @@ def _start(module: str, setting: ProcessSettings, log: Path) -> "subprocess.Pope
             stdout=file,
             stderr=file,
             env=os.environ | threads,
-            # Ctrl-C is for the orchestrator, which lets learners go in order.
+            # Ctrl-C reaches only this process, which then ends the others in order.
             start_new_session=True,
         )
     assert process.stdin is not None
-    process.stdin.write(msgspec.json.encode(setting) + b"\n")
+    process.stdin.write(msgspec.json.encode(settings) + b"\n")
     process.stdin.flush()
     return process
 
 
+def _exit_code(process: "subprocess.Popen[bytes]") -> "asyncio.Future[int]":
+    """Wait for the exit code in a daemon thread, which does not block interpreter shutdown."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[int] = loop.create_future()
+
+    def wait() -> None:
+        code = process.wait()
+        # The loop may be closed by now.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(_set_result, future, code)
+
+    threading.Thread(target=wait, name="process-exit", daemon=True).start()
+    return future
+
+
+def _set_result(future: "asyncio.Future[int]", code: int) -> None:
+    if not future.done():
+        future.set_result(code)
+
+
+def _describe_exit(name: str, log: Path, code: int) -> str:
+    """Return the last line of the log, or the exit code if the log is empty."""
+    tail = log.read_text(errors="replace").strip()[-MAX_REASON_CHARS:]
+    reason = tail.splitlines()[-1] if tail else f"its process ended with {code}"
+    return reason if reason.startswith(name) else f"{name}: {reason}"
+
+
 def _close_stdin(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
-    """Their standard input closes: whoever has not ended does so now."""
+    """Close standard input, on which a process that is still running exits."""
     for process in processes:
         assert process.stdin is not None
         with contextlib.suppress(OSError):
@@ -111,8 +111,8 @@ def _close_stdin(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
 
 
 def _wait_or_kill(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
-    """All of them end, by force where they do not in time."""
-    limit = time.monotonic() + GRACE_S
+    """Wait for all processes, and kill those that exceed the grace time."""
+    limit = time.monotonic() + TERMINATION_GRACE_S
     for process in processes:
         try:
             process.wait(max(0.0, limit - time.monotonic()))

@@ -1,11 +1,11 @@
-"""What travels between orchestrator and learner, beside parameters and shards.
+"""Messages between orchestrator and learner, except parameters and shards.
 
-Learners only ever call: they enter, join, and ask for orders; an order comes back as soon as there
-is one. Everything that arrives is checked against these records before it is used.
+Only learners open connections: they register, join, and poll for instructions. Every message is
+validated against its record before it is used.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, overload
 
 import msgspec
 from msgspec import Meta
@@ -15,17 +15,19 @@ from melisma.errors import MalformedError
 from melisma.fleet.fleet_file import Disclosure
 from melisma.fleet.task import Task
 
-# The parameters that a learner measures itself with.
+# The parameters on which learners run their benchmark.
 INITIAL_MODEL = "model-0.safetensors"
 NonNegativeInt = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 ShortText = Annotated[str, Meta(max_length=2000)]
+# Rows are train_s, ship_s and fixed_s; columns are mean, spread and count.
 CostRow = Annotated[tuple[Seconds, ...], Meta(min_length=3, max_length=3)]
 CostTable = Annotated[tuple[CostRow, ...], Meta(min_length=3, max_length=3)]
+T = TypeVar("T")
 
 
 class ShardRef(msgspec.Struct, frozen=True):
-    """A shard to fetch: its number, the hash of its content, its bytes and samples."""
+    """A shard that a learner can download."""
 
     number: int
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
@@ -34,9 +36,9 @@ class ShardRef(msgspec.Struct, frozen=True):
 
 
 class RegisterResponse(msgspec.Struct, frozen=True):
-    """What a learner gets to know first: its number, its task, and shards to measure itself on.
+    """The learner's number, its task, and the shards of its benchmark.
 
-    Where the orchestrator cannot score models, learners hold samples back and do.
+    With `hold_back` the orchestrator has no test data: learners hold samples back for evaluation.
     """
 
     learner: NonNegativeInt
@@ -47,25 +49,25 @@ class RegisterResponse(msgspec.Struct, frozen=True):
 
 
 class JoinRequest(msgspec.Struct, frozen=True):
-    """A learner is ready; in federated learning with the samples of each shard that it has."""
+    """The learner is ready; in federated learning with the samples of each of its shards."""
 
     learner: NonNegativeInt
     discloses: Disclosure
     local_samples: tuple[NonNegativeInt, ...] = ()
 
 
-class Instruction(msgspec.Struct, frozen=True, tag_field="order", tag=True):
-    """Something for a learner to do."""
+class Instruction(msgspec.Struct, frozen=True, tag_field="instruction", tag=True):
+    """The base of all instructions to a learner."""
 
 
 class RunBenchmark(Instruction, frozen=True):
-    """Measure yourself for so many seconds at most, and report costs."""
+    """Run the benchmark for at most `seconds` and report costs."""
 
     seconds: Seconds
 
 
 class ComputeBound(Instruction, frozen=True):
-    """Say how many shards you would take by that deadline, `held` of which you have."""
+    """Report how many shards the learner can train by the deadline, with `held` in its cache."""
 
     cycle: NonNegativeInt
     deadline_s: Seconds
@@ -73,9 +75,9 @@ class ComputeBound(Instruction, frozen=True):
 
 
 class Train(Instruction, frozen=True):
-    """Train on these shards from that model; hand in what you have when time is up.
+    """Train `model` on the shards, and upload the update when `seconds_left` have passed.
 
-    In federated learning `own` are numbers of shards on the device, and nothing is fetched.
+    In federated learning `local_shards` are numbers of shards on the device; none is downloaded.
     """
 
     cycle: NonNegativeInt
@@ -88,28 +90,28 @@ class Train(Instruction, frozen=True):
 
 
 class StopTraining(Instruction, frozen=True):
-    """What you are at no longer counts."""
+    """Stop work on a withdrawn assignment: its update would not count."""
 
     cycle: NonNegativeInt
     attempt: NonNegativeInt
 
 
 class EvaluateModel(Instruction, frozen=True):
-    """Score that model on the samples that you hold back, and report sums."""
+    """Evaluate `model` on the samples held back, and report sums."""
 
     cycle: NonNegativeInt
     model: str
 
 
 class Leave(Instruction, frozen=True):
-    """It is over."""
+    """Leave the run, which has ended."""
 
 
 AnyInstruction = RunBenchmark | ComputeBound | Train | StopTraining | EvaluateModel | Leave
 
 
 class EvaluationSums(msgspec.Struct, frozen=True):
-    """The sums of a score."""
+    """The evaluation of one learner: sums over the samples it holds back."""
 
     learner: NonNegativeInt
     cycle: NonNegativeInt
@@ -120,7 +122,7 @@ class EvaluationSums(msgspec.Struct, frozen=True):
 
 
 class UpdateHeader(msgspec.Struct, frozen=True):
-    """What comes with an update: whose, and what was done for it, in seconds by phase."""
+    """The assignment of an update, the work done for it, and the seconds of each phase."""
 
     learner: NonNegativeInt
     cycle: NonNegativeInt
@@ -132,24 +134,28 @@ class UpdateHeader(msgspec.Struct, frozen=True):
     costs: CostTable | None = None
 
     @property
-    def key(self) -> tuple[int, int, int]:
-        """Which assignment it is of."""
+    def assignment(self) -> tuple[int, int, int]:
+        """Learner, cycle and attempt: they identify the assignment."""
         return self.learner, self.cycle, self.attempt
 
 
 def to_builtins(record: Any) -> Any:
-    """A record as what Axon carries."""
+    """Return a record as built-in types, which Axon can encode."""
     return msgspec.to_builtins(record)
 
 
+@overload
+def parse(value: Any, kind: type[T]) -> T: ...
+@overload
+def parse(value: Any, kind: Any) -> Any: ...
 def parse(value: Any, kind: Any) -> Any:
-    """What arrived, if it is such a record; `MalformedError` says what is wrong with it."""
+    """Convert a received value to `kind`; raise `MalformedError` if it does not fit."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise MalformedError(f"what arrived makes no sense: {error}") from None
+        raise MalformedError(f"invalid message: {error}") from None
 
 
 def parse_instructions(values: Sequence[Any]) -> list[AnyInstruction]:
-    """Orders that arrived."""
+    """Convert received values to instructions."""
     return [parse(value, AnyInstruction) for value in values]

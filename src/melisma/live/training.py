@@ -1,4 +1,4 @@
-"""`train`: a task on a fleet that this machine emulates, from the files to the report."""
+"""`train`: runs a task on a fleet that this machine emulates, and returns the report."""
 
 import asyncio
 import shutil
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from math import isnan
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,9 @@ from melisma.learning.data.shards import ShardFolder, encoded
 from melisma.learning.parameters import Layout
 from melisma.live.learner.agent import LearnerSettings
 from melisma.live.learner.device import EmulatedDevice
+from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
+from melisma.live.orchestrator.learner_service import LearnerService
+from melisma.live.orchestrator.mailbox import Mailbox
 from melisma.live.orchestrator.orchestrator import Orchestrator, Watcher
 from melisma.live.orchestrator.run_store import RunStore
 from melisma.live.preparation import PreparedRun, prepare
@@ -37,104 +42,96 @@ def train(
     port: int = 0,
     watch: Watcher = lambda _: None,
 ) -> Report:
-    """Train a task on a fleet of processes of this machine, each paced like its device.
+    """Train a task with one process of this machine for each device, slowed to its speed.
 
-    `folder` is where model, picture and trace go; without it, a new one below `runs`. `watch` sees
-    each step as it happens, from another thread. Ctrl-C ends the run and keeps what there is.
+    Model, picture and trace are written to `folder`, or to a new folder below `runs`. `watch` is
+    called with each step, from another thread. Ctrl-C ends the run and keeps its results so far.
     """
     return run(prepare(task, fleet, scheme, folder), port, watch)
 
 
 class Cancellation:
-    """Ends a run from another thread, as soon as it can be ended."""
+    """Cancels a run from another thread, as soon as the run can be cancelled."""
 
     def __init__(self) -> None:
         self.requested = False
-        self._end: Callable[[], object] = lambda: None
+        self._cancel: Callable[[], object] = lambda: None
 
-    def __call__(self) -> None:
-        """End it."""
+    def request(self) -> None:
+        """Cancel the run."""
         self.requested = True
-        self._end()
+        self._cancel()
 
-    def on_cancel(self, end: Callable[[], object]) -> None:
-        """This is how; at once, if it was asked for before."""
-        self._end = end
+    def on_request(self, cancel: Callable[[], object]) -> None:
+        """Set the function that cancels the run; call it now if cancellation was requested."""
+        self._cancel = cancel
         if self.requested:
-            end()
+            cancel()
 
 
 def run(
     prepared: PreparedRun,
     port: int = 0,
     watch: Watcher = lambda _: None,
-    stop: Cancellation | None = None,
+    cancellation: Cancellation | None = None,
 ) -> Report:
-    """Run to the end, or until `stop` or Ctrl-C; a second Ctrl-C does not wait for the report."""
-    stop, steps = stop or Cancellation(), list[Step]()
+    """Run to the end or until cancelled; a second Ctrl-C does not wait for the report."""
+    cancellation, steps = cancellation or Cancellation(), list[Step]()
     done: Future[Report] = Future()
 
-    def seen(step: Step) -> None:
+    def record(step: Step) -> None:
         steps.append(step)
         watch(step)
 
     def work() -> None:
         try:
-            model = asyncio.run(_run_orchestrator(prepared, port, seen, stop))
+            model = asyncio.run(_run_orchestrator(prepared, port, record, cancellation))
             report = replace(Report.of(steps), model=model, folder=prepared.folder)
             report.plot().save(prepared.folder / PICTURE_FILE)
             done.set_result(report)
-        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
+        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
             done.set_exception(error)
 
-    # In a thread of its own: a notebook has an event loop already.
+    # In a thread of its own, because a notebook already runs an event loop.
     threading.Thread(target=work, name="melisma-run", daemon=True).start()
     while True:
         try:
             return done.result()
         except KeyboardInterrupt:
-            if stop.requested:
+            if cancellation.requested:
                 raise
-            stop()
+            cancellation.request()
 
 
 async def _run_orchestrator(
-    prepared: PreparedRun, port: int, watch: Watcher, stop: Cancellation
+    prepared: PreparedRun, port: int, watch: Watcher, cancellation: Cancellation
 ) -> Path | None:
-    """The trained model, if there is one."""
+    """Run the orchestrator and its learners; return the trained model if there is one."""
     loop, store, orchestrator = asyncio.get_running_loop(), None, None
+    spec, mailboxes = prepared.spec, [Mailbox(name) for name in prepared.fleet.names]
+    evaluator = FederatedEvaluator(mailboxes)
     try:
         store = _create_store(prepared)
-        orchestrator = Orchestrator(prepared.spec, prepared.fleet.names, store, watch)
-        async with orchestrator.worker(port).listening() as address:
-            orchestrator.begin()
-            settings = _learner_settings(prepared, address, orchestrator.token)
-            async with run_processes(settings, prepared.folder / "logs", orchestrator.gone):
-                stop.on_cancel(
-                    lambda: loop.call_soon_threadsafe(orchestrator.cancel, "interrupted")
-                )
+        orchestrator = Orchestrator(spec, mailboxes, store, evaluator, watch)
+        service = LearnerService(spec, mailboxes, store, evaluator, orchestrator)
+        async with service.worker(port).listening() as address:
+            orchestrator.start()
+            settings = _learner_settings(prepared, address, service.token)
+            async with run_processes(settings, prepared.folder / "logs", service.remove_learner):
+                cancel = partial(orchestrator.cancel, "interrupted")
+                cancellation.on_request(lambda: loop.call_soon_threadsafe(cancel))
                 await orchestrator.finished
-                stop.on_cancel(lambda: None)
+                cancellation.on_request(lambda: None)
     finally:
         if orchestrator is not None:
-            # However it came to an end: nothing is heard, or written down, after this.
+            # After this, no event is handled or recorded.
             orchestrator.finished.cancel()
         if store is not None:
             store.close()
-        for part in ("devices", "shards"):
-            shutil.rmtree(prepared.folder / part, ignore_errors=True)
+        for name in ("devices", "shards"):
+            shutil.rmtree(prepared.folder / name, ignore_errors=True)
         remove_empty(prepared.folder)
     return store.model
-
-
-def remove_empty(folder: Path) -> None:
-    """Learners that said nothing leave no log, and a run that never began no folder."""
-    for log in (folder / "logs").glob("*.log"):
-        if not log.stat().st_size:
-            log.unlink()
-    for place in (folder / "logs", folder):
-        with suppress(OSError):
-            place.rmdir()
 
 
 def _create_store(prepared: PreparedRun) -> RunStore:
@@ -150,47 +147,59 @@ def _create_store(prepared: PreparedRun) -> RunStore:
 
 
 def _write_local_data(prepared: PreparedRun) -> None:
-    """In federated learning the data lies on the devices before anything begins."""
+    """Write each device's shards for federated learning, before the run begins."""
     task, data = prepared.task, prepared.train
     devices = owned(task, data.labels, prepared.fleet.own_shards(task))
     for number, shards in enumerate(devices):
         folder = _local_data_folder(prepared, number)
         folder.mkdir(parents=True, exist_ok=True)
-        for place, part in enumerate(shards):
+        for shard, part in enumerate(shards):
             content = encoded(Split(data.samples[part], data.labels[part]))
-            (folder / f"{place:06}").write_bytes(content)
+            (folder / f"{shard:06}").write_bytes(content)
 
 
 def _local_data_folder(prepared: PreparedRun, number: int) -> Path:
-    return prepared.folder / "devices" / f"{number}-own"
+    return prepared.folder / "devices" / f"{number}-data"
 
 
 def _learner_settings(prepared: PreparedRun, address: str, token: str) -> list[LearnerSettings]:
-    fleet, task = prepared.fleet, prepared.task
-    federated = task.mode == "federated"
-    settings, said_s = [], fleet.said_s(task)
-    for number, name in enumerate(fleet.names):
-        rows = np.column_stack(
-            [fleet.states[number], fleet.compute_left[number], fleet.bandwidth_left[number]]
+    fleet, federated = prepared.fleet, prepared.task.mode == "federated"
+    return [
+        LearnerSettings(
+            name=name,
+            orchestrator=address,
+            token=token,
+            cache=str(prepared.folder / "devices" / f"{number}-cache"),
+            discloses=fleet.discloses[number],
+            device=_emulated_device(prepared, number),
+            module_path=prepared.module_path,
+            local_data=str(_local_data_folder(prepared, number)) if federated else None,
         )
-        emulated = EmulatedDevice(
-            core_share=prepared.core_shares[number],
-            bandwidth_bps=float(fleet.bandwidth_bps[number]),
-            latency_s=float(fleet.latency_s[number]),
-            states=tuple((p, compute, bandwidth) for p, compute, bandwidth in rows.tolist()),
-            seed=fleet.seed,
-            sample_s=None if np.isnan(said_s[number]) else float(said_s[number]),
-        )
-        settings.append(
-            LearnerSettings(
-                name=name,
-                orchestrator=address,
-                token=token,
-                cache=str(prepared.folder / "devices" / f"{number}-cache"),
-                discloses=fleet.discloses[number],
-                device=emulated,
-                module_path=prepared.module_path,
-                local_data=str(_local_data_folder(prepared, number)) if federated else None,
-            )
-        )
-    return settings
+        for number, name in enumerate(fleet.names)
+    ]
+
+
+def _emulated_device(prepared: PreparedRun, number: int) -> EmulatedDevice:
+    fleet = prepared.fleet
+    sample_s = float(fleet.said_s(prepared.task)[number])
+    states = np.column_stack(
+        [fleet.states[number], fleet.compute_left[number], fleet.bandwidth_left[number]]
+    )
+    return EmulatedDevice(
+        core_share=prepared.core_shares[number],
+        bandwidth_bps=float(fleet.bandwidth_bps[number]),
+        latency_s=float(fleet.latency_s[number]),
+        states=tuple((p, compute, bandwidth) for p, compute, bandwidth in states.tolist()),
+        seed=fleet.seed,
+        sample_s=None if isnan(sample_s) else sample_s,
+    )
+
+
+def remove_empty(folder: Path) -> None:
+    """Delete empty logs, and the run folder if nothing is in it."""
+    for log in (folder / "logs").glob("*.log"):
+        if not log.stat().st_size:
+            log.unlink()
+    for path in (folder / "logs", folder):
+        with suppress(OSError):
+            path.rmdir()

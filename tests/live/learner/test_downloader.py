@@ -83,7 +83,9 @@ def test_when_time_is_over_what_came_is_kept_for_another_time(place: Place, tmp_
     (place.folder / parcel.sha256).write_bytes(content)
     cache = ShardCache(tmp_path / "cache", 1 << 30)
     with supply(place, cache) as found:
-        found.fetch_shard(parcel, HERE, over=lambda: cache.begun_bytes(parcel.sha256) > 100_000)
+        found.fetch_shard(
+            parcel, HERE, time_is_up=lambda: cache.begun_bytes(parcel.sha256) > 100_000
+        )
         begun = cache.begun_bytes(parcel.sha256)
         assert 100_000 < begun < len(content)
         assert not found.has(parcel)
@@ -194,8 +196,8 @@ def test_parameters_of_another_model_are_refused(place: Place, tmp_path: Path) -
         assert mine is not None
         assert mine["weight"].tolist() == ARRAYS["weight"].tolist()
         assert found.fetch_model("gone", HERE) is None
-        assert found.fetch_model("mine", HERE, over=lambda: True) is None
+        assert found.fetch_model("mine", HERE, time_is_up=lambda: True) is None
         with pytest.raises(DataError, match="weight"):
             found.fetch_model("other", HERE)
-        with pytest.raises(DataError, match="holds no parameters"):
+        with pytest.raises(DataError, match="not a valid safetensors file"):
             found.fetch_model("none", HERE)

@@ -20,6 +20,9 @@ from melisma.learning.data.datasets import Split
 from melisma.learning.data.shards import ShardFolder
 from melisma.learning.parameters import Layout
 from melisma.live import protocol
+from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
+from melisma.live.orchestrator.learner_service import LearnerService
+from melisma.live.orchestrator.mailbox import Mailbox
 from melisma.live.orchestrator.orchestrator import Orchestrator
 from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.live.orchestrator.run_store import RunStore
@@ -51,10 +54,13 @@ class Run:
         parts = [np.arange(start, start + 50) for start in range(0, 600, 50)]
         shards = ShardFolder(folder / "shards", Split(train, labels), parts)
         store = RunStore(folder, Layout.of(trainer.initial()), shards)
-        goal = RunSpec("r1", task, trainer, Split(test, test_labels))
+        spec = RunSpec("r1", task, trainer, Split(test, test_labels))
+        mailboxes = [Mailbox(name) for name in names]
+        evaluator = FederatedEvaluator(mailboxes)
         self.steps: list[Step] = []
         self.store = store
-        self.orchestrator = Orchestrator(goal, ("a", "b"), store, self.steps.append)
+        self.orchestrator = Orchestrator(spec, mailboxes, store, evaluator, self.steps.append)
+        self.service = LearnerService(spec, mailboxes, store, evaluator, self.orchestrator)
 
     def of(self, kind: type) -> list[Any]:
         received = [each.event for each in self.steps if isinstance(each.event, kind)]
@@ -65,9 +71,9 @@ class Run:
 @pytest.fixture
 async def run(tmp_path: Path) -> AsyncIterator[tuple[Run, axon.Remote]]:
     made = Run(tmp_path)
-    made.orchestrator.begin()
-    async with made.orchestrator.worker().listening() as address:
-        with axon.connect(address, token=made.orchestrator.token) as remote:
+    made.orchestrator.start()
+    async with made.service.worker().listening() as address:
+        with axon.connect(address, token=made.service.token) as remote:
             yield made, remote.aio
     made.store.close()
 
@@ -113,7 +119,7 @@ async def test_shards_and_parameters_are_there_to_fetch_and_nothing_else(run: An
     address = str(remote._connections.caller.http.address)
     with axon.connect(address) as stranger, pytest.raises(UnauthorizedError):
         await asyncio.to_thread(list, axon.fetch(stranger, entry.benchmark_shards[0].sha256))
-    line = axon.connect(address, token=made.orchestrator.token)
+    line = axon.connect(address, token=made.service.token)
     with line:
         found = await asyncio.to_thread(
             lambda: b"".join(axon.fetch(line, entry.benchmark_shards[0].sha256))
@@ -146,17 +152,19 @@ async def test_a_copy_that_comes_while_the_first_is_written_is_not_heard(
     await joined(remote, "a", "b")
     await orders(remote, 0, protocol.Train)
     await remote.upload_update(handed(0), GOOD)
-    keep, both = made.store.keep, threading.Event()
+    keep, both = made.store.spool, threading.Event()
 
     def slowly(*args: Any) -> Any:
         both.wait(10)
         return keep(*args)
 
-    monkeypatch.setattr(made.store, "keep", slowly)
+    monkeypatch.setattr(made.store, "spool", slowly)
     update = {**GOOD, "weight": np.full(4, np.nan, np.float32)} if wild else GOOD
     first = asyncio.ensure_future(remote.upload_update(handed(1), update))
-    await until(lambda: (1, 1, 1) in made.orchestrator._desk._arriving)
-    assert await remote.upload_update(handed(1), update) == "it is arriving already"
+    await until(lambda: (1, 1, 1) in made.service._receiving)
+    assert (
+        await remote.upload_update(handed(1), update) == "the update of b is already being received"
+    )
     both.set()
     assert ("refused" in await first) == wild
     assert made.of(commands.Aggregate)[0].learners.tolist() == ([0] if wild else [0, 1])
@@ -168,16 +176,16 @@ async def test_what_is_written_when_its_cycle_is_closed_does_not_count(
     made, remote = run
     await joined(remote, "a", "b")
     await orders(remote, 0, protocol.Train)
-    keep, closed = made.store.keep, threading.Event()
+    keep, closed = made.store.spool, threading.Event()
 
     def slowly(*args: Any) -> Any:
         closed.wait(10)
         return keep(*args)
 
     await remote.upload_update(handed(0), GOOD)
-    monkeypatch.setattr(made.store, "keep", slowly)
+    monkeypatch.setattr(made.store, "spool", slowly)
     late = asyncio.ensure_future(remote.upload_update(handed(1), GOOD))
-    await until(lambda: (1, 1, 1) in made.orchestrator._desk._arriving)
+    await until(lambda: (1, 1, 1) in made.service._receiving)
     made.orchestrator.handle(events.TimeReached(at_s=1e6))
     second = await orders(remote, 0, protocol.Train)
     closed.set()
@@ -254,8 +262,8 @@ async def test_an_update_that_is_none_is_refused_and_the_others_count(
         lambda remote: remote.upload_update(handed(0) | {"visits": -1}, GOOD),
         lambda remote: remote.upload_update(handed(0) | {"phases": (1.0,)}, GOOD),
         lambda remote: remote.upload_update(handed(9), GOOD),
-        lambda remote: remote.hear({"event": "TaskCancelled"}),
-        lambda remote: remote.gone(0, "no"),
+        lambda remote: remote.handle({"event": "TaskCancelled"}),
+        lambda remote: remote.remove_learner(0, "no"),
     ],
 )
 async def test_what_makes_no_sense_is_refused_and_changes_nothing(run: Any, call: Any) -> None:
@@ -270,11 +278,11 @@ async def test_what_makes_no_sense_is_refused_and_changes_nothing(run: Any, call
 async def test_nobody_joins_twice(run: Any) -> None:
     made, remote = run
     await joined(remote, "a")
-    with pytest.raises(AxonError, match="a has joined before"):
+    with pytest.raises(AxonError, match="a has already joined"):
         await joined(remote, "a")
     assert len(made.of(events.LearnersJoined)) == 1
     await remote.report_failure(0, "no power")
-    with pytest.raises(AxonError, match="a has joined before"):
+    with pytest.raises(AxonError, match="a has already joined"):
         await joined(remote, "a")
 
 
@@ -292,7 +300,7 @@ async def test_who_fails_is_gone_and_said_so_once(run: Any) -> None:
     made, remote = run
     await joined(remote, "a", "b")
     await remote.report_failure(0, "a: out of memory")
-    made.orchestrator.gone(0, "its process ended")
+    made.service.remove_learner(0, "its process ended")
     assert [each.reason for each in made.of(events.LearnersLeft)] == ["a: out of memory"]
 
 

@@ -1,4 +1,4 @@
-"""An assignment at a learner: fetch, train until time is up, and what each phase took."""
+"""An assignment that a learner works on: its deadline and the seconds of each phase."""
 
 import threading
 import time
@@ -14,17 +14,17 @@ from melisma.live.protocol import Train
 
 
 def seconds_per(seconds: float, count: float) -> float:
-    """Seconds for one, NaN where there was none."""
+    """Return the seconds of one item; NaN if there is no item."""
     return seconds / count if count else nan
 
 
 class WithdrawnError(MelismaError):
-    """The orchestrator does not wait for this work any more."""
+    """The orchestrator has withdrawn the assignment."""
 
 
 @dataclass
 class ActiveAssignment:
-    """One order to train: until when, how far, and whether it still counts."""
+    """An instruction to train with its progress, and whether it has been withdrawn."""
 
     train: Train
     received_at: float
@@ -40,45 +40,45 @@ class ActiveAssignment:
 
     @property
     def key(self) -> tuple[int, int]:
-        """What names it."""
+        """Cycle and attempt: they identify the assignment at this learner."""
         return self.train.cycle, self.train.attempt
 
     def withdraw(self) -> None:
-        """It no longer counts; from any thread."""
+        """Withdraw the assignment, from any thread."""
         self._withdrawn.set()
 
     def lap(self, phase: str) -> float:
-        """What came since the last lap was this phase; its seconds."""
+        """Charge the time since the previous lap to `phase` and return it."""
         now = time.monotonic()
-        took_s, self._lap_at = now - self._lap_at, now
-        self.seconds[phase] += took_s
-        return took_s
+        seconds, self._lap_at = now - self._lap_at, now
+        self.seconds[phase] += seconds
+        return seconds
 
     def time_is_up(self, reserve_s: float, now: float | None = None) -> bool:
-        """Whether it is time to hand in, with so long for what is left; raises if withdrawn."""
+        """Return whether no more than `reserve_s` are left; raise `WithdrawnError` if withdrawn."""
         if self._withdrawn.is_set():
-            raise WithdrawnError("the orchestrator does not wait for this work any more")
+            raise WithdrawnError("the orchestrator has withdrawn this assignment")
         left_s = self.received_at + self.train.seconds_left - (now or time.monotonic())
         return bool(time_is_up(left_s, reserve_s))
 
     def stop_signal(self, device: Device, batch: int, upload_s: float) -> Callable[[], bool]:
-        """Asked before every batch: keeps the pace of the device, and says when to stop.
+        """Return the function that a trainer calls before every batch: it paces and stops it.
 
-        A batch that would end too late by as long as the last one took is not begun.
+        A batch that would end too late, if it takes as long as the previous one, is not started.
         """
         device.start_compute()
-        began = asked_at = device.now()
+        began = previous_at = device.now()
 
-        def asked() -> bool:
-            nonlocal asked_at
+        def stop() -> bool:
+            nonlocal previous_at
             device.throttle()
             now = device.now()
-            if asked_at == began:
+            if previous_at == began:
                 self.setup_s = now - began
-            if self.time_is_up(upload_s + now - asked_at, now):
+            if self.time_is_up(upload_s + now - previous_at, now):
                 return True
-            asked_at = now
+            previous_at = now
             self.visits += batch
             return False
 
-        return asked
+        return stop

@@ -1,15 +1,12 @@
-"""A learner: asks the orchestrator for orders and follows them.
+"""The agent of a learner: polls the orchestrator and carries out its instructions.
 
-One thread asks for orders, so that a learner at work can still be told to stop; the other follows
-them, one at a time. The framework is loaded when the task is known. A learner stops training so
-early that its update is in by the deadline, and hands in what it has.
+One thread polls, so that work can be withdrawn while it runs; the other carries out instructions
+one at a time. A learner stops training early enough to upload its update by the deadline.
 """
 
-import os
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +20,13 @@ from melisma import axon
 from melisma.allocation import get_scheme
 from melisma.cycle.events import PHASES
 from melisma.cycle.learner import MIN_SHARD_FRACTION, CostHistory, reserve_s, shard_bound
-from melisma.errors import AxonError, MelismaError, SettingError
+from melisma.errors import AxonError, SettingError
 from melisma.fleet.fleet_file import DISCLOSURE, Disclosure
 from melisma.fleet.rng import generator
 from melisma.learning.data.shards import ShardCache, together
-from melisma.learning.imports import is_own, told
+from melisma.learning.imports import is_own
 from melisma.learning.parameters import Layout
-from melisma.learning.trainer import Trained
+from melisma.learning.trainer import Score, Trained
 from melisma.live import protocol
 from melisma.live.learner.active_assignment import ActiveAssignment, WithdrawnError, seconds_per
 from melisma.live.learner.device import Device, EmulatedDevice
@@ -37,16 +34,15 @@ from melisma.live.learner.downloader import Downloader
 from melisma.live.learner.local_data import read_local_data
 from melisma.live.learner.paced_trainer import PacedTrainer
 from melisma.live.learner.subset_benchmark import run_subset_benchmark
-from melisma.live.orchestrator.federated_evaluator import EMPTY_SCORE
 
 DEFAULT_CACHE_BYTES = 4 << 30
 
 
 class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a learner is told by whoever starts it.
+    """The settings of one learner.
 
-    `discloses` is the most that it lets out before its update. `path` are folders to find models of
-    one's own in; without them none is imported. `own` is a folder of shards that lie on the device.
+    `discloses` is the most that it reports before its update. User modules are imported from
+    `module_path` only. `local_data` is a folder of shards on the device.
     """
 
     name: str
@@ -61,256 +57,229 @@ class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Agent:
-    """One learner of one run, with its task known."""
+    """One learner of one run, after it has registered."""
 
     def __init__(
-        self, setting: LearnerSettings, orchestrator: axon.Remote, entry: protocol.RegisterResponse
+        self,
+        settings: LearnerSettings,
+        orchestrator: axon.Remote,
+        registered: protocol.RegisterResponse,
     ) -> None:
+        # Imported here: the framework is loaded only when the task is known.
         from melisma.learning.trainers import trainer_for
 
-        self._task, self._entry, self._orchestrator = entry.task, entry, orchestrator
-        if is_own(self._task.model) and not setting.module_path:
-            raise SettingError(f"model {self._task.model} is none that this device may import")
+        self._settings, self._orchestrator, self._registered = settings, orchestrator, registered
+        self._learner, self._task = registered.learner, registered.task
+        if is_own(self._task.model) and not settings.module_path:
+            raise SettingError(
+                f"model {self._task.model} is a user module, and this learner has no module_path"
+            )
         self._scheme = get_scheme(self._task.scheme)
-        self._device = Device(setting.device, entry.learner)
+        self._device = Device(settings.device, self._learner)
         self._trainer = PacedTrainer(trainer_for(self._task), self._device, self._task.batch)
         layout = Layout.of(self._trainer.initial())
-        cache = ShardCache(Path(setting.cache), setting.cache_bytes)
-        self._supply = Downloader(orchestrator, cache, layout)
-        self._own, self._held_back = read_local_data(setting.local_data, hold_back=entry.hold_back)
-        self._discloses = setting.discloses
-        self._orders: SimpleQueue[tuple[float, protocol.AnyInstruction]] = SimpleQueue()
-        self._jobs: dict[tuple[int, int], ActiveAssignment] = {}
-        self._experience: CostHistory | None = None
+        cache = ShardCache(Path(settings.cache), settings.cache_bytes)
+        self._downloader = Downloader(orchestrator, cache, layout)
+        self._local_shards, self._held_back = read_local_data(
+            settings.local_data, hold_back=registered.hold_back
+        )
+        self._instructions: SimpleQueue[tuple[float, protocol.AnyInstruction]] = SimpleQueue()
+        self._assignments: dict[tuple[int, int], ActiveAssignment] = {}
+        self._costs: CostHistory | None = None
 
     def run(self) -> None:
-        """Take part until the orchestrator says that it is over."""
-        sizes = tuple(len(split) for split in self._own)
-        joining = protocol.JoinRequest(self._entry.learner, self._discloses, sizes)
-        self._orchestrator.join(protocol.to_builtins(joining))
-        threading.Thread(target=self._ask, name="orders", daemon=True).start()
+        """Join the run and carry out instructions until the orchestrator ends it."""
+        samples = tuple(len(shard) for shard in self._local_shards)
+        request = protocol.JoinRequest(self._learner, self._settings.discloses, samples)
+        self._orchestrator.join(protocol.to_builtins(request))
+        threading.Thread(target=self._poll, name="poll", daemon=True).start()
         while True:
-            received_at, order = self._orders.get()
-            match order:
+            received_at, instruction = self._instructions.get()
+            match instruction:
                 case protocol.RunBenchmark():
-                    self._may_disclose("costs")
-                    self._measure(received_at + order.seconds)
-                    self._orchestrator.report_costs(self._entry.learner, self._costs())
+                    self._run_benchmark(received_at + instruction.seconds)
                 case protocol.ComputeBound():
-                    self._may_disclose("bounds")
-                    self._bound(received_at, order)
+                    self._compute_bound(instruction, received_at)
                 case protocol.Train():
-                    self._work(self._jobs[order.cycle, order.attempt])
+                    self._carry_out(self._assignments[instruction.cycle, instruction.attempt])
                 case protocol.EvaluateModel():
-                    self._judge(order)
+                    self._evaluate_model(instruction)
                 case protocol.Leave():
                     return
 
-    def _may_disclose(self, what: Disclosure) -> None:
-        levels = list(DISCLOSURE)
-        if levels.index(self._discloses) < levels.index(what):
-            raise SettingError(
-                f"asked for {what}; this learner discloses no more than {self._discloses}"
-            )
-
-    def _ask(self) -> None:
-        """Ask for orders until there are no more; what is taken back is taken back at once."""
+    def _poll(self) -> None:
+        """Poll until the run ends; withdraw assignments at once and queue everything else."""
         while True:
             try:
-                came = protocol.parse_instructions(
-                    self._orchestrator.poll(self._entry.learner, self._progress())
-                )
+                reply = self._orchestrator.poll(self._learner, self._progress())
+                instructions = protocol.parse_instructions(reply)
             except AxonError:
-                came = [protocol.Leave()]
+                instructions = [protocol.Leave()]
             received_at = time.monotonic()
-            for order in came:
-                if isinstance(order, protocol.StopTraining):
-                    if job := self._jobs.get((order.cycle, order.attempt)):
-                        job.withdraw()
+            for instruction in instructions:
+                if isinstance(instruction, protocol.StopTraining):
+                    self._withdraw(instruction)
                     continue
-                if isinstance(order, protocol.Train):
-                    job = ActiveAssignment(order, received_at)
-                    self._jobs[job.key] = job
-                self._orders.put((received_at, order))
-                if isinstance(order, protocol.Leave):
+                if isinstance(instruction, protocol.Train):
+                    assignment = ActiveAssignment(instruction, received_at)
+                    self._assignments[assignment.key] = assignment
+                self._instructions.put((received_at, instruction))
+                if isinstance(instruction, protocol.Leave):
                     return
 
     def _progress(self) -> tuple[int, int] | None:
-        """How far it is, where the scheme lets that out."""
-        jobs = list(self._jobs.values())
-        if not jobs or self._scheme.during != "progress":
+        """Return cycle and visits of the latest assignment, if the scheme discloses progress."""
+        assignments = list(self._assignments.values())
+        if not assignments or self._scheme.during != "progress":
             return None
-        return jobs[-1].train.cycle, jobs[-1].visits
+        return assignments[-1].train.cycle, assignments[-1].visits
 
-    def _bound(self, received_at: float, order: protocol.ComputeBound) -> None:
-        if self._experience is None:
+    def _withdraw(self, instruction: protocol.StopTraining) -> None:
+        if assignment := self._assignments.get((instruction.cycle, instruction.attempt)):
+            assignment.withdraw()
+
+    def _run_benchmark(self, until_at: float) -> None:
+        """Measure this device and report its costs."""
+        self._require_disclosure("costs")
+        self._measure(until_at)
+        self._orchestrator.report_costs(self._learner, self._cost_table())
+
+    def _compute_bound(self, instruction: protocol.ComputeBound, received_at: float) -> None:
+        """Report how many shards this device can train by the deadline."""
+        self._require_disclosure("bounds")
+        if self._costs is None:
             self._measure(received_at + self._task.deadline_s)
-        assert self._experience is not None
-        held = min(order.held, self._supply.held_shards())
-        shards = int(shard_bound(self._experience, self._task, order.deadline_s, held))
-        self._orchestrator.report_bound(self._entry.learner, order.cycle, order.deadline_s, shards)
-        if not shards and order.deadline_s == self._task.deadline_s:
-            # Nothing to do, and no cycle that would tell: maybe it can do more by now.
+        assert self._costs is not None
+        cycle, deadline_s = instruction.cycle, instruction.deadline_s
+        held = min(instruction.held, self._downloader.held_shards())
+        shards = int(shard_bound(self._costs, self._task, deadline_s, held))
+        self._orchestrator.report_bound(self._learner, cycle, deadline_s, shards)
+        if not shards and deadline_s == self._task.deadline_s:
+            # Without an assignment no cycle corrects the costs: the device may be faster by now.
             self._measure(time.monotonic() + self._task.deadline_s)
 
-    def _work(self, job: ActiveAssignment) -> None:
-        self._device.start_cycle(job.train.cycle)
-        job.lap("wait")
+    def _require_disclosure(self, needed: Disclosure) -> None:
+        levels = list(DISCLOSURE)
+        if levels.index(self._settings.discloses) < levels.index(needed):
+            raise SettingError(
+                f"the orchestrator asked for {needed}; this learner discloses only "
+                f"{self._settings.discloses}"
+            )
+
+    def _measure(self, until_at: float) -> None:
+        """Run the benchmark; keep the known `ship_s` if every shard was already in the cache."""
+        known = self._costs
+        self._costs = run_subset_benchmark(
+            self._registered, self._downloader, self._local_shards, self._device, until_at
+        )
+        if known is not None and not self._costs.ship_s.mean:
+            self._costs = replace(self._costs, ship_s=known.ship_s)
+
+    def _carry_out(self, assignment: ActiveAssignment) -> None:
+        """Train an assignment and upload its update, unless it is withdrawn."""
+        self._device.start_cycle(assignment.train.cycle)
+        assignment.lap("wait")
         try:
-            self._hand_in(job, self._trained(job))
+            self._upload(assignment, self._train(assignment))
         except WithdrawnError:
             return
         finally:
-            del self._jobs[job.key]
+            del self._assignments[assignment.key]
 
-    def _trained(self, job: ActiveAssignment) -> Trained | None:
-        """What training came to by the deadline; nothing if it did not come to that."""
-        order = job.train
+    def _train(self, assignment: ActiveAssignment) -> Trained | None:
+        """Fetch model and shards and train until the deadline; None if no time is left to train."""
+        train = assignment.train
         try:
-            model = self._supply.fetch_model(order.model, self._device, lambda: job.time_is_up(0.0))
+            model = self._downloader.fetch_model(
+                train.model, self._device, lambda: assignment.time_is_up(0.0)
+            )
         finally:
-            down_s = job.lap("fetch model")
-            self._learn(down_s=down_s)
+            down_s = assignment.lap("fetch model")
+            self._update_costs(down_s=down_s)
         if model is None:
             return None
-        upload_s = float(reserve_s(self._experience, self._task, down_s))
-        if not self._fetch(job, lambda: job.time_is_up(upload_s)):
+        upload_s = float(reserve_s(self._costs, self._task, down_s))
+        if not self._fetch_shards(assignment, lambda: assignment.time_is_up(upload_s)):
             return None
-        own = [self._own[number] for number in order.local_shards]
-        samples = together(own or self._supply.read_shards(order.shards))
-        load_s = job.lap("load")
+        local = [self._local_shards[number] for number in train.local_shards]
+        samples = together(local or self._downloader.read_shards(train.shards))
+        load_s = assignment.lap("load")
         trained = self._trainer.train(
             model,
             samples,
-            order.passes,
-            generator(self._task.seed, "train", order.cycle, self._entry.learner),
-            job.stop_signal(self._device, self._task.batch, upload_s),
+            train.passes,
+            generator(self._task.seed, "train", train.cycle, self._learner),
+            assignment.stop_signal(self._device, self._task.batch, upload_s),
         )
         self._device.finish_compute()
-        train_s = job.lap("train") - job.setup_s
-        self._learn(
+        train_s = assignment.lap("train") - assignment.setup_s
+        self._update_costs(
             train_s=seconds_per(train_s, trained.visits / self._task.shard_samples),
-            rest_s=job.seconds["wait"] + load_s + job.setup_s,
+            rest_s=assignment.seconds["wait"] + load_s + assignment.setup_s,
         )
         return trained
 
-    def _fetch(self, job: ActiveAssignment, over: Callable[[], bool]) -> bool:
-        """Bring the shards that are missing; whether there was time for all of them.
+    def _fetch_shards(self, assignment: ActiveAssignment, time_is_up: Callable[[], bool]) -> bool:
+        """Fetch missing shards; return whether there was time for all of them.
 
-        What a link took is learned in any case: else one that slows down would never be noticed.
+        The cost of fetching is updated in any case, so that a link that slows down is noticed.
         """
-        parcels = job.train.shards
-        missing = [parcel for parcel in parcels if not self._supply.has(parcel)]
-        came = -sum(self._supply.fetched_fraction(parcel) for parcel in missing)
+        downloader, shards = self._downloader, assignment.train.shards
+        missing = [shard for shard in shards if not downloader.has(shard)]
+        fetched = -sum(map(downloader.fetched_fraction, missing))
+        hashes = [shard.sha256 for shard in shards]
         try:
-            for parcel in missing:
-                self._supply.fetch_shard(
-                    parcel, self._device, over, [each.sha256 for each in parcels]
-                )
-                if over():
+            for shard in missing:
+                downloader.fetch_shard(shard, self._device, time_is_up, hashes)
+                if time_is_up():
                     return False
-                job.shipped += 1
+                assignment.shipped += 1
         finally:
-            ship_s = job.lap("fetch shards")
-            came += sum(self._supply.fetched_fraction(parcel) for parcel in missing)
+            ship_s = assignment.lap("fetch shards")
+            fetched += sum(map(downloader.fetched_fraction, missing))
             if missing:
-                self._learn(ship_s=seconds_per(ship_s, max(came, MIN_SHARD_FRACTION)))
+                self._update_costs(ship_s=seconds_per(ship_s, max(fetched, MIN_SHARD_FRACTION)))
         return True
 
-    def _hand_in(self, job: ActiveAssignment, trained: Trained | None) -> None:
-        done = trained if trained is not None and trained.visits else None
-        arrays: dict[str, NDArray[Any]] = done.parameters if done else {}
-        handed = protocol.UpdateHeader(
-            learner=self._entry.learner,
-            cycle=job.train.cycle,
-            attempt=job.train.attempt,
-            visits=done.visits if done else 0,
-            shipped=job.shipped,
-            loss=done.loss if done else 0.0,
-            phases=tuple(job.seconds[phase] for phase in PHASES),
-            costs=self._costs() if self._scheme.needs == "costs" and self._experience else None,
+    def _upload(self, assignment: ActiveAssignment, trained: Trained | None) -> None:
+        """Upload the update; without parameters if no sample was trained."""
+        trained = trained if trained is not None and trained.visits else None
+        arrays: dict[str, NDArray[Any]] = trained.parameters if trained else {}
+        reports_costs = self._scheme.needs == "costs" and self._costs is not None
+        header = protocol.UpdateHeader(
+            learner=self._learner,
+            cycle=assignment.train.cycle,
+            attempt=assignment.train.attempt,
+            visits=trained.visits if trained else 0,
+            shipped=assignment.shipped,
+            loss=trained.loss if trained else 0.0,
+            phases=tuple(assignment.seconds[phase] for phase in PHASES),
+            costs=self._cost_table() if reports_costs else None,
         )
         self._device.start_transfer()
         self._device.add_bytes(sum(array.nbytes for array in arrays.values()))
-        if refused := self._orchestrator.upload_update(protocol.to_builtins(handed), arrays):
+        if refused := self._orchestrator.upload_update(protocol.to_builtins(header), arrays):
             sys.stderr.write(f"{refused}\n")
-        up_s = job.lap("upload")
-        if done:
-            self._learn(up_s=up_s)
+        up_s = assignment.lap("upload")
+        if trained:
+            self._update_costs(up_s=up_s)
 
-    def _judge(self, order: protocol.EvaluateModel) -> None:
-        model = self._supply.fetch_model(order.model, self._device)
+    def _evaluate_model(self, instruction: protocol.EvaluateModel) -> None:
+        """Evaluate a model on the samples held back and report the sums."""
+        model = self._downloader.fetch_model(instruction.model, self._device)
         assert model is not None
-        score = EMPTY_SCORE
-        for samples in self._held_back:
-            score += self._trainer.score(model, samples)
+        scores = (self._trainer.score(model, samples) for samples in self._held_back)
+        total = sum(scores, Score(0, 0.0, 0, 0))
         sums = protocol.EvaluationSums(
-            self._entry.learner,
-            order.cycle,
-            score.samples,
-            score.loss_sum,
-            score.right,
-            score.of,
+            self._learner, instruction.cycle, total.samples, total.loss_sum, total.right, total.of
         )
         self._orchestrator.report_evaluation(protocol.to_builtins(sums))
 
-    def _costs(self) -> tuple[tuple[float, ...], ...]:
-        assert self._experience is not None
-        return tuple(tuple(row) for row in self._experience.costs().tolist())
+    def _update_costs(self, **seconds: float) -> None:
+        """Correct the estimates by measured seconds, if a benchmark has made any."""
+        if self._costs is not None:
+            self._costs = self._costs.after(**seconds)
 
-    def _learn(self, **took_s: float) -> None:
-        """What a cycle took; without a benchmark there is nothing to add it to."""
-        if self._experience is not None:
-            self._experience = self._experience.after(**took_s)
-
-    def _measure(self, until_at: float) -> None:
-        """Anew; what shards take to fetch is not forgotten where all of them are here."""
-        known = self._experience
-        self._experience = run_subset_benchmark(
-            self._entry, self._supply, self._own, self._device, until_at
-        )
-        if known is not None and not self._experience.ship_s.mean:
-            self._experience = replace(self._experience, ship_s=known.ship_s)
-
-
-def take_part(setting: LearnerSettings) -> None:
-    """Enter a run, and take part in it to its end."""
-    sys.path += setting.module_path
-    orchestrator = axon.connect(setting.orchestrator, token=setting.token)
-    entry = protocol.parse(orchestrator.register(setting.name), protocol.RegisterResponse)
-    try:
-        Agent(setting, orchestrator, entry).run()
-    except AxonError:
-        raise
-    except Exception as error:
-        own = not isinstance(error, MelismaError)
-        if own:
-            # Before it is told: the run may end with it, and this process then at once.
-            traceback.print_exc()
-        said = f"{setting.name}: {told(error) if own else error}"[:1000]
-        orchestrator.report_failure(entry.learner, said)
-        raise MelismaError(said) from error
-
-
-def _end_with_parent() -> None:
-    """Whoever started this process holds its standard input open; when it goes, so does this."""
-    # Not through `sys.stdin`, whose lock a thread must not hold when the interpreter ends.
-    while os.read(0, 1024):
-        pass
-    os._exit(1)
-
-
-def main() -> int:
-    """Take part as the first line of standard input says."""
-    setting = msgspec.json.decode(sys.stdin.buffer.readline(), type=LearnerSettings)
-    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
-    try:
-        take_part(setting)
-    except MelismaError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    def _cost_table(self) -> tuple[tuple[float, ...], ...]:
+        assert self._costs is not None
+        return tuple(tuple(row) for row in self._costs.costs().tolist())

@@ -1,7 +1,7 @@
-"""The device that a learner stands for: this one as it is, or another, by pacing and shaping.
+"""The device that a learner runs on: this machine, or an emulated device by pacing and shaping.
 
-An emulated device is drawn into one of its states for each cycle, by the fleet's seed and its own
-number: the state that `Fleet.states_in` says. It leaves a part of its compute and of its bandwidth.
+An emulated device with several states is in the one that `Fleet.states_in` draws for each cycle
+from the fleet's seed; a state scales its compute and its bandwidth.
 """
 
 import time
@@ -14,9 +14,9 @@ from melisma.fleet.states import states_in
 
 
 class EmulatedDevice(msgspec.Struct, frozen=True):
-    """A device to stand for: share of a core, link, and (probability, compute, bandwidth) rows.
+    """An emulated device: share of a core, link, and states (probability, compute, bandwidth).
 
-    One whose speed is said in time takes `sample_s` for a sample, whatever that is of a core.
+    With `sample_s` it trains a sample in that time, whatever its share of a core.
     """
 
     core_share: float
@@ -28,63 +28,65 @@ class EmulatedDevice(msgspec.Struct, frozen=True):
 
 
 class Device:
-    """Makes compute and transfers take as long as they would there; a real one just passes."""
+    """Delays compute and transfers to the speed of the emulated device; without one, does nothing.
+
+    `number` is the learner's number, which its states are drawn for.
+    """
 
     def __init__(self, emulated: EmulatedDevice | None, number: int = 0) -> None:
         self._emulated, self._number = emulated, number
         self.start_cycle(0)
 
     def start_cycle(self, cycle: int) -> None:
-        """A cycle begins, in a state of its own."""
+        """Enter the state of a cycle."""
         self._pace: Pace | Tempo | None = None
         self._link: Link | None = None
-        if (what := self._emulated) is None:
+        if (emulated := self._emulated) is None:
             return
-        _, compute, bandwidth = what.states[self._state(what, cycle)]
-        self._sample_s = (what.sample_s or 0.0) / compute
-        if what.sample_s is None:
-            share = what.core_share * compute
+        _, compute, bandwidth = emulated.states[self._state(emulated, cycle)]
+        self._sample_s = (emulated.sample_s or 0.0) / compute
+        if emulated.sample_s is None:
+            share = emulated.core_share * compute
             self._pace = Pace(share, time.process_time, time.monotonic, time.sleep)
         else:
             self._pace = Tempo(time.monotonic, time.sleep)
-        self._link = Link(
-            what.bandwidth_bps * bandwidth, what.latency_s, time.monotonic, time.sleep
-        )
+        bandwidth_bps = emulated.bandwidth_bps * bandwidth
+        self._link = Link(bandwidth_bps, emulated.latency_s, time.monotonic, time.sleep)
 
-    def _state(self, what: EmulatedDevice, cycle: int) -> int:
-        chances = np.array([[state[0] for state in what.states]])
-        return int(states_in(cycle, chances, what.seed, np.array([self._number]))[0])
+    def _state(self, emulated: EmulatedDevice, cycle: int) -> int:
+        probabilities = np.array([[state[0] for state in emulated.states]])
+        return int(states_in(cycle, probabilities, emulated.seed, np.array([self._number]))[0])
 
     def now(self) -> float:
-        """The time on the device: it is still at what this machine did sooner."""
+        """Return the device's time: ahead of the wall clock while the device lags behind."""
         return time.monotonic() if self._pace is None else self._pace.now()
 
     def start_compute(self) -> None:
-        """Compute begins here."""
+        """Start pacing."""
         if self._pace is not None:
             self._pace.begin()
 
     def add_samples(self, samples: int) -> None:
-        """So many samples are trained since the last call, or since work began."""
+        """Count samples trained since the previous call."""
         if isinstance(self._pace, Tempo):
             self._pace.worked(samples * self._sample_s)
 
     def throttle(self) -> None:
-        """Wait for the device now and then; called after every small piece of work."""
+        """Sleep if the device lags behind far enough; call after every small piece of work."""
         if self._pace is not None:
             self._pace.rest()
 
     def finish_compute(self) -> None:
-        """Wait until the device would be done, too."""
+        """Sleep until the device would have finished."""
         if self._pace is not None:
             self._pace.settle()
 
     def start_transfer(self) -> None:
-        """A transfer begins here."""
+        """Start a transfer, which pays the latency."""
         if self._link is not None:
             self._link.begin()
 
     def add_bytes(self, size_bytes: int) -> None:
-        """So many bytes have gone over the link."""
+        """Sleep until the link would have carried these bytes."""
         if self._link is not None:
             self._link.passed(size_bytes)

@@ -1,4 +1,4 @@
-"""What a learner fetches: parameters and shards, by plain GET, taken up where a line broke."""
+"""Downloads of parameters and shards by GET; a broken transfer is resumed."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -16,95 +16,98 @@ from melisma.learning.parameters import Layout
 from melisma.live.learner.device import Device
 from melisma.live.protocol import ShardRef
 
-# So often a line may break while one thing is fetched.
 MAX_ATTEMPTS = 5
+"""The number of connections that one download may use."""
 
 
 class TimeUpError(MelismaError):
-    """There is no time for more."""
+    """The time for a download is up."""
 
 
 class Downloader:
-    """Parameters and shards of one run, over the link of the device, into its cache."""
+    """Fetches parameters and shards of one run over the device's link; caches shards."""
 
     def __init__(self, orchestrator: axon.Remote, cache: ShardCache, layout: Layout) -> None:
         self._orchestrator, self._cache, self._layout = orchestrator, cache, layout
 
     def fetch_model(
-        self, name: str, device: Device, over: Callable[[], bool] = lambda: False
+        self, name: str, device: Device, time_is_up: Callable[[], bool] = lambda: False
     ) -> dict[str, NDArray[Any]] | None:
-        """Parameters by name, or nothing when time is over; `DataError` if of another model."""
+        """Fetch parameters; None if time is up, `DataError` if they are of another model."""
         content = bytearray()
 
-        def take(piece: bytearray) -> None:
+        def append(piece: bytearray) -> None:
             content.extend(piece)
-            if over():
+            if time_is_up():
                 raise TimeUpError
 
         try:
-            self._fetch(name, device, lambda: len(content), take)
+            self._fetch(name, device, lambda: len(content), append)
         except (TimeUpError, RefusedError):
-            # Who is so late that they are gone already has no use for them.
+            # Parameters that are already deleted belong to an assignment that is too late.
             return None
         try:
             arrays: dict[str, NDArray[Any]] = load(bytes(content))
         except SafetensorError as error:
-            raise DataError(f"{name} holds no parameters: {error}") from error
+            raise DataError(f"{name} is not a valid safetensors file: {error}") from error
         self._layout.check(arrays)
         return {field.name: arrays[field.name] for field in self._layout.fields}
 
     def fetch_shard(
         self,
-        parcel: ShardRef,
+        shard: ShardRef,
         device: Device,
-        over: Callable[[], bool] = lambda: False,
+        time_is_up: Callable[[], bool] = lambda: False,
         needed: Sequence[str] = (),
     ) -> None:
-        """Bring a shard here; when time is over what came is left for another time."""
-        sha256, cache = parcel.sha256, self._cache
+        """Fetch a shard into the cache; if time is up, keep the part that has arrived.
 
-        def take(piece: bytearray) -> None:
+        Shards whose hashes are `needed` are not evicted.
+        """
+        sha256, cache = shard.sha256, self._cache
+
+        def append(piece: bytearray) -> None:
             cache.append(sha256, piece)
-            if over():
+            if time_is_up():
                 raise TimeUpError
 
         with suppress(TimeUpError):
-            self._fetch(sha256, device, lambda: cache.begun_bytes(sha256), take)
+            self._fetch(sha256, device, lambda: cache.begun_bytes(sha256), append)
             cache.finish(sha256, needed)
 
     def held_shards(self) -> int:
-        """How many shards are here."""
+        """Return the number of shards in the cache."""
         return len(self._cache.held())
 
-    def fetched_fraction(self, parcel: ShardRef) -> float:
-        """How much of a shard is here."""
-        if self.has(parcel):
+    def fetched_fraction(self, shard: ShardRef) -> float:
+        """Return the fraction of a shard that is in the cache."""
+        if self.has(shard):
             return 1.0
-        return self._cache.begun_bytes(parcel.sha256) / max(parcel.size_bytes, 1)
+        return self._cache.begun_bytes(shard.sha256) / max(shard.size_bytes, 1)
 
-    def has(self, parcel: ShardRef) -> bool:
-        """Whether a shard is here."""
-        return parcel.sha256 in self._cache
+    def has(self, shard: ShardRef) -> bool:
+        """Return whether a whole shard is in the cache."""
+        return shard.sha256 in self._cache
 
-    def read_shards(self, parcels: Iterable[ShardRef]) -> list[Split]:
-        """Those of these shards that are here."""
-        return [self._cache.read(each.sha256) for each in parcels if each.sha256 in self._cache]
+    def read_shards(self, shards: Iterable[ShardRef]) -> list[Split]:
+        """Read those of the shards that are in the cache."""
+        return [self._cache.read(shard.sha256) for shard in shards if self.has(shard)]
 
     def _fetch(
         self,
         name: str,
         device: Device,
-        begun_bytes: Callable[[], int],
-        take: Callable[[bytearray], object],
+        received_bytes: Callable[[], int],
+        append: Callable[[bytearray], object],
     ) -> None:
         device.start_transfer()
-        for left in reversed(range(MAX_ATTEMPTS)):
+        for attempts_left in reversed(range(MAX_ATTEMPTS)):
             try:
-                for piece in axon.fetch(self._orchestrator, name, begun_bytes()):
+                for piece in axon.fetch(self._orchestrator, name, received_bytes()):
                     device.add_bytes(len(piece))
-                    take(piece)
+                    append(piece)
             except OSError as error:
-                if not left:
-                    raise DataError(f"{name} cannot be fetched: {error}") from error
+                if not attempts_left:
+                    raise DataError(f"cannot fetch {name}: {error}") from error
             else:
                 return

@@ -1,4 +1,4 @@
-"""Data that lies on a device in federated learning: whole shards, or some samples held back."""
+"""The data on a device in federated learning: shards to train, and samples held back."""
 
 from pathlib import Path
 
@@ -8,14 +8,18 @@ from melisma.learning.data.shards import decoded
 
 
 def read_local_data(folder: str | None, *, hold_back: bool) -> tuple[list[Split], list[Split]]:
-    """The shards of a folder in the order of their names, and what is held back of them."""
+    """Read the shards of a folder in the order of their names; return them and samples held back.
+
+    Without `hold_back` all samples are trained on.
+    """
     paths = sorted(Path(folder).iterdir()) if folder is not None else []
     shards = [decoded(path.read_bytes()) for path in paths]
     if not hold_back:
         return shards, []
-    return [_select(shard, back=False) for shard in shards], [_select(s, back=True) for s in shards]
+    trained = [_select(shard, held=False) for shard in shards]
+    return trained, [_select(shard, held=True) for shard in shards]
 
 
-def _select(shard: Split, *, back: bool) -> Split:
-    chosen = held_back(len(shard)) == back
-    return Split(shard.samples[chosen], shard.labels[chosen])
+def _select(shard: Split, *, held: bool) -> Split:
+    mask = held_back(len(shard)) == held
+    return Split(shard.samples[mask], shard.labels[mask])

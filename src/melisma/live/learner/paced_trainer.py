@@ -1,4 +1,4 @@
-"""A trainer that tells the device how far it is, batch by batch."""
+"""A trainer slowed to the speed of the emulated device, batch by batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,13 +13,13 @@ from melisma.live.learner.device import Device
 
 
 class PacedTrainer:
-    """Trains as another does; before each batch, and at the end, the device knows what was done."""
+    """Wraps a trainer; counts the samples of each batch at the device."""
 
     def __init__(self, trainer: Trainer, device: Device, batch: int) -> None:
         self._trainer, self._device, self._batch = trainer, device, batch
 
     def initial(self) -> dict[str, NDArray[Any]]:
-        """As the trainer says."""
+        """Return the initial parameters."""
         return self._trainer.initial()
 
     def train(
@@ -30,20 +30,20 @@ class PacedTrainer:
         rng: np.random.Generator,
         stop: Callable[[], bool],
     ) -> Trained:
-        """As the trainer does."""
-        told = -self._batch
+        """Train, and count samples at the device before each batch and at the end."""
+        counted = -self._batch
 
-        def asked() -> bool:
-            nonlocal told
-            told += self._batch
-            self._device.add_samples(self._batch if told else 0)
+        def count_and_stop() -> bool:
+            nonlocal counted
+            counted += self._batch
+            self._device.add_samples(self._batch if counted else 0)
             return stop()
 
-        done = self._trainer.train(parameters, samples, passes, rng, asked)
-        # Batches may be short, and the last one was not asked after.
-        self._device.add_samples(done.visits - max(told, 0))
-        return done
+        trained = self._trainer.train(parameters, samples, passes, rng, count_and_stop)
+        # Batches may be short, and `stop` is not called after the last one.
+        self._device.add_samples(trained.visits - max(counted, 0))
+        return trained
 
     def score(self, parameters: Arrays, samples: Split) -> Score:
-        """As the trainer does."""
+        """Evaluate parameters on samples."""
         return self._trainer.score(parameters, samples)

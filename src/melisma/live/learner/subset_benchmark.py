@@ -1,4 +1,4 @@
-"""The subset benchmark of a learner: fetch a few shards, train on them, and time it."""
+"""The subset benchmark (SB) of a learner: fetch a few shards, train on them, and time both."""
 
 import time
 from collections.abc import Sequence
@@ -14,54 +14,55 @@ from melisma.live.protocol import INITIAL_MODEL, RegisterResponse, ShardRef
 
 
 def run_subset_benchmark(
-    entry: RegisterResponse,
-    supply: Downloader,
-    local_data: Sequence[Split],
+    registered: RegisterResponse,
+    downloader: Downloader,
+    local_shards: Sequence[Split],
     device: Device,
     until_at: float,
 ) -> CostHistory:
-    """What a cycle costs, from what can be measured until then; at least of one shard."""
-    # Loaded here: a learner that is never asked what it can do needs no benchmark.
+    """Measure the costs of a cycle until `until_at`, on at least one shard."""
+    # Imported here: not every scheme needs a benchmark.
     from melisma.learning.benchmark import subset
     from melisma.learning.trainers import trainer_for
 
+    task, shards = registered.task, registered.benchmark_shards
     began = time.monotonic()
-    supply.fetch_model(INITIAL_MODEL, device)
+    downloader.fetch_model(INITIAL_MODEL, device)
     down_s = Estimate.of([time.monotonic() - began])
-    ship_s = _time_fetches(entry.benchmark_shards, supply, device, until_at)
-    samples = local_data[:SUBSET_SHARDS] or supply.read_shards(entry.benchmark_shards)
+    ship_s = _time_downloads(shards, downloader, device, until_at)
+    samples = local_shards[:SUBSET_SHARDS] or downloader.read_shards(shards)
     device.start_compute()
-    # By a trainer of its own: nothing of it stays in an optimiser that is kept.
+    # A separate trainer, so that the benchmark does not change optimiser state that is kept.
     cost = subset(
-        PacedTrainer(trainer_for(entry.task), device, entry.task.batch),
+        PacedTrainer(trainer_for(task), device, task.batch),
         samples,
-        rng=generator(entry.task.seed, "benchmark", learner=entry.learner),
+        rng=generator(task.seed, "benchmark", learner=registered.learner),
         now_s=device.now,
         rest=device.throttle,
         until_s=until_at,
-        shard_samples=entry.task.shard_samples,
+        shard_samples=task.shard_samples,
     )
     device.finish_compute()
     return CostHistory(
         train_s=cost.shard_s,
         ship_s=Estimate.of(ship_s or [0.0]),
         down_s=down_s,
-        # Not measured yet: the same bytes over the same link.
+        # Uploads are not measured yet: assume the same bytes take the same time.
         up_s=down_s,
         rest_s=cost.setup_s,
     )
 
 
-def _time_fetches(
-    parcels: Sequence[ShardRef], supply: Downloader, device: Device, until_at: float
+def _time_downloads(
+    shards: Sequence[ShardRef], downloader: Downloader, device: Device, until_at: float
 ) -> list[float]:
-    """Seconds of each shard that had to be fetched."""
-    took_s: list[float] = []
-    for parcel in parcels:
+    """Fetch missing shards until `until_at`, at least one; return the seconds of each."""
+    seconds: list[float] = []
+    for shard in shards:
         began = time.monotonic()
-        if took_s and began >= until_at:
+        if seconds and began >= until_at:
             break
-        if not supply.has(parcel):
-            supply.fetch_shard(parcel, device)
-            took_s.append(time.monotonic() - began)
-    return took_s
+        if not downloader.has(shard):
+            downloader.fetch_shard(shard, device)
+            seconds.append(time.monotonic() - began)
+    return seconds

@@ -1,11 +1,11 @@
-"""The orchestrator on the wall clock.
+"""The orchestrator on the wall clock: one run of one task.
 
 ::
 
     run_spec.py              the task, trainer and test data of one run
     orchestrator.py          feeds events to the cycle machine and carries out its commands
     learner_service.py       the methods that learners call
-    mailbox.py               messages that wait until a learner polls
+    mailbox.py               instructions that wait until a learner polls
     run_store.py             shards, parameters and updates on disk
     federated_evaluator.py   evaluation by learners where the orchestrator has no test data
 """

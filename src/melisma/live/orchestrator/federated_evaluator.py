@@ -1,7 +1,7 @@
-"""How good a model is where the orchestrator has no data of its own: learners say, in sums.
+"""Evaluation by the learners, where the orchestrator has no test data.
 
-Each scores the model on samples that it holds back from training. Who does not answer in time, or
-leaves, is left out of the sum.
+Each learner evaluates the model on samples that it holds back from training and reports sums. A
+learner that leaves or does not answer in time is not part of the result.
 """
 
 import asyncio
@@ -11,40 +11,45 @@ from melisma.learning.trainer import Score
 from melisma.live.orchestrator.mailbox import Mailbox
 from melisma.live.protocol import EvaluateModel
 
-EMPTY_SCORE = Score(0, 0.0, 0, 0)
-
 
 class FederatedEvaluator:
-    """Scores of one cycle at a time."""
+    """Collects the scores of one cycle at a time."""
 
-    def __init__(self, seats: Sequence[Mailbox]) -> None:
-        self._seats = seats
+    def __init__(self, mailboxes: Sequence[Mailbox]) -> None:
+        self._mailboxes = mailboxes
         self._cycle = 0
         self._scores: dict[int, Score] = {}
         self._changed = asyncio.Event()
 
-    async def score(self, cycle: int, model: str, timeout_s: float) -> Score:
-        """The sum of what learners say of that model."""
+    async def evaluate(self, cycle: int, model: str, timeout_s: float) -> Score:
+        """Ask every joined learner to evaluate `model`; return the sum of their scores."""
         self._cycle, self._scores = cycle, {}
-        for seat in self._seats:
-            if seat.joined:
-                seat.put(EvaluateModel(cycle, model))
+        for mailbox in self._mailboxes:
+            if mailbox.joined:
+                mailbox.put(EvaluateModel(cycle, model))
         try:
             async with asyncio.timeout(timeout_s):
-                while any(s.joined and n not in self._scores for n, s in enumerate(self._seats)):
+                while self._is_waiting():
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
             pass
-        # In the order of learners, so that the sum does not depend on who came first.
-        return sum((self._scores[number] for number in sorted(self._scores)), EMPTY_SCORE)
+        # In the order of learners, so that the sum does not depend on the order of arrival.
+        scores = (self._scores[learner] for learner in sorted(self._scores))
+        return sum(scores, Score(0, 0.0, 0, 0))
 
     def add(self, learner: int, cycle: int, score: Score) -> None:
-        """What one learner says; too late for another cycle."""
+        """Add the score of a learner; ignore one of an earlier cycle."""
         if cycle == self._cycle:
             self._scores[learner] = score
         self._changed.set()
 
     def recheck(self) -> None:
-        """Somebody is not to be waited for any more."""
+        """Check again whether a score is missing, after a learner has left."""
         self._changed.set()
+
+    def _is_waiting(self) -> bool:
+        return any(
+            mailbox.joined and learner not in self._scores
+            for learner, mailbox in enumerate(self._mailboxes)
+        )

@@ -1,17 +1,18 @@
-"""Where learners call: what they say is checked and becomes events; what they ask for is here.
+"""The methods that learners call: their messages are validated and become events.
 
-An update is kept on disk before it is counted, and refused by name if it does not fit the model.
+An update is on disk before it counts; one that does not fit the model is refused with the reason.
 """
 
 import asyncio
+import secrets
 from collections.abc import Callable, Sequence
 from math import isfinite
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from melisma.axon import Limits, Worker
 from melisma.cycle import events
 from melisma.cycle.learner import subset_shards
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
@@ -24,9 +25,8 @@ from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.live.orchestrator.run_store import RunStore
 
 MAX_POLL_S: Final = 20.0
-"""The longest that a learner waits for an order in one request."""
+"""The longest time that one request waits for instructions."""
 PROGRESS_REPORTS_PER_CYCLE: Final = 20
-"""How many times in a cycle a learner says how far it is, where it does."""
 MAX_BOUND_SHARDS: Final = 2**40
 METHODS: Final = (
     "register",
@@ -41,177 +41,186 @@ METHODS: Final = (
 
 
 class EventHandler(Protocol):
-    """Whoever the desk reports to."""
+    """The receiver of the events that learners cause."""
 
     def now(self) -> float:
-        """Seconds since the run began."""
+        """Return the seconds since the run began."""
 
     def handle(self, event: events.Event) -> None:
-        """Something happened."""
+        """Handle an event."""
 
     def expects(self, learner: int, cycle: int, attempt: int) -> bool:
-        """Whether an update of that assignment would count now."""
+        """Return whether an update of that assignment would count now."""
 
 
 class LearnerService:
-    """Learners of one run, by number."""
+    """Serves the learners of one run, which are numbered in the order of their mailboxes."""
 
     def __init__(
         self,
-        goal: RunSpec,
-        seats: list[Mailbox],
+        spec: RunSpec,
+        mailboxes: Sequence[Mailbox],
         store: RunStore,
-        jury: FederatedEvaluator,
-        hears: EventHandler,
+        evaluator: FederatedEvaluator,
+        handler: EventHandler,
     ) -> None:
-        self._goal, self._task, self._seats = goal, goal.task, seats
-        self._store, self._jury, self._to = store, jury, hears
-        self._numbers = {seat.name: number for number, seat in enumerate(seats)}
-        self._arriving: set[tuple[int, int, int]] = set()
-        self._kept: dict[tuple[int, int, int], Path] = {}
+        self._spec, self._task, self._mailboxes = spec, spec.task, mailboxes
+        self._store, self._evaluator, self._handler = store, evaluator, handler
+        self._numbers = {mailbox.name: number for number, mailbox in enumerate(mailboxes)}
+        self._receiving: set[tuple[int, int, int]] = set()
+        self.token = secrets.token_urlsafe(24)
+
+    def worker(self, port: int = 0) -> Worker:
+        """Return the worker that serves these methods, shards and parameters."""
+        limits = Limits(max_calls=4 * len(self._mailboxes) + 64)
+        worker = Worker(port=port, token=self.token, limits=limits, files=self._store.path)
+        worker.expose(self, METHODS, name="")
+        return worker
 
     async def register(self, name: str) -> Any:
-        """The number and the task of the learner of that name."""
+        """Return the number, the task and the benchmark shards of the learner with this name."""
         if name not in self._numbers:
-            raise RefusedError(f"no learner is called {name!r} in this run")
-        number = self._numbers[name]
-        owns = len(self._store.samples) > 0
-        some = subset_shards(self._task, np.array([number])).values.tolist() if owns else []
-        subset, hold_back = self._store.shard_refs(some), not len(self._goal.test)
+            raise RefusedError(f"unknown learner {name!r}; use a name from the run's fleet")
+        learner, numbers = self._numbers[name], list[int]()
+        if self._store.samples:
+            numbers = subset_shards(self._task, np.array([learner])).values.tolist()
+        shards, hold_back = self._store.shard_refs(numbers), not len(self._spec.test)
         return protocol.to_builtins(
-            protocol.RegisterResponse(number, self._goal.run, self._task, subset, hold_back)
+            protocol.RegisterResponse(learner, self._spec.run, self._task, shards, hold_back)
         )
 
-    async def join(self, joining: Any) -> None:
-        """A learner is ready."""
-        said = protocol.parse(joining, protocol.JoinRequest)
-        seat = self._seat(said.learner)
-        if seat.joined or seat.left:
-            raise RefusedError(f"{seat.name} has joined before")
-        if self._task.mode == "federated" and not said.local_samples:
-            raise RefusedError(f"{seat.name} has no data, and none travels in federated learning")
-        seat.joined = True
-        local_data = (
-            RaggedArray.of([np.array(said.local_samples)]) if said.local_samples else NO_ROWS
-        )
-        self._hear(
-            events.LearnersJoined,
-            said.learner,
-            names=(seat.name,),
-            discloses=(said.discloses,),
-            local_data=local_data,
-        )
-
-    async def poll(self, number: int, progress: Any = None) -> Any:
-        """The next orders of a learner, as soon as there are any; with how far it is."""
-        seat, wait_s = self._seat(number), MAX_POLL_S
-        if progress is not None:
-            cycle, visits = protocol.parse(
-                progress, tuple[protocol.NonNegativeInt, protocol.NonNegativeInt]
+    async def join(self, message: Any) -> None:
+        """Add a learner that is ready to the run."""
+        request = protocol.parse(message, protocol.JoinRequest)
+        mailbox, samples = self._mailbox(request.learner), request.local_samples
+        if mailbox.joined or mailbox.left:
+            raise RefusedError(f"{mailbox.name} has already joined; a learner joins a run once")
+        if self._task.mode == "federated" and not samples:
+            raise RefusedError(
+                f"{mailbox.name} has no local data; in federated learning it needs at least a shard"
             )
-            self._hear(events.ProgressReported, number, cycle=cycle, visits=np.array([visits]))
-            wait_s = min(MAX_POLL_S, self._task.deadline_s / PROGRESS_REPORTS_PER_CYCLE)
-        return [protocol.to_builtins(order) for order in await seat.get(wait_s)]
+        mailbox.joined = True
+        self._emit(
+            events.LearnersJoined,
+            request.learner,
+            names=(mailbox.name,),
+            discloses=(request.discloses,),
+            local_data=RaggedArray.of([np.array(samples)]) if samples else NO_ROWS,
+        )
 
-    async def report_costs(self, number: int, costs: Any) -> None:
-        """What a learner measured."""
-        self._seat(number)
-        self._estimates(number, costs, self._to.now())
+    async def poll(self, learner: int, progress: Any = None) -> Any:
+        """Record the learner's progress; return its instructions, waiting for the first one."""
+        mailbox, timeout_s = self._mailbox(learner), MAX_POLL_S
+        if progress is not None:
+            pair = tuple[protocol.NonNegativeInt, protocol.NonNegativeInt]
+            cycle, visits = protocol.parse(progress, pair)
+            self._emit(events.ProgressReported, learner, cycle=cycle, visits=np.array([visits]))
+            timeout_s = min(MAX_POLL_S, self._task.deadline_s / PROGRESS_REPORTS_PER_CYCLE)
+        return [protocol.to_builtins(item) for item in await mailbox.get(timeout_s)]
 
-    async def report_bound(self, number: int, cycle: int, deadline_s: float, shards: int) -> None:
-        """What a learner would take."""
-        self._seat(number)
-        asked = np.array([min(protocol.parse(shards, protocol.NonNegativeInt), MAX_BOUND_SHARDS)])
-        self._hear(
+    async def report_costs(self, learner: int, costs: Any) -> None:
+        """Record the costs that a learner measured."""
+        self._mailbox(learner)
+        self._report_costs(learner, costs, self._handler.now())
+
+    async def report_bound(self, learner: int, cycle: int, deadline_s: float, shards: int) -> None:
+        """Record the number of shards that a learner can train by the deadline."""
+        self._mailbox(learner)
+        bound = min(protocol.parse(shards, protocol.NonNegativeInt), MAX_BOUND_SHARDS)
+        self._emit(
             events.BoundsReported,
-            number,
+            learner,
             cycle=protocol.parse(cycle, protocol.NonNegativeInt),
             deadline_s=protocol.parse(deadline_s, protocol.Seconds),
-            shards=asked,
+            shards=np.array([bound]),
         )
 
-    async def upload_update(self, handed: Any, parameters: dict[str, NDArray[Any]]) -> str:
-        """What a learner has trained: kept, then counted, once; or what is wrong with it."""
-        at_s, said = self._to.now(), protocol.parse(handed, protocol.UpdateHeader)
-        seat = self._seat(said.learner)
-        if said.key in self._arriving:
-            return "it is arriving already"
-        refused = await self._keep(said, parameters)
-        if said.costs and not refused:
-            self._estimates(said.learner, said.costs, at_s)
-        # Only here it is known how long the upload took.
-        upload_s = max(0.0, at_s - seat.dispatched_s - sum(said.phases[:-1]))
-        self._to.handle(
+    async def upload_update(self, message: Any, parameters: dict[str, NDArray[Any]]) -> str:
+        """Spool an update, then count it once; return why it is refused, or an empty string."""
+        at_s, header = self._handler.now(), protocol.parse(message, protocol.UpdateHeader)
+        mailbox = self._mailbox(header.learner)
+        if header.assignment in self._receiving:
+            return f"the update of {mailbox.name} is already being received"
+        refused = await self._spool(header, parameters)
+        if header.costs and not refused:
+            self._report_costs(header.learner, header.costs, at_s)
+        # The learner cannot know how long its upload takes until it has ended.
+        upload_s = max(0.0, at_s - mailbox.dispatched_s - sum(header.phases[:-1]))
+        self._handler.handle(
             events.UpdatesReceived(
                 at_s=at_s,
-                learners=np.array([said.learner]),
-                cycle=said.cycle,
-                attempts=np.array([said.attempt]),
-                visits=np.array([said.visits]),
-                shipped=np.array([said.shipped]),
-                loss=np.array([said.loss]),
-                phases=np.array([[*said.phases[:-1], upload_s]]),
+                learners=np.array([header.learner]),
+                cycle=header.cycle,
+                attempts=np.array([header.attempt]),
+                visits=np.array([header.visits]),
+                shipped=np.array([header.shipped]),
+                loss=np.array([header.loss]),
+                phases=np.array([[*header.phases[:-1], upload_s]]),
                 refused=refused,
             )
         )
         return refused
 
-    async def report_evaluation(self, judged: Any) -> None:
-        """How good a learner finds the model."""
-        said = protocol.parse(judged, protocol.EvaluationSums)
-        self._seat(said.learner)
-        if not said.correct <= said.labels or not isfinite(said.loss_sum):
-            raise RefusedError("a score that cannot be")
-        score = Score(said.samples, said.loss_sum, said.correct, said.labels)
-        self._jury.add(said.learner, said.cycle, score)
+    async def report_evaluation(self, message: Any) -> None:
+        """Record a learner's evaluation of the model."""
+        sums = protocol.parse(message, protocol.EvaluationSums)
+        self._mailbox(sums.learner)
+        if sums.correct > sums.labels:
+            raise RefusedError(f"correct = {sums.correct} exceeds labels = {sums.labels}")
+        if not isfinite(sums.loss_sum):
+            raise RefusedError(f"loss_sum = {sums.loss_sum} is not finite")
+        score = Score(sums.samples, sums.loss_sum, sums.correct, sums.labels)
+        self._evaluator.add(sums.learner, sums.cycle, score)
 
-    async def report_failure(self, number: int, reason: str) -> None:
-        """A learner cannot go on."""
-        self._seat(number)
-        self.gone(number, protocol.parse(reason, protocol.ShortText))
+    async def report_failure(self, learner: int, reason: str) -> None:
+        """Remove a learner that cannot continue."""
+        self._mailbox(learner)
+        self.remove_learner(learner, protocol.parse(reason, protocol.ShortText))
 
-    def gone(self, number: int, reason: str) -> None:
-        """A learner is no longer there; said once."""
-        seat = self._seats[number]
-        if not seat.left:
-            seat.joined, seat.left = False, True
-            self._jury.recheck()
-            self._hear(events.LearnersLeft, number, reason=reason)
+    def remove_learner(self, learner: int, reason: str) -> None:
+        """Record that a learner has left; only the first reason counts."""
+        mailbox = self._mailboxes[learner]
+        if not mailbox.left:
+            mailbox.joined, mailbox.left = False, True
+            self._evaluator.recheck()
+            self._emit(events.LearnersLeft, learner, reason=reason)
 
-    def kept(self, cycle: int, learners: Sequence[int], attempts: Sequence[int]) -> list[Path]:
-        """The updates of these assignments, of which this was the last that is wanted."""
-        both = zip(learners, attempts, strict=True)
-        found = [self._kept[learner, cycle, attempt] for learner, attempt in both]
-        self._kept.clear()
-        return found
-
-    async def _keep(self, said: protocol.UpdateHeader, parameters: dict[str, NDArray[Any]]) -> str:
-        """Keep an update if it would count; what is wrong with it, or nothing."""
-        if not self._to.expects(*said.key) or not said.visits:
+    async def _spool(
+        self, header: protocol.UpdateHeader, parameters: dict[str, NDArray[Any]]
+    ) -> str:
+        """Spool and accept an update if it would count; return why it is refused."""
+        if not self._handler.expects(*header.assignment) or not header.visits:
             return ""
-        self._arriving.add(said.key)
+        self._receiving.add(header.assignment)
+        spool = self._store.spool
         try:
-            path = await asyncio.to_thread(self._store.keep, said.cycle, said.learner, parameters)
+            path = await asyncio.to_thread(spool, header.cycle, header.learner, parameters)
         except DataError as error:
-            return f"the update of {self._seats[said.learner].name} is refused: {error}"
+            return f"the update of {self._mailboxes[header.learner].name} is refused: {error}"
         finally:
-            self._arriving.discard(said.key)
-        if self._to.expects(*said.key):
-            self._kept[said.key] = path
+            self._receiving.discard(header.assignment)
+        # The cycle may have been closed while the update was written.
+        if self._handler.expects(*header.assignment):
+            self._store.accept(header.assignment, path)
         return ""
 
-    def _estimates(self, number: int, costs: Any, at_s: float) -> None:
-        found = np.array(protocol.parse(costs, protocol.CostTable), dtype=np.float64)[:, :, None]
-        if not found[0, 0] > 0 or not (found[:, 2] >= 1).all():
-            raise RefusedError("costs that cannot be: training takes time, and was measured")
-        self._to.handle(
-            events.EstimatesReported(at_s=at_s, learners=np.array([number]), costs=found)
+    def _report_costs(self, learner: int, costs: Any, at_s: float) -> None:
+        table = np.array(protocol.parse(costs, protocol.CostTable), dtype=np.float64)[:, :, None]
+        if not table[0, 0] > 0 or not (table[:, 2] >= 1).all():
+            raise RefusedError(
+                f"invalid costs: train_s = {float(table[0, 0, 0])} must be > 0 "
+                f"and counts {table[:, 2, 0].tolist()} >= 1"
+            )
+        self._handler.handle(
+            events.EstimatesReported(at_s=at_s, learners=np.array([learner]), costs=table)
         )
 
-    def _hear(self, kind: Callable[..., events.Event], number: int, **said: Any) -> None:
-        self._to.handle(kind(at_s=self._to.now(), learners=np.array([number]), **said))
+    def _emit(self, kind: Callable[..., events.Event], learner: int, **fields: Any) -> None:
+        at_s = self._handler.now()
+        self._handler.handle(kind(at_s=at_s, learners=np.array([learner]), **fields))
 
-    def _seat(self, number: int) -> Mailbox:
-        if type(number) is not int or not 0 <= number < len(self._seats):
-            raise RefusedError(f"no learner has the number {number!r} in this run")
-        return self._seats[number]
+    def _mailbox(self, learner: int) -> Mailbox:
+        if type(learner) is not int or not 0 <= learner < len(self._mailboxes):
+            last = len(self._mailboxes) - 1
+            raise RefusedError(f"unknown learner number {learner!r}; use one from 0 to {last}")
+        return self._mailboxes[learner]

@@ -1,4 +1,4 @@
-"""Orders that wait until a learner asks for them: it calls, nobody calls it."""
+"""Instructions that wait until a learner polls: the orchestrator never connects to a learner."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,27 +11,27 @@ InstructionFactory = Callable[[], AnyInstruction]
 
 @dataclass
 class Mailbox:
-    """What the orchestrator keeps for one learner."""
+    """The pending instructions of one learner, and whether it has joined or left."""
 
     name: str
     joined: bool = False
     left: bool = False
-    dispatched_s: float = 0.0  # when its work of this cycle was given out
+    dispatched_s: float = 0.0  # when its latest assignment was sent, in seconds of the run
     _pending: list[InstructionFactory] = field(default_factory=list)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def put(self, order: AnyInstruction | InstructionFactory) -> None:
-        """An order, or how to make it when it is asked for, with the time that is left then."""
-        self._pending.append(order if callable(order) else lambda: order)
+    def put(self, instruction: AnyInstruction | InstructionFactory) -> None:
+        """Add an instruction, or a function that creates it when the learner polls."""
+        self._pending.append(instruction if callable(instruction) else lambda: instruction)
         self._arrived.set()
 
     async def get(self, timeout_s: float) -> list[AnyInstruction]:
-        """The orders that there are, or the next ones, or none for so long."""
+        """Return all pending instructions; wait up to `timeout_s` for the first one."""
         try:
             await asyncio.wait_for(self._arrived.wait(), timeout_s)
         except TimeoutError:
             return []
         self._arrived.clear()
-        made = [order() for order in self._pending]
+        instructions = [create() for create in self._pending]
         self._pending.clear()
-        return made
+        return instructions

@@ -1,26 +1,22 @@
-"""The orchestrator: lets the cycle machine decide, and carries out what it says.
+"""The orchestrator: gives events to the cycle machine and carries out its commands.
 
-Everything happens on one event loop; only averaging, scoring and files of parameters are left to
-threads beside it.
+Everything runs on one event loop; only averaging, evaluation and parameter files use threads.
 """
 
 import asyncio
-import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from melisma.axon import Limits, Worker
 from melisma.cycle import commands, events
 from melisma.cycle.machine import CycleMachine
 from melisma.learning.aggregation import Spooled
 from melisma.learning.trainer import Score
 from melisma.live import protocol
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
-from melisma.live.orchestrator.learner_service import METHODS, LearnerService
-from melisma.live.orchestrator.mailbox import Mailbox
+from melisma.live.orchestrator.mailbox import InstructionFactory, Mailbox
 from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.live.orchestrator.run_store import RunStore
 from melisma.runs.trace import Step
@@ -29,138 +25,137 @@ Watcher = Callable[[Step], None]
 
 
 class Orchestrator:
-    """One run of one task with learners that are known by name; made on the loop that runs it."""
+    """One run of one task; created on the event loop that runs it."""
 
     def __init__(
-        self, goal: RunSpec, names: Sequence[str], store: RunStore, watch: Watcher
+        self,
+        spec: RunSpec,
+        mailboxes: Sequence[Mailbox],
+        store: RunStore,
+        evaluator: FederatedEvaluator,
+        watch: Watcher,
     ) -> None:
-        self._goal, self._store, self._watch = goal, store, watch
-        self._seats = [Mailbox(name) for name in names]
-        self._jury = FederatedEvaluator(self._seats)
-        self._desk = LearnerService(goal, self._seats, store, self._jury, self)
+        self._spec, self._mailboxes = spec, mailboxes
+        self._store, self._evaluator, self._watch = store, evaluator, watch
         self._machine = CycleMachine()
         self._timer: asyncio.TimerHandle | None = None
-        self._jobs: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
-        self.token = secrets.token_urlsafe(24)
         self.finished: asyncio.Future[commands.Finish] = self._loop.create_future()
 
-    def worker(self, port: int = 0) -> Worker:
-        """Where learners call."""
-        limits = Limits(max_calls=4 * len(self._seats) + 64)
-        worker = Worker(port=port, token=self.token, limits=limits, files=self._store.path)
-        worker.expose(self._desk, METHODS, name="")
-        return worker
-
-    def begin(self) -> None:
-        """Submit the task; `SettingError` if it cannot be run."""
-        self._store.save_initial(self._goal.trainer.initial())
-        samples = np.array(self._store.samples, dtype=np.int64)
-        self._heard(
+    def start(self) -> None:
+        """Submit the task; raise `SettingError` if it cannot be run."""
+        self._store.save_initial(self._spec.trainer.initial())
+        self._step(
             events.TaskSubmitted(
                 at_s=self.now(),
-                run=self._goal.run,
-                task=self._goal.task,
-                learners=len(self._seats),
-                samples=samples,
-                names=tuple(seat.name for seat in self._seats),
-                rates=self._goal.rates,
+                run=self._spec.run,
+                task=self._spec.task,
+                learners=len(self._mailboxes),
+                samples=np.array(self._store.samples, dtype=np.int64),
+                names=tuple(mailbox.name for mailbox in self._mailboxes),
+                rates=self._spec.rates,
             )
         )
 
     def cancel(self, reason: str) -> None:
-        """End it here."""
+        """End the run and keep its results so far."""
         self.handle(events.TaskCancelled(at_s=self.now(), reason=reason))
 
-    def gone(self, number: int, reason: str) -> None:
-        """A learner is no longer there."""
-        self._desk.gone(number, reason)
-
     def now(self) -> float:
-        """Seconds since the run began."""
+        """Return the seconds since the run began."""
         return self._loop.time() - self._began
 
     def expects(self, learner: int, cycle: int, attempt: int) -> bool:
-        """Whether an update of that assignment would count now."""
-        one, attempts = np.array([learner]), np.array([attempt])
-        return bool(self._machine.state.expects(one, cycle, attempts)[0])
+        """Return whether an update of that assignment would count now."""
+        learners, attempts = np.array([learner]), np.array([attempt])
+        return bool(self._machine.state.expects(learners, cycle, attempts)[0])
 
-    def handle(self, event: Any) -> None:
-        """Something happened; what goes wrong here ends the run."""
+    def handle(self, event: events.Event) -> None:
+        """Give an event to the cycle machine and carry out its commands; an error ends the run."""
         if self.finished.done():
             return
         try:
-            self._heard(event)
+            self._step(event)
         except Exception as error:
             if not self.finished.done():
                 self.finished.set_exception(error)
             raise
 
-    def _heard(self, event: Any) -> None:
-        """Let the machine decide what an event means, write it down, and do what it says."""
-        said = self._machine.handle(event)
-        heard = Step(event, said)  # type: ignore[arg-type]
-        self._store.record(heard)
-        self._watch(heard)
-        for command in said:
+    def _step(self, event: events.Event) -> None:
+        """Let the machine decide, record the step, and carry out the commands."""
+        emitted = self._machine.handle(event)
+        taken = Step(event, emitted)  # type: ignore[arg-type]
+        self._store.record(taken)
+        self._watch(taken)
+        for command in emitted:
             HANDLERS[type(command)](self, command)
 
-    def _benchmark(self, command: commands.Benchmark) -> None:
+    def benchmark(self, command: commands.Benchmark) -> None:
+        """Ask learners to run their benchmark."""
         for learner in command.learners.tolist():
-            self._seats[learner].put(protocol.RunBenchmark(command.seconds))
+            self._put(learner, protocol.RunBenchmark(command.seconds))
 
-    def _ask_bound(self, command: commands.AskBound) -> None:
+    def ask_bound(self, command: commands.AskBound) -> None:
+        """Ask learners how many shards they can train."""
         for learner, held in zip(command.learners.tolist(), command.held.tolist(), strict=True):
-            self._seats[learner].put(protocol.ComputeBound(command.cycle, command.deadline_s, held))
+            self._put(learner, protocol.ComputeBound(command.cycle, command.deadline_s, held))
 
-    def _dispatch(self, command: commands.Dispatch) -> None:
+    def dispatch(self, command: commands.Dispatch) -> None:
+        """Send assignments to learners."""
         now_s, deadline_at = self.now(), self._loop.time() + command.seconds_left
-        for place, learner in enumerate(command.learners.tolist()):
-            self._seats[learner].sent_s = now_s
-            self._seats[learner].put(self._train(command, place, deadline_at))
+        for row, learner in enumerate(command.learners.tolist()):
+            self._mailboxes[learner].dispatched_s = now_s
+            self._put(learner, self._assignment(command, row, deadline_at))
 
-    def _train(
-        self, command: commands.Dispatch, place: int, deadline_at: float
-    ) -> Callable[[], protocol.AnyInstruction]:
-        shards, model = command.shards[place].tolist(), self._store.model_name
-        federated = self._goal.task.mode == "federated"
+    def _assignment(
+        self, command: commands.Dispatch, row: int, deadline_at: float
+    ) -> InstructionFactory:
+        """Return a function that creates the instruction with the seconds left at that time."""
+        shards, model = command.shards[row].tolist(), self._store.model_name
+        federated = self._spec.task.mode == "federated"
         return lambda: protocol.Train(
             cycle=command.cycle,
-            attempt=int(command.attempts[place]),
+            attempt=int(command.attempts[row]),
             model=model,
-            passes=int(command.passes[place]),
+            passes=int(command.passes[row]),
             seconds_left=max(0.0, deadline_at - self._loop.time()),
             shards=() if federated else self._store.shard_refs(shards),
             local_shards=tuple(shards) if federated else (),
         )
 
-    def _withdraw(self, command: commands.Withdraw) -> None:
-        both = zip(command.learners.tolist(), command.attempts.tolist(), strict=True)
-        for learner, attempt in both:
-            self._seats[learner].put(protocol.StopTraining(command.cycle, attempt))
+    def withdraw(self, command: commands.Withdraw) -> None:
+        """Tell learners to stop work whose update would not count."""
+        pairs = zip(command.learners.tolist(), command.attempts.tolist(), strict=True)
+        for learner, attempt in pairs:
+            self._put(learner, protocol.StopTraining(command.cycle, attempt))
 
-    def _wake(self, command: commands.Wake) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+    def wake(self, command: commands.Wake) -> None:
+        """Schedule a `TimeReached` event, instead of the one scheduled before."""
+        self._stop_timer()
         self._timer = self._loop.call_at(
             self._began + command.at_s, lambda: self.handle(events.TimeReached(at_s=self.now()))
         )
 
-    def _aggregate(self, command: commands.Aggregate) -> None:
+    def aggregate(self, command: commands.Aggregate) -> None:
+        """Average updates in the background."""
         learners, weights = command.learners.tolist(), command.weights.tolist()
-        paths = self._desk.kept(command.cycle, learners, command.attempts.tolist())
+        attempts = command.attempts.tolist()
+        paths = self._store.take_accepted(command.cycle, learners, attempts)
         updates = list(map(Spooled, learners, weights, paths))
 
         async def work() -> None:
             began = self._loop.time()
             await asyncio.to_thread(self._store.aggregate, command.cycle, updates)
-            took_s = self._loop.time() - began
-            self.handle(events.Aggregated(at_s=self.now(), cycle=command.cycle, seconds=took_s))
+            seconds = self._loop.time() - began
+            self.handle(events.Aggregated(at_s=self.now(), cycle=command.cycle, seconds=seconds))
 
-        self._start(work())
+        self._run_in_background(work())
 
-    def _evaluate(self, command: commands.Evaluate) -> None:
+    def evaluate(self, command: commands.Evaluate) -> None:
+        """Evaluate the current model in the background."""
+
         async def work() -> None:
             began = self._loop.time()
             score = await self._score(command.cycle)
@@ -174,40 +169,47 @@ class Orchestrator:
                 )
             )
 
-        self._start(work())
+        self._run_in_background(work())
 
     async def _score(self, cycle: int) -> Score:
-        if not len(self._goal.test):
-            wait_s = self._goal.task.deadline_s
-            return await self._jury.score(cycle, self._store.model_name, wait_s)
-        parameters, test = self._store.parameters, self._goal.test
-        return await asyncio.to_thread(self._goal.trainer.score, parameters, test)
+        spec, store = self._spec, self._store
+        if not len(spec.test):
+            timeout_s = spec.task.deadline_s
+            return await self._evaluator.evaluate(cycle, store.model_name, timeout_s)
+        return await asyncio.to_thread(spec.trainer.score, store.parameters, spec.test)
 
-    def _finish(self, command: commands.Finish) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        for seat in self._seats:
-            seat.put(protocol.Leave())
+    def finish(self, command: commands.Finish) -> None:
+        """Tell all learners to leave and end the run."""
+        self._stop_timer()
+        for learner in range(len(self._mailboxes)):
+            self._put(learner, protocol.Leave())
         self.finished.set_result(command)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        job = self._loop.create_task(work)
-        self._jobs.add(job)
-        job.add_done_callback(self._ended)
+    def _put(self, learner: int, instruction: protocol.AnyInstruction | InstructionFactory) -> None:
+        self._mailboxes[learner].put(instruction)
 
-    def _ended(self, job: "asyncio.Task[None]") -> None:
-        self._jobs.discard(job)
-        if not job.cancelled() and (error := job.exception()) and not self.finished.done():
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._on_background_done)
+
+    def _on_background_done(self, task: "asyncio.Task[None]") -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) and not self.finished.done():
             self.finished.set_exception(error)
 
 
 HANDLERS: dict[type[commands.Command], Callable[[Orchestrator, Any], None]] = {
-    commands.Benchmark: Orchestrator._benchmark,
-    commands.AskBound: Orchestrator._ask_bound,
-    commands.Dispatch: Orchestrator._dispatch,
-    commands.Withdraw: Orchestrator._withdraw,
-    commands.Wake: Orchestrator._wake,
-    commands.Aggregate: Orchestrator._aggregate,
-    commands.Evaluate: Orchestrator._evaluate,
-    commands.Finish: Orchestrator._finish,
+    commands.Benchmark: Orchestrator.benchmark,
+    commands.AskBound: Orchestrator.ask_bound,
+    commands.Dispatch: Orchestrator.dispatch,
+    commands.Withdraw: Orchestrator.withdraw,
+    commands.Wake: Orchestrator.wake,
+    commands.Aggregate: Orchestrator.aggregate,
+    commands.Evaluate: Orchestrator.evaluate,
+    commands.Finish: Orchestrator.finish,
 }

@@ -1,4 +1,4 @@
-"""What a run is about."""
+"""The specification of one run."""
 
 from dataclasses import dataclass, field
 
@@ -10,10 +10,10 @@ from melisma.learning.trainer import Trainer
 
 @dataclass(frozen=True)
 class RunSpec:
-    """The task, its trainer, and the samples on which models are scored.
+    """A task with its trainer and the samples that models are evaluated on.
 
-    There are none in federated learning where data lies on the devices only. `rates` are what
-    learners cost, as `TaskSubmitted` says.
+    `test` is empty in federated learning without central data. `rates` are the usage rates of the
+    learners, as in `TaskSubmitted`.
     """
 
     run: str

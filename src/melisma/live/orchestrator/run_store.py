@@ -1,11 +1,11 @@
-"""What the orchestrator keeps in the folder of a run, each file whole or not there.
+"""The files that the orchestrator keeps in a run folder, each written atomically.
 
 ::
 
     trace.jsonl          every event and command
-    model.safetensors    the model after the last cycle that had one
-    updates/             what learners handed in in this cycle
-    parameters/          what the learners of this cycle and the one before begin with
+    model.safetensors    the model after the last cycle that changed it
+    updates/             updates of the current cycle
+    parameters/          the models that learners of this cycle and the previous one start from
 """
 
 import shutil
@@ -21,14 +21,16 @@ from melisma.atomic import write_atomic
 from melisma.learning.aggregation import Spool, Spooled, weighted_mean
 from melisma.learning.data.shards import ShardFolder
 from melisma.learning.parameters import Arrays, Layout
-from melisma.live.protocol import ShardRef
+from melisma.live.protocol import INITIAL_MODEL, ShardRef
 from melisma.runs.folder import TraceFile
 from melisma.runs.trace import Step
+
+TEMPORARY_FOLDERS = ("updates", "parameters")
 
 
 @dataclass
 class RunStore:
-    """The folder of one run, and the shards that it hands out."""
+    """The folder of one run, and the shards that learners download."""
 
     folder: Path
     layout: Layout
@@ -38,73 +40,84 @@ class RunStore:
 
     def __post_init__(self) -> None:
         self._trace = TraceFile(self.folder)
-        for part in ("updates", "parameters"):
-            (self.folder / part).mkdir(parents=True, exist_ok=True)
-        self._shard_refs = (
-            [ShardRef(s.number, s.sha256, s.size_bytes, s.samples) for s in self.shards.shards]
-            if self.shards is not None
-            else []
-        )
-
-    def shard_refs(self, numbers: Sequence[int]) -> tuple[ShardRef, ...]:
-        """Shards by number, as learners fetch them."""
-        return tuple(self._shard_refs[number] for number in numbers)
+        for name in TEMPORARY_FOLDERS:
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        shards = self.shards.shards if self.shards is not None else []
+        self._shard_refs = [ShardRef(s.number, s.sha256, s.size_bytes, s.samples) for s in shards]
+        self._accepted: dict[tuple[int, int, int], Path] = {}
 
     @property
     def samples(self) -> list[int]:
-        """Samples of each shard."""
-        return [parcel.samples for parcel in self._shard_refs]
+        """The number of samples of each shard."""
+        return [ref.samples for ref in self._shard_refs]
+
+    def shard_refs(self, numbers: Sequence[int]) -> tuple[ShardRef, ...]:
+        """Return references to shards by number."""
+        return tuple(self._shard_refs[number] for number in numbers)
 
     def path(self, name: str) -> Path | None:
-        """What learners may fetch by name: shards by their hash, and parameters."""
+        """Return the file that learners may download by this name: a shard's hash, or a model."""
         if self.shards is not None and (path := self.shards.path(name)):
             return path
-        served = (self.model_name, f"model-{self.version - 1}.safetensors", "model-0.safetensors")
+        served = (self.model_name, _model_name(self.version - 1), INITIAL_MODEL)
         return self.folder / "parameters" / name if name in served else None
 
     @property
     def model_name(self) -> str:
-        """What the parameters of now are called."""
-        return f"model-{self.version}.safetensors"
+        """The file name of the current parameters."""
+        return _model_name(self.version)
 
     def save_initial(self, parameters: Arrays) -> None:
-        """The parameters before the first cycle."""
+        """Save the parameters before the first cycle."""
         self.parameters = dict(parameters)
         write_atomic(self.folder / "parameters" / self.model_name, save(self.parameters))
 
     def record(self, step: Step) -> None:
-        """One more line of the trace."""
+        """Append a step to the trace."""
         self._trace.write(step)
 
-    def keep(self, cycle: int, learner: int, update: Arrays) -> Path:
-        """Write an update down, from any thread; `DataError` if it is none of this model."""
+    def spool(self, cycle: int, learner: int, update: Arrays) -> Path:
+        """Write an update to disk, from any thread; raise `DataError` if it does not fit."""
         return Spool(self.folder / "updates" / f"{cycle}", self.layout).add(learner, update)
 
+    def accept(self, assignment: tuple[int, int, int], path: Path) -> None:
+        """Remember the spooled update of an assignment (learner, cycle, attempt)."""
+        self._accepted[assignment] = path
+
+    def take_accepted(
+        self, cycle: int, learners: Sequence[int], attempts: Sequence[int]
+    ) -> list[Path]:
+        """Return the updates of these assignments and forget all accepted updates."""
+        pairs = zip(learners, attempts, strict=True)
+        paths = [self._accepted[learner, cycle, attempt] for learner, attempt in pairs]
+        self._accepted.clear()
+        return paths
+
     def aggregate(self, cycle: int, updates: Sequence[Spooled]) -> None:
-        """The mean of these updates is the model from here on; without any it stays."""
+        """Replace the parameters by the mean of the updates; keep them if there are no updates."""
         if updates:
             self.parameters = weighted_mean(self.layout, updates)
             self.version += 1
             content = save(self.parameters)
             path = write_atomic(self.folder / "parameters" / self.model_name, content)
-            self._link(path, content)
-            self._forget()
+            self._publish(path, content)
+            self._delete_old_parameters()
         shutil.rmtree(self.folder / "updates" / f"{cycle}", ignore_errors=True)
 
     @property
     def model(self) -> Path | None:
-        """The trained model, if there is one yet."""
+        """The file of the trained model; None before the first update."""
         path = self.folder / "model.safetensors"
         return path if path.is_file() else None
 
     def close(self) -> None:
-        """Keep what is for others: the trace and the model."""
+        """Close the trace and delete temporary folders; trace and model stay."""
         self._trace.close()
-        for part in ("updates", "parameters"):
-            shutil.rmtree(self.folder / part, ignore_errors=True)
+        for name in TEMPORARY_FOLDERS:
+            shutil.rmtree(self.folder / name, ignore_errors=True)
 
-    def _link(self, path: Path, content: bytes) -> None:
-        """Give the model in `path` the name that stays, without writing it twice if possible."""
+    def _publish(self, path: Path, content: bytes) -> None:
+        """Link `path` to `model.safetensors`, or write the content again where links fail."""
         model, part = self.folder / "model.safetensors", self.folder / "model.part"
         part.unlink(missing_ok=True)
         try:
@@ -114,8 +127,12 @@ class RunStore:
         else:
             part.replace(model)
 
-    def _forget(self) -> None:
-        """Parameters that nobody can begin with any more; those of the benchmark stay."""
+    def _delete_old_parameters(self) -> None:
+        """Delete parameters that no learner can start from; benchmarks still need the initial."""
         old = self.version - 2
         if old > 0:
-            (self.folder / "parameters" / f"model-{old}.safetensors").unlink(missing_ok=True)
+            (self.folder / "parameters" / _model_name(old)).unlink(missing_ok=True)
+
+
+def _model_name(version: int) -> str:
+    return f"model-{version}.safetensors"

@@ -1,0 +1,60 @@
+"""The process of one learner: registers it at the orchestrator and runs its agent."""
+
+import os
+import sys
+import threading
+import traceback
+
+import msgspec
+
+from melisma import axon
+from melisma.errors import AxonError, MelismaError
+from melisma.learning.imports import told
+from melisma.live import protocol
+from melisma.live.learner.agent import Agent, LearnerSettings
+
+MAX_REASON_CHARS = 1000
+
+
+def main() -> int:
+    """Run the learner whose settings are the first line of standard input."""
+    settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=LearnerSettings)
+    threading.Thread(target=_exit_with_parent, name="parent", daemon=True).start()
+    try:
+        run_learner(settings)
+    except MelismaError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def _exit_with_parent() -> None:
+    """Exit when the parent process, which keeps standard input open, has ended."""
+    # Not `sys.stdin`: its lock must not be held by a thread when the interpreter exits.
+    while os.read(0, 1024):
+        pass
+    os._exit(1)
+
+
+def run_learner(settings: LearnerSettings) -> None:
+    """Take part in a run from registration to its end; report an error to the orchestrator."""
+    sys.path += settings.module_path
+    orchestrator = axon.connect(settings.orchestrator, token=settings.token)
+    reply = orchestrator.register(settings.name)
+    registered = protocol.parse(reply, protocol.RegisterResponse)
+    try:
+        Agent(settings, orchestrator, registered).run()
+    except AxonError:
+        raise
+    except Exception as error:
+        unexpected = not isinstance(error, MelismaError)
+        if unexpected:
+            # Before it is reported: the report may end the run, and with it this process.
+            traceback.print_exc()
+        reason = f"{settings.name}: {told(error) if unexpected else error}"[:MAX_REASON_CHARS]
+        orchestrator.report_failure(registered.learner, reason)
+        raise MelismaError(reason) from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())
