@@ -249,7 +249,7 @@ def test_a_deadline_that_nobody_can_meet_is_said_before_training(place: Path) ->
     report = run(place, deadline_s=0.001)
     assert report.outcome == "failed"
     assert not emitted(report, commands.Dispatch)
-    assert "somebody would (deadline_s)" in report.reason
+    assert "no learner can train" in report.reason
     assert report.model is None
 
 
@@ -268,7 +268,7 @@ def test_a_port_that_is_taken_is_named(place: Path) -> None:
         ({"model": "nowhere:Model"}, SettingError, "nowhere"),
         ({"data": "tiny_task:nothing"}, SettingError, "nothing"),
         ({"scheme": "fastest"}, SettingError, "no scheme is called"),
-        ({"scheme": "med"}, SettingError, "plans no cycle of one task"),
+        ({"scheme": "med"}, SettingError, "cannot run a cycle of one task"),
         ({"model_args": {"numbers": 2}}, (SettingError, DataError), "fit"),
     ],
 )
