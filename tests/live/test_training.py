@@ -249,7 +249,7 @@ def test_a_deadline_that_nobody_can_meet_is_said_before_training(place: Path) ->
     report = run(place, deadline_s=0.001)
     assert report.outcome == "failed"
     assert not emitted(report, commands.Dispatch)
-    assert "no learner can train" in report.reason
+    assert "no learner can train one shard 2 times in time; use deadline_s >= " in report.reason
     assert report.model is None
 
 
