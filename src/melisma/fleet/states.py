@@ -51,7 +51,7 @@ class StateCosts:
         return {"train_s": self.train_s, "ship_s": self.ship_s, "fixed_s": self.fixed_s}
 
     def mean(self) -> dict[str, Floats]:
-        """Each cost by name, as expected (Eq. 4.1 of Mays' thesis is linear in them)."""
+        """Each cost by name, as expected (Eq. 4.3 of Mays' thesis is linear in them)."""
         return {name: (self.probability * row).sum(axis=1) for name, row in self.costs().items()}
 
     def within(self, state: Ints) -> dict[str, Floats]:
