@@ -112,3 +112,14 @@ def test_staleness_is_that_of_all_pairs_that_take_part(given_out: list[tuple[int
     pairs = [abs(one - other) for one, other in combinations(done, 2)] or [0]
     assert plan.max_staleness == max(pairs)
     assert plan.average_staleness == pytest.approx(sum(pairs) / len(pairs))
+
+
+def test_average_staleness_of_many_fast_learners_does_not_overflow() -> None:
+    updates = np.full(200_000, 2**31)
+    updates[:100_000] = 0
+    updates[0] = 1
+    plan = CyclePlan(shards=1, updates=updates)
+    # Learners without updates take no part: one learner with 1 update beside 100,000 others.
+    assert plan.average_staleness == pytest.approx((2**31 - 1) * 2 / 100_001)
+    spread = CyclePlan(shards=1, updates=np.repeat([1, 2**31 + 1], 100_000))
+    assert spread.average_staleness == pytest.approx(2**31 * 100_000 / 199_999)

@@ -75,6 +75,33 @@ def test_no_learner_is_planned_past_the_deadline(scheme: Scheme) -> None:
 
 
 @every_scheme
+@given(data=st.data())
+@laws
+def test_costs_down_to_a_picosecond_leave_a_plan_whole(scheme: Scheme, data: st.DataObject) -> None:
+    learners = data.draw(st.integers(1, 4))
+    exponents = st.floats(-12, -3)
+
+    def costs() -> list[float]:
+        drawn = data.draw(st.lists(exponents, min_size=learners, max_size=learners))
+        return [10.0**exponent for exponent in drawn]
+
+    problem = CycleProblem(
+        train_s=costs(),
+        ship_s=costs(),
+        fixed_s=costs(),
+        deadline_s=data.draw(st.floats(1, 1000)),
+        shards=data.draw(st.integers(learners, 60)),
+        min_shards=data.draw(st.integers(0, 1)),
+    )
+    plan = scheme.plan(problem, PlanInputs(passes=data.draw(st.integers(1, 6))))
+    assert np.all(plan.shards >= problem.min_shards)
+    assert np.all(plan.shards <= problem.shards)
+    assert np.all(plan.updates[plan.shards > 0] > 0)
+    assert plan.shards.sum() == problem.shards or not scheme.hands_out_all
+    assert np.all(plan.seconds(problem) <= problem.deadline_s)
+
+
+@every_scheme
 def test_the_order_of_learners_does_not_matter(scheme: Scheme) -> None:
     """Learners that are alike in all that the scheme knows may change places."""
 

@@ -7,7 +7,7 @@ from melisma.allocation.costs import MAX_UPDATES
 
 
 def bisect_largest(count: Callable[[int], int], target: int, start: int = 1) -> int:
-    """Largest x from 1 to MOST_UPDATES with count(x) >= target, for a count that never grows.
+    """Largest x from 1 to MAX_UPDATES with count(x) >= target, for a count that never grows.
 
     0 if there is none. Counts here fall about as a power of x: a straight line through both ends
     in logarithms mostly lands next to the answer; each third step halves what is left.

@@ -187,7 +187,9 @@ class CyclePlan:
             return 0.0
         # In order, the i-th is larger than i others and smaller than all that follow.
         larger_than = np.arange(done.size) * 2 - (done.size - 1)
-        return float(larger_than @ done) / (done.size * (done.size - 1) / 2)
+        # In floats: whole numbers of many learners with many updates would overflow.
+        more = (done - done[0]).astype(np.float64)
+        return float(larger_than @ more) / (done.size * (done.size - 1) / 2)
 
     def _done(self) -> Ints:
         return self.updates[(self.shards > 0) & (self.updates > 0)]

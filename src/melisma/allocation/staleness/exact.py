@@ -12,6 +12,7 @@ import numpy as np
 
 from melisma.allocation.bisection import bisect_largest
 from melisma.allocation.checks import Ints
+from melisma.allocation.costs import MAX_UPDATES
 from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.shares import fill
 from melisma.allocation.synchronous import most_common_updates
@@ -31,8 +32,7 @@ class Window(NamedTuple):
 def exact(problem: CycleProblem) -> Ints:
     """Shares of the best window, filled in proportion to the room of each learner."""
     window = best_window(problem)
-    low = np.maximum(problem.min_shards, problem.most_shards(window.most + 1) + 1)
-    return fill(problem, low, problem.most_shards(window.least))
+    return fill(problem, _least_shards(problem, window.most), problem.most_shards(window.least))
 
 
 def best_window(problem: CycleProblem) -> Window:
@@ -57,10 +57,18 @@ def _outer(problem: CycleProblem) -> Window:
     """The largest a and the smallest b that any feasible window can have, each by itself."""
 
     def lower(b: int) -> int:
-        return int(np.maximum(problem.min_shards, problem.most_shards(b + 1) + 1).sum())
+        return int(_least_shards(problem, b).sum())
 
     slowest = int(problem.most_updates(problem.min_shards).min())
     fastest = int(problem.most_updates(problem.max_shards).max())
     common = most_common_updates(problem)
     b_min = max(fastest, bisect_largest(lower, problem.shards + 1, start=common) + 1)
     return Window(min(slowest, common), b_min)
+
+
+def _least_shards(problem: CycleProblem, most: int) -> Ints:
+    """The fewest shards with which each learner does at most `most` updates."""
+    # Updates are counted up to MAX_UPDATES, so no learner does more, however few its shards.
+    if most >= MAX_UPDATES:
+        return problem.min_shards
+    return np.maximum(problem.min_shards, problem.most_shards(most + 1) + 1)
