@@ -5,7 +5,7 @@ too slow, and which stands still while the device sleeps.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from melisma.simulation.timeline import CycleTimeline, Workload, cycle_timeline
 
 HISTORY_FIELDS = tuple(field.name for field in fields(CostHistory))
 ALL = slice(None)
+LEARNERS_LAST = {"learners": "last"}
 MAX_ATTEMPTS = 1 << 20  # of one cycle
 ROUNDING_SHARDS = 1e-9
 
@@ -50,26 +51,31 @@ class SimulatedUpdates:
     visits: Ints
     shipped: Ints
     phases: Floats
-    costs: Floats
+    costs: Floats = field(metadata=LEARNERS_LAST)  # COSTS x PARTS x learners
     measured: NDArray[np.bool_]  # whether the learner has measured its costs
 
     @classmethod
     def concatenate(cls, parts: Sequence["SimulatedUpdates"]) -> "SimulatedUpdates":
         """Return the updates of all parts, in their order."""
-        columns = [[getattr(part, field.name) for part in parts] for field in fields(cls)]
-        return cls(*(np.concatenate(column, axis=_learners_axis(column[0])) for column in columns))
+        return cls(
+            *(
+                np.concatenate([getattr(part, f.name) for part in parts], _learners_axis(f))
+                for f in fields(cls)
+            )
+        )
 
     def take(self, rows: Ints) -> "SimulatedUpdates":
         """Return the updates in these rows."""
         if rows.size == self.learners.size and rows[0] == 0 and np.all(np.diff(rows) == 1):
             return self
-        columns = [getattr(self, field.name) for field in fields(self)]
-        return SimulatedUpdates(*(np.take(c, rows, axis=_learners_axis(c)) for c in columns))
+        return SimulatedUpdates(
+            *(np.take(getattr(self, f.name), rows, axis=_learners_axis(f)) for f in fields(self))
+        )
 
 
-def _learners_axis(column: NDArray[Any]) -> int:
-    """Return the axis of learners: the last one of costs, the first one of other columns."""
-    return 2 if column.ndim == len(PARTS) else 0
+def _learners_axis(column: Field[Any]) -> int:
+    """Return the axis of learners in a column: the first, unless its metadata puts them last."""
+    return -1 if column.metadata.items() >= LEARNERS_LAST.items() else 0
 
 
 class SimulatedLearners:
