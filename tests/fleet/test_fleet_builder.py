@@ -409,3 +409,9 @@ def test_a_million_learners_are_read_in_seconds(tmp_path: Path) -> None:
     found = read_fleet(path, 1_000_000)
     assert time.process_time() - began_s < 10
     assert found.learners == len(set(found.names)) == 1_000_000
+
+
+def test_sd_of_a_price_is_a_standard_deviation_and_not_a_variance() -> None:
+    said = "price = { mean = 10.0, sd = 0.5, low = 0.0, high = 20.0 }"
+    price = group(20_000, f'profile = "phone"\n{said}').price
+    assert np.std(price) == pytest.approx(0.5, rel=0.03)

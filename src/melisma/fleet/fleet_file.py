@@ -112,7 +112,10 @@ class Learner(Hardware, frozen=True, kw_only=True):
 
 
 class Price(Table, frozen=True, kw_only=True):
-    """Prices drawn from a normal distribution and cut to a range."""
+    """Prices drawn from a normal distribution and cut to a range.
+
+    `sd` is the standard deviation: 0.5 in the code of the MED study, which prints 0.5 as variance.
+    """
 
     mean: Least = 1.0
     sd: Least = 0.5
