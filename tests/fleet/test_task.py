@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from melisma.errors import SettingError
+from melisma.fleet.sizes import DATA, MODELS
 from melisma.fleet.task import Task, read_sized_task, read_task
 
 NEEDED = {"name": '"digits"', "model": '"twonn"', "data": '"mnist"', "deadline_s": "15.0"}
@@ -235,3 +236,17 @@ def test_words_of_our_messages_in_a_file_confuse_nobody(tmp_path: Path) -> None:
 def test_a_task_made_in_python_is_checked_too() -> None:
     with pytest.raises(ValueError, match="name is empty"):
         Task(name="", model="twonn", data="mnist", deadline_s=1.0)
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sorted(EXAMPLES.rglob("*.toml")) if path.name.lower() != "fleet.toml"],
+    ids=lambda path: str(path.relative_to(EXAMPLES)),
+)
+def test_an_example_names_a_model_and_data_that_exist(path: Path) -> None:
+    task = read_sized_task(path)
+    assert task.model in {*MODELS, "mlp"} or ":" in task.model
+    assert task.data in DATA or ":" in task.data
