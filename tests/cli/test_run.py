@@ -104,7 +104,7 @@ def test_another_scheme_can_be_asked_for(place: Path) -> None:
     ]
     assert "running" not in result.stdout
     (trace,) = place.glob("runs/*/trace.jsonl")
-    first = json.loads(trace.read_text().splitlines()[0])
+    first = json.loads(trace.read_text().splitlines()[1])
     assert first["event"]["task"]["scheme"] == "proportional"
 
 

@@ -26,6 +26,7 @@ from melisma.fleet.task import Task
 from melisma.live import processes, training
 from melisma.live.learner.device import Device, EmulatedDevice
 from melisma.live.training import train
+from melisma.runs.interruption import Cancellation
 from melisma.runs.report import Report
 from melisma.runs.trace import Step, read_trace
 from tests.live import tiny_task
@@ -286,7 +287,7 @@ def test_a_run_can_be_cancelled_and_keeps_its_model(place: Path) -> None:
 
     prepared = preparation.prepare(*written({"cycles": 1000}, {}), None, place / "run")
     reached = threading.Event()
-    cancellation = training.Cancellation()
+    cancellation = Cancellation()
     reports: list[Report] = []
 
     def watch(step: Step) -> None:

@@ -1,10 +1,14 @@
 import os
 import signal
 import threading
+from concurrent.futures import Future
+from sys import _current_frames
+from time import sleep
+from traceback import walk_stack
 
 import pytest
 
-from melisma.runs.interruption import interruptible
+from melisma.runs.interruption import Cancellation, interruptible, run_in_thread
 from melisma.simulation.compute.compute import TimingOnly
 from melisma.simulation.driver import Driver
 from melisma.simulation.fault_search import search_faults
@@ -66,3 +70,56 @@ def test_beside_the_main_thread_nothing_is_listened_to() -> None:
     thread.start()
     thread.join()
     assert found == [signal.default_int_handler]
+
+
+def interrupt_main_thread() -> None:
+    """Send SIGINT once the main thread waits for the result of `run_in_thread`."""
+    main = threading.main_thread().ident
+    assert main is not None
+    while not any(
+        frame.f_code is Future.result.__code__ for frame, _ in walk_stack(_current_frames()[main])
+    ):
+        sleep(0.001)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_the_first_ctrl_c_cancels_a_run_in_a_thread_and_keeps_its_result() -> None:
+    cancelled, cancellation = threading.Event(), Cancellation()
+    cancellation.on_request(cancelled.set)
+
+    def work() -> str:
+        interrupt_main_thread()
+        assert cancelled.wait(5)
+        return "result"
+
+    assert run_in_thread(work, cancellation, "test") == "result"
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_result() -> None:
+    cancellation, release = Cancellation(), threading.Event()
+    again = threading.Thread(target=interrupt_main_thread)
+    cancellation.on_request(again.start)
+
+    def work() -> None:
+        interrupt_main_thread()
+        release.wait(5)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_in_thread(work, cancellation, "test")
+    release.set()
+    again.join()
+
+
+def test_a_run_cancelled_before_it_can_be_ends_as_soon_as_it_can() -> None:
+    cancellation, calls = Cancellation(), list[str]()
+    cancellation.request()
+    cancellation.on_request(lambda: calls.append("cancelled"))
+    assert calls == ["cancelled"]
+
+
+def test_an_error_in_the_thread_is_raised_in_the_caller() -> None:
+    def work() -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        run_in_thread(work, Cancellation(), "test")

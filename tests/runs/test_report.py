@@ -16,7 +16,7 @@ from melisma.fleet.task import Stop
 from melisma.runs.assignments import Assignments
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import FIGURES, Cycle, Report
-from melisma.runs.trace import Step, encode_step, read_trace
+from melisma.runs.trace import Step, read_trace, write_trace
 from tests.cycle.acted import SHARD, Device, Play, emitted, task
 
 Change = Callable[[events.Event], list[events.Event]]
@@ -94,7 +94,7 @@ def report(name: str) -> Report:
 
 def test_a_trace_written_and_read_gives_the_same_report(trace: list[Step], tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
-    path.write_bytes(b"".join(map(encode_step, trace)))
+    write_trace(path, trace)
     whole = Report.of(trace)
     again = Report.of(read_trace(path)).as_dict()
     assert again == whole.as_dict()

@@ -5,7 +5,7 @@ import pytest
 
 from melisma.cycle import events
 from melisma.errors import DataError
-from melisma.runs.trace import Step, decode_steps, encode_step, read_trace
+from melisma.runs.trace import Step, TraceFile, decode_steps, encode_step, read_trace, write_trace
 from tests.cycle.acted import Device, Play, task
 
 
@@ -17,7 +17,7 @@ def trace(scheme: str = "dab") -> list[Step]:
 def test_what_is_written_is_read_again(scheme: str, tmp_path: Path) -> None:
     told = trace(scheme)
     path = tmp_path / "trace.jsonl"
-    path.write_bytes(b"".join(map(encode_step, told)))
+    write_trace(path, told)
     read = read_trace(path)
     assert [encode_step(each) for each in read] == [encode_step(each) for each in told]
     assert type(read[0].event) is events.TaskSubmitted
@@ -53,3 +53,37 @@ def test_a_line_that_is_no_step_is_named() -> None:
     lines = list(map(encode_step, trace()))
     with pytest.raises(DataError, match="mine, line 2"):
         list(decode_steps([lines[0], b'{"event": 3}\n'], "mine"))
+
+
+def test_a_trace_begins_with_the_version_of_its_format(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    write_trace(path, trace())
+    assert path.read_bytes().startswith(b'{"format":"melisma-trace","version":1}\n')
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (b'{"format":"melisma-trace","version":2}\n', "format version 2, but .* reads 1"),
+        (b"", "is not a trace"),
+        (b'{"event":{},"commands":[]}\n', "is not a trace"),
+        (b"learner,at_s,what\n", "is not a trace"),
+    ],
+)
+def test_a_file_of_another_format_or_version_is_refused(
+    header: bytes, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(header + b"".join(map(encode_step, trace())))
+    with pytest.raises(DataError, match=message):
+        read_trace(path)
+
+
+def test_a_growing_trace_is_read_like_a_whole_one(tmp_path: Path) -> None:
+    file, steps = TraceFile(tmp_path), trace()
+    assert not (tmp_path / "trace.jsonl").exists()
+    for step in steps:
+        file.write(step)
+    file.close()
+    write_trace(tmp_path / "whole.jsonl", steps)
+    assert (tmp_path / "trace.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()

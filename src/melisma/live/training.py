@@ -2,9 +2,6 @@
 
 import asyncio
 import shutil
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -29,6 +26,7 @@ from melisma.live.orchestrator.orchestrator import Orchestrator, Watcher
 from melisma.live.orchestrator.run_store import RunStore
 from melisma.live.preparation import PreparedRun, prepare
 from melisma.live.processes import run_processes
+from melisma.runs.interruption import Cancellation, run_in_thread
 from melisma.runs.report import PICTURE_FILE, Report
 from melisma.runs.trace import Step
 
@@ -50,25 +48,6 @@ def train(
     return run(prepare(task, fleet, scheme, folder), port, watch)
 
 
-class Cancellation:
-    """Cancels a run from another thread, as soon as the run can be cancelled."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._cancel: Callable[[], object] = lambda: None
-
-    def request(self) -> None:
-        """Cancel the run."""
-        self.requested = True
-        self._cancel()
-
-    def on_request(self, cancel: Callable[[], object]) -> None:
-        """Set the function that cancels the run; call it now if cancellation was requested."""
-        self._cancel = cancel
-        if self.requested:
-            cancel()
-
-
 def run(
     prepared: PreparedRun,
     port: int = 0,
@@ -77,30 +56,18 @@ def run(
 ) -> Report:
     """Run to the end or until cancelled; a second Ctrl-C does not wait for the report."""
     cancellation, steps = cancellation or Cancellation(), list[Step]()
-    done: Future[Report] = Future()
 
     def record(step: Step) -> None:
         steps.append(step)
         watch(step)
 
-    def work() -> None:
-        try:
-            model = asyncio.run(_run_orchestrator(prepared, port, record, cancellation))
-            report = replace(Report.of(steps), model=model, folder=prepared.folder)
-            report.plot().save(prepared.folder / PICTURE_FILE)
-            done.set_result(report)
-        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
-            done.set_exception(error)
+    def work() -> Report:
+        model = asyncio.run(_run_orchestrator(prepared, port, record, cancellation))
+        report = replace(Report.of(steps), model=model, folder=prepared.folder)
+        report.plot().save(prepared.folder / PICTURE_FILE)
+        return report
 
-    # In a thread of its own, because a notebook already runs an event loop.
-    threading.Thread(target=work, name="melisma-run", daemon=True).start()
-    while True:
-        try:
-            return done.result()
-        except KeyboardInterrupt:
-            if cancellation.requested:
-                raise
-            cancellation.request()
+    return run_in_thread(work, cancellation, "melisma-run")
 
 
 async def _run_orchestrator(

@@ -1,54 +1,103 @@
-"""Ctrl-C that is not lost.
+"""Ctrl-C ends a run and keeps its results.
 
-Python raises `KeyboardInterrupt` wherever it is, and code in C that asks whether something works
-may take it for an answer: then a run would go on. So it is written down as well.
+A run that waits for other processes goes on in a thread while the main thread waits for signals
+(`run_in_thread`). A run that computes in the main thread checks for signals between two steps
+(`interruptible`): C code may swallow the `KeyboardInterrupt` that Python raises, so the signal is
+recorded as well.
 """
 
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from types import FrameType
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-class _Noted:
-    """Does as Python does, and remembers it."""
+class Cancellation:
+    """Cancels a run from another thread."""
 
     def __init__(self) -> None:
-        self._came = False
+        self.requested = False
+        self._cancel: Callable[[], object] = lambda: None
+
+    def request(self) -> None:
+        """Cancel the run, at once or as soon as `on_request` is called."""
+        self.requested = True
+        self._cancel()
+
+    def on_request(self, cancel: Callable[[], object]) -> None:
+        """Set the function that cancels; call it now if that was requested before."""
+        self._cancel = cancel
+        if self.requested:
+            cancel()
+
+
+def run_in_thread(work: Callable[[], T], cancellation: Cancellation, name: str) -> T:
+    """Run `work` in a thread and return its result.
+
+    The first Ctrl-C cancels and waits for the result; a second one raises `KeyboardInterrupt`. A
+    thread is needed because a notebook already has an event loop.
+    """
+    result: Future[T] = Future()
+
+    def target() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
+            result.set_exception(error)
+
+    threading.Thread(target=target, name=name, daemon=True).start()
+    while True:
+        try:
+            return result.result()
+        except KeyboardInterrupt:
+            if cancellation.requested:
+                raise
+            cancellation.request()
+
+
+class _RecordingHandler:
+    """Raises `KeyboardInterrupt` like Python's handler, and records that it did."""
+
+    def __init__(self) -> None:
+        self._received = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self._came = True
+        self._received = True
         signal.default_int_handler(number, frame)
 
     def check(self) -> None:
-        if self._came:
+        if self._received:
             raise KeyboardInterrupt
 
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], None]]:
-    """Yield a check that raises `KeyboardInterrupt` if a signal has come since.
+    """Yield a check that raises `KeyboardInterrupt` if a signal was received since.
 
-    Signals that are not Python's own way to raise it are left to whoever listens to them.
+    Only Python's default handlers of SIGINT and SIGTERM are replaced, and only in the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
-    noted = signal.getsignal(signal.SIGINT)
-    if isinstance(noted, _Noted):
-        yield noted.check
+    current = signal.getsignal(signal.SIGINT)
+    if isinstance(current, _RecordingHandler):
+        yield current.check
         return
-    noted = _Noted()
-    plain = [
-        each
-        for each in (signal.SIGINT, signal.SIGTERM)
-        if signal.getsignal(each) is signal.default_int_handler
+    handler = _RecordingHandler()
+    replaced = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(number) is signal.default_int_handler
     ]
     try:
-        for each in plain:
-            signal.signal(each, noted)
-        yield noted.check
+        for number in replaced:
+            signal.signal(number, handler)
+        yield handler.check
     finally:
-        for each in plain:
-            signal.signal(each, signal.default_int_handler)
+        for number in replaced:
+            signal.signal(number, signal.default_int_handler)

@@ -21,7 +21,7 @@ from melisma.fleet.task import Task
 from melisma.learning import metrics
 from melisma.runs.assignments import NO_ASSIGNMENTS, STATUSES, Assignment, Assignments, Status
 from melisma.runs.totals import LearnerTotals
-from melisma.runs.trace import Step
+from melisma.runs.trace import TRACE_FILE, Step
 from melisma.runs.usage import UNKNOWN_RATES, UsageRates
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Ending = Literal["running", "aggregated", "empty", "interrupted"]
 
-TRACE_FILE, PICTURE_FILE = "trace.jsonl", "picture.svg"
+PICTURE_FILE = "picture.svg"
 # Learners and assignments are told one by one where there are no more than so many.
 MAX_LISTED = 10_000
 

@@ -1,12 +1,12 @@
-"""The trace of a run: one JSON line a step, with the event and the commands that it led to.
+"""The trace of a run: one JSON line for each step, with the event and the resulting commands.
 
-Everything that is shown of a run can be redrawn from its trace. Lines are written whole, so that a
-kill leaves at most the last one torn, which reading passes over.
+A report or picture of a run can be made from its trace alone. The first line of a file is a header
+with the version of the format. A killed run leaves at most its last line torn; reading skips it.
 """
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, BinaryIO, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -14,6 +14,8 @@ import numpy as np
 from melisma.cycle import commands, events
 from melisma.errors import DataError
 
+TRACE_FILE = "trace.jsonl"
+VERSION = 1  # changes when older readers would misread a trace
 AnyEvent = (
     events.TaskSubmitted
     | events.TaskCancelled
@@ -40,43 +42,92 @@ AnyCommand = (
 
 
 class Step(msgspec.Struct, frozen=True, eq=False):
-    """What was heard, and what was said to it."""
+    """An event and the commands that the machine returned for it."""
 
     event: AnyEvent
     commands: list[AnyCommand]
 
 
-def _listed(array: Any) -> Any:
+class Header(msgspec.Struct, frozen=True):
+    """The first line of a trace file."""
+
+    format: Literal["melisma-trace"]
+    version: int
+
+
+def _to_list(array: Any) -> Any:
     return array.tolist()
 
 
-def _array(kind: Any, values: Any) -> Any:
-    """Numbers that are none are written as null."""
+def _to_array(kind: Any, values: Any) -> Any:
+    """Decode a list to an array; NaN is encoded as null."""
     _, dtype = get_args(kind)
     return np.array(values, dtype=get_args(dtype)[0])
 
 
-_encoder = msgspec.json.Encoder(enc_hook=_listed)
-_decoder = msgspec.json.Decoder(Step, dec_hook=_array)
+_encoder = msgspec.json.Encoder(enc_hook=_to_list)
+_decoder = msgspec.json.Decoder(Step, dec_hook=_to_array)
+HEADER_LINE = _encoder.encode(Header("melisma-trace", VERSION)) + b"\n"
 
 
 def encode_step(step: Step) -> bytes:
-    """One step as a line."""
+    """Encode one step as a line."""
     return _encoder.encode(step) + b"\n"
 
 
-def decode_steps(lines: Iterable[bytes], name: str = "trace") -> Iterator[Step]:
-    """The steps of these lines; `DataError` names the line that is none, unless it is torn."""
-    for number, text in enumerate(lines, 1):
-        if not text.endswith(b"\n"):
+def decode_steps(lines: Iterable[bytes], name: str = "trace", start: int = 1) -> Iterator[Step]:
+    """Decode lines to steps; `DataError` names an invalid line. A torn last line is skipped."""
+    for number, line in enumerate(lines, start):
+        if not line.endswith(b"\n"):
             return
         try:
-            yield _decoder.decode(text)
+            yield _decoder.decode(line)
         except msgspec.MsgspecError as error:
             raise DataError(f"{name}, line {number}: {error}") from None
 
 
+def check_header(line: bytes, name: str) -> None:
+    """Raise `DataError` unless a line is the header of a trace that this version can read."""
+    try:
+        header = msgspec.json.decode(line, type=Header)
+    except msgspec.MsgspecError:
+        expected = HEADER_LINE.decode().strip()
+        raise DataError(f"{name} is not a trace: its first line is not {expected}") from None
+    if header.version != VERSION:
+        raise DataError(
+            f"{name} has format version {header.version}, but this version of Melisma reads "
+            f"{VERSION}; read it with the version that wrote it"
+        )
+
+
+def write_trace(path: Path, steps: Iterable[Step]) -> None:
+    """Write a whole trace."""
+    path.write_bytes(HEADER_LINE + b"".join(map(encode_step, steps)))
+
+
 def read_trace(path: Path) -> list[Step]:
-    """The steps of a file."""
+    """Read the steps of a trace, whole or cut off; `DataError` if it is not a trace."""
     with path.open("rb") as file:
-        return list(decode_steps(file, str(path)))
+        check_header(file.readline(), str(path))
+        return list(decode_steps(file, str(path), start=2))
+
+
+class TraceFile:
+    """A trace that grows step by step; the file is created with the first one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / TRACE_FILE
+        self._file: BinaryIO | None = None
+
+    def write(self, step: Step) -> None:
+        """Append one step and flush it to the operating system."""
+        if self._file is None:
+            self._file = self._path.open("xb")
+            self._file.write(HEADER_LINE)
+        self._file.write(encode_step(step))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file, if it was created."""
+        if self._file is not None:
+            self._file.close()

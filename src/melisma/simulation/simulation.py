@@ -17,10 +17,10 @@ from melisma.fleet.fleet import Fleet
 from melisma.fleet.fleet_builder import read_fleet
 from melisma.fleet.task import Simulation, Task, read_task
 from melisma.learning.loaded_task import gathered
-from melisma.runs.folder import TraceFile, create_run_folder
+from melisma.runs.folder import create_run_folder
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import PICTURE_FILE, Report
-from melisma.runs.trace import Step
+from melisma.runs.trace import Step, TraceFile
 from melisma.simulation.compute.compute import Compute, RealTraining, TimingOnly
 from melisma.simulation.compute.memory import check_memory
 from melisma.simulation.compute.sample_index import SampleIndex

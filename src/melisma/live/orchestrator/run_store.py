@@ -22,8 +22,7 @@ from melisma.learning.aggregation import Spool, Spooled, weighted_mean
 from melisma.learning.data.shards import ShardFolder
 from melisma.learning.parameters import Arrays, Layout
 from melisma.live.protocol import INITIAL_MODEL, ShardRef
-from melisma.runs.folder import TraceFile
-from melisma.runs.trace import Step
+from melisma.runs.trace import Step, TraceFile
 
 TEMPORARY_FOLDERS = ("updates", "parameters")
 

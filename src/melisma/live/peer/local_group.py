@@ -2,10 +2,8 @@
 
 import asyncio
 import secrets
-import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +18,7 @@ from melisma.live.processes import run_processes
 from melisma.live.training import remove_empty
 from melisma.peer.group import Peers
 from melisma.runs.folder import create_run_folder
+from melisma.runs.interruption import Cancellation, run_in_thread
 from melisma.runs.peer_report import NodeReport, PeerReport
 
 PICTURE = "picture.svg"
@@ -55,24 +54,7 @@ def run_peers(
     gathered(peers.settings.task, file)
     place = create_run_folder(folder or Path("runs") / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-peers")
     run = _Run(peers, place, path, score_every, tls, observer or PeerObserver())
-    done: Future[list[NodeReport]] = Future()
-
-    def work() -> None:
-        try:
-            done.set_result(asyncio.run(run.run()))
-        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
-            done.set_exception(error)
-
-    # In a thread of its own: a notebook has an event loop already.
-    threading.Thread(target=work, name="melisma-peers", daemon=True).start()
-    while True:
-        try:
-            nodes = done.result()
-            break
-        except KeyboardInterrupt:
-            if run.stopped.is_set():
-                raise
-            run.stopped.set()
+    nodes = run_in_thread(lambda: asyncio.run(run.run()), run.cancellation, "melisma-peers")
     report = PeerReport.of(peers, nodes, simulated=False)
     # Where nothing began there is nothing to keep.
     if not place.exists():
@@ -98,7 +80,7 @@ class _Run:
         self._names = peers.topology.names
         self._ended: dict[int, str] = {}
         self._since = time.time()
-        self.stopped = threading.Event()
+        self.cancellation = Cancellation()
 
     async def run(self) -> list[NodeReport]:
         """All nodes; what became of each."""
@@ -109,7 +91,7 @@ class _Run:
             async with run_processes(
                 settings, self._folder / "logs", self._gone, module="melisma.live.peer.node_process"
             ):
-                while len(self._ended) < len(self._names) and not self.stopped.is_set():
+                while len(self._ended) < len(self._names) and not self.cancellation.requested:
                     await asyncio.sleep(POLL_S)
                     self._watch.progress(await asyncio.to_thread(self._looked, address, token))
         remove_empty(self._folder)
