@@ -75,7 +75,7 @@ def test_a_seed_for_faults_may_be_a_number_or_text() -> None:
         ({"work": "play"}, "work is 'play'; expected one of timing, train, batched"),
         ({"seed": -1}, "seed is -1"),
         ({"deadline_s": 0.0}, "deadline_s = 0"),
-        ({"learners": 7}, "the fleet of a file larger or smaller"),
+        ({"learners": 7}, "learners = 7, but this fleet has 3 learners"),
     ],
 )
 def test_invalid_options_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -85,5 +85,5 @@ def test_invalid_options_are_refused(settings: dict[str, Any], message: str) -> 
 
 def test_a_fleet_without_learners_at_the_start_is_refused() -> None:
     late = [learner | {"availability": {"joins_s": 5.0}} for learner in LEARNERS]
-    with pytest.raises(SettingError, match="nobody of the fleet is there when the run begins"):
+    with pytest.raises(SettingError, match="no learner of the fleet is present at the start"):
         simulate(make_task(), make_fleet(late), TIMING)

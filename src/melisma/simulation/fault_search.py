@@ -1,4 +1,4 @@
-"""Many fault schedules, one after another; what breaks is made as short as it can be."""
+"""Fault search: run random fault schedules, and shrink those that violate an invariant."""
 
 import shlex
 from collections.abc import Callable, Iterator
@@ -17,60 +17,61 @@ from melisma.simulation.simulation import SimulationOptions
 
 @dataclass(frozen=True)
 class Failure:
-    """A seed, the fewest faults that still break something, and what they break."""
+    """A seed, the fewest faults that still violate an invariant, and the violation."""
 
     seed: int
     faults: tuple[Fault, ...]
     violation: str
 
 
-def search_faults(scene_of: Callable[[int], Scenario], seeds: range) -> Iterator[Failure | None]:
-    """A schedule of faults for each seed; where it breaks something, the shortest that does."""
+def search_faults(
+    make_scenario: Callable[[int], Scenario], seeds: range
+) -> Iterator[Failure | None]:
+    """Run a random fault schedule for each seed; yield its shrunk failure, or None."""
     with interruptible() as check:
         for seed in seeds:
             check()
-            scene = with_random_faults(scene_of(seed), seed)
-            yield _shortest(scene, seed) if find_violation(scene) else None
+            scenario = with_random_faults(make_scenario(seed), seed)
+            yield _shrink_failure(scenario, seed) if find_violation(scenario) else None
 
 
-def find_violation(scene: Scenario) -> str:
-    """What goes wrong that must not, or nothing."""
+def find_violation(scenario: Scenario) -> str:
+    """Return the first violation of an invariant, or an empty string."""
     try:
-        run_checked(lambda watch: Driver(scene, TimingOnly(), watch).run())
+        run_checked(lambda watch: Driver(scenario, TimingOnly(), watch).run())
     except MelismaError as error:
         return str(error)
-    except Exception as error:  # noqa: BLE001 - whatever the machine raises is a finding
+    except Exception as error:  # noqa: BLE001 - any exception of the machine is a violation
         return f"{type(error).__name__}: {error}"
     return ""
 
 
-def _shortest(scene: Scenario, seed: int) -> Failure:
-    faults = tuple(
-        shrink(scene.faults, lambda some: bool(find_violation(replace(scene, faults=some))))
+def _shrink_failure(scenario: Scenario, seed: int) -> Failure:
+    faults = shrink(
+        scenario.faults, lambda subset: bool(find_violation(replace(scenario, faults=subset)))
     )
-    return Failure(seed, faults, find_violation(replace(scene, faults=faults)))
+    return Failure(seed, faults, find_violation(replace(scenario, faults=faults)))
 
 
 def shrink(
     faults: tuple[Fault, ...], fails: Callable[[tuple[Fault, ...]], bool]
 ) -> tuple[Fault, ...]:
-    """Fewer faults that still fail: none of these can be left out."""
-    place = 0
-    while place < len(faults):
-        fewer = faults[:place] + faults[place + 1 :]
+    """Return a subset of the faults that still fails, and of which none can be left out."""
+    index = 0
+    while index < len(faults):
+        fewer = faults[:index] + faults[index + 1 :]
         if fails(fewer):
-            faults, place = fewer, 0
+            faults, index = fewer, 0
         else:
-            place += 1
+            index += 1
     return faults
 
 
 def replay_command(files: tuple[Path, Path], options: SimulationOptions, failure: Failure) -> str:
-    """The command that does it again."""
-    said = ["melisma", "simulate", str(files[0]), "--fleet", str(files[1])]
+    """Return the command line that runs a failure again."""
+    words = ["melisma", "simulate", str(files[0]), "--fleet", str(files[1])]
     for name in ("scheme", "learners", "work", "deadline_s"):
         if (value := getattr(options, name)) is not None:
-            said += [f"--{name.removesuffix('_s')}", str(value)]
-    return shlex.join(
-        [*said, "--seed", str(failure.seed), "--faults", format_faults(failure.faults)]
-    )
+            words += [f"--{name.removesuffix('_s')}", str(value)]
+    faults = format_faults(failure.faults)
+    return shlex.join([*words, "--seed", str(failure.seed), "--faults", faults])

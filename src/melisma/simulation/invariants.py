@@ -1,12 +1,12 @@
-"""What must hold after each step of a run, whatever goes wrong: kept in books of its own.
+"""Properties that hold after each step of a run, whatever the faults; checked independently.
 
-- Shards: each is dealt before any is dealt again, none twice to one learner, and to two in a cycle
-  only if more are wanted than there are. Each that is handed out is trained, handed on, or reported
-  as dropped by the time its cycle closes.
-- Updates: none counts twice, none counts that did not come, and weights are the samples given, less
-  where not all visits were made; as shares they sum to one.
-- Time: it does not go back, and no cycle goes on past its deadline and the tail that was predicted.
-- The trace tells the truth: read again, it leads the machine to the same commands.
+- Shards: every shard is dealt before any is dealt again, none twice to one learner, and to two
+  learners in a cycle only if more are wanted than exist. Each assigned shard is trained, given to
+  another learner, or reported as dropped when its cycle closes.
+- Updates: none counts twice, none counts that did not arrive, and weights are the samples assigned,
+  less where not all visits were made; as shares they sum to one.
+- Time: it never goes back, and no cycle outlasts its deadline and the predicted tail.
+- Trace: replaying it gives the same commands.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,12 +26,20 @@ ROUNDING_S = 1e-6
 
 
 class InvariantError(MelismaError):
-    """Something that must hold does not."""
+    """An invariant of a run is violated."""
+
+
+def run_checked(run: Callable[[Callable[[Step], object]], object]) -> Sequence[Step]:
+    """Call `run` with a watcher that checks the invariants, and return the steps of the run."""
+    invariants = Invariants()
+    run(invariants.check)
+    invariants.check_end()
+    return invariants.steps
 
 
 @dataclass
 class AssignmentRecord:
-    """An assignment in the books."""
+    """Samples and planned visits of an assignment, and the visits of its update."""
 
     samples: int
     planned: int
@@ -40,53 +48,58 @@ class AssignmentRecord:
 
 
 class Invariants:
-    """Books on one run; `hear` raises `BrokenError` at the first step after which they are off."""
+    """The checks of one run, with records of their own; they raise `InvariantError`."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self._now_s = -np.inf
         self._samples: Ints = np.empty(0, np.int64)
-        self._own: dict[int, Ints] = {}
+        self._local_sizes: dict[int, Ints] = {}
         self._dealt: Ints = np.empty(0, np.int64)
         self._open: dict[tuple[int, int], AssignmentRecord] = {}
         self._cycle, self._limit_s = 0, np.inf
         self._finished = False
 
     def check(self, step: Step) -> None:
-        """One more step."""
+        """Check one more step."""
         self.steps.append(step)
         _expect(step.event.at_s >= self._now_s - ROUNDING_S, "time goes back")
         self._now_s = max(self._now_s, step.event.at_s)
         in_time = not self._open or self._now_s <= self._limit_s + ROUNDING_S
-        _expect(in_time, f"cycle {self._cycle} goes on at {self._now_s:g} s")
-        for said in (step.event, *step.commands):
-            _BOOKED.get(type(said), _nothing)(self, said)
+        _expect(in_time, f"cycle {self._cycle} is still open at {self._now_s:g} s")
+        for message in (step.event, *step.commands):
+            if handler := HANDLERS.get(type(message)):
+                handler(self, message)
 
     def check_end(self) -> None:
-        """After the last step: what the trace tells."""
-        _expect(self._finished, "the run ended without an end")
-        written = [encode_step(step) for step in self.steps]
+        """Check the whole trace after the last step."""
+        _expect(self._finished, "the run ended without Finish")
+        lines = [encode_step(step) for step in self.steps]
         machine = CycleMachine()
-        for number, step in enumerate(decode_steps(written), 1):
-            said = machine.handle(step.event)
-            again = encode_step(Step(step.event, said))  # type: ignore[arg-type]
-            _expect(again == written[number - 1], f"line {number} of the trace replays otherwise")
+        for number, step in enumerate(decode_steps(lines), 1):
+            issued = machine.handle(step.event)
+            replayed = encode_step(Step(step.event, issued))  # type: ignore[arg-type]
+            _expect(replayed == lines[number - 1], f"line {number} of the trace replays otherwise")
         for cycle in Report.of(self.steps).cycles:
             known = all(each.status != "training" for each in cycle.assignments)
             _expect(known or cycle.ending == "interrupted", f"work of cycle {cycle.number} is lost")
 
-    def _submitted(self, event: events.TaskSubmitted) -> None:
+    def on_submitted(self, event: events.TaskSubmitted) -> None:
+        """Record the shards of the orchestrator."""
         self._samples, self._dealt = event.samples, np.zeros(event.samples.size, np.int64)
 
-    def _joined(self, event: events.LearnersJoined) -> None:
-        self._own.update(zip(event.learners.tolist(), event.local_data, strict=False))
+    def on_joined(self, event: events.LearnersJoined) -> None:
+        """Record the shards on the devices."""
+        self._local_sizes.update(zip(event.learners.tolist(), event.local_data, strict=False))
 
-    def _left(self, event: events.LearnersLeft) -> None:
+    def on_left(self, event: events.LearnersLeft) -> None:
+        """Close the assignments of learners that left."""
         gone = set(event.learners.tolist())
-        for key, entry in self._open.items():
-            entry.closed |= key[0] in gone
+        for key, record in self._open.items():
+            record.closed |= key[0] in gone
 
-    def _dispatched(self, command: commands.Dispatch) -> None:
+    def on_dispatch(self, command: commands.Dispatch) -> None:
+        """Open the assignments of a cycle; check that shards are dealt evenly."""
         _expect(command.cycle > self._cycle or not self._cycle, "a cycle begins twice")
         _expect(not self._open, f"cycle {self._cycle} never closed")
         self._cycle = command.cycle
@@ -94,82 +107,79 @@ class Invariants:
         passes = command.passes.tolist()
         for key, shards, times in zip(_keys(command), command.shards, passes, strict=True):
             _expect(np.unique(shards).size == shards.size > 0, f"{key} gets a shard twice")
-            sizes = self._own[key[0]] if self._own else self._samples
+            sizes = self._local_sizes[key[0]] if self._local_sizes else self._samples
             samples = int(sizes[shards].sum())
             self._open[key] = AssignmentRecord(samples, samples * times)
         if self._dealt.size:
-            flat = command.shards.values
-            once = np.unique(flat).size == flat.size or flat.size > self._dealt.size
-            _expect(once, "a shard goes to two learners though there are enough")
-            np.add.at(self._dealt, flat, 1)
-            even = self._dealt.max() - self._dealt.min() <= 1
-            _expect(even, "a shard is dealt again before all were dealt")
+            self._check_dealt(command.shards.values)
 
-    def _updated(self, event: events.UpdatesReceived) -> None:
+    def _check_dealt(self, shards: Ints) -> None:
+        once = np.unique(shards).size == shards.size or shards.size > self._dealt.size
+        _expect(once, "a shard goes to two learners though there are enough")
+        np.add.at(self._dealt, shards, 1)
+        even = self._dealt.max() - self._dealt.min() <= 1
+        _expect(even, "a shard is dealt again before all were dealt")
+
+    def on_updates(self, event: events.UpdatesReceived) -> None:
+        """Record the visits of updates, and close their assignments."""
         if event.cycle != self._cycle:
             return
-        for place, key in enumerate(_keys(event)):
-            entry = self._open.get(key)
-            if entry is not None and not entry.closed:
-                entry.visits = None if event.refused else int(event.visits[place])
-                entry.closed = True
+        for index, key in enumerate(_keys(event)):
+            record = self._open.get(key)
+            if record is not None and not record.closed:
+                record.visits = None if event.refused else int(event.visits[index])
+                record.closed = True
 
-    def _withdrawn(self, command: commands.Withdraw) -> None:
+    def on_withdraw(self, command: commands.Withdraw) -> None:
+        """Close assignments that are withdrawn."""
         for key in _keys(command) if command.cycle == self._cycle else ():
             if key in self._open:
                 self._open[key].closed = True
 
-    def _averaged(self, command: commands.Aggregate) -> None:
-        keys, booked = _keys(command), 0.0
+    def on_aggregate(self, command: commands.Aggregate) -> None:
+        """Check the weights, and that no work of the cycle is missing."""
+        keys, total = _keys(command), 0.0
         _expect(len(set(keys)) == len(keys), "an update counts twice")
         for key, weight in zip(keys, command.weights.tolist(), strict=True):
-            entry = self._open.get(key)
-            _expect(entry is not None and entry.visits is not None, f"{key} counts, and never came")
-            assert entry is not None
-            assert entry.visits is not None
-            done = min(entry.visits, entry.planned) / entry.planned
-            _expect(np.isclose(weight, entry.samples * done), f"{key} weighs {weight:g}")
-            booked += entry.samples * done
-        share = booked / command.weights.sum() if keys else 1.0
+            expected = self._expected_weight(key)
+            _expect(np.isclose(weight, expected), f"{key} has weight {weight:g}")
+            total += expected
+        share = total / command.weights.sum() if keys else 1.0
         _expect(abs(share - 1.0) < 1e-9, "shares of the machine's weights do not sum to one")
-        missing = [key for key, entry in self._open.items() if not entry.closed]
-        _expect(not missing, f"what {missing} had to do is neither in nor dropped")
-        came = {key for key, entry in self._open.items() if entry.visits}
-        _expect(came == set(keys) or not self._open, "an update that came does not count")
+        missing = [key for key, record in self._open.items() if not record.closed]
+        _expect(not missing, f"the work of {missing} is neither in nor dropped")
+        arrived = {key for key, record in self._open.items() if record.visits}
+        _expect(arrived == set(keys) or not self._open, "an update that arrived does not count")
         self._open = {}
 
-    def _ended(self, _: commands.Finish) -> None:
+    def _expected_weight(self, key: tuple[int, int]) -> float:
+        record = self._open.get(key)
+        if record is None or record.visits is None:
+            raise InvariantError(f"{key} counts, but never arrived")
+        return record.samples * min(record.visits, record.planned) / record.planned
+
+    def on_finish(self, _: commands.Finish) -> None:
+        """Record the end of the run."""
         self._finished, self._open = True, {}
 
 
-def _keys(named: Any) -> list[tuple[int, int]]:
-    return list(zip(named.learners.tolist(), named.attempts.tolist(), strict=True))
+def _keys(message: Any) -> list[tuple[int, int]]:
+    """Return learner and attempt of each assignment in a message."""
+    return list(zip(message.learners.tolist(), message.attempts.tolist(), strict=True))
 
 
-def _expect(holds: object, what: str) -> None:
+def _expect(holds: object, violation: str) -> None:
     if not holds:
-        raise InvariantError(what)
+        raise InvariantError(violation)
 
 
-def _nothing(books: Invariants, said: Any) -> None:
-    """Nothing to write down."""
-
-
-_BOOKED: dict[type, Callable[[Invariants, Any], None]] = {
-    events.TaskSubmitted: Invariants._submitted,
-    events.LearnersJoined: Invariants._joined,
-    events.LearnersLeft: Invariants._left,
-    events.UpdatesReceived: Invariants._updated,
-    commands.Dispatch: Invariants._dispatched,
-    commands.Withdraw: Invariants._withdrawn,
-    commands.Aggregate: Invariants._averaged,
-    commands.Finish: Invariants._ended,
+HANDLERS: dict[type, Callable[[Invariants, Any], None]] = {
+    events.TaskSubmitted: Invariants.on_submitted,
+    events.LearnersJoined: Invariants.on_joined,
+    events.LearnersLeft: Invariants.on_left,
+    events.UpdatesReceived: Invariants.on_updates,
+    commands.Dispatch: Invariants.on_dispatch,
+    commands.Withdraw: Invariants.on_withdraw,
+    commands.Aggregate: Invariants.on_aggregate,
+    commands.Finish: Invariants.on_finish,
 }
-
-
-def run_checked(run: Callable[[Callable[[Step], object]], object]) -> Sequence[Step]:
-    """The steps of a run that is given a watcher; `BrokenError` if one breaks what must hold."""
-    books = Invariants()
-    run(books.check)
-    books.check_end()
-    return books.steps

@@ -1,4 +1,4 @@
-"""What is simulated: a task on a fleet, where the data lies, and what goes wrong."""
+"""The input of one simulated run: a task on a fleet, the data on each device, and the faults."""
 
 from dataclasses import dataclass, replace
 
@@ -14,9 +14,9 @@ from melisma.simulation.faults import Fault, parse_faults, random_faults
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """All that a run in virtual time depends on.
+    """Everything that determines a run in virtual time.
 
-    `own` are the samples of each shard on each device in federated learning.
+    `local_sizes` are the samples of each shard on each device in federated learning.
     """
 
     run: str
@@ -27,7 +27,7 @@ class Scenario:
 
     @property
     def samples(self) -> Ints:
-        """Of each shard that the orchestrator has; the last may be short."""
+        """Samples of each shard that the orchestrator has; the last shard may be short."""
         task = self.task
         if task.mode == "federated":
             return np.empty(0, np.int64)
@@ -36,7 +36,7 @@ class Scenario:
         return sizes
 
     def submission(self) -> events.TaskSubmitted:
-        """How the run begins."""
+        """Return the first event of the run."""
         fleet = self.fleet
         return events.TaskSubmitted(
             at_s=0.0,
@@ -50,12 +50,12 @@ class Scenario:
 
     @property
     def horizon_s(self) -> float:
-        """So far it is drawn who comes, goes and sleeps: few runs take longer."""
+        """The time until which churn is drawn; few runs take longer."""
         return self.task.deadline_s * (4 * self.task.cycles + 40)
 
 
 def local_shard_sizes(task: Task, fleet: Fleet) -> RaggedArray:
-    """The samples of each shard on each device; the last shard of all may be short."""
+    """Return the samples of each shard on each device; the very last shard may be short."""
     if task.mode == "parallelized":
         return NO_ROWS
     counts = fleet.own_shards(task)
@@ -64,15 +64,15 @@ def local_shard_sizes(task: Task, fleet: Fleet) -> RaggedArray:
     return RaggedArray(counts, sizes)
 
 
-def parse_or_draw_faults(text: str, scene: Scenario) -> tuple[Fault, ...]:
-    """Faults from words, or drawn by a number."""
+def parse_or_draw_faults(text: str, scenario: Scenario) -> tuple[Fault, ...]:
+    """Parse faults, or draw them if `text` is a seed."""
     if text.isdecimal():
-        return with_random_faults(scene, int(text)).faults
-    return parse_faults(text, scene.fleet.learners)
+        return with_random_faults(scenario, int(text)).faults
+    return parse_faults(text, scenario.fleet.learners)
 
 
-def with_random_faults(scene: Scenario, seed: int) -> Scenario:
-    """The scene with faults that a seed draws."""
-    until_s = 1.2 * scene.task.deadline_s * scene.task.cycles
+def with_random_faults(scenario: Scenario, seed: int) -> Scenario:
+    """Return the scenario with faults drawn from a seed."""
+    until_s = 1.2 * scenario.task.deadline_s * scenario.task.cycles
     rng = generator(seed, "faults")
-    return replace(scene, faults=random_faults(rng, scene.fleet.learners, until_s))
+    return replace(scenario, faults=random_faults(rng, scenario.fleet.learners, until_s))

@@ -1,4 +1,4 @@
-"""`simulate`: a task on a fleet in virtual time, from the files to the report."""
+"""`simulate`: run a task on a fleet in virtual time, from files and options to a report."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -34,11 +34,10 @@ MAX_DEADLINE_S = 1e9
 
 @dataclass(frozen=True)
 class SimulationOptions:
-    """What stands instead of what the files say.
+    """Overrides for settings in the task and fleet files.
 
-    `learners` makes the fleet of a file as large as that, in its proportions; `seed` stands for
-    those of task and fleet, `work` for what the task says of it; `faults` are what goes wrong, in
-    words, or a number that draws some.
+    `learners` scales the fleet of a file in its proportions. `seed` replaces the seeds of task and
+    fleet. `faults` are faults, their text, or a seed from which to draw them.
     """
 
     scheme: str | None = None
@@ -49,7 +48,7 @@ class SimulationOptions:
     deadline_s: float | None = None
 
     def __post_init__(self) -> None:
-        """Levels that there are, and numbers that can be."""
+        """Raise `SettingError` for an unknown level or a number out of range."""
         if self.work not in (None, *get_args(ComputeLevel)):
             known = ", ".join(get_args(ComputeLevel))
             raise SettingError(f"work is {self.work!r}; expected one of {known}")
@@ -66,7 +65,7 @@ NO_OVERRIDES = SimulationOptions()
 
 @dataclass(frozen=True, eq=False)
 class PreparedSimulation:
-    """A scene that was checked, and what is computed in it."""
+    """A checked scenario, and a factory for what its learners compute."""
 
     scenario: Scenario
     level: ComputeLevel
@@ -83,7 +82,7 @@ def simulate(
 ) -> Report:
     """Run a task on a fleet in virtual time.
 
-    Model, picture and trace are kept if there is a `folder`. `watch` sees each step.
+    Model, picture and trace are saved in `folder`, if given. `watch` is called with each step.
     """
     return run(prepare(task, fleet, options), folder, watch)
 
@@ -91,120 +90,131 @@ def simulate(
 def prepare(
     task: Task | str | Path, fleet: Fleet | str | Path, options: SimulationOptions = NO_OVERRIDES
 ) -> PreparedSimulation:
-    """Read what is to be read, and find what cannot work; `SettingError` names the file."""
+    """Read the files and check all settings; `SettingError` names the file."""
     file = task if isinstance(task, str | Path) else None
-    fleet = _fleet(fleet, options)
+    fleet = _load_fleet(fleet, options)
     try:
-        staged = _staged(task, file, fleet, options)
+        task = read_task(task) if isinstance(task, str | Path) else task
+        prepared = _prepare(_override(task, options), file, fleet)
     except SettingError as error:
         if file is None or str(file) in str(error):
             raise
         raise SettingError(f"{file}: task: {error}") from error
     faults = options.faults
     if not isinstance(faults, tuple):
-        faults = parse_or_draw_faults(str(faults), staged.scenario)
-    return replace(staged, scenario=replace(staged.scenario, faults=faults))
+        faults = parse_or_draw_faults(str(faults), prepared.scenario)
+    return replace(prepared, scenario=replace(prepared.scenario, faults=faults))
 
 
-def _staged(
-    task: Task | str | Path, file: str | Path | None, fleet: Fleet, options: SimulationOptions
-) -> PreparedSimulation:
-    read = _instead(read_task(task) if isinstance(task, str | Path) else task, options)
-    level = read.simulation.work
-    if level == "timing" and (known := _sized(read)):
-        check_memory(known, fleet)
-        return PreparedSimulation(
-            _scene(known, fleet, local_shard_sizes(known, fleet)), level, TimingOnly
+def _load_fleet(fleet: Fleet | str | Path, options: SimulationOptions) -> Fleet:
+    if isinstance(fleet, str | Path):
+        return read_fleet(fleet, options.learners, options.seed)
+    if options.learners not in (None, fleet.learners):
+        raise SettingError(
+            f"learners = {options.learners}, but this fleet has {fleet.learners} learners; "
+            "only a fleet that is read from a file can be scaled"
         )
-    material = gathered(read, file)
-    check_memory(material.task, fleet)
-    stock = SampleIndex.from_task(material, fleet)
-    scene = _scene(material.task, fleet, stock.local_sizes)
+    return fleet if options.seed is None else replace(fleet, seed=options.seed)
+
+
+def _override(task: Task, options: SimulationOptions) -> Task:
+    """Return the task with the settings of `options`."""
+    task = with_scheme(task, options.scheme)
+    work = None if options.work is None else Simulation(work=options.work)
+    changes = {"seed": options.seed, "deadline_s": options.deadline_s, "simulation": work}
+    return msgspec.structs.replace(task, **{k: v for k, v in changes.items() if v is not None})
+
+
+def _prepare(task: Task, file: str | Path | None, fleet: Fleet) -> PreparedSimulation:
+    level = task.simulation.work
+    if level == "timing" and _sizes_are_known(task):
+        check_memory(task, fleet)
+        scenario = _make_scenario(task, fleet, local_shard_sizes(task, fleet))
+        return PreparedSimulation(scenario, level, TimingOnly)
+    loaded = gathered(task, file)
+    check_memory(loaded.task, fleet)
+    index = SampleIndex.from_task(loaded, fleet)
+    scenario = _make_scenario(loaded.task, fleet, index.local_sizes)
     if level == "timing":
-        return PreparedSimulation(scene, level, TimingOnly)
+        return PreparedSimulation(scenario, level, TimingOnly)
     one_by_one = level == "train"
     return PreparedSimulation(
-        scene, level, lambda: RealTraining(material, stock, fleet.names, one_by_one=one_by_one)
+        scenario, level, lambda: RealTraining(loaded, index, fleet.names, one_by_one=one_by_one)
     )
 
 
-def _instead(task: Task, options: SimulationOptions) -> Task:
-    """The task with what stands instead of what it says."""
-    task = with_scheme(task, options.scheme)
-    work = None if options.work is None else Simulation(work=options.work)
-    said = {"seed": options.seed, "deadline_s": options.deadline_s, "simulation": work}
-    return msgspec.structs.replace(task, **{k: v for k, v in said.items() if v is not None})
+def _sizes_are_known(task: Task) -> bool:
+    """Return whether all sizes follow from the task, so that no data has to be read."""
+    try:
+        _ = task.shards, task.shard_bytes, task.model_bytes, task.sample_ops
+    except SettingError:
+        return False
+    return True
 
 
-def _scene(task: Task, fleet: Fleet, own: RaggedArray) -> Scenario:
-    """A scene that the machine does not refuse."""
+def _make_scenario(task: Task, fleet: Fleet, local_sizes: RaggedArray) -> Scenario:
+    """Return a scenario that the cycle machine accepts."""
     if not fleet.present_at_start.any():
-        raise SettingError("nobody of the fleet is there when the run begins")
-    scene = Scenario(f"{task.name}-{task.scheme}-{task.seed}", task, fleet, own)
-    CycleMachine().handle(scene.submission())
-    return scene
+        raise SettingError(
+            "no learner of the fleet is present at the start; use joins_s = 0 for at least one"
+        )
+    scenario = Scenario(f"{task.name}-{task.scheme}-{task.seed}", task, fleet, local_sizes)
+    CycleMachine().handle(scenario.submission())
+    return scenario
 
 
 def run(
-    staged: PreparedSimulation,
+    prepared: PreparedSimulation,
     folder: str | Path | None = None,
     watch: Callable[[Step], object] = lambda _: None,
-    story: RunProgress | None = None,
+    progress: RunProgress | None = None,
 ) -> Report:
-    """Act a scene out, from its beginning; whoever gives a story can look into it on the way."""
-    place = create_run_folder(folder) if folder is not None else None
-    trace = TraceFile(place) if place is not None else None
-    story, work = story or RunProgress(), staged.make_compute()
+    """Run a prepared simulation; a caller that passes `progress` can read it during the run."""
+    path = create_run_folder(folder) if folder is not None else None
+    trace = TraceFile(path) if path is not None else None
+    progress, compute = progress or RunProgress(), prepared.make_compute()
 
-    def seen(step: Step) -> None:
+    def record(step: Step) -> None:
         if trace is not None:
             trace.write(step)
-        story.apply(step)
+        progress.apply(step)
         watch(step)
 
-    driver, wrong = Driver(staged.scenario, work, seen), None
+    try:
+        failure = _drive(Driver(prepared.scenario, compute, record))
+    finally:
+        compute.close()
+        if trace is not None:
+            trace.close()
+    report = progress.report()
+    if path is not None:
+        report = _save(report, path, compute)
+    if failure is not None:
+        saved = "" if path is None else f"; partial results are in {path}"
+        raise DataError(f"{failure}{saved}") from failure
+    return report
+
+
+def _drive(driver: Driver) -> DataError | None:
+    """Run to the end; an interruption or an error of the user's code cancels the run.
+
+    As in live runs, the caller can then save partial results.
+    """
     try:
         driver.run()
-    # As live: what there is is kept.
     except KeyboardInterrupt:
         driver.cancel("interrupted")
     except DataError as error:
         driver.cancel(str(error))
-        wrong = error
-    finally:
-        work.close()
-        if trace is not None:
-            trace.close()
-    report = story.report()
-    if place is not None:
-        report = _kept(report, place, work)
-    if wrong is not None:
-        kept = "" if place is None else f"; what there was before is in {place}"
-        raise DataError(f"{wrong}{kept}") from wrong
-    return report
+        return error
+    return None
 
 
-def _kept(report: Report, folder: Path, work: Compute) -> Report:
+def _save(report: Report, folder: Path, compute: Compute) -> Report:
+    """Save the model, if one was trained, and the picture."""
     report = replace(report, folder=folder)
-    if isinstance(work, RealTraining):
-        model = write_atomic(folder / "model.safetensors", save(dict(work.parameters)))
+    if isinstance(compute, RealTraining):
+        model = write_atomic(folder / "model.safetensors", save(dict(compute.parameters)))
         report = replace(report, model=model)
     report.plot().save(folder / PICTURE_FILE)
     return report
-
-
-def _fleet(fleet: Fleet | str | Path, options: SimulationOptions) -> Fleet:
-    if isinstance(fleet, str | Path):
-        return read_fleet(fleet, options.learners, options.seed)
-    if options.learners not in (None, fleet.learners):
-        raise SettingError("learners makes the fleet of a file larger or smaller, not this one")
-    return fleet if options.seed is None else replace(fleet, seed=options.seed)
-
-
-def _sized(task: Task) -> Task | None:
-    """The task, if its names tell the sizes, and no data has to be read for them."""
-    try:
-        _ = task.shards, task.shard_bytes, task.model_bytes, task.sample_ops
-    except SettingError:
-        return None
-    return task
