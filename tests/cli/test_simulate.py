@@ -126,7 +126,7 @@ def test_a_fault_search_without_violations_succeeds(melisma: Callable[..., Said]
             ["--search-faults", "3", "--faults", "clock 0 by 1.1"],
             "--search-faults draws faults by itself",
         ),
-        (["--scheme", "med"], "plans no cycle of one task"),
+        (["--scheme", "med"], "cannot run a cycle of one task"),
         (
             ["--search-faults", "3", "--work", "train"],
             "--search-faults passes time and trains nothing",
