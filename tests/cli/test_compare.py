@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from melisma.cli.compare import command
-from melisma.errors import SettingError
+from melisma.errors import MelismaWarning, SettingError
 from melisma.simulation.faults import parse_faults
 from tests.live import tiny_task
 
@@ -146,6 +146,22 @@ def test_a_picture_is_drawn(place: Path) -> None:
     result = compare("--schemes", "dab,equal", "--seeds", "2", "--picture", "found.svg")
     assert "picture  found.svg" in result.stdout
     assert ET.parse(place / "found.svg").getroot().tag.endswith("svg")
+
+
+def no_picture(*_: object) -> object:
+    raise ZeroDivisionError("a scale without a span")
+
+
+def test_a_picture_that_cannot_be_drawn_does_not_cost_the_table(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("melisma.cli.compare.draw_comparison", no_picture)
+    with pytest.warns(MelismaWarning, match=r"cannot draw found\.svg: ZeroDivisionError"):
+        result = compare("--schemes", "dab,equal", "--work", "timing", "--picture", "found.svg")
+    assert result.exit_code == 0
+    assert "dab" in result.stdout
+    assert "found.svg" not in result.stdout
+    assert not (place / "found.svg").exists()
 
 
 @pytest.mark.parametrize(

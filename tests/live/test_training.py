@@ -17,7 +17,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from melisma.cycle import commands, events
-from melisma.errors import DataError, SettingError
+from melisma.errors import DataError, MelismaWarning, SettingError
 from melisma.fleet.emulation import Pace
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.fleet_builder import muster
@@ -101,6 +101,23 @@ def test_what_is_left_is_the_model_the_picture_and_the_trace(place: Path) -> Non
     again = Report.of(read_trace(place / "run" / "trace.jsonl"))
     assert again.as_dict()["cycles"] == report.as_dict()["cycles"]
     assert again.plot().svg == report.plot().svg
+
+
+def no_picture(*_: object) -> Any:
+    raise ZeroDivisionError("a scale without a span")
+
+
+def test_a_picture_that_cannot_be_drawn_costs_neither_model_nor_report(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Report, "plot", no_picture)
+    said = r"cannot draw .*picture\.svg: ZeroDivisionError: a scale without a span"
+    with pytest.warns(MelismaWarning, match=said):
+        report = run(place, cycles=1)
+    assert report.outcome == "done"
+    assert report.model is not None
+    assert report.model.is_file()
+    assert report.picture_path is None
 
 
 def test_weights_follow_what_was_trained(place: Path) -> None:

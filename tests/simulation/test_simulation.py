@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from melisma.cycle import events
-from melisma.errors import SettingError
+from melisma.errors import MelismaWarning, SettingError
 from melisma.runs.report import Report
 from melisma.runs.trace import Step, read_trace
 from melisma.simulation import SimulationOptions, simulate
 from tests.simulation.scenarios import LEARNERS, make_fleet, make_task
 
+TINY = {"model": "tests.live.tiny_task:Linear", "data": "tests.live.tiny_task:blobs", "sizes": {}}
 TIMING = SimulationOptions(work="timing")
 
 
@@ -40,19 +41,35 @@ def test_a_model_that_cannot_be_written_leaves_no_part_of_itself(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(step, fail)
-    blobs = {
-        "model": "tests.live.tiny_task:Linear",
-        "data": "tests.live.tiny_task:blobs",
-        "sizes": {},
-    }
     with pytest.raises(OSError, match="No space left"):
         simulate(
-            make_task(**blobs, cycles=1, batch=10),
+            make_task(**TINY, cycles=1, batch=10),
             make_fleet(),
             SimulationOptions(work="train"),
             folder=tmp_path,
         )
     assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
+
+
+def no_picture(*_: object) -> Any:
+    raise ZeroDivisionError("a scale without a span")
+
+
+def test_a_picture_that_cannot_be_drawn_costs_neither_model_nor_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Report, "plot", no_picture)
+    with pytest.warns(MelismaWarning, match=r"cannot draw .*picture\.svg: ZeroDivisionError"):
+        report = simulate(
+            make_task(**TINY, cycles=1, batch=10),
+            make_fleet(),
+            SimulationOptions(work="train"),
+            folder=tmp_path,
+        )
+    assert report.outcome == "done"
+    assert report.picture_path is None
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"model.safetensors", "trace.jsonl"}
 
 
 def test_options_override_the_task() -> None:

@@ -6,6 +6,7 @@ It ends with 0, or with 1 if every run of every scheme failed.
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -17,8 +18,9 @@ from rich.progress import Progress
 from melisma.cli.files import FILE
 from melisma.cli.output import write
 from melisma.cli.views.compare_view import run_line, view
-from melisma.errors import MelismaError, SettingError
-from melisma.simulation.comparison.comparison import ComparedRun, Comparison, compare
+from melisma.errors import SettingError
+from melisma.runs.svg import save_picture
+from melisma.simulation.comparison.comparison import ComparedRun, compare
 from melisma.simulation.comparison.comparison_picture import draw_comparison
 from melisma.simulation.compute.memory import keep_freed_memory
 from melisma.simulation.simulation import ComputeLevel, SimulationOptions
@@ -66,11 +68,10 @@ def command(  # noqa: PLR0913 - one argument an option
     # What modules of one's own print is not the comparison.
     with _shown(len(names) * seeds, quiet=as_json) as watch, redirect_stdout(sys.stderr):
         found = compare(task, fleet, names, numbers, options, accuracy=accuracy, watch=watch)
-    if picture is not None:
-        _save(found, picture)
+    saved = save_picture(partial(draw_comparison, found), picture) if picture is not None else None
     write(msgspec.json.encode(found.as_dict()).decode() + "\n" if as_json else view(found))
-    if picture is not None and not as_json:
-        write(f"picture  {picture}\n")
+    if saved is not None and not as_json:
+        write(f"picture  {saved}\n")
     sys.exit(0 if any(each.ended_well for each in found.runs) else 1)
 
 
@@ -94,10 +95,3 @@ def _check_place(picture: Path | None) -> None:
         raise SettingError(f"--picture is {picture}; expected a file in a folder that is there")
     if picture is not None and picture.suffix != ".svg":
         raise SettingError(f"--picture is {picture}; expected a name that ends with .svg")
-
-
-def _save(found: Comparison, picture: Path) -> None:
-    try:
-        draw_comparison(found).save(picture)
-    except OSError as error:
-        raise MelismaError(f"{picture}: {error.strerror}") from error

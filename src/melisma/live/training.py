@@ -28,6 +28,7 @@ from melisma.live.preparation import PreparedRun, prepare
 from melisma.live.processes import run_processes
 from melisma.runs.interruption import Cancellation, run_in_thread
 from melisma.runs.report import PICTURE_FILE, Report
+from melisma.runs.svg import save_picture
 from melisma.runs.trace import Step
 
 
@@ -64,7 +65,7 @@ def run(
     def work() -> Report:
         model = asyncio.run(_run_orchestrator(prepared, port, record, cancellation))
         report = replace(Report.of(steps), model=model, folder=prepared.folder)
-        report.plot().save(prepared.folder / PICTURE_FILE)
+        save_picture(report.plot, prepared.folder / PICTURE_FILE)
         return report
 
     return run_in_thread(work, cancellation, "melisma-run")

@@ -289,8 +289,9 @@ class Report:
 
     @property
     def picture_path(self) -> Path | None:
-        """Where the picture is kept."""
-        return self.folder / PICTURE_FILE if self.folder else None
+        """The path of the picture, or None if there is no such file."""
+        path = self.folder / PICTURE_FILE if self.folder else None
+        return path if path is not None and path.is_file() else None
 
     def plot(self) -> "Picture":
         """The run as a picture."""

@@ -1,6 +1,7 @@
 """SVG by hand: the few shapes that pictures here are made of, and their colours."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, isfinite, log10
 from pathlib import Path
@@ -8,6 +9,7 @@ from unicodedata import east_asian_width
 from xml.sax.saxutils import escape, quoteattr
 
 from melisma.atomic import write_atomic
+from melisma.errors import MelismaWarning
 
 WIDTH, LETTER_WIDTH = 960, 6.4  # pixels, of a picture and of a letter in it
 RED, INK, GREY, PALE, BAND = "#c92a2a", "#1f2933", "#6b7785", "#d5dae0", "#f5f7f9"
@@ -83,6 +85,20 @@ class Picture:
     def save(self, path: Path | str) -> Path:
         """Write it to a file, atomically, and return the path."""
         return write_atomic(path, self.svg)
+
+
+def save_picture(draw: Callable[[], Picture], path: Path) -> Path | None:
+    """Draw a picture and save it; return its path, or None if that failed.
+
+    A failure, whatever its cause, becomes a `MelismaWarning`: no result of a run is lost because
+    its picture could not be drawn.
+    """
+    try:
+        return draw().save(path)
+    except Exception as error:  # noqa: BLE001 - a picture is never worth a result
+        said = f"cannot draw {path}: {type(error).__name__}: {error}; all other results are kept"
+        warnings.warn(said, MelismaWarning, stacklevel=2)
+        return None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from melisma.learning.loaded_task import gathered
 from melisma.runs.folder import create_run_folder
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import PICTURE_FILE, Report
+from melisma.runs.svg import save_picture
 from melisma.runs.trace import Step, TraceFile
 from melisma.simulation.compute.compute import Compute, RealTraining, TimingOnly
 from melisma.simulation.compute.memory import check_memory
@@ -216,5 +217,5 @@ def _save(report: Report, folder: Path, compute: Compute) -> Report:
     if isinstance(compute, RealTraining):
         model = write_atomic(folder / "model.safetensors", save(dict(compute.parameters)))
         report = replace(report, model=model)
-    report.plot().save(folder / PICTURE_FILE)
+    save_picture(report.plot, folder / PICTURE_FILE)
     return report

@@ -197,8 +197,14 @@ def test_a_loss_that_is_no_number_is_told_and_an_accuracy_that_is_not_there_is_n
     assert score(nan, nan) == "not evaluated"
 
 
-def test_the_last_screen_says_whether_the_deadline_held_who_did_what_and_where_it_is() -> None:
-    found = replace(report("late"), model=Path("runs/1/model.npz"), folder=Path("runs/1"))
+def test_the_last_screen_says_whether_the_deadline_held_who_did_what_and_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Path("runs/1")
+    folder.mkdir(parents=True)
+    (folder / "picture.svg").touch()
+    found = replace(report("late"), model=folder / "model.npz", folder=folder)
     lines = drawn(screen(found)).splitlines()
     assert (
         lines[0]
@@ -213,6 +219,8 @@ def test_the_last_screen_says_whether_the_deadline_held_who_did_what_and_where_i
         "picture  runs/1/picture.svg",
         "trace    runs/1/trace.jsonl",
     ]
+    (folder / "picture.svg").unlink()
+    assert "picture" not in drawn(screen(found))
 
 
 @pytest.mark.parametrize("name", ["no plan", "cancelled", "empty", "all left", "stopped"])

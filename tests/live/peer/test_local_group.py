@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from safetensors.numpy import load_file
 
 from melisma import axon
-from melisma.errors import MelismaError, SettingError
+from melisma.errors import MelismaError, MelismaWarning, SettingError
 from melisma.fleet.task import Task
 from melisma.live import processes
 from melisma.live.peer.local_group import PeerObserver, Progress, run_peers
@@ -120,6 +120,21 @@ def test_a_run_of_processes_ends_with_models_reports_and_a_picture(place: Path) 
     assert told["updates"] == 8
     assert all(set(each) <= {"n0", "n1", "n2"} for each in seen)
     assert children() == []
+
+
+def no_picture(*_: object) -> Any:
+    raise ZeroDivisionError("a scale without a span")
+
+
+def test_a_picture_that_cannot_be_drawn_costs_neither_models_nor_report(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PeerReport, "plot", no_picture)
+    with pytest.warns(MelismaWarning, match=r"cannot draw .*picture\.svg: ZeroDivisionError"):
+        report = run(AetSgd(learning_rate=0.1), "ring", 1, 30)
+    assert report.succeeded
+    assert (place / "run" / "models" / "n0.safetensors").is_file()
+    assert not (place / "run" / "picture.svg").exists()
 
 
 def test_one_live_node_is_the_simulated_one_bit_for_bit(place: Path) -> None:

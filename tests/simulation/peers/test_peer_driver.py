@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from melisma.errors import MelismaWarning
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Sizes, Task
 from melisma.learning.loaded_task import gathered
@@ -87,6 +88,23 @@ def test_one_node_is_plain_sgd_bit_for_bit(
     assert found.keys() == expected.keys()
     assert all(found[name].tobytes() == expected[name].tobytes() for name in expected)
     assert report.accuracy > 0.9
+
+
+def no_picture(*_: object) -> Any:
+    raise ZeroDivisionError("a scale without a span")
+
+
+def test_a_picture_that_cannot_be_drawn_costs_neither_models_nor_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PeerReport, "plot", no_picture)
+    with pytest.warns(MelismaWarning, match=r"cannot draw .*picture\.svg: ZeroDivisionError"):
+        report = simulate_peers(
+            peers(AetSgd(learning_rate=0.1), "ring", 1, 30, task=BLOBS), folder=tmp_path
+        )
+    assert report.succeeded
+    assert report.folder == tmp_path
+    assert [path.name for path in tmp_path.iterdir()] == ["models"]
 
 
 def sgd(said: AetSgd | LocalSgd | GossipSgd, steps: int) -> dict[str, Any]:

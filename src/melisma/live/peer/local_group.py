@@ -20,6 +20,7 @@ from melisma.peer.group import Peers
 from melisma.runs.folder import create_run_folder
 from melisma.runs.interruption import Cancellation, run_in_thread
 from melisma.runs.peer_report import NodeReport, PeerReport
+from melisma.runs.svg import save_picture
 
 PICTURE = "picture.svg"
 POLL_S = 0.5
@@ -59,7 +60,7 @@ def run_peers(
     # Where nothing began there is nothing to keep.
     if not place.exists():
         return report
-    report.plot().save(place / PICTURE)
+    save_picture(report.plot, place / PICTURE)
     return replace(report, folder=place)
 
 

@@ -19,6 +19,7 @@ from melisma.peer.group import Peers, partition_samples, take_samples
 from melisma.peer.node import Node, Outputs
 from melisma.runs.folder import create_run_folder
 from melisma.runs.peer_report import PeerReport
+from melisma.runs.svg import save_picture
 from melisma.simulation.faults import Fault, parse_faults, random_faults
 from melisma.simulation.peers.delays import Delays
 from melisma.simulation.peers.peer_driver import PeerDriver, PeerScenario, PeerWatcher
@@ -133,5 +134,5 @@ def _kept(report: PeerReport, folder: Path, steps: Mapping[str, Steps]) -> PeerR
     for name, each in steps.items():
         if arrays := each.arrays():
             write_atomic(folder / MODELS / f"{name}.safetensors", save(arrays))
-    report.plot().save(folder / PICTURE)
+    save_picture(report.plot, folder / PICTURE)
     return replace(report, folder=folder)
