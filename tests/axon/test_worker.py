@@ -1,6 +1,7 @@
 """A worker as a whole: safety, limits, counters, life and death."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -347,7 +348,9 @@ def test_a_served_script_ends_quietly_when_it_is_told_to(tmp_path: Path, number:
     assert process.returncode == 0
 
 
-def test_stopping_waits_for_running_calls_but_not_for_ever() -> None:
+def test_stopping_waits_for_running_calls_but_not_for_ever(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with a_worker(limits=axon.Limits(shutdown_s=0.2)).start() as address:
         remote = axon.connect(address)
         future = remote.submit.blocked("stuck")
@@ -356,3 +359,31 @@ def test_stopping_waits_for_running_calls_but_not_for_ever() -> None:
     assert time.monotonic() - began < 5
     with pytest.raises(Exception, match=r"stopping|no answer"):
         future.result(5)
+    assert [each.getMessage() for each in caplog.records] == [
+        "waiting up to 0.1 s for 1 calls to end"
+    ]
+
+
+async def test_calls_that_end_when_a_worker_stops_are_waited_for_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    began, over = asyncio.Event(), asyncio.Event()
+
+    async def poll() -> str:
+        began.set()
+        # As long as `wait_for` takes to notice that its event was set, and longer.
+        await over.wait()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return "over"
+
+    worker = axon.Worker(port=0)
+    worker.rpc()(poll)
+    with contextlib.ExitStack() as stack:
+        async with worker.listening() as address:
+            remote = stack.enter_context(axon.connect(address))
+            poll_ended = asyncio.ensure_future(remote.aio.poll())
+            await began.wait()
+            over.set()
+        assert await poll_ended == "over"
+    assert caplog.records == []

@@ -1,6 +1,7 @@
 """The orchestrator as learners meet it: a hand-made learner says what a real one would not."""
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -329,6 +330,75 @@ async def test_a_watcher_that_fails_ends_the_run_with_its_error(run: Any) -> Non
         await joined(remote, "a")
     with pytest.raises(ZeroDivisionError):
         await made.orchestrator.finished
+
+
+async def start_polls(
+    run: Run, remote: Any, *polls: tuple[int, Any]
+) -> "list[asyncio.Future[Any]]":
+    """Start polls that wait at the orchestrator, each with its learner and progress."""
+    pending = [asyncio.ensure_future(remote.poll(*poll)) for poll in polls]
+    mailboxes = run.orchestrator._mailboxes
+    await until(lambda: sum(len(box._arrived._waiters) for box in mailboxes) == len(polls))
+    assert not any(poll.done() for poll in pending)
+    return pending
+
+
+async def take_assignments(remote: Any, *learners: int) -> None:
+    for learner in learners:
+        await orders(remote, learner, protocol.Train)
+
+
+ENDS: dict[str, Callable[[Run], Any]] = {
+    "finished": lambda run: run.orchestrator.finish(
+        commands.Finish(reason="cycle 2 was the last", outcome="done")
+    ),
+    "cancelled": lambda run: run.orchestrator.cancel("interrupted"),
+    "failed": lambda run: run.orchestrator.finished.set_exception(ZeroDivisionError("broke")),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_the_end_of_a_run_answers_every_pending_poll_at_once_and_logs_nothing(
+    tmp_path: Path, end: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = Run(tmp_path, msgspec.structs.replace(TASK, deadline_s=1000.0))
+    made.orchestrator.start()
+    with contextlib.ExitStack() as stack:
+        async with made.service.worker().listening() as address:
+            remote = stack.enter_context(axon.connect(address, token=made.service.token)).aio
+            await joined(remote, "a", "b")
+            await take_assignments(remote, 0, 1)
+            # Two polls of one learner, as when the process that sent the first was killed.
+            polls = await start_polls(made, remote, (0, None), (0, (1, 20)), (1, None))
+            ENDS[end](made)
+        answers = await asyncio.wait_for(asyncio.gather(*polls), 5)
+    made.store.close()
+    assert all(protocol.parse_instructions(each)[-1] == protocol.Leave() for each in answers)
+    with contextlib.suppress(ZeroDivisionError):
+        await made.orchestrator.finished
+    assert caplog.records == []
+    assert capfd.readouterr() == ("", "")
+
+
+async def test_a_poll_after_the_end_is_answered_with_leave_again(run: Any) -> None:
+    made, remote = run
+    await joined(remote, "a", "b")
+    made.orchestrator.cancel("interrupted")
+    for progress in (None, (1, 20), None):
+        answer = await asyncio.wait_for(remote.poll(0, progress), 5)
+        assert protocol.parse_instructions(answer)[-1] == protocol.Leave()
+
+
+async def test_the_poll_of_a_learner_that_left_does_not_wait(run: Any) -> None:
+    made, remote = run
+    await joined(remote, "a", "b")
+    await take_assignments(remote, 0, 1)
+    dead, alive = await start_polls(made, remote, (0, None), (1, None))
+    made.service.remove_learner(0, "its process ended")
+    assert protocol.parse_instructions(await asyncio.wait_for(dead, 5)) == [protocol.Leave()]
+    assert not alive.done()
+    made.orchestrator.cancel("interrupted")
+    await asyncio.wait_for(alive, 5)
 
 
 def test_orders_survive_the_way() -> None:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from melisma.axon.server.process_pool import ProcessPool
 
 _log = logging.getLogger("melisma.axon")
+QUIET_S = 1.0
+"""Seconds that a worker which stops waits for running calls before it logs that it waits."""
 MAX_POLL_S = 60.0
 """The longest that one request waits for a duplex result."""
 
@@ -112,11 +114,15 @@ class Calls:
     async def drain(self) -> None:
         """Take on no more calls; let running ones end, for a while, then cancel them."""
         self._stopping = True
+        # Calls that are about to end, such as those whose callers are being told to leave, are
+        # nothing to report.
+        quiet_s = min(QUIET_S, self._limits.shutdown_s / 2)
         if self._tasks:
-            _log.warning(
-                "waiting up to %g s for %d calls to end", self._limits.shutdown_s, len(self._tasks)
-            )
-            await asyncio.wait(self._tasks, timeout=self._limits.shutdown_s)
+            await asyncio.wait(self._tasks, timeout=quiet_s)
+        if self._tasks:
+            left_s = self._limits.shutdown_s - quiet_s
+            _log.warning("waiting up to %g s for %d calls to end", left_s, len(self._tasks))
+            await asyncio.wait(self._tasks, timeout=left_s)
         for entry in self._ledger.running():
             self._cancel(entry, CallCancelledError("the worker is stopping"))
 

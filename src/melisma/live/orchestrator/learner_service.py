@@ -182,6 +182,8 @@ class LearnerService:
         mailbox = self._mailboxes[learner]
         if not mailbox.left:
             mailbox.joined, mailbox.left = False, True
+            # Its process may have ended while it polled.
+            mailbox.close()
             self._evaluator.recheck()
             self._emit(events.LearnersLeft, learner, reason=reason)
 

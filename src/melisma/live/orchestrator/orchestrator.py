@@ -43,6 +43,8 @@ class Orchestrator:
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         self.finished: asyncio.Future[commands.Finish] = self._loop.create_future()
+        # Also when the run ends with an error: no poll waits for its timeout.
+        self.finished.add_done_callback(lambda _: self._close_mailboxes())
 
     def start(self) -> None:
         """Submit the task; raise `SettingError` if it cannot be run."""
@@ -179,11 +181,13 @@ class Orchestrator:
         return await asyncio.to_thread(spec.trainer.score, store.parameters, spec.test)
 
     def finish(self, command: commands.Finish) -> None:
-        """Tell all learners to leave and end the run."""
+        """End the run; all learners are told to leave."""
         self._stop_timer()
-        for learner in range(len(self._mailboxes)):
-            self._put(learner, protocol.Leave())
         self.finished.set_result(command)
+
+    def _close_mailboxes(self) -> None:
+        for mailbox in self._mailboxes:
+            mailbox.close()
 
     def _put(self, learner: int, instruction: protocol.AnyInstruction | InstructionFactory) -> None:
         self._mailboxes[learner].put(instruction)
