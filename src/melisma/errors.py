@@ -28,7 +28,11 @@ A function that raises a built-in exception raises the same type at the caller, 
 """
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import ClassVar
+
+# Known words that a message about an unknown one lists at most.
+MAX_LISTED_WORDS = 25
 
 
 class MelismaError(Exception):
@@ -185,6 +189,24 @@ class RemoteError(AxonError):
     def __str__(self) -> str:
         message = super().__str__()
         return f"{message}\n\n{self.remote_traceback}" if self.remote_traceback else message
+
+
+def suggest(unknown: str, known: Iterable[str], also: str = "") -> str:
+    """Return the end of a message about an unknown word: the known word nearest to it, or all.
+
+    `also` describes what is allowed beside the known words.
+    """
+    words = list(known)
+    by_lower = {word.lower(): word for word in words}
+    near = get_close_matches(unknown.lower(), by_lower, n=1)
+    if near:
+        return f"did you mean {by_lower[near[0]]}?"
+    shown = [
+        *words[:MAX_LISTED_WORDS],
+        *["..."] * (len(words) > MAX_LISTED_WORDS),
+        *[f"or {also}"] * bool(also),
+    ]
+    return f"expected one of {', '.join(shown)}"
 
 
 def axon_error(code: str, message: str) -> AxonError:

@@ -203,7 +203,7 @@ def test_devices_that_nobody_knows_are_named(folder: Path) -> None:
     task, fleet = folder / "TASK.toml", folder / "FLEET.toml"
     assert refused(task, "--profile", "phne").startswith("--profile is 'phne'; expected one of")
     said = refused(task, "--fleet", fleet, "--learner", "pi")
-    assert said == f"{fleet}: no learner is called 'pi'; there are half, timed"
+    assert said == f"{fleet}: no learner is called 'pi'; expected one of half, timed"
     missing = refused(task, "--fleet", folder / "NONE.toml", "--learner", "pi")
     assert missing.startswith(f"{folder / 'NONE.toml'}: no such file")
 

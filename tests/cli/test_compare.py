@@ -169,7 +169,7 @@ def test_a_picture_that_cannot_be_drawn_does_not_cost_the_table(
     [
         (("--schemes", "feel"), "expected some of equal, proportional"),
         (("--schemes", "dab,dab"), "named twice"),
-        (("--schemes", "dab,"), "'' is not known"),
+        (("--schemes", "dab,"), "'' is unknown"),
         (("--schemes", "dab", "--accuracy", "2"), "at most 1"),
         (("--schemes", "dab", "--picture", "nowhere/found.svg"), "--picture is nowhere"),
         (("--schemes", "dab", "--faults", "nonsense"), "invalid fault"),

@@ -92,4 +92,4 @@ def test_subcommands_are_not_imported_until_asked_for() -> None:
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    assert result.stdout == "[]\n"
+    assert result.stdout == "['melisma.cli.suggestions']\n"

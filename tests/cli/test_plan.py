@@ -196,8 +196,8 @@ def test_the_scheme_of_the_command_line_goes_before_the_tasks(plan: Plan) -> Non
         (["--time-limit", "-1"], "--time-limit is -1; expected seconds, more than 0"),
         (["--time-limit", "nan"], "--time-limit is nan; expected seconds, more than 0"),
         (["--time-limit", "inf"], "--time-limit is inf; expected seconds, more than 0"),
-        (["--scheme", "nonsense"], "no scheme is called 'nonsense'; there are equal, "),
-        (["--scheme", ""], "no scheme is called ''; there are equal, "),
+        (["--scheme", "nonsense"], "no scheme is called 'nonsense'; expected one of equal, "),
+        (["--scheme", ""], "no scheme is called ''; expected one of equal, "),
         (["--scheme", "dab", "--all"], "--scheme and --all exclude each other"),
     ],
 )

@@ -134,7 +134,7 @@ def test_a_fault_search_without_violations_succeeds(melisma: Callable[..., Said]
         (["--deadline", "-1"], "deadline_s = -1; use 0 < deadline_s <"),
         (["--scheme", "equal", "--learners", "2000"], "task.toml: task: 2000 learners"),
         (["--learners", "0"], "0 is not in the range"),
-        (["--work", "play"], "'play' is not one of"),
+        (["--work", "play"], "unknown value 'play'; expected one of"),
     ],
 )
 def test_a_mistake_is_said_in_one_line(

@@ -89,7 +89,7 @@ def test_devices_lie_evenly_in_the_cell() -> None:
         ({"power_dbm": math.nan}, "power_dbm is nan; expected a finite number"),
         ({"power_dbm": "loud"}, "power_dbm must be a number"),
         ({"noise_dbm_per_hz": math.inf}, "noise_dbm_per_hz is inf"),
-        ({"path_loss": "rural"}, "path_loss is 'rural'; expected one of attenuation, urban"),
+        ({"path_loss": "rural"}, "path_loss is 'rural'; did you mean urban"),
     ],
 )
 def test_a_channel_that_cannot_be_is_refused(fields: dict[str, Any], complaint: str) -> None:

@@ -105,9 +105,14 @@ def test_data_sets_have_their_size() -> None:
 
 
 def test_an_unknown_name_says_which_are_known_and_what_to_say_instead() -> None:
-    with pytest.raises(SettingError, match=r"'resnet'.*cnn,.*mlp.*twonn.*model_bytes and sample_o"):
-        model_size("resnet", {})
-    with pytest.raises(SettingError, match=r"'emnist'.*cifar-10.*samples and sample_bytes in \[ta"):
+    with pytest.raises(
+        SettingError, match=r"'vgg'.*model_bytes and sample_ops in \[task.*cnn,.*mlp.*twonn"
+    ):
+        model_size("vgg", {})
+    with pytest.raises(
+        SettingError,
+        match=r"'emnist'.*samples and sample_bytes in \[task.sizes\]; did you mean mnist",
+    ):
         data_size("emnist")
 
 

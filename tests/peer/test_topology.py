@@ -187,7 +187,11 @@ def test_edges_that_cannot_be_are_refused(
 @pytest.mark.parametrize(
     ("name", "nodes", "said"),
     [
-        ("mesh", 4, "topology is 'mesh'; expected ring, line, .*or a file that ends in .txt"),
+        (
+            "mesh",
+            4,
+            "topology is 'mesh'; expected one of ring, line, .*or a file that ends in .txt",
+        ),
         ("ring:3", 4, "topology is 'ring:3'"),
         ("regular:", 4, "topology is 'regular:'"),
         ("ring", 0, "ring has 0 nodes; expected at least 1"),

@@ -23,7 +23,7 @@ from melisma.allocation.shared_problem import SharedPlan, SharedProblem
 from melisma.allocation.slots import full_batch, online_batch, random_batch, slots
 from melisma.allocation.staleness import staleness
 from melisma.allocation.synchronous import synchronous
-from melisma.errors import SettingError
+from melisma.errors import SettingError, suggest
 from melisma.fleet.fleet_file import DISCLOSURE
 from melisma.fleet.task import Task
 
@@ -86,6 +86,14 @@ class Scheme:
         if self.passes == "fixed" and passes is None:
             raise SettingError(f"scheme {self.name} needs passes, for example passes = 1")
 
+    def check_cycle(self) -> None:
+        """Raise `SettingError` unless the scheme plans cycles of one task, as runs need it."""
+        if self.problem != "cycle":
+            *others, last = [row.name for row in SCHEMES.values() if row.problem == "cycle"]
+            raise SettingError(
+                f"scheme {self.name} plans no cycle of one task; {', '.join(others)} and {last} do"
+            )
+
     def plan(self, problem: Any, given: PlanInputs = NO_INPUTS) -> Any:
         """What the scheme decides, or `InfeasibleError`; `SettingError` if something is missing."""
         if not isinstance(problem, PROBLEM_TYPES[self.problem]):
@@ -98,13 +106,17 @@ class Scheme:
 def get_scheme(name: str) -> Scheme:
     """The row of that name."""
     if name not in SCHEMES:
-        raise SettingError(f"no scheme is called {name!r}; there are {', '.join(SCHEMES)}")
+        raise SettingError(f"no scheme is called {name!r}; {suggest(name, SCHEMES)}")
     return SCHEMES[name]
 
 
 def with_scheme(task: Task, scheme: str | None) -> Task:
-    """The task as it is allocated; a scheme that was asked for chooses passes where it does."""
+    """Return the task as a run allocates it; `scheme` replaces its scheme, and passes if it can.
+
+    `SettingError` for a scheme that plans no cycles.
+    """
     row = get_scheme(scheme or task.scheme)
+    row.check_cycle()
     chosen = scheme is not None and row.passes == "chosen"
     task = replace(task, scheme=row.name, passes=None if chosen else task.passes)
     row.check_passes(task.passes)

@@ -18,12 +18,13 @@ from typing import Any
 import click
 
 from melisma import __version__
+from melisma.cli.suggestions import SuggestingGroup
 from melisma.errors import MelismaError, MelismaWarning, SettingError
 
 SUBCOMMANDS = ("run", "simulate", "compare", "peers", "plan", "bench", "data", "axon")
 
 
-class LazyGroup(click.Group):
+class LazyGroup(SuggestingGroup):
     """A group that imports a subcommand when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

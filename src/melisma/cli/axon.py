@@ -11,6 +11,7 @@ import click
 
 from melisma import axon
 from melisma.axon.address import host_and_port
+from melisma.cli.suggestions import SuggestingGroup
 from melisma.errors import RemoteError, SettingError
 
 listen_option = click.option(
@@ -23,7 +24,7 @@ tls_option = click.option("--tls", is_flag=True, help="Use TLS with a certificat
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group("axon")
+@click.group("axon", cls=SuggestingGroup)
 def command() -> None:
     """Remote calls: call a function, find workers, run a notice board or a relay."""
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from melisma.errors import SettingError
+from melisma.errors import SettingError, suggest
 from melisma.fleet.emulation import Link, Pace
 from melisma.fleet.fleet_builder import read_fleet
 from melisma.fleet.profiles import PROFILES
@@ -58,7 +58,7 @@ def chosen(
     if profile is None:
         return None
     if profile not in PROFILES:
-        raise SettingError(f"--profile is {profile!r}; expected one of {', '.join(PROFILES)}")
+        raise SettingError(f"--profile is {profile!r}; {suggest(profile, PROFILES)}")
     kind = PROFILES[profile]
     return Emulated(profile, lambda _: kind.compute, kind.bandwidth_bps, kind.latency_s)
 
@@ -66,8 +66,7 @@ def chosen(
 def _learner(task: Task, path: str, name: str) -> Emulated:
     fleet = read_fleet(path)
     if name not in fleet.names:
-        some = ", ".join(fleet.names[:10]) + (", ..." if fleet.learners > 10 else "")
-        raise SettingError(f"{path}: no learner is called {name!r}; there are {some}")
+        raise SettingError(f"{path}: no learner is called {name!r}; {suggest(name, fleet.names)}")
     place = fleet.names.index(name)
     return Emulated(
         name,

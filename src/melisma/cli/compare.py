@@ -17,6 +17,7 @@ from rich.progress import Progress
 
 from melisma.cli.files import FILE
 from melisma.cli.output import write
+from melisma.cli.suggestions import SuggestingChoice
 from melisma.cli.views.compare_view import run_line, view
 from melisma.errors import SettingError
 from melisma.runs.svg import save_picture
@@ -34,7 +35,7 @@ from melisma.simulation.simulation import ComputeLevel, SimulationOptions
 @click.option("--first-seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--learners", type=click.IntRange(1), help="So many, in the fleet's proportions.")
 @click.option(
-    "--work", type=click.Choice(get_args(ComputeLevel)), help="Instead of what the task says."
+    "--work", type=SuggestingChoice(get_args(ComputeLevel)), help="Instead of what the task says."
 )
 @click.option("--accuracy", type=float, help="Take the time to it; 0.97, for example.")
 @click.option(

@@ -4,12 +4,13 @@ import json
 
 import click
 
+from melisma.cli.suggestions import SuggestingGroup
 from melisma.learning.data import datasets
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group("data")
+@click.group("data", cls=SuggestingGroup)
 def command() -> None:
     """Data sets: list them, bring one here, say where it lies."""
 

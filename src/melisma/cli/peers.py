@@ -22,8 +22,9 @@ from melisma.axon.address import host_and_port
 from melisma.cli.axon import token_option
 from melisma.cli.files import FILE
 from melisma.cli.output import write
+from melisma.cli.suggestions import SuggestingChoice, SuggestingGroup
 from melisma.cli.views.peers_view import progress_line, screen
-from melisma.errors import MelismaError, SettingError
+from melisma.errors import MelismaError, SettingError, suggest
 from melisma.fleet.task import Optimizer, Partition, Task, read_task
 from melisma.fleet.toml_file import converted
 from melisma.live.peer.local_group import PeerObserver, Progress, run_peers
@@ -61,14 +62,14 @@ TRAINED = (
     click.option("--seed", type=click.IntRange(0), help="Instead of what the task says."),
     click.option(
         "--partition",
-        type=click.Choice(["iid", "sorted", "dirichlet"]),
+        type=SuggestingChoice(["iid", "sorted", "dirichlet"]),
         help="What of the data each node has; else like parts.",
     ),
     click.option(
         "--algorithm",
         default="aet",
         show_default=True,
-        type=click.Choice([*ALGORITHMS]),
+        type=SuggestingChoice([*ALGORITHMS]),
         help="How nodes train together.",
     ),
     click.option("--iterations", default=1000, show_default=True, type=COUNT, help="Of each node."),
@@ -99,7 +100,7 @@ def _with(options: Iterable[Callable[[Command], Command]]) -> Callable[[Command]
     return decorated
 
 
-@click.group("peers")
+@click.group("peers", cls=SuggestingGroup)
 def command() -> None:
     """Train without an orchestrator: every node with its neighbours."""
 
@@ -123,12 +124,14 @@ def run_command(*, as_json: bool, tls: bool, every: int, out: Path | None, **sai
 @command.command("simulate")
 @_with(TRAINED)
 @_with(AMONG)
-@click.option("--work", type=click.Choice(["timing", "train"]), default="train", show_default=True)
+@click.option(
+    "--work", type=SuggestingChoice(["timing", "train"]), default="train", show_default=True
+)
 @click.option("--step-s", help="LEAST,MOST seconds for a step; else 0.0001,0.001.")
 @click.option("--message-s", help="LEAST,MOST seconds for a message; else 0.0001,0.0015.")
 @click.option(
     "--drawn",
-    type=click.Choice(get_args(Delays.__annotations__["drawn"])),
+    type=SuggestingChoice(get_args(Delays.__annotations__["drawn"])),
     help="Steps are drawn for each of these; else iteration.",
 )
 @click.option("--tail", type=float, help="Rounds take x times longer with chance x^-TAIL.")
@@ -387,8 +390,8 @@ def _converted(what: str, values: Mapping[str, Any], kind: type[Any]) -> Any:
     if issubclass(kind, get_args(Algorithm)):
         known["algorithm"] = kind.__struct_config__.tag
     if unknown := known.keys() - {*kind.__struct_fields__, "algorithm"}:
-        names = ", ".join(kind.__struct_fields__)
-        raise SettingError(f"{what} has no setting {min(unknown)}; there are {names}")
+        name = min(unknown)
+        raise SettingError(f"{what} has no setting {name}; {suggest(name, kind.__struct_fields__)}")
     return converted(what, known, kind)
 
 
@@ -413,8 +416,8 @@ def _joins(said: Iterable[str], peers: Peers) -> dict[str, float]:
         if not 0 <= found[name] < inf:
             raise SettingError(f"--join {each}; expected NODE@SECONDS, as n1@0.5")
         if name not in peers.topology.names:
-            names = ", ".join(peers.topology.names[:10])
-            raise SettingError(f"--join {each}: there is no node {name!r}, but {names}")
+            expected = suggest(name, peers.topology.names)
+            raise SettingError(f"--join {each}: unknown node {name!r}; {expected}")
     return found
 
 

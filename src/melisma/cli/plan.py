@@ -12,7 +12,7 @@ import click
 from melisma.allocation.schemes import SCHEMES, Scheme, get_scheme
 from melisma.cli import output
 from melisma.cli.views import plan_data, plan_view
-from melisma.errors import SettingError
+from melisma.errors import SettingError, suggest
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.fleet_builder import read_fleet
 from melisma.fleet.task import Task, read_sized_task
@@ -75,8 +75,8 @@ def _check(paths: tuple[str, ...], tasks: list[Task], *, own: bool) -> None:
     """What a task says of its scheme must fit if that is to be used; no two may have one name."""
     for path, task in zip(paths, tasks, strict=True):
         if task.scheme not in SCHEMES:
-            known = ", ".join(SCHEMES)
-            raise SettingError(f"{path}: task.scheme: {task.scheme!r}; expected one of {known}")
+            expected = suggest(task.scheme, SCHEMES)
+            raise SettingError(f"{path}: task.scheme: {task.scheme!r}; {expected}")
         if own and SCHEMES[task.scheme].passes == "chosen" and task.passes is not None:
             raise SettingError(
                 f"{path}: task.passes: scheme {task.scheme} chooses passes by itself; leave it out"

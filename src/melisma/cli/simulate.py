@@ -16,6 +16,7 @@ import numpy as np
 
 from melisma.cli.files import FILE, FIRST
 from melisma.cli.output import write
+from melisma.cli.suggestions import SuggestingChoice
 from melisma.cli.views.run_summary_view import screen
 from melisma.cli.views.run_view import cycle_line
 from melisma.cycle.events import Evaluated
@@ -49,7 +50,7 @@ SEED = click.IntRange(0)
 @click.option("--seed", type=SEED, help="Instead of those of task and fleet.")
 @click.option("--deadline", "deadline_s", type=float, help="Of a cycle, instead of the task's.")
 @click.option(
-    "--work", type=click.Choice(get_args(ComputeLevel)), help="Instead of what the task says."
+    "--work", type=SuggestingChoice(get_args(ComputeLevel)), help="Instead of what the task says."
 )
 @click.option("--faults", default="", help="What goes wrong, in words; a number draws some.")
 @click.option("--search-faults", type=click.IntRange(1), help="Check N random fault schedules.")

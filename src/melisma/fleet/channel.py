@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from melisma.errors import SettingError
+from melisma.errors import SettingError, suggest
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -42,8 +42,8 @@ class Channel:
         _checked("power_dbm", self.power_dbm)
         _checked("noise_dbm_per_hz", self.noise_dbm_per_hz)
         if self.path_loss not in PATH_LOSS_DB:
-            known = ", ".join(PATH_LOSS_DB)
-            raise SettingError(f"path_loss is {self.path_loss!r}; expected one of {known}")
+            expected = suggest(self.path_loss, PATH_LOSS_DB)
+            raise SettingError(f"path_loss is {self.path_loss!r}; {expected}")
 
     def snr(self, distance_m: ArrayLike) -> Floats:
         """Mean power received over that of the noise, as a plain ratio."""

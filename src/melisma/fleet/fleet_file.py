@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from melisma.errors import suggest
 from melisma.fleet.profiles import PROFILES
 from melisma.fleet.spread import Distribution, check_spread
 from melisma.fleet.task import Least, LeastCount, Positive, Seed, Table, check_name
@@ -85,7 +86,9 @@ class Hardware(Table, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """One way to say the speed, and a profile that exists."""
         if self.profile is not None and self.profile not in PROFILES:
-            raise ValueError(f"profile {self.profile!r} is not known: {', '.join(PROFILES)}")
+            raise ValueError(
+                f"profile {self.profile!r} is unknown; {suggest(self.profile, PROFILES)}"
+            )
         said = [name for name in SPEEDS if getattr(self, name) is not None]
         if len(said) > 1:
             raise ValueError(f"{' and '.join(said)} both say how fast it is; one is enough")

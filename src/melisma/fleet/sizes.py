@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from melisma.errors import SettingError
+from melisma.errors import SettingError, suggest
 
 Size = TypeVar("Size")
 
@@ -82,8 +82,13 @@ DATA = {
 }
 
 
-def model_size(name: str, args: dict[str, Any]) -> ModelSize:
-    """The size of a model by its name; `mlp` takes its `layers` from the arguments."""
+def model_size(
+    name: str, args: dict[str, Any], missing: str = "model_bytes and sample_ops"
+) -> ModelSize:
+    """The size of a model by its name; `mlp` takes its `layers` from the arguments.
+
+    `missing` are the keys of `[task.sizes]` that would make the name's size unnecessary.
+    """
     if name == "mlp":
         layers = args.get("layers")
         if not isinstance(layers, list) or len(layers) < 2 or not all(map(_is_width, layers)):
@@ -91,12 +96,12 @@ def model_size(name: str, args: dict[str, Any]) -> ModelSize:
                 f"model_args.layers is {layers!r}; mlp needs widths such as [784, 50, 10]"
             )
         return dense(*layers)
-    return _of(MODELS, "model", name, "model_bytes and sample_ops", also=("mlp",))
+    return _of(MODELS, "model", name, missing, also=("mlp",))
 
 
-def data_size(name: str) -> DataSize:
-    """The size of a data set by its name."""
-    return _of(DATA, "data", name, "samples and sample_bytes")
+def data_size(name: str, missing: str = "samples and sample_bytes") -> DataSize:
+    """The size of a data set by its name; `missing` as for models."""
+    return _of(DATA, "data", name, missing)
 
 
 def _is_width(width: object) -> bool:
@@ -104,12 +109,12 @@ def _is_width(width: object) -> bool:
 
 
 def _of(
-    table: Mapping[str, Size], what: str, name: str, instead: str, also: tuple[str, ...] = ()
+    table: Mapping[str, Size], what: str, name: str, missing: str, also: tuple[str, ...] = ()
 ) -> Size:
     if name not in table:
-        known = ", ".join(sorted((*table, *also)))
+        # A name with a colon is the user's own, so that no other is meant.
+        known = "" if ":" in name else f"; {suggest(name, sorted((*table, *also)))}"
         raise SettingError(
-            f"the size of {what} {name!r} is not known (known are {known}); "
-            f"say {instead} in [task.sizes]"
+            f"the size of {what} {name!r} is unknown: give {missing} in [task.sizes]{known}"
         )
     return table[name]

@@ -3,14 +3,13 @@
 import re
 import tomllib
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import inspect
 
-from melisma.errors import SettingError
+from melisma.errors import SettingError, suggest
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 WORDS = {
@@ -68,8 +67,8 @@ def _readable(message: str, record: type[msgspec.Struct], found: Any) -> str:
     if missing := re.fullmatch(r"Object missing required field `(.*)`", said):
         return f"{where}: {missing[1]} is missing"
     if said.startswith("Invalid enum value"):
-        choices = [value for kind in kinds for value in getattr(kind, "values", ())]
-        return f"{where}: {found!r:.60}; expected one of {', '.join(choices)}"
+        values = [value for kind in kinds for value in getattr(kind, "values", ())]
+        return f"{where}: {found!r:.60}; {suggest(found, values)}"
     if expected := re.fullmatch(r"Expected `([\w |]+)`(?:, got .*| ([<>]=?) (.*))", said):
         named = [WORDS[kind] for kind in expected[1].split(" | ") if kind in WORDS]
         bound = _bound(expected[2], float(expected[3])) if expected[2] else ""
@@ -91,9 +90,7 @@ def _inside(kinds: Sequence[inspect.Type], key: str) -> Sequence[inspect.Type]:
 
 
 def _instead(unknown: str, kinds: Sequence[inspect.Type]) -> str:
-    known = [field.encode_name for field in _fields(kinds)]
-    close = get_close_matches(unknown, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"expected one of {', '.join(known)}"
+    return suggest(unknown, [field.encode_name for field in _fields(kinds)])
 
 
 def _fields(kinds: Sequence[inspect.Type]) -> list[inspect.Field]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from melisma.errors import SettingError
+from melisma.errors import SettingError, suggest
 from melisma.fleet.availability import JOIN, LEAVE, SLEEP, WAKE, WHAT, Changes
 from melisma.fleet.toml_file import text_of
 
@@ -80,7 +80,7 @@ def _instant(at_s: str) -> float:
 
 def _word(word: str) -> int:
     if word not in WHAT:
-        raise ValueError(f"what is {word!r:.60}; expected one of {', '.join(WHAT)}")
+        raise ValueError(f"what is {word!r:.60}; {suggest(word, WHAT)}")
     return WHAT.index(word)
 
 

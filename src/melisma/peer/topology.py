@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from melisma.errors import SettingError
+from melisma.errors import SettingError, suggest
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Table, check_name
 from melisma.fleet.toml_file import read, text_of
@@ -25,9 +25,8 @@ Pair = tuple[int, int]
 
 MAX_DRAWS = 1000
 FILE_SUFFIXES = (".txt", ".csv", ".toml")
-ALLOWED = (
-    "ring, line, star, complete, torus, torus:3x4, regular:3, small-world, small-world:4,0.1, "
-    f"or a file that ends in {', '.join(FILE_SUFFIXES)}"
+OTHER_FORMS = (
+    f"torus:3x4, regular:3, small-world:4,0.1, or a file that ends in {', '.join(FILE_SUFFIXES)}"
 )
 
 
@@ -104,7 +103,7 @@ def topology_for(name: str, nodes: int, seed: int) -> Topology:
     if args and kind in PARSERS:
         return PARSERS[kind](args, nodes, seed)
     if name not in GENERATORS:
-        raise SettingError(f"topology is {name!r}; expected {ALLOWED}")
+        raise SettingError(f"topology is {name!r}; {suggest(kind, GENERATORS, OTHER_FORMS)}")
     return GENERATORS[name](nodes, seed)
 
 

@@ -12,7 +12,7 @@ from melisma.allocation.schemes import with_scheme
 from melisma.atomic import write_atomic
 from melisma.cycle.machine import CycleMachine
 from melisma.cycle.ragged import RaggedArray
-from melisma.errors import DataError, SettingError
+from melisma.errors import DataError, SettingError, suggest
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.fleet_builder import read_fleet
 from melisma.fleet.task import Simulation, Task, read_task
@@ -51,8 +51,8 @@ class SimulationOptions:
     def __post_init__(self) -> None:
         """Raise `SettingError` for an unknown level or a number out of range."""
         if self.work not in (None, *get_args(ComputeLevel)):
-            known = ", ".join(get_args(ComputeLevel))
-            raise SettingError(f"work is {self.work!r}; expected one of {known}")
+            expected = suggest(str(self.work), get_args(ComputeLevel))
+            raise SettingError(f"work is {self.work!r}; {expected}")
         if self.seed is not None and not 0 <= self.seed < 2**63:
             raise SettingError(f"seed is {self.seed}; expected 0 to {2**63 - 1}")
         if self.deadline_s is not None and not 0 < self.deadline_s < MAX_DEADLINE_S:

@@ -96,7 +96,7 @@ def test_content_with_another_hash_is_not_taken(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_lists_those_there_are() -> None:
-    with pytest.raises(SettingError, match="no data set is called 'cats'; there are mnist"):
+    with pytest.raises(SettingError, match="no data set is called 'cats'; expected one of mnist"):
         datasets.load("cats")
 
 

@@ -138,9 +138,9 @@ def test_an_optimizer_is_kept_only_if_the_task_says_so() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"loss": "crossentropy"}, "loss is 'crossentropy'; expected one of cross_entropy"),
-        ({"optimizer": Optimizer(name="adamm")}, "optimizer.name is 'adamm'"),
-        ({"model": "resnet"}, "no model is called 'resnet'; there are twonn"),
+        ({"loss": "crossentropy"}, "loss is 'crossentropy'; did you mean cross_entropy"),
+        ({"optimizer": Optimizer(name="adamm")}, "optimizer.name is 'adamm'; did you mean adam"),
+        ({"model": "resnet"}, "no model is called 'resnet'; did you mean lenet"),
         (
             {"model": "no.such.module:Net"},
             "model no.such.module:Net: ModuleNotFoundError: No module named",

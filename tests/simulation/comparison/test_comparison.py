@@ -211,7 +211,7 @@ def test_a_scheme_whose_runs_all_fail_keeps_its_reason() -> None:
 @pytest.mark.parametrize(
     ("schemes", "said"),
     [
-        (["dab", "nosuch"], "'nosuch' is not known; expected some of equal, .*staleness.*dab"),
+        (["dab", "nosuch"], "'nosuch' is unknown; expected one of equal, .*staleness.*dab"),
         (["med"], "'med' plans no cycle of one task"),
         (["dab", "dab"], "named twice"),
         ([], "no scheme to compare"),

@@ -17,7 +17,7 @@ from melisma.allocation.shares import sort_by_speed
 from melisma.allocation.staleness.exact import exact
 from melisma.allocation.staleness.numerical import numerical
 from melisma.allocation.staleness.sai import sai
-from melisma.errors import SettingError
+from melisma.errors import SettingError, suggest
 
 
 def staleness(
@@ -28,7 +28,7 @@ def staleness(
     `numerical` and `sai` may miss the least.
     """
     if method not in METHODS:
-        raise SettingError(f"method is {method!r}; expected one of {', '.join(METHODS)}")
+        raise SettingError(f"method is {method!r}; {suggest(method, METHODS)}")
     bounded = require_one_update(problem, least=1)
     if method == "exact":
         return CyclePlan.from_shards(problem, exact(bounded), None)

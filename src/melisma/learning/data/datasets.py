@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.errors import DataError, SettingError
+from melisma.errors import DataError, SettingError, suggest
 from melisma.learning.data.images import read_idx, read_png
 from melisma.learning.data.sources import Address, Debian, Npm, Source, get
 from melisma.learning.imports import is_own, made
@@ -119,10 +119,8 @@ def where(name: str) -> Path:
 def data_named(name: str) -> Known:
     """The row of that name."""
     if name not in DATA:
-        known = ", ".join(DATA)
-        raise SettingError(
-            f"no data set is called {name!r}; there are {known}, or package.module:function"
-        )
+        expected = suggest(name, DATA, "package.module:function")
+        raise SettingError(f"no data set is called {name!r}; {expected}")
     return DATA[name]
 
 

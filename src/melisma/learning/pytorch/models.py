@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn, uint8
 
-from melisma.errors import SettingError
+from melisma.errors import SettingError, suggest
 from melisma.learning.imports import is_own, made
 
 
@@ -87,10 +87,8 @@ def build(name: str, args: Mapping[str, Any] | None = None) -> nn.Module:
 
 def _ours(name: str, args: Mapping[str, Any]) -> nn.Module:
     if name not in MODELS:
-        known = ", ".join(MODELS)
-        raise SettingError(
-            f"no model is called {name!r}; there are {known}, or package.module:Class"
-        )
+        expected = suggest(name, MODELS, "package.module:Class")
+        raise SettingError(f"no model is called {name!r}; {expected}")
     try:
         return MODELS[name](**args)
     except (TypeError, ValueError) as error:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from melisma.errors import SettingError
+from melisma.errors import SettingError, suggest
 from melisma.fleet.task import Optimizer
 
 
@@ -101,8 +101,8 @@ OPTIMIZERS: dict[str, Callable[[Optimizer], Steps]] = {"sgd": Sgd, "adam": Adam}
 def optimizer_for(said: Optimizer) -> Steps:
     """The optimiser of that name, at its beginning."""
     if said.name not in OPTIMIZERS:
-        known = ", ".join(OPTIMIZERS)
-        raise SettingError(f"optimizer.name is {said.name!r}; expected one of {known}")
+        expected = suggest(said.name, OPTIMIZERS)
+        raise SettingError(f"optimizer.name is {said.name!r}; {expected}")
     return OPTIMIZERS[said.name](said)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from melisma.errors import DataError, SettingError
+from melisma.errors import DataError, SettingError, suggest
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import Split
@@ -42,7 +42,7 @@ class TorchTrainer:
 
     def __init__(self, task: Task) -> None:
         if task.loss not in LOSSES:
-            raise SettingError(f"loss is {task.loss!r}; expected one of {', '.join(LOSSES)}")
+            raise SettingError(f"loss is {task.loss!r}; {suggest(task.loss, LOSSES)}")
         if task.loss == "mse" and task.stop.accuracy is not None:
             raise SettingError("stop.accuracy has no meaning with loss mse; say stop.loss")
         self._task, self.loss = task, LOSSES[task.loss]

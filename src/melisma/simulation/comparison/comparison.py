@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from melisma.allocation.schemes import SCHEMES
-from melisma.errors import SettingError
+from melisma.errors import SettingError, suggest
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.t_distribution import student_t
 from melisma.fleet.task import Task, read_task
@@ -288,8 +288,8 @@ def _check_schemes(schemes: Sequence[str]) -> None:
         raise SettingError(f"no scheme to compare; expected some of {', '.join(fit)}")
     for name in schemes:
         if name not in fit:
-            what = "plans no cycle of one task" if name in SCHEMES else "is not known"
-            raise SettingError(f"scheme {name!r} {what}; expected some of {', '.join(fit)}")
+            what = "plans no cycle of one task" if name in SCHEMES else "is unknown"
+            raise SettingError(f"scheme {name!r} {what}; {suggest(name, fit)}")
         if schemes.count(name) > 1:
             raise SettingError(f"scheme {name} is named twice; expected each of them once")
 
