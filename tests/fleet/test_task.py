@@ -174,13 +174,16 @@ def test_what_does_not_fit_together_is_named(
     [
         (
             {"model": '"resnet"'},
-            "task: the size of model 'resnet' is not known (known are alexnet,",
+            "task: the size of model 'resnet' is unknown: give model_bytes and sample_ops in",
         ),
         (
             {"model": '"resnet"', "sizes": "{ model_bytes = 4 }"},
-            "task: the size of model 'resnet' is not known",
+            "task: the size of model 'resnet' is unknown: give sample_ops in [task.sizes]",
         ),
-        ({"data": '"x:y"', "sizes": "{ samples = 4 }"}, "task: the size of data 'x:y' is not"),
+        (
+            {"data": '"x:y"', "sizes": "{ samples = 4 }"},
+            "task: the size of data 'x:y' is unknown: give sample_bytes in [task.sizes]",
+        ),
         ({"model": '"mlp"'}, "task: model_args.layers is None; mlp needs widths such as [784, 50"),
         ({"model": '"mlp"', "model_args": "{ layers = [1] }"}, "task: model_args.layers is [1];"),
     ],

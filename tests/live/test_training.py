@@ -286,7 +286,8 @@ def test_a_port_that_is_taken_is_named(place: Path) -> None:
         ({"model": "nowhere:Model"}, SettingError, "nowhere"),
         ({"data": "tiny_task:nothing"}, SettingError, "nothing"),
         ({"scheme": "fastest"}, SettingError, "no scheme is called"),
-        ({"scheme": "med"}, SettingError, "cannot run a cycle of one task"),
+        # Refused before the data is loaded.
+        ({"scheme": "med", "data": "nowhere:load"}, SettingError, "cannot run a cycle of one task"),
         ({"model_args": {"numbers": 2}}, (SettingError, DataError), "fit"),
     ],
 )

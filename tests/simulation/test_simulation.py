@@ -104,3 +104,11 @@ def test_a_fleet_without_learners_at_the_start_is_refused() -> None:
     late = [learner | {"availability": {"joins_s": 5.0}} for learner in LEARNERS]
     with pytest.raises(SettingError, match="no learner of the fleet is present at the start"):
         simulate(make_task(), make_fleet(late), TIMING)
+
+
+@pytest.mark.parametrize("scheme", ["med", "mmtt", "feel", "random"])
+def test_a_scheme_that_plans_no_cycle_is_refused_before_data_is_loaded(scheme: str) -> None:
+    unreadable = make_task(model="nowhere:Net", data="nowhere:load", scheme=scheme)
+    message = f"scheme {scheme} cannot run a cycle of one task; use equal, "
+    with pytest.raises(SettingError, match=message):
+        simulate(unreadable, make_fleet())

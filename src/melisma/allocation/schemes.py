@@ -91,7 +91,8 @@ class Scheme:
         if self.problem != "cycle":
             *others, last = [row.name for row in SCHEMES.values() if row.problem == "cycle"]
             raise SettingError(
-                f"scheme {self.name} plans no cycle of one task; {', '.join(others)} and {last} do"
+                f"scheme {self.name} cannot run a cycle of one task; "
+                f"use {', '.join(others)} or {last}"
             )
 
     def plan(self, problem: Any, given: PlanInputs = NO_INPUTS) -> Any:

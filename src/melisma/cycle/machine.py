@@ -60,11 +60,7 @@ def submit(event: events.TaskSubmitted) -> CycleState:
     """Return the state of a new run; `SettingError` if its scheme cannot run the task."""
     state = CycleState.of(event)
     task, scheme = state.task, state.scheme
-    if scheme.problem != "cycle":
-        raise SettingError(
-            f"scheme {scheme.name} cannot run a cycle of one task; "
-            "use equal, proportional, synchronous, staleness or dab"
-        )
+    scheme.check_cycle()
     scheme.check_passes(task.passes)
     needed, shards = task.min_shards * event.learners, event.samples.size
     if scheme.hands_out_all and shards and needed > shards:

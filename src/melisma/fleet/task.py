@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from melisma.errors import SettingError
-from melisma.fleet.sizes import data_size, model_size
+from melisma.fleet.sizes import DataSize, ModelSize, data_size, model_size
 from melisma.fleet.toml_file import read
 
 # Between these no product or quotient of a few figures leaves double precision.
@@ -132,7 +132,7 @@ class Task(Table, frozen=True, kw_only=True):
     @property
     def samples(self) -> int:
         """Training samples in all."""
-        return self.sizes.samples or data_size(self.data).samples
+        return self.sizes.samples or self._data_size().samples
 
     @property
     def shards(self) -> int:
@@ -142,18 +142,28 @@ class Task(Table, frozen=True, kw_only=True):
     @property
     def shard_bytes(self) -> int:
         """Bytes of a whole shard."""
-        sample_bytes = self.sizes.sample_bytes or data_size(self.data).sample_bytes
+        sample_bytes = self.sizes.sample_bytes or self._data_size().sample_bytes
         return sample_bytes * self.shard_samples
 
     @property
     def model_bytes(self) -> int:
         """Bytes of all parameters."""
-        return self.sizes.model_bytes or model_size(self.model, self.model_args).model_bytes
+        return self.sizes.model_bytes or self._model_size().model_bytes
 
     @property
     def sample_ops(self) -> float:
         """Floating-point operations to train on one sample once."""
-        return self.sizes.sample_ops or model_size(self.model, self.model_args).sample_ops
+        return self.sizes.sample_ops or self._model_size().sample_ops
+
+    def _data_size(self) -> DataSize:
+        return data_size(self.data, self._missing("samples", "sample_bytes"))
+
+    def _model_size(self) -> ModelSize:
+        return model_size(self.model, self.model_args, self._missing("model_bytes", "sample_ops"))
+
+    def _missing(self, *keys: str) -> str:
+        """The keys of these that `sizes` leaves out."""
+        return " and ".join(key for key in keys if getattr(self.sizes, key) is None)
 
 
 class TaskFile(Table, frozen=True, kw_only=True):
