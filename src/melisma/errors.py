@@ -1,30 +1,30 @@
-"""Every error that Melisma raises on purpose, by cause.
+"""The exceptions that Melisma raises, by cause.
 
 ::
 
     MelismaError
-    ├── SettingError            a setting or an argument that cannot work
-    ├── InfeasibleError         no plan keeps all constraints
-    ├── DataError               data that cannot be had, or is not what it should be
-    └── AxonError               a remote call did not end as it should
-        ├── UnreachableError    nobody answers there, or the connection broke
-        ├── RefusedError        the worker declined the call
-        │   └── BusyError       it is at its limit of concurrent calls
-        ├── UnauthorizedError   the token is missing, wrong, expired or used up
+    ├── SettingError            a setting or an argument is invalid
+    ├── InfeasibleError         no plan satisfies all constraints
+    ├── DataError               data is missing or invalid
+    └── AxonError               a remote call failed
+        ├── UnreachableError    no worker answered, or the connection broke
+        ├── RefusedError        the worker refused the call
+        │   └── BusyError       the worker is at its limit of concurrent calls
+        ├── UnauthorizedError   the token is missing, wrong, expired or used
         ├── DeadlineError       the caller's deadline passed
         ├── CallCancelledError  the call was cancelled
-        ├── EncodingError       a value that cannot travel
-        ├── MalformedError      bytes that are not a message
-        ├── TooLargeError       a message over the receiver's limit
-        ├── TooSlowError        a request that trickles in below the receiver's limit
-        ├── LostError           whether the call ran, or its result, is no longer known
-        ├── StorageError        the worker could not keep a result
-        └── RemoteError         the function raised something that has no twin here
+        ├── EncodingError       a value has a type that cannot be sent
+        ├── MalformedError      the received bytes are not a valid message
+        ├── TooLargeError       a message exceeds the receiver's limit
+        ├── TooSlowError        a request arrived below the receiver's minimum rate
+        ├── LostError           the worker no longer knows the call or its result
+        ├── StorageError        the worker could not store a result
+        └── RemoteError         the function raised an exception that is not a built-in
 
-``MelismaWarning`` is what is told and goes on.
+``MelismaWarning`` is the category of all warnings.
 
-A function that raises a built-in exception raises the same type at the caller, with a
-``RemoteError`` that holds the remote traceback as its cause.
+A built-in exception raised by a remote function is raised with the same type at the caller; its
+cause is a ``RemoteError`` with the remote traceback.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,24 +36,24 @@ MAX_LISTED_WORDS = 25
 
 
 class MelismaError(Exception):
-    """The root: catch this to catch whatever Melisma raises on purpose."""
+    """The base class of all exceptions that Melisma raises."""
 
 
 class MelismaWarning(UserWarning):
-    """Something that its user should know; the work goes on."""
+    """The category of the warnings that Melisma issues."""
 
 
 class SettingError(MelismaError, ValueError):
-    """A setting or an argument that cannot work; the message says what would."""
+    """A setting or an argument is invalid; the message names a valid value."""
 
 
 class InfeasibleError(MelismaError):
-    """No plan keeps all constraints; the message says what would make one possible.
+    """No plan satisfies all constraints; the message names the changes that would allow one.
 
-    ``constraint`` is the setting that cannot be kept, ``miss`` by how much it is missed, in its
-    own unit, and ``nearest`` the least changes that would be enough, each made alone; it is empty
-    where more than one setting must change. ``learners`` and ``tasks`` are the numbers of those
-    who cannot keep it, where it is about single ones.
+    ``constraint`` is the setting that cannot be satisfied and ``miss`` the amount by which it is
+    missed, in its own unit. ``nearest`` maps settings to the nearest feasible values, each for a
+    change of that setting alone; it is empty if several settings must change together.
+    ``learners`` and ``tasks`` are the indices of the affected ones, if not all are.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class InfeasibleError(MelismaError):
 
 
 class DataError(MelismaError):
-    """Data that cannot be had, or is not what it should be; the message says what was tried."""
+    """Data is missing or invalid; the message says which source was tried."""
 
 
 class AxonError(MelismaError):
-    """A remote call did not end as it should.
+    """A remote call failed.
 
-    ``code`` names the cause on the wire, ``status`` is the HTTP status it travels with.
+    ``code`` names the cause in the response, ``status`` is the HTTP status of the response.
     """
 
     code: ClassVar[str] = "failed"
@@ -89,91 +89,97 @@ class AxonError(MelismaError):
 
 
 class UnreachableError(AxonError):
-    """Nobody answers at the address, or the connection broke and could not be made again."""
+    """No worker answered at the address, or the connection broke and retries failed.
+
+    Start the worker; check the address, the interface that it listens on, and the firewall.
+    """
 
     code = "unreachable"
     status = 502
 
 
 class RefusedError(AxonError):
-    """The worker declined the call: no such function, or one that cannot be called so."""
+    """The worker refused the call; the message lists the functions that it exposes."""
 
     code = "refused"
     status = 404
 
 
 class BusyError(RefusedError):
-    """The worker is at its limit of concurrent calls; the call did not run."""
+    """The worker is at its limit of concurrent calls: the call did not run, so call again later."""
 
     code = "busy"
     status = 503
 
 
 class UnauthorizedError(AxonError):
-    """The token is missing, wrong, expired or used up."""
+    """The token is missing, wrong, expired or used; pass a valid one to ``connect``."""
 
     code = "unauthorized"
     status = 401
 
 
 class DeadlineError(AxonError):
-    """The caller's deadline passed before the result was there."""
+    """The caller's deadline passed before the result arrived; the worker cancels the call."""
 
     code = "deadline"
     status = 504
 
 
 class CallCancelledError(AxonError):
-    """The call was cancelled before it ended."""
+    """The call was cancelled before it ended, by the caller or because the worker stopped."""
 
     code = "cancelled"
     status = 409
 
 
 class EncodingError(AxonError, TypeError):
-    """A value that cannot travel; the message names its place in the arguments."""
+    """A value has a type that cannot be sent; the message names its path and a conversion."""
 
     code = "encoding"
     status = 500
 
 
 class MalformedError(AxonError):
-    """Bytes that are not a message, or a message that contradicts itself."""
+    """The received bytes are not a valid message; check that both sides have the same version."""
 
     code = "malformed"
     status = 400
 
 
 class TooLargeError(AxonError):
-    """A message over the receiver's limit."""
+    """A message exceeds the receiver's limit; the message names the limit to raise."""
 
     code = "too-large"
     status = 413
 
 
 class TooSlowError(AxonError):
-    """A request that trickles in below the receiver's limit."""
+    """A request arrived below the receiver's ``min_bytes_per_s``; lower it for slow links."""
 
     code = "too-slow"
     status = 408
 
 
 class LostError(AxonError):
-    """Whether the call ran, or what it returned, is no longer known; it was not run again."""
+    """The worker no longer knows whether the call ran, or its result, and did not run it again.
+
+    Call again with a new id if running the function twice is harmless.
+    """
 
     code = "lost"
     status = 410
 
 
 class StorageError(AxonError):
-    """The worker ran the call but could not keep its result."""
+    """The worker ran the call but could not store its result; free space and call again."""
 
     code = "storage"
     status = 507
 
 
 class RemoteError(AxonError):
-    """The remote function raised something that has no twin among the built-in exceptions.
+    """The remote function raised an exception that is not a built-in.
 
     ``type_name`` is the remote type, ``remote_traceback`` the traceback as text.
     """
@@ -210,7 +216,7 @@ def suggest(unknown: str, known: Iterable[str], also: str = "") -> str:
 
 
 def axon_error(code: str, message: str) -> AxonError:
-    """The error that ``code`` names on the wire."""
+    """Return the error that ``code`` names in a response."""
     pending: list[type[AxonError]] = [AxonError]
     while pending:
         kind = pending.pop()

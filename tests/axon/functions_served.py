@@ -77,7 +77,7 @@ def leave() -> None:
     raise SystemExit(3)
 
 
-def untravelled() -> object:
+def unsendable() -> object:
     return {"inside": [object()]}
 
 
@@ -194,7 +194,7 @@ def a_worker(**settings: Any) -> axon.Worker:
     """A worker with all of the above on a free port."""
     worker = axon.Worker(port=0, **settings)
     for function in (
-        echo, once, blocked, fail, fail_oddly, leave, untravelled, mirror, count_to,
+        echo, once, blocked, fail, fail_oddly, leave, unsendable, mirror, count_to,
         count_and_fail, count_until_closed, count_slowly, count_async, add, sleep_for_ever,
         notice_cancel, call_facts, count_and_leave, count_blocked, count_largely, mirror_of,
         open_missing, stream_missing, größe,

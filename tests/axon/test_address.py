@@ -101,6 +101,6 @@ def test_what_is_no_address_is_told_what_one_looks_like(text: str) -> None:
 
 def test_a_fingerprint_takes_tls_or_a_relay_that_carries_it() -> None:
     fingerprint = f"sha256:{'a' * 64}"
-    with pytest.raises(SettingError, match="has a fingerprint but is not https"):
+    with pytest.raises(SettingError, match="has a fingerprint but no TLS: use https"):
         Address.parse(f"http://host:1#{fingerprint}")
     assert Address.parse(f"http://host:1/via/w#{fingerprint}").fingerprint == fingerprint

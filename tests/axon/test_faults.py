@@ -97,9 +97,9 @@ def test_a_body_of_the_wrong_length_is_malformed(address: str) -> None:
     ("body", "said"),
     [
         (b"AXN2" + bytes(8), "format version 1"),
-        (struct.pack("<4sII", b"AXN1", 2**32 - 1, 0), "claims a tree of 4294967295"),
+        (struct.pack("<4sII", b"AXN1", 2**32 - 1, 0), "a tree of 4294967295 bytes"),
         (struct.pack("<4sII", b"AXN1", 0, 2**32 - 1), "4294967295 frames"),
-        (struct.pack("<4sIIQ", b"AXN1", 0, 1, 2**63), "claims 92233720"),
+        (struct.pack("<4sIIQ", b"AXN1", 0, 1, 2**63), "the frames end at byte 92233720"),
         (struct.pack("<4sII", b"AXN1", 5, 0) + b"\xdd\x3b\x9a\xca\x00", "truncated"),
         (struct.pack("<4sII", b"AXN1", 9000, 0) + b"\x91" * 9000, "nested too deeply"),
         (struct.pack("<4sII", b"AXN1", 1, 0) + b"\xc0", "list of arguments"),
@@ -184,7 +184,7 @@ def test_a_caller_that_sends_a_byte_now_and_then_is_told_that_it_is_too_slow(
             except TimeoutError:
                 continue
     assert b"408" in received
-    assert b"too slowly" in received
+    assert b"arrived at less than" in received
     assert time.monotonic() - began < 5
     assert not RUNS
 

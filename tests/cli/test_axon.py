@@ -35,10 +35,14 @@ def test_a_function_is_called_with_json_or_text(address: str) -> None:
     ("arguments", "said", "code"),
     [
         (["call", "{}", "fail", "no"], "melisma: ValueError: ", 1),
-        (["call", "{}", "nothing"], "melisma: no function 'nothing' here", 1),
+        (["call", "{}", "nothing"], "melisma: no function 'nothing' on this worker", 1),
         (["call", "http://127.0.0.1:1", "f"], "melisma: no answer from http://127.0.0.1:1", 1),
         (["call", "ftp://x", "f"], "melisma: 'ftp://x' is not an address", 2),
-        (["call", "--deadline", "-1", "{}", "f"], "melisma: deadline_s is a number", 2),
+        (
+            ["call", "--deadline", "-1", "{}", "f"],
+            "melisma: deadline_s must be a positive number",
+            2,
+        ),
         (["relay", "--listen", "here"], "'here' is not HOST:PORT", 2),
         (["token", "pi"], "melisma: put the worker's token into", 2),
     ],

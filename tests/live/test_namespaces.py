@@ -96,5 +96,5 @@ def test_a_function_is_called_across_machines_with_tls_and_a_token(
     assert called.stderr == ""
     assert called.stdout.splitlines() == [
         "(1000000,) 3.0 ab",
-        "refused: this worker asks for a token: connect(address, token=...)",
+        "refused: this worker requires a token: connect(address, token=...)",
     ]

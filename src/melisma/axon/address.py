@@ -1,12 +1,10 @@
-"""Where a worker is: one string that can be handed out.
+"""Addresses of workers: ``http[s]://[TOKEN@]HOST:PORT[/via/NAME][#sha256:FINGERPRINT]``.
 
-``http[s]://[TOKEN@]HOST:PORT[/via/NAME][#sha256:FINGERPRINT]``
-
-- ``https`` with a fingerprint: TLS, and the certificate must be that one; without: the
+- ``https`` with a fingerprint: TLS with exactly that certificate. Without a fingerprint, the
   certificate must be signed by an authority that this machine trusts.
-- ``/via/NAME``: through the relay at HOST:PORT to the worker NAME that dialled in there. With
-  ``http`` and a fingerprint the relay only carries bytes: TLS runs from caller to worker. With
-  ``https`` the connection to the relay is protected, and the relay can read what it carries.
+- ``/via/NAME``: the worker NAME behind the relay at HOST:PORT. With ``http`` and a fingerprint,
+  TLS runs from caller to worker and the relay forwards encrypted bytes. With ``https``, TLS runs
+  from caller to relay, and the relay can read the forwarded bytes.
 """
 
 import re
@@ -24,7 +22,7 @@ _GRAMMAR = "http[s]://[TOKEN@]HOST:PORT[/via/NAME][#sha256:FINGERPRINT]"
 
 @dataclass(frozen=True)
 class Address:
-    """An address, taken apart."""
+    """The parts of an address."""
 
     host: str
     port: int = DEFAULT_PORT
@@ -35,16 +33,16 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """Read an address; a bare ``HOST`` or ``HOST:PORT`` is plain HTTP."""
+        """Parse an address; a bare ``HOST`` or ``HOST:PORT`` means plain HTTP."""
         if not isinstance(text, str):
-            raise SettingError(f"an address is a str, not {text!r}: {_GRAMMAR}")
+            raise SettingError(f"{text!r} is not an address: pass a str such as {_GRAMMAR}")
         text = text.strip()
         try:
             parts = urlsplit(text if "://" in text else f"http://{text}")
             port = parts.port or DEFAULT_PORT
         except ValueError as error:
             raise SettingError(
-                f"{_hide_token(text)} is not an address ({error}): {_GRAMMAR}"
+                f"{_hide_token(text)} is not an address ({error}): use {_GRAMMAR}"
             ) from error
         via = re.fullmatch(r"/via/([\w.-]+)", parts.path, re.ASCII)
         fingerprint = parts.fragment or None
@@ -57,9 +55,9 @@ class Address:
             or (parts.path not in ("", "/") and not via)
             or (fingerprint and not _FINGERPRINT.fullmatch(fingerprint))
         ):
-            raise SettingError(f"{_hide_token(text)} is not an address: {_GRAMMAR}")
+            raise SettingError(f"{_hide_token(text)} is not an address: use {_GRAMMAR}")
         if fingerprint and parts.scheme == "http" and not via:
-            raise SettingError(f"{_hide_token(text)} has a fingerprint but is not https")
+            raise SettingError(f"{_hide_token(text)} has a fingerprint but no TLS: use https://")
         return cls(
             parts.hostname,
             port,
@@ -70,7 +68,7 @@ class Address:
         )
 
     def without_token(self) -> "Address":
-        """The same place, fit for a log or an error message."""
+        """Return the address without its token, for logs and error messages."""
         return replace(self, token=None)
 
     def __str__(self) -> str:
@@ -87,27 +85,29 @@ class Address:
 
 
 def _hide_token(text: str) -> str:
-    """An address as an error says it: without its token."""
+    """Return the address quoted for an error message, without its token."""
     return repr(re.sub(r"//[^/]*@", "//...@", text))
 
 
 def host_and_port(text: str) -> tuple[str, int]:
-    """Where to listen, from ``HOST:PORT``."""
+    """Parse ``HOST:PORT``, an interface and port to listen on."""
     host, separator, port = text.rpartition(":")
     if not separator or not port.isdecimal() or int(port) > 65535:
         raise SettingError(
-            f"{_hide_token(text)} is not HOST:PORT, such as 0.0.0.0:8000 (port 0: a free one)"
+            f"{_hide_token(text)} is not HOST:PORT: use 0.0.0.0:8000, or port 0 for a free one"
         )
     return host.strip("[]"), int(port)
 
 
 def check_call_id(call_id: str) -> None:
-    """Refuse what cannot be the id of a call."""
+    """Raise `SettingError` if ``call_id`` is invalid."""
     if not _CALL_ID.fullmatch(call_id):
-        raise SettingError(f"{call_id!r} is not a call id: up to 64 letters, digits, . : _ -")
+        raise SettingError(f"{call_id!r} is not a call id: use up to 64 letters, digits, . : _ -")
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot be the name of a worker, which is part of addresses."""
+    """Raise `SettingError` if ``name`` is not valid for a worker; names are part of addresses."""
     if not _NAME.fullmatch(name):
-        raise SettingError(f"{name!r} is not a name for a worker: letters, digits, . _ -")
+        raise SettingError(
+            f"{name!r} is not a name for a worker: use up to 64 letters, digits, . _ -"
+        )

@@ -9,7 +9,7 @@ _log = logging.getLogger("melisma.axon")
 
 
 class CallRecord(msgspec.Struct, frozen=True):
-    """One call as the worker saw it."""
+    """One call: its outcome, size and duration."""
 
     id: str
     function: str
@@ -23,9 +23,9 @@ class CallRecord(msgspec.Struct, frozen=True):
 TraceHook = Callable[[CallRecord], None]
 
 
-def call_hook(trace: TraceHook, call: CallRecord) -> None:
-    """Show a call to a hook."""
+def call_hook(hook: TraceHook, record: CallRecord) -> None:
+    """Pass a record to a trace hook; log exceptions of the hook."""
     try:
-        trace(call)
-    except Exception:  # noqa: BLE001 - a hook must not fail the call that it watches
+        hook(record)
+    except Exception:  # noqa: BLE001 - a hook must not fail the call that it traces
         _log.exception("the trace hook raised")

@@ -1,4 +1,4 @@
-"""The worker: serves functions over HTTP.
+"""Workers: functions served over HTTP.
 
 ::
 
@@ -8,9 +8,9 @@
 
     axon.worker.init()
 
-Endpoints: ``POST /rpc/NAME`` calls, ``GET /calls/ID`` waits for a duplex result, ``DELETE
-/calls/ID`` cancels a call or says that its result arrived, ``GET /files/NAME`` gives a file or a
-part of it, ``GET /`` lists the functions, ``GET /metrics`` the counters.
+Endpoints: ``POST /rpc/NAME`` calls a function, ``GET /calls/ID`` waits for a duplex result,
+``DELETE /calls/ID`` cancels a call or discards its delivered result, ``GET /files/NAME`` returns a
+file or a range of it, ``GET /`` lists the functions, ``GET /metrics`` returns the counters.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ from melisma.axon.server.tokens import TokenChecker
 from melisma.axon.transport import tls as axon_tls
 from melisma.errors import RefusedError, SettingError
 
-_EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104 - to be named, not to be bound
+_ALL_INTERFACES: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _log = logging.getLogger("melisma.axon")
 
@@ -49,11 +49,11 @@ _log = logging.getLogger("melisma.axon")
 class Worker(Service):
     """Serves functions at an address.
 
-    ``token``: callers must show it (or one issued from it). ``tls``: True, or the file where
-    certificate and key are kept. ``trace`` sees each call. ``announce``: be found by `discover`.
-    ``board`` and ``relay``: addresses of a notice board to sign in at and of a relay to be called
-    through; ``name`` is what the worker is called there. ``advertise``: the host name by which
-    callers reach it. ``files`` says which path a name stands for, for `fetch`.
+    ``token``: callers must send it, or a token issued from it. ``tls``: True, or the file of
+    certificate and key. ``trace``: a hook that receives each `CallRecord`. ``announce``: answer
+    `discover`. ``board``, ``relay``: addresses of a notice board to sign in at and of a relay to
+    be called through, under ``name``. ``advertise``: the host name in the address, if it differs
+    from ``host``. ``files``: maps the names that `fetch` asks for to paths.
     """
 
     host: str = "127.0.0.1"
@@ -89,16 +89,16 @@ class Worker(Service):
 
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
-        """Serve on the running event loop inside an ``async with``; gives the address."""
+        """Serve on the running event loop inside an ``async with``; yield the address."""
         identity = self._identity
         if self.host not in _LOOPBACK and self.token is None:
-            _log.warning("whoever reaches %s may call this worker: pass token=", self.host)
+            _log.warning("any host that reaches %s can call this worker: pass token=", self.host)
         context = axon_tls.server_context(identity) if identity else None
         fingerprint = axon_tls.identity_fingerprint(identity) if identity else None
         self._calls = Calls(self.functions, self.limits, self.metrics)
         server = HttpServer(self._handle, self.limits, context)
         port = await server.listen(self.host, self.port)
-        host = socket.gethostname() if self.host in _EVERYWHERE else self.host
+        host = socket.gethostname() if self.host in _ALL_INTERFACES else self.host
         address = Address(self.advertise or host, port, bool(identity), fingerprint)
         registration = Registration(self.name, self.announce, self.board, self.relay)
         try:
@@ -119,10 +119,12 @@ class Worker(Service):
     async def _handle(self, exchange: Exchange) -> Reply:
         request = exchange.request
         kind, _, rest = request.path[1:].partition("/")
-        runs = kind == "rpc"
-        call_id = request.headers.get("axon-call-id", "") if runs else rest
-        caller = self._tokens.check(request.headers.get("authorization"), call_id, runs=runs)
-        if runs and request.method == "POST":
+        is_call = kind == "rpc"
+        call_id = request.headers.get("axon-call-id", "") if is_call else rest
+        caller = self._tokens.check(
+            request.headers.get("authorization"), call_id, starts_call=is_call
+        )
+        if is_call and request.method == "POST":
             return await self._calls.call(exchange, rest, caller)
         match request.method, kind, rest:
             case "GET", "calls", _:
@@ -136,16 +138,18 @@ class Worker(Service):
             case "GET", "metrics", "":
                 text = self.metrics.prometheus_text().encode()
                 return Reply(200, "text/plain; version=0.0.4", [text])
-        raise RefusedError(f"nothing answers {request.method} {request.path} here")
+        raise RefusedError(
+            f"unknown endpoint {request.method} {request.path}: GET / lists functions"
+        )
 
     def _profile(self) -> dict[str, Any]:
         return {"axon": 1, "functions": [exposed.describe() for exposed in self.functions]}
 
 
 def board_worker(*, port: int = BOARD_PORT, **settings: Any) -> Worker:
-    """A worker that serves a notice board; the settings are those of `Worker`."""
+    """Return a worker that serves a notice board; takes the settings of `Worker`."""
     if "board" in settings:
-        raise SettingError("a notice board does not sign in at another")
+        raise SettingError("a notice board cannot sign in at another board: remove board=")
     worker = Worker(port=port, **settings)
     worker.expose(NoticeBoard(), ["sign_in", "sign_out", "workers"], name="")
     return worker
@@ -157,12 +161,12 @@ expose = _functions.expose
 
 
 def init(*, on_started: Callable[[str], None] | None = None, **settings: Any) -> None:
-    """Serve what was decorated with `rpc`, on port 8000 of this machine, until interrupted.
+    """Serve the functions decorated with `rpc` until interrupted, by default on 127.0.0.1:8000.
 
-    Takes the settings of `Worker`; ``on_started`` is called with the address (try ``print``).
+    Takes the settings of `Worker`; ``on_started`` is called with the address, such as ``print``.
     """
     if multiprocessing.current_process().name == POOL_PROCESS:
-        return  # It imports this script to find its functions.
+        return  # A pool process imports this script only to find its functions.
     if not len(_functions):
-        raise SettingError("nothing to serve: decorate a function with @axon.worker.rpc() first")
+        raise SettingError("no functions to serve: decorate one with @axon.worker.rpc() first")
     Worker(functions=_functions, **settings).serve(on_started=on_started)

@@ -89,13 +89,13 @@ def test_a_function_that_exits_does_not_end_its_worker(remote: axon.Remote) -> N
     assert remote.echo(1) == 1
 
 
-def test_a_result_that_cannot_travel_is_named(remote: axon.Remote) -> None:
+def test_a_result_that_cannot_be_sent_is_named(remote: axon.Remote) -> None:
     with pytest.raises(EncodingError, match=r"result\['inside'\]\[0\]"):
-        remote.untravelled()
+        remote.unsendable()
 
 
-def test_an_argument_that_cannot_travel_is_refused_before_it_is_sent(remote: axon.Remote) -> None:
-    with pytest.raises(EncodingError, match=r"argument \[1\]\['k'\] cannot travel"):
+def test_an_argument_that_cannot_be_sent_is_refused_before_it_is_sent(remote: axon.Remote) -> None:
+    with pytest.raises(EncodingError, match=r"argument \[1\]\['k'\] cannot be sent"):
         remote.echo(0, {"k": object()})
 
 
@@ -153,7 +153,7 @@ def test_a_deadline_ends_a_stream(remote: axon.Remote) -> None:
 
 
 @pytest.mark.parametrize("name", ["sleep_for_ever", "notice_cancel"])
-def test_a_deadline_travels_and_cancels_on_the_worker(remote: axon.Remote, name: str) -> None:
+def test_a_deadline_is_sent_and_cancels_on_the_worker(remote: axon.Remote, name: str) -> None:
     began = time.monotonic()
     with pytest.raises(DeadlineError):
         remote(deadline_s=0.2)[name]()
@@ -215,7 +215,7 @@ def test_a_repeated_id_is_answered_from_memory(remote: axon.Remote) -> None:
 
 def test_an_id_belongs_to_one_function(remote: axon.Remote) -> None:
     remote(call_id="mine-1").echo(1)
-    with pytest.raises(MalformedError, match="was used for echo"):
+    with pytest.raises(MalformedError, match="is in use for echo"):
         remote(call_id="mine-1").once("key")
 
 
@@ -254,7 +254,7 @@ def test_a_caller_that_starts_again_asks_by_id_and_gets_the_result_once(
 
 
 def test_an_unknown_call_cannot_be_resumed(remote: axon.Remote) -> None:
-    with pytest.raises(LostError, match="no call never-was here"):
+    with pytest.raises(LostError, match="unknown call never-was"):
         axon.resume(remote, "never-was").result(5)
 
 
@@ -306,12 +306,12 @@ def test_names_and_ids_are_checked_where_they_are_given(remote: axon.Remote) -> 
         axon.resume(remote, "bad/id")
     with pytest.raises(SettingError, match="not a name for a worker"):
         axon.Worker(name="my pi")
-    with pytest.raises(SettingError, match="an address is a str"):
+    with pytest.raises(SettingError, match="is not an address: pass a str"):
         axon.connect(None)  # type: ignore[arg-type]
 
 
 def test_nobody_there_is_an_error_that_says_so() -> None:
-    with pytest.raises(UnreachableError, match="is the worker running"):
+    with pytest.raises(UnreachableError, match="check that the worker is running"):
         axon.connect("http://127.0.0.1:1").echo(1)
 
 
@@ -334,7 +334,7 @@ def test_a_function_knows_its_call(remote: axon.Remote) -> None:
 def test_bad_options_are_named(remote: axon.Remote) -> None:
     with pytest.raises(SettingError, match="deadline_s"):
         remote(deadline_s=-1)
-    with pytest.raises(SettingError, match="options of a call"):
+    with pytest.raises(SettingError, match="contains unknown call options"):
         remote(deadlin_s=1)
 
 

@@ -143,20 +143,20 @@ def test_a_structured_scalar_arrives_and_can_be_changed() -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (np.array([None]), "Python objects; send it as a list"),
+        (np.array([None]), "Python objects; send array.tolist"),
         (np.zeros(2, [("a", "i4"), ("b", "O")]), "Python objects"),
         (np.zeros(0, [("a", [("b", "O", 2)])]), "Python objects"),
         (np.array(["text"], np.dtypes.StringDType()), "Python objects"),
         (np.zeros(1, [("a", "O")])[0], "Python objects"),
         (np.zeros(2, [("a", "i4"), ("b", "i4")])[["b", "a"]], "repack_fields"),
         (np.rec.array([(1,)], dtype=[("a", "i4")]), "numpy.asarray"),
-        (np.rec.array([(1,)], dtype=[("a", "i4")])[0], "not NumPy's own"),
+        (np.rec.array([(1,)], dtype=[("a", "i4")])[0], "not built into NumPy"),
     ],
 )
 def test_what_has_no_plain_memory_is_refused_with_advice(value: Any, reason: str) -> None:
     with pytest.raises(EncodingError, match=reason) as refused:
         encode({"weights": [value]})
-    assert str(refused.value).startswith("value['weights'][0] cannot travel")
+    assert str(refused.value).startswith("value['weights'][0] cannot be sent")
 
 
 # Headers that lie.

@@ -2,6 +2,7 @@
 
 import collections
 import enum
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -83,7 +84,7 @@ def test_an_int_of_a_million_bits_arrives() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, FRAMED_BYTES - 1, FRAMED_BYTES, FRAMED_BYTES + 1, 1 << 20])
-def test_bytes_travel_in_a_frame_from_a_certain_size_on(size: int) -> None:
+def test_bytes_are_sent_in_a_frame_from_a_certain_size_on(size: int) -> None:
     data = bytes(size)
     message = encode([data])
     assert len(message.frames) == (size >= FRAMED_BYTES)
@@ -100,7 +101,7 @@ def test_every_array_has_a_frame_of_its_own(several: list[Any]) -> None:
     assert len(encode([*several, *several]).frames) == 2 * len(several)
 
 
-# What cannot travel.
+# What cannot be sent.
 
 
 @dataclass
@@ -117,33 +118,33 @@ STEPS: dict[str, Callable[[Any, int], tuple[Any, str]]] = {
     "struct": lambda inner, _: (Sample(1, inner), "['weights']"),
 }
 steps = st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 5)), max_size=8)
-untravelled = st.sampled_from([object(), len, "\ud800", 1j, {"\udcff": 1}, np.array([None])])
+unsendable = st.sampled_from([object(), len, "\ud800", 1j, {"\udcff": 1}, np.array([None])])
 
 
-@given(untravelled, steps)
-def test_what_cannot_travel_is_named_by_its_place(wrong: object, way: list[Any]) -> None:
+@given(unsendable, steps)
+def test_a_value_that_cannot_be_sent_is_named_by_its_place(wrong: object, way: list[Any]) -> None:
     place = "['\\udcff']" if isinstance(wrong, dict) else ""
     for step, number in way:
         wrong, piece = STEPS[step](wrong, number)
         place = piece + place
     with pytest.raises(EncodingError) as refused:
         encode_arguments((1, wrong), {})
-    assert str(refused.value).startswith(f"argument [1]{place} cannot travel: ")
+    assert str(refused.value).startswith(f"argument [1]{place} cannot be sent: ")
     with pytest.raises(EncodingError) as refused:
         encode_arguments((), {"named": wrong})
-    assert str(refused.value).startswith(f"argument ['named']{place} cannot travel: ")
+    assert str(refused.value).startswith(f"argument ['named']{place} cannot be sent: ")
     with pytest.raises(EncodingError) as refused:
         encode(wrong, "result")
-    assert str(refused.value).startswith(f"result{place} cannot travel: ")
+    assert str(refused.value).startswith(f"result{place} cannot be sent: ")
 
 
 def test_the_place_reads_like_python() -> None:
-    with pytest.raises(EncodingError, match=r"^argument \[1\]\['weights'\]\[3\] cannot travel"):
+    with pytest.raises(EncodingError, match=r"^argument \[1\]\['weights'\]\[3\] cannot be sent"):
         encode_arguments((0, {"weights": [1, 2, 3, object()]}), {})
 
 
-def test_a_key_that_cannot_travel_is_named_as_a_key() -> None:
-    with pytest.raises(EncodingError, match=r"^value\[key 1\]\[0\] cannot travel"):
+def test_a_key_that_cannot_be_sent_is_named_as_a_key() -> None:
+    with pytest.raises(EncodingError, match=r"^value\[key 1\]\[0\] cannot be sent"):
         encode({1: 0, (object(),): 0})
 
 
@@ -159,23 +160,23 @@ class Pair(NamedTuple):
 @pytest.mark.parametrize(
     ("value", "advice"),
     [
-        (Colour.RED, "int(...)"),
-        (Pair(1, 2), "tuple(...)"),
-        (collections.OrderedDict(a=1), "dict(...)"),
-        (collections.Counter("a"), "dict(...)"),
-        (type("Rows", (list,), {})(), "list(...)"),
-        (type("Names", (set,), {})(), "set(...)"),
-        (type("Names", (frozenset,), {})(), "frozenset(...)"),
-        (type("Name", (str,), {})(), "str(...)"),
-        (type("Size", (float,), {})(), "float(...)"),
-        (type("Raw", (bytes,), {})(), "bytes(...)"),
-        (np.ma.array([1]), "numpy.asarray(...)"),
+        (Colour.RED, "int(value)"),
+        (Pair(1, 2), "tuple(value)"),
+        (collections.OrderedDict(a=1), "dict(value)"),
+        (collections.Counter("a"), "dict(value)"),
+        (type("Rows", (list,), {})(), "list(value)"),
+        (type("Names", (set,), {})(), "set(value)"),
+        (type("Names", (frozenset,), {})(), "frozenset(value)"),
+        (type("Name", (str,), {})(), "str(value)"),
+        (type("Size", (float,), {})(), "float(value)"),
+        (type("Raw", (bytes,), {})(), "bytes(value)"),
+        (np.ma.array([1]), "numpy.asarray(value)"),
     ],
 )
 def test_a_subclass_is_refused_with_advice(value: object, advice: str) -> None:
     with pytest.raises(EncodingError) as refused:
         encode(value)
-    assert f"is a subclass; send {advice} of it" in str(refused.value)
+    assert re.search(rf"is a subclass of [\w.]+; send {re.escape(advice)}$", str(refused.value))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,9 @@ def test_a_subclass_is_refused_with_advice(value: object, advice: str) -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_a_type_that_is_not_carried_is_refused_by_name(value: object) -> None:
-    with pytest.raises(EncodingError, match=f"{type(value).__qualname__} is not a type that Axon"):
+    with pytest.raises(
+        EncodingError, match=f"{type(value).__qualname__} is not supported; convert"
+    ):
         encode(value)
 
 
@@ -243,14 +246,16 @@ class Unset:
 
 
 def test_a_record_with_a_field_that_has_no_value_is_refused() -> None:
-    with pytest.raises(EncodingError, match=r"value\[0\] cannot travel: a field .*'late'"):
+    with pytest.raises(
+        EncodingError, match=r"value\[0\] cannot be sent: one of its fields .*'late'"
+    ):
         encode([Unset()])
 
 
 def test_a_tree_that_no_message_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "MAX_TREE_BYTES", 100)
     encode([b"x" * 5000, "x" * 50])
-    with pytest.raises(EncodingError, match="at most 100 fit into one message"):
+    with pytest.raises(EncodingError, match="the limit is 100; send large data as arrays"):
         encode(["x" * 100])
 
 
@@ -291,7 +296,7 @@ def test_a_frame_that_is_not_there_is_malformed(number: object) -> None:
 
 def test_a_frame_belongs_to_one_value_only() -> None:
     # Else a small message of many references to one frame would fill the memory.
-    with pytest.raises(MalformedError, match="frame 0 belongs to two values"):
+    with pytest.raises(MalformedError, match="frame 0 is used by two values"):
         received(1, [Ext(7, b"\x00")] * 2, b"frame")
 
 
@@ -343,7 +348,7 @@ def test_no_memory_left_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
         raise MemoryError
 
     monkeypatch.setattr(encoding, "_unpack", exhausted)
-    with pytest.raises(TooLargeError, match="no memory"):
+    with pytest.raises(TooLargeError, match="not enough memory"):
         decode(encode(1))
 
 
@@ -384,7 +389,7 @@ def test_of_a_repeated_key_the_last_counts() -> None:
     "value", [None, 1, [], [[]], [[], {}, 1], [{}, []], [[], {1: 2}], {"a": 1}, [(), {}], "ab"]
 )
 def test_what_is_not_a_call_is_refused(value: object) -> None:
-    with pytest.raises(MalformedError, match="a list of arguments and a map of named ones"):
+    with pytest.raises(MalformedError, match="list of arguments, map of keyword arguments"):
         decode_arguments(encode(value), {})
 
 

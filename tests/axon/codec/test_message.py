@@ -86,19 +86,19 @@ def test_a_tree_of_another_size_than_was_said_is_malformed(tree_bytes: int, rest
     if tree_bytes == len(rest):
         assert parse_message(data).tree == rest
     else:
-        with pytest.raises(MalformedError, match=f"{len(data)} bytes long"):
+        with pytest.raises(MalformedError, match=f"message of {len(data)} bytes"):
             parse_message(data)
 
 
 @given(st.lists(st.integers(100, (1 << 64) - 1), min_size=1, max_size=9))
 def test_frames_that_claim_more_than_the_message_has_are_malformed(sizes: list[int]) -> None:
     table = struct.pack(f"<{len(sizes)}Q", *sizes)
-    with pytest.raises(MalformedError, match="claims"):
+    with pytest.raises(MalformedError, match="the frames end at byte"):
         parse_message(PRELUDE.pack(MAGIC, 0, len(sizes)) + table)
 
 
 def test_another_version_of_the_format_is_named() -> None:
-    with pytest.raises(MalformedError, match=r"version 1.*AXN2"):
+    with pytest.raises(MalformedError, match=r"AXN2.*version 1"):
         parse_message(b"AXN2" + joined(EXAMPLE)[4:])
 
 

@@ -91,7 +91,7 @@ def test_what_has_no_twin_arrives_as_a_remote_error(error: BaseException) -> Non
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_cannot_travel_does_not_hide_that_it_was_raised(error: Exception) -> None:
+def test_a_value_that_cannot_be_sent_does_not_hide_that_it_was_raised(error: Exception) -> None:
     arrived = journey(error)
     assert isinstance(arrived, RemoteError | type(error))
 

@@ -110,7 +110,7 @@ def test_a_record_that_is_not_named_here_is_refused_with_advice(name: object) ->
 def test_fields_that_do_not_fit_are_malformed_and_named(
     name: str, fields: object, reason: str
 ) -> None:
-    with pytest.raises(MalformedError, match=f"a {name} cannot be made of .*{reason}"):
+    with pytest.raises(MalformedError, match=f"{name} cannot be constructed .*{reason}"):
         received(8, [name, fields])
 
 
@@ -121,7 +121,7 @@ def test_a_record_with_other_parts_is_malformed(parts: object) -> None:
 
 
 def test_whatever_a_constructor_raises_is_malformed_and_said() -> None:
-    with pytest.raises(MalformedError, match=r"a Range cannot be made .*low is above high"):
+    with pytest.raises(MalformedError, match=r"Range cannot be constructed .*low is above high"):
         construct(["Range", {"low": 2, "high": 1}], TYPES)
 
 

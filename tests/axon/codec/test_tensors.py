@@ -176,7 +176,7 @@ def quantized() -> torch.Tensor:
 def test_what_has_no_plain_memory_is_refused_with_advice(make: Any, reason: str) -> None:
     with pytest.raises(EncodingError, match=reason) as refused:
         encode({"weights": [make()]})
-    assert str(refused.value).startswith("value['weights'][0] cannot travel")
+    assert str(refused.value).startswith("value['weights'][0] cannot be sent")
 
 
 def test_where_torch_is_not_imported_a_tensor_is_refused_with_advice() -> None:

@@ -183,7 +183,7 @@ def test_large_outcomes_are_not_remembered_without_end() -> None:
             with connect(address) as sock:
                 sock.sendall(request(body_of(np.zeros(600_000, np.uint8)), "echo"))
                 sock.recv(100)
-        with pytest.raises(LostError, match="handed over"):
+        with pytest.raises(LostError, match="already delivered"):
             remote(call_id="first").echo(0)
 
 
@@ -239,5 +239,5 @@ def test_a_token_cannot_be_issued_in_the_name_of_the_owner() -> None:
 def test_a_process_knows_its_call(address: str) -> None:
     with axon.connect(address) as remote:
         facts = remote(call_id="process-1", deadline_s=20).process_facts()
-    assert (facts["id"], facts["caller"]) == ("process-1", "anyone")
+    assert (facts["id"], facts["caller"]) == ("process-1", "anonymous")
     assert 0 < facts["left"] <= 20

@@ -1,9 +1,8 @@
-"""Duplex results that are posted to a caller that can be reached.
+"""Listening for duplex results that the worker posts to the caller.
 
-The caller listens, and says with its call on which port, with which secret (and with TLS, which
-certificate);
-the worker posts the result to that port of the address that the call came from, and nowhere
-else. What cannot be posted waits to be fetched as usual.
+The caller sends its port, a secret and, with TLS, its fingerprint with each call. The worker posts
+the result to that port of the host that the call came from, and to no other host. A result that
+cannot be posted waits to be fetched.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ _log = logging.getLogger("melisma.axon")
 
 
 class CallbackServer:
-    """Listens on ``host:port`` for results, on this process' background loop."""
+    """Listens on ``host:port`` for results, on the background loop of this process."""
 
     def __init__(self, host: str, port: int, identity: Path | None = None) -> None:
         self._expected: dict[str, concurrent.futures.Future[HttpAnswer]] = {}
@@ -33,18 +32,18 @@ class CallbackServer:
         self._server = HttpServer(self._handle, Limits(), context)
         self._loop = background.loop()
         listening = asyncio.run_coroutine_threadsafe(self._server.listen(host, port), self._loop)
-        found = listening.result()
+        bound_port = listening.result()
         secret = secrets.token_hex(16)
         self._tokens = TokenChecker(secret)
         pinned = tls.identity_fingerprint(identity) if identity else ""
-        self.reply_to = f"{found} {secret} {pinned}".rstrip()
+        self.reply_to = f"{bound_port} {secret} {pinned}".rstrip()
 
     def expect(self, call_id: str) -> "concurrent.futures.Future[HttpAnswer]":
-        """Where the result of a call will be."""
+        """Return a future for the posted result of a call."""
         return self._expected.setdefault(call_id, concurrent.futures.Future())
 
     def forget(self, call_id: str) -> None:
-        """The result of this call came another way."""
+        """Stop expecting the result of a call."""
         self._expected.pop(call_id, None)
 
     def close(self) -> None:
@@ -55,14 +54,16 @@ class CallbackServer:
         request = exchange.request
         kind, _, call_id = request.path.lstrip("/").partition("/")
         if (request.method, kind) != ("POST", "callbacks"):
-            raise RefusedError("only results are taken here: POST /callbacks/ID")
+            raise RefusedError(
+                f"unknown endpoint {request.method} {request.path}: use POST /callbacks/ID"
+            )
         self._tokens.check(request.headers.get("authorization"), call_id)
         future = self._expected.get(call_id)
         if future is None:
-            raise LostError(f"nobody here waits for call {call_id}")
+            raise LostError(f"no result of call {call_id} is expected: it was fetched or cancelled")
         status_text = request.headers.get("axon-status", "")
         if not status_text.isdecimal():
-            raise MalformedError(f"axon-status: {status_text!r} is not a status")
+            raise MalformedError(f"axon-status: {status_text!r} is not an HTTP status")
         body: Message | bytearray
         if request.headers.get("content-type") == MESSAGE_TYPE:
             body = await exchange.read_message()

@@ -1,8 +1,8 @@
-"""The one client: a call from its arguments to its result, over any `ConnectionPool`.
+"""Calls at the caller, from the arguments to the result, over any `ConnectionPool`.
 
-A broken connection is retried with the same call id, which the worker runs once; the retry says
-how long ago the call was first sent, so that a worker that cannot know any more whether it ran
-says so (see ``ledger``).
+After a broken connection, the call is retried with the same id, which the worker runs only once.
+A retry states the seconds since the call was first sent, so that the worker can detect calls that
+it may have forgotten (see ``server.ledger``).
 """
 
 import asyncio
@@ -34,14 +34,18 @@ from melisma.errors import (
 )
 
 POLL_S: Final = 30.0
-"""How long one request for a duplex result waits at the worker."""
-MISSED_POLLS: Final = 8
-"""Requests for a duplex result that may fail in a row before the worker counts as gone."""
+"""Time that one request for a duplex result waits at the worker, in seconds."""
+MAX_FAILED_POLLS: Final = 8
+"""Consecutive requests for a duplex result that may fail before the call fails."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallOptions:
-    """What can be said about one call."""
+    """Options of a call.
+
+    ``call_id``: an id chosen by the caller, for `resume`. ``comms_pattern``: "simplex" or "duplex"
+    instead of the pattern of the function. ``retries``: attempts after a broken connection.
+    """
 
     deadline_s: float | None = None
     call_id: str | None = None
@@ -51,13 +55,15 @@ class CallOptions:
     def __post_init__(self) -> None:
         number: object = self.deadline_s
         if number is not None and not (isinstance(number, int | float) and 0 < number < math.inf):
-            raise SettingError(f"deadline_s is a number of seconds, not {number!r}")
+            raise SettingError(f"deadline_s must be a positive number of seconds, not {number!r}")
         if self.call_id is not None:
             check_call_id(self.call_id)
         if self.retries < 0:
-            raise SettingError(f"retries is 0 or more, not {self.retries!r}")
+            raise SettingError(f"retries must be 0 or more, not {self.retries!r}")
         if self.comms_pattern not in (None, "simplex", "duplex"):
-            raise SettingError(f"comms_pattern is simplex or duplex, not {self.comms_pattern!r}")
+            raise SettingError(
+                f"comms_pattern must be simplex or duplex, not {self.comms_pattern!r}"
+            )
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ class Caller:
         kwargs: dict[str, Any],
         options: CallOptions,
     ) -> Any:
-        """Call a function; its result, or the stream of its results."""
+        """Call a function and return its result, or a stream of its items."""
         body = message_buffers(encode_arguments(args, kwargs))
         attempts = _Attempts(self, pool, name, body, options)
         label = "returned"
@@ -85,7 +91,7 @@ class Caller:
             return await attempts.run()
         except (asyncio.CancelledError, KeyboardInterrupt):
             label = "cancelled"
-            await self._dismiss(pool, attempts.call_id)
+            await self._cancel_or_discard(pool, attempts.call_id)
             raise
         except Exception as error:
             label = error.code if isinstance(error, AxonError) else "raised"
@@ -97,14 +103,14 @@ class Caller:
                 call_hook(self.trace, attempts.record(label))
 
     async def result(self, pool: ConnectionPool, call_id: str, deadline_at: float | None) -> Any:
-        """The result of a duplex call, once: then the worker forgets it."""
+        """Wait for the result of a duplex call; the worker then discards it."""
         posted = self.callbacks.expect(call_id) if self.callbacks else None
-        missed, patience_s = 0, 0.5
+        failed_polls, callback_wait_s = 0, 0.5
         while True:
             wait_s = seconds_until(deadline_at, POLL_S)
             if posted is not None:
-                patience_s = min(2 * patience_s, POLL_S)
-                if await pool.wait(posted, min(wait_s, patience_s)):
+                callback_wait_s = min(2 * callback_wait_s, POLL_S)
+                if await pool.wait(posted, min(wait_s, callback_wait_s)):
                     return self.value(posted.result())
                 wait_s = 0.0
             target = f"/calls/{call_id}?wait_s={wait_s:.3f}"
@@ -112,32 +118,34 @@ class Caller:
                 answer = await self.http.request(pool, "GET", target, deadline_at)
             except OSError as error:
                 seconds_until(deadline_at, POLL_S)
-                missed += 1
-                if missed > MISSED_POLLS:
-                    lost = self.unreachable(error)
-                    lost.add_note(f"if it comes back: axon.resume(worker, {call_id!r})")
-                    raise lost from error
-                await pool.sleep(min(0.05 * 2**missed, seconds_until(deadline_at, 5.0)))
+                failed_polls += 1
+                if failed_polls > MAX_FAILED_POLLS:
+                    unreachable = self.unreachable(error)
+                    unreachable.add_note(
+                        f"when the worker is back: axon.resume(worker, {call_id!r})"
+                    )
+                    raise unreachable from error
+                await pool.sleep(min(0.05 * 2**failed_polls, seconds_until(deadline_at, 5.0)))
                 continue
-            missed = 0
+            failed_polls = 0
             if answer[0] != 204:
-                return await self._take_over(pool, call_id, answer)
+                return await self._accept_result(pool, call_id, answer)
 
-    async def _take_over(self, pool: ConnectionPool, call_id: str, answer: HttpAnswer) -> Any:
-        """What a fetched answer holds; where it cannot be read, the worker goes on keeping it."""
+    async def _accept_result(self, pool: ConnectionPool, call_id: str, answer: HttpAnswer) -> Any:
+        """Decode a fetched answer and discard it at the worker, unless it cannot be decoded."""
         try:
             value = self.value(answer)
         except MalformedError as error:
-            error.add_note(f"the worker still keeps the result: axon.resume(worker, {call_id!r})")
+            error.add_note(f"the worker still has the result: axon.resume(worker, {call_id!r})")
             raise
         except BaseException:
-            await self._dismiss(pool, call_id)
+            await self._cancel_or_discard(pool, call_id)
             raise
-        await self._dismiss(pool, call_id)
+        await self._cancel_or_discard(pool, call_id)
         return value
 
     def value(self, answer: HttpAnswer) -> Any:
-        """What an answer holds; raises what it says went wrong."""
+        """Return the value in an answer, or raise the error in it."""
         status, body = answer
         if isinstance(body, bytearray):
             raise error_from_json(status, body)
@@ -146,18 +154,18 @@ class Caller:
         return decode(body, self.types)
 
     def unreachable(self, error: BaseException) -> UnreachableError:
-        """What to say when nobody answers."""
+        """Return the error for a worker that does not answer."""
         return UnreachableError(
-            f"no answer from {self.http.address} ({error!r}): is the worker running, is the "
-            "address right, does this machine reach it, and do both sides mean http or both https?"
+            f"no answer from {self.http.address} ({error!r}): check that the worker is running, "
+            "that the address is right and reachable, and that both sides use http or both https"
         )
 
-    async def _dismiss(self, pool: ConnectionPool, call_id: str) -> None:
-        """Tell the worker that nobody waits for this call any more."""
+    async def _cancel_or_discard(self, pool: ConnectionPool, call_id: str) -> None:
+        """Cancel a running call at the worker, or discard its result."""
         try:
             await self.http.request(pool, "DELETE", f"/calls/{call_id}", time.monotonic() + 2.0)
         except OSError:
-            return  # The worker's own limits end it.
+            return  # The limits of the worker end the call.
 
 
 class _Attempts:
@@ -182,24 +190,24 @@ class _Attempts:
             None if options.deadline_s is None else self._started_at + options.deadline_s
         )
         self._sent_at: float | None = None
-        """When something of this call may have reached the worker for the first time."""
+        """When the call may first have reached the worker."""
         self._received_bytes = 0
 
     async def run(self) -> Any:
-        """Attempt until there is an answer, a deadline, or nobody to ask."""
+        """Try until an answer arrives, the deadline passes, or the retries are used up."""
         for attempt in range(self._options.retries + 1):
             try:
                 answer = await self._attempt()
                 break
             except OSError as error:
                 failure = error
-            self._pool.close()  # What broke one kept connection has broken all.
+            self._pool.close()  # Other idle connections are probably broken too.
             pause_s = seconds_until(self._deadline_at, min(0.02 * 5**attempt, 2.0))
             if attempt < self._options.retries:
                 await self._pool.sleep(pause_s)
         else:
             raise self._caller.unreachable(failure) from failure
-        # From here on, an OSError is one that the function raised.
+        # An OSError from here on was raised by the function.
         if isinstance(answer, ResultStream):
             return answer
         if answer[0] == 202:
@@ -207,7 +215,7 @@ class _Attempts:
         return self._caller.value(answer)
 
     def record(self, label: str) -> CallRecord:
-        """The call as this side saw it."""
+        """Return the record of the call."""
         return CallRecord(
             self.call_id,
             self._name,
@@ -250,11 +258,13 @@ def _target(name: str) -> str:
     return f"/rpc/{quote(name)}"
 
 
-def seconds_until(deadline_at: float | None, most_s: float) -> float:
-    """Seconds to the deadline, at the most ``most_s``; `DeadlineError` if it is past."""
+def seconds_until(deadline_at: float | None, max_s: float) -> float:
+    """Return the seconds to the deadline, at most ``max_s``; raise `DeadlineError` after it."""
     if deadline_at is None:
-        return most_s
+        return max_s
     seconds = deadline_at - time.monotonic()
     if seconds <= 0:
-        raise DeadlineError("the deadline passed before the result was there") from None
-    return min(seconds, most_s)
+        raise DeadlineError(
+            "the deadline passed before the result arrived: allow more time with deadline_s"
+        ) from None
+    return min(seconds, max_s)

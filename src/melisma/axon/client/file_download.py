@@ -1,4 +1,4 @@
-"""Downloading files of a worker by ``GET /files/NAME``, from any byte on."""
+"""Downloads of a worker's files, from any byte on."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -12,12 +12,13 @@ from melisma.axon.transport.wire import read_bytes
 from melisma.errors import MalformedError
 
 PIECE_BYTES: Final = 1 << 16
+"""Size of the pieces that `fetch` yields."""
 
 
 def fetch(worker: Remote, name: str, start: int = 0) -> Iterator[bytearray]:
-    """The bytes of a file of a worker from ``start`` on, piece by piece as they come.
+    """Yield the bytes of a worker's file from ``start`` on, in pieces.
 
-    A broken connection raises an `OSError`: begin again where it ended.
+    A broken connection raises an `OSError`; call again with the number of bytes received.
     """
     connections = worker._connections
     transport, response = run_blocking(_request_file(connections, name, start))
@@ -29,7 +30,9 @@ def fetch(worker: Remote, name: str, start: int = 0) -> Iterator[bytearray]:
                 response.status, run_blocking(read_bytes(transport, response.body_bytes))
             )
         elif start and response.status != 206:
-            raise MalformedError(f"{name} was asked for from byte {start} on, and came whole")
+            raise MalformedError(
+                f"requested {name} from byte {start} on, but the server sent the whole file"
+            )
         else:
             yield from _pieces(transport, response.body_bytes)
     if response.keep_alive:
@@ -46,7 +49,7 @@ async def _request_file(
     try:
         transport = await http.connect(connections.socket_pool, None)
         return transport, await http.send(transport, "GET", target, headers, ())
-    except ConnectionError:  # A kept connection may have gone stale.
+    except ConnectionError:  # An idle connection may have been closed by the worker.
         connections.socket_pool.close()
         transport = await http.connect(connections.socket_pool, None)
         return transport, await http.send(transport, "GET", target, headers, ())

@@ -1,7 +1,7 @@
-"""A worker as its callers see it: attributes are functions.
+"""Remote workers, whose attributes are their functions.
 
-``worker.f(x)`` blocks, ``await worker.aio.f(x)`` awaits, ``worker.submit.f(x)`` gives a
-`concurrent.futures.Future`. ``worker(deadline_s=2).f(x)`` says more about a call.
+``worker.f(x)`` blocks, ``await worker.aio.f(x)`` awaits, ``worker.submit.f(x)`` returns a
+`concurrent.futures.Future`. ``worker(deadline_s=2).f(x)`` sets options of the call.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from melisma.errors import SettingError
 
 @dataclass
 class Connections:
-    """A caller and its connections: one set for blocking calls, one for each event loop."""
+    """A caller and its connection pools: one for blocking calls, one per event loop."""
 
     caller: Caller
     socket_pool: SocketPool
@@ -38,7 +38,7 @@ class Connections:
     )
 
     async def asyncio_pool(self) -> AsyncioPool:
-        """The connections of the running loop, closed when the loop shuts down."""
+        """Return the pool of the running loop, which is closed when the loop shuts down."""
         loop = asyncio.get_running_loop()
         if (pool := self.asyncio_pools.get(loop)) is None:
             pool = self.asyncio_pools[loop] = AsyncioPool(self.caller.http.address)
@@ -46,7 +46,7 @@ class Connections:
         return pool
 
     def close(self) -> None:
-        """Close every kept connection."""
+        """Close all idle connections."""
         self.socket_pool.close()
         for loop, pool in list(self.asyncio_pools.items()):
             if not loop.is_closed():
@@ -72,7 +72,7 @@ def _block(
 
 
 class _AwaitableCall:
-    """A call on the running loop: await its result, or iterate over a streamed one."""
+    """A call on the running loop: await the result, or iterate over a streamed one."""
 
     def __init__(self, call: Awaitable[Any]) -> None:
         self._call = call
@@ -129,7 +129,7 @@ def _submit(
 
 
 class RemoteFunction:
-    """One function of a worker; its attributes are functions below its name."""
+    """A function of a remote worker; its attributes are functions with dotted names."""
 
     def __init__(
         self, connections: Connections, name: str, call: Call, options: CallOptions
@@ -143,8 +143,8 @@ class RemoteFunction:
     def __getattr__(self, name: str) -> "RemoteFunction":
         if name.startswith("_"):
             raise AttributeError(name)
-        connections, mine, call, options = self._parts
-        return RemoteFunction(connections, f"{mine}.{name}", call, options)
+        connections, prefix, call, options = self._parts
+        return RemoteFunction(connections, f"{prefix}.{name}", call, options)
 
     def __repr__(self) -> str:
         connections, name, _, _ = self._parts
@@ -152,7 +152,7 @@ class RemoteFunction:
 
 
 class Remote:
-    """A worker somewhere else; made by `connect`. ``worker["name"]`` is ``worker.name``."""
+    """A remote worker, returned by `connect`. ``worker["name"]`` is the same as ``worker.name``."""
 
     def __init__(self, connections: Connections, options: CallOptions, call: Call = _block) -> None:
         self._connections = connections
@@ -161,22 +161,22 @@ class Remote:
 
     @property
     def aio(self) -> "Remote":
-        """The same worker; calls are awaited, streamed results iterated with ``async for``."""
+        """The same worker with awaitable calls; streamed results support ``async for``."""
         return Remote(self._connections, self._options, _aio)
 
     @property
     def submit(self) -> "Remote":
-        """The same worker; calls give a future. Cancelling it cancels the call."""
+        """The same worker with calls that return futures; cancelling one cancels the call."""
         return Remote(self._connections, self._options, _submit)
 
     def __call__(self, **options: Any) -> "Remote":
-        """The same worker with other `Options` for the calls made through it."""
+        """Return the same worker with other `CallOptions`."""
         try:
             return Remote(self._connections, replace(self._options, **options), self._call)
         except TypeError:
-            known = ", ".join(CallOptions.__dataclass_fields__)
+            names = ", ".join(CallOptions.__dataclass_fields__)
             raise SettingError(
-                f"{sorted(options)} are not all options of a call: {known}"
+                f"{sorted(options)} contains unknown call options: use {names}"
             ) from None
 
     def __getitem__(self, name: str) -> RemoteFunction:
@@ -209,18 +209,18 @@ def connect(
     callbacks: str | None = None,
     trace: TraceHook | None = None,
 ) -> Remote:
-    """A worker by its address; nothing is sent before the first call.
+    """Return the worker at an address; nothing is sent before the first call.
 
-    ``types``: dataclasses and structs that results may hold. ``deadline_s``: for each call.
-    ``callbacks``: ``HOST:PORT`` where this process listens for duplex results; without it they are
-    fetched, which works from behind NAT. ``trace`` sees each call.
+    ``types``: dataclasses and structs that results may contain. ``deadline_s``: for each call.
+    ``callbacks``: ``HOST:PORT`` on which this process listens for duplex results; without it they
+    are fetched, which works behind NAT. ``trace``: a hook that receives each `CallRecord`.
     """
-    place = Address.parse(address)
+    parsed = Address.parse(address)
     server = None
     if callbacks is not None:
         host, port = host_and_port(callbacks)
-        server = CallbackServer(host, port, tls.default_identity() if place.tls else None)
-    http = HttpClient(place.without_token(), token or place.token)
+        server = CallbackServer(host, port, tls.default_identity() if parsed.tls else None)
+    http = HttpClient(parsed.without_token(), token or parsed.token)
     caller = Caller(http, record_types(types), trace, server)
     connections = Connections(caller, SocketPool(http.address))
     return Remote(connections, CallOptions(deadline_s=deadline_s))
@@ -229,7 +229,7 @@ def connect(
 def resume(
     worker: Remote, call_id: str, *, deadline_s: float | None = None
 ) -> "concurrent.futures.Future[Any]":
-    """The result of a duplex call that was begun with ``worker(call_id=...)``, maybe long ago."""
+    """Return a future for the result of a duplex call made with ``worker(call_id=...)``."""
     check_call_id(call_id)
     connections = worker._connections
 
@@ -243,7 +243,7 @@ def resume(
 
 
 def describe(worker: Remote) -> list[dict[str, str]]:
-    """The functions of a worker: name, signature, doc, kind, pattern, executor."""
+    """Return name, signature, doc, kind, pattern and executor of each function of a worker."""
     connections = worker._connections
     deadline_at = time.monotonic() + 10.0
     try:

@@ -1,4 +1,4 @@
-"""Streamed results at the caller: the items of a remote generator as they come."""
+"""Streamed results at the caller: the items of a remote generator."""
 
 from contextlib import suppress
 from typing import Any
@@ -13,7 +13,7 @@ from melisma.errors import DeadlineError, MalformedError, UnreachableError
 
 
 class ResultStream:
-    """Reads the parts of a streamed result; closing it ends the remote generator."""
+    """Reads the parts of a streamed result; closing it closes the remote generator."""
 
     def __init__(self, transport: Transport, types: Types) -> None:
         self._transport = transport
@@ -21,47 +21,51 @@ class ResultStream:
         self._ended = False
 
     async def next(self) -> tuple[bool, Any]:
-        """(True, the next item), or (False, None) after the last."""
+        """Return (True, the next item), or (False, None) after the last one."""
         if self._ended:
             return False, None
         try:
             with close_on_error(self._transport):
-                meaning, body = await self._read_part()
+                kind, body = await self._read_part()
         except TimeoutError:
             self._ended = True
-            raise DeadlineError("the deadline passed before the stream ended") from None
+            raise DeadlineError(
+                "the deadline passed before the stream ended: allow more time with deadline_s"
+            ) from None
         except OSError as error:
             self._ended = True
-            raise UnreachableError(f"the stream was cut off: {error}") from error
-        if meaning == ITEM:
+            raise UnreachableError(
+                f"the connection broke before the stream ended: {error}; call again"
+            ) from error
+        if kind == ITEM:
             return True, decode(body, self._types)
         self.close()
-        if meaning == END:
+        if kind == END:
             return False, None
         raise remote_exception(body, self._types)
 
     def __del__(self) -> None:
         if not self._ended:
-            with suppress(RuntimeError):  # Its loop may have closed before.
+            with suppress(RuntimeError):  # Its loop may be closed.
                 self.close()
 
     def close(self) -> None:
-        """Leave the stream."""
+        """Close the stream."""
         self._ended = True
         self._transport.close()
 
     async def _read_part(self) -> tuple[int, Message]:
-        meaning, size = PART.unpack(await read_bytes(self._transport, PART.size))
-        if meaning == FAILED:
+        kind, size = PART.unpack(await read_bytes(self._transport, PART.size))
+        if kind == FAILED:
             self._ended = True
             raise error_from_json(500, await read_bytes(self._transport, size))
-        if meaning > FAILED:
-            raise MalformedError(f"a stream part of meaning {meaning}")
-        return meaning, await read_message(self._transport, size, MAX_TREE_BYTES)
+        if kind > FAILED:
+            raise MalformedError(f"unknown kind {kind} of stream part")
+        return kind, await read_message(self._transport, size, MAX_TREE_BYTES)
 
 
 class ResultIterator:
-    """A streamed result for a blocking caller: iterate over it, or close it early."""
+    """A streamed result for ``for`` loops."""
 
     def __init__(self, stream: ResultStream) -> None:
         self._stream = stream
@@ -70,18 +74,18 @@ class ResultIterator:
         return self
 
     def __next__(self) -> Any:
-        more, item = run_blocking(self._stream.next())
-        if not more:
+        has_item, item = run_blocking(self._stream.next())
+        if not has_item:
             raise StopIteration
         return item
 
     def close(self) -> None:
-        """Leave the stream; the remote generator is closed."""
+        """Close the stream and the remote generator."""
         self._stream.close()
 
 
 class AsyncResultIterator:
-    """A streamed result on an event loop: iterate over it with ``async for``."""
+    """A streamed result for ``async for`` loops."""
 
     def __init__(self, stream: ResultStream) -> None:
         self._stream = stream
@@ -90,11 +94,11 @@ class AsyncResultIterator:
         return self
 
     async def __anext__(self) -> Any:
-        more, item = await self._stream.next()
-        if not more:
+        has_item, item = await self._stream.next()
+        if not has_item:
             raise StopAsyncIteration
         return item
 
     async def aclose(self) -> None:
-        """Leave the stream; the remote generator is closed."""
+        """Close the stream and the remote generator."""
         self._stream.close()

@@ -1,8 +1,7 @@
-"""Stubs: one function of one worker, called in one of three ways over one of two patterns.
+"""Stubs: one function of one worker, in three calling styles and two patterns.
 
-``Sync`` stubs block, ``Coro`` stubs are awaited, ``Async`` stubs give a handle with ``join``;
-``Simplex`` is one request and one response, ``Duplex`` is for calls of minutes or hours. The
-calling code is the same for both.
+``Sync`` stubs block, ``Coro`` stubs are awaited, ``Async`` stubs return a handle with ``join``.
+``Simplex`` is one request and one response, ``Duplex`` is for calls of minutes or hours.
 """
 
 import concurrent.futures
@@ -13,18 +12,18 @@ from melisma.axon.client.remote import Remote, RemoteFunction, connect
 
 
 class Handle:
-    """A call under way."""
+    """A running call."""
 
     def __init__(self, future: "concurrent.futures.Future[Any]") -> None:
         self.future = future
 
     def join(self, timeout_s: float | None = None) -> Any:
-        """Wait for the result."""
+        """Wait for the result and return it."""
         return self.future.result(timeout_s)
 
 
 class _Stub:
-    """``worker_ip`` may also be a whole address; further settings are those of `connect`."""
+    """A stub; ``worker_ip`` may be a whole address, and ``settings`` are those of `connect`."""
 
     _pattern = "simplex"
 
@@ -47,36 +46,36 @@ class _Stub:
 
 
 class SyncSimplexStub(_Stub):
-    """Blocks until the result is there."""
+    """A simplex stub that blocks until the result arrives."""
 
 
 class CoroSimplexStub(_Stub):
-    """Is awaited."""
+    """A simplex stub that is awaited."""
 
     def _function(self, worker: Remote) -> RemoteFunction:
         return worker.aio[self._name]
 
 
 class AsyncSimplexStub(_Stub):
-    """Gives a handle; ``handle.join()`` waits for the result."""
+    """A simplex stub that returns a `Handle`; ``handle.join()`` waits for the result."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Handle:
         return Handle(self._worker.submit[self._name](*args, **kwargs))
 
 
 class SyncDuplexStub(SyncSimplexStub):
-    """As `SyncSimplexStub`, over the duplex pattern."""
+    """A duplex stub that blocks until the result arrives."""
 
     _pattern = "duplex"
 
 
 class CoroDuplexStub(CoroSimplexStub):
-    """As `CoroSimplexStub`, over the duplex pattern."""
+    """A duplex stub that is awaited."""
 
     _pattern = "duplex"
 
 
 class AsyncDuplexStub(AsyncSimplexStub):
-    """As `AsyncSimplexStub`, over the duplex pattern."""
+    """A duplex stub that returns a `Handle`; ``handle.join()`` waits for the result."""
 
     _pattern = "duplex"

@@ -1,4 +1,4 @@
-"""NumPy arrays and scalars as raw memory: every dtype but those that hold Python objects."""
+"""NumPy arrays and scalars as raw memory: every dtype except those that hold Python objects."""
 
 import re
 from collections.abc import Callable
@@ -20,38 +20,38 @@ MAX_DIMENSIONS: Final = 64
 
 
 def pack_array(array: "np.ndarray[Any, Any]", add_frame: AddFrame) -> list[Any]:
-    """[dtype, shape, order, frame]; memory is referenced unless it has gaps."""
+    """Return [dtype, shape, order, frame]; contiguous memory is referenced, not copied."""
     dtype = _dtype_name(array.dtype)
     order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
     if array.dtype.names is not None and array.dtype.itemsize:
-        # A copy field by field would send what the memory held before, in the gaps between them.
+        # A field-by-field copy would leave stale memory in the padding between the fields.
         array = array.view(f"V{array.dtype.itemsize}")
     flat = np.ascontiguousarray(array.T if order == "F" else array).reshape(-1)
     return [dtype, list(array.shape), order, add_frame(_memory(flat))]
 
 
 def unpack_array(parts: Any, get_frame: GetFrame) -> "np.ndarray[Any, Any]":
-    """The array, on the memory of its frame."""
-    name, shape, order, number = parts
+    """Return the array as a view of its frame."""
+    name, shape, order, frame_number = parts
     if order not in ("C", "F"):
         raise MalformedError(f"array order {describe_part(order)} is neither 'C' nor 'F'")
-    dtype, frame = _dtype(name), get_frame(number)
+    dtype, frame = _dtype(name), get_frame(frame_number)
     check_size(shape, dtype.itemsize, frame.nbytes, f"array of {dtype}")
     return np.ndarray(tuple(shape), dtype, frame if frame.nbytes else None, order=order)
 
 
 def pack_scalar(scalar: "np.generic[Any]", _add_frame: AddFrame) -> list[Any]:
-    """[dtype, bytes]."""
-    # NumPy gives the empty str a character.
+    """Return [dtype, bytes]."""
+    # NumPy stores the empty str as one character.
     return [_dtype_name(scalar.dtype), scalar.tobytes()[: scalar.dtype.itemsize]]
 
 
 def unpack_scalar(parts: Any, _get_frame: GetFrame) -> Any:
-    """The NumPy scalar."""
+    """Return the NumPy scalar."""
     name, data = parts
     dtype = _dtype(name)
     check_size([], dtype.itemsize, len(data), f"scalar of {dtype}")
-    # Reading from an array would cut trailing zeros off.
+    # Reading these from an array would drop trailing zeros.
     if dtype.kind == "S":
         return np.bytes_(data)
     if dtype.kind == "U":
@@ -59,26 +59,26 @@ def unpack_scalar(parts: Any, _get_frame: GetFrame) -> Any:
     return np.frombuffer(data, dtype, 1).copy()[0] if data else np.zeros((), dtype)[()]
 
 
-def check_size(shape: Any, item_bytes: int, frame_bytes: int, what: str) -> None:
-    """Refuse a shape that its frame cannot fill, before anything is built on it."""
+def check_size(shape: Any, item_bytes: int, frame_bytes: int, label: str) -> None:
+    """Raise `MalformedError` if ``shape`` does not match the size of its frame."""
     if len(shape) > MAX_DIMENSIONS:
-        raise MalformedError(f"{what}: {len(shape)} dimensions; the most is {MAX_DIMENSIONS}")
+        raise MalformedError(
+            f"{label}: {len(shape)} dimensions exceed the limit of {MAX_DIMENSIONS}"
+        )
     count = 1
     for extent in shape:
         if type(extent) is not int or not 0 <= extent < 1 << 63:
-            raise MalformedError(
-                f"{what}: {describe_part(extent)} is not the extent of a dimension"
-            )
+            raise MalformedError(f"{label}: {describe_part(extent)} is not a valid dimension")
         count *= extent
     if count * item_bytes != frame_bytes:
         raise MalformedError(
-            f"{what} with shape {tuple(shape)} takes {count * item_bytes} bytes, "
+            f"{label} with shape {tuple(shape)} takes {count * item_bytes} bytes, "
             f"its frame has {frame_bytes}"
         )
 
 
 def allocate_frame(frame_bytes: int) -> memoryview:
-    """Memory for one frame: aligned, and not touched before bytes arrive."""
+    """Allocate aligned, uninitialized memory for one frame."""
     return np.empty(frame_bytes, np.uint8).data.cast("B")
 
 
@@ -90,9 +90,11 @@ def _memory(flat: "np.ndarray[Any, Any]") -> memoryview:
 
 def _dtype_name(dtype: "np.dtype[Any]") -> Any:
     if dtype.hasobject:
-        raise TypeError(f"an array of dtype {dtype} holds Python objects; send it as a list")
+        raise TypeError(f"an array of dtype {dtype} holds Python objects; send array.tolist()")
     if dtype.kind == "V" and dtype.type is not np.void:
-        raise TypeError(f"dtype {dtype} is not NumPy's own; send a view of it, such as uint16")
+        raise TypeError(
+            f"dtype {dtype} is not built into NumPy; send a view, such as array.view('uint16')"
+        )
     try:
         return dtype.str if dtype.names is None else dtype.descr
     except ValueError as error:
@@ -107,7 +109,7 @@ def _dtype(name: Any) -> "np.dtype[Any]":
         return npy.descr_to_dtype(name)
     except (ValueError, TypeError, LookupError) as error:
         raise MalformedError(
-            f"{describe_part(name)} is not a dtype of this machine ({error})"
+            f"{describe_part(name)} is not a dtype of NumPy on this machine ({error})"
         ) from error
 
 
@@ -118,9 +120,9 @@ def _plain_dtype(name: str) -> "np.dtype[Any]":
 
 
 def _check_dtype_name(name: Any) -> None:
-    """NumPy reads much more than it writes, Python objects among it."""
+    """Raise TypeError for dtypes that are never sent; NumPy parses more, also Python objects."""
     if isinstance(name, list):
         for field in name:
             _check_dtype_name(field[1])
     elif not _DTYPE_NAME.fullmatch(name):
-        raise TypeError("a dtype that holds Python objects, or none at all")
+        raise TypeError("only dtypes without Python objects are allowed")

@@ -1,25 +1,26 @@
-"""Values to messages and back: what may travel, and how.
+"""Encoding of Python values as messages.
 
-The tree is msgpack; what msgpack does not have is an extension type:
+The tree is msgpack. Types that msgpack lacks are msgpack extension types:
 
-====  ==============  ====================================================
-code  type            payload (msgpack, unless said otherwise)
-====  ==============  ====================================================
+====  ==============  ===============================================================
+code  type            payload (msgpack unless marked raw)
+====  ==============  ===============================================================
 1     tuple           array of its items
 2     set             array of its items
 3     frozenset       array of its items
-4     large int       two's complement, little-endian, raw
-5     datetime        ISO 8601 text, raw; with its offset if it has one
-6     dict            array of keys, array of values (keys msgpack lacks)
-7     large bytes     number of its frame
-8     record          name of a dataclass or struct, map of its fields
-9     array           dtype, shape, order ("C" or "F"), number of its frame
+4     large int       two's complement, little-endian; raw
+5     datetime        ISO 8601 text, with the UTC offset if known; raw
+6     dict            array of keys, array of values; for keys other than str
+7     large bytes     frame number
+8     record          class name of a dataclass or struct, map of its fields
+9     array           dtype, shape, order ("C" or "F"), frame number
 10    NumPy scalar    dtype, bytes
-11    torch tensor    see ``tensors``
-====  ==============  ====================================================
+11    torch tensor    see below
+====  ==============  ===============================================================
 
-Nothing is ever constructed but these types and the records that the receiver names. Types are
-matched exactly: a subclass could carry more than would arrive.
+Frames are numbered from 0 in the order of the message, and each belongs to exactly one value.
+A receiver constructs only these types and the record classes that it lists itself. A sender
+matches types exactly and rejects subclasses, because their additional state would be lost.
 """
 
 import sys
@@ -36,9 +37,9 @@ from melisma.axon.codec.message import MAX_TREE_BYTES, Buffer, Message, describe
 from melisma.errors import EncodingError, MalformedError, TooLargeError
 
 MAX_DEPTH: Final = 100
-"""Levels of nesting; also what stops a container that holds itself."""
+"""Maximum nesting depth; it also ends the walk over a container that contains itself."""
 FRAMED_BYTES: Final = 4096
-"""Byte strings from this size on travel as frames."""
+"""Byte strings of at least this size are sent as frames."""
 
 
 _TUPLE, _SET, _FROZENSET, _INT, _DATETIME, _DICT = 1, 2, 3, 4, 5, 6
@@ -64,13 +65,13 @@ _DECODE_ERRORS: Final = (
     TypeError,
     ValueError,
 )
-"""What the types raise that are built from parts that do not fit."""
+"""Exceptions raised by constructors that are given invalid parts."""
 
 Types = Mapping[str, type]
 
 
 class _UnencodableError(Exception):
-    """Raised deep inside a value; gathers its path on the way out."""
+    """A value cannot be sent; the path to it is collected while the exception propagates."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -78,16 +79,15 @@ class _UnencodableError(Exception):
 
 
 def encode(value: object, root: str = "value") -> Message:
-    """A message that holds ``value``; arrays in it are referenced, not copied.
+    """Encode a value as a message; arrays in it are referenced, not copied.
 
-    ``root`` is what an `EncodingError` calls the value when it names the place of what cannot
-    travel.
+    ``root`` is the start of the path that an `EncodingError` reports.
     """
     return _message(lambda packer: packer.pack(value, MAX_DEPTH), root)
 
 
 def encode_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Message:
-    """A message that holds the arguments of a call."""
+    """Encode the arguments of a call as a message."""
     return _message(
         lambda packer: [packer.items(args, MAX_DEPTH), packer.values(kwargs, MAX_DEPTH)],
         "argument ",
@@ -95,24 +95,24 @@ def encode_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Message:
 
 
 def decode_arguments(message: Message, types: Types) -> tuple[list[Any], dict[str, Any]]:
-    """The positional and named arguments that a message holds."""
+    """Decode the positional and keyword arguments of a call."""
     arguments = decode(message, types)
     match arguments:
         case [list() as args, dict() as kwargs] if all(type(name) is str for name in kwargs):
             return args, kwargs
-    raise MalformedError("a call holds a list of arguments and a map of named ones")
+    raise MalformedError("the body of a call must be [list of arguments, map of keyword arguments]")
 
 
 def decode(message: Message, types: Types | None = None) -> Any:
-    """The value that a message holds; ``types`` are the records that it may construct."""
+    """Decode a message; ``types`` are the record classes that may be constructed."""
     try:
         return _Unpacker(message.frames, types or {}).unpack(message.tree)
     except RecursionError:
-        raise MalformedError("the message is nested too deeply") from None
+        raise MalformedError("the message is nested too deeply to decode") from None
     except MemoryError:
-        raise TooLargeError("no memory here for what the message holds") from None
+        raise TooLargeError("not enough memory to decode the message") from None
     except _DECODE_ERRORS as error:
-        raise MalformedError(f"the message contradicts itself: {error}") from error
+        raise MalformedError(f"the message is inconsistent: {error}") from error
 
 
 def _message(pack: "Callable[[_Packer], Any]", root: str) -> Message:
@@ -121,19 +121,19 @@ def _message(pack: "Callable[[_Packer], Any]", root: str) -> Message:
         tree = _pack(pack(_Packer(frames)))
     except _UnencodableError as error:
         path = root + "".join(reversed(error.path))
-        raise EncodingError(f"{path} cannot travel: {error.reason}") from None
-    except msgspec.EncodeError as error:  # Beyond the limits of msgpack.
-        raise EncodingError(f"{root} cannot travel: {error}") from error
+        raise EncodingError(f"{path} cannot be sent: {error.reason}") from None
+    except msgspec.EncodeError as error:  # The value exceeds a limit of msgpack.
+        raise EncodingError(f"{root} cannot be sent: {error}") from error
     if len(tree) > MAX_TREE_BYTES:
         raise EncodingError(
-            f"{root} cannot travel: {len(tree)} bytes of values that are not arrays; at most "
-            f"{MAX_TREE_BYTES} fit into one message. Arrays and bytes travel outside this limit"
+            f"{root} cannot be sent: its values take {len(tree)} bytes without arrays, the limit "
+            f"is {MAX_TREE_BYTES}; send large data as arrays or bytes, which do not count"
         )
     return Message(tree, frames)
 
 
 class _Packer:
-    """One walk over a value: what msgpack knows stays, the rest becomes extensions."""
+    """Converts a value to types that msgpack encodes, in one walk."""
 
     __slots__ = ("frames",)
 
@@ -141,7 +141,7 @@ class _Packer:
         self.frames = frames
 
     def pack(self, value: Any, depth: int) -> Any:
-        """What msgpack can encode, for any value that may travel."""
+        """Return a msgpack-encodable equivalent of ``value``."""
         kind = type(value)
         if kind in _PLAIN:
             return value
@@ -149,21 +149,21 @@ class _Packer:
             if depth == 0:
                 raise _UnencodableError(f"it is nested more than {MAX_DEPTH} levels deep")
             return packer(self, value, depth - 1)
-        return self._foreign(value, kind, depth)
+        return self._pack_other(value, kind, depth)
 
-    def items(self, values: Iterable[Any], depth: int, what: str = "") -> list[Any]:
-        """The values packed."""
+    def items(self, values: Iterable[Any], depth: int, prefix: str = "") -> list[Any]:
+        """Pack each value; ``prefix`` stands before the index in error paths."""
         packed = []
         for index, value in enumerate(values):
             try:
                 packed.append(self.pack(value, depth))
             except _UnencodableError as error:
-                error.path.append(f"[{what}{index}]")
+                error.path.append(f"[{prefix}{index}]")
                 raise
         return packed
 
     def _list(self, value: list[Any], depth: int) -> list[Any]:
-        # A long list of plain values is taken whole: the walk would cost more than the encoding.
+        # A long list of plain values needs no conversion; walking it costs more than encoding it.
         if len(value) > 64:
             kinds = set(map(type, value))
             if kinds <= _PLAIN or (
@@ -186,7 +186,7 @@ class _Packer:
         return Ext(_DICT, _pack([keys, list(self.values(value, depth).values())]))
 
     def values(self, mapping: Mapping[Any, Any], depth: int) -> dict[Any, Any]:
-        """The mapping with its values packed."""
+        """Return the mapping with packed values."""
         packed = {}
         for key, value in mapping.items():
             try:
@@ -203,7 +203,9 @@ class _Packer:
             try:
                 value.encode()
             except UnicodeEncodeError as error:
-                raise _UnencodableError(f"this str is not Unicode text ({error})") from None
+                raise _UnencodableError(
+                    f"the str is not valid Unicode ({error}); send bytes"
+                ) from None
         return value
 
     def _int(self, value: int, _depth: int) -> int | Ext:
@@ -223,28 +225,28 @@ class _Packer:
         self.frames.append(frame)
         return len(self.frames) - 1
 
-    def _foreign(self, value: Any, kind: type, depth: int) -> Ext:
-        """Arrays, tensors and records: told apart without importing their packages."""
+    def _pack_other(self, value: Any, kind: type, depth: int) -> Ext:
+        """Pack an array, tensor or record; recognize them without importing their packages."""
         if numpy := sys.modules.get("numpy"):
             from melisma.axon.codec import arrays
 
             if kind is numpy.ndarray or kind is numpy.memmap:
-                return self._framed(_ARRAY, arrays.pack_array, value)
+                return self._pack_ext(_ARRAY, arrays.pack_array, value)
             if isinstance(value, numpy.generic):
-                return self._framed(_SCALAR, arrays.pack_scalar, value)
+                return self._pack_ext(_SCALAR, arrays.pack_scalar, value)
         if (torch := sys.modules.get("torch")) and isinstance(value, torch.Tensor):
-            return self._framed(_TENSOR, tensors.pack_tensor, value)
+            return self._pack_ext(_TENSOR, tensors.pack_tensor, value)
         try:
             fields = records.record_fields(value)
         except AttributeError as error:
-            raise _UnencodableError(f"a field of it has no value ({error})") from None
+            raise _UnencodableError(f"one of its fields has no value ({error})") from None
         if fields is None:
             raise _UnencodableError(_advice(kind))
         if depth == 0:
             raise _UnencodableError(f"it is nested more than {MAX_DEPTH} levels deep")
         return Ext(_RECORD, _pack([kind.__qualname__, self.values(fields, depth - 1)]))
 
-    def _framed(
+    def _pack_ext(
         self, code: int, pack: Callable[[Any, Callable[[memoryview], int]], Any], value: Any
     ) -> Ext:
         try:
@@ -267,7 +269,7 @@ _PACKERS: Final[dict[type, Callable[[_Packer, Any, int], Any]]] = {
 
 
 class _Unpacker:
-    """Builds values from a tree; an extension's payload is a tree of its own."""
+    """Builds values from a tree; the payload of most extensions is a tree itself."""
 
     __slots__ = ("frames", "types")
 
@@ -299,15 +301,17 @@ class _Unpacker:
 
             unpack = arrays.unpack_array if code == _ARRAY else arrays.unpack_scalar
             return unpack(parts, self._frame)
-        raise MalformedError(f"extension type {code} is not one of format version 1")
+        raise MalformedError(f"unknown extension type {code} in format version 1")
 
     def _frame(self, number: Any) -> memoryview:
         if type(number) is not int or not 0 <= number < len(self.frames):
-            raise MalformedError(f"frame {describe_part(number)} of {len(self.frames)} frames")
+            raise MalformedError(
+                f"no frame {describe_part(number)} in a message of {len(self.frames)} frames"
+            )
         frame, self.frames[number] = self.frames[number], None
-        # Many values on one frame would let a small message fill the memory.
+        # If values could share a frame, a small message could allocate unlimited memory.
         if frame is None:
-            raise MalformedError(f"frame {number} belongs to two values")
+            raise MalformedError(f"frame {number} is used by two values")
         return frame
 
 
@@ -319,10 +323,11 @@ def _advice(kind: type) -> str:
     name = f"{kind.__module__}.{kind.__qualname__}"
     for base in (dict, list, tuple, set, frozenset, str, int, float, bytes):
         if issubclass(kind, base):
-            return f"{name} is a subclass; send {base.__name__}(...) of it"
+            return f"{name} is a subclass of {base.__name__}; send {base.__name__}(value)"
     if (numpy := sys.modules.get("numpy")) and issubclass(kind, numpy.ndarray):
-        return f"{name} is a subclass; send numpy.asarray(...) of it"
+        return f"{name} is a subclass of numpy.ndarray; send numpy.asarray(value)"
     return (
-        f"{name} is not a type that Axon carries (None, bool, int, float, str, bytes, datetime, "
-        "list, tuple, dict, set, dataclasses, msgspec structs, NumPy arrays, torch tensors)"
+        f"{name} is not supported; convert it to a supported type (None, bool, int, float, str, "
+        "bytes, datetime, list, tuple, dict, set, dataclass, msgspec struct, NumPy array, torch "
+        "tensor)"
     )

@@ -1,16 +1,17 @@
-"""The layout of one message: a small tree, then raw frames.
+"""A message is a small tree of values followed by raw frames, such as the memory of arrays.
 
 ::
 
-    "AXN1"  magic and version, 4 bytes
-    u32     tree bytes          (all integers little-endian)
+    "AXN1"  magic bytes and format version, 4 bytes
+    u32     size of the tree in bytes
     u32     number of frames
-    u64     bytes of each frame
-    tree    msgpack, with the extension types of the codec
-    frames  raw bytes, each starting at a multiple of 64 from the start of the message
+    u64     size of each frame in bytes, once per frame
+    tree    msgpack with the extension types below
+    frames  raw bytes; each frame starts at a multiple of 64 bytes from the start of the message
 
-The sizes stand in front, so that a receiver checks them against the length of the body before
-it allocates anything, and then receives each frame straight into the memory of its array.
+Integers are unsigned and little-endian. Padding consists of zero bytes. All sizes precede the
+data, so that a receiver can check them against the length of the body before it allocates memory,
+and can then receive each frame directly into the memory of its array.
 """
 
 import struct
@@ -26,67 +27,68 @@ MAGIC: Final = b"AXN1"
 ALIGNMENT: Final = 64
 MAX_FRAMES: Final = 1 << 20
 MAX_TREE_BYTES: Final = (1 << 32) - 1
-"""What the format has room for; a worker's own limit is lower."""
+"""The limit of the format; the default limit of a worker is lower."""
 PRELUDE: Final = struct.Struct("<4sII")
 
 Buffer = bytes | bytearray | memoryview
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A tree and its frames, as they stand on the wire."""
+    """An encoded tree and its frames."""
 
     tree: Buffer
     frames: Sequence[memoryview] = ()
 
 
 class Prelude(msgspec.Struct, frozen=True):
-    """The first twelve bytes, read and checked against the length of the whole."""
+    """The sizes in the first twelve bytes of a message."""
 
     tree_bytes: int
     frame_count: int
 
     @property
     def rest_bytes(self) -> int:
-        """Bytes of the frame table and the tree, which follow."""
+        """The size of the frame table and the tree, which follow the prelude."""
         return 8 * self.frame_count + self.tree_bytes
 
 
 def describe_part(part: object) -> str:
-    """A part of a message as an error says it: in short, and never by what was built from it."""
+    """Return a short text for error messages; only plain values are shown, others by type."""
     plain = isinstance(part, str | bytes | int | float | None)
     return repr(part)[:80] if plain else f"a {type(part).__name__}"
 
 
 def padding(position: int) -> int:
-    """Bytes from ``position`` to the next multiple of the alignment."""
+    """Return the number of bytes from ``position`` to the next multiple of the alignment."""
     return -position % ALIGNMENT
 
 
 def read_prelude(data: Buffer, message_bytes: int, max_tree_bytes: int) -> Prelude:
-    """Check the first bytes of a message that is ``message_bytes`` long in all."""
+    """Parse the first bytes of a message of ``message_bytes`` and check the sizes in them."""
     magic, tree_bytes, frame_count = PRELUDE.unpack(data)
     if magic != MAGIC:
         raise MalformedError(
-            f"a message starts with {MAGIC!r} (format version 1), this one with {magic!r}"
+            f"the message starts with {magic!r}, not {MAGIC!r} (format version 1): "
+            "check that both sides have the same version"
         )
     prelude = Prelude(tree_bytes, frame_count)
     if PRELUDE.size + prelude.rest_bytes > message_bytes:
         raise MalformedError(
-            f"the message claims a tree of {tree_bytes} bytes and {frame_count} frames, "
-            f"but is {message_bytes} bytes long in all"
+            f"a tree of {tree_bytes} bytes and {frame_count} frames do not fit into a message of "
+            f"{message_bytes} bytes"
         )
     if frame_count > MAX_FRAMES:
-        raise TooLargeError(f"{frame_count} frames in one message; the limit is {MAX_FRAMES}")
+        raise TooLargeError(f"the message has {frame_count} frames, the limit is {MAX_FRAMES}")
     if tree_bytes > max_tree_bytes:
         raise TooLargeError(
-            f"{tree_bytes} bytes of values that are not arrays; the limit here is "
-            f"{max_tree_bytes} (max_tree_bytes). Arrays and bytes travel outside this limit"
+            f"the values take {tree_bytes} bytes without arrays, the limit is {max_tree_bytes}: "
+            "raise max_tree_bytes, or send large data as arrays or bytes, which do not count"
         )
     return prelude
 
 
 def frame_gaps(prelude: Prelude, table: Buffer, message_bytes: int) -> list[tuple[int, int]]:
-    """(padding before it, bytes of it) for each frame, checked to end with the message."""
+    """Return (padding before, size) of each frame; check that the last one ends the message."""
     gaps: list[tuple[int, int]] = []
     position = PRELUDE.size + prelude.rest_bytes
     for (frame_bytes,) in struct.iter_unpack("<Q", table):
@@ -95,13 +97,13 @@ def frame_gaps(prelude: Prelude, table: Buffer, message_bytes: int) -> list[tupl
         position += gap + frame_bytes
     if position != message_bytes:
         raise MalformedError(
-            f"the message claims {position} bytes, but is {message_bytes} bytes long"
+            f"the frames end at byte {position} of a message of {message_bytes} bytes"
         )
     return gaps
 
 
 def message_buffers(message: Message) -> list[Buffer]:
-    """The buffers that make up a message on the wire, small ones joined, frames uncopied."""
+    """Return the buffers to send for a message; frames are not copied."""
     if not message.frames:
         return [PRELUDE.pack(MAGIC, len(message.tree), 0) + message.tree]
     sizes = [frame.nbytes for frame in message.frames]
@@ -124,18 +126,18 @@ def message_buffers(message: Message) -> list[Buffer]:
 
 
 def buffers_bytes(buffers: Sequence[Buffer]) -> int:
-    """Bytes of a list of buffers, each of which is a sequence of bytes."""
+    """Return the total size of buffers of single bytes."""
     return sum(map(len, buffers))
 
 
 def parse_message(data: Buffer, max_tree_bytes: int = MAX_TREE_BYTES) -> Message:
-    """Read a whole message that is already in memory; its frames are views of ``data``."""
+    """Parse a whole message; its frames are views of ``data``."""
     view = memoryview(data)
     if view.nbytes < PRELUDE.size:
-        raise MalformedError(f"a message has at least {PRELUDE.size} bytes, this one {view.nbytes}")
+        raise MalformedError(f"a message has at least {PRELUDE.size} bytes, not {view.nbytes}")
     prelude = read_prelude(view[: PRELUDE.size], view.nbytes, max_tree_bytes)
     if not prelude.frame_count and PRELUDE.size + prelude.tree_bytes == view.nbytes:
-        return Message(view[PRELUDE.size :])  # what most calls are
+        return Message(view[PRELUDE.size :])  # The common case.
     table_end = PRELUDE.size + 8 * prelude.frame_count
     position = PRELUDE.size + prelude.rest_bytes
     frames = []

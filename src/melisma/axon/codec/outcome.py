@@ -1,4 +1,4 @@
-"""How a call ended, ready to be sent, kept or posted: a status and the buffers of a body."""
+"""Outcomes of calls: an HTTP status and the body that encodes a result or an error."""
 
 import builtins
 import traceback
@@ -15,7 +15,7 @@ JSON_TYPE: Final = "application/json"
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What the caller is sent; ``label`` says in one word how it ended."""
+    """The response to a call; ``label`` is the outcome in metrics and traces."""
 
     status: int
     content_type: str
@@ -34,13 +34,13 @@ def exception_outcome(error: BaseException) -> Outcome:
 
 
 def error_outcome(error: AxonError) -> Outcome:
-    """The call did not come to its end."""
+    """Return the outcome of a call that failed before or after the function ran."""
     body = msgspec.json.encode({"error": error.code, "message": _text(error)})
     return Outcome(error.status, JSON_TYPE, [body], error.code)
 
 
 def exception_message(error: BaseException) -> Message:
-    """An exception as a message: its type by name, its arguments where they can travel."""
+    """Encode an exception: type name, message, traceback, and arguments if they can be sent."""
     kind = type(error)
     text = "".join(traceback.format_exception(error)).rstrip()
     parts = {"type": kind.__qualname__, "module": kind.__module__, "message": _text(error)}
@@ -52,7 +52,7 @@ def exception_message(error: BaseException) -> Message:
 
 
 def remote_exception(message: Message, types: Types) -> BaseException:
-    """The exception to raise here: the same built-in type where there is one."""
+    """Return the exception to raise at the caller: the same built-in type if there is one."""
     match decode(message, types):
         case {
             "type": str(kind),
@@ -63,23 +63,25 @@ def remote_exception(message: Message, types: Types) -> BaseException:
         }:
             name = kind if module == "builtins" else f"{module}.{kind}"
         case _:
-            raise MalformedError("an exception that does not say its type, message and arguments")
+            raise MalformedError(
+                "the exception in the response lacks its type, message, traceback or arguments"
+            )
     remote = RemoteError(f"{name}: {text}", name, trace)
-    twin = getattr(builtins, name, None)
-    if not (isinstance(twin, type) and issubclass(twin, Exception)):
+    builtin = getattr(builtins, name, None)
+    if not (isinstance(builtin, type) and issubclass(builtin, Exception)):
         return remote
-    if issubclass(twin, StopIteration | StopAsyncIteration):
-        return remote  # Raised here, it would end a loop of the caller's.
+    if issubclass(builtin, StopIteration | StopAsyncIteration):
+        return remote  # Raised as such, it would silently end a loop of the caller.
     try:
-        error = twin(*args)
-    except (TypeError, ValueError):  # UnicodeDecodeError and the like take special arguments
+        error = builtin(*args)
+    except (TypeError, ValueError):  # UnicodeDecodeError and others need special arguments.
         return remote
     error.__cause__ = remote
     return error
 
 
 def error_from_json(status: int, body: bytes | bytearray) -> AxonError:
-    """The error that a worker answered with."""
+    """Return the error in the JSON body of a response."""
     try:
         parts = msgspec.json.decode(body)
         return axon_error(parts["error"], parts["message"])
@@ -89,13 +91,13 @@ def error_from_json(status: int, body: bytes | bytearray) -> AxonError:
 
 def _arguments(error: BaseException) -> list[object]:
     if isinstance(error, OSError) and error.filename is not None:
-        return [error.errno, error.strerror, error.filename]  # Not among its args.
+        return [error.errno, error.strerror, error.filename]  # ``args`` lacks the filename.
     return list(error.args)
 
 
 def _text(subject: object) -> str:
-    """What it says, with what is not Unicode escaped: the names of files may hold such."""
+    """Return ``str(subject)`` as valid Unicode; file names may hold lone surrogates."""
     try:
         return str(subject).encode(errors="backslashreplace").decode()
-    except Exception as error:  # noqa: BLE001 - __str__ is the user's code
-        return f"<its text cannot be made: {type(error).__qualname__}>"
+    except Exception as error:  # noqa: BLE001 - __str__ is user code
+        return f"<str() raised {type(error).__qualname__}>"

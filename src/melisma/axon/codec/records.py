@@ -1,4 +1,4 @@
-"""Dataclasses and msgspec structs: sent by name, constructed only where the receiver names them."""
+"""Dataclasses and msgspec structs, sent by class name; a receiver constructs only known classes."""
 
 import dataclasses
 import typing
@@ -12,7 +12,7 @@ from melisma.errors import MalformedError, SettingError
 
 
 def record_fields(value: object) -> dict[str, Any] | None:
-    """The fields of a dataclass instance or a struct; None for anything else."""
+    """Return the fields of a dataclass instance or struct, None for other values."""
     if isinstance(value, msgspec.Struct):
         return {name: getattr(value, name) for name in value.__struct_fields__}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -21,7 +21,7 @@ def record_fields(value: object) -> dict[str, Any] | None:
 
 
 def construct(parts: Any, types: Mapping[str, type]) -> Any:
-    """The record, made by its own constructor."""
+    """Construct a record by its own constructor."""
     name, fields = parts
     kind = types.get(name) if isinstance(name, str) else None
     if kind is None:
@@ -31,13 +31,15 @@ def construct(parts: Any, types: Mapping[str, type]) -> Any:
         )
     try:
         return _make(kind, fields)
-    except Exception as error:  # Constructors are the user's code.
-        raise MalformedError(f"a {name} cannot be made of what arrived: {error!r}") from error
+    except Exception as error:  # Constructors are user code.
+        raise MalformedError(
+            f"{name} cannot be constructed from the received fields: {error!r}"
+        ) from error
 
 
 def record_types(annotations: Iterable[Any]) -> dict[str, type]:
-    """Every record that annotations name, also inside generics, unions and other records."""
-    found: dict[str, type] = {}
+    """Return the record classes in annotations, including generics, unions and record fields."""
+    types: dict[str, type] = {}
     seen: set[type] = set()
     pending = list(annotations)
     while pending:
@@ -46,20 +48,20 @@ def record_types(annotations: Iterable[Any]) -> dict[str, type]:
         hint = typing.get_origin(hint) or hint
         if not isinstance(hint, type) or not _is_record(hint):
             continue
-        known = found.setdefault(hint.__qualname__, hint)
+        known = types.setdefault(hint.__qualname__, hint)
         if known is not hint:
             raise SettingError(
-                f"two records are called {hint.__qualname__}: in {known.__module__} and in "
-                f"{hint.__module__}; rename one, they travel by that name"
+                f"two records are called {hint.__qualname__}, in {known.__module__} and in "
+                f"{hint.__module__}: rename one, because records are sent by name"
             )
         if hint not in seen:
             seen.add(hint)
             pending += type_hints(hint).values()
-    return found
+    return types
 
 
 def type_hints(subject: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a function or class; none where they cannot be resolved."""
+    """Return the annotations of a function or class, empty if they cannot be resolved."""
     try:
         return typing.get_type_hints(subject)
     except (NameError, TypeError, AttributeError, SyntaxError):

@@ -1,4 +1,4 @@
-"""The notice board: where workers sign in and callers look. A notice that is not renewed goes."""
+"""The notice board: workers sign in, callers list them; notices expire unless renewed."""
 
 import secrets
 import threading
@@ -11,11 +11,12 @@ from melisma.axon.client.remote import connect
 
 BOARD_PORT: Final = 8002
 LIFETIME_S: Final = 60.0
+"""Time after which a notice expires, in seconds."""
 
 
 @dataclass(frozen=True)
 class Notice:
-    """A worker that is there."""
+    """A worker that is signed in."""
 
     name: str
     address: str
@@ -23,7 +24,7 @@ class Notice:
 
 
 class NoticeBoard:
-    """The notices; names are unique, and only who signed in can renew or sign out."""
+    """The notices by unique name; a ticket allows the worker to renew or remove its notice."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -38,26 +39,26 @@ class NoticeBoard:
         lifetime_s: float = LIFETIME_S,
         ticket: str = "",
     ) -> str:
-        """Put up or renew a notice; the ticket that renews it."""
+        """Add or renew a notice and return its ticket."""
         with self._lock:
             self._expire()
             _, holder, _ = self._notices.get(name, (None, ticket, 0.0))
             if not secrets.compare_digest(holder.encode(), ticket.encode()):
-                raise ValueError(f"a worker {name!r} is signed in already: choose another name")
+                raise ValueError(f"a worker {name!r} is already signed in: choose another name")
             ticket = ticket or secrets.token_hex(16)
             expires_at = self._clock() + min(lifetime_s, LIFETIME_S)
             self._notices[name] = Notice(name, address, functions), ticket, expires_at
             return ticket
 
     def sign_out(self, name: str, ticket: str) -> None:
-        """Take down a notice."""
+        """Remove a notice."""
         with self._lock:
             _, holder, _ = self._notices.get(name, (None, "", 0.0))
             if ticket and secrets.compare_digest(holder.encode(), ticket.encode()):
                 del self._notices[name]
 
     def workers(self) -> list[Notice]:
-        """The notices that are up, by name."""
+        """Return the current notices, sorted by name."""
         with self._lock:
             self._expire()
             return [self._notices[name][0] for name in sorted(self._notices)]
@@ -68,7 +69,7 @@ class NoticeBoard:
 
 
 def workers(board: str, *, token: str | None = None) -> list[Notice]:
-    """The workers that are signed in at a notice board."""
+    """Return the workers that are signed in at a notice board."""
     with connect(board, token=token, types=[Notice]) as remote:
-        found: list[Notice] = remote.workers()
-        return found
+        notices: list[Notice] = remote.workers()
+        return notices

@@ -1,4 +1,4 @@
-"""Finding workers on the local network by multicast DNS (service ``_axon._tcp``)."""
+"""Discovery on the local network by multicast DNS (service ``_axon._tcp``)."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ SERVICE: Final = "_axon._tcp.local."
 
 @dataclass(frozen=True)
 class DiscoveredWorker:
-    """A worker that announces itself."""
+    """A worker that `discover` found."""
 
     name: str
     address: str
@@ -24,32 +24,33 @@ class DiscoveredWorker:
 def discover(
     timeout_s: float = 2.0, *, interfaces: list[str] | None = None
 ) -> list[DiscoveredWorker]:
-    """The workers that answer within ``timeout_s``, by name.
+    """Return the workers that answer within ``timeout_s``, sorted by name.
 
-    ``interfaces``: addresses of the network interfaces to ask on; all, if not given.
+    ``interfaces``: addresses of the network interfaces to use, by default all.
     """
     zeroconf = _import_zeroconf()
     names: set[str] = set()
 
-    def changed(name: str, state_change: Any, **_: Any) -> None:
+    def on_change(name: str, state_change: Any, **_: Any) -> None:
         if state_change is not zeroconf.ServiceStateChange.Removed:
             names.add(name)
 
     async def search() -> list[DiscoveredWorker]:
-        async with _open_zeroconf(interfaces) as asking:
-            browser = zeroconf.asyncio.AsyncServiceBrowser(asking.zeroconf, SERVICE, [changed])
+        async with _open_zeroconf(interfaces) as client:
+            browser = zeroconf.asyncio.AsyncServiceBrowser(client.zeroconf, SERVICE, [on_change])
             await asyncio.sleep(timeout_s)
             await browser.async_cancel()
             infos = [zeroconf.asyncio.AsyncServiceInfo(SERVICE, name) for name in sorted(names)]
-            answered = [info for info in infos if await info.async_request(asking.zeroconf, 1000)]
-            return [found for info in answered if (found := _parse_announcement(info)) is not None]
+            answered = [info for info in infos if await info.async_request(client.zeroconf, 1000)]
+            workers = map(_parse_announcement, answered)
+            return [worker for worker in workers if worker is not None]
 
     return asyncio.run(search())
 
 
 @contextlib.asynccontextmanager
 async def announce(name: str, address: Address) -> AsyncIterator[None]:
-    """Announce a worker while inside."""
+    """Announce a worker inside an ``async with``."""
     zeroconf = _import_zeroconf()
     host, interfaces = address.host, None
     if host in ("127.0.0.1", "localhost"):
@@ -62,34 +63,36 @@ async def announce(name: str, address: Address) -> AsyncIterator[None]:
         parsed_addresses=addresses,
         properties={"fingerprint": address.fingerprint or "", "tls": "1" if address.tls else ""},
     )
-    async with _open_zeroconf(interfaces) as announcing:
+    async with _open_zeroconf(interfaces) as client:
         try:
-            await announcing.async_register_service(info)
+            await client.async_register_service(info)
         except zeroconf.NonUniqueNameException as error:
-            raise SettingError(f"a worker {name!r} is announced already: pass name=") from error
+            raise SettingError(
+                f"a worker {name!r} is already announced: pass another name="
+            ) from error
         try:
             yield
         finally:
-            await announcing.async_unregister_service(info)
+            await client.async_unregister_service(info)
 
 
 @contextlib.asynccontextmanager
 async def _open_zeroconf(interfaces: list[str] | None) -> AsyncIterator[Any]:
     zeroconf = _import_zeroconf()
-    chosen = interfaces or zeroconf.InterfaceChoice.All
-    asking = zeroconf.asyncio.AsyncZeroconf(interfaces=chosen)
+    interface_choice = interfaces or zeroconf.InterfaceChoice.All
+    client = zeroconf.asyncio.AsyncZeroconf(interfaces=interface_choice)
     try:
-        yield asking
+        yield client
     finally:
-        await asking.async_close()
+        await client.async_close()
 
 
 def _parse_announcement(info: Any) -> DiscoveredWorker | None:
-    """The worker that an announcement describes; None for one that makes no sense."""
+    """Return the announced worker, None for an invalid announcement."""
     try:
-        text = {k.decode(): (v or b"").decode() for k, v in info.properties.items()}
-        host, tls = info.parsed_addresses()[0], bool(text.get("tls"))
-        address = Address(host, info.port, tls, text.get("fingerprint") or None)
+        properties = {k.decode(): (v or b"").decode() for k, v in info.properties.items()}
+        host, tls = info.parsed_addresses()[0], bool(properties.get("tls"))
+        address = Address(host, info.port, tls, properties.get("fingerprint") or None)
         Address.parse(str(address))
     except (UnicodeDecodeError, IndexError, SettingError):
         return None
@@ -102,6 +105,6 @@ def _import_zeroconf() -> Any:
         import zeroconf.asyncio
     except ImportError as error:
         raise SettingError(
-            'finding workers takes one more package: pip install "melisma[discovery]"'
+            'discovery needs another package: pip install "melisma[discovery]"'
         ) from error
     return zeroconf

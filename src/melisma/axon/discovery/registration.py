@@ -1,4 +1,4 @@
-"""How a worker makes itself known: announced, on a notice board, through a relay."""
+"""Registration of a worker: by multicast DNS, at a notice board, at a relay."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ _log = logging.getLogger("melisma.axon")
 
 @dataclass(frozen=True)
 class Registration:
-    """Where a worker is to be found beside its own address."""
+    """The services at which a worker registers."""
 
     name: str
     announce: bool = False
@@ -28,7 +28,7 @@ class Registration:
     async def register(
         self, address: Address, functions: Functions, server: HttpServer, identity: Path | None
     ) -> AsyncIterator[Address]:
-        """Be found while inside; gives the address to hand out."""
+        """Register inside an ``async with``; yield the public address of the worker."""
         async with contextlib.AsyncExitStack() as stack:
             if self.relay is not None:
                 from melisma.axon.discovery.relay import dial_relay
@@ -63,8 +63,8 @@ async def _sign_in(
                 await asyncio.sleep(LIFETIME_S / 3)
                 try:
                     await remote.aio.sign_in(name, address, functions, ticket=ticket)
-                except Exception as error:  # noqa: BLE001 - it must not end the renewal
-                    _log.warning("the notice of %s was not renewed: %s", name, error)
+                except Exception as error:  # noqa: BLE001 - try again at the next renewal
+                    _log.warning("renewing the notice of %s failed: %s", name, error)
 
         renewal = asyncio.create_task(renew())
         try:

@@ -1,9 +1,15 @@
-"""The relay: workers that cannot be reached dial out to it and are called through it.
+"""A relay forwards calls to workers that cannot accept connections, such as those behind NAT.
 
-A worker keeps a few connections parked at the relay: ``GET /dial/NAME``, answered 101 when a
-caller takes it, whereupon the worker says with one byte that it is ready. A caller asks for one
-with ``GET /via/NAME``. From then on the relay passes bytes both ways and understands none of
-them: arrays stream, and TLS runs from caller to worker.
+1. The worker opens a few connections to the relay with ``GET /dial/NAME``. The relay acknowledges
+   each with 100 and parks it.
+2. A caller connects with ``GET /via/NAME``. The relay answers 101 to the caller and on one of the
+   parked connections.
+3. The worker sends one line feed when it is ready for the bytes of the caller.
+4. The relay then forwards bytes in both directions without parsing them, so that arrays are
+   streamed and TLS can run from caller to worker.
+
+The header ``axon-claim`` of ``/dial`` holds a random secret: the first worker that uses a name
+keeps it, and other workers are refused until its last connection is closed.
 """
 
 import asyncio
@@ -33,20 +39,20 @@ from melisma.errors import AxonError, RefusedError, SettingError, UnreachableErr
 
 RELAY_PORT: Final = 8001
 PARKED_CONNECTIONS: Final = 2
-"""Connections that a worker keeps parked: the next caller does not wait for a new one."""
-REPLENISH_S: Final = 5.0
-"""How long a caller waits for a connection of a worker that is there."""
+"""Connections that a worker keeps parked, so that callers need not wait for a new one."""
+PARKED_WAIT_S: Final = 5.0
+"""Time that a caller waits for a parked connection, in seconds."""
 HANDSHAKE_S: Final = 10.0
-"""How long a caller through the relay may take to begin."""
+"""Time for the handshake with a caller, in seconds."""
 _READY: Final = b"\n"
-"""What a worker says before bytes of the caller may follow: TLS must be listening by then."""
+"""Sent by the worker once it can receive bytes of the caller; TLS must be listening."""
 _log = logging.getLogger("melisma.axon")
 _UPGRADE: Final = {"upgrade": "axon", "connection": "upgrade"}
 
 
 @dataclass(eq=False)
 class _ParkedConnection:
-    """A worker's connection that waits for a caller."""
+    """A connection of a worker that waits for a caller."""
 
     transport: AsyncioTransport
     taken: "asyncio.Future[None]"
@@ -57,7 +63,7 @@ class _ParkedConnection:
 
 @dataclass
 class _RelayedWorker:
-    """A worker's name at the relay: who holds it, and its connections."""
+    """A worker at the relay and its connections."""
 
     secret: str
     connections: int = 0
@@ -65,7 +71,7 @@ class _RelayedWorker:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def park(self, parked: _ParkedConnection) -> None:
-        """One more connection waits; so may callers."""
+        """Add a parked connection and wake waiting callers."""
         self.parked.append(parked)
         self.changed.set()
         self.changed = asyncio.Event()
@@ -73,7 +79,7 @@ class _RelayedWorker:
 
 @dataclass(kw_only=True)
 class Relay(Service):
-    """Serves a relay; ``token`` is for workers that dial in, callers need only the name."""
+    """A relay; workers need its ``token``, callers only the name of the worker."""
 
     host: str = "127.0.0.1"
     port: int = RELAY_PORT
@@ -88,7 +94,7 @@ class Relay(Service):
 
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
-        """Serve on the running event loop inside an ``async with``; gives the address."""
+        """Serve on the running event loop inside an ``async with``; yield the address."""
         identity = self._identity
         context = axon_tls.server_context(identity) if identity else None
         server = HttpServer(self._handle, self.limits, context)
@@ -108,14 +114,18 @@ class Relay(Service):
         if request.method == "GET" and kind == "dial":
             self._tokens.check(request.headers.get("authorization"))
             return await self._dial(exchange, name, request.headers.get("axon-claim", ""))
-        raise RefusedError(f"a relay answers /via/NAME and /dial/NAME, not {request.path}")
+        raise RefusedError(
+            f"unknown endpoint {request.path}: a relay serves GET /via/NAME and /dial/NAME"
+        )
 
     async def _dial(self, exchange: Exchange, name: str, claim: str) -> Reply:
         worker, transport = self._workers.get(name), exchange.transport
         if worker is None:
             worker = self._workers[name] = _RelayedWorker(claim)
         elif not secrets.compare_digest(worker.secret.encode(), claim.encode()):
-            raise RefusedError(f"another worker is called {name!r} at this relay: pass name=")
+            raise RefusedError(
+                f"another worker is called {name!r} at this relay: pass another name="
+            )
         worker.connections += 1
         parked = _ParkedConnection(transport, asyncio.get_running_loop().create_future())
         try:
@@ -124,7 +134,7 @@ class Relay(Service):
             worker.park(parked)
             await self._wait_until_taken(parked)
         except BaseException:
-            self._leave(name, worker, parked)
+            self._remove(name, worker, parked)
             raise
 
         async def carry(_: AsyncioTransport) -> None:
@@ -134,7 +144,7 @@ class Relay(Service):
                 parked.ready.set()
                 await parked.done.wait()
             finally:
-                self._leave(name, worker, parked)
+                self._remove(name, worker, parked)
 
         return Reply(101, headers=_UPGRADE, takeover=carry)
 
@@ -143,7 +153,7 @@ class Relay(Service):
         gone.add_done_callback(lambda _: parked.taken.cancel())
         await asyncio.wait([parked.taken])
         if parked.taken.cancelled():
-            raise UnreachableError("the worker left the relay")
+            raise UnreachableError("the worker closed its connection to the relay")
         gone.cancel()
 
     async def _via(self, name: str) -> Reply:
@@ -161,7 +171,7 @@ class Relay(Service):
 
     async def _take(self, name: str) -> _ParkedConnection:
         try:
-            async with asyncio.timeout(REPLENISH_S):
+            async with asyncio.timeout(PARKED_WAIT_S):
                 while (worker := self._workers.get(name)) is not None:
                     for parked in worker.parked:
                         if not parked.taken.done():
@@ -171,10 +181,12 @@ class Relay(Service):
                     await worker.changed.wait()
         except TimeoutError:
             pass
-        raise RefusedError(f"no worker {name!r} is free to be called at this relay")
+        raise RefusedError(
+            f"no worker {name!r} is connected to this relay and free: check its name"
+        )
 
-    def _leave(self, name: str, worker: _RelayedWorker, parked: _ParkedConnection) -> None:
-        """A connection of a worker is over, whoever waits for it."""
+    def _remove(self, name: str, worker: _RelayedWorker, parked: _ParkedConnection) -> None:
+        """Remove a closed connection of a worker and wake its waiters."""
         parked.gone = True
         parked.ready.set()
         if parked in worker.parked:
@@ -185,14 +197,14 @@ class Relay(Service):
             worker.changed.set()
 
 
-async def _splice(one: AsyncioTransport, other: AsyncioTransport) -> None:
-    """Pass bytes both ways until either side closes."""
-    pumps = [asyncio.create_task(_pump(one, other)), asyncio.create_task(_pump(other, one))]
+async def _splice(first: AsyncioTransport, second: AsyncioTransport) -> None:
+    """Forward bytes in both directions until either side closes."""
+    pumps = [asyncio.create_task(_pump(first, second)), asyncio.create_task(_pump(second, first))]
     try:
         await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        one.close()
-        other.close()
+        first.close()
+        second.close()
         for pump in pumps:
             pump.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
@@ -209,27 +221,29 @@ async def _pump(source: AsyncioTransport, sink: AsyncioTransport) -> None:
 async def dial_relay(
     relay: str, name: str, server: HttpServer, identity: Path | None
 ) -> AsyncIterator[Address]:
-    """Be reachable through a relay while inside; gives the address of the worker there."""
-    worker = Address.parse(relay)
-    if worker.tls and identity:
+    """Accept calls through a relay inside an ``async with``; yield the address to call."""
+    relay_address = Address.parse(relay)
+    if relay_address.tls and identity:
         raise SettingError(
-            "a worker with TLS is called through a relay without: TLS then runs from caller to "
-            "worker, and the relay cannot read it"
+            "a worker with TLS needs a relay without TLS: use http:// in relay=; TLS then runs "
+            "from caller to worker, and the relay cannot decrypt it"
         )
-    dialler = _Dialler(worker, name, server, identity)
+    dialler = _Dialler(relay_address, name, server, identity)
     try:
         await dialler.start()
     except OSError as error:
-        raise UnreachableError(f"no relay answers at {worker.without_token()}: {error}") from error
+        raise UnreachableError(
+            f"no relay answers at {relay_address.without_token()} ({error}): check relay="
+        ) from error
     try:
-        pinned = axon_tls.identity_fingerprint(identity) if identity else worker.fingerprint
-        yield replace(worker.without_token(), via=name, fingerprint=pinned)
+        pinned = axon_tls.identity_fingerprint(identity) if identity else relay_address.fingerprint
+        yield replace(relay_address.without_token(), via=name, fingerprint=pinned)
     finally:
         await dialler.close()
 
 
 class _Dialler:
-    """Keeps connections parked at a relay and serves those that are taken."""
+    """Keeps connections parked at a relay and serves callers on them."""
 
     def __init__(
         self, relay: Address, name: str, server: HttpServer, identity: Path | None
@@ -240,24 +254,24 @@ class _Dialler:
         self._context = axon_tls.server_context(identity) if identity else None
         self._claim = secrets.token_hex(16)
         self._tasks: list[asyncio.Task[None]] = []
-        self._welcomes: set[asyncio.Future[None]] = set()
+        self._handshakes: set[asyncio.Future[None]] = set()
 
     async def start(self) -> None:
-        """Park the first connection, so that a mistake is known at once, then the others."""
+        """Park the first connection, which raises errors at once, then the others."""
         first = await self._park()
         self._tasks = [
-            asyncio.create_task(self._keep(first if number == 0 else None))
+            asyncio.create_task(self._keep_parked(first if number == 0 else None))
             for number in range(PARKED_CONNECTIONS)
         ]
 
     async def close(self) -> None:
-        """Leave the relay."""
-        tasks = [*self._tasks, *self._welcomes]
+        """Close all connections to the relay."""
+        tasks = [*self._tasks, *self._handshakes]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _keep(self, parked: AsyncioTransport | None) -> None:
+    async def _keep_parked(self, parked: AsyncioTransport | None) -> None:
         pause_s = 0.1
         while True:
             try:
@@ -284,17 +298,17 @@ class _Dialler:
         return transport
 
     async def _serve(self, transport: AsyncioTransport) -> None:
-        """Wait for a caller, then serve it beside the next one."""
+        """Wait for a caller, then serve it in its own task."""
         with close_on_error(transport):
             response = parse_response(await transport.read_head())
             if response.status != 101:
-                raise UnreachableError("the relay ended the connection")
-        task = asyncio.ensure_future(self._welcome(transport))
-        self._welcomes.add(task)
-        task.add_done_callback(self._welcomes.discard)
+                raise UnreachableError("the relay closed the connection")
+        task = asyncio.ensure_future(self._handshake(transport))
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
 
-    async def _welcome(self, transport: AsyncioTransport) -> None:
-        """Make ready for a caller; one that says nothing must not hold up the others."""
+    async def _handshake(self, transport: AsyncioTransport) -> None:
+        """Complete the handshake with a caller; a silent caller must not delay the others."""
         try:
             with close_on_error(transport):
                 async with asyncio.timeout(HANDSHAKE_S):
@@ -305,7 +319,7 @@ class _Dialler:
                     else:
                         await transport.start_tls(self._context, server_side=True)
         except OSError as error:
-            _log.info("a caller through the relay did not get through: %r", error)
+            _log.info("the handshake with a caller through the relay failed: %r", error)
             return
         transport.relayed = True
         self._server.serve(transport)

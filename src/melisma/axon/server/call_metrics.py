@@ -1,4 +1,4 @@
-"""What a worker counts: one record a call for the trace hook, counters for Prometheus."""
+"""Counters of calls, in the text format of Prometheus."""
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class CallMetrics:
         self.active = 0
 
     def acquire_slot(self) -> "CallSlot":
-        """One more of the calls at once."""
+        """Count one more concurrent call until its slot is released."""
         self.active += 1
         return CallSlot(self)
 
@@ -40,14 +40,14 @@ class CallMetrics:
             call_hook(self._trace, call)
 
     def prometheus_text(self) -> str:
-        """The counters in Prometheus' text format."""
+        """Return the counters in the text format of Prometheus."""
         calls = ["# TYPE axon_calls_total counter"]
         seconds = ["# TYPE axon_call_seconds_total counter"]
         volume = ["# TYPE axon_bytes_total counter"]
         for name, counts in sorted(self._functions.items()):
             label = f'function="{name}"'
-            for outcome, number in sorted(counts.outcomes.items()):
-                calls.append(f'axon_calls_total{{{label},outcome="{outcome}"}} {number}')
+            for outcome, count in sorted(counts.outcomes.items()):
+                calls.append(f'axon_calls_total{{{label},outcome="{outcome}"}} {count}')
             seconds.append(f"axon_call_seconds_total{{{label}}} {counts.seconds:.6f}")
             volume.append(f'axon_bytes_total{{{label},direction="in"}} {counts.bytes_in}')
             volume.append(f'axon_bytes_total{{{label},direction="out"}} {counts.bytes_out}')
@@ -56,7 +56,7 @@ class CallMetrics:
 
 
 class CallSlot:
-    """A place among the calls at once; given back once, however often that is said."""
+    """One of the concurrent calls; only the first `release` has an effect."""
 
     __slots__ = ("_metrics",)
 
@@ -64,7 +64,7 @@ class CallSlot:
         self._metrics: CallMetrics | None = metrics
 
     def release(self) -> None:
-        """Give it back."""
+        """Free the slot."""
         if self._metrics is not None:
             self._metrics.active -= 1
             self._metrics = None

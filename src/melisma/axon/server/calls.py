@@ -1,4 +1,4 @@
-"""Calls at a worker: from a request to an outcome, on the executor that the function asks for."""
+"""Calls at the worker, from the request to the outcome, on the executor of the function."""
 
 import asyncio
 import logging
@@ -43,11 +43,11 @@ _log = logging.getLogger("melisma.axon")
 QUIET_S = 1.0
 """Seconds that a worker which stops waits for running calls before it logs that it waits."""
 MAX_POLL_S = 60.0
-"""The longest that one request waits for a duplex result."""
+"""The longest wait of one request for a duplex result, in seconds."""
 
 
 class Calls:
-    """Every call of one worker."""
+    """The calls of one worker."""
 
     def __init__(self, functions: Functions, limits: Limits, metrics: CallMetrics) -> None:
         self._functions = functions
@@ -72,8 +72,8 @@ class Calls:
             context = _context(exchange, call_id, name, caller)
             slot = self._acquire_slot()
             entry = entry or self._ledger.open(context)
-            message = await self._arrive(exchange, entry, slot)
-            # While it arrived, a copy of it may have begun, or have been cancelled.
+            message = await self._receive_arguments(exchange, entry, slot)
+            # During the upload, a retry may have begun the call, or it may have been cancelled.
             if entry.begun or entry.ended_at is not None:
                 slot.release()
             else:
@@ -82,7 +82,9 @@ class Calls:
                     return self._stream(entry, exposed, message, slot)
                 self._begin(entry, exposed, message, exchange, duplex=duplex)
         if "generator" in exposed.kind:
-            raise LostError(f"call {call_id} is a stream, which cannot be repeated")
+            raise LostError(
+                f"call {call_id} is a stream, which cannot be retried: call again with a new id"
+            )
         if duplex:
             return Reply(202, headers={"axon-call-id": call_id})
         outcome = await entry.wait()
@@ -91,19 +93,19 @@ class Calls:
         return Reply.from_outcome(outcome)
 
     async def wait_for_result(self, call_id: str, query: Mapping[str, str], caller: str) -> Reply:
-        """Serve ``GET /calls/ID``: the result of a duplex call as soon as it is there."""
+        """Serve ``GET /calls/ID``: wait for the result of a duplex call."""
         wait_s = _parse_seconds(query, "wait_s") or 0.0
         entry = self._find(call_id, caller)
         if entry is None:
             raise LostError(
-                f"no call {call_id} here: it never arrived, was fetched before, waited longer "
-                f"than {self._limits.keep_s:g} s, or the worker was started again"
+                f"unknown call {call_id}: it never arrived, was fetched before, waited longer than "
+                f"{self._limits.keep_s:g} s (keep_s), or the worker restarted; call again"
             )
         outcome = await entry.wait(min(wait_s, MAX_POLL_S))
         return Reply(204) if outcome is None else Reply.from_outcome(outcome)
 
     def cancel_or_discard(self, call_id: str, caller: str) -> Reply:
-        """Serve ``DELETE /calls/ID``: cancel what runs, forget what was delivered."""
+        """Serve ``DELETE /calls/ID``: cancel a running call, discard a delivered result."""
         entry = self._find(call_id, caller)
         if entry is not None and entry.ended_at is None:
             self._cancel(entry, CallCancelledError(f"call {call_id} was cancelled"))
@@ -112,7 +114,7 @@ class Calls:
         return Reply(204)
 
     async def drain(self) -> None:
-        """Take on no more calls; let running ones end, for a while, then cancel them."""
+        """Refuse new calls, wait up to ``shutdown_s`` for running ones, then cancel them."""
         self._stopping = True
         # Calls that are about to end, such as those whose callers are being told to leave, are
         # nothing to report.
@@ -127,7 +129,7 @@ class Calls:
             self._cancel(entry, CallCancelledError("the worker is stopping"))
 
     def close(self) -> None:
-        """Give back threads and processes."""
+        """Release threads and processes."""
         if self._sweep is not None:
             self._sweep.cancel()
         if self._processes is not None:
@@ -141,25 +143,29 @@ class Calls:
         age_s: float | None = None,
         function: str | None = None,
     ) -> CallEntry | None:
-        """A call that is known, if it is this caller's: its outcome is nobody else's business."""
+        """Return a known call; raise `UnauthorizedError` if it belongs to another caller."""
         entry = self._ledger.find(call_id, age_s, function)
         if entry is not None and caller not in (entry.context.caller, OWNER):
-            raise UnauthorizedError(f"call {call_id} is not one of {caller}'s")
+            raise UnauthorizedError(
+                f"call {call_id} does not belong to {caller}: use the token it was made with"
+            )
         return entry
 
     def _acquire_slot(self) -> CallSlot:
-        """A slot among the calls at once, or a refusal before the body is received."""
+        """Reserve one of the concurrent calls; raise `BusyError` before the body is received."""
         if self._stopping:
-            raise BusyError("this worker is stopping; the call did not run")
+            raise BusyError("the worker is stopping; the call did not run, so call another worker")
         if self._metrics.active >= self._limits.max_calls:
             raise BusyError(
-                f"this worker is at its limit of {self._limits.max_calls} calls at once "
-                "(max_calls); the call did not run"
+                f"the worker is at its limit of {self._limits.max_calls} concurrent calls "
+                "(max_calls); the call did not run, so call again later"
             )
         return self._metrics.acquire_slot()
 
-    async def _arrive(self, exchange: Exchange, entry: CallEntry, slot: CallSlot) -> Message:
-        """The arguments of a call; one that does not arrive leaves no trace."""
+    async def _receive_arguments(
+        self, exchange: Exchange, entry: CallEntry, slot: CallSlot
+    ) -> Message:
+        """Receive the arguments of a call; if that fails, forget the call."""
         entry.uploads += 1
         try:
             return await exchange.read_message()
@@ -183,11 +189,11 @@ class Calls:
         if exposed.executor == "inline" and exposed.kind == "function" and not duplex:
             outcome = _run_in_context(entry.context, exposed, message)
             self._finish(entry, outcome, self._limits.remember_s)
-            self._done(entry)
+            self._on_done(entry)
             return
         run = self._run_duplex if duplex else self._run_simplex
         task = self._start(run(entry, exposed, message))
-        task.add_done_callback(lambda _: self._done(entry))
+        task.add_done_callback(lambda _: self._on_done(entry))
         if exposed.kind == "coroutine" or exposed.executor == "process":
             entry.task = task
         if entry.context.deadline_at is not None:
@@ -204,26 +210,28 @@ class Calls:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _done(self, entry: CallEntry) -> None:
-        """The function runs no longer; whatever happened to it, its slot is free."""
+    def _on_done(self, entry: CallEntry) -> None:
+        """Free the slot of a call whose function no longer runs."""
         if entry.ended_at is None:
             self._ledger.end(
-                entry, error_outcome(AxonError("the call broke off")), self._limits.remember_s
+                entry,
+                error_outcome(AxonError("the call ended unexpectedly")),
+                self._limits.remember_s,
             )
         if entry.slot is not None:
             entry.slot.release()
         if self._sweep is None:
-            self._sweep = asyncio.get_running_loop().call_later(1.0, self._forget)
+            self._sweep = asyncio.get_running_loop().call_later(1.0, self._forget_expired)
 
-    def _forget(self) -> None:
-        """Forget what has expired, also where no call comes that would."""
+    def _forget_expired(self) -> None:
+        """Forget expired calls, also if no further calls arrive."""
         self._sweep = None
         if (next_at := self._ledger.forget()) is not None:
             pause_s = max(1.0, next_at - time.monotonic())
-            self._sweep = asyncio.get_running_loop().call_later(pause_s, self._forget)
+            self._sweep = asyncio.get_running_loop().call_later(pause_s, self._forget_expired)
 
     def _finish(self, entry: CallEntry, outcome: Outcome, remember_s: float) -> None:
-        """The function has ended; so has the call, unless it was cancelled before."""
+        """Record the outcome of a function; a call that was cancelled before keeps its outcome."""
         if entry.ended_at is None:
             self._ledger.end(entry, outcome, remember_s)
         elif entry.outcome is not None:
@@ -250,7 +258,7 @@ class Calls:
         self, entry: CallEntry, exposed: ExposedFunction, message: Message
     ) -> None:
         outcome = await self._execute(entry, exposed, message)
-        entry.task = None  # From here on there is nothing to cancel, only a result to keep.
+        entry.task = None  # The function has ended; storing its result is not cancelled.
         try:
             spooled = await self._threads.run(self._spool.keep, outcome.buffers)
         except StorageError as error:
@@ -269,25 +277,25 @@ class Calls:
         try:
             if exposed.kind == "coroutine":
                 enter(entry.context)
-                return await self._perform_coroutine(exposed, message)
+                return await self._run_coroutine(exposed, message)
             if exposed.executor == "process":
-                return await self._pool().run(exposed, message, entry.context)
+                return await self._process_pool().run(exposed, message, entry.context)
             if exposed.executor == "inline":
                 return _run_in_context(entry.context, exposed, message)
             return await self._threads.run(_run_in_context, entry.context, exposed, message)
         except asyncio.CancelledError:
             return error_outcome(CallCancelledError(f"call {entry.id} was cancelled"))
-        except Exception as error:  # noqa: BLE001 - no thread, no memory: the caller must hear it
+        except Exception as error:  # noqa: BLE001 - such as no memory for a thread
             return error_outcome(AxonError(f"the worker could not run {exposed.name}: {error!r}"))
 
-    def _pool(self) -> "ProcessPool":
+    def _process_pool(self) -> "ProcessPool":
         if self._processes is None:
             from melisma.axon.server.process_pool import ProcessPool
 
             self._processes = ProcessPool(self._threads)
         return self._processes
 
-    async def _perform_coroutine(self, exposed: ExposedFunction, message: Message) -> Outcome:
+    async def _run_coroutine(self, exposed: ExposedFunction, message: Message) -> Outcome:
         try:
             args, kwargs = decode_arguments(message, exposed.types)
         except AxonError as error:
@@ -296,7 +304,7 @@ class Calls:
             value = await exposed.function(*args, **kwargs)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001 - whatever it raises is the caller's
+        except BaseException as error:  # noqa: BLE001 - sent to the caller
             return exception_outcome(error)
         try:
             return result_outcome(value)
@@ -304,7 +312,7 @@ class Calls:
             return error_outcome(error)
 
     def _cancel(self, entry: CallEntry, error: AxonError) -> None:
-        """End a call for whoever waits; a thread that serves it is told, and ends by itself."""
+        """End a call for its caller; a thread that runs it sees `cancelled` and ends by itself."""
         if entry.ended_at is not None:
             return
         entry.context.cancel()
@@ -345,5 +353,5 @@ def _parse_seconds(headers: Mapping[str, str], name: str) -> float | None:
     except ValueError:
         seconds = float("nan")
     if not 0 <= seconds < float("inf"):
-        raise MalformedError(f"{name}: {text!r} is not a number of seconds")
+        raise MalformedError(f"{name}: {text!r} is not a duration in seconds")
     return seconds

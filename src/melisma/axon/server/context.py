@@ -1,4 +1,4 @@
-"""What a running function can learn about the call that it serves."""
+"""The call that a running function serves."""
 
 import time
 from contextvars import ContextVar, Token
@@ -7,7 +7,7 @@ import msgspec
 
 
 class CallContext(msgspec.Struct, gc=False):
-    """The call that is being served."""
+    """A call, as the function that serves it sees it."""
 
     id: str
     function: str
@@ -26,11 +26,11 @@ class CallContext(msgspec.Struct, gc=False):
 
     @property
     def cancelled(self) -> bool:
-        """True once nobody waits for the result: a long loop does well to look now and then."""
+        """Whether the caller no longer waits for the result; long loops should check this."""
         return self._cancelled or self.seconds_left == 0.0
 
     def cancel(self) -> None:
-        """Tell the function that nobody waits any more."""
+        """Set `cancelled`."""
         self._cancelled = True
 
 
@@ -38,7 +38,7 @@ _current: ContextVar[CallContext] = ContextVar("axon_call")
 
 
 def current_call() -> CallContext:
-    """The call that the running function serves; LookupError outside of one."""
+    """Return the call that the running function serves; raise LookupError outside a call."""
     return _current.get()
 
 
@@ -48,5 +48,5 @@ def enter(context: CallContext) -> "Token[CallContext]":
 
 
 def leave(token: "Token[CallContext]") -> None:
-    """Make the current call what it was before `enter`."""
+    """Restore the current call from before `enter`."""
     _current.reset(token)

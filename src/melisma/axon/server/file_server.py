@@ -1,8 +1,6 @@
-"""Files by plain GET, from where the caller left off.
+"""Files served by ``GET /files/NAME``, whole or by ``Range: bytes=N-`` and ``bytes=N-M``.
 
-A worker says which path a name stands for; what it does not name is not served. ``GET
-/files/NAME`` answers with the bytes, ``Range: bytes=N-`` or ``bytes=N-M`` with a part of them, as
-any HTTP client asks. Here `fetch` does.
+A worker maps names to paths by a function; only files that it returns are served.
 """
 
 import mmap
@@ -21,24 +19,24 @@ BYTES_TYPE: Final = "application/octet-stream"
 _RANGE: Final = re.compile(r"bytes=(\d{1,18})-(\d{1,18})?", re.ASCII)
 
 
-def serve_file(names: FileLookup | None, name: str, request: Request) -> Reply:
-    """The reply to ``GET /files/NAME``."""
-    path = names(name) if names is not None else None
+def serve_file(lookup: FileLookup | None, name: str, request: Request) -> Reply:
+    """Return the reply to ``GET /files/NAME``."""
+    path = lookup(name) if lookup is not None else None
     try:
         content = _map_file(path) if path is not None else None
     except OSError:
         content = None
     if content is None:
-        raise RefusedError(f"no file {name!r} here")
+        raise RefusedError(f"no file {name!r} on this worker: check the name")
     size = len(content)
-    wanted = _RANGE.fullmatch(request.headers.get("range", ""))
-    if wanted is None:
+    byte_range = _RANGE.fullmatch(request.headers.get("range", ""))
+    if byte_range is None:
         return Reply(200, BYTES_TYPE, [content], {"accept-ranges": "bytes"})
-    start, last = int(wanted[1]), min(int(wanted[2] or size), size - 1)
+    start, last = int(byte_range[1]), min(int(byte_range[2] or size), size - 1)
     if start > last:
         return Reply(416, BYTES_TYPE, headers={"content-range": f"bytes */{size}"})
-    said = {"content-range": f"bytes {start}-{last}/{size}"}
-    return Reply(206, BYTES_TYPE, [memoryview(content)[start : last + 1]], said)
+    headers = {"content-range": f"bytes {start}-{last}/{size}"}
+    return Reply(206, BYTES_TYPE, [memoryview(content)[start : last + 1]], headers)
 
 
 def _map_file(path: Path) -> Buffer:

@@ -1,4 +1,4 @@
-"""What a worker exposes: exactly what was said, nothing else."""
+"""The functions that a worker exposes; nothing else can be called."""
 
 import inspect
 import re
@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class ExposedFunction:
-    """One function that may be called from outside."""
+    """One function that callers may call."""
 
     name: str
     function: Callable[..., Any]
@@ -32,7 +32,7 @@ class ExposedFunction:
     types: dict[str, type]
 
     def describe(self) -> dict[str, str]:
-        """What a caller may know of it."""
+        """Return the description that callers can request."""
         try:
             signature = str(inspect.signature(self.function))
         except ValueError:
@@ -62,20 +62,20 @@ class Functions:
     def __getitem__(self, name: str) -> ExposedFunction:
         if exposed := self._exposed.get(name):
             return exposed
-        offered = ", ".join(sorted(self._exposed)) or "nothing yet"
-        raise RefusedError(f"no function {name!r} here; this worker offers: {offered}")
+        names = ", ".join(sorted(self._exposed)) or "no functions"
+        raise RefusedError(f"no function {name!r} on this worker; it exposes: {names}")
 
     def rpc(
         self, comms_pattern: str = "simplex", *, executor: str = "thread", name: str | None = None
     ) -> Callable[[F], F]:
         """Decorate a function, coroutine function or generator to expose it.
 
-        ``comms_pattern`` "duplex" is for calls of minutes or hours. ``executor``: "thread",
-        "process" for work that holds the interpreter, "inline" for what returns at once.
+        ``comms_pattern``: "duplex" for calls of minutes or hours. ``executor``: "thread", "process"
+        for work that holds the interpreter lock, "inline" for functions that return at once.
         Coroutines run on the worker's event loop.
         """
         if callable(comms_pattern):  # @rpc without parentheses
-            raise SettingError("write @rpc() with parentheses")
+            raise SettingError("@rpc lacks parentheses: write @rpc()")
 
         def expose(function: F) -> F:
             self.add(function, name or function.__name__, comms_pattern, executor)
@@ -86,12 +86,14 @@ class Functions:
     def expose(self, subject: object, methods: Iterable[str], *, name: str | None = None) -> None:
         """Expose the named methods of an object as ``name.method``, simplex, on threads."""
         if isinstance(methods, str):
-            raise SettingError(f"methods is a list of names, such as [{methods!r}]")
+            raise SettingError(f"methods is a str: pass a list of names, such as [{methods!r}]")
         prefix = type(subject).__name__ if name is None else name
         for method in methods:
             function = getattr(subject, method, None)
             if not callable(function):
-                raise SettingError(f"{prefix} has no method {method!r}")
+                raise SettingError(
+                    f"{prefix or type(subject).__name__} has no method {method!r}: check the name"
+                )
             self.add(function, f"{prefix}.{method}" if prefix else method, "simplex", "thread")
 
     def add(self, function: Callable[..., Any], name: str, pattern: str, executor: str) -> None:
@@ -99,25 +101,29 @@ class Functions:
         pattern, executor = pattern.lower(), executor.lower()
         kind = _kind(function)
         if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name):
-            raise SettingError(f"{name!r} cannot be the name of a function")
+            raise SettingError(
+                f"{name!r} is not a valid function name: use identifiers joined by dots"
+            )
         if name in self._exposed and self._exposed[name].function is not function:
-            raise SettingError(f"a function {name!r} is exposed already; pass name=")
+            raise SettingError(f"function {name!r} is already exposed: pass another name=")
         if pattern not in ("simplex", "duplex"):
-            raise SettingError(f"{name}: comms_pattern is simplex or duplex, not {pattern!r}")
+            raise SettingError(f"{name}: comms_pattern must be simplex or duplex, not {pattern!r}")
         if executor not in ("inline", "thread", "process"):
-            raise SettingError(f"{name}: executor is inline, thread or process, not {executor!r}")
+            raise SettingError(
+                f"{name}: executor must be inline, thread or process, not {executor!r}"
+            )
         if "generator" in kind and pattern == "duplex":
-            raise SettingError(f"{name}: a generator streams its results and is simplex")
+            raise SettingError(f"{name} is a generator, which cannot be duplex: use simplex")
         if isinstance(function, type):
-            raise SettingError(f"{name} is a class: make an object of it and use expose")
+            raise SettingError(f"{name} is a class: create an object and pass it to expose")
         if executor == "process" and kind != "function":
             raise SettingError(
-                f"{name} ({kind}) cannot run in a process of its own: only functions do"
+                f"{name} is a {kind}, which cannot run in a process: use a plain function"
             )
         if executor == "process" and not _importable(function):
             raise SettingError(
-                f"{name}: executor='process' takes a plain function at the top of a module; "
-                "another process finds it there by its name"
+                f"{name}: executor='process' needs a plain function at the top level of a module, "
+                "because another process imports it by name"
             )
         hints = records.type_hints(function).values()
         self._exposed[name] = ExposedFunction(
@@ -131,7 +137,7 @@ class Functions:
 
 
 def run_function(exposed: ExposedFunction, message: Message) -> Outcome:
-    """Run a plain function to its end, whatever that is."""
+    """Run a plain function and return its outcome."""
     try:
         args, kwargs = decode_arguments(message, exposed.types)
     except AxonError as error:

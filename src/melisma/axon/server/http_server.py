@@ -1,7 +1,7 @@
-"""The HTTP side of whatever listens: connections, heads, limits, answers.
+"""An HTTP server: connections, request heads, limits and replies.
 
-A server has one handler: request in, reply out. It knows nothing of calls; workers, relays and
-callers that wait for posted results are handlers.
+The server passes each request to one handler, which returns the reply. Workers, relays and callers
+that listen for results provide the handlers.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from melisma.axon.server.limits import Limits
 from melisma.axon.transport import eager
 from melisma.axon.transport.asyncio_transport import AsyncioTransport
 from melisma.axon.transport.http import Request, parse_request, response_head
-from melisma.axon.transport.interface import tune
+from melisma.axon.transport.interface import set_socket_options
 from melisma.axon.transport.wire import discard, read_bytes, read_message
 from melisma.errors import (
     AxonError,
@@ -31,23 +31,23 @@ from melisma.errors import (
 )
 
 _log = logging.getLogger("melisma.axon")
-_DRAIN_BYTES: Final = 1 << 20
-"""What is read and thrown away of a refused request, so that its sender hears why."""
+_MAX_DISCARD_BYTES: Final = 1 << 20
+"""The most that is read of a refused body, so that the sender receives the reply."""
 
 
 class Exchange(msgspec.Struct):
-    """One request on its connection; the handler reads the body, or leaves it."""
+    """One request on its connection; the handler may read the body."""
 
     request: Request
     transport: AsyncioTransport
     limits: Limits
     unread_bytes: int = 0
     on_delivered: Callable[[], None] | None = None
-    """Called when the caller has shown that the reply arrived: by its next request."""
+    """Called when the next request on the connection shows that the reply arrived."""
 
     @property
     def peer_host(self) -> str | None:
-        """The host that the request came from; None through a relay."""
+        """The host that sent the request; None through a relay."""
         if self.transport.relayed:
             return None
         host: str = self.transport.transport.get_extra_info("peername")[0]
@@ -59,12 +59,12 @@ class Exchange(msgspec.Struct):
         return await read_message(self.transport, size, self.limits.max_tree_bytes)
 
     async def read_bytes(self) -> bytearray:
-        """Receive the body as it is."""
+        """Receive the body as bytes."""
         return await read_bytes(self.transport, await self._begin_body())
 
     async def discard_body(self) -> bool:
-        """Read past what is left of the body; False where closing is the better way."""
-        if self.unread_bytes > _DRAIN_BYTES or "expect" in self.request.headers:
+        """Discard the unread body; return False if closing the connection is cheaper."""
+        if self.unread_bytes > _MAX_DISCARD_BYTES or "expect" in self.request.headers:
             return self.unread_bytes == 0
         await discard(self.transport, self.unread_bytes)
         self.unread_bytes = 0
@@ -75,8 +75,8 @@ class Exchange(msgspec.Struct):
         if size > self.limits.max_body_bytes:
             self.unread_bytes = size
             raise TooLargeError(
-                f"a request of {size} bytes; the limit here is {self.limits.max_body_bytes} "
-                "(max_body_bytes)"
+                f"the request has {size} bytes, the limit is {self.limits.max_body_bytes}: send "
+                "less at once, or raise max_body_bytes"
             )
         if self.transport.buffered_bytes >= size:
             return size
@@ -87,7 +87,7 @@ class Exchange(msgspec.Struct):
 
 
 class Reply(msgspec.Struct):
-    """What is answered: buffers, or a stream of them, or a connection that changes its use."""
+    """A response: buffers, a stream of buffers, or a function that takes over the connection."""
 
     status: int
     content_type: str = JSON_TYPE
@@ -96,21 +96,21 @@ class Reply(msgspec.Struct):
     stream: AsyncIterator[Sequence[Buffer]] | None = None
     takeover: Callable[[AsyncioTransport], Awaitable[None]] | None = None
     deadline_at: float | None = None
-    """When a stream has to be over."""
+    """The deadline of a stream."""
 
     @classmethod
     def from_outcome(cls, outcome: Outcome) -> "Reply":
-        """The reply that carries an outcome."""
+        """Return the reply for an outcome."""
         return cls(outcome.status, outcome.content_type, outcome.buffers)
 
 
 Handler = Callable[[Exchange], Awaitable[Reply]]
 AfterExchange = tuple[bool, Callable[[], None] | None]
-"""Whether another request may follow on a connection, and what to call when it does."""
+"""Whether to keep the connection, and the callback for its next request."""
 
 
 class HttpServer:
-    """Listens, and gives each request to its handler."""
+    """Listens and passes each request to the handler."""
 
     def __init__(self, handler: Handler, limits: Limits, tls: ssl.SSLContext | None = None) -> None:
         self._handler = handler
@@ -120,21 +120,21 @@ class HttpServer:
         self._connections: set[_Connection] = set()
 
     async def listen(self, host: str, port: int) -> int:
-        """Start to listen; the port, chosen by the system where ``port`` is 0."""
+        """Start listening and return the port; port 0 selects a free one."""
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
                 lambda: _AcceptedTransport(self), host, port, ssl=self._tls, backlog=1024
             )
         except OSError as error:
-            # The loop's own words say the address once more.
-            _, _, why = (error.strerror or str(error)).rpartition(": ")
-            raise SettingError(f"cannot listen on {host}:{port}: {why}") from error
-        found: int = self._server.sockets[0].getsockname()[1]
-        return found
+            # The message of the event loop repeats the address.
+            _, _, reason = (error.strerror or str(error)).rpartition(": ")
+            raise SettingError(f"cannot listen on {host}:{port}: {reason}") from error
+        actual_port: int = self._server.sockets[0].getsockname()[1]
+        return actual_port
 
     def serve(self, transport: AsyncioTransport) -> None:
-        """Serve requests on a connection, accepted or dialled."""
+        """Serve requests on a connection, accepted here or opened to a relay."""
         connection = _Connection(transport, self._exchange, self._limits.idle_s)
         self._connections.add(connection)
         connection.on_close = lambda: self._connections.discard(connection)
@@ -142,19 +142,19 @@ class HttpServer:
         connection.serve_buffered()
 
     def stop_listening(self) -> None:
-        """Take no further connections."""
+        """Accept no more connections."""
         if self._server is not None:
             self._server.close()
 
     async def drain(self, timeout_s: float) -> None:
-        """Take no further connections, and let those that are busy answer, for a while."""
+        """Stop listening and wait up to ``timeout_s`` for replies in progress."""
         self.stop_listening()
         tasks = [c.task for c in self._connections if c.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
 
     async def close(self) -> None:
-        """Stop to listen and close every connection."""
+        """Stop listening and close all connections."""
         self.stop_listening()
         tasks = [c.task for c in self._connections if c.task is not None]
         for connection in list(self._connections):
@@ -172,15 +172,16 @@ class HttpServer:
             reply = await self._handler(exchange)
         except TimeoutError:
             slow = (
-                f"the request came too slowly (at least {self._limits.min_bytes_per_s:g} bytes/s)"
+                f"the request arrived at less than {self._limits.min_bytes_per_s:g} bytes/s: "
+                "lower min_bytes_per_s on the worker"
             )
             reply, exchange = Reply.from_outcome(error_outcome(TooSlowError(slow))), None
         except ConnectionError:
-            cut = "the connection was cut before the request was whole"
+            cut = "the connection closed before the request was complete"
             reply, exchange = Reply.from_outcome(error_outcome(MalformedError(cut))), None
         except AxonError as error:
             reply = Reply.from_outcome(error_outcome(error))
-            # After a body that was read in part, the next request's start is not known.
+            # After a partly read body, the start of the next request is unknown.
             if exchange is not None and exchange.unread_bytes == 0 and exchange.request.body_bytes:
                 exchange = None
         keep = exchange is not None and exchange.request.keep_alive and reply.stream is None
@@ -216,7 +217,7 @@ class HttpServer:
     async def _answer_stream(
         self, transport: AsyncioTransport, stream: AsyncIterator[Sequence[Buffer]], head: bytes
     ) -> None:
-        """Send a stream; its reader may take its time, up to the call's own deadline."""
+        """Send a stream without a minimum rate, up to the deadline of the call."""
         task = asyncio.current_task()
         assert task is not None
         transport.on_peer_closed = task.cancel
@@ -230,7 +231,7 @@ class HttpServer:
 
 
 class _Connection:
-    """One connection that serves: idle, or busy with one request."""
+    """A connection of the server, idle or serving one request."""
 
     on_close: Callable[[], None]
 
@@ -248,17 +249,17 @@ class _Connection:
         self._closed = False
         self._delivered: Callable[[], None] | None = None
         self._idle_since = self._loop.time()
-        self._timer = self._loop.call_later(idle_s, self._look_at_time)
+        self._timer = self._loop.call_later(idle_s, self._check_idle_time)
         self.task: asyncio.Task[None] | None = None
 
     def serve_buffered(self) -> None:
-        """Serve what has come, as far as that goes without waiting."""
+        """Serve the buffered requests as far as possible without waiting."""
         while self._transport.buffered_bytes and not self._busy and not self._closed:
             self._busy = True
             if self._delivered is not None:
                 self._delivered()
                 self._delivered = None
-            self.task = eager.start(self._serve(), self._ready)
+            self.task = eager.start(self._serve(), self._on_served)
         if self._busy:
             if self._transport.ended and self._transport.on_peer_closed is not None:
                 self._transport.on_peer_closed()
@@ -269,7 +270,7 @@ class _Connection:
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """Close the connection, whatever it does."""
+        """Close the connection, even during a request."""
         if self._closed:
             return
         self._closed = True
@@ -284,33 +285,33 @@ class _Connection:
             keep, self._delivered = await self._exchange(self._transport)
         except (TimeoutError, OSError, asyncio.CancelledError):
             return False
-        except Exception:  # noqa: BLE001 - one connection must not end the others
-            _log.exception("a connection failed")
+        except Exception:  # noqa: BLE001 - other connections must go on
+            _log.exception("unexpected error on a connection")
             return False
         return keep
 
-    def _ready(self, keep: bool) -> None:
-        """A request was served."""
+    def _on_served(self, keep: bool) -> None:
+        """Continue after a request: close the connection or serve the next request."""
         resumed, self.task = self.task is not None, None
         self._busy = False
         self._idle_since = self._loop.time()
         if not keep:
             self.close()
         elif resumed:
-            # Not from inside the task that ends here: the next request may need one of its own.
+            # Not inside the task that ends here: the next request may need its own task.
             self._loop.call_soon(self.serve_buffered)
 
-    def _look_at_time(self) -> None:
+    def _check_idle_time(self) -> None:
         idle_until = self._loop.time() if self._busy else self._idle_since
         idle_until += self._idle_s
         if idle_until <= self._loop.time():
             self.close()
         else:
-            self._timer = self._loop.call_at(idle_until, self._look_at_time)
+            self._timer = self._loop.call_at(idle_until, self._check_idle_time)
 
 
 class _AcceptedTransport(AsyncioTransport):
-    """A connection that serves as soon as it is made."""
+    """A transport that is served as soon as it is connected."""
 
     def __init__(self, server: HttpServer) -> None:
         super().__init__()
@@ -318,5 +319,5 @@ class _AcceptedTransport(AsyncioTransport):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        tune(transport.get_extra_info("socket"))
+        set_socket_options(transport.get_extra_info("socket"))
         self._owner.serve(self)

@@ -1,40 +1,40 @@
-"""What a worker takes on before it says no."""
+"""Limits of a worker."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits that answer with an error instead of letting the worker die."""
+    """Limits of a worker; a request that exceeds one is answered with an error."""
 
     max_calls: int = 128
-    """Calls at once; one more is answered `BusyError`."""
+    """Concurrent calls; further ones get a `BusyError`."""
     max_body_bytes: int = 4 << 30
-    """Bytes of one request; more is answered `TooLargeError` before it is received."""
+    """Size of a request; a larger one gets a `TooLargeError` before its body is received."""
     max_tree_bytes: int = 16 << 20
-    """Bytes of one request outside arrays and large byte strings."""
+    """Size of a request without arrays and large byte strings."""
     head_s: float = 10.0
-    """Seconds that a request head may take to arrive."""
+    """Time in which a request head must arrive, in seconds."""
     min_bytes_per_s: float = 1024.0
-    """Slowest rate of a body, looked at every ``head_s``; below it, `TooSlowError`."""
+    """Minimum rate of a body, checked every ``head_s``; below it, `TooSlowError`."""
     idle_s: float = 300.0
-    """Seconds that a connection may stay open between requests."""
+    """Time that a connection may be idle between requests, in seconds."""
     remember_s: float = 60.0
-    """Seconds that an ended call is remembered, so that a retry is answered and not run."""
+    """Time that an ended call is remembered, so that a retry does not run again, in seconds."""
     remember_calls: int = 65536
-    """Calls remembered at the most."""
+    """Number of ended calls that are remembered."""
     remember_bytes: int = 64 << 20
-    """Bytes of their outcomes remembered at the most; of others only the id."""
+    """Size of the outcomes that are remembered; of further calls only the id is."""
     keep_s: float = 3600.0
-    """Seconds that a duplex result waits to be fetched."""
+    """Time that a duplex result waits to be fetched, in seconds."""
     keep_memory_bytes: int = 64 << 20
-    """Bytes of waiting results in memory; further ones go to disk."""
+    """Size of waiting results in memory; further ones are written to disk."""
     keep_disk_bytes: int = 8 << 30
-    """Bytes of waiting results on disk; further ones are answered `StorageError`."""
+    """Size of waiting results on disk; further ones end with a `StorageError`."""
     shutdown_s: float = 10.0
-    """Seconds that running calls get to end when the worker stops."""
+    """Time that running calls have to end when the worker stops, in seconds."""
 
     @property
     def min_rate(self) -> tuple[float, float]:
-        """Seconds, and the bytes that have to come or go in that time at the least."""
+        """A number of seconds and the bytes that must be transferred in that time."""
         return self.head_s, self.head_s * self.min_bytes_per_s

@@ -1,8 +1,8 @@
-"""Functions in processes of their own: for work that holds the interpreter, and can be ended.
+"""Processes for calls that hold the interpreter lock.
 
-A process serves one call at a time. Arguments and results cross as messages, received straight
-into memory; the function is found by its name in its module. A call that is cancelled ends its
-process; a process that dies fails its own call and no other.
+A process serves one call at a time and imports the function by name. Arguments and results are
+transferred as messages. Cancelling a call kills its process; a process that dies fails only its
+own call.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _spawn = multiprocessing.get_context("spawn")
 
 
 class ProcessPool:
-    """Processes that are started as calls need them and kept for the next ones."""
+    """Processes, started on demand and reused."""
 
     def __init__(self, threads: ThreadPool) -> None:
         self._threads = threads
@@ -40,14 +40,14 @@ class ProcessPool:
     async def run(
         self, exposed: ExposedFunction, message: Message, context: CallContext
     ) -> Outcome:
-        """Run one call; cancelling this coroutine ends the process."""
+        """Run one call; cancelling this coroutine kills the process."""
         child = self._idle.pop() if self._idle else await self._threads.run(_Child)
         try:
             result = await self._threads.run(child.call, exposed, message, context)
         except (EOFError, OSError):
             died = (
                 f"the process of {exposed.name} died (exit code {child.kill()}); it imports the "
-                'script again, whose own work belongs under if __name__ == "__main__":'
+                'script again, so put other work under if __name__ == "__main__":'
             )
             return error_outcome(AxonError(died))
         except asyncio.CancelledError:
@@ -60,22 +60,22 @@ class ProcessPool:
         return result
 
     def close(self) -> None:
-        """End all processes."""
+        """Kill all idle processes; busy ones are killed after their calls."""
         self._closed = True
         while self._idle:
             self._idle.pop().kill()
 
 
 class _Child:
-    """One process and the pipe to it."""
+    """One process and its pipe."""
 
     def __init__(self) -> None:
-        self._pipe, theirs = _spawn.Pipe()
+        self._pipe, child_pipe = _spawn.Pipe()
         self._process = _spawn.Process(
-            target=_serve, args=(theirs,), name=POOL_PROCESS, daemon=True
+            target=_serve, args=(child_pipe,), name=POOL_PROCESS, daemon=True
         )
         self._process.start()
-        theirs.close()
+        child_pipe.close()
 
     @property
     def alive(self) -> bool:
@@ -83,9 +83,9 @@ class _Child:
 
     def call(self, exposed: ExposedFunction, message: Message, context: CallContext) -> Outcome:
         function = exposed.function
-        found_by = [exposed.name, function.__module__, function.__qualname__]
-        facts = [context.id, context.caller, context.seconds_left]
-        head = [found_by, facts, len(message.frames)]
+        import_path = [exposed.name, function.__module__, function.__qualname__]
+        call_info = [context.id, context.caller, context.seconds_left]
+        head = [import_path, call_info, len(message.frames)]
         _send(self._pipe, [msgspec.msgpack.encode(head), message.tree, *message.frames])
         answer = msgspec.msgpack.decode(self._pipe.recv_bytes())
         status, content_type, label, count = answer
@@ -98,16 +98,16 @@ class _Child:
 
 
 def _serve(pipe: Connection) -> None:
-    """The life of a pool process; Ctrl-C is for its parent, which lets calls end."""
+    """Serve calls from the pipe; the parent handles Ctrl-C and lets calls end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         try:
             head = pipe.recv_bytes()
-            found_by, (call_id, caller, left_s), frame_count = msgspec.msgpack.decode(head)
+            import_path, (call_id, caller, left_s), frame_count = msgspec.msgpack.decode(head)
             tree, *frames = [_receive(pipe) for _ in range(frame_count + 1)]
         except EOFError:
             return
-        exposed = _find(*found_by)
+        exposed = _import_function(*import_path)
         deadline_at = None if left_s is None else time.monotonic() + left_s
         enter(CallContext(call_id, exposed.name, caller, deadline_at))
         outcome = run_function(exposed, Message(tree, frames))
@@ -116,14 +116,14 @@ def _serve(pipe: Connection) -> None:
 
 
 @lru_cache
-def _find(name: str, module: str, qualname: str) -> ExposedFunction:
+def _import_function(name: str, module: str, qualname: str) -> ExposedFunction:
     function = getattr(importlib.import_module(module), qualname)
     types = records.record_types(records.type_hints(function).values())
     return ExposedFunction(name, function, "function", "simplex", "process", types)
 
 
 def _send(pipe: "Connection[Any, Any]", buffers: Sequence[Buffer]) -> None:
-    """The first buffer as it is, each further one after its size."""
+    """Send the first buffer as it is and each further one after its size."""
     for number, buffer in enumerate(buffers):
         if number:
             pipe.send_bytes(memoryview(buffer).nbytes.to_bytes(8, "little"))

@@ -14,12 +14,12 @@ from melisma.errors import AxonError, LostError
 
 _log = logging.getLogger("melisma.axon")
 POST_ATTEMPTS: Final = 5
-POST_S: Final = 300.0
-"""The longest that one attempt may take; what was not posted is fetched."""
+POST_TIMEOUT_S: Final = 300.0
+"""Timeout of one attempt, in seconds. A result that cannot be posted waits to be fetched."""
 
 
 async def post_result(entry: CallEntry, host: str, reply_to: str) -> None:
-    """Post the outcome of a call to its caller; once it arrived, it is not kept."""
+    """Post the outcome of a call to its caller, then discard it."""
     port, secret, fingerprint, *_ = [*reply_to.split(), "", "", ""]
     if not port.isdecimal() or int(port) > 65535:
         return
@@ -34,7 +34,7 @@ async def post_result(entry: CallEntry, host: str, reply_to: str) -> None:
                 return
             await asyncio.sleep(0.2 * 2**attempt)
     except LostError:
-        return  # It was fetched or cancelled meanwhile.
+        return  # The result was fetched, or the call was cancelled.
     finally:
         pool.close()
 
@@ -42,13 +42,13 @@ async def post_result(entry: CallEntry, host: str, reply_to: str) -> None:
 async def _post(http: HttpClient, pool: ConnectionPool, call_id: str, outcome: Outcome) -> bool:
     headers = {"axon-status": str(outcome.status), "content-type": outcome.content_type}
     try:
-        transport = await http.connect(pool, time.monotonic() + POST_S)
+        transport = await http.connect(pool, time.monotonic() + POST_TIMEOUT_S)
         target = f"/callbacks/{call_id}"
         response = await http.send(transport, "POST", target, headers, outcome.buffers)
         await http.read_answer(pool, transport, response)
     except (OSError, AxonError) as error:
-        _log.info("call %s: posting its result failed: %s", call_id, error)
+        _log.info("posting the result of call %s failed: %s", call_id, error)
         return False
     if response.status == LostError.status:
-        raise LostError(f"nobody waits for call {call_id} there")
+        raise LostError(f"the caller does not expect call {call_id}")
     return response.status == 204

@@ -1,6 +1,6 @@
-"""Results that wait to be fetched: in memory while there is room, then on disk.
+"""Storage for results that wait to be fetched, in memory first, then on disk.
 
-What is on disk has no name there and is mapped: it is gone with the process, however that ends.
+Files are unnamed and memory-mapped, so that they vanish with the process, however it ends.
 """
 
 import mmap
@@ -22,11 +22,11 @@ class SpooledResult:
         self.size_bytes = size
 
     def buffers(self) -> list[Buffer]:
-        """Its bytes; from disk they are mapped, not read."""
+        """Return the bytes; those on disk are mapped, not read."""
         return [memoryview(self._data or b"")]
 
     def discard(self) -> None:
-        """Give its room back; what is being sent stays until it is."""
+        """Free the storage; a transfer in progress still completes."""
         if isinstance(self._data, mmap.mmap):
             self._spool.reserve(disk=-self.size_bytes)
         elif self._data is not None:
@@ -35,7 +35,7 @@ class SpooledResult:
 
 
 class ResultSpool:
-    """Room for waiting results, with a limit in memory and one on disk."""
+    """Storage for waiting results, limited in memory and on disk."""
 
     def __init__(self, max_memory_bytes: int, max_disk_bytes: int, directory: Path | None = None):
         self._max_memory_bytes = max_memory_bytes
@@ -46,7 +46,7 @@ class ResultSpool:
         self.disk_bytes = 0
 
     def reserve(self, *, memory: int = 0, disk: int = 0) -> bool:
-        """Take room (or give it back) if there is as much; called from several threads."""
+        """Reserve bytes (or free them, if negative) and return whether they fit; thread-safe."""
         with self._lock:
             fits = (
                 self.memory_bytes + memory <= self._max_memory_bytes
@@ -58,22 +58,23 @@ class ResultSpool:
             return fits
 
     def keep(self, buffers: Sequence[Buffer]) -> SpooledResult:
-        """Keep a copy; a `StorageError` says what was full."""
+        """Store a copy; raise `StorageError` if there is no space."""
         size = buffers_bytes(buffers)
         if self.reserve(memory=size):
             return SpooledResult(self, b"".join(buffers), size)
         if not self.reserve(disk=size):
             raise StorageError(
-                f"the result ({size} bytes) was not kept: results waiting on disk take "
-                f"{self.disk_bytes} of {self._max_disk_bytes} bytes (keep_disk_bytes)"
+                f"no space for the result ({size} bytes): waiting results use {self.disk_bytes} of "
+                f"{self._max_disk_bytes} bytes on disk; raise keep_disk_bytes or fetch results"
             )
         try:
             return SpooledResult(self, self._write(buffers), size)
         except OSError as error:
             self.reserve(disk=-size)
-            where = self._directory or tempfile.gettempdir()
+            directory = self._directory or tempfile.gettempdir()
             raise StorageError(
-                f"the result ({size} bytes) was not kept: {error.strerror} in {where}"
+                f"no space for the result ({size} bytes): {error.strerror} in {directory}; "
+                "free space there, or set TMPDIR to another directory"
             ) from error
 
     def _write(self, buffers: Sequence[Buffer]) -> mmap.mmap:

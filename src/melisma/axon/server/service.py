@@ -1,4 +1,4 @@
-"""Running what listens: until a signal comes, or on a thread of its own."""
+"""Running a listener until a signal, or on a thread."""
 
 import asyncio
 import concurrent.futures
@@ -11,11 +11,11 @@ from contextlib import AbstractAsyncContextManager
 
 
 class Service(ABC):
-    """Whatever serves inside its ``listening()``."""
+    """A server that runs inside its ``listening()`` context."""
 
     @abstractmethod
     def listening(self) -> AbstractAsyncContextManager[str]:
-        """Serve on the running event loop inside an ``async with``; gives the address."""
+        """Serve on the running event loop inside an ``async with``; yield the address."""
 
     def serve(self, *, on_started: Callable[[str], None] | None = None) -> None:
         """Serve until interrupted or terminated; ``on_started`` is called with the address."""
@@ -24,7 +24,7 @@ class Service(ABC):
 
     @contextlib.contextmanager
     def start(self) -> Iterator[str]:
-        """Serve from a thread of its own inside a ``with``; gives the address."""
+        """Serve from a new thread inside a ``with``; yield the address."""
         ready: concurrent.futures.Future[tuple[str, Callable[[], object]]]
         ready = concurrent.futures.Future()
 
@@ -55,13 +55,13 @@ class Service(ABC):
         assert task is not None
 
         def end() -> None:
-            # The first signal lets calls end, the second does not.
+            # The first signal lets running calls end, the second cancels them.
             if stop.is_set():
                 task.cancel()
             stop.set()
 
         for number in (signal.SIGINT, signal.SIGTERM):
-            # Not in the main thread, or not on this system: then the usual exception ends it.
+            # Outside the main thread, and on some systems, the default handlers end the process.
             with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
                 loop.add_signal_handler(number, end)
         async with self.listening() as address:

@@ -1,9 +1,4 @@
-"""Results of generators: one message an item, until one says that it was the last.
-
-Before each message stand one byte (its meaning) and eight (its length, little-endian): 0 an item,
-1 the end, 2 the exception that the generator raised, 3 an error of the call, as JSON. A stream
-that stops without 1, 2 or 3 was cut off.
-"""
+"""Streamed results of generators at the worker, in the format of ``stream_parts``."""
 
 import asyncio
 import contextvars
@@ -22,17 +17,17 @@ from melisma.errors import CallCancelledError, DeadlineError, EncodingError, Mal
 
 _EXHAUSTED: Final = object()
 _Step = tuple[int, Any]
-"""What a part means, and the item or the outcome that it carries."""
+"""The kind of a part, and its item or outcome."""
 _log = logging.getLogger("melisma.axon")
 
 
 class CallStream:
-    """The parts of one streamed call, made as they are sent."""
+    """The parts of one streamed call, generated while they are sent."""
 
     on_end: Callable[[Outcome], None]
-    """Called with how the call ended."""
+    """Called with the outcome when the call ends."""
     on_closed: Callable[[], None]
-    """Called when the generator runs no longer, which may be later."""
+    """Called when the generator is closed, which may be later than `on_end`."""
 
     def __init__(
         self, exposed: ExposedFunction, message: Message, context: CallContext, threads: ThreadPool
@@ -58,20 +53,20 @@ class CallStream:
         if not (await asyncio.wait([self._step], timeout=left_s))[0]:
             late = f"{self._exposed.name} did not end by the caller's deadline"
             return self._end(FAILED, error_outcome(DeadlineError(late)))
-        meaning, value = self._step.result()
+        kind, value = self._step.result()
         self._step = None
-        if meaning == ITEM:
+        if kind == ITEM:
             try:
                 return _part(ITEM, message_buffers(encode(value, "item")))
             except EncodingError as error:
                 return self._end(FAILED, error_outcome(error))
-        return self._end(meaning, value)
+        return self._end(kind, value)
 
     async def aclose(self) -> None:
-        """End the call; the generator is closed as soon as it lets itself be."""
+        """End the call; the generator is closed when its running step ends."""
         self._context.cancel()
         if self._outcome is None:
-            self._end(FAILED, error_outcome(CallCancelledError("the caller left the stream")))
+            self._end(FAILED, error_outcome(CallCancelledError("the caller closed the stream")))
         if self._step is None or self._step.done():
             await self._close_source()
             return
@@ -80,14 +75,14 @@ class CallStream:
         self._step.add_done_callback(lambda _: asyncio.ensure_future(self._close_source()))
 
     async def _next(self) -> "_Step":
-        """The next item or the end; whatever is raised is the caller's, even SystemExit."""
+        """Return the next part; all exceptions, even SystemExit, are sent to the caller."""
         try:
             item = await self._next_item()
         except asyncio.CancelledError:
             raise
         except MalformedError as error:
             return FAILED, error_outcome(error)
-        except BaseException as error:  # noqa: BLE001 - as the docstring says
+        except BaseException as error:  # noqa: BLE001 - sent to the caller
             return RAISED, exception_outcome(error)
         return (END, result_outcome(None)) if item is _EXHAUSTED else (ITEM, item)
 
@@ -108,16 +103,16 @@ class CallStream:
                 await self._source.aclose()
             else:
                 await self._threads.run(self._variables.run, self._source.close)
-        except BaseException:  # noqa: BLE001 - nobody is left to hear it but the log
+        except BaseException:  # noqa: BLE001 - the caller is gone, so log it
             _log.exception("%s raised when it was closed", self._exposed.name)
         finally:
             self.on_closed()
 
-    def _end(self, meaning: int, outcome: Outcome) -> Sequence[Buffer]:
+    def _end(self, kind: int, outcome: Outcome) -> Sequence[Buffer]:
         self._outcome = outcome
         self.on_end(outcome)
-        return _part(meaning, outcome.buffers)
+        return _part(kind, outcome.buffers)
 
 
-def _part(meaning: int, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-    return [PART.pack(meaning, buffers_bytes(buffers)), *buffers]
+def _part(kind: int, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+    return [PART.pack(kind, buffers_bytes(buffers)), *buffers]

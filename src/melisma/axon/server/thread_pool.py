@@ -1,7 +1,7 @@
-"""Threads for calls: started as they are needed, kept, and no reason for a process to stay.
+"""Daemon threads for calls, started on demand and reused.
 
-`concurrent.futures` joins its threads at exit, so that one stuck call would keep a stopped
-worker alive; these do not.
+`concurrent.futures` joins its threads at exit, so that one stuck call would keep a stopped worker
+alive. These threads are not joined.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class ThreadPool:
-    """As many threads as there are calls at once; who limits calls limits them."""
+    """A pool with one thread per concurrent call; `Limits.max_calls` limits both."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -24,16 +24,16 @@ class ThreadPool:
         self._count = 0
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Run a blocking function; what it raises is raised here."""
+        """Run a blocking function on a thread and return its result or raise its exception."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
         def job() -> None:
             try:
                 result, error = function(*args), None
-            except BaseException as caught:  # noqa: BLE001 - raised where the result is awaited
+            except BaseException as caught:  # noqa: BLE001 - raised again where the result is awaited
                 result, error = None, caught
-            with contextlib.suppress(RuntimeError):  # the loop may have closed meanwhile
+            with contextlib.suppress(RuntimeError):  # The loop may have been closed.
                 loop.call_soon_threadsafe(_settle, future, result, error)
 
         with self._lock:
@@ -47,7 +47,7 @@ class ThreadPool:
         return await future
 
     def close(self) -> None:
-        """Let idle threads end; a busy one ends with its call."""
+        """End idle threads now and busy threads after their calls."""
         for _ in range(self._count):
             self._jobs.put(None)
 

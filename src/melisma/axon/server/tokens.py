@@ -1,8 +1,8 @@
-"""Who may call: a shared secret, or tokens issued from it.
+"""Authentication of callers by a shared secret, or by tokens issued from it.
 
-The secret itself is a token. From it come tokens with a name, a lifetime, and if wanted for one
-call only: ``NAME.EXPIRY.NONCE.MAC``, where EXPIRY is on the clock of the worker that checks it
-(0: never) and NONCE starts with ``once`` for a single use. Nothing is stored but the nonces used.
+The secret itself is a token. Issued tokens have the form ``NAME.EXPIRY.NONCE.MAC``: EXPIRY is in
+seconds since 1970 by the worker's clock (0: never), and NONCE starts with ``once`` for a token for
+a single call. The worker stores only the nonces of used single-call tokens.
 """
 
 import hashlib
@@ -16,19 +16,19 @@ from typing import Final
 from melisma.errors import SettingError, UnauthorizedError
 
 OWNER: Final = "owner"
-"""The name of a caller that shows the secret itself."""
-ANONYMOUS: Final = "anyone"
-"""The name of a caller where no token is asked for."""
+"""The name of a caller that sends the secret itself."""
+ANONYMOUS: Final = "anonymous"
+"""The name of all callers if the worker requires no token."""
 
 
 def issue_token(
     secret: str, name: str, *, lifetime_s: float | None = None, once: bool = False
 ) -> str:
-    """A token for ``name`` that a worker with this secret accepts."""
+    """Return a token for ``name`` that a worker with this secret accepts."""
     if not re.fullmatch(r"[\w-]+", name, re.ASCII):
-        raise SettingError(f"the name of a token is letters, digits, _ and -, not {name!r}")
+        raise SettingError(f"token name {name!r} is invalid: use letters, digits, _ and -")
     if name in (OWNER, ANONYMOUS):
-        raise SettingError(f"{name!r} is the name of callers without such a token")
+        raise SettingError(f"token name {name!r} is reserved: choose another name")
     expiry = int(time.time() + lifetime_s) if lifetime_s is not None else 0
     nonce = ("once" if once else "many") + secrets.token_hex(8)
     body = f"{name}.{expiry}.{nonce}"
@@ -36,44 +36,50 @@ def issue_token(
 
 
 class TokenChecker:
-    """Decides whether a token opens this worker."""
+    """Checks the tokens of requests to one worker."""
 
     def __init__(
         self, secret: str | None, retry_s: float = 60.0, now: Callable[[], float] = time.time
     ) -> None:
         if secret is not None and not secret:
-            raise SettingError("an empty token would let everyone in: use None to say so")
+            raise SettingError("the token is empty: pass None to allow all callers")
         self._secret = secret
         self._now = now
         self._retry_s = retry_s
         self._used: dict[str, tuple[str, float]] = {}
 
-    def check(self, header: str | None, call_id: str = "", *, runs: bool = True) -> str:
-        """The name of the caller; an `UnauthorizedError` says what is wrong with its token.
+    def check(self, header: str | None, call_id: str = "", *, starts_call: bool = True) -> str:
+        """Return the name of the caller; raise `UnauthorizedError` for an invalid token.
 
-        A token for one call keeps opening that call, whose retries have the same id: as long as
-        the worker remembers it where something ``runs``, else without limit.
+        A single-call token stays valid for retries with the same call id: for ``retry_s`` if the
+        request ``starts_call``, without limit otherwise.
         """
         if self._secret is None:
             return ANONYMOUS
         if not header:
-            raise UnauthorizedError("this worker asks for a token: connect(address, token=...)")
+            raise UnauthorizedError("this worker requires a token: connect(address, token=...)")
         token = header.removeprefix("Bearer ")
         if hmac.compare_digest(token.encode(), self._secret.encode()):
             return OWNER
         body, _, mac = token.rpartition(".")
         if not hmac.compare_digest(mac.encode(), _mac(self._secret, body).encode()):
-            raise UnauthorizedError("the token is not one of this worker's")
+            raise UnauthorizedError(
+                "the token is invalid for this worker: check the token and the address"
+            )
         name, expiry, nonce = body.split(".")
         if int(expiry) and self._now() > int(expiry):
-            raise UnauthorizedError(f"the token of {name} has expired: ask for a new one")
+            raise UnauthorizedError(f"the token of {name} has expired: request a new one")
         if nonce.startswith("once"):
             if not call_id:
-                raise UnauthorizedError(f"the token of {name} is for one call, and this has no id")
+                raise UnauthorizedError(
+                    f"the token of {name} is for one call, but the request has no call id"
+                )
             first_id, first_at = self._used.setdefault(nonce, (call_id, self._now()))
-            late = runs and self._now() - first_at >= self._retry_s
+            late = starts_call and self._now() - first_at >= self._retry_s
             if first_id != call_id or late:
-                raise UnauthorizedError(f"the token of {name} was for one call and has been used")
+                raise UnauthorizedError(
+                    f"the token of {name} was for one call and has been used: request a new one"
+                )
         return name
 
 

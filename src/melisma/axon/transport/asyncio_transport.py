@@ -1,4 +1,4 @@
-"""A connection on the event loop, plain or TLS; the same for both ends."""
+"""The transport over asyncio, for clients and servers."""
 
 import asyncio
 import ssl
@@ -9,27 +9,27 @@ from melisma.axon.codec.message import Buffer
 from melisma.axon.transport.interface import EndOfStreamError, ReceiveBuffer, join_small_buffers
 
 CHUNK_BYTES: Final = 256 << 10
-"""What is handed to the event loop at once: it copies what the socket does not take."""
+"""The most passed to the event loop at once: it copies bytes that the socket does not accept."""
 
 
 class AsyncioTransport(asyncio.BufferedProtocol):
-    """Bytes come in where they are wanted, and go out as fast as the other side takes them."""
+    """A connection, plain or TLS, that receives directly into the memory of the reader."""
 
     def __init__(self) -> None:
         self.deadline_at: float | None = None
         self.on_data: Callable[[], None] | None = None
-        """Called when bytes or the end came that nobody waits for."""
+        """Called when bytes or the end of the stream arrive while no read is waiting."""
         self.on_peer_closed: Callable[[], object] | None = None
-        """Called when the other side leaves in the middle of an answer."""
+        """Called when the peer closes the connection while a response is sent."""
         self._min_rate: tuple[float, float] | None = None
         self._moved_bytes = 0
         self.relayed = False
-        """Whether a relay stands between this end and the other."""
+        """Whether the connection runs through a relay."""
         self._watchdog: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._received = ReceiveBuffer()
         self._target: memoryview | None = None
-        self._some = False
+        self._partial = False
         self._ended = False
         self._error: Exception | None = None
         self._reading_paused = False
@@ -38,12 +38,12 @@ class AsyncioTransport(asyncio.BufferedProtocol):
         self._writer: asyncio.Future[None] | None = None
         self.transport: asyncio.Transport
 
-    # What the event loop calls.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
-        # `write` returns when the kernel has everything: whoever owns the memory may reuse it.
-        # TLS pauses at its limit and not above it, so that 0 would pause for ever.
+        # `write` returns once the kernel has all bytes, so that the caller may reuse the memory.
+        # TLS pauses at its limit, not above it: a limit of 0 would pause for ever.
         tls = self.transport.get_extra_info("ssl_object") is not None
         self.transport.set_write_buffer_limits(high=1 if tls else 0, low=0)
 
@@ -54,7 +54,7 @@ class AsyncioTransport(asyncio.BufferedProtocol):
         self._moved_bytes += count
         if self._target:
             self._target = self._target[count:]
-            if self._some or not self._target.nbytes:
+            if self._partial or not self._target.nbytes:
                 self._notify()
             return
         self._received.commit(count)
@@ -66,12 +66,12 @@ class AsyncioTransport(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         self._ended = True
         self._notify()
-        # A peer that only closed its own direction still gets its answer.
+        # A peer that closed only its sending side still receives the response.
         return self.transport.get_extra_info("ssl_object") is None
 
     def connection_lost(self, error: Exception | None) -> None:
         self._ended = True
-        self._error = error or ConnectionResetError("the connection closed")
+        self._error = error or ConnectionResetError("the peer closed the connection")
         self._writable = True
         if self._watchdog is not None:
             self._watchdog.cancel()
@@ -85,10 +85,10 @@ class AsyncioTransport(asyncio.BufferedProtocol):
         self._writable = True
         _wake(self._writer)
 
-    # What the speakers of HTTP call.
+    # Operations of the HTTP client and server.
 
     def set_min_rate(self, min_rate: tuple[float, float] | None) -> None:
-        """Ask for so many bytes in so many seconds from here on, both ways; None: no more."""
+        """Require a minimum of (seconds, bytes) sent and received from now on; None: no minimum."""
         self._min_rate = min_rate
         if min_rate is not None:
             self._moved_bytes = 0
@@ -100,14 +100,14 @@ class AsyncioTransport(asyncio.BufferedProtocol):
 
     @property
     def ended(self) -> bool:
-        """Whether the other side has closed."""
+        """Whether the peer has closed the connection."""
         return self._ended
 
     def take_buffered(self, count: int) -> bytearray:
         return self._received.take(count)
 
     def resume_reading(self) -> None:
-        """Read on, if that was paused because nobody took what had come."""
+        """Resume reading if it was paused because the receive buffer was full."""
         if self._reading_paused and (self._target or self._received.free_space()):
             self._reading_paused = False
             self.transport.resume_reading()
@@ -122,18 +122,18 @@ class AsyncioTransport(asyncio.BufferedProtocol):
     async def read_head(self) -> bytes:
         while (head := self._received.take_head()) is None:
             if self._ended:
-                raise EndOfStreamError("the connection closed")
+                raise EndOfStreamError("the peer closed the connection")
             await self._wait_reader()
         return head
 
     async def read_into(self, view: memoryview) -> None:
-        left = await self._read(view, some=False)
-        if left:
-            raise EndOfStreamError(f"the connection closed, {left} bytes short")
+        missing_bytes = await self._read(view, partial=False)
+        if missing_bytes:
+            raise EndOfStreamError(f"the peer closed the connection {missing_bytes} bytes early")
 
     async def read_some(self, view: memoryview) -> int:
-        """Read what there is into ``view``; 0 at the end."""
-        return view.nbytes - await self._read(view, some=True)
+        """Read available bytes into ``view`` and return their number, 0 at the end."""
+        return view.nbytes - await self._read(view, partial=True)
 
     async def write(self, buffers: Sequence[Buffer]) -> None:
         for piece in join_small_buffers(buffers):
@@ -150,34 +150,34 @@ class AsyncioTransport(asyncio.BufferedProtocol):
             raise self._error
 
     def peer_certificate(self) -> bytes | None:
-        """The certificate of the other side (DER)."""
+        """Return the certificate of the peer (DER)."""
         tls = self.transport.get_extra_info("ssl_object")
         return tls.getpeercert(binary_form=True) if tls else None
 
     def close(self) -> None:
-        # All has been written; TLS would wait for the other side to agree.
+        # All data is written; a graceful close of TLS would wait for the peer.
         self.transport.abort()
 
     async def start_tls(
         self, context: ssl.SSLContext, *, server_side: bool = False, host: str | None = None
     ) -> None:
-        """Speak TLS from here on."""
+        """Use TLS from now on."""
         inner = await self._loop.start_tls(
             self.transport, self, context, server_side=server_side, server_hostname=host
         )
         assert inner is not None
         AsyncioTransport.connection_made(self, inner)
 
-    async def _read(self, view: memoryview, *, some: bool) -> int:
-        """Fill ``view``, or a part of it; the bytes that it lacks."""
+    async def _read(self, view: memoryview, *, partial: bool) -> int:
+        """Fill ``view``, or a part of it, and return the number of missing bytes."""
         filled = self._received.take_into(view)
-        if filled == view.nbytes or (some and filled):
+        if filled == view.nbytes or (partial and filled):
             return view.nbytes - filled
-        self._target, self._some = view[filled:], some
-        # With ``some`` the first bytes are enough, else the last ones are awaited.
-        enough = view.nbytes - 1 if some else 0
+        self._target, self._partial = view[filled:], partial
+        # A partial read needs at least one byte, a full read all of them.
+        missing_limit = view.nbytes - 1 if partial else 0
         try:
-            while self._target.nbytes > enough and not self._ended:
+            while self._target.nbytes > missing_limit and not self._ended:
                 await self._wait_reader()
             return self._target.nbytes
         finally:
@@ -194,14 +194,14 @@ class AsyncioTransport(asyncio.BufferedProtocol):
         await future
 
     def _watch(self, deadline_at: float) -> None:
-        """See to it that somebody looks at the time by then; one timer serves many waits."""
+        """Schedule a check of the deadline; one timer serves many waits."""
         if self._watchdog is not None:
             if self._watchdog.when() <= deadline_at:
                 return
             self._watchdog.cancel()
-        self._watchdog = self._loop.call_at(deadline_at, self._look_at_time)
+        self._watchdog = self._loop.call_at(deadline_at, self._check_deadline)
 
-    def _look_at_time(self) -> None:
+    def _check_deadline(self) -> None:
         self._watchdog = None
         waiting = [f for f in (self._reader, self._writer) if f is not None and not f.done()]
         if self.deadline_at is None or not waiting:

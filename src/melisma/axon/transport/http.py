@@ -1,7 +1,7 @@
-"""Heads of HTTP/1.1 messages, parsed by httptools (llhttp) and written by hand.
+"""Heads of HTTP/1.1 messages, parsed by httptools (llhttp).
 
-Only heads: a body has a Content-Length, or ends with the connection and says itself where it
-ends, and is received straight into the memory where it belongs.
+Bodies are received elsewhere, directly into their final memory: a body has a Content-Length, or it
+is a stream that marks its own end.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
 class Request(msgspec.Struct, frozen=True):
-    """The head of a request, and how many bytes of body follow it."""
+    """The head of a request and the size of its body."""
 
     method: str
     path: str
@@ -32,7 +32,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, frozen=True):
-    """The head of a response, and how many bytes of body follow it."""
+    """The head of a response and the size of its body."""
 
     status: int
     headers: dict[str, str]
@@ -41,7 +41,7 @@ class Response(msgspec.Struct, frozen=True):
 
 
 def parse_request(head: bytes) -> Request:
-    """Read the head of a request."""
+    """Parse the head of a request."""
     collector = _Collector()
     parser = httptools.HttpRequestParser(collector)
     _feed(parser, collector, head)
@@ -57,7 +57,7 @@ def parse_request(head: bytes) -> Request:
 
 
 def parse_response(head: bytes) -> Response:
-    """Read the head of a response."""
+    """Parse the head of a response."""
     collector = _Collector()
     parser = httptools.HttpResponseParser(collector)
     _feed(parser, collector, head)
@@ -66,29 +66,33 @@ def parse_response(head: bytes) -> Response:
 
 
 def request_head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
-    """The bytes of a request head."""
+    """Return the bytes of a request head."""
     return _head(f"{method} {target} HTTP/1.1", headers)
 
 
 def response_head(status: int, headers: Mapping[str, str]) -> bytes:
-    """The bytes of a response head."""
+    """Return the bytes of a response head."""
     return _head(f"HTTP/1.1 {status} {_REASONS.get(status, '')}", headers)
 
 
 def _head(first: str, headers: Mapping[str, str]) -> bytes:
     text = first + "".join([f"\r\n{name}: {value}" for name, value in headers.items()])
-    # Nothing that is put into a head can begin another line of it.
+    # No value may start another header line.
     if text.count("\r\n") != len(headers) or not text.replace("\r\n", "").isprintable():
         bad = next((name for name in headers if not headers[name].isprintable()), first)
-        raise SettingError(f"{bad!r} cannot stand in an HTTP head: it is not printable")
+        raise SettingError(
+            f"{bad!r} has unprintable characters, which HTTP headers do not allow: remove them"
+        )
     try:
         return f"{text}\r\n\r\n".encode("latin-1")
     except UnicodeEncodeError as error:
-        raise SettingError(f"{error.object[error.start]!r} cannot stand in an HTTP head") from None
+        raise SettingError(
+            f"{error.object[error.start]!r} is not allowed in HTTP headers: use Latin-1"
+        ) from None
 
 
 class _Collector:
-    """Takes what the parser finds."""
+    """Collects the parts of a head from the callbacks of the parser."""
 
     def __init__(self) -> None:
         self.parser: _Parser | None = None
@@ -98,7 +102,7 @@ class _Collector:
         self.keep_alive = False
 
     def on_headers_complete(self) -> None:
-        # Where no body follows, the parser forgets right after this.
+        # Without a body, the parser resets right after this callback.
         assert self.parser is not None
         self.version = self.parser.get_http_version()
         self.keep_alive = self.parser.should_keep_alive()
@@ -118,14 +122,14 @@ def _feed(parser: _Parser, collector: _Collector, head: bytes) -> None:
     except httptools.HttpParserUpgrade:
         pass
     except httptools.HttpParserError as error:
-        raise MalformedError(f"not an HTTP/1.1 head: {error}") from error
+        raise MalformedError(f"the received bytes are not an HTTP/1.1 head: {error}") from error
     finally:
-        collector.parser = None  # It refers back.
+        collector.parser = None  # Break the reference cycle.
     if collector.version not in ("1.0", "1.1"):
-        raise MalformedError(f"not an HTTP/1.1 head: {head[:40]!r}")
+        raise MalformedError(f"the received bytes are not an HTTP/1.1 head: {head[:40]!r}")
 
 
 def _body_bytes(headers: Mapping[str, str]) -> int:
     if "transfer-encoding" in headers:
-        raise MalformedError("chunked bodies are not read here: send a Content-Length")
+        raise MalformedError("Transfer-Encoding is not supported: send a Content-Length")
     return int(headers.get("content-length", "0"))

@@ -1,4 +1,4 @@
-"""One HTTP request to one address, over any `ConnectionPool`."""
+"""HTTP requests to one address, over any `ConnectionPool`."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,11 +16,11 @@ from melisma.axon.transport.interface import Transport, close_on_error
 from melisma.axon.transport.pool import ConnectionPool
 from melisma.axon.transport.wire import read_bytes, read_message
 
-ASK_FIRST_BYTES: Final = 1 << 20
-"""From this size on, the other side says whether it takes the body before it is sent."""
+EXPECT_CONTINUE_BYTES: Final = 1 << 20
+"""Bodies of at least this size are sent after the server has accepted the head."""
 
 HttpAnswer = tuple[int, Message | bytearray]
-"""Status and body: a message, or whatever else was answered."""
+"""Status and body; the body is a message or other bytes."""
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class HttpClient:
     async def request(
         self, pool: ConnectionPool, method: str, target: str, deadline_at: float | None = None
     ) -> HttpAnswer:
-        """One request without a body, and its whole answer."""
+        """Send a request without a body and read the whole answer."""
         try:
             transport = await self.connect(pool, deadline_at)
             response = await self.send(transport, method, target, {}, ())
-        except ConnectionError:  # A kept connection may have gone stale.
+        except ConnectionError:  # An idle connection may have been closed by the server.
             pool.close()
             transport = await self.connect(pool, deadline_at)
             response = await self.send(transport, method, target, {}, ())
         return await self.read_answer(pool, transport, response)
 
     async def connect(self, pool: ConnectionPool, deadline_at: float | None) -> Transport:
-        """A connection for one request, kept or new; until here nothing is sent."""
+        """Return an idle or new connection for one request."""
         transport = pool.take_idle() or await pool.open(deadline_at)
         transport.deadline_at = deadline_at
         return transport
@@ -59,17 +59,17 @@ class HttpClient:
     ) -> Response:
         """Send one request and read the head of its response."""
         size = buffers_bytes(body)
-        lines = {"host": f"{self.address.host}:{self.address.port}", **headers}
+        fields = {"host": f"{self.address.host}:{self.address.port}", **headers}
         if self.token is not None:
-            lines["authorization"] = f"Bearer {self.token}"
+            fields["authorization"] = f"Bearer {self.token}"
         if method == "POST":
-            lines["content-length"] = str(size)
-        ask_first = size >= ASK_FIRST_BYTES
-        if ask_first:
-            lines["expect"] = "100-continue"
+            fields["content-length"] = str(size)
+        expect_continue = size >= EXPECT_CONTINUE_BYTES
+        if expect_continue:
+            fields["expect"] = "100-continue"
         with close_on_error(transport):
-            head = request_head(method, target, lines)
-            response = await _exchange(transport, [head] if ask_first else [head, *body])
+            head = request_head(method, target, fields)
+            response = await _exchange(transport, [head] if expect_continue else [head, *body])
             if response.status == 100:
                 response = await _exchange(transport, body)
         return response
@@ -77,7 +77,7 @@ class HttpClient:
     async def read_answer(
         self, pool: ConnectionPool, transport: Transport, response: Response
     ) -> HttpAnswer:
-        """The rest of a response; its connection is kept for the next request."""
+        """Read the body of a response and release the connection."""
         body: Message | bytearray
         with close_on_error(transport):
             if response.headers.get("content-type") == MESSAGE_TYPE:
@@ -92,7 +92,7 @@ class HttpClient:
 
 
 async def _exchange(transport: Transport, buffers: Sequence[Buffer]) -> Response:
-    # Who refuses a body closes the connection under it; the answer that says why came before.
+    # A server that refuses a body closes the connection, but sends its answer before.
     with suppress(ConnectionError):
         await transport.write(buffers)
     return parse_response(await transport.read_head())

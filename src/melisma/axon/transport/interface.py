@@ -1,8 +1,8 @@
-"""Bytes in and out, over blocking sockets or the event loop, behind one interface.
+"""The interface of transports over blocking sockets and over asyncio.
 
-What speaks HTTP is written once, as coroutines over a `Transport`. Over a `BlockingTransport`
-they never suspend, so that `run_blocking` runs them to their end in the calling thread without
-an event loop: that is how one client serves blocking and awaiting callers alike.
+HTTP is implemented once, as coroutines over a `Transport`. Over a `SocketTransport` they never
+suspend, so that `run_blocking` runs them in the calling thread without an event loop. Blocking and
+async callers thus share one client.
 """
 
 import socket
@@ -14,38 +14,38 @@ from melisma.axon.transport.http import MAX_HEAD_BYTES
 from melisma.errors import MalformedError
 
 JOIN_BYTES: Final = 16 << 10
-"""Neighbouring buffers up to this size go out in one piece."""
+"""Adjacent buffers of up to this size are joined before they are sent."""
 
-_TLS: Final = 0x16
-"""The first byte of a caller that means https."""
+_TLS_HANDSHAKE: Final = 0x16
+"""The first byte of a TLS connection."""
 T = TypeVar("T")
 
 
 class EndOfStreamError(ConnectionError):
-    """The other side closed the connection where more had to come."""
+    """The peer closed the connection before all expected bytes arrived."""
 
 
 class Transport(Protocol):
-    """One connection. Operations raise TimeoutError once ``deadline_at`` (monotonic) is past."""
+    """One connection. Operations raise TimeoutError after ``deadline_at`` (monotonic)."""
 
     deadline_at: float | None
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that have come and nobody took yet."""
+        """The number of received bytes that have not been read."""
 
     @property
     def ended(self) -> bool:
-        """Whether it is known that the other side has closed."""
+        """Whether the peer is known to have closed the connection."""
 
     def take_buffered(self, count: int) -> bytearray:
-        """``count`` of those bytes."""
+        """Return ``count`` of the buffered bytes."""
 
     async def wait_readable(self) -> bool:
-        """Wait for bytes; False when the other side has closed."""
+        """Wait for bytes; return False if the peer has closed the connection."""
 
     async def read_head(self) -> bytes:
-        """Everything up to and including the next blank line."""
+        """Read up to and including the next blank line."""
 
     async def read_into(self, view: memoryview) -> None:
         """Fill the whole of ``view``."""
@@ -58,18 +58,18 @@ class Transport(Protocol):
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends."""
+    """Run a coroutine that never suspends and return its result."""
     try:
         coroutine.send(None)
     except StopIteration as result:
         value: T = result.value
         return value
     coroutine.close()
-    raise RuntimeError("a blocking call suspended")
+    raise RuntimeError("a coroutine over a blocking transport suspended")
 
 
-class close_on_error:  # noqa: N801 - read as a verb; a class, since each call passes here twice
-    """Close a connection that something goes wrong with."""
+class close_on_error:  # noqa: N801 - a class for speed: each call enters it twice
+    """Close the transport if the block raises."""
 
     __slots__ = ("_transport",)
 
@@ -85,7 +85,7 @@ class close_on_error:  # noqa: N801 - read as a verb; a class, since each call p
 
 
 class ReceiveBuffer:
-    """Bytes received ahead of what was asked for."""
+    """A buffer for bytes received before they are read."""
 
     __slots__ = ("_buffer", "_end", "_start", "_view")
 
@@ -98,7 +98,7 @@ class ReceiveBuffer:
         return self._end - self._start
 
     def free_space(self) -> memoryview:
-        """Where to receive; empty when full."""
+        """Return the free memory to receive into; empty if the buffer is full."""
         if self._start == self._end:
             self._start = self._end = 0
         elif self._end == len(self._buffer) and self._start:
@@ -108,37 +108,39 @@ class ReceiveBuffer:
         return self._view[self._end :]
 
     def commit(self, count: int) -> None:
-        """``count`` bytes were received into `space`."""
+        """Mark the first ``count`` bytes of `free_space` as received."""
         self._end += count
 
     def take_head(self) -> bytes | None:
-        """A whole head, if it is there."""
+        """Return the next complete head, or None."""
         end = self._buffer.find(b"\r\n\r\n", self._start, self._end)
         if end < 0:
-            if len(self) and self._buffer[self._start] == _TLS:
-                raise MalformedError("this is TLS, and HTTP without TLS is spoken here")
+            if len(self) and self._buffer[self._start] == _TLS_HANDSHAKE:
+                raise MalformedError(
+                    "received TLS on a port without TLS: use http:// in the address"
+                )
             if len(self) == len(self._buffer):
-                raise MalformedError(f"the head of the message exceeds {MAX_HEAD_BYTES} bytes")
+                raise MalformedError(f"the HTTP head exceeds {MAX_HEAD_BYTES} bytes")
             return None
         head = bytes(self._view[self._start : end + 4])
         self._start = end + 4
         return head
 
     def take(self, count: int) -> bytearray:
-        """``count`` bytes that are there."""
+        """Return the next ``count`` received bytes."""
         self._start += count
         return self._buffer[self._start - count : self._start]
 
     def take_into(self, view: memoryview) -> int:
-        """Move as much as there is into ``view``."""
+        """Move received bytes into ``view`` and return their number."""
         count = min(len(self), view.nbytes)
         view[:count] = self._view[self._start : self._start + count]
         self._start += count
         return count
 
 
-def tune(sock: Any) -> None:
-    """Send at once, and notice within half a minute that the other side is gone."""
+def set_socket_options(sock: Any) -> None:
+    """Disable Nagle's algorithm; detect a vanished peer within half a minute."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
@@ -147,7 +149,7 @@ def tune(sock: Any) -> None:
 
 
 def join_small_buffers(buffers: Sequence[Buffer]) -> list[memoryview]:
-    """The buffers with small neighbours joined: fewer calls into the kernel."""
+    """Join small adjacent buffers, to save system calls."""
     if sum(map(len, buffers)) <= JOIN_BYTES:
         return [memoryview(b"".join(buffers))]
     pieces: list[memoryview] = []

@@ -1,4 +1,4 @@
-"""How a caller opens connections, keeps them, and waits: in its own thread, or on a loop."""
+"""Connections to one address, opened and reused, over blocking sockets or asyncio."""
 
 import asyncio
 import concurrent.futures
@@ -16,40 +16,40 @@ from melisma.axon.address import Address
 from melisma.axon.codec.outcome import error_from_json
 from melisma.axon.transport.asyncio_transport import AsyncioTransport
 from melisma.axon.transport.http import parse_response, request_head
-from melisma.axon.transport.interface import Transport, close_on_error, tune
+from melisma.axon.transport.interface import Transport, close_on_error, set_socket_options
 from melisma.axon.transport.socket_transport import SocketTransport
 from melisma.axon.transport.tls import check_fingerprint, client_context
 from melisma.axon.transport.wire import read_bytes
 from melisma.errors import UnauthorizedError
 
 CONNECT_S = 10.0
-"""Seconds that a connection may take to be made."""
+"""Timeout for opening a connection, in seconds."""
 
 
 class ConnectionPool(Protocol):
-    """Connections to one address, and the caller's way to wait."""
+    """Connections to one address, and ways to wait in the same execution model."""
 
     async def open(self, deadline_at: float | None) -> Transport:
-        """A new connection, ready for HTTP."""
+        """Open a connection, ready for HTTP."""
 
     def take_idle(self) -> Transport | None:
-        """A kept connection, if there is one."""
+        """Return an idle connection, or None."""
 
     def release(self, transport: Transport) -> None:
-        """Keep a connection for the next call."""
+        """Keep a connection for the next request."""
 
     def close(self) -> None:
-        """Close what is kept."""
+        """Close the idle connections."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for ``seconds``."""
 
     async def wait(self, future: "concurrent.futures.Future[Any]", timeout_s: float) -> bool:
-        """Wait for a future; whether it is done."""
+        """Wait for a future up to ``timeout_s``; return whether it is done."""
 
 
 class _IdleConnections:
-    """Connections kept for the next call; a forked child does not touch its parent's."""
+    """Idle connections for the next requests; a forked child does not use those of its parent."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -63,7 +63,7 @@ class _IdleConnections:
         while self._idle:
             try:
                 transport = self._idle.pop()
-            except IndexError:  # Another thread was sooner.
+            except IndexError:  # Another thread took the last one.
                 break
             if not transport.ended:
                 return transport
@@ -78,18 +78,18 @@ class _IdleConnections:
 
 
 class SocketPool(_IdleConnections):
-    """Blocking sockets: for callers without an event loop."""
+    """Connections over blocking sockets."""
 
     def __init__(self, address: Address) -> None:
         super().__init__(address)
-        # Whoever forgets to close a worker leaves no open sockets behind.
+        # Sockets are also closed if the user forgets to close the worker.
         weakref.finalize(self, _close_all, self._idle)
 
     async def open(self, deadline_at: float | None) -> Transport:
         address, limit_s = self._address, _connect_s(deadline_at)
         limit_at = time.monotonic() + limit_s
         sock = socket.create_connection((address.host, address.port), limit_s)
-        tune(sock)
+        set_socket_options(sock)
         transport = SocketTransport(sock)
         transport.deadline_at = limit_at
         with close_on_error(transport):
@@ -102,17 +102,17 @@ class SocketPool(_IdleConnections):
         return transport
 
     async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251 - this network blocks, that is its point
+        time.sleep(seconds)  # noqa: ASYNC251 - this pool blocks by design
 
     async def wait(self, future: "concurrent.futures.Future[Any]", timeout_s: float) -> bool:
         return bool(concurrent.futures.wait([future], timeout_s).done)
 
 
 class AsyncioPool(_IdleConnections):
-    """Transports of the running event loop."""
+    """Connections of one event loop."""
 
     async def close_with_loop(self) -> None:
-        """Close what is kept when this is forgotten or the running loop shuts down."""
+        """Close idle connections when the pool is collected or the running loop shuts down."""
         loop = asyncio.get_running_loop()
         finalizer = weakref.finalize(self, _close_soon, loop, self._idle)
         self._guard = _close_with_generator(self._idle, finalizer)
@@ -150,8 +150,8 @@ class AsyncioPool(_IdleConnections):
                 AsyncioTransport, address.host, address.port, ssl=context
             )
         except ssl.SSLCertVerificationError as error:
-            raise _untrusted_error(address, error) from error
-        tune(transport.transport.get_extra_info("socket"))
+            raise _certificate_error(address, error) from error
+        set_socket_options(transport.transport.get_extra_info("socket"))
         return transport
 
     async def _tunnel_tls(self, transport: AsyncioTransport) -> None:
@@ -166,13 +166,13 @@ def _start_socket_tls(transport: SocketTransport, address: Address) -> None:
     try:
         transport.start_tls(_context(address.fingerprint), address.host)
     except ssl.SSLCertVerificationError as error:
-        raise _untrusted_error(address, error) from error
+        raise _certificate_error(address, error) from error
     certificate = transport.peer_certificate()
     check_fingerprint(address.fingerprint, certificate, str(address.without_token()))
 
 
 async def _enter_tunnel(transport: Transport, address: Address) -> None:
-    """Ask the relay for a connection to the worker; from then on its bytes pass through."""
+    """Ask the relay for a connection to the worker; further bytes go to the worker."""
     headers = {"host": address.host, "upgrade": "axon", "connection": "upgrade"}
     await transport.write([request_head("GET", f"/via/{address.via}", headers)])
     response = parse_response(await transport.read_head())
@@ -184,7 +184,7 @@ async def _enter_tunnel(transport: Transport, address: Address) -> None:
 async def _close_with_generator(
     transports: list[Transport], finalizer: "weakref.finalize[..., AsyncioPool]"
 ) -> AsyncGenerator[None, None]:
-    # A loop closes its asynchronous generators before it ends: the one hook that it offers.
+    # A loop closes its asynchronous generators on shutdown; it offers no other hook.
     try:
         yield
     finally:
@@ -216,15 +216,15 @@ def _context(pinned: str | None) -> ssl.SSLContext:
     return client_context(pinned)
 
 
-def _untrusted_error(address: Address, error: ssl.SSLCertVerificationError) -> UnauthorizedError:
+def _certificate_error(address: Address, error: ssl.SSLCertVerificationError) -> UnauthorizedError:
     return UnauthorizedError(
-        f"the certificate of {address.without_token()} is not trusted here "
+        f"the certificate of {address.without_token()} is not trusted "
         f"({error.verify_message}): use the address with its #sha256: fingerprint"
     )
 
 
 class _BackgroundLoop:
-    """The event loop of this process for calls that nobody awaits on a loop of their own."""
+    """An event loop in a background thread, for calls made without a running loop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""A connection over a blocking socket, plain or TLS."""
+"""The transport over a blocking socket."""
 
 import socket
 import ssl
@@ -24,7 +24,7 @@ class SocketTransport:
 
     @property
     def ended(self) -> bool:
-        return False  # A blocking socket knows when it is read, not before.
+        return False  # A blocking socket detects this only when it is read.
 
     def take_buffered(self, count: int) -> bytearray:
         return self._received.take(count)
@@ -35,7 +35,7 @@ class SocketTransport:
     async def read_head(self) -> bytes:
         while (head := self._received.take_head()) is None:
             if not self._receive_more():
-                raise EndOfStreamError("the connection closed")
+                raise EndOfStreamError("the peer closed the connection")
         return head
 
     async def read_into(self, view: memoryview) -> None:
@@ -44,7 +44,9 @@ class SocketTransport:
             self._set_timeout()
             received = self._sock.recv_into(view[filled:])
             if not received:
-                raise EndOfStreamError(f"the connection closed, {view.nbytes - filled} bytes short")
+                raise EndOfStreamError(
+                    f"the peer closed the connection {view.nbytes - filled} bytes early"
+                )
             filled += received
 
     async def write(self, buffers: Sequence[Buffer]) -> None:
@@ -63,12 +65,12 @@ class SocketTransport:
                 pending[0] = pending[0][sent:]
 
     def start_tls(self, context: ssl.SSLContext, host: str) -> None:
-        """Speak TLS from here on."""
+        """Use TLS from now on."""
         self._set_timeout()
         self._sock = context.wrap_socket(self._sock, server_hostname=host)
 
     def peer_certificate(self) -> bytes | None:
-        """The certificate of the other side (DER)."""
+        """Return the certificate of the peer (DER)."""
         sock = self._sock
         return sock.getpeercert(binary_form=True) if isinstance(sock, ssl.SSLSocket) else None
 

@@ -1,7 +1,7 @@
-"""TLS without an authority: a certificate made here, known by its fingerprint.
+"""TLS with self-signed certificates that are pinned by their fingerprint.
 
-The certificate and its key stay in one file, so that the address of a worker stays the same when
-it is started again. Whoever has the address has the fingerprint, and talks to that key alone.
+The certificate and its key are stored in one file, so that the address of a worker does not change
+when it restarts. The address contains the fingerprint, and a caller accepts only that certificate.
 """
 
 import hashlib
@@ -14,36 +14,36 @@ from melisma.errors import SettingError, UnauthorizedError
 
 
 def default_identity() -> Path:
-    """Where the certificate of this user's workers is kept."""
+    """Return the path of the certificate and key of this user's workers."""
     data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(data) / "melisma" / "identity.pem"
 
 
 def identity_file(tls: bool | str | Path) -> Path | None:
-    """The file that a ``tls`` setting means; None without TLS."""
+    """Return the file that a ``tls`` setting names, None without TLS."""
     if isinstance(tls, bool):
         return default_identity() if tls else None
     return Path(tls)
 
 
 def server_context(identity: Path) -> ssl.SSLContext:
-    """A context that shows the certificate in ``identity``, which is made if it is missing."""
+    """Return a context with the certificate in ``identity``; create the file if it is missing."""
     if not identity.exists():
-        _make_identity(identity)
+        _create_identity(identity)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(identity)
     except (ssl.SSLError, OSError) as error:
         raise SettingError(
-            f"{identity} does not hold a certificate and its key ({error}): "
-            "delete it to have a new one made"
+            f"{identity} does not contain a certificate and its key ({error}): "
+            "delete the file to create a new one"
         ) from error
     return context
 
 
 def identity_fingerprint(identity: Path) -> str:
-    """The fingerprint of the certificate in a file made by `server_context`."""
+    """Return the fingerprint of the certificate in a file."""
     pem = identity.read_text()
     end = "-----END CERTIFICATE-----"
     start = pem.index("-----BEGIN CERTIFICATE-----")
@@ -51,12 +51,12 @@ def identity_fingerprint(identity: Path) -> str:
 
 
 def fingerprint(certificate: bytes) -> str:
-    """How a certificate (DER) is named in an address."""
+    """Return the fingerprint of a certificate (DER), as in addresses."""
     return f"sha256:{hashlib.sha256(certificate).hexdigest()}"
 
 
 def client_context(pinned: str | None) -> ssl.SSLContext:
-    """A context for calling: by authority, or unverified where a fingerprint will be checked."""
+    """Return a client context; with a pinned fingerprint, the caller checks the certificate."""
     context = ssl.create_default_context()
     if pinned:
         context.check_hostname = False
@@ -64,19 +64,19 @@ def client_context(pinned: str | None) -> ssl.SSLContext:
     return context
 
 
-def check_fingerprint(pinned: str | None, certificate: bytes | None, where: str) -> None:
-    """Refuse a certificate that is not the pinned one, before anything is sent."""
+def check_fingerprint(pinned: str | None, certificate: bytes | None, address: str) -> None:
+    """Raise `UnauthorizedError` if the certificate is not the pinned one."""
     if pinned is None:
         return
-    shown = fingerprint(certificate or b"")
-    if shown != pinned:
+    actual = fingerprint(certificate or b"")
+    if actual != pinned:
         raise UnauthorizedError(
-            f"the worker at {where} shows certificate {shown}, its address says {pinned}: "
-            "someone else answers there, or it has a new certificate and a new address"
+            f"the certificate at {address} is {actual}, the address expects {pinned}: use the "
+            "worker's current address, or check for another server at this host"
         )
 
 
-def _make_identity(identity: Path) -> None:
+def _create_identity(identity: Path) -> None:
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
@@ -84,7 +84,7 @@ def _make_identity(identity: Path) -> None:
         from cryptography.x509.oid import NameOID
     except ImportError as error:
         raise SettingError(
-            'making a certificate takes one more package: pip install "melisma[tls]" '
+            'creating a certificate needs another package: pip install "melisma[tls]" '
             f"(or put a certificate and its key into {identity})"
         ) from error
     from datetime import UTC, datetime, timedelta
@@ -111,7 +111,7 @@ def _make_identity(identity: Path) -> None:
 
 
 def _write_private(path: Path, data: bytes) -> None:
-    """Whole or not at all, and readable by the owner only (mkstemp sees to that)."""
+    """Write a file atomically; mkstemp makes it readable by its owner only."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(handle, "wb") as file:

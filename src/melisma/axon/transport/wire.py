@@ -1,4 +1,4 @@
-"""Messages on a connection: received into place, frame by frame."""
+"""Receiving messages, each frame directly into its final memory."""
 
 from melisma.axon.codec.message import (
     PRELUDE,
@@ -12,11 +12,9 @@ from melisma.errors import MalformedError, TooLargeError
 
 
 async def read_message(transport: Transport, message_bytes: int, max_tree_bytes: int) -> Message:
-    """Receive one message; nothing is allocated that its own length does not cover."""
+    """Receive one message; memory is allocated only after its sizes are checked."""
     if message_bytes < PRELUDE.size:
-        raise MalformedError(
-            f"a message has at least {PRELUDE.size} bytes, this one {message_bytes}"
-        )
+        raise MalformedError(f"a message has at least {PRELUDE.size} bytes, not {message_bytes}")
     if transport.buffered_bytes >= message_bytes:
         return parse_message(transport.take_buffered(message_bytes), max_tree_bytes)
     first = await read_bytes(transport, PRELUDE.size)
@@ -36,7 +34,7 @@ async def read_bytes(transport: Transport, count: int) -> bytearray:
 
 
 async def discard(transport: Transport, count: int) -> None:
-    """Receive ``count`` bytes and forget them."""
+    """Receive and discard ``count`` bytes."""
     scratch = memoryview(bytearray(min(count, 1 << 16)))
     while count:
         part = scratch[: min(count, scratch.nbytes)]
@@ -51,6 +49,6 @@ async def _read_frame(transport: Transport, gap: int, frame_bytes: int) -> memor
     try:
         frame = allocate_frame(frame_bytes)
     except MemoryError:
-        raise TooLargeError(f"no memory here for an array of {frame_bytes} bytes") from None
+        raise TooLargeError(f"not enough memory for an array of {frame_bytes} bytes") from None
     await transport.read_into(frame)
     return frame
