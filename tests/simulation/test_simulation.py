@@ -3,7 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from melisma.cycle import events
 from melisma.errors import MelismaWarning, SettingError
@@ -76,6 +79,50 @@ def test_options_override_the_task() -> None:
     options = SimulationOptions(scheme="equal", seed=9, work="timing", deadline_s=33.0)
     task = simulate(make_task(), make_fleet(), options).task
     assert (task.scheme, task.seed, task.deadline_s) == ("equal", 9, 33.0)
+
+
+@pytest.mark.parametrize("scheme", ["equal", "proportional", "dab", "synchronous", "staleness"])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_federated_run_whose_data_has_left_ends_with_that_reason(
+    scheme: str, shards: int
+) -> None:
+    passes = None if scheme in ("synchronous", "staleness") else 1
+    federated = make_task(
+        mode="federated",
+        scheme=scheme,
+        passes=passes,
+        min_shards=0,
+        sizes={"samples": 100 * shards},
+        cycles=1000,
+    )
+    owners = np.flatnonzero(make_fleet().own_shards(federated)).tolist()
+    assert len(owners) == shards < len(LEARNERS)
+    faults = "; ".join(f"crash {owner} at {12 + owner}" for owner in owners)
+    report = simulate(federated, make_fleet(), SimulationOptions(work="timing", faults=faults))
+    assert report.outcome == "failed"
+    assert "has any data" in report.reason or "no learner" in report.reason
+
+
+@given(st.data())
+@settings(max_examples=30)
+def test_a_federated_run_survives_any_learners_leaving(data: st.DataObject) -> None:
+    devices = data.draw(st.integers(2, 6))
+    scheme = data.draw(st.sampled_from(["equal", "proportional", "dab", "synchronous"]))
+    federated = make_task(
+        mode="federated",
+        scheme=scheme,
+        passes=None if scheme == "synchronous" else 1,
+        min_shards=0,
+        sizes={"samples": 100 * data.draw(st.integers(1, devices))},
+    )
+    gone = data.draw(st.dictionaries(st.integers(0, devices - 1), st.integers(0, 20)))
+    faults = "; ".join(f"crash {learner} at {at_s}" for learner, at_s in gone.items())
+    learners = [{**LEARNERS[k % 3], "name": f"device-{k}"} for k in range(devices)]
+    report = simulate(
+        federated, make_fleet(learners), SimulationOptions(work="timing", faults=faults)
+    )
+    assert report.outcome in ("done", "failed")
+    assert report.reason
 
 
 def test_a_seed_for_faults_may_be_a_number_or_text() -> None:

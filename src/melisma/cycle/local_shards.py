@@ -39,6 +39,13 @@ class LocalShards:
         self.samples = np.concatenate([self.samples, rows.values])
         self.order = np.concatenate([self.order, _shuffled(learners, rows, seed)])
 
+    def count_of(self, learners: Ints) -> Ints:
+        """Return the number of shards of each learner; 0 where none were reported."""
+        known = learners < self.counts.size
+        counts: Ints = np.zeros(learners.size, np.int64)
+        counts[known] = self.counts[learners[known]]
+        return counts
+
     def deal(self, learners: Ints, counts: Ints) -> RaggedArray:
         """The next so many shards of each; none gets one twice."""
         sizes = self.counts[learners]

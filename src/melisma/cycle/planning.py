@@ -95,7 +95,14 @@ def deal(state: CycleState, learners: Ints, counts: Ints) -> RaggedArray:
 
 
 def _problem(state: CycleState, learners: Ints) -> CycleProblem:
-    local = state.learners.local_shards.counts[learners] if state.federated else None
+    local = state.learners.local_shards.count_of(learners) if state.federated else None
+    if local is not None and not local.any():
+        raise InfeasibleError(
+            f"none of the {learners.size} learners that take part has any data (mode = federated)",
+            constraint="shards",
+            miss=1,
+            nearest={},
+        )
     if state.scheme.needs != "costs":
         # Without costs, held shards make no difference.
         return build_unmeasured_problem(state.task, learners.size, 0, local)
