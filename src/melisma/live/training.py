@@ -139,7 +139,7 @@ def _learner_settings(prepared: PreparedRun, address: str, token: str) -> list[L
             token=token,
             cache=str(prepared.folder / "devices" / f"{number}-cache"),
             discloses=fleet.discloses[number],
-            device=_emulated_device(prepared, number),
+            device=_device_settings(prepared, number),
             module_path=prepared.module_path,
             local_data=str(_local_data_folder(prepared, number)) if federated else None,
         )
@@ -147,7 +147,7 @@ def _learner_settings(prepared: PreparedRun, address: str, token: str) -> list[L
     ]
 
 
-def _emulated_device(prepared: PreparedRun, number: int) -> EmulatedDevice:
+def _device_settings(prepared: PreparedRun, number: int) -> EmulatedDevice:
     fleet = prepared.fleet
     sample_s = float(fleet.said_s(prepared.task)[number])
     states = np.column_stack(

@@ -1,4 +1,4 @@
-"""What a learner fetches arrives whole, once, and is taken up where a line broke."""
+"""Downloads arrive complete and once, and broken transfers are resumed."""
 
 import hashlib
 import socket
@@ -22,83 +22,84 @@ from melisma.live.learner.downloader import Downloader
 from melisma.live.protocol import ShardRef
 
 ARRAYS = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3)}
-HERE = Device(None)
+DEVICE = Device(None)
 
 
-def a_shard(number: int = 0, samples: int = 400) -> tuple[ShardRef, bytes]:
+def make_shard(number: int = 0, samples: int = 400) -> tuple[ShardRef, bytes]:
     rng = np.random.default_rng(number)
     split = Split(rng.integers(0, 255, (samples, 28, 28), np.uint8), np.zeros(samples, np.uint8))
     content = encoded(split)
     return ShardRef(number, hashlib.sha256(content).hexdigest(), len(content), samples), content
 
 
-class Place:
-    """A worker with files, and what was asked of it."""
+class ServedFolder:
+    """Files of a worker, and the names that were requested."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.asked = folder, []  # type: ignore[var-annotated]
+        self.folder = folder
+        self.requested: list[str] = []
 
     def path(self, name: str) -> Path:
-        self.asked.append(name)
+        self.requested.append(name)
         return self.folder / name
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def served(tmp_path: Path) -> ServedFolder:
     (tmp_path / "served").mkdir()
-    return Place(tmp_path / "served")
+    return ServedFolder(tmp_path / "served")
 
 
 @contextmanager
-def supply(place: Place, cache: ShardCache) -> Iterator[Downloader]:
-    worker = axon.Worker(port=0, files=place.path)
+def connect(served: ServedFolder, cache: ShardCache) -> Iterator[Downloader]:
+    worker = axon.Worker(port=0, files=served.path)
     with worker.start() as address, axon.connect(address) as orchestrator:
         yield Downloader(orchestrator, cache, Layout.of(ARRAYS))
 
 
-def test_a_shard_is_fetched_once(place: Place, tmp_path: Path) -> None:
-    parcel, content = a_shard()
-    (place.folder / parcel.sha256).write_bytes(content)
+def test_a_shard_is_fetched_once(served: ServedFolder, tmp_path: Path) -> None:
+    ref, content = make_shard()
+    (served.folder / ref.sha256).write_bytes(content)
     cache = ShardCache(tmp_path / "cache", 1 << 30)
-    with supply(place, cache) as found:
-        assert not found.has(parcel)
-        found.fetch_shard(parcel, HERE)
-        assert found.has(parcel)
-        (split,) = found.read_shards([parcel])
-        assert len(split) == parcel.samples
-    assert place.asked == [parcel.sha256]
+    with connect(served, cache) as downloader:
+        assert not downloader.has(ref)
+        downloader.fetch_shard(ref, DEVICE)
+        assert downloader.has(ref)
+        (split,) = downloader.read_shards([ref])
+        assert len(split) == ref.samples
+    assert served.requested == [ref.sha256]
 
 
-def test_a_shard_of_another_hash_is_refused(place: Place, tmp_path: Path) -> None:
-    parcel, content = a_shard()
-    (place.folder / parcel.sha256).write_bytes(content[:-1] + b"x")
+def test_a_shard_of_another_hash_is_refused(served: ServedFolder, tmp_path: Path) -> None:
+    ref, content = make_shard()
+    (served.folder / ref.sha256).write_bytes(content[:-1] + b"x")
     cache = ShardCache(tmp_path / "cache", 1 << 30)
-    with supply(place, cache) as found, pytest.raises(DataError, match="SHA-256"):
-        found.fetch_shard(parcel, HERE)
-    assert not found.has(parcel)
+    with connect(served, cache) as downloader, pytest.raises(DataError, match="SHA-256"):
+        downloader.fetch_shard(ref, DEVICE)
+    assert not downloader.has(ref)
 
 
-def test_when_time_is_over_what_came_is_kept_for_another_time(place: Place, tmp_path: Path) -> None:
-    parcel, content = a_shard()
-    (place.folder / parcel.sha256).write_bytes(content)
+def test_when_time_is_up_the_partial_shard_is_kept(served: ServedFolder, tmp_path: Path) -> None:
+    ref, content = make_shard()
+    (served.folder / ref.sha256).write_bytes(content)
     cache = ShardCache(tmp_path / "cache", 1 << 30)
-    with supply(place, cache) as found:
-        found.fetch_shard(
-            parcel, HERE, time_is_up=lambda: cache.begun_bytes(parcel.sha256) > 100_000
+    with connect(served, cache) as downloader:
+        downloader.fetch_shard(
+            ref, DEVICE, time_is_up=lambda: cache.begun_bytes(ref.sha256) > 100_000
         )
-        begun = cache.begun_bytes(parcel.sha256)
-        assert 100_000 < begun < len(content)
-        assert not found.has(parcel)
-        found.fetch_shard(parcel, HERE)
-        assert found.has(parcel)
+        part_bytes = cache.begun_bytes(ref.sha256)
+        assert 100_000 < part_bytes < len(content)
+        assert not downloader.has(ref)
+        downloader.fetch_shard(ref, DEVICE)
+        assert downloader.has(ref)
 
 
-class Cut:
-    """Carries a connection to the worker, and cuts it after so many bytes, so many times."""
+class BreakingProxy:
+    """Forwards connections to the worker, and closes the first ones after some bytes."""
 
     def __init__(self, target: str, after_bytes: int, times: int) -> None:
         self._target, self._after, self.left = Address.parse(target), after_bytes, times
-        self.carried = 0
+        self.sent_bytes = 0
         self._server = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://127.0.0.1:{self._server.getsockname()[1]}"
         threading.Thread(target=self._serve, daemon=True).start()
@@ -109,9 +110,9 @@ class Cut:
                 caller, _ = self._server.accept()
             except OSError:
                 return
-            threading.Thread(target=self._carry, args=(caller,), daemon=True).start()
+            threading.Thread(target=self._forward, args=(caller,), daemon=True).start()
 
-    def _carry(self, caller: socket.socket) -> None:
+    def _forward(self, caller: socket.socket) -> None:
         worker = socket.create_connection((self._target.host, self._target.port))
         threading.Thread(target=_pump, args=(caller, worker), daemon=True).start()
         passed = 0
@@ -119,10 +120,10 @@ class Cut:
             while piece := worker.recv(8192):
                 caller.sendall(piece)
                 passed += len(piece)
-                self.carried += len(piece)
+                self.sent_bytes += len(piece)
                 if self.left and passed > self._after:
                     self.left -= 1
-                    # Another thread reads from it: closing alone would leave the line open.
+                    # Another thread reads from it: closing alone would leave the connection open.
                     caller.shutdown(socket.SHUT_RDWR)
                     return
 
@@ -139,65 +140,67 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
         return
 
 
-def test_a_line_that_breaks_is_taken_up_where_it_broke(place: Place, tmp_path: Path) -> None:
-    parcel, content = a_shard()
-    (place.folder / parcel.sha256).write_bytes(content)
+def test_a_broken_download_is_resumed(served: ServedFolder, tmp_path: Path) -> None:
+    ref, content = make_shard()
+    (served.folder / ref.sha256).write_bytes(content)
     cache = ShardCache(tmp_path / "cache", 1 << 30)
-    with axon.Worker(port=0, files=place.path).start() as address:
-        cut = Cut(address, after_bytes=150_000, times=2)
+    with axon.Worker(port=0, files=served.path).start() as address:
+        proxy = BreakingProxy(address, after_bytes=150_000, times=2)
         try:
-            with axon.connect(cut.address) as orchestrator:
-                Downloader(orchestrator, cache, Layout.of(ARRAYS)).fetch_shard(parcel, HERE)
+            with axon.connect(proxy.address) as orchestrator:
+                Downloader(orchestrator, cache, Layout.of(ARRAYS)).fetch_shard(ref, DEVICE)
         finally:
-            cut.close()
-    assert cut.left == 0
-    assert parcel.sha256 in cache
-    # Of what came before a cut only the piece under way comes again.
-    assert cut.carried < len(content) + 3 * (1 << 16) + 3000
+            proxy.close()
+    assert proxy.left == 0
+    assert ref.sha256 in cache
+    # Only the piece under way when the connection broke is sent again.
+    assert proxy.sent_bytes < len(content) + 3 * (1 << 16) + 3000
 
 
-def test_a_line_that_breaks_for_good_is_an_error(place: Place, tmp_path: Path) -> None:
-    parcel, content = a_shard()
-    (place.folder / parcel.sha256).write_bytes(content)
+def test_a_download_that_breaks_every_time_is_an_error(
+    served: ServedFolder, tmp_path: Path
+) -> None:
+    ref, content = make_shard()
+    (served.folder / ref.sha256).write_bytes(content)
     cache = ShardCache(tmp_path / "cache", 1 << 30)
-    with axon.Worker(port=0, files=place.path).start() as address:
-        cut = Cut(address, after_bytes=1000, times=100)
+    with axon.Worker(port=0, files=served.path).start() as address:
+        proxy = BreakingProxy(address, after_bytes=1000, times=100)
         try:
             with (
-                axon.connect(cut.address) as orchestrator,
+                axon.connect(proxy.address) as orchestrator,
                 pytest.raises(DataError, match="cannot"),
             ):
-                Downloader(orchestrator, cache, Layout.of(ARRAYS)).fetch_shard(parcel, HERE)
+                Downloader(orchestrator, cache, Layout.of(ARRAYS)).fetch_shard(ref, DEVICE)
         finally:
-            cut.close()
+            proxy.close()
 
 
-def test_a_small_cache_keeps_what_is_needed(place: Place, tmp_path: Path) -> None:
-    shards = [a_shard(number, 100) for number in range(4)]
-    for parcel, content in shards:
-        (place.folder / parcel.sha256).write_bytes(content)
-    parcels = [parcel for parcel, _ in shards]
-    cache = ShardCache(tmp_path / "cache", int(2.5 * parcels[0].size_bytes))
-    with supply(place, cache) as found:
-        for parcel in parcels:
-            found.fetch_shard(parcel, HERE, needed=[parcels[0].sha256])
-        assert found.has(parcels[0])
-        assert found.has(parcels[3])
-        assert sum(map(found.has, parcels)) == 2
+def test_a_small_cache_keeps_needed_shards(served: ServedFolder, tmp_path: Path) -> None:
+    shards = [make_shard(number, 100) for number in range(4)]
+    for ref, content in shards:
+        (served.folder / ref.sha256).write_bytes(content)
+    refs = [ref for ref, _ in shards]
+    cache = ShardCache(tmp_path / "cache", int(2.5 * refs[0].size_bytes))
+    with connect(served, cache) as downloader:
+        for ref in refs:
+            downloader.fetch_shard(ref, DEVICE, needed=[refs[0].sha256])
+        assert downloader.has(refs[0])
+        assert downloader.has(refs[3])
+        assert sum(map(downloader.has, refs)) == 2
 
 
-def test_parameters_of_another_model_are_refused(place: Place, tmp_path: Path) -> None:
-    (place.folder / "mine").write_bytes(save(ARRAYS))
-    (place.folder / "other").write_bytes(save({"weight": np.zeros(3, np.float32)}))
-    (place.folder / "none").write_bytes(b"no parameters at all")
+def test_parameters_of_another_model_are_refused(served: ServedFolder, tmp_path: Path) -> None:
+    (served.folder / "mine").write_bytes(save(ARRAYS))
+    (served.folder / "other").write_bytes(save({"weight": np.zeros(3, np.float32)}))
+    (served.folder / "none").write_bytes(b"no parameters at all")
     cache = ShardCache(tmp_path / "cache", 1 << 30)
-    with supply(place, cache) as found:
-        mine = found.fetch_model("mine", HERE)
+    with connect(served, cache) as downloader:
+        mine = downloader.fetch_model("mine", DEVICE)
         assert mine is not None
         assert mine["weight"].tolist() == ARRAYS["weight"].tolist()
-        assert found.fetch_model("gone", HERE) is None
-        assert found.fetch_model("mine", HERE, time_is_up=lambda: True) is None
+        assert downloader.fetch_model("gone", DEVICE) is None
+        assert downloader.fetch_model("mine", DEVICE, time_is_up=lambda: True) is None
         with pytest.raises(DataError, match="weight"):
-            found.fetch_model("other", HERE)
+            downloader.fetch_model("other", DEVICE)
         with pytest.raises(DataError, match="not a valid safetensors file"):
-            found.fetch_model("none", HERE)
+            downloader.fetch_model("none", DEVICE)

@@ -151,7 +151,7 @@ class Agent:
             self._measure(received_at + self._task.deadline_s)
         assert self._costs is not None
         cycle, deadline_s = instruction.cycle, instruction.deadline_s
-        held = min(instruction.held, self._downloader.held_shards())
+        held = min(instruction.held, self._downloader.count_cached())
         shards = int(shard_bound(self._costs, self._task, deadline_s, held))
         self._orchestrator.report_bound(self._learner, cycle, deadline_s, shards)
         if not shards and deadline_s == self._task.deadline_s:
@@ -226,7 +226,7 @@ class Agent:
         """
         downloader, shards = self._downloader, assignment.train.shards
         missing = [shard for shard in shards if not downloader.has(shard)]
-        fetched = -sum(map(downloader.fetched_fraction, missing))
+        fetched = -sum(map(downloader.fraction_in_cache, missing))
         hashes = [shard.sha256 for shard in shards]
         try:
             for shard in missing:
@@ -236,7 +236,7 @@ class Agent:
                 assignment.shipped += 1
         finally:
             ship_s = assignment.lap("fetch shards")
-            fetched += sum(map(downloader.fetched_fraction, missing))
+            fetched += sum(map(downloader.fraction_in_cache, missing))
             if missing:
                 self._update_costs(ship_s=seconds_per(ship_s, max(fetched, MIN_SHARD_FRACTION)))
         return True

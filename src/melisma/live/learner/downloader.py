@@ -75,11 +75,11 @@ class Downloader:
             self._fetch(sha256, device, lambda: cache.begun_bytes(sha256), append)
             cache.finish(sha256, needed)
 
-    def held_shards(self) -> int:
+    def count_cached(self) -> int:
         """Return the number of shards in the cache."""
         return len(self._cache.held())
 
-    def fetched_fraction(self, shard: ShardRef) -> float:
+    def fraction_in_cache(self, shard: ShardRef) -> float:
         """Return the fraction of a shard that is in the cache."""
         if self.has(shard):
             return 1.0

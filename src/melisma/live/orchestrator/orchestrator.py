@@ -87,11 +87,11 @@ class Orchestrator:
 
     def _step(self, event: events.Event) -> None:
         """Let the machine decide, record the step, and carry out the commands."""
-        emitted = self._machine.handle(event)
-        taken = Step(event, emitted)  # type: ignore[arg-type]
-        self._store.record(taken)
-        self._watch(taken)
-        for command in emitted:
+        issued = self._machine.handle(event)
+        step = Step(event, issued)  # type: ignore[arg-type]
+        self._store.record(step)
+        self._watch(step)
+        for command in issued:
             HANDLERS[type(command)](self, command)
 
     def benchmark(self, command: commands.Benchmark) -> None:

@@ -1,0 +1,17 @@
+"""A clock that the test moves."""
+
+import time
+
+import pytest
+
+from tests.live.learner.manual_clock import ManualClock
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """Replace the wall clock and the processor clock of this process."""
+    manual = ManualClock()
+    monkeypatch.setattr(time, "monotonic", lambda: manual.now_s)
+    monkeypatch.setattr(time, "process_time", lambda: manual.used_s)
+    monkeypatch.setattr(time, "sleep", manual.sleep)
+    return manual

@@ -1,0 +1,73 @@
+"""Assignments end in time, on a clock that the test moves."""
+
+import time
+from math import isnan
+
+import pytest
+
+from melisma.live.learner.active_assignment import ActiveAssignment, WithdrawnError, seconds_per
+from melisma.live.learner.device import Device, EmulatedDevice
+from melisma.live.protocol import Train
+from tests.live.learner.manual_clock import ManualClock
+
+
+def receive_assignment(seconds_left: float = 10.0) -> ActiveAssignment:
+    train = Train(1, 1, "model-0.safetensors", 2, seconds_left)
+    return ActiveAssignment(train, time.monotonic())
+
+
+def train_until_stopped(
+    assignment: ActiveAssignment,
+    clock: ManualClock,
+    device: Device,
+    batch_s: float,
+    upload_s: float,
+) -> int:
+    """Return the number of batches trained."""
+    stop, batches = assignment.stop_signal(device, 32, upload_s), 0
+    while not stop():
+        clock.work(batch_s)
+        batches += 1
+    device.finish_compute()
+    return batches
+
+
+@pytest.mark.parametrize("share", [0.05, 0.25, 1.0])
+def test_training_on_a_share_of_a_core_ends_in_time(clock: ManualClock, share: float) -> None:
+    device = Device(EmulatedDevice(share, 1e6, 0.0))
+    began, assignment = clock.now_s, receive_assignment()
+    batches = train_until_stopped(assignment, clock, device, batch_s=0.01, upload_s=1.5)
+    took_s, batch_s = clock.now_s - began, 0.01 / share
+    assert 8.5 - 2 * batch_s <= took_s <= 8.5 + 1e-9
+    assert batches == pytest.approx(8.5 / batch_s, abs=2)
+    assert assignment.visits == 32 * batches
+
+
+def test_a_batch_that_would_end_too_late_is_not_started(clock: ManualClock) -> None:
+    assignment, device = receive_assignment(10.0), Device(None)
+    began = clock.now_s
+    assert train_until_stopped(assignment, clock, device, batch_s=3.0, upload_s=0.0) == 3
+    assert clock.now_s - began == pytest.approx(9.0)
+
+
+def test_withdrawn_work_stops_at_the_next_batch(clock: ManualClock) -> None:
+    assignment = receive_assignment()
+    stop = assignment.stop_signal(Device(None), 32, 0.0)
+    assert not stop()
+    assignment.withdraw()
+    with pytest.raises(WithdrawnError):
+        stop()
+
+
+def test_phases_add_up_to_the_time_since_the_instruction(clock: ManualClock) -> None:
+    assignment = receive_assignment()
+    for phase, seconds in (("wait", 0.5), ("fetch model", 1.0), ("train", 4.0), ("train", 2.0)):
+        clock.sleep(seconds)
+        assert assignment.lap(phase) == pytest.approx(seconds)
+    assert assignment.seconds["train"] == pytest.approx(6.0)
+    assert sum(assignment.seconds.values()) == pytest.approx(clock.now_s - assignment.received_at)
+
+
+def test_seconds_per_item_are_nan_without_items() -> None:
+    assert seconds_per(3.0, 2) == 1.5
+    assert isnan(seconds_per(3.0, 0))
