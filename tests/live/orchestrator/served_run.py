@@ -1,0 +1,112 @@
+"""A run whose orchestrator is in this process and whose learners are played by the test."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from melisma.fleet.task import Sizes, Task
+from melisma.learning.data.datasets import Split
+from melisma.learning.data.shards import ShardFolder
+from melisma.learning.parameters import Layout
+from melisma.live import protocol
+from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
+from melisma.live.orchestrator.learner_service import LearnerService
+from melisma.live.orchestrator.mailbox import Mailbox
+from melisma.live.orchestrator.orchestrator import Orchestrator
+from melisma.live.orchestrator.run_spec import RunSpec
+from melisma.live.orchestrator.run_store import RunStore
+from melisma.runs.trace import Step
+from tests.live import tiny_task
+
+TASK = Task(
+    name="blobs",
+    model="tests.live.tiny_task:Linear",
+    data="tests.live.tiny_task:blobs",
+    scheme="equal",
+    passes=1,
+    deadline_s=5.0,
+    cycles=2,
+    shard_samples=50,
+    sizes=Sizes(samples=600),
+)
+GOOD_UPDATE = {"weight": np.full(4, 2.0, np.float32), "bias": np.zeros(1, np.float32)}
+
+
+class ServedRun:
+    """A run with the learners a and b."""
+
+    def __init__(self, folder: Path, task: Task = TASK) -> None:
+        (train, labels), (test, test_labels) = tiny_task.blobs()
+        trainer = tiny_task.Linear(task)
+        parts = [np.arange(start, start + 50) for start in range(0, 600, 50)]
+        shards = ShardFolder(folder / "shards", Split(train, labels), parts)
+        spec = RunSpec("r1", task, trainer, Split(test, test_labels))
+        mailboxes = [Mailbox("a"), Mailbox("b")]
+        self.evaluator = evaluator = FederatedEvaluator(mailboxes)
+        self.steps: list[Step] = []
+        self.store = store = RunStore(folder, Layout.of(trainer.initial()), shards)
+        self.orchestrator = Orchestrator(spec, mailboxes, store, evaluator, self.steps.append)
+        self.service = LearnerService(spec, mailboxes, store, evaluator, self.orchestrator)
+
+    def of(self, kind: type) -> list[Any]:
+        """Return the events or commands of a type so far."""
+        received = [step.event for step in self.steps if isinstance(step.event, kind)]
+        issued = [c for step in self.steps for c in step.commands if isinstance(c, kind)]
+        return received or issued
+
+
+async def poll_until(remote: Any, learner: int, kind: type) -> Any:
+    """Poll until there is an instruction of that type, and return it."""
+    while True:
+        for instruction in protocol.parse_instructions(await remote.poll(learner, None)):
+            if isinstance(instruction, kind):
+                return instruction
+
+
+async def join(remote: Any, *names: str) -> None:
+    """Register and join learners."""
+    for name in names:
+        registered = protocol.parse(await remote.register(name), protocol.RegisterResponse)
+        request = protocol.JoinRequest(registered.learner, "costs")
+        await remote.join(protocol.to_builtins(request))
+
+
+async def take_assignments(remote: Any, *learners: int) -> None:
+    """Poll until each learner has its assignment."""
+    for learner in learners:
+        await poll_until(remote, learner, protocol.Train)
+
+
+async def start_polls(
+    run: ServedRun, remote: Any, *polls: tuple[int, Any]
+) -> "list[asyncio.Future[Any]]":
+    """Start polls that wait at the orchestrator, each with its learner and progress."""
+    pending = [asyncio.ensure_future(remote.poll(*poll)) for poll in polls]
+    mailboxes = run.orchestrator._mailboxes
+    await wait_until(lambda: sum(len(box._arrived._waiters) for box in mailboxes) == len(polls))
+    assert not any(poll.done() for poll in pending)
+    return pending
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition that no event announces."""
+    while not condition():  # noqa: ASYNC110 - there is no event to wait for
+        await asyncio.sleep(0.001)
+
+
+def header(learner: int, cycle: int = 1, attempt: int = 1) -> Any:
+    """Return the header of an update of 300 visits."""
+    return protocol.to_builtins(
+        protocol.UpdateHeader(
+            learner=learner,
+            cycle=cycle,
+            attempt=attempt,
+            visits=300,
+            shipped=0,
+            loss=0.5,
+            phases=(0.0,) * 6,
+        )
+    )
