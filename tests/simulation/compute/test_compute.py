@@ -253,7 +253,9 @@ def test_who_fails_among_many_at_once_is_found_one_by_one(place: Path) -> None:
 
 def test_what_only_fails_together_is_told_with_what_would_do(place: Path) -> None:
     (place / "failing.py").write_text(FAILING)
-    says = 'cycle 1 could not be trained together: RuntimeError: vmap.*simulation.work = "train"'
+    says = (
+        'cycle 1 could not be trained in one batch: RuntimeError: vmap.*simulation.work = "train"'
+    )
     with pytest.raises(DataError, match=says):
         run(staged("batched", model="failing:Asking", batch=32))
     assert run(staged("train", model="failing:Asking", batch=32)).outcome == "done"

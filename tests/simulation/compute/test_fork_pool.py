@@ -1,4 +1,4 @@
-"""Processes that share work, and simulations that train with them."""
+"""Forked processes, and simulations that train with them."""
 
 import json
 import multiprocessing
@@ -17,90 +17,92 @@ import pytest
 from melisma.simulation.compute.fork_pool import ForkPool, SharedBuffer, can_fork
 
 
-def known(power: int, number: int) -> tuple[int, int]:
-    """A number, and who computed it."""
+def raise_to(power: int, number: int) -> tuple[int, int]:
+    """Return a power, and the process that computed it."""
     time.sleep(0.01 * (number % 3))
     return number**power, os.getpid()
 
 
-def doomed(_: int, number: int) -> int:
+def fail_on_three(_: int, number: int) -> int:
     if number == 3:
         raise ValueError("three is too many")
     return number
 
 
-def killed(_: int, number: int) -> int:
-    """It ends the process it is in, unless that is the one that tests."""
+def kill_own_process(_: int, number: int) -> int:
+    """Kill the process of the pool that runs this."""
     if number == 2 and multiprocessing.current_process().daemon:
         os.kill(os.getpid(), signal.SIGKILL)
     return -number
 
 
 @pytest.fixture
-def crews() -> Iterator[list[ForkPool[int, int, object]]]:
-    made: list[ForkPool[int, int, object]] = []
-    yield made
-    for crew in made:
-        crew.close()
+def pools() -> Iterator[list[ForkPool[int, int, object]]]:
+    opened: list[ForkPool[int, int, object]] = []
+    yield opened
+    for pool in opened:
+        pool.close()
 
 
-def test_work_is_shared_and_comes_back_in_order(crews: list[ForkPool[int, int, object]]) -> None:
-    crew = ForkPool(known, 2)
-    crews.append(crew)  # type: ignore[arg-type]
+def test_work_is_shared_and_comes_back_in_order(pools: list[ForkPool[int, int, object]]) -> None:
+    pool = ForkPool(raise_to, 2)
+    pools.append(pool)  # type: ignore[arg-type]
     for power, count in ((2, 1), (3, 7), (2, 9)):
-        found = list(crew.map(power, range(count)))
+        found = list(pool.map(power, range(count)))
         assert [number for number, _ in found] == [number**power for number in range(count)]
-    assert os.getpid() not in {who for _, who in found}
-    assert len({who for _, who in found}) == 2
+    assert os.getpid() not in {process for _, process in found}
+    assert len({process for _, process in found}) == 2
 
 
-def test_what_fails_in_a_process_fails_here_and_leaves_nothing_behind(
-    crews: list[ForkPool[int, int, object]],
+def test_an_item_that_fails_raises_here_and_the_pool_stays_usable(
+    pools: list[ForkPool[int, int, object]],
 ) -> None:
-    crew = ForkPool(doomed, 2)
-    crews.append(crew)  # type: ignore[arg-type]
+    pool = ForkPool(fail_on_three, 2)
+    pools.append(pool)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="three is too many"):
-        list(crew.map(0, range(5)))
-    assert list(crew.map(0, [7, 8, 9])) == [7, 8, 9]
+        list(pool.map(0, range(5)))
+    assert list(pool.map(0, [7, 8, 9])) == [7, 8, 9]
 
 
-def test_who_was_not_waited_for_does_not_answer_next_time(
-    crews: list[ForkPool[int, int, object]],
+def test_results_of_an_abandoned_map_are_not_returned_by_the_next(
+    pools: list[ForkPool[int, int, object]],
 ) -> None:
-    crew = ForkPool(known, 3)
-    crews.append(crew)  # type: ignore[arg-type]
-    broken_off = crew.map(5, range(3))
-    next(broken_off)
-    broken_off.close()  # type: ignore[attr-defined]
-    assert [number for number, _ in crew.map(2, range(9))] == [n**2 for n in range(9)]
+    pool = ForkPool(raise_to, 3)
+    pools.append(pool)  # type: ignore[arg-type]
+    abandoned = pool.map(5, range(3))
+    next(abandoned)
+    abandoned.close()  # type: ignore[attr-defined]
+    assert [number for number, _ in pool.map(2, range(9))] == [n**2 for n in range(9)]
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_what_a_process_takes_with_it_is_done_here_and_so_is_the_rest(
-    size: int, crews: list[ForkPool[int, int, object]]
+def test_when_a_process_dies_this_process_does_its_work_and_the_rest(
+    size: int, pools: list[ForkPool[int, int, object]]
 ) -> None:
-    crew = ForkPool(killed, size)
-    crews.append(crew)  # type: ignore[arg-type]
+    pool = ForkPool(kill_own_process, size)
+    pools.append(pool)  # type: ignore[arg-type]
     expected = [-number for number in range(6)]
-    with pytest.warns(UserWarning, match="in one process, as others fail: one of them is gone"):
-        assert list(crew.map(0, range(6))) == expected
-    assert list(crew.map(0, range(6))) == expected
+    with pytest.warns(
+        UserWarning, match="in one process, as forked processes fail: a process died"
+    ):
+        assert list(pool.map(0, range(6))) == expected
+    assert list(pool.map(0, range(6))) == expected
 
 
-def test_where_nobody_can_be_forked_all_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused() -> int:
+def test_without_forks_this_process_does_all_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
         raise BlockingIOError("too many processes")
 
-    monkeypatch.setattr(os, "fork", refused)
-    crew = ForkPool(known, 2)
-    assert [*crew.map(2, range(3))] == [(number**2, os.getpid()) for number in range(3)]
+    monkeypatch.setattr(os, "fork", refuse)
+    pool = ForkPool(raise_to, 2)
+    assert [*pool.map(2, range(3))] == [(number**2, os.getpid()) for number in range(3)]
 
 
 ORPHANED = """
 import os, sys, time
 from melisma.simulation.compute.fork_pool import ForkPool
 
-def endless(common, given):
+def endless(common, item):
     os.write(1, f"{os.getpid()}{os.linesep}".encode())
     time.sleep(600)
 
@@ -108,7 +110,7 @@ next(ForkPool(endless, 2).map(0, range(2)))
 """
 
 
-def test_nobody_outlives_the_parent_in_the_midst_of_work() -> None:
+def test_no_process_outlives_its_parent_even_during_work() -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", ORPHANED], stdout=subprocess.PIPE, start_new_session=True
     )
@@ -125,15 +127,15 @@ import multiprocessing.util, os, signal
 from melisma.simulation.compute.fork_pool import ForkPool
 
 multiprocessing.util.register_after_fork(signal, lambda _: os.kill(os.getpid(), signal.SIGINT))
-crew = ForkPool(lambda common, given: given, 1)
+pool = ForkPool(lambda common, item: item, 1)
 try:
-    print(list(crew.map(0, range(3))))
+    print(list(pool.map(0, range(3))))
 finally:
-    crew.close()
+    pool.close()
 """
 
 
-def test_a_signal_just_after_the_fork_is_the_parents() -> None:
+def test_a_signal_just_after_the_fork_is_for_the_parent() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", INTERRUPTED],
         capture_output=True,
@@ -143,19 +145,19 @@ def test_a_signal_just_after_the_fork_is_the_parents() -> None:
     assert (done.stdout, done.stderr) == ("[0, 1, 2]\n", "")
 
 
-def test_nobody_is_left_when_it_is_closed() -> None:
+def test_no_process_is_left_after_close() -> None:
     before = {child.pid for child in psutil.Process().children()}
     before_that = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
-        crew = ForkPool(known, 2)
+        pool = ForkPool(raise_to, 2)
     finally:
         signal.signal(signal.SIGTERM, before_that)
     assert len({child.pid for child in psutil.Process().children()} - before) == 2
-    crew.close()
+    pool.close()
     assert {child.pid for child in psutil.Process().children()} <= before
 
 
-def test_nobody_forks_beside_another_thread() -> None:
+def test_forking_beside_another_thread_is_unsafe() -> None:
     done = threading.Event()
     thread = threading.Thread(target=done.wait)
     thread.start()
@@ -174,38 +176,38 @@ import msgspec
 from melisma.fleet.fleet_file import FleetTable
 from melisma.fleet.fleet_builder import muster
 from melisma.fleet.task import Task
-from melisma.simulation import crew, work
-from melisma.simulation.simulation import play, stage
+from melisma.simulation.compute import compute, fork_pool
+from melisma.simulation.simulation import prepare, run
 
-forked = []
-
-
-class Counted(crew.ForkPool):
-    def __init__(self, *given):
-        forked.append(given[1])
-        super().__init__(*given)
+sizes = []
 
 
-def simulated(level, fork, keep=False):
-    work.can_fork = lambda: fork and crew.can_fork()
-    forked.clear()
-    said = {"name": "t", "model": "twonn", "data": "mnist", "mode": "federated", "scheme": "equal",
+class CountedPool(fork_pool.ForkPool):
+    def __init__(self, *arguments):
+        sizes.append(arguments[1])
+        super().__init__(*arguments)
+
+
+def simulate(level, fork, keep=False):
+    compute.can_fork = lambda: fork and fork_pool.can_fork()
+    sizes.clear()
+    task = {"name": "t", "model": "twonn", "data": "mnist", "mode": "federated", "scheme": "equal",
             "passes": 1, "deadline_s": 60.0, "cycles": 2, "shard_samples": 200, "batch": 100,
             "optimizer": {"lr": 0.1, "keep": keep}, "simulation": {"work": level}}
-    report = play(stage(msgspec.convert(said, Task), fleet))
-    return [[*forked], report.accuracy, [cycle.loss for cycle in report.cycles]]
+    report = run(prepare(msgspec.convert(task, Task), fleet))
+    return [[*sizes], report.accuracy, [cycle.loss for cycle in report.cycles]]
 
 
-work.ForkPool = Counted
+compute.ForkPool = CountedPool
 group = {"count": 60, "samples_per_s": 1e4, "bandwidth_bps": 1e9, "latency_s": 0.01}
 fleet = muster(msgspec.convert({"group": [group]}, FleetTable))
-found = {f"{level} {fork}": simulated(level, fork) for level in ("train", "batched")
-         for fork in (False, True)}
-print(json.dumps(found | {"keep": simulated("train", True, True)}))
+results = {f"{level} {fork}": simulate(level, fork) for level in ("train", "batched")
+           for fork in (False, True)}
+print(json.dumps(results | {"keep": simulate("train", True, True)}))
 """
 
 
-def test_a_simulation_trains_the_same_with_others_as_alone() -> None:
+def test_a_simulation_trains_the_same_with_forked_processes_as_alone() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SIMULATED],
         capture_output=True,
@@ -214,29 +216,29 @@ def test_a_simulation_trains_the_same_with_others_as_alone() -> None:
         env={**os.environ, "OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"},
     )
     assert not done.stderr
-    found = json.loads(done.stdout)
+    results = json.loads(done.stdout)
     for level in ("train", "batched"):
-        (mine, *alone), (theirs, *together) = found[f"{level} False"], found[f"{level} True"]
-        assert (mine, theirs) == ([], [2])
+        (no_pool, *alone), (pool, *together) = results[f"{level} False"], results[f"{level} True"]
+        assert (no_pool, pool) == ([], [2])
         assert together == alone
-    # What an optimiser keeps stays in one process.
-    assert found["keep"][0] == []
+    # The state of an optimiser stays in one process.
+    assert results["keep"][0] == []
 
 
 @pytest.mark.parametrize("size_bytes", [0, 479, 480, 10_000])
-def test_arrays_are_left_for_others_and_read_once_more(size_bytes: int) -> None:
-    store = SharedBuffer(size_bytes)
+def test_a_shared_buffer_returns_the_arrays_that_were_written(size_bytes: int) -> None:
+    buffer = SharedBuffer(size_bytes)
     for size in (30, 4):
         whole = np.arange(size)
         arrays = [whole / 3, whole.reshape(2, -1), whole[::2], np.empty((0, 3))]
-        written = store.write(["arrays", *arrays])
-        # Those that do not lie in one piece are told with the rest.
-        left_bytes = sum(array.nbytes for array in arrays[:2])
-        assert written[1][-1] == (left_bytes if left_bytes <= size_bytes else 0)
-        told, *found = store.read(written)
-        assert told == "arrays"
-        for array, again in zip(arrays, found, strict=True):
-            assert (again.dtype, again.shape) == (array.dtype, array.shape)
-            assert np.array_equal(again, array)
-        found[0][:] = 5.0  # it is the reader's own
-        assert np.array_equal(store.read(written)[1], arrays[0])
+        written = buffer.write(["arrays", *arrays])
+        # Arrays that are not contiguous stay in the pickle.
+        buffer_bytes = sum(array.nbytes for array in arrays[:2])
+        assert written[1][-1] == (buffer_bytes if buffer_bytes <= size_bytes else 0)
+        label, *copies = buffer.read(written)
+        assert label == "arrays"
+        for array, copy in zip(arrays, copies, strict=True):
+            assert (copy.dtype, copy.shape) == (array.dtype, array.shape)
+            assert np.array_equal(copy, array)
+        copies[0][:] = 5.0
+        assert np.array_equal(buffer.read(written)[1], arrays[0])

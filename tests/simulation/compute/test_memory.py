@@ -1,4 +1,4 @@
-"""What a simulation needs and keeps, in processes of its own."""
+"""Memory of a simulation, measured in processes of its own."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-FAULTS = """
+PAGE_FAULTS = """
 import resource
 import numpy as np
 from melisma.simulation.compute.memory import keep_freed_memory
@@ -22,18 +22,18 @@ PEAK = """
 import json
 from pathlib import Path
 from melisma.simulation.compute.memory import keep_freed_memory, memory_needed_bytes
-from melisma.simulation.simulation import play, stage
+from melisma.simulation.simulation import prepare, run
 
 def peak_bytes():
-    # Of this process alone: what `getrusage` says begins with the parent's.
+    # Of this process alone: `getrusage` includes the parent's memory at the fork.
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(dict(line.split(":") for line in lines)["VmHWM"].split()[0])
 
 keep_freed_memory()
 before = peak_bytes()
-staged = stage("task.toml", "fleet.toml")
-report = play(staged)
-needed = memory_needed_bytes(staged.scene.task, staged.scene.fleet)
+prepared = prepare("task.toml", "fleet.toml")
+report = run(prepared)
+needed = memory_needed_bytes(prepared.scenario.task, prepared.scenario.fleet)
 print(json.dumps([report.outcome, peak_bytes() - before, needed]))
 """
 TASK = """
@@ -61,11 +61,11 @@ spread = { compute = 0.3, bandwidth_bps = 0.5 }
 """
 
 
-def said(code: str, place: Path | None = None, **variables: str) -> str:
+def run_python(code: str, folder: Path | None = None, **variables: str) -> str:
     return subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **variables},
-        cwd=place,
+        cwd=folder,
         capture_output=True,
         text=True,
         check=True,
@@ -73,7 +73,7 @@ def said(code: str, place: Path | None = None, **variables: str) -> str:
 
 
 def large_pages() -> bool:
-    """Whether everybody gets some: then pages are few in any case."""
+    """Return whether the kernel uses huge pages by default, which makes page faults few."""
     path = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     return path.exists() and "[always]" in path.read_text()
 
@@ -81,10 +81,10 @@ def large_pages() -> bool:
 @pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc" or large_pages(), reason="pages of 4 kB, and glibc's mallopt"
 )
-def test_memory_that_is_kept_is_not_fetched_again() -> None:
-    # Twenty times 80 MB are 390,625 pages of 4 kB, the first time 19,532 of them.
+def test_freed_memory_that_is_kept_causes_no_page_faults() -> None:
+    # Twenty arrays of 80 MB are 390,625 pages of 4 kB; the first array is 19,532 of them.
     kept, fetched = (
-        int(said(FAULTS.format(first), NUMPY_MADVISE_HUGEPAGE="0"))
+        int(run_python(PAGE_FAULTS.format(first), NUMPY_MADVISE_HUGEPAGE="0"))
         for first in ("keep_freed_memory()", "pass")
     )
     assert kept < 0.3 * fetched
@@ -92,9 +92,9 @@ def test_memory_that_is_kept_is_not_fetched_again() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it has /proc")
 @pytest.mark.parametrize("mode", ["parallelized", "federated"])
-def test_no_more_is_needed_than_was_said(mode: str, tmp_path: Path) -> None:
+def test_a_run_needs_no_more_memory_than_estimated(mode: str, tmp_path: Path) -> None:
     (tmp_path / "task.toml").write_text(TASK.format(mode=mode))
     (tmp_path / "fleet.toml").write_text(FLEET)
-    outcome, peak, needed = json.loads(said(PEAK, tmp_path))
+    outcome, peak, needed = json.loads(run_python(PEAK, tmp_path))
     assert outcome == "done"
     assert 0.2 * needed < peak <= needed

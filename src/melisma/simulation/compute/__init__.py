@@ -1,4 +1,4 @@
-"""What simulated learners compute: nothing, or real gradients.
+"""The computation of simulated learners: nothing, or real training.
 
 ::
 

@@ -1,6 +1,7 @@
-"""What learners really compute: nothing, where only time matters, or the true gradients.
+"""The computation of simulated learners: nothing, where only time matters, or real training.
 
-Training waits until it is known which updates are averaged: what nobody counts is not computed.
+Training starts when the updates to average are known, so that updates that do not count are not
+computed.
 """
 
 import warnings
@@ -29,15 +30,16 @@ from melisma.learning.trainers import cores_of, one_thread, train_on_one_thread,
 from melisma.simulation.compute.fork_pool import ForkPool, can_fork
 from melisma.simulation.compute.sample_index import SampleIndex
 
-# A cycle is summed up in so many parts at most, however many processes there are: numbers depend on
-# the order in which they are added.
-PARTS = 16
-Score = tuple[float | None, float | None]
+# A cycle is summed in up to this many parts, independent of the number of processes, as
+# floating-point sums depend on the order of addition.
+MAX_PARTS = 16
+LOSSES_BYTES = 1 << 20  # room for the losses of a part in shared memory
+ScoreValues = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True, eq=False)
 class CycleWork:
-    """The work of a cycle, learner by learner; `batches` are those that each trains in time."""
+    """The work of each learner in a cycle; `batches` are those that it trains in time."""
 
     cycle: int
     learners: Ints
@@ -45,205 +47,212 @@ class CycleWork:
     passes: Ints
     batches: Ints
 
-    def take(self, places: Ints) -> "CycleWork":
-        """That of those at these places."""
-        columns = (self.passes[places], self.batches[places])
-        return CycleWork(self.cycle, self.learners[places], self.shards.take(places), *columns)
+    def take(self, rows: Ints) -> "CycleWork":
+        """Return the work in these rows."""
+        columns = (self.passes[rows], self.batches[rows])
+        return CycleWork(self.cycle, self.learners[rows], self.shards.take(rows), *columns)
 
 
 @dataclass(frozen=True, eq=False)
 class WorkPart:
-    """The work of some learners, and the share that each has in the mean."""
+    """The work of some learners, and the share of each in the mean."""
 
-    job: CycleWork
+    work: CycleWork
     shares: Floats
 
 
 class Compute(Protocol):
-    """What becomes of the model."""
+    """The computation of simulated learners, and the model that results."""
 
-    def average(self, job: CycleWork, learners: Ints, weights: Floats) -> Floats:
-        """Make the weighted mean of these learners' updates the model; the loss of each."""
+    def average(self, work: CycleWork, learners: Ints, weights: Floats) -> Floats:
+        """Set the model to the weighted mean of these learners' updates; return their losses."""
 
-    def score(self) -> Score:
-        """Loss and accuracy of the model, where they are known."""
+    def score(self) -> ScoreValues:
+        """Return loss and accuracy of the model, None where unknown."""
 
     def close(self) -> None:
-        """Nothing is to be computed any more."""
+        """Release processes and memory."""
 
 
 class TimingOnly:
-    """Nothing is trained."""
+    """Computes nothing: only time matters."""
 
-    def average(self, job: CycleWork, learners: Ints, weights: Floats) -> Floats:  # noqa: ARG002
-        """No model, no loss."""
+    def average(self, work: CycleWork, learners: Ints, weights: Floats) -> Floats:  # noqa: ARG002
+        """Return no losses."""
         return np.empty(0)
 
-    def score(self) -> Score:
-        """Not known."""
+    def score(self) -> ScoreValues:
+        """Return None twice."""
         return None, None
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing."""
 
 
 class RealTraining:
-    """Real training on real data, all learners one after another or many at once."""
+    """Trains on real data, one learner after another or many in one batched computation."""
 
     def __init__(
-        self, material: Material, stock: SampleIndex, names: Sequence[str], *, one_by_one: bool
+        self, loaded: Material, index: SampleIndex, names: Sequence[str], *, one_by_one: bool
     ) -> None:
-        self._names = names
-        self._task, self._trainer, self._stock = material.task, material.trainer, stock
-        self._train, self._one_by_one = material.data.train, one_by_one
-        self._test = material.data.test
-        if not len(self._test):
-            self._test = _chosen(self._train, stock.held_back)
-        self.parameters: Arrays = material.trainer.initial()
+        self._names, self._index, self._one_by_one = names, index, one_by_one
+        self._task, self._trainer = loaded.task, loaded.trainer
+        self._train_data, self._test_data = loaded.data.train, loaded.data.test
+        if not len(self._test_data):
+            self._test_data = _take(self._train_data, index.held_back)
+        self.parameters: Arrays = loaded.trainer.initial()
         self._layout = Layout.of(self.parameters)
-        self._own: dict[int, Trainer] = {}
-        self._lost = 0  # cycles in a row
-        # Learners that a process of its own is for.
-        self._least = 1 if one_by_one else batched.STACK
-        self._crew: ForkPool[Arrays, WorkPart, tuple[Mean, Floats]] | None = None
+        self._own_trainers: dict[int, Trainer] = {}
+        self._cycles_without_update = 0
+        self._learners_per_process = 1 if one_by_one else batched.STACK
+        self._pool: ForkPool[Arrays, WorkPart, tuple[Mean, Floats]] | None = None
 
-    def average(self, job: CycleWork, learners: Ints, weights: Floats) -> Floats:
-        """As `Work` says; in double precision, in an order that is always the same."""
+    def average(self, work: CycleWork, learners: Ints, weights: Floats) -> Floats:
+        """Train, and average in double precision, in the order of learners; return the losses."""
         order = np.argsort(learners)
         shares = (weights / weights.sum())[order]
-        places = np.searchsorted(job.learners, learners[order])
-        split = _even(order.size, min(ceil(order.size / self._least), PARTS))
-        crew = self._crew_for(len(split))
-        parts = (WorkPart(job.take(places[at]), shares[at]) for at in split)
-        alone = map(partial(self._trained, self.parameters), parts)
-        done = alone if crew is None else crew.map(self.parameters, parts)
+        rows = np.searchsorted(work.learners, learners[order])
+        split = _split_evenly(
+            order.size, min(ceil(order.size / self._learners_per_process), MAX_PARTS)
+        )
+        pool = self._pool_for(len(split))
+        parts = (WorkPart(work.take(rows[part]), shares[part]) for part in split)
+        train = partial(self._train_part, self.parameters)
+        results = map(train, parts) if pool is None else pool.map(self.parameters, parts)
         mean, losses = Mean(self._layout), np.empty(order.size)
-        for at, (part, loss) in zip(split, done, strict=True):
-            mean.join(part)
-            losses[order[at]] = loss
-        if mean.left_out:
-            warnings.warn(
-                f"cycle {job.cycle}: {mean.left_out} of {order.size} updates hold numbers that are "
-                "not finite, and are left out of the mean; optimizer.lr may be too large",
-                MelismaWarning,
-                stacklevel=2,
-            )
-        self._lost = 0 if mean else self._lost + 1
-        if self._lost == MAX_EMPTY_CYCLES:
-            # As live, where such updates are refused and the cycle is empty.
-            raise DataError(
-                f"{MAX_EMPTY_CYCLES} cycles in a row no update was finite, and nothing was learnt; "
-                "optimizer.lr may be too large"
-            )
+        for part, (part_mean, loss) in zip(split, results, strict=True):
+            mean.join(part_mean)
+            losses[order[part]] = loss
+        self._check_mean(mean, work.cycle, order.size)
         if mean:
             self.parameters = mean.arrays()
         return losses
 
-    def score(self) -> Score:
-        """On the test samples, or those that devices hold back."""
-        with _told("the model could not be scored"):
-            score = self._trainer.score(self.parameters, self._test)
-        return _known(score.loss), _known(score.accuracy)
+    def _check_mean(self, mean: Mean, cycle: int, updates: int) -> None:
+        """Warn if updates are not finite; raise `DataError` if none was for several cycles."""
+        if mean.left_out:
+            warnings.warn(
+                f"cycle {cycle}: {mean.left_out} of {updates} updates hold numbers that are "
+                "not finite, and are left out of the mean; optimizer.lr may be too large",
+                MelismaWarning,
+                stacklevel=3,
+            )
+        self._cycles_without_update = 0 if mean else self._cycles_without_update + 1
+        if self._cycles_without_update == MAX_EMPTY_CYCLES:
+            # Live runs refuse such updates, so that the cycle is empty.
+            raise DataError(
+                f"{MAX_EMPTY_CYCLES} cycles in a row no update was finite, so the model did not "
+                "change; optimizer.lr may be too large"
+            )
 
-    def close(self) -> None:
-        """End the processes that trained."""
-        if self._crew is not None:
-            self._crew.close()
-
-    def _crew_for(self, parts: int) -> ForkPool[Arrays, WorkPart, tuple[Mean, Floats]] | None:
-        """Processes that train, where there is work for more than one, and forks are safe."""
+    def _pool_for(self, parts: int) -> ForkPool[Arrays, WorkPart, tuple[Mean, Floats]] | None:
+        """Return processes that train, if there is work for several and forking is safe."""
         cores = cores_of(self._trainer)
-        # What optimisers keep must stay in one process.
+        # The state of optimisers must stay in one process.
         alone = parts == 1 or cores == 1 or self._task.optimizer.keep
-        if self._crew is None and not alone and can_fork():
-            # Losses are few.
-            room_bytes = Mean(self._layout).nbytes + (1 << 20)
-            begin = train_on_one_thread
-            self._crew = ForkPool(self._trained, min(cores, parts), begin, room_bytes)
-        return None if alone else self._crew
+        if self._pool is None and not alone and can_fork():
+            buffer_bytes = Mean(self._layout).nbytes + LOSSES_BYTES
+            self._pool = ForkPool(
+                self._train_part, min(cores, parts), train_on_one_thread, buffer_bytes
+            )
+        return None if alone else self._pool
 
-    def _trained(self, start: Arrays, part: WorkPart) -> tuple[Mean, Floats]:
+    def _train_part(self, start: Arrays, part: WorkPart) -> tuple[Mean, Floats]:
         mean, losses = Mean(self._layout), np.empty(part.shares.size)
         learners, most = part.shares.size, batched.TALLER * batched.STACK
-        for some in _even(learners, ceil(learners / most)):
-            for done in self._results(part.job.take(some), start):
-                places = some[done.places]
-                mean.add(part.shares[places], done.parameters)
-                losses[places] = done.loss
-                # The next ones take the same memory, while it is near.
-                del done
+        for block in _split_evenly(learners, ceil(learners / most)):
+            for result in self._train_block(part.work.take(block), start):
+                rows = block[result.places]
+                mean.add(part.shares[rows], result.parameters)
+                losses[rows] = result.loss
+                # Free the memory now, so that the next result reuses it while it is cached.
+                del result
         return mean, losses
 
-    def _results(self, job: CycleWork, start: Arrays) -> Iterator[batched.Results]:
-        chance = Generators(self._task.seed, "train", job.cycle, job.learners)
-        works = [self._work(job, chance, *each) for each in enumerate(job.shards)]
+    def _train_block(self, work: CycleWork, start: Arrays) -> Iterator[batched.Results]:
+        generators = Generators(self._task.seed, "train", work.cycle, work.learners)
+        works = [self._learner_work(work, generators, *each) for each in enumerate(work.shards)]
         alone = self._one_by_one or self._task.optimizer.keep
         if not alone and batched.batchable(self._task, self._trainer, works):
-            yield from self._together(job, start, works)
+            yield from self._train_batched(work, start, works)
             return
-        # As live learners do; threads that share small steps only wait for each other.
+        # As in live learners: threads that share small steps mostly wait for each other.
         with one_thread() if alone else nullcontext():
-            for place, work in enumerate(works):
-                yield batched.Results.of_one(place, self._trained_alone(job, place, start, work))
+            for row, learner_work in enumerate(works):
+                trained = self._train_one(work, row, start, learner_work)
+                yield batched.Results.of_one(row, trained)
 
-    def _together(
-        self, job: CycleWork, start: Arrays, works: list[batched.Work]
+    def _learner_work(
+        self, work: CycleWork, generators: Generators, row: int, shards: Ints
+    ) -> batched.Work:
+        return batched.Work(
+            self._train_data,
+            int(work.passes[row]),
+            partial(generators.of, row),
+            int(work.batches[row]),
+            self._index.samples(int(work.learners[row]), shards),
+        )
+
+    def _train_batched(
+        self, work: CycleWork, start: Arrays, works: list[batched.Work]
     ) -> Iterator[batched.Results]:
         try:
             yield from batched.train_many(self._task, self._trainer, start, works)
         except Exception as error:
-            # Whose samples are to blame is known one by one.
-            for place, work in enumerate(works):
-                self._trained_alone(job, place, start, work)
+            # Training one by one raises an error that names the learner.
+            for row, learner_work in enumerate(works):
+                self._train_one(work, row, start, learner_work)
             raise DataError(
-                f"cycle {job.cycle} could not be trained together: {told(error)}; "
-                'one by one it can, by simulation.work = "train"'
+                f"cycle {work.cycle} could not be trained in one batch: {told(error)}; "
+                'learners one by one can: use simulation.work = "train"'
             ) from error
 
-    def _trained_alone(
-        self, job: CycleWork, place: int, start: Arrays, work: batched.Work
+    def _train_one(
+        self, work: CycleWork, row: int, start: Arrays, learner_work: batched.Work
     ) -> Trained:
-        learner = int(job.learners[place])
-        with _told(f"{self._names[learner]} could not train in cycle {job.cycle}"):
-            return batched.train_one(self._trainer_of(learner), start, work)
-
-    def _work(self, job: CycleWork, chance: Generators, place: int, shards: Ints) -> batched.Work:
-        return batched.Work(
-            self._train,
-            int(job.passes[place]),
-            partial(chance.of, place),
-            int(job.batches[place]),
-            self._stock.samples(int(job.learners[place]), shards),
-        )
+        learner = int(work.learners[row])
+        with _user_code(f"{self._names[learner]} could not train in cycle {work.cycle}"):
+            return batched.train_one(self._trainer_of(learner), start, learner_work)
 
     def _trainer_of(self, learner: int) -> Trainer:
-        """One of its own, where the state of its optimiser stays with a learner."""
+        """Return the trainer of a learner: its own if it keeps the state of its optimiser."""
         if not self._task.optimizer.keep:
             return self._trainer
-        if learner not in self._own:
-            self._own[learner] = trainer_for(self._task)
-        return self._own[learner]
+        if learner not in self._own_trainers:
+            self._own_trainers[learner] = trainer_for(self._task)
+        return self._own_trainers[learner]
+
+    def score(self) -> ScoreValues:
+        """Return loss and accuracy on the test samples, or on those that devices hold back."""
+        with _user_code("the model could not be scored"):
+            score = self._trainer.score(self.parameters, self._test_data)
+        return _finite_or_none(score.loss), _finite_or_none(score.accuracy)
+
+    def close(self) -> None:
+        """End the processes that trained."""
+        if self._pool is not None:
+            self._pool.close()
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Say what could not be done, and why, where code of the user's raises."""
+def _user_code(problem: str) -> Iterator[None]:
+    """Raise `DataError` with the problem and its cause where code of the user's raises."""
     try:
         yield
     except MelismaError:
         raise
     except Exception as error:
-        raise DataError(f"{what}: {told(error)}") from error
+        raise DataError(f"{problem}: {told(error)}") from error
 
 
-def _even(count: int, parts: int) -> list[Ints]:
-    """The first so many numbers in parts of about equal size."""
+def _split_evenly(count: int, parts: int) -> list[Ints]:
+    """Return the numbers below `count` in parts of about equal size."""
     return np.array_split(np.arange(count), parts)
 
 
-def _chosen(split: Split, samples: Ints) -> Split:
+def _take(split: Split, samples: Ints) -> Split:
     return Split(split.samples[samples], split.labels[samples])
 
 
-def _known(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return value if isfinite(value) else None

@@ -1,8 +1,8 @@
-"""Processes that share work with this one: each knows all that it knew when they were forked.
+"""A pool of forked processes: each shares the memory that this process had when it was forked.
 
-Samples and models need not be sent; only what is new is, and arrays that were made are left in
-memory that both see, for whoever is written to through a pipe has to wait until the other reads.
-Python runs one thread at a time, and small steps are mostly Python: processes use cores that
+Samples and models need not be sent; only new items are. Arrays in results are passed through shared
+memory, as a process that writes to a pipe has to wait until the other end reads. Small training
+steps are mostly Python, of which one process runs one thread at a time: processes use cores that
 threads would leave idle.
 """
 
@@ -10,7 +10,7 @@ import ctypes
 import mmap
 import multiprocessing
 import os
-import pickle  # noqa: TID251 - between a process and those that it forked itself, as pipes do
+import pickle  # noqa: TID251 - only between a process and its own forks, as pipes do
 import signal
 import sys
 import threading
@@ -28,23 +28,23 @@ from melisma.simulation.compute.memory import keep_freed_memory
 Common = TypeVar("Common")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-PR_SET_PDEATHSIG = 1  # of `prctl` in Linux
+PR_SET_PDEATHSIG = 1  # of Linux's `prctl`
 SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 def can_fork() -> bool:
-    """Whether a fork is safe: no other thread of Python's can hold a lock that is never free then.
+    """Return whether forking is safe: no other Python thread can hold a lock for ever.
 
-    Those of numerical libraries only wait for work, and a process has none for them.
+    Threads of numerical libraries only wait for work, which a forked process does not give them.
     """
     alone = threading.active_count() == 1 and not multiprocessing.current_process().daemon
     return sys.platform == "linux" and alone
 
 
 class ForkPool(Generic[Common, Item, Result]):
-    """So many processes; `begin` is called once in each of them.
+    """A number of processes that each call `work`; `begin` is called once in each of them.
 
-    Arrays that one makes go through the pipe, unless they find room in memory that both see.
+    Arrays in results go through shared memory of `buffer_bytes`, or the pipe if they do not fit.
     """
 
     def __init__(
@@ -52,143 +52,147 @@ class ForkPool(Generic[Common, Item, Result]):
         work: Callable[[Common, Item], Result],
         size: int,
         begin: Callable[[], object] = lambda: None,
-        room_bytes: int = 0,
+        buffer_bytes: int = 0,
     ) -> None:
         self._work = work
         self._busy: dict[Connection, tuple[int, Item]] = {}
-        self._lines, self._processes = list[Connection](), list[BaseProcess]()
-        self._stores: dict[Connection, SharedBuffer] = {}
-        context = multiprocessing.get_context("fork")
+        self._pipes, self._processes = list[Connection](), list[BaseProcess]()
+        self._buffers: dict[Connection, SharedBuffer] = {}
         with warnings.catch_warnings():
-            # Threads of libraries that wait for work are not in the way of a process that has one.
+            # Python warns of forks beside threads; `can_fork` tells which of them are safe.
             warnings.simplefilter("ignore", DeprecationWarning)
-            # Where no more can be forked, there are fewer.
+            # Where no more processes can be forked, the pool is smaller.
             with suppress(OSError):
                 for _ in range(size):
-                    (here, there), store = context.Pipe(), SharedBuffer(room_bytes)
-                    self._stores[here] = store
-                    given = (os.getpid(), there, store, work, begin, [*self._lines, here])
-                    process = context.Process(target=_serve, args=given, daemon=True)
-                    # Signals wait until the process has its own way with them.
-                    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-                    try:
-                        process.start()
-                    finally:
-                        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-                    there.close()
-                    self._lines.append(here)
-                    self._processes.append(process)
+                    self._fork(begin, SharedBuffer(buffer_bytes))
 
-    def map(self, common: Common, given: Iterable[Item]) -> Iterator[Result]:
-        """What the work makes of each, in their order; what is common to all is sent once.
+    def _fork(self, begin: Callable[[], object], buffer: "SharedBuffer") -> None:
+        context = multiprocessing.get_context("fork")
+        here, there = context.Pipe()
+        self._buffers[here] = buffer
+        arguments = (os.getpid(), there, buffer, self._work, begin, [*self._pipes, here])
+        process = context.Process(target=_serve, args=arguments, daemon=True)
+        # Block signals until the process has set its own handlers.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        there.close()
+        self._pipes.append(here)
+        self._processes.append(process)
 
-        What fails in a process, or with it, is tried once more in this one, and may fail here; if
-        it does not, something is wrong with the processes, and all is done here from then on.
+    def map(self, common: Common, items: Iterable[Item]) -> Iterator[Result]:
+        """Yield the result of each item, in their order; `common` is sent once to each process.
+
+        An item that fails in a process is tried again in this one, where its exception is raised.
+        If it succeeds here, the processes are at fault, and this one does all further work.
         """
         try:
-            yield from self._mapped(common, given)
+            yield from self._map(common, items)
         finally:
-            # Who was not waited for would answer next time.
-            for line in [each for each in self._lines if each in self._busy]:
-                self._lines.remove(line)
-                line.close()
+            # A process that is still busy would send its result to the next call.
+            for pipe in [pipe for pipe in self._pipes if pipe in self._busy]:
+                self._pipes.remove(pipe)
+                pipe.close()
             self._busy = {}
 
-    def _mapped(self, common: Common, given: Iterable[Item]) -> Iterator[Result]:
-        left, made = enumerate(given), dict[int, Result]()
+    def _map(self, common: Common, items: Iterable[Item]) -> Iterator[Result]:
+        left, results = enumerate(items), dict[int, Result]()
         busy = self._busy
-        wanted, free, new = 0, [*self._lines], {*self._lines}
+        wanted, free, new = 0, [*self._pipes], {*self._pipes}
         while True:
-            for line in [*free]:
-                if (item := next(left, None)) is not None:
-                    free.remove(line)
-                    busy[line] = item
-                    # To one that is gone nothing can be sent; nothing is heard of it either.
+            for pipe in [*free]:
+                if (numbered := next(left, None)) is not None:
+                    free.remove(pipe)
+                    busy[pipe] = numbered
+                    # Nothing can be sent to a dead process; `_receive` notices it too.
                     with suppress(OSError):
-                        line.send((item[1], common) if line in new else (item[1],))
-                    new.discard(line)
-            # Now that all are at work.
-            while wanted in made:
-                yield made.pop(wanted)
+                        pipe.send((numbered[1], common) if pipe in new else (numbered[1],))
+                    new.discard(pipe)
+            # Yield only now, with all processes busy.
+            while wanted in results:
+                yield results.pop(wanted)
                 wanted += 1
             if not busy:
-                yield from (self._work(common, each) for _, each in left)
+                yield from (self._work(common, item) for _, item in left)
                 return
             ready = wait([*busy])
-            for line in [each for each in busy if each in ready]:
-                number, each = busy[line]
-                made[number] = self._heard(line, common, each)
-                del busy[line]
-                free += [line] if line in self._lines else []
+            for pipe in [pipe for pipe in busy if pipe in ready]:
+                number, item = busy[pipe]
+                results[number] = self._receive(pipe, common, item)
+                del busy[pipe]
+                free += [pipe] if pipe in self._pipes else []
+
+    def _receive(self, pipe: Connection, common: Common, item: Item) -> Result:
+        """Return the result of a process, or compute it here if that process failed."""
+        try:
+            values, failure = self._buffers[pipe].read(pipe.recv())
+        except (EOFError, OSError):
+            values, failure = (), "a process died"
+        if values:
+            received: Result = values[0]
+            return received
+        result = self._work(common, item)
+        if self._pipes:
+            message = f"training in one process, as forked processes fail: {failure}"
+            warnings.warn(message, MelismaWarning, stacklevel=2)
+        self._pipes = []
+        return result
 
     def close(self) -> None:
-        """End them."""
-        for line in self._lines:
-            line.close()
+        """End the processes."""
+        for pipe in self._pipes:
+            pipe.close()
         for process in self._processes:
             process.terminate()
         for process in self._processes:
             process.join()
-        self._lines, self._processes, self._stores = [], [], {}
-
-    def _heard(self, line: Connection, common: Common, given: Item) -> Result:
-        try:
-            done, wrong = self._stores[line].read(line.recv())
-        except (EOFError, OSError):
-            done, wrong = (), "one of them is gone"
-        if done:
-            found: Result = done[0]
-            return found
-        made = self._work(common, given)
-        if self._lines:
-            said = f"trained in one process, as others fail: {wrong}"
-            warnings.warn(said, MelismaWarning, stacklevel=2)
-        self._lines = []
-        return made
+        self._pipes, self._processes, self._buffers = [], [], {}
 
 
 class SharedBuffer:
-    """Memory that a process and those that it forks see, for what one leaves for another."""
+    """Memory shared by a process and its forks, in which one leaves arrays for the other."""
 
     def __init__(self, size_bytes: int) -> None:
         self._memory = mmap.mmap(-1, max(size_bytes, 1))
 
-    def write(self, thing: object) -> tuple[bytes, list[int]]:
-        """Leave the arrays of a thing there, instead of what was; the rest is returned.
+    def write(self, value: object) -> tuple[bytes, list[int]]:
+        """Store the arrays of a value in place of the previous ones; return the rest.
 
-        Where there is no room for them, all is returned.
+        If they do not fit, everything is returned.
         """
-        found = list[pickle.PickleBuffer]()
-        rest = pickle.dumps(thing, protocol=5, buffer_callback=found.append)
-        arrays = [each.raw() for each in found]
+        buffers = list[pickle.PickleBuffer]()
+        rest = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        arrays = [buffer.raw() for buffer in buffers]
         edges = [*accumulate((array.nbytes for array in arrays), initial=0)]
         if edges[-1] > len(self._memory):
-            return pickle.dumps(thing, protocol=5), [0]
+            return pickle.dumps(value, protocol=5), [0]
         for array, (start, end) in zip(arrays, pairwise(edges), strict=True):
             self._memory[start:end] = array
         return rest, edges
 
     def read(self, written: tuple[bytes, list[int]]) -> Any:
-        """The thing, with arrays of its own."""
+        """Return the value, with copies of its arrays."""
         rest, edges = written
         with memoryview(self._memory) as memory:
             arrays = [bytearray(memory[start:end]) for start, end in pairwise(edges)]
-        return pickle.loads(rest, buffers=arrays)  # noqa: S301 - a process of our own wrote it
+        return pickle.loads(rest, buffers=arrays)  # noqa: S301 - a fork of this process wrote it
 
 
 def _serve(
     parent: int,
-    line: Connection,
-    store: SharedBuffer,
+    pipe: Connection,
+    buffer: SharedBuffer,
     work: Callable[[Common, Item], Result],
     begin: Callable[[], object],
     others: Sequence[Connection],
 ) -> None:
-    # Whoever holds the other end of a line keeps it open; this process is to end with its parent.
-    for each in others:
-        each.close()
+    # A pipe stays open while any process holds its other end; this one must end with its parent.
+    for other in others:
+        other.close()
     _end_with(parent)
-    # Signals are the parent's: none is passed on to what listens to them there.
+    # Signals are for the parent; do not wake its event loop.
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -196,20 +200,20 @@ def _serve(
     keep_freed_memory()
     begin()
     common: list[Common] = []
-    # Until the parent is gone.
+    # The pipe breaks when the parent ends.
     with suppress(EOFError, OSError):
         while True:
-            given, *told = line.recv()
-            common = told or common
+            item, *update = pipe.recv()
+            common = update or common
             try:
-                made = store.write(((work(common[0], given),), ""))
-            except Exception as error:  # noqa: BLE001 - the parent tries it again
-                made = store.write(((), f"{type(error).__name__}: {error}"))
-            line.send(made)
+                written = buffer.write(((work(common[0], item),), ""))
+            except Exception as error:  # noqa: BLE001 - the parent tries the item again
+                written = buffer.write(((), f"{type(error).__name__}: {error}"))
+            pipe.send(written)
 
 
 def _end_with(parent: int) -> None:
-    """Be killed when the parent is gone, in the midst of work too."""
+    """Let the kernel kill this process when its parent ends, even during work."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit()

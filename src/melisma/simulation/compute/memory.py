@@ -1,4 +1,4 @@
-"""Memory: whether a simulation fits into what is free, and that it keeps what it was given."""
+"""Memory: check that a simulation fits, and keep freed memory in the process."""
 
 import ctypes
 import os
@@ -13,66 +13,65 @@ from melisma.errors import SettingError
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task
 
-# Bytes, measured: of a learner in all columns, of one of its cycles in the report, of a shard that
-# is dealt in a cycle, of one that somebody holds, and of one that there is.
-LEARNER, CYCLE, DEALT, HELD, SHARD = 1500, 150, 80, 60, 60
+# Measured bytes of a learner in all columns, of one of its cycles in the report, of a shard dealt
+# in a cycle, of a shard that a learner holds, and of a shard that exists.
+LEARNER_BYTES, CYCLE_BYTES, DEALT_BYTES, HELD_BYTES, SHARD_BYTES = 1500, 150, 80, 60, 60
 
-
-# Of `mallopt` in glibc: how much may lie idle at the end of the heap, and how many pieces may be
-# had apart from it.
-TRIM_THRESHOLD, MMAP_MAX = -1, -4
-MOST_IDLE = (1 << 31) - 1
+# Parameters of glibc's `mallopt`: free bytes that may stay at the end of the heap, and the number
+# of blocks that may be mapped outside of it.
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+MAX_IDLE_BYTES = (1 << 31) - 1
 
 
 def keep_freed_memory() -> None:
-    """Have what is freed stay with this process: to get it anew, page by page, takes long.
+    """Let freed memory stay with this process, as getting it anew page by page is slow.
 
-    A tenth to a fifth of the work with large arrays; for processes that only simulate, as a
-    process may hold all that it ever had until it ends.
+    This saves a tenth to a fifth of the work with large arrays. It is for processes that only
+    simulate, as the process holds its peak memory until it ends.
     """
-    # Other libraries than glibc do as they like.
+    # Only glibc has `mallopt`.
     with suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(TRIM_THRESHOLD, MOST_IDLE)
-        mallopt(MMAP_MAX, 0)
+        mallopt(M_TRIM_THRESHOLD, MAX_IDLE_BYTES)
+        mallopt(M_MMAP_MAX, 0)
 
 
 def check_memory(task: Task, fleet: Fleet) -> None:
-    """`SettingError` if so much is not to be had."""
+    """Raise `SettingError` if the simulation needs more memory than is free."""
     needed, free = memory_needed_bytes(task, fleet), free_memory_bytes()
     if needed > free:
         raise SettingError(
             f"{fleet.learners:,} learners and {task.cycles} cycles need about "
-            f"{needed / 1e9:.2g} GB of memory; {free / 1e9:.2g} GB are free: fewer learners or "
-            "cycles, or larger shard_samples, need less"
+            f"{needed / 1e9:.2g} GB of memory, but {free / 1e9:.2g} GB are free; use fewer "
+            "learners or cycles, or larger shard_samples"
         )
 
 
 def memory_needed_bytes(task: Task, fleet: Fleet) -> float:
-    """Bytes that a run needs at its largest, roughly."""
-    learners, dealt = fleet.learners, _dealt(task, fleet)
+    """Estimate the peak memory of a run."""
+    learners, dealt = fleet.learners, _shards_per_cycle(task, fleet)
     held = 0.0
     if task.mode == "parallelized":
         held = min(dealt * task.cycles, learners * task.shards) + 8.0 * learners
-    columns = learners * (LEARNER + CYCLE * task.cycles)
-    return columns + DEALT * dealt + HELD * held + SHARD * task.shards
+    columns = learners * (LEARNER_BYTES + CYCLE_BYTES * task.cycles)
+    return columns + DEALT_BYTES * dealt + HELD_BYTES * held + SHARD_BYTES * task.shards
 
 
-def _dealt(task: Task, fleet: Fleet) -> float:
-    """Shards that are handed out in a cycle: all, or with DAB what learners ask for."""
+def _shards_per_cycle(task: Task, fleet: Fleet) -> float:
+    """Return the shards dealt in a cycle: all, or with DAB the bounds of the learners."""
     if get_scheme(task.scheme).hands_out_all or task.mode == "federated":
         return task.shards
     costs = fleet.estimates(task).mean()
-    asked = dab_bounds(task.deadline_s, **costs, passes=task.passes or 1)
+    bounds = dab_bounds(task.deadline_s, **costs, passes=task.passes or 1)
     most = min(task.shards, task.max_shards or task.shards)
-    return float(np.minimum(asked, most).sum())
+    return float(np.minimum(bounds, most).sum())
 
 
 def free_memory_bytes() -> float:
-    """Bytes that this machine can still give away."""
+    """Return the bytes of memory that are available on this machine."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:  # Not every system has it.
+    except OSError:  # only Linux has it
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    known = dict(line.split(":", 1) for line in lines)
-    return float(known["MemAvailable"].split()[0]) * 1024
+    fields = dict(line.split(":", 1) for line in lines)
+    return float(fields["MemAvailable"].split()[0]) * 1024

@@ -1,4 +1,4 @@
-"""Which samples are in which shard: as they are dealt, and as they lie on devices."""
+"""The samples in each shard, in the pool of the orchestrator or on the devices."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,38 +14,37 @@ from melisma.learning.loaded_task import Material
 
 @dataclass(frozen=True, eq=False)
 class SampleIndex:
-    """The samples of each shard, with those of one device behind those of another.
+    """The samples of each shard, device after device; `held_back` are kept for evaluation.
 
-    In parallelized learning there are no devices, and `own` is empty; `held_back` are samples that
-    nobody trains on.
+    In parallelized learning shards belong to no device, and `local_sizes` is empty.
     """
 
-    parts: list[Ints]
+    shards: list[Ints]
     local_sizes: RaggedArray
     held_back: Ints
 
     @classmethod
-    def from_task(cls, material: Material, fleet: Fleet) -> "SampleIndex":
-        """As it is live, sample by sample."""
-        task, data = material.task, material.data
+    def from_task(cls, loaded: Material, fleet: Fleet) -> "SampleIndex":
+        """Assign samples to shards exactly as live runs do."""
+        task, data = loaded.task, loaded.data
         if task.mode == "parallelized":
             rng = generator(task.seed, "samples")
-            parts = shuffled_shards(len(data.train), task.shard_samples, rng)
-            return cls(parts, NO_ROWS, np.empty(0, np.int64))
+            shards = shuffled_shards(len(data.train), task.shard_samples, rng)
+            return cls(shards, NO_ROWS, np.empty(0, np.int64))
         devices = owned(task, data.train.labels, fleet.own_shards(task))
-        parts, back = [part for shards in devices for part in shards], []
+        shards, kept_back = [shard for device in devices for shard in device], []
         if not len(data.test):
-            back = [part[held_back(part.size)] for part in parts]
-            parts = [part[~held_back(part.size)] for part in parts]
-        counts = np.array([len(shards) for shards in devices])
-        own = RaggedArray(counts, np.array([part.size for part in parts]))
-        return cls(parts, own, np.concatenate([np.empty(0, np.int64), *back]))
+            kept_back = [shard[held_back(shard.size)] for shard in shards]
+            shards = [shard[~held_back(shard.size)] for shard in shards]
+        counts = np.array([len(device) for device in devices])
+        local_sizes = RaggedArray(counts, np.array([shard.size for shard in shards]))
+        return cls(shards, local_sizes, np.concatenate([np.empty(0, np.int64), *kept_back]))
 
     @cached_property
     def _starts(self) -> Ints:
         return self.local_sizes.starts
 
     def samples(self, learner: int, shards: Ints) -> Ints:
-        """Those of these shards; in federated learning of those that lie on the learner."""
+        """Return the samples of shards; in federated learning, of shards on that learner."""
         first = int(self._starts[learner]) if len(self.local_sizes) else 0
-        return np.concatenate([self.parts[first + shard] for shard in shards.tolist()])
+        return np.concatenate([self.shards[first + shard] for shard in shards.tolist()])
