@@ -1,12 +1,16 @@
 import numpy as np
+import pytest
 from msgspec.structs import replace
 
+from melisma.errors import SettingError
+from melisma.fleet.rng import generator
 from melisma.fleet.task import Sizes, Task
 from melisma.learning.data.datasets import DataSet, Split
+from melisma.learning.data.partition import shuffled_shards
 from melisma.learning.data.shards import encoded
 from melisma.learning.parameters import Layout
 from melisma.learning.pytorch.torch_trainer import TorchTrainer
-from melisma.learning.task_sizes import sized
+from melisma.learning.task_sizes import limit_samples, sized
 
 OWN = Task(name="own", model="a:B", data="a:b", deadline_s=1.0, shard_samples=40)
 TRAIN = Split(np.zeros((90, 3, 2), np.float32), np.zeros((90, 2), np.int16))
@@ -21,11 +25,67 @@ def test_what_a_file_does_not_say_is_told_by_data_and_model() -> None:
     assert 0 < len(encoded(TRAIN)) - 90 * 28 < 100
 
 
-def test_what_is_there_counts_whatever_a_file_says_for_planning() -> None:
-    said = Sizes(samples=7, sample_bytes=8, model_bytes=9, sample_ops=10.0)
-    found = sized(replace(OWN, sizes=said), DATA, LAYOUT)
-    assert found.sizes == Sizes(samples=90, sample_bytes=28, model_bytes=172, sample_ops=10.0)
-    assert found.shards == 3
+def test_sizes_that_agree_with_data_and_model_may_be_stated() -> None:
+    stated = Sizes(samples=90, sample_bytes=28, model_bytes=172, sample_ops=10.0)
+    task = replace(OWN, sizes=stated)
+    assert sized(task, limit_samples(task, DATA), LAYOUT).sizes == stated
+
+
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        (
+            Sizes(sample_bytes=8),
+            (
+                "sizes.sample_bytes is 8, but a sample of data a:b with its label has 28 bytes; "
+                "use sample_bytes = 28, or leave it out"
+            ),
+        ),
+        (
+            Sizes(model_bytes=9),
+            (
+                "sizes.model_bytes is 9, but model a:B has 172 bytes; "
+                "use model_bytes = 172, or leave it out"
+            ),
+        ),
+    ],
+)
+def test_sizes_that_contradict_data_or_model_are_refused(stated: Sizes, message: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        sized(replace(OWN, sizes=stated), DATA, LAYOUT)
+    assert str(caught.value) == message
+
+
+def numbered(samples: int) -> DataSet:
+    numbers = np.arange(samples)
+    return DataSet(Split(numbers, numbers), Split(numbers[:3], numbers[:3]))
+
+
+def test_samples_limits_the_data_to_the_first_of_the_shuffled_set() -> None:
+    task = replace(OWN, sizes=Sizes(samples=80))
+    found = limit_samples(task, numbered(200))
+    shards = shuffled_shards(200, 40, generator(task.seed, "samples"))
+    assert set(found.train.labels.tolist()) == set(np.concatenate(shards[:2]).tolist())
+    assert found.train.samples.tolist() == found.train.labels.tolist()
+    assert len(found.test) == 3
+
+
+def test_the_limit_depends_on_the_seed_alone_and_can_be_applied_again() -> None:
+    task = replace(OWN, sizes=Sizes(samples=80))
+    once = limit_samples(task, numbered(200))
+    assert limit_samples(task, numbered(200)).train.labels.tolist() == once.train.labels.tolist()
+    assert limit_samples(task, once) is once
+    other = limit_samples(replace(task, seed=2), numbered(200))
+    assert other.train.labels.tolist() != once.train.labels.tolist()
+
+
+def test_more_samples_than_there_are_are_refused() -> None:
+    with pytest.raises(SettingError) as caught:
+        limit_samples(replace(OWN, sizes=Sizes(samples=91)), DATA)
+    assert str(caught.value) == (
+        "sizes.samples is 91, but data a:b has 90 training samples; use samples of at most 90, or "
+        "leave it out"
+    )
 
 
 def test_a_model_that_we_ship_weighs_what_planning_counts_with() -> None:

@@ -23,7 +23,8 @@ from melisma.fleet.fleet import Fleet
 from melisma.fleet.fleet_builder import muster
 from melisma.fleet.fleet_file import FleetTable
 from melisma.fleet.task import Task
-from melisma.live import processes, training
+from melisma.learning.loaded_task import gathered
+from melisma.live import preparation, processes, training
 from melisma.live.learner.device import Device, EmulatedDevice
 from melisma.live.training import train
 from melisma.runs.interruption import Cancellation
@@ -301,8 +302,6 @@ def test_what_cannot_work_is_said_before_a_learner_starts(
 
 def test_a_run_can_be_cancelled_and_keeps_its_model(place: Path) -> None:
     """As Ctrl-C does it, from the thread that waits."""
-    from melisma.live import preparation
-
     prepared = preparation.prepare(*written({"cycles": 1000}, {}), None, place / "run")
     reached = threading.Event()
     cancellation = Cancellation()
@@ -440,3 +439,20 @@ def test_no_process_outlives_its_parent(place: Path) -> None:
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(20) == 1
+
+
+@pytest.mark.parametrize("mode", ["parallelized", "federated"])
+def test_samples_limits_a_run_to_the_same_data_live_and_simulated(place: Path, mode: str) -> None:
+    task, fleet = written({"sizes": {"samples": 240}, "mode": mode}, {})
+    live = preparation.prepare(task, fleet, None, place / "run")
+    simulated = gathered(task)
+    assert live.task.samples == len(live.train) == 240
+    assert live.task == simulated.task
+    assert live.train.samples.tolist() == simulated.data.train.samples.tolist()
+
+
+def test_more_samples_than_the_data_has_are_refused(place: Path) -> None:
+    with pytest.raises(
+        SettingError, match=r"sizes.samples is 601, but data tiny_task:blobs has 600"
+    ):
+        run(place, sizes={"samples": 601})

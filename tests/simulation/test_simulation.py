@@ -159,3 +159,8 @@ def test_a_scheme_that_plans_no_cycle_is_refused_before_data_is_loaded(scheme: s
     message = f"scheme {scheme} cannot run a cycle of one task; use equal, "
     with pytest.raises(SettingError, match=message):
         simulate(unreadable, make_fleet())
+
+
+def test_the_example_of_twenty_nodes_is_simulated_with_the_sizes_of_its_paper() -> None:
+    example = Path(__file__).parents[2] / "examples" / "twenty-nodes"
+    assert simulate(example / "TASK.toml", example / "FLEET.toml").outcome == "done"

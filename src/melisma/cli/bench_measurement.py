@@ -26,6 +26,7 @@ from melisma.learning.benchmark import Reference, TrainCost, download, flops, su
 from melisma.learning.data.datasets import DataSet, Split, load
 from melisma.learning.data.partition import shuffled_shards
 from melisma.learning.data.shards import Shard, ShardFolder, together
+from melisma.learning.task_sizes import limit_samples
 from melisma.learning.trainer import Trainer
 from melisma.learning.trainers import fits, train_on_one_thread, trainer_for
 
@@ -115,7 +116,8 @@ def report(
 ) -> Report:
     """Measure on this device, or on one that it emulates."""
     with _importable(Path(path).resolve().parent):
-        data, trainer = load(task.data, task.data_args), trainer_for(task)
+        data = limit_samples(task, load(task.data, task.data_args))
+        trainer = trainer_for(task)
     fits(trainer, data)
     parts = _drawn(task, data, counts[-1], others)
     splits = [Split(data.train.samples[part], data.train.labels[part]) for part in parts]

@@ -9,14 +9,14 @@ from melisma.fleet.task import Task
 from melisma.learning.data.datasets import DataSet, load
 from melisma.learning.imports import is_own
 from melisma.learning.parameters import Layout
-from melisma.learning.task_sizes import sized
+from melisma.learning.task_sizes import limit_samples, sized
 from melisma.learning.trainer import Trainer
 from melisma.learning.trainers import fits, trainer_for
 
 
 @dataclass(frozen=True)
 class Material:
-    """The task with the sizes that its data and its model have.
+    """The task with the sizes that its data and its model have; its data, limited to `samples`.
 
     `path` are folders where modules of one's own are looked for.
     """
@@ -30,7 +30,7 @@ class Material:
 def gathered(task: Task, file: str | Path | None = None) -> Material:
     """Load and build what the task names; its file tells where modules of one's own may lie."""
     path = module_path(task, file)
-    data = _loaded(task)
+    data = limit_samples(task, _loaded(task))
     trainer = trainer_for(task)
     fits(trainer, data)
     return Material(sized(task, data, Layout.of(trainer.initial())), trainer, data, path)

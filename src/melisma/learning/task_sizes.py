@@ -1,22 +1,54 @@
-"""What a task's model and data weigh, told by the things themselves."""
+"""The sizes of a task that trains: `samples` limits its data, the others are measured."""
 
+import numpy as np
 from msgspec.structs import replace
 
+from melisma.errors import SettingError
+from melisma.fleet.rng import generator
 from melisma.fleet.task import Sizes, Task
 from melisma.learning.data.datasets import DataSet, Split
 from melisma.learning.parameters import Layout
 
 
+def limit_samples(task: Task, data: DataSet) -> DataSet:
+    """Return the training data: the first `sizes.samples` of it, shuffled by the seed of the task.
+
+    Without `sizes.samples` that is all data. `SettingError` if the data has fewer samples.
+    """
+    samples, there = task.sizes.samples, len(data.train)
+    if samples is None or samples == there:
+        return data
+    if samples > there:
+        raise SettingError(
+            f"sizes.samples is {samples}, but data {task.data} has {there} training samples; "
+            f"use samples of at most {there}, or leave it out"
+        )
+    # The shuffle from which shards are cut, so that the data is that of the first shards.
+    chosen = np.sort(generator(task.seed, "samples").permutation(there)[:samples])
+    return DataSet(Split(data.train.samples[chosen], data.train.labels[chosen]), data.test)
+
+
 def sized(task: Task, data: DataSet, layout: Layout) -> Task:
     """The task with the sizes of this data and of parameters laid out so.
 
-    Whatever its file says for planning: a task that runs counts the shards that there are. Only
-    what a sample costs cannot be told from them.
+    `SettingError` if its file states other sizes: a run would not have them. Only what a sample
+    costs cannot be measured here.
     """
+    measured = {
+        "sample_bytes": (sample_bytes(data.train), f"a sample of data {task.data} with its label"),
+        "model_bytes": (layout.size_bytes, f"model {task.model}"),
+    }
+    for key, (found, what) in measured.items():
+        stated = getattr(task.sizes, key)
+        if stated not in (None, found):
+            raise SettingError(
+                f"sizes.{key} is {stated}, but {what} has {found} bytes; "
+                f"use {key} = {found}, or leave it out"
+            )
     sizes = Sizes(
         samples=len(data.train),
-        sample_bytes=sample_bytes(data.train),
-        model_bytes=layout.size_bytes,
+        sample_bytes=measured["sample_bytes"][0],
+        model_bytes=measured["model_bytes"][0],
         sample_ops=task.sizes.sample_ops,
     )
     return replace(task, sizes=sizes)
