@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 # From the entrance down; a folder imports from lines below its own.
 LAYERS = (
     ("cli",),
-    ("live", "simulation"),
+    ("live", "simulation", "testing"),
     ("runs",),
     ("cycle", "peer"),
     ("allocation", "learning"),

@@ -21,6 +21,7 @@ What is where::
     peer/        training without an orchestrator, as state machines: AET-SGD and its baselines
     live/        the cycle on the wall clock: orchestrator, learners and peers as processes
     simulation/  the same machines in virtual time: faults, comparisons, up to a million learners
+    testing/     helpers to test schemes and trainers
     cli/         the `melisma` command, one file a subcommand; the only place that prints
 
 Importing this package imports nothing else: each part is loaded when it is first named.
@@ -42,13 +43,14 @@ __all__ = [
     "simulate",
     "simulate_peers",
     "simulation",
+    "testing",
     "train",
 ]
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from melisma import allocation, axon, errors, fleet, peer, runs, simulation
+    from melisma import allocation, axon, errors, fleet, peer, runs, simulation, testing
     from melisma.live.peer.local_group import run_peers
     from melisma.live.training import train
     from melisma.runs.report import Report

@@ -15,8 +15,8 @@ from melisma.runs.assignments import Assignment, Assignments
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Cycle, Report
 from melisma.runs.trace import Step
-from tests.cycle.acted import task
-from tests.cycle.naive import RATES, Naive, one_by_one, random_trace
+from melisma.testing import make_task
+from tests.runs.naive_progress import RATES, Naive, one_by_one, random_trace
 from tests.runs.test_report import PLAYS
 
 TRACES = st.builds(random_trace, st.integers(0, 2**32 - 1), st.booleans())
@@ -71,7 +71,7 @@ def test_figures_are_those_of_single_assignments(trace: list[Step]) -> None:
 @settings(max_examples=40, deadline=None)
 @given(TRACES)
 def test_bytes_joules_and_cost_are_sums_over_learners(trace: list[Step]) -> None:
-    model_bytes, shard_bytes = task().model_bytes, task().shard_bytes
+    model_bytes, shard_bytes = make_task().model_bytes, make_task().shard_bytes
     price, sample_j, byte_j = RATES
     for cycle in Report.of(trace).cycles:
         carried = {
@@ -186,7 +186,7 @@ def test_a_story_keeps_no_steps_and_little_for_each_learner() -> None:
 def big(who: Any, names: tuple[str, ...]) -> Any:
     ones, at_s = np.ones(who.size, np.int64), 0.0
     start = events.TaskSubmitted(
-        at_s=0.0, run="r", task=task(), learners=who.size, samples=np.full(9, 10), names=names
+        at_s=0.0, run="r", task=make_task(), learners=who.size, samples=np.full(9, 10), names=names
     )
     yield Step(start, [])
     for cycle in (1, 2):

@@ -17,10 +17,12 @@ from melisma.runs.assignments import Assignments
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import FIGURES, Cycle, Report
 from melisma.runs.trace import Step, read_trace, write_trace
-from tests.cycle.acted import SHARD, Device, Play, emitted, task
+from melisma.testing import FakeDevice, VirtualRun, commands_in, make_task
+
+SHARD_SAMPLES = 10
 
 Change = Callable[[events.Event], list[events.Event]]
-FAST = [Device(0.2), Device(0.3), Device(0.4)]
+FAST = [FakeDevice(0.2), FakeDevice(0.3), FakeDevice(0.4)]
 
 
 def changed(learner: int, cycle: int, change: Change) -> Change:
@@ -55,18 +57,20 @@ def cancelled(event: events.Event) -> list[events.Event]:
 
 
 def played(
-    devices: list[Device] = FAST, change: Change = lambda e: [e], **settings: Any
+    devices: list[FakeDevice] = FAST, change: Change = lambda e: [e], **settings: Any
 ) -> list[Step]:
     defaults = {"scheme": "equal", "passes": 3}
-    return Play(task(**(defaults | settings)), devices, change).run()
+    return VirtualRun(make_task(**(defaults | settings)), devices, change).run()
 
 
 ALONE: dict[str, Any] = {"scheme": "staleness", "passes": None}
 PLAYS: dict[str, Callable[[], list[Step]]] = {
     "equal": played,
     "dab": lambda: played(scheme="dab"),
-    "staleness": lambda: played([Device(0.1), Device(0.3), Device(1.5)], **ALONE),
-    "federated": lambda: played([Device(0.1, own=10), Device(0.3, own=10)], mode="federated"),
+    "staleness": lambda: played([FakeDevice(0.1), FakeDevice(0.3), FakeDevice(1.5)], **ALONE),
+    "federated": lambda: played(
+        [FakeDevice(0.1, local_shards=10), FakeDevice(0.3, local_shards=10)], mode="federated"
+    ),
     "late": lambda: played(change=changed(1, 2, later(6))),
     "tail": lambda: played(change=changed(2, 1, later(2.5))),
     "halted": lambda: played(passes=6),
@@ -79,7 +83,7 @@ PLAYS: dict[str, Callable[[], list[Step]]] = {
     "empty": lambda: played(FAST[:1], changed(0, 0, later(50))),
     "one empty": lambda: played(FAST[:1], changed(0, 2, later(50))),
     "no plan": lambda: played(deadline_s=0.05, scheme="dab"),
-    "no costs": lambda: played([Device(0.1, discloses="nothing")], **ALONE),
+    "no costs": lambda: played([FakeDevice(0.1, discloses="nothing")], **ALONE),
 }
 
 
@@ -114,18 +118,20 @@ def test_every_assignment_is_told_once_and_counts_as_the_machine_says(trace: lis
     work = {
         (each.cycle, each.learner): each for cycle in found.cycles for each in cycle.assignments
     }
-    given = [(d.cycle, k) for d in emitted(trace, commands.Dispatch) for k in d.learners.tolist()]
+    given = [
+        (d.cycle, k) for d in commands_in(trace, commands.Dispatch) for k in d.learners.tolist()
+    ]
     assert sorted(work) == sorted(given)
     weights = {
         (a.cycle, k): weight
-        for a in emitted(trace, commands.Aggregate)
+        for a in commands_in(trace, commands.Aggregate)
         for k, weight in zip(a.learners.tolist(), a.weights.tolist(), strict=True)
     }
     assert {key: each.weight for key, each in work.items() if each.weight} == weights
     for each in work.values():
         assert each.status == ("counted" if (each.cycle, each.learner) in weights else each.status)
         assert each.counted_visits <= each.planned_visits == each.samples * each.passes
-        assert each.samples == each.shards * SHARD
+        assert each.samples == each.shards * SHARD_SAMPLES
         assert bool(each.reason) == (each.status not in ("counted", "training"))
     assert sum(each.counted_visits for each in found.learners) == sum(
         e.counted_visits for e in work.values()
@@ -133,7 +139,7 @@ def test_every_assignment_is_told_once_and_counts_as_the_machine_says(trace: lis
 
 
 def test_the_run_ends_as_the_machine_ended_it(trace: list[Step]) -> None:
-    found, (end,) = Report.of(trace), emitted(trace, commands.Finish)
+    found, (end,) = Report.of(trace), commands_in(trace, commands.Finish)
     assert (found.outcome, found.reason) == (end.outcome, end.reason)
     assert all(each.ending != "running" for each in found.cycles)
 
@@ -184,7 +190,7 @@ def test_who_halts_is_stale_and_leaves_visits_undone() -> None:
     first = report("halted").cycles[0]
     # Each trains from the end of its shards until fixed_s before the deadline.
     did = [42, int((10 - 0.2 - 0.7) / 0.3 * 10) / 10, int((10 - 0.2 - 0.6) / 0.4 * 10) / 10]
-    assert [each.counted_visits / SHARD for each in first.assignments] == did
+    assert [each.counted_visits / SHARD_SAMPLES for each in first.assignments] == did
     assert first.fulfilment == pytest.approx(sum(did) / (42 + 42 + 36))
     assert first.max_staleness == pytest.approx(42 / 7 - did[2] / 6)
     pairs = (42 / 7 - did[2] / 6) + (42 / 7 - did[1] / 7) + (did[1] / 7 - did[2] / 6)
@@ -302,7 +308,7 @@ def test_cycles_for_which_nobody_asked_for_a_shard_are_empty_too() -> None:
 
 def test_progress_is_told_while_training_goes_on() -> None:
     trace = played()
-    start = next(k for k, step in enumerate(trace) if emitted([step], commands.Dispatch))
+    start = next(k for k, step in enumerate(trace) if commands_in([step], commands.Dispatch))
     story = RunProgress()
     for step in trace[: start + 1]:
         story.apply(step)
@@ -318,7 +324,7 @@ def test_progress_is_told_while_training_goes_on() -> None:
 
 def test_what_is_heard_after_the_end_changes_nothing() -> None:
     trace = PLAYS["cancelled"]()
-    end = next(k for k, step in enumerate(trace) if emitted([step], commands.Finish))
+    end = next(k for k, step in enumerate(trace) if commands_in([step], commands.Finish))
     assert end < len(trace) - 1
     assert Report.of(trace[: end + 1]).as_dict() == Report.of(trace).as_dict()
 
@@ -376,7 +382,7 @@ def test_what_is_not_known_of_rates_and_sizes_is_no_number() -> None:
     assert (found.as_dict()["joules"], found.as_dict()["cycles"][0]["cost"]) == (None, None)
     trace = PLAYS["equal"]()
     assert isinstance(trace[0].event, events.TaskSubmitted)
-    own = msgspec.structs.replace(trace[0].event, task=task(model="nets:Mine"))
+    own = msgspec.structs.replace(trace[0].event, task=make_task(model="nets:Mine"))
     assert isnan(Report.of([Step(own, []), *trace[1:]]).bytes)
 
 

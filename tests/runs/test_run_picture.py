@@ -15,7 +15,7 @@ from melisma.runs.report import Report
 from melisma.runs.run_picture import COLORS, LABEL_GAP, LEFT, MAX_CYCLES, MAX_LEARNERS
 from melisma.runs.svg import BAND, LETTER_WIDTH, Scale, round_up, space_out
 from melisma.runs.trace import Step
-from tests.cycle.acted import Device
+from melisma.testing import FakeDevice
 from tests.runs.test_report import PLAYS, played, report, trace
 
 __all__ = ["trace"]
@@ -134,7 +134,7 @@ def test_the_head_of_a_panel_says_its_number_seconds_and_accuracy() -> None:
 
 @pytest.mark.parametrize(("cycles", "devices"), [(1, 2), (2, 4), (6, 4), (12, 46), (30, 2)])
 def test_labels_of_neighbouring_panels_do_not_touch(cycles: int, devices: int) -> None:
-    found = Report.of(played([Device(0.2)] * devices, passes=1, cycles=cycles, min_shards=0))
+    found = Report.of(played([FakeDevice(0.2)] * devices, passes=1, cycles=cycles, min_shards=0))
     lines: dict[str, list[tuple[float, str]]] = {}
     for each in elements(found, "text"):
         title = each.find(f"{SVG}title")
@@ -149,7 +149,7 @@ def test_labels_of_neighbouring_panels_do_not_touch(cycles: int, devices: int) -
 def test_of_many_cycles_and_learners_those_are_drawn_that_can_be_read() -> None:
     learners = MAX_LEARNERS + 5
     found = Report.of(
-        played([Device(0.2)] * learners, passes=1, cycles=MAX_CYCLES + 3, min_shards=0)
+        played([FakeDevice(0.2)] * learners, passes=1, cycles=MAX_CYCLES + 3, min_shards=0)
     )
     said = texts(found)
     assert f"the last {MAX_CYCLES} of {MAX_CYCLES + 3} cycles are drawn above" in said

@@ -6,11 +6,11 @@ import pytest
 from melisma.cycle import events
 from melisma.errors import DataError
 from melisma.runs.trace import Step, TraceFile, decode_steps, encode_step, read_trace, write_trace
-from tests.cycle.acted import Device, Play, task
+from melisma.testing import FakeDevice, VirtualRun, make_task
 
 
 def trace(scheme: str = "dab") -> list[Step]:
-    return Play(task(scheme=scheme), [Device(0.1), Device(0.4)]).run()
+    return VirtualRun(make_task(scheme=scheme), [FakeDevice(0.1), FakeDevice(0.4)]).run()
 
 
 @pytest.mark.parametrize("scheme", ["dab", "proportional"])
@@ -21,7 +21,7 @@ def test_what_is_written_is_read_again(scheme: str, tmp_path: Path) -> None:
     read = read_trace(path)
     assert [encode_step(each) for each in read] == [encode_step(each) for each in told]
     assert type(read[0].event) is events.TaskSubmitted
-    assert read[0].event.task == task(scheme=scheme)
+    assert read[0].event.task == make_task(scheme=scheme)
 
 
 def test_what_is_no_number_stays_none() -> None:

@@ -16,7 +16,7 @@ from melisma.runs.assignments import Assignments
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
 from melisma.runs.trace import Step
-from tests.cycle.acted import Device, emitted
+from melisma.testing import FakeDevice, commands_in
 from tests.runs.test_report import FAST, PLAYS, changed, later, left, played, report, trace
 
 __all__ = ["trace"]
@@ -32,7 +32,7 @@ def drawn(found: RenderableType, width: int = 80) -> str:
 
 def told(steps: list[Step], until: type, more: int = 0) -> RunProgress:
     """The story up to the first such command, and so many steps more."""
-    first = next(k for k, step in enumerate(steps) if emitted([step], until))
+    first = next(k for k, step in enumerate(steps) if commands_in([step], until))
     story = RunProgress()
     for step in steps[: first + 1 + more]:
         story.apply(step)
@@ -115,7 +115,7 @@ def test_with_dab_progress_is_private_until_the_update_is_in() -> None:
 
 def test_between_two_cycles_of_dab_old_work_is_not_shown() -> None:
     steps = PLAYS["dab"]()
-    second = [k for k, step in enumerate(steps) if emitted([step], commands.AskBound)][1]
+    second = [k for k, step in enumerate(steps) if commands_in([step], commands.AskBound)][1]
     story = RunProgress()
     for step in steps[: second + 2]:
         story.apply(step)
@@ -141,7 +141,7 @@ def test_who_left_is_gone_and_who_comes_back_waits() -> None:
 
 
 def test_of_many_learners_the_late_and_the_slow_come_first() -> None:
-    devices = [Device(0.01 * (k % 7 + 1)) for k in range(60)]
+    devices = [FakeDevice(0.01 * (k % 7 + 1)) for k in range(60)]
     story = told(played(devices, change=changed(33, 1, later(30)), min_shards=0), commands.Dispatch)
     lines = drawn(view(story, 20.0)).splitlines()
     assert len(lines) == SHOWN + 4

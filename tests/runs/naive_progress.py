@@ -12,7 +12,7 @@ from melisma.cycle import commands, events
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
 from melisma.runs.assignments import Assignment, Status
 from melisma.runs.trace import Step
-from tests.cycle.acted import task
+from melisma.testing import make_task
 
 LEARNERS, SHARDS = 7, 12
 DEADLINE_S = 10.0
@@ -171,7 +171,7 @@ class _Chance:
         return events.TimeReached(at_s=self.later())
 
     def submitted(self) -> events.TaskSubmitted:
-        settings = task(mode="federated" if self.federated else "parallelized")
+        settings = make_task(mode="federated" if self.federated else "parallelized")
         samples = self.rng.integers(1, 20, 0 if self.federated else SHARDS)
         names = tuple(f"device-{k}" for k in range(LEARNERS))
         return events.TaskSubmitted(

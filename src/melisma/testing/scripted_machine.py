@@ -1,0 +1,112 @@
+"""A cycle machine fed with events written by hand, with learners by name."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from melisma.cycle import events
+from melisma.cycle.commands import Command
+from melisma.cycle.machine import CycleMachine
+from melisma.cycle.ragged import Ints
+from melisma.fleet.fleet_file import Disclosure
+from melisma.fleet.task import Task
+from melisma.runs.trace import Step
+
+
+class ScriptedMachine:
+    """Feeds a `CycleMachine`; each method sends one event and returns the resulting commands.
+
+    `names` are all learners that the run waits for. `trace` keeps every step.
+    """
+
+    def __init__(self, task: Task, names: Sequence[str]) -> None:
+        self.task, self.names = task, tuple(names)
+        self.machine, self.trace = CycleMachine(), list[Step]()
+        shards = task.shards if task.mode == "parallelized" else 0
+        samples = np.full(shards, task.shard_samples)
+        self.send(
+            events.TaskSubmitted(
+                at_s=0.0, run="test", task=task, learners=len(names), samples=samples
+            )
+        )
+
+    def send(self, event: events.Event) -> list[Command]:
+        """Send any event."""
+        commands = self.machine.handle(event)
+        self.trace.append(Step(event, commands))  # type: ignore[arg-type]
+        return commands
+
+    def join(self, at_s: float, *names: str, discloses: Disclosure = "costs") -> list[Command]:
+        """Let learners join; without names, all of them."""
+        names = names or self.names
+        return self.send(
+            events.LearnersJoined(
+                at_s=at_s,
+                learners=self._numbers(names),
+                names=names,
+                discloses=(discloses,) * len(names),
+            )
+        )
+
+    def leave(self, at_s: float, *names: str, reason: str = "it left") -> list[Command]:
+        """Let learners leave."""
+        return self.send(
+            events.LearnersLeft(at_s=at_s, learners=self._numbers(names), reason=reason)
+        )
+
+    def report_costs(
+        self, at_s: float, name: str, train_s: float, ship_s: float = 0.0, fixed_s: float = 0.0
+    ) -> list[Command]:
+        """Report the costs of a learner, measured ten times with hardly any spread."""
+        means = (train_s, ship_s, fixed_s)
+        costs = np.array([[[mean], [1e-6 * mean], [10.0]] for mean in means])
+        learners = self._numbers([name])
+        return self.send(events.EstimatesReported(at_s=at_s, learners=learners, costs=costs))
+
+    def report_bounds(self, at_s: float, shards: Mapping[str, int]) -> list[Command]:
+        """Report how many shards each learner can train by the deadline of the task."""
+        return self.send(
+            events.BoundsReported(
+                at_s=at_s,
+                learners=self._numbers(list(shards)),
+                cycle=self.machine.state.cycle,
+                deadline_s=self.task.deadline_s,
+                shards=np.array(list(shards.values())),
+            )
+        )
+
+    def update(self, at_s: float, visits: Mapping[str, int], refused: str = "") -> list[Command]:
+        """Receive the updates of learners, after so many visits each, in the current cycle."""
+        learners, count = self._numbers(list(visits)), len(visits)
+        return self.send(
+            events.UpdatesReceived(
+                at_s=at_s,
+                learners=learners,
+                cycle=self.machine.state.cycle,
+                attempts=self.machine.state.learners.attempts[learners],
+                visits=np.array(list(visits.values())),
+                shipped=np.zeros(count, np.int64),
+                loss=np.full(count, 0.5),
+                phases=np.zeros((count, len(events.PHASES))),
+                refused=refused,
+            )
+        )
+
+    def reach(self, at_s: float) -> list[Command]:
+        """Reach an instant, as after a `Wake`."""
+        return self.send(events.TimeReached(at_s=at_s))
+
+    def aggregate(self, at_s: float) -> list[Command]:
+        """Report that the updates of the current cycle are aggregated."""
+        cycle = self.machine.state.cycle
+        return self.send(events.Aggregated(at_s=at_s, cycle=cycle, seconds=0.0))
+
+    def evaluate(self, at_s: float, accuracy: float = 0.5, loss: float = 1.0) -> list[Command]:
+        """Report the quality of the model after the current cycle."""
+        cycle = self.machine.state.cycle
+        return self.send(
+            events.Evaluated(at_s=at_s, cycle=cycle, loss=loss, accuracy=accuracy, seconds=0.0)
+        )
+
+    def _numbers(self, names: Sequence[str]) -> Ints:
+        return np.array([self.names.index(name) for name in names], np.int64)

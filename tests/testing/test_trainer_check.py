@@ -1,0 +1,65 @@
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from melisma.learning.data.datasets import Split
+from melisma.learning.trainer import Score, Trained
+from melisma.learning.trainers import trainer_for
+from melisma.testing import FakeTrainer, check_trainer, make_task
+
+SAMPLES = Split(np.zeros((25, 3), np.float32), np.zeros(25, np.int64))
+
+
+def test_the_fake_trainer_passes_and_can_be_named_in_a_task() -> None:
+    check_trainer(trainer_for(make_task(model="melisma.testing:FakeTrainer")), SAMPLES)
+
+
+class Flawed(FakeTrainer):
+    """Breaks one rule."""
+
+    def __init__(self, flaw: str) -> None:
+        super().__init__(make_task(batch=10))
+        self._flaw = flaw
+
+    def initial(self) -> dict[str, Any]:
+        return {} if self._flaw == "empty" else super().initial()
+
+    def train(
+        self,
+        parameters: Any,
+        samples: Split,
+        passes: int,
+        rng: np.random.Generator,
+        stop: Callable[[], bool],
+    ) -> Trained:
+        if self._flaw == "deaf":
+            stop = lambda: False  # noqa: E731
+        if self._flaw == "mutates":
+            parameters["visits"] += 1
+        trained = super().train(parameters, samples, passes, rng, stop)
+        visits = trained.visits + (self._flaw == "miscounts")
+        if self._flaw == "random":
+            trained.parameters["visits"] += np.random.default_rng().random()
+        return Trained(trained.parameters, visits, trained.loss)
+
+    def score(self, parameters: Any, samples: Split) -> Score:
+        score = super().score(parameters, samples)
+        return Score(score.samples, np.nan, 0, 0) if self._flaw == "nan" else score
+
+
+@pytest.mark.parametrize(
+    ("flaw", "message"),
+    [
+        ("empty", "no parameters"),
+        ("deaf", "50 visits after stop"),
+        ("mutates", "changes the parameters that it is given"),
+        ("miscounts", "2 passes are 51 visits, not 50"),
+        ("random", "the same rng gives another result"),
+        ("nan", "a loss of nan"),
+    ],
+)
+def test_a_broken_rule_is_named(flaw: str, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_trainer(Flawed(flaw), SAMPLES)
