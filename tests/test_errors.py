@@ -12,7 +12,7 @@ from melisma.errors import MAX_LISTED_WORDS, SettingError, suggest
 from melisma.fleet.fleet_builder import read_fleet
 from melisma.fleet.task import read_sized_task, read_task
 from melisma.learning.data.datasets import load
-from melisma.peer.topology import topology_for
+from melisma.peer.topologies import topology_for
 from melisma.simulation.simulation import SimulationOptions
 
 TASK = '[task]\nname = "a"\nmodel = "twonn"\ndata = "mnist"\ndeadline_s = 1.0\n'

@@ -36,7 +36,7 @@ from melisma.learning.trainers import trainer_for
 from melisma.live.peer.local_group import run_peers
 from melisma.peer.algorithms import AetSgd, Algorithm, GossipSgd
 from melisma.peer.group import Peers, PeerSettings, partition_samples
-from melisma.peer.topology import topology_for
+from melisma.peer.topologies import topology_for
 
 P2PFL = "p2pfl.txt"
 NODES, TIMES, TRIES, LIMIT_S = 5, 1, 3, 240.0

@@ -8,7 +8,7 @@ import numpy as np
 from melisma.fleet.task import Task
 from melisma.peer.algorithms import AetSgd, Algorithm, EventTriggeredSgd, GossipSgd, LocalSgd
 from melisma.peer.group import Peers, PeerSettings
-from melisma.peer.topology import topology_for
+from melisma.peer.topologies import topology_for
 from melisma.runs.peer_report import PeerReport
 from melisma.simulation.peers.delays import Delays
 from melisma.simulation.peers.peer_simulation import PeerOptions, simulate_peers

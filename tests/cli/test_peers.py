@@ -62,7 +62,7 @@ def test_who_joins_later_begins_with_a_neighbours_model() -> None:
     said = ("--work", "timing", "--iterations", "600", "--patience", "0.02")
     found = simulate(*said, "--join", "n2@0.1", "--nodes", "3")
     assert "n2 at" in found.stdout
-    assert "begins with the model of" in found.stdout
+    assert "starts with the model of" in found.stdout
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from melisma.peer.lag import FACTOR, LARGEST_LAG, LagPolicy, allowed_lag, tolerated_iterations
+from melisma.peer.lag import (
+    LARGEST_LAG,
+    TOLERANCE_FACTOR,
+    LagPolicy,
+    allowed_lag,
+    tolerated_iterations,
+)
 
 
 def ten(number: int) -> int:
@@ -29,7 +35,9 @@ def test_the_bound_allows_what_the_paper_recommends() -> None:
 
 
 def test_what_is_tolerated_is_the_root_of_t_over_its_logarithm() -> None:
-    assert tolerated_iterations(60_000) == pytest.approx(FACTOR * sqrt(60_000 / log(60_000)))
+    assert tolerated_iterations(60_000) == pytest.approx(
+        TOLERANCE_FACTOR * sqrt(60_000 / log(60_000))
+    )
     # At the beginning, where the logarithm is 0 or less.
     assert tolerated_iterations(0) == tolerated_iterations(1) == tolerated_iterations(2) > 0
 

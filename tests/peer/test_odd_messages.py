@@ -7,31 +7,42 @@ import numpy as np
 import pytest
 
 from melisma.errors import SettingError
-from melisma.peer import commands, messages
+from melisma.peer import messages, notices
 from melisma.peer.algorithms import EventTriggeredSgd, GossipSgd
-from melisma.peer.group import check_name
+from melisma.peer.group import check_node_name
 from melisma.peer.node import MAX_UPDATES_AHEAD
 from melisma.runs.peer_report import NodeReport
-from tests.peer.staging import START, begun, hello, node, of, packed, sent, started, update, welcome
+from tests.peer.tiny_nodes import (
+    INITIAL,
+    accepted,
+    hello,
+    new_node,
+    of,
+    sent,
+    start,
+    started,
+    to_bytes,
+    update,
+)
 
 DECODER = msgspec.msgpack.Decoder(messages.Message)
 
 
 @pytest.mark.parametrize(
-    "content", [b"1234567", packed([7]), packed([np.nan] * 4), packed([1] * 5)]
+    "content", [b"1234567", to_bytes([7]), to_bytes([np.nan] * 4), to_bytes([1] * 5)]
 )
 @pytest.mark.parametrize("said", [None, GossipSgd(), EventTriggeredSgd()])
 def test_a_model_that_is_none_is_refused(said: Any, content: bytes) -> None:
-    one = node(said)
-    one.start(0.0)
-    offer = msgspec.structs.replace(welcome(done=3, steps=9, model=START), model=content)
-    found = one.on_message(0.0, offer)
-    assert [each.sender for each in of(found, commands.MessageRejected)] == ["b"]
-    assert not one.started
-    other = begun(node(said))
-    message = msgspec.structs.replace(started(done=5, model=START), model=content)
-    assert of(other.on_message(1.0, message), commands.MessageRejected)
-    assert np.array_equal(other.model.vector, START)
+    node = new_node(said)
+    node.start(0.0)
+    offer = msgspec.structs.replace(accepted(done=3, steps=9, model=INITIAL), model=content)
+    found = node.on_message(0.0, offer)
+    assert [each.sender for each in of(found, notices.MessageRejected)] == ["b"]
+    assert not node.started
+    other = start(new_node(said))
+    message = msgspec.structs.replace(started(done=5, model=INITIAL), model=content)
+    assert of(other.on_message(1.0, message), notices.MessageRejected)
+    assert np.array_equal(other.model.vector, INITIAL)
 
 
 @pytest.mark.parametrize(
@@ -54,47 +65,47 @@ def test_numbers_that_no_node_says_are_not_read(change: dict[str, Any]) -> None:
 
 
 def test_who_is_refused_is_not_listened_to() -> None:
-    one = begun(node(neighbours=("b", "c")))
-    one.on_message(1.0, hello(sender="b", life="2", model="another"))
-    found = one.on_message(1.0, update(1, 5, life="2")) + one.on_message(1.0, update(1, 5))
-    assert not of(found, commands.UpdateApplied)
-    assert np.array_equal(one.model.vector, START)
+    node = start(new_node(neighbours=("b", "c")))
+    node.on_message(1.0, hello(sender="b", incarnation="2", model="another"))
+    found = node.on_message(1.0, update(1, 5, incarnation="2")) + node.on_message(1.0, update(1, 5))
+    assert not of(found, notices.UpdateApplied)
+    assert np.array_equal(node.model.vector, INITIAL)
 
 
 def test_a_stranger_that_is_refused_leaves_nothing_behind() -> None:
-    one = begun(node())
-    found = one.on_message(1.0, hello(sender="x", model="another"))
+    node = start(new_node())
+    found = node.on_message(1.0, hello(sender="x", model="another"))
     assert [each.reason for each in sent(found, messages.Rejected)] == [
         "model here is a line of 4 parameters, there another"
     ]
-    assert [*one.neighbours] == ["b"]
-    assert one.degree == 1
+    assert [*node.neighbours] == ["b"]
+    assert node.membership.degree == 1
 
 
 def test_a_late_greeting_of_a_former_life_refuses_only_that_one() -> None:
-    one = begun(node())
-    one.on_message(1.0, hello(life="2"))
-    found = one.on_message(1.0, hello(life="1", model="another"))
+    node = start(new_node())
+    node.on_message(1.0, hello(incarnation="2"))
+    found = node.on_message(1.0, hello(incarnation="1", model="another"))
     assert [each.to_incarnation for each in sent(found, messages.Rejected)] == ["1"]
-    assert one.neighbours["b"].reachable
+    assert node.neighbours["b"].reachable
 
 
 def test_what_is_too_far_ahead_is_not_waited_for() -> None:
-    one = begun(node())
-    found = one.on_message(1.0, update(MAX_UPDATES_AHEAD + 1))
-    assert [each.name for each in of(found, commands.NeighbourLost)] == ["b"]
-    assert not one.neighbours["b"].out_of_order
+    node = start(new_node())
+    found = node.on_message(1.0, update(MAX_UPDATES_AHEAD + 1))
+    assert [each.name for each in of(found, notices.NeighbourLost)] == ["b"]
+    assert not node.neighbours["b"].out_of_order
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".", "-x", "a b", "x" * 33, "é"])
 def test_names_that_could_be_paths_are_refused(name: str) -> None:
     with pytest.raises(SettingError, match="is not a name for a node"):
-        check_name(name)
+        check_node_name(name)
 
 
 @pytest.mark.parametrize("name", ["a", "pi-4.kitchen", "_x", "x" * 32])
 def test_other_names_are_not(name: str) -> None:
-    check_name(name)
+    check_node_name(name)
 
 
 def test_a_report_of_a_node_that_never_began_can_be_read_again() -> None:

@@ -27,10 +27,11 @@ from melisma.cli.views.peers_view import progress_line, screen
 from melisma.errors import MelismaError, SettingError, suggest
 from melisma.fleet.task import Optimizer, Partition, Task, read_task
 from melisma.fleet.toml_file import converted
-from melisma.live.peer.local_group import PeerObserver, Progress, run_peers
-from melisma.live.peer.node_process import NodeConfig, run_node
+from melisma.live.peer.local_group import PeerObserver, run_peers
+from melisma.live.peer.node_process import run_node
+from melisma.live.peer.node_runner import NodeConfig, Progress
 from melisma.peer.algorithms import ALGORITHMS, Algorithm
-from melisma.peer.group import Peers, PeerSettings, check_name, peers_for
+from melisma.peer.group import Peers, PeerSettings, check_node_name, peers_for
 from melisma.runs.peer_report import NodeReport, PeerReport
 from melisma.simulation.faults import format_faults
 from melisma.simulation.peers.delays import Delays
@@ -223,7 +224,7 @@ def node_command(  # noqa: PLR0913 - one argument an option
     names, addresses = _neighbours(neighbours, name, _addresses(peers_file))
     number, parts = _part(part)
     group = _group(said)
-    check_name(name)
+    check_node_name(name)
     out = out or Path("runs") / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{name}"
     setting = NodeConfig(
         name=name,

@@ -1,22 +1,34 @@
-"""Training without an orchestrator: AET-SGD and its baselines, as machines without I/O.
+"""Training without an orchestrator: AET-SGD and its baselines as state machines without I/O.
 
-What is where::
+::
 
-    messages.py, commands.py   what nodes say to each other, and what they want done
-    node.py, neighbour.py      what all algorithms have in common: meeting, counting, ending
-    rounds.py                  sums of gradients, a round at a time: aet.py, local.py
-    public.py                  models told by their changes: event_triggered.py, gossip.py
-    lag.py                     how far neighbours may be behind
-    topology.py                who is whose neighbour
-    settings.py, nodes.py      what can be said of each algorithm, and the machine for it
-    group.py                   what all nodes of a run have in common
+    messages.py              messages between nodes
+    commands.py              work for the driver of a node
+    notices.py               state changes that a node makes known to its driver
+    identity.py              identity and model of a node
+    neighbour.py             a node's record of one neighbour
+    membership.py            the neighbours of a node: reachable, lost, rejected
+    node.py                  the state machine that all algorithms share
+    gradient_node.py         nodes that send sums of gradients after each round
+    aet_sgd.py               AET-SGD: rounds that grow
+    local_sgd.py             constant local SGD
+    difference_node.py       nodes that send differences of models
+    event_triggered_sgd.py   event-triggered SGD
+    gossip_sgd.py            decentralised parallel SGD
+    lag.py                   the number of rounds that a neighbour may be behind
+    algorithms.py            settings of the algorithms
+    group.py                 the settings that nodes share, and the nodes made from them
+    topology.py              graphs of named nodes
+    topology_file.py         topologies from files
+    topologies.py            topologies by name
 
 Drivers are in `live/peer/` and `simulation/peers/`.
 """
 
 from melisma.peer.algorithms import AetSgd, EventTriggeredSgd, GossipSgd, LocalSgd
 from melisma.peer.group import Peers, peers_for
-from melisma.peer.topology import Topology, topology_for
+from melisma.peer.topologies import topology_for
+from melisma.peer.topology import Topology
 
 __all__ = [
     "AetSgd",

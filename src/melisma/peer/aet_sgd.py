@@ -1,7 +1,7 @@
 """AET-SGD (Nguyen and Han): rounds grow, so that messages become rare.
 
-The round of number i has a i^p + b steps, times this node's share where nodes are unlike. With
-a = 10, p = 1 and b = 0, 60,000 steps are 110 rounds.
+Round i has a i^p + b steps (`growth`, `power`, `base_steps`), times the node's share. With
+a = 10, p = 1 and b = 0, 60,000 steps make 110 rounds.
 """
 
 import math
@@ -14,7 +14,7 @@ class AetNode(GradientNode[AetSgd]):
     """A node of AET-SGD."""
 
     def round_steps(self, number: int) -> float:
-        """More from round to round."""
-        return (
-            self.settings.growth * math.pow(number, self.settings.power) + self.settings.base_steps
+        """Return a i^p + b."""
+        return self.settings.growth * math.pow(number, self.settings.power) + (
+            self.settings.base_steps
         )

@@ -1,4 +1,4 @@
-"""What can be said of each algorithm; the papers' settings unless said otherwise."""
+"""Settings of the algorithms; the defaults are those of the papers."""
 
 from typing import Annotated, Literal
 
@@ -7,14 +7,14 @@ from msgspec import Meta
 from melisma.fleet.task import Count, Least, LeastCount, Positive, Table
 
 MaxLag = LeastCount | Literal["auto"]
-"""How many rounds a neighbour may be behind; `auto` is by what rounds and messages take."""
+"""The number of rounds that a neighbour may be behind; `auto` chooses it by measured times."""
 
 
 class AetSgd(Table, frozen=True, kw_only=True, tag_field="algorithm", tag="aet"):
-    """AET-SGD: the round of number i has a i^p + b steps, times the node's share.
+    """AET-SGD: round i has growth i^power + base_steps steps, times the node's share.
 
-    A neighbour's update counts `gain` times; without it, 1 / (1 + the larger degree of both). The
-    paper's is 1, by which nodes that are not all neighbours of each other drift apart.
+    The update of a neighbour is weighted by `gain`; without it, by 1 / (1 + the larger of both
+    degrees). The paper's gain is 1, by which nodes of incomplete graphs drift apart.
     """
 
     learning_rate: Positive = 0.01
@@ -27,13 +27,13 @@ class AetSgd(Table, frozen=True, kw_only=True, tag_field="algorithm", tag="aet")
     gain: Positive | None = None
 
     def __post_init__(self) -> None:
-        """Rounds of nothing would never end."""
+        """Check that rounds have steps; empty rounds would never end."""
         if self.growth + self.base_steps <= 0:
-            raise ValueError("a and b are 0; expected rounds of some steps")
+            raise ValueError("growth and base_steps are 0; expected at least one above 0")
 
 
 class LocalSgd(Table, frozen=True, kw_only=True, tag_field="algorithm", tag="local"):
-    """Constant local SGD: all rounds have as many steps; `gain` as of AET-SGD."""
+    """Constant local SGD: every round has `steps` steps; `gain` as in AET-SGD."""
 
     learning_rate: Positive = 0.01
     decay: Least = 0.01
@@ -44,10 +44,10 @@ class LocalSgd(Table, frozen=True, kw_only=True, tag_field="algorithm", tag="loc
 
 
 class EventTriggeredSgd(Table, frozen=True, kw_only=True, tag_field="algorithm", tag="event"):
-    """Event-triggered SGD: after t steps a step is eta / (epsilon t + 1).
+    """Event-triggered SGD: after t steps the learning rate is r / (decay t + 1).
 
-    The pull towards neighbours is `pull` eta / (epsilon t + 1)^0.1; who has moved by more than
-    `threshold` a parameter, in steps, tells its model.
+    The move towards neighbours has the factor `coupling` r / (decay t + 1)^0.1. A node sends its
+    model when it has moved by more than `threshold` learning rates per parameter.
     """
 
     learning_rate: Positive = 0.01
@@ -57,9 +57,9 @@ class EventTriggeredSgd(Table, frozen=True, kw_only=True, tag_field="algorithm",
 
 
 class GossipSgd(Table, frozen=True, kw_only=True, tag_field="algorithm", tag="gossip"):
-    """Decentralised parallel SGD: some steps, then the mean of the neighbours' models.
+    """Decentralised parallel SGD: `steps` steps, then a mean with the neighbours' models.
 
-    `gamma` is the part of the way to that mean; less than 1 steadies strong compression.
+    `mixing` is the fraction of the way to that mean; below 1 it stabilises strong compression.
     """
 
     learning_rate: Positive = 0.01

@@ -1,8 +1,8 @@
-"""Models that are told by their changes: each node knows what its neighbours last told of theirs.
+"""Nodes that send differences of their models, and keep a copy of each neighbour's model.
 
-What is sent is the difference to what was told before. Compression may drop a part of it: that part
-is in the next difference, so nothing is dropped for good. Differences make sense in their order;
-those that come early wait.
+A difference is taken to the public model, the one that the neighbours can reconstruct. What
+compression leaves out of one difference is part of the next, so nothing is lost. Differences are
+applied in order; those that arrive early wait.
 """
 
 from collections.abc import Iterable
@@ -11,61 +11,66 @@ import numpy as np
 
 from melisma.learning.compression import Compression
 from melisma.peer import messages
+from melisma.peer.identity import Model, NodeIdentity
 from melisma.peer.neighbour import Neighbour, Vector
-from melisma.peer.node import Model, Node, NodeIdentity
+from melisma.peer.node import Node
 
 
 class DifferenceNode(Node):
-    """What event-triggered SGD and gossip have in common."""
+    """The behaviour that event-triggered SGD and gossip share."""
 
     def __init__(
-        self, me: NodeIdentity, neighbours: Iterable[str], model: Model, compression: Compression
+        self,
+        identity: NodeIdentity,
+        neighbours: Iterable[str],
+        model: Model,
+        compression: Compression,
     ) -> None:
-        super().__init__(me, neighbours, model, compression)
-        self._start = model.vector.copy()
+        super().__init__(identity, neighbours, model, compression)
+        self._initial_model = model.vector.copy()
         self.own_public = model.vector.copy()
-        """The model as the neighbours know it."""
+        """This node's model as its neighbours know it."""
 
     def public_model(self) -> Vector:
-        """What was told, so that differences go on from there."""
+        """Return the public model, to which later differences apply."""
         return self.own_public
 
     def announced_model(self) -> bytes:
-        """The same, unless it is what everybody begins with."""
+        """Return the public model; empty while it is the initial one, which all nodes have."""
         return self.own_public.tobytes() if self.update_number else b""
 
     def on_announced_model(self, neighbour: Neighbour, content: bytes) -> None:
-        """Its differences go on from this model."""
-        known = np.frombuffer(content, np.float32) if content else self._start
-        neighbour.model = known.copy()
+        """Replace the copy of the neighbour's model."""
+        model = np.frombuffer(content, np.float32) if content else self._initial_model
+        neighbour.model = model.copy()
         self._apply_pending(neighbour)
 
     def adopt_progress(self, offer: messages.Accepted) -> None:
-        """What neighbours will be told to begin with is what was taken over."""
+        """Make the adopted model the public one, to which the first difference applies."""
         super().adopt_progress(offer)
         self.own_public[:] = self.model.vector
 
     def pack_difference(self) -> bytes:
-        """The difference to what was told before, which is told now."""
+        """Pack the difference to the public model, and apply it there."""
         content = self.compression.pack(self.model.vector - self.own_public)
-        # As the neighbours do it, whom rounding leads elsewhere than to the model, too.
+        # Computed as the neighbours do, so that rounding is the same at both ends.
         self.own_public += self.compression.unpack(content, self.own_public.size)
         return content
 
     def apply_update(self, neighbour: Neighbour, update: messages.Update, change: Vector) -> None:
-        """Its model moves, as soon as all that came before has."""
+        """Apply a difference to the neighbour's model once all earlier ones have arrived."""
         if neighbour.model is None:
-            neighbour.model = self._start.copy()
+            neighbour.model = self._initial_model.copy()
         neighbour.pending[update.number] = change
         self._apply_pending(neighbour)
 
     def neighbour_models(self) -> dict[str, Vector]:
-        """The models of neighbours that are not gone."""
-        present = (each for each in self.neighbours.values() if each.reachable)
-        return {each.name: each.model for each in present if each.model is not None}
+        """Return the models of reachable neighbours by name."""
+        reachable = self.membership.reachable()
+        return {each.name: each.model for each in reachable if each.model is not None}
 
     def is_due(self, neighbour: Neighbour, number: int) -> bool:
-        """Whether that change is to go into its model by now."""
+        """Return whether that difference may be applied to the neighbour's model now."""
         return number <= neighbour.received
 
     def _apply_pending(self, neighbour: Neighbour) -> None:

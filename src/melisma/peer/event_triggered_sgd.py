@@ -1,10 +1,9 @@
-"""Event-triggered SGD (George and Gurram): who has moved far enough tells its model.
+"""Event-triggered SGD (George and Gurram): a node sends its model when it has moved far enough.
 
-Every step goes down the gradient, and from the model that this node last told towards those that
-its neighbours last told; nobody waits. (Were it from the model as it is, all would be held where
-they began, and nobody would ever move far enough to tell.) A model is told when its distance from
-the one told before (the sum over parameters) exceeds the threshold, which shrinks with the step
-size.
+Every step follows the gradient, and moves from the node's public model towards those of its
+neighbours; no node waits. (Moving from the present model instead would hold all nodes near the
+initial model, and none would move far enough to send.) A model is sent when its distance from the
+public one, summed over parameters, exceeds the threshold, which shrinks with the learning rate.
 """
 
 from collections.abc import Iterable
@@ -15,8 +14,8 @@ from melisma.learning.compression import Compression
 from melisma.peer import commands
 from melisma.peer.algorithms import EventTriggeredSgd
 from melisma.peer.difference_node import DifferenceNode
+from melisma.peer.identity import Model, NodeIdentity
 from melisma.peer.neighbour import Vector
-from melisma.peer.node import Model, NodeIdentity
 
 
 class EventTriggeredNode(DifferenceNode):
@@ -24,34 +23,33 @@ class EventTriggeredNode(DifferenceNode):
 
     def __init__(
         self,
-        me: NodeIdentity,
+        identity: NodeIdentity,
         neighbours: Iterable[str],
         model: Model,
         compression: Compression,
-        said: EventTriggeredSgd,
+        settings: EventTriggeredSgd,
     ) -> None:
-        super().__init__(me, neighbours, model, compression)
-        self._said = said
-        self._pull: Vector = np.zeros_like(model.vector)
+        super().__init__(identity, neighbours, model, compression)
+        self._settings = settings
+        self._consensus_step: Vector = np.zeros_like(model.vector)
 
     def next_compute(self) -> commands.Compute:
-        """One step, from where it is pulled towards its neighbours at the same time."""
-        said, slower = self._said, self._said.decay * self.steps + 1
-        self._pull[:] = 0
-        for estimate in self.neighbour_models().values():
-            self._pull += estimate - self.own_public
-        self._pull *= np.float32(said.coupling * said.learning_rate / slower**0.1)
-        return commands.Compute(
-            number=self.steps + 1, steps=1, learning_rate=said.learning_rate / slower
-        )
+        """Return one step, and compute the move towards the neighbours that goes with it."""
+        settings, divisor = self._settings, self._settings.decay * self.steps + 1
+        self._consensus_step[:] = 0
+        for model in self.neighbour_models().values():
+            self._consensus_step += model - self.own_public
+        factor = settings.coupling * settings.learning_rate / divisor**0.1
+        self._consensus_step *= np.float32(factor)
+        rate = settings.learning_rate / divisor
+        return commands.Compute(number=self.steps + 1, steps=1, learning_rate=rate)
 
     def updates_after(self, computed: commands.Compute) -> list[tuple[float, bytes]]:
-        """The model, if it is far from what was told; at last in any case."""
+        """Return the difference if it exceeds the threshold, and always after the last step."""
         self.model.gradient_sum[:] = 0
         vector = self.model.vector
-        vector += self._pull
+        vector += self._consensus_step
         moved = float(np.abs(vector - self.own_public).sum())
-        far = moved > self._said.threshold * computed.learning_rate * vector.size
-        return (
-            [(1.0, self.pack_difference())] if far or self.steps >= self.identity.iterations else []
-        )
+        exceeded = moved > self._settings.threshold * computed.learning_rate * vector.size
+        last = self.steps >= self.identity.iterations
+        return [(1.0, self.pack_difference())] if exceeded or last else []

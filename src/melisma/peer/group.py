@@ -1,7 +1,7 @@
-"""A group of nodes: what all of them train, and what each of them is made of."""
+"""A group of nodes: the settings that they share, their topology and their data."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
@@ -13,35 +13,31 @@ from numpy.typing import NDArray
 from melisma.errors import SettingError
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Partition, Task
-from melisma.learning.compression import compression_for
+from melisma.learning.compression import Compression, compression_for
 from melisma.learning.data.datasets import Split
 from melisma.learning.data.partition import divided
 from melisma.learning.steps import Steps
-from melisma.peer.algorithms import AetSgd, Algorithm, LocalSgd
-from melisma.peer.node import Model, Node, NodeIdentity
-from melisma.peer.nodes import create_node
-from melisma.peer.topology import Topology, topology_for
+from melisma.peer.aet_sgd import AetNode
+from melisma.peer.algorithms import AetSgd, Algorithm, EventTriggeredSgd, GossipSgd, LocalSgd
+from melisma.peer.event_triggered_sgd import EventTriggeredNode
+from melisma.peer.gossip_sgd import GossipNode
+from melisma.peer.identity import Model, NodeIdentity
+from melisma.peer.local_sgd import LocalNode
+from melisma.peer.node import Node
+from melisma.peer.topologies import topology_for
+from melisma.peer.topology import Topology
 
 Ints = NDArray[np.int64]
-# Names are parts of file names and addresses.
-NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,31}", re.ASCII)
-
-
-def check_name(name: str) -> None:
-    """`SettingError` unless it can be the name of a node."""
-    if not NAME.fullmatch(name):
-        raise SettingError(
-            f"{name!r:.60} is not a name for a node; expected up to 32 letters, digits, . _ -, of "
-            "which the first is no . or -"
-        )
+# Names are used in file names and addresses.
+NODE_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,31}", re.ASCII)
 
 
 @dataclass(frozen=True)
 class PeerSettings:
-    """What must be said once for all nodes.
+    """The settings that all nodes share.
 
-    Each takes `iterations` steps, times its share where nodes are unlike. A neighbour that does not
-    answer for `patience_s` is given up.
+    Each node takes `iterations` steps, times its share. A neighbour that does not answer for
+    `patience_s` is given up.
     """
 
     task: Task
@@ -51,32 +47,34 @@ class PeerSettings:
     patience_s: float = 10.0
 
     def with_share(self, share: float) -> "PeerSettings":
-        """The same for a node that is so many times as fast as the mean of all."""
+        """Return the settings of a node that is `share` times as fast as the mean of all."""
         if share == 1.0:
             return self
         if not isinstance(self.algorithm, AetSgd | LocalSgd):
-            raise SettingError("shares are for rounds: of the algorithms, aet and local have them")
+            name = self.algorithm.__struct_config__.tag
+            raise SettingError(f"algorithm {name} has no shares; use aet or local, or equal shares")
         algorithm = msgspec.structs.replace(self.algorithm, share=share)
         return replace(self, algorithm=algorithm, iterations=max(1, round(self.iterations * share)))
 
-    def create_node(self, name: str, life: str, neighbours: tuple[str, ...], steps: Steps) -> Node:
-        """A node of this group, on a model that begins like everybody's."""
+    def create_node(
+        self, name: str, incarnation: str, neighbours: tuple[str, ...], steps: Steps
+    ) -> Node:
+        """Create a node that trains the model of `steps`."""
         compression = compression_for(self.compression)
-        start = f"{crc32(steps.vector.tobytes()):08x}"
-        form = {
+        compatibility = {
             "model": f"{self.task.model} of {steps.vector.size:,} parameters",
-            "the checksum of first parameters (by the seed)": start,
+            "checksum of initial parameters (set by seed)": f"{crc32(steps.vector.tobytes()):08x}",
             "algorithm": str(self.algorithm.__struct_config__.tag),
             "compression": compression.name,
         }
-        me = NodeIdentity(name, life, self.iterations, form, self.patience_s)
+        identity = NodeIdentity(name, incarnation, self.iterations, compatibility, self.patience_s)
         model = Model(steps.vector, steps.slopes)
-        return create_node(me, neighbours, model, compression, self.algorithm)
+        return create_node(identity, neighbours, model, compression, self.algorithm)
 
 
 @dataclass(frozen=True)
 class Peers:
-    """A group on a topology; `shares` are of the nodes in their order, like if there are none."""
+    """A group of nodes on a topology; `shares` are in the order of nodes, or empty if equal."""
 
     settings: PeerSettings
     topology: Topology
@@ -85,20 +83,19 @@ class Peers:
 
     def __post_init__(self) -> None:
         for name in self.topology.names:
-            check_name(name)
+            check_node_name(name)
         count = len(self.topology.names)
         if self.shares and len(self.shares) != count:
             raise SettingError(f"{len(self.shares)} shares for {count} nodes; expected one each")
-        for name, group in zip(self.topology.names, self.node_settings, strict=True):
-            if group.iterations < 1:
-                raise SettingError(f"{name} has no steps; expected at least one")
+        for name, settings in zip(self.topology.names, self.node_settings, strict=True):
+            if settings.iterations < 1:
+                raise SettingError(f"{name} has {settings.iterations} steps; expected at least one")
 
     @property
     def node_settings(self) -> list[PeerSettings]:
-        """As each node sees it: its own rounds, and as many steps as they make."""
-        shares = (
-            normalise_shares([*self.shares]) if self.shares else [1.0] * len(self.topology.names)
-        )
+        """The settings of each node: its share of the steps, in rounds of its own size."""
+        count = len(self.topology.names)
+        shares = normalise_shares([*self.shares]) if self.shares else [1.0] * count
         return [self.settings.with_share(share) for share in shares]
 
 
@@ -113,22 +110,51 @@ def peers_for(  # noqa: PLR0913 - each is a setting of its own
     compression: str = "none",
     patience_s: float = 10.0,
 ) -> Peers:
-    """Nodes that train a task on that topology; of the task deadline and scheme do not matter.
+    """Create a group of nodes that train a task; its deadline and scheme are ignored.
 
-    Its optimiser must be plain SGD, whose step sizes are the algorithm's: AET-SGD unless said.
+    The task's optimiser must be plain SGD; the learning rate is that of the algorithm, which is
+    AET-SGD by default.
     """
-    group = PeerSettings(task, algorithm or AetSgd(), iterations, compression, patience_s)
-    return Peers(group, topology_for(topology, nodes, task.seed), topology, tuple(shares))
+    settings = PeerSettings(task, algorithm or AetSgd(), iterations, compression, patience_s)
+    return Peers(settings, topology_for(topology, nodes, task.seed), topology, tuple(shares))
+
+
+def create_node(
+    identity: NodeIdentity,
+    neighbours: Iterable[str],
+    model: Model,
+    compression: Compression,
+    settings: Algorithm,
+) -> Node:
+    """Create the state machine of an algorithm."""
+    match settings:
+        case AetSgd():
+            return AetNode(identity, neighbours, model, compression, settings)
+        case LocalSgd():
+            return LocalNode(identity, neighbours, model, compression, settings)
+        case EventTriggeredSgd():
+            return EventTriggeredNode(identity, neighbours, model, compression, settings)
+        case GossipSgd():
+            return GossipNode(identity, neighbours, model, compression, settings)
+
+
+def check_node_name(name: str) -> None:
+    """Raise `SettingError` unless `name` is valid for a node."""
+    if not NODE_NAME.fullmatch(name):
+        raise SettingError(
+            f"{name!r:.60} is not a name for a node; expected up to 32 letters, digits, . _ -, the "
+            "first of them not . or -"
+        )
 
 
 def normalise_shares(speeds: list[float]) -> list[float]:
-    """What each has of the steps, in proportion to speeds; the mean is 1."""
+    """Scale speeds to a mean of 1."""
     mean = float(np.mean(speeds))
     return [speed / mean for speed in speeds]
 
 
 def partition_samples(task: Task, labels: NDArray[Any], nodes: int) -> list[Ints]:
-    """The samples of each node: like parts of all by the task's partition, none at two nodes."""
+    """Divide all samples into disjoint parts of equal size, one per node."""
     sizes = np.full(nodes, len(labels) // nodes) + (np.arange(nodes) < len(labels) % nodes)
     if not sizes.all():
         raise SettingError(f"{len(labels)} samples are too few for {nodes} nodes")
@@ -137,5 +163,5 @@ def partition_samples(task: Task, labels: NDArray[Any], nodes: int) -> list[Ints
 
 
 def take_samples(split: Split, samples: Ints) -> Split:
-    """Some of the samples."""
+    """Return the samples of these indices."""
     return Split(split.samples[samples], split.labels[samples])

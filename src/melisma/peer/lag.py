@@ -1,11 +1,11 @@
-"""How far neighbours may be behind: a number that was set, or one chosen from what was measured.
+"""The number of rounds that neighbours may be behind: fixed, or chosen by measured times.
 
-A neighbour that is late by L seconds makes nobody wait while d rounds of T seconds cover it, so
-d = L / T, rounded up. L is what messages take and by how much a neighbour's rounds are longer than
-usual, of which one in ten may be exceeded; T is this node's usual round.
+A neighbour that is late by L seconds makes no node wait while d rounds of T seconds cover the
+delay, so d = L / T, rounded up. L is the time of a message plus the excess of a neighbour's rounds
+over their median, both at the 90th percentile; T is this node's median round.
 
-The theory allows what misses tau(t) ~ sqrt(t / ln t) iterations after t of them. It leaves a factor
-open. Ours is the one by which the largest d that the paper recommends, 7 at 60,000 iterations with
+The theory allows tau(t) ~ sqrt(t / ln t) missing iterations after t iterations, up to a factor.
+Ours is the factor by which the largest d that the paper recommends, 7 at 60,000 iterations with
 rounds of 10 i, is just allowed.
 """
 
@@ -16,30 +16,31 @@ from math import ceil, e, log, sqrt
 
 import numpy as np
 
-FACTOR = 115.5
+TOLERANCE_FACTOR = 115.5
 LARGEST_LAG = 10
-"""The largest that the paper has tried."""
+"""The largest lag in the paper's experiments."""
 WINDOW = 20
+"""The number of measurements that count."""
 LATE_QUANTILE = 0.9
 
 
 def tolerated_iterations(iterations: int) -> float:
-    """So many iterations may be missing after so many."""
+    """Return how many iterations may be missing after that many."""
     t = max(float(iterations), e)
-    return FACTOR * sqrt(t / log(t))
+    return TOLERANCE_FACTOR * sqrt(t / log(t))
 
 
-def allowed_lag(number: int, iterations: int, size: Callable[[int], int]) -> int:
-    """The largest lag after that round for which no more are missing than is tolerated.
+def allowed_lag(number: int, iterations: int, round_size: Callable[[int], int]) -> int:
+    """Return the largest lag after a round for which the missing iterations are tolerated.
 
-    With lag d a node begins the round `number` + 1 while the last d of a neighbour, and the one
-    that it begins as well, are missing.
+    With lag d a node begins the round `number` + 1 while the neighbour's last d rounds, and the
+    one that it begins, are missing.
     """
-    room, lag = tolerated_iterations(iterations), 0
-    missing = size(number + 1)
+    tolerated, lag = tolerated_iterations(iterations), 0
+    missing = round_size(number + 1)
     while lag < min(number, LARGEST_LAG):
-        missing += size(number - lag)
-        if missing > room:
+        missing += round_size(number - lag)
+        if missing > tolerated:
             break
         lag += 1
     return lag if number > LARGEST_LAG else max(lag, 1)
@@ -47,7 +48,7 @@ def allowed_lag(number: int, iterations: int, size: Callable[[int], int]) -> int
 
 @dataclass(frozen=True)
 class LagChoice:
-    """What was chosen before a round: `needed` by the measured times, `allowed` by theory."""
+    """The lag chosen before a round: `needed` by measured times, `allowed` by theory."""
 
     round_number: int
     needed: int
@@ -55,53 +56,54 @@ class LagChoice:
 
     @property
     def lag(self) -> int:
-        """As far as needed, and no farther than allowed_lag."""
+        """The lag needed, but at most the lag allowed."""
         return min(self.needed, self.allowed)
 
 
 class LagPolicy:
-    """The largest lag of one node's neighbours."""
+    """The maximum lag of the neighbours of one node; `fixed` or chosen before each round."""
 
-    def __init__(self, said: int | None, size: Callable[[int], int]) -> None:
-        self.fixed, self._size = said, size
+    def __init__(self, fixed: int | None, round_size: Callable[[int], int]) -> None:
+        self.fixed, self._round_size = fixed, round_size
         self.choices: list[LagChoice] = []
         self._step_s: deque[float] = deque(maxlen=WINDOW)
         self._message_s: deque[float] = deque(maxlen=WINDOW)
         self._neighbour_step_s: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=WINDOW))
         self._last_update: dict[str, tuple[int, float]] = {}
 
-    def max_lag(self, number: int, iterations: int) -> int:
-        """After so many rounds and iterations."""
+    def max_lag(self, rounds: int, iterations: int) -> int:
+        """Return the maximum lag after that many rounds and iterations."""
         if self.fixed is not None:
             return self.fixed
-        if not self.choices or self.choices[-1].round_number != number:
-            bound = allowed_lag(number, iterations, self._size)
-            self.choices.append(LagChoice(number, self._needed(number), bound))
+        if not self.choices or self.choices[-1].round_number != rounds:
+            allowed = allowed_lag(rounds, iterations, self._round_size)
+            self.choices.append(LagChoice(rounds, self._needed_lag(rounds), allowed))
         return self.choices[-1].lag
 
     def record_round(self, seconds: float, steps: int) -> None:
-        """A round of this node took so long."""
+        """Record the duration of a round of this node."""
         self._step_s.append(seconds / steps)
 
     def record_update(self, at_s: float, sender: str, number: int) -> None:
-        """An update of that number came."""
-        before = self._last_update.get(sender)
-        if before is not None and number == before[0] + 1:
-            self._neighbour_step_s[sender].append((at_s - before[1]) / self._size(number))
-        if before is None or number > before[0]:
+        """Record the arrival of an update; consecutive ones show how long a round takes."""
+        previous = self._last_update.get(sender)
+        if previous is not None and number == previous[0] + 1:
+            step_s = (at_s - previous[1]) / self._round_size(number)
+            self._neighbour_step_s[sender].append(step_s)
+        if previous is None or number > previous[0]:
             self._last_update[sender] = number, at_s
 
-    def record_round_trip(self, took_s: float) -> None:
-        """A message and the answer took so long."""
-        self._message_s.append(took_s / 2)
+    def record_round_trip(self, seconds: float) -> None:
+        """Record the duration of a message and its acknowledgement."""
+        self._message_s.append(seconds / 2)
 
-    def _needed(self, number: int) -> int:
+    def _needed_lag(self, number: int) -> int:
         if not self._step_s:
             return 1
-        steps = self._size(number + 1)
+        steps = self._round_size(number + 1)
         round_s = steps * float(np.median(self._step_s))
-        over_s = [_over_usual(each) * steps for each in self._neighbour_step_s.values()]
-        late_s = _late(self._message_s) + max(over_s, default=0.0)
+        excess_s = [_excess(step_s) * steps for step_s in self._neighbour_step_s.values()]
+        late_s = _late(self._message_s) + max(excess_s, default=0.0)
         return max(1, ceil(late_s / round_s)) if round_s > 0 else LARGEST_LAG
 
 
@@ -109,5 +111,5 @@ def _late(seconds: deque[float]) -> float:
     return float(np.quantile(seconds, LATE_QUANTILE)) if seconds else 0.0
 
 
-def _over_usual(seconds: deque[float]) -> float:
+def _excess(seconds: deque[float]) -> float:
     return _late(seconds) - float(np.median(seconds)) if seconds else 0.0

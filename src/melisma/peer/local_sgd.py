@@ -1,4 +1,4 @@
-"""Constant local SGD: every round has as many steps, times this node's share."""
+"""Constant local SGD: every round has the same number of steps, times the node's share."""
 
 from melisma.peer.algorithms import LocalSgd
 from melisma.peer.gradient_node import GradientNode
@@ -8,5 +8,5 @@ class LocalNode(GradientNode[LocalSgd]):
     """A node of constant local SGD."""
 
     def round_steps(self, number: int) -> float:  # noqa: ARG002
-        """The same in all rounds."""
+        """Return the same number for all rounds."""
         return self.settings.steps

@@ -1,7 +1,7 @@
-"""What nodes say to each other. Any of it may come late, twice, and in any order.
+"""Messages between nodes. Any of them may arrive late, twice, and out of order.
 
-A node that begins anew has another `life`, which sorts after the one before. What is meant for one
-life is not for the next, and what an earlier life sent is not counted in the next.
+A node that restarts has a new `incarnation`, which sorts after the previous one. A message that
+is addressed to another incarnation is ignored; one from a former incarnation is rejected.
 """
 
 from typing import Annotated
@@ -12,27 +12,28 @@ from msgspec import Meta
 Count = Annotated[int, Meta(ge=0, le=10**7)]
 Number = Annotated[int, Meta(ge=1, le=10**7)]
 Rate = Annotated[float, Meta(gt=0, le=1e6)]
-"""What is beyond these is refused when it is read, and so is what is no number."""
+"""Values out of range, NaN included, are rejected when a message is decoded."""
 
 
 class PeerMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """By whom, in which of its lives."""
+    """The base of all messages: the sender and its incarnation."""
 
     sender: str
     incarnation: str
 
 
 class Hello(PeerMessage, frozen=True, kw_only=True, tag=True):
-    """It would like to be a neighbour: what it trains, and how many neighbours it has."""
+    """Ask to become a neighbour: properties that must match, and the sender's degree."""
 
     compatibility: dict[str, str]
     degree: Count
 
 
 class Accepted(PeerMessage, frozen=True, kw_only=True, tag=True):
-    """The answer, for that life: whether it trains, and how far it is.
+    """Accept a `Hello` of that incarnation, with the sender's progress.
 
-    Who trains offers its model, in which its own updates are that it does not send any more.
+    A sender that is `training` offers its model, which contains its first `updates_done` updates;
+    it does not send these any more.
     """
 
     to_incarnation: str
@@ -44,21 +45,24 @@ class Accepted(PeerMessage, frozen=True, kw_only=True, tag=True):
 
 
 class Rejected(PeerMessage, frozen=True, kw_only=True, tag=True):
-    """The other answer."""
+    """Reject a `Hello` of that incarnation."""
 
     to_incarnation: str
     reason: str
 
 
 class Started(PeerMessage, frozen=True, kw_only=True, tag=True):
-    """It trains, and counts its updates from this one on; from this model, where that matters."""
+    """The sender trains; its next update has the number `updates_done` + 1.
+
+    Algorithms that send differences attach the model to which the next difference applies.
+    """
 
     updates_done: Count
     model: bytes
 
 
 class Update(PeerMessage, frozen=True, kw_only=True, tag=True):
-    """Its update of that number, for that life; to be applied with that step size."""
+    """An update for that incarnation, to be applied with that learning rate."""
 
     to_incarnation: str
     number: Number
@@ -67,11 +71,11 @@ class Update(PeerMessage, frozen=True, kw_only=True, tag=True):
 
 
 class Heartbeat(PeerMessage, frozen=True, kw_only=True, tag=True):
-    """It is there, and has nothing else to say."""
+    """The sender is alive."""
 
 
 class Goodbye(PeerMessage, frozen=True, kw_only=True, tag=True):
-    """It has sent so many updates, and there will be no more."""
+    """The sender has sent its last update."""
 
     last_update: Count
 

@@ -1,4 +1,4 @@
-"""What a node knows of one neighbour."""
+"""A node's record of one neighbour."""
 
 from dataclasses import dataclass, field
 
@@ -10,11 +10,12 @@ Vector = NDArray[np.float32]
 
 @dataclass
 class Neighbour:
-    """Its updates are numbered one after the other; `done` are in without a gap, `early` beyond.
+    """The state of a neighbour and the updates received from it.
 
-    `life` is empty until it was heard of. It `answered` when it said welcome, `begun` when it
-    trains; until then it counts as having reached `level`, where this node was when they met. To
-    `all_sent` go all updates of this node: it was told of it before there were any.
+    Updates 1 to `received` have arrived without a gap; later ones are in `out_of_order`.
+    `incarnation` is empty until the first message. Until the neighbour has `started` to train it
+    counts as having reached `assumed_updates`, the progress of this node when it joined. It
+    `receives_all` updates of this node if it joined before the first one was sent.
     """
 
     name: str
@@ -30,38 +31,43 @@ class Neighbour:
     out_of_order: set[int] = field(default_factory=set)
     last_update: int | None = None
     model: Vector | None = None
-    """Its model as it has told it; for algorithms that need it."""
+    """The neighbour's model as reconstructed from its differences, where an algorithm needs it."""
     pending: dict[int, Vector] = field(default_factory=dict)
-    """Changes of that model which came before others that are to come before them."""
+    """Differences of that model that arrived before earlier ones."""
 
     @property
     def reachable(self) -> bool:
-        """Whether updates are sent to it."""
+        """Whether updates are sent to this neighbour."""
         return bool(self.incarnation) and not self.lost
 
     @property
+    def awaited(self) -> bool:
+        """Whether more updates are expected from this neighbour."""
+        return self.reachable and not self.finished
+
+    @property
     def progress(self) -> int:
-        """How many of its updates may be counted on."""
+        """The number of its updates that count as received when lag is computed."""
         return self.received if self.started else max(self.received, self.assumed_updates)
 
     @property
     def finished(self) -> bool:
-        """Whether it has sent all that it will, and all of that is in."""
+        """Whether all updates up to its last one have arrived."""
         return self.last_update is not None and self.received >= self.last_update
 
     def record_update(self, number: int) -> bool:
-        """Note that this update came; whether it is the first time."""
+        """Record that an update arrived; return False if it had arrived before."""
         if number <= self.received or number in self.out_of_order:
             return False
         self.out_of_order.add(number)
         self._advance()
         return True
 
-    def start_after(self, done: int) -> None:
-        """Nothing that is still to come has this number or a lower one."""
-        self.started, self.received = True, max(self.received, done)
-        self.out_of_order = {number for number in self.out_of_order if number > self.received}
-        self.pending = {each: change for each, change in self.pending.items() if each > done}
+    def start_after(self, number: int) -> None:
+        """Mark the neighbour as started; updates up to `number` will not arrive any more."""
+        self.started, self.received = True, max(self.received, number)
+        self.out_of_order = {later for later in self.out_of_order if later > self.received}
+        self.pending = {later: diff for later, diff in self.pending.items() if later > number}
         self._advance()
 
     def _advance(self) -> None:

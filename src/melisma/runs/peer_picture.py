@@ -1,7 +1,7 @@
-"""A run of nodes as a picture: who computed and who waited, and how accuracy rose. SVG, by hand.
+"""A run without an orchestrator as an SVG picture: computing, waiting, and accuracy.
 
-One lane a node: dark where it computed, pale where it waited for its neighbours; what is shorter
-than a point is drawn together. Only the first `NODES` are drawn, and a note says so.
+Each node has one lane: dark where it computed, pale where it waited for its neighbours; gaps
+shorter than a point are closed. Only the first `MAX_LANES` nodes are drawn, and a note says so.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,68 +25,67 @@ from melisma.runs.svg import (
     truncate,
 )
 
-NODES, NAME = 40, 18
-LEFT, RIGHT, TOP, ROW, CURVES = 150, 120, 64, 22, 170
+MAX_LANES, NAME_LETTERS = 40, 18
+LEFT, RIGHT, TOP, LANE, CURVES = 150, 120, 64, 22, 170
 COMPUTED, END = "#2a9d6f", 'text-anchor="end"'
 COLORS = ("#2a9d6f", "#4a90c2", "#f0a04b", "#b39ddb", "#c92a2a", "#6b7785")
 
 
-def picture_of(report: PeerReport) -> Picture:
-    """The picture of a run."""
-    nodes = report.nodes[:NODES]
-    lanes = TOP + ROW * len(nodes)
-    curves = [(place, node) for place, node in enumerate(nodes) if len(node.scores) > 1]
-    height = lanes + 44 + (CURVES + 30 if curves else 0)
+def draw_peers(report: PeerReport) -> Picture:
+    """Draw a run."""
+    nodes = report.nodes[:MAX_LANES]
+    lanes_end = TOP + LANE * len(nodes)
+    curves = [(index, node) for index, node in enumerate(nodes) if len(node.scores) > 1]
+    height = lanes_end + 44 + (CURVES + 30 if curves else 0)
     span_s = report.seconds if isfinite(report.seconds) and report.seconds > 0 else 1.0
-    began_s = report.started_s if isfinite(report.started_s) else 0.0
-    x = Scale(began_s, began_s + span_s, LEFT, WIDTH - RIGHT)
+    start_s = report.started_s if isfinite(report.started_s) else 0.0
+    x = Scale(start_s, start_s + span_s, LEFT, WIDTH - RIGHT)
     shapes = [
         *_head(report, len(nodes)),
-        *(shape for place, node in enumerate(nodes) for shape in _lane(node, place, x)),
-        *_axis(x, lanes),
-        *(_curves(curves, x, lanes + 44) if curves else ()),
+        *(shape for index, node in enumerate(nodes) for shape in _lane(node, index, x)),
+        *_axis(x, lanes_end),
+        *(_curves(curves, x, lanes_end + 44) if curves else ()),
     ]
     size = f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
     font = 'font-family="system-ui, sans-serif" font-size="12"'
-    whole = "".join(shapes)
     return Picture(
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>'
-        f'<rect width="100%" height="100%" fill="white"/>{whole}</svg>'
+        f'<rect width="100%" height="100%" fill="white"/>{"".join(shapes)}</svg>'
     )
 
 
 def _head(report: PeerReport, drawn: int) -> Iterator[str]:
-    what = f"{report.algorithm}, {report.topology}, {len(report.nodes)} nodes"
-    yield text(16, 26, replace_unprintable(what), INK, 'font-size="16" font-weight="600"')
-    said = f"{report.model} on {report.data}, {report.total('updates'):,.0f} updates, "
-    said += f"{report.total('sent_bytes') / 1e6:,.1f} MB sent"
-    said += f"; the first {drawn} are drawn" if drawn < len(report.nodes) else ""
-    yield text(16, 46, replace_unprintable(said), GREY)
+    title = f"{report.algorithm}, {report.topology}, {len(report.nodes)} nodes"
+    yield text(16, 26, replace_unprintable(title), INK, 'font-size="16" font-weight="600"')
+    summary = f"{report.model} on {report.data}, {report.total('updates'):,.0f} updates, "
+    summary += f"{report.total('sent_bytes') / 1e6:,.1f} MB sent"
+    summary += f"; the first {drawn} are drawn" if drawn < len(report.nodes) else ""
+    yield text(16, 46, replace_unprintable(summary), GREY)
     yield rect(WIDTH - 250, 16, 12, 12, COMPUTED)
     yield text(WIDTH - 233, 26, "computes", GREY)
     yield rect(WIDTH - 160, 16, 12, 12, PALE)
     yield text(WIDTH - 143, 26, "waits", GREY)
 
 
-def _lane(node: NodeReport, place: int, x: Scale) -> Iterator[str]:
-    top = TOP + ROW * place
+def _lane(node: NodeReport, index: int, x: Scale) -> Iterator[str]:
+    top = TOP + LANE * index
     color = INK if node.outcome == "done" else RED
     name = replace_unprintable(node.name)
-    yield text(LEFT - 8, top + 14, truncate(name, NAME), color, END, title=name)
+    yield text(LEFT - 8, top + 14, truncate(name, NAME_LETTERS), color, END, title=name)
     spans = node.compute_spans_s
     if spans:
         first, last = x(spans[0][0]), x(spans[-1][1])
-        yield rect(first, top + 3, last - first, ROW - 8, PALE)
-    for start, end in _joined(spans, x):
-        yield rect(start, top + 3, end - start, ROW - 8, COMPUTED)
-    said = node.outcome if node.accuracy is None else f"{100 * node.accuracy:.2f} %"
-    yield text(WIDTH - RIGHT + 10, top + 14, said, color, title=node.reason)
+        yield rect(first, top + 3, last - first, LANE - 8, PALE)
+    for start, end in _close_gaps(spans, x):
+        yield rect(start, top + 3, end - start, LANE - 8, COMPUTED)
+    result = node.outcome if node.accuracy is None else f"{100 * node.accuracy:.2f} %"
+    yield text(WIDTH - RIGHT + 10, top + 14, result, color, title=node.reason)
     if len(node.scores) > 1:
-        yield rect(WIDTH - 40, top + 5, 10, 10, COLORS[place % len(COLORS)])
+        yield rect(WIDTH - 40, top + 5, 10, 10, COLORS[index % len(COLORS)])
 
 
-def _joined(spans: list[tuple[float, float]], x: Scale) -> Iterator[tuple[float, float]]:
-    """Places from and to; gaps that nobody could see are closed."""
+def _close_gaps(spans: list[tuple[float, float]], x: Scale) -> Iterator[tuple[float, float]]:
+    """Yield spans on the x axis; gaps that are too small to be seen are closed."""
     start = end = None
     for from_s, to_s in spans:
         if end is not None and start is not None and x(from_s) - end < 0.4:
@@ -101,7 +100,7 @@ def _joined(spans: list[tuple[float, float]], x: Scale) -> Iterator[tuple[float,
 
 def _axis(x: Scale, top: float) -> Iterator[str]:
     yield line(x.start, top, x.end, top, GREY)
-    # Seconds since the first node began.
+    # Seconds since the first node started.
     since = Scale(0.0, x.high - x.low, x.start, x.end)
     for tick in since.ticks(8):
         yield line(since(tick), top, since(tick), top + 4, GREY)
@@ -110,7 +109,7 @@ def _axis(x: Scale, top: float) -> Iterator[str]:
 
 def _curves(nodes: list[tuple[int, NodeReport]], x: Scale, top: float) -> Iterable[str]:
     known = [
-        each.accuracy for _, node in nodes for each in node.scores if each.accuracy is not None
+        point.accuracy for _, node in nodes for point in node.scores if point.accuracy is not None
     ]
     if not known:
         return
@@ -120,11 +119,13 @@ def _curves(nodes: list[tuple[int, NodeReport]], x: Scale, top: float) -> Iterab
     for tick in y.ticks(4):
         yield line(x.start, y(tick), x.end, y(tick), PALE)
         yield text(LEFT - 8, y(tick) + 4, f"{100 * tick:.4g} %", GREY, END)
-    for place, node in nodes:
+    for index, node in nodes:
         points = [
-            (x(each.at_s), y(each.accuracy)) for each in node.scores if each.accuracy is not None
+            (x(point.at_s), y(point.accuracy))
+            for point in node.scores
+            if point.accuracy is not None
         ]
-        color = COLORS[place % len(COLORS)]
-        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
+        color = COLORS[index % len(COLORS)]
+        path = " ".join(f"{left:.1f},{top:.1f}" for left, top in points)
         yield f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.5"/>'
     yield text(x.start + LETTER_WIDTH, top + 16, "accuracy of each node", GREY)

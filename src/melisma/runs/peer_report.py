@@ -1,5 +1,6 @@
-"""What became of training without an orchestrator: of each node, and of all together."""
+"""Reports on training without an orchestrator: of each node, and of the whole group."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from melisma.peer import commands
+from melisma.peer import commands, notices
 from melisma.peer.gradient_node import GradientNode
 from melisma.peer.group import Peers
 from melisma.peer.node import Node
@@ -16,9 +17,11 @@ from melisma.peer.node import Node
 if TYPE_CHECKING:
     from melisma.runs.svg import Picture
 
+Output = commands.AnyCommand | notices.AnyNotice
+
 
 class ScorePoint(msgspec.Struct, frozen=True):
-    """How good a node's model was after so many steps."""
+    """The quality of a node's model after a number of steps."""
 
     at_s: float
     steps: int
@@ -29,12 +32,12 @@ class ScorePoint(msgspec.Struct, frozen=True):
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One node, in the last of its lives; times are seconds from the beginning of the run.
+    """The last incarnation of a node; times are seconds since the start of the run.
 
-    `steps` count those that came with a model that it took over, `samples` only its own visits.
-    `updates` are what it told its neighbours, a round each, and `number` is that of the last one;
-    `messages` are all that it sent, greetings too, as often as they were sent. It waited
-    `waiting_s` for its neighbours. `lags` are those that were chosen, one a round.
+    `steps` include those of a model that it adopted from the neighbour `model_from`; `samples`
+    counts only its own visits. `updates` is the number of updates that it computed, `last_update`
+    the number of the last one. `messages` counts all sent messages, repetitions included. It waited
+    `waiting_s` for its neighbours. `chosen_lags` has one lag per round, `allowed_lags` its bound.
     """
 
     name: str
@@ -59,18 +62,18 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def accuracy(self) -> float | None:
-        """Of its last model."""
+        """The accuracy of the last model."""
         return self.scores[-1].accuracy if self.scores else None
 
     @property
     def loss(self) -> float | None:
-        """Of its last model."""
+        """The loss of the last model."""
         return self.scores[-1].loss if self.scores else None
 
 
 @dataclass
 class NodeRecorder:
-    """Keeps the figures of one life of a node, as its driver tells them."""
+    """Collects the figures of one incarnation of a node while a driver runs it."""
 
     node: Node
     messages: int = 0
@@ -84,36 +87,36 @@ class NodeRecorder:
     _since_s: float = nan
 
     def record_sent(self, size_bytes: int) -> None:
-        """One more message."""
+        """Count a message."""
         self.messages += 1
         self.sent_bytes += size_bytes
 
     def record_computed(self, at_s: float) -> None:
-        """What it was to compute is done, and from now on it waits."""
+        """End a span of computing; from now on the node waits."""
         self.compute_spans_s.append((self._since_s, at_s))
         self._since_s = at_s
 
-    def record_outputs(self, at_s: float, emitted: list[commands.AnyCommand]) -> None:
-        """What it said."""
-        for command in emitted:
-            match command:
-                case commands.TrainingStarted(model_from=model_of):
+    def record_outputs(self, at_s: float, outputs: Sequence[Output]) -> None:
+        """Record the start of training, spans of waiting, and notices."""
+        for output in outputs:
+            match output:
+                case notices.TrainingStarted(model_from=model_from):
                     self.started_s = self._since_s = at_s
-                    self.model_from = model_of
+                    self.model_from = model_from
                 case commands.Compute():
                     self.waiting_s += at_s - self._since_s
                     self._since_s = at_s
-            if line := describe_notice(command):
+            if line := describe_notice(output):
                 self.notices.append(f"{at_s:.3f} s: {line}")
 
-    def report(self, at_s: float, outcome: str, why: str, samples: int) -> NodeReport:
-        """All of it."""
+    def report(self, at_s: float, outcome: str, reason: str, samples: int) -> NodeReport:
+        """Return the report of the node at its end."""
         node = self.node
         choices = node.lag.choices if isinstance(node, GradientNode) else []
         return NodeReport(
             name=node.identity.name,
             outcome=outcome,
-            reason=why,
+            reason=reason,
             incarnation=node.identity.incarnation,
             steps=node.steps,
             samples=samples,
@@ -122,37 +125,37 @@ class NodeRecorder:
             messages=self.messages,
             sent_bytes=self.sent_bytes,
             waiting_s=self.waiting_s,
-            started_s=_known(self.started_s),
+            started_s=_finite_or_none(self.started_s),
             ended_s=at_s,
             model_from=self.model_from,
-            chosen_lags=[each.lag for each in choices],
-            allowed_lags=[each.allowed for each in choices],
+            chosen_lags=[choice.lag for choice in choices],
+            allowed_lags=[choice.allowed for choice in choices],
             compute_spans_s=self.compute_spans_s,
             scores=self.scores,
             notices=self.notices,
         )
 
 
-def describe_notice(command: commands.AnyCommand) -> str:
-    """What of a command is to be told to whoever watches; empty if nothing."""
-    match command:
-        case commands.NeighbourLost(name=name, alone=alone):
-            rest = "no neighbour is left, it goes on alone" if alone else "the rest goes on"
-            return f"{name} is gone; {rest}"
-        case commands.NeighbourReady(name=name, returned=True):
+def describe_notice(output: Output) -> str:
+    """Describe a notice that matters to users; return an empty string for all other outputs."""
+    match output:
+        case notices.NeighbourLost(name=name, alone=alone):
+            left = "no neighbour is left" if alone else "training continues without it"
+            return f"{name} is lost; {left}"
+        case notices.NeighbourReady(name=name, returned=True):
             return f"{name} is back"
-        case commands.NeighbourJoined(name=name, assumed_updates=level) if level:
-            return f"{name} begins anew"
-        case commands.TrainingStarted(model_from=model_of, updates_done=done) if model_of:
-            return f"begins with the model of {model_of} after {done} updates"
-        case commands.MessageRejected(sender=sender, reason=why):
-            return f"{sender}: {why}"
+        case notices.NeighbourJoined(name=name, assumed_updates=assumed_updates) if assumed_updates:
+            return f"{name} joins"
+        case notices.TrainingStarted(model_from=model_from, updates_done=number) if model_from:
+            return f"starts with the model of {model_from} after {number} updates"
+        case notices.MessageRejected(sender=sender, reason=reason):
+            return f"{sender}: {reason}"
     return ""
 
 
 @dataclass(frozen=True)
 class PeerReport:
-    """A whole run: what was trained and how, and each node."""
+    """A whole run: what was trained and how, and a report for each node."""
 
     algorithm: str
     topology: str
@@ -162,56 +165,55 @@ class PeerReport:
     simulated: bool
     nodes: list[NodeReport]
     parts: list[list[str]] = field(default_factory=list)
-    """The nodes that were left at the end, by which of them can reach each other."""
+    """The connected components of the nodes that trained to the end."""
     folder: Path | None = None
 
     @classmethod
     def of(cls, peers: Peers, nodes: list[NodeReport], *, simulated: bool) -> "PeerReport":
-        """The report of nodes that have come to their ends."""
-        group = peers.settings
-        gone = [each.name for each in nodes if each.outcome != "done"]
+        """Create the report of a group whose nodes have ended."""
+        settings = peers.settings
+        unfinished = [node.name for node in nodes if node.outcome != "done"]
         return cls(
-            str(group.algorithm.__struct_config__.tag),
+            str(settings.algorithm.__struct_config__.tag),
             peers.topology_name,
-            group.task.model,
-            group.task.data,
-            group.compression,
+            settings.task.model,
+            settings.task.data,
+            settings.compression,
             simulated,
             nodes,
-            peers.topology.without(gone).parts(),
+            peers.topology.without(unfinished).parts(),
         )
 
     @property
     def started_s(self) -> float:
-        """When the first node began to train."""
-        return min(
-            (node.compute_spans_s[0][0] for node in self.nodes if node.compute_spans_s), default=nan
-        )
+        """The time at which the first node started to compute."""
+        spans = [node.compute_spans_s for node in self.nodes if node.compute_spans_s]
+        return min((span[0][0] for span in spans), default=nan)
 
     @property
     def seconds(self) -> float:
-        """From then until the last node had done its steps."""
-        ends = [node.compute_spans_s[-1][1] for node in self.nodes if node.compute_spans_s]
-        return max(ends, default=nan) - self.started_s
+        """The time from the start until the last node had taken its steps."""
+        spans = [node.compute_spans_s for node in self.nodes if node.compute_spans_s]
+        return max((span[-1][1] for span in spans), default=nan) - self.started_s
 
     @property
     def accuracy(self) -> float:
-        """Of the nodes' models on average, of those that came to their end if any did."""
+        """The mean accuracy of the nodes that trained to the end, or of all if none did."""
         done = [node for node in self.nodes if node.outcome == "done"] or self.nodes
         known = [node.accuracy for node in done if node.accuracy is not None]
         return float(np.mean(known)) if known else nan
 
     @property
     def succeeded(self) -> bool:
-        """Whether every node came to its end."""
+        """Whether every node trained to the end."""
         return all(node.outcome == "done" for node in self.nodes)
 
     def total(self, name: str) -> float:
-        """Of one figure over all nodes."""
+        """Return the sum of one figure over all nodes."""
         return float(sum(getattr(node, name) for node in self.nodes))
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; what is not known is null."""
+        """Return builtins for JSON; unknown figures are None."""
         counts = ("steps", "samples", "updates", "messages", "sent_bytes")
         total = {name: int(self.total(name)) for name in counts}
         head = {
@@ -221,22 +223,22 @@ class PeerReport:
             "data": self.data,
             "compression": self.compression,
             "simulated": self.simulated,
-            "seconds": _known(self.seconds),
-            "accuracy": _known(self.accuracy),
+            "seconds": _finite_or_none(self.seconds),
+            "accuracy": _finite_or_none(self.accuracy),
             "parts": self.parts,
             "total": {**total, "waiting_s": self.total("waiting_s")},
         }
         nodes = msgspec.to_builtins(self.nodes)
-        for node, plain in zip(self.nodes, nodes, strict=True):
-            plain |= {"accuracy": node.accuracy, "loss": node.loss}
+        for node, builtins in zip(self.nodes, nodes, strict=True):
+            builtins |= {"accuracy": node.accuracy, "loss": node.loss}
         return {**head, "nodes": nodes}
 
     def plot(self) -> "Picture":
-        """Who computed and who waited, and how good the models became."""
-        from melisma.runs.peer_picture import picture_of
+        """Draw when each node computed and waited, and how accurate its model became."""
+        from melisma.runs.peer_picture import draw_peers
 
-        return picture_of(self)
+        return draw_peers(self)
 
 
-def _known(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return value if np.isfinite(value) else None

@@ -23,13 +23,14 @@ from melisma import axon
 from melisma.errors import MelismaError, MelismaWarning, SettingError
 from melisma.fleet.task import Task
 from melisma.live import processes
-from melisma.live.peer.local_group import PeerObserver, Progress, run_peers
+from melisma.live.peer.local_group import PeerObserver, run_peers
 from melisma.live.peer.messenger import MessageReceived, Messenger, NeighbourUnreachable
-from melisma.live.peer.node_process import NodeConfig, run_node
+from melisma.live.peer.node_process import run_node
+from melisma.live.peer.node_runner import NodeConfig, Progress
 from melisma.peer import messages
 from melisma.peer.algorithms import AetSgd, Algorithm, LocalSgd
 from melisma.peer.group import Peers, PeerSettings
-from melisma.peer.topology import topology_for
+from melisma.peer.topologies import topology_for
 from melisma.runs.peer_report import NodeReport, PeerReport
 from melisma.simulation.peers.peer_simulation import simulate_peers
 from tests.live import tiny_task
@@ -180,9 +181,7 @@ def test_when_a_node_is_killed_the_rest_goes_on_to_the_end() -> None:
     for place in (0, 2):
         node = report.nodes[place]
         assert node.steps == 1000
-        assert any(
-            "n1 is gone; no neighbour is left, it goes on alone" in line for line in node.notices
-        )
+        assert any("n1 is lost; no neighbour is left" in line for line in node.notices)
         assert node.accuracy is not None
         assert node.accuracy > 0.9
 
@@ -322,7 +321,7 @@ def test_one_address_is_enough_because_who_is_called_learns_the_others(party: Pa
     one = party.start(party.setting("a", "b"))
     other = party.start(replace(party.setting("b", "a"), addresses={}))
     assert [party.report(number).outcome for number in (one, other)] == ["done", "done"]
-    assert not [line for line in party.told if "gone" in line]
+    assert not [line for line in party.told if "lost" in line]
 
 
 @contextlib.contextmanager
@@ -340,9 +339,11 @@ def test_nodes_find_each_other_by_a_notice_board_and_give_up_whom_nobody_knows(
         other = party.start(party.setting("b", "a", **said))
         reports = [party.report(number) for number in (one, other)]
     assert [report.outcome for report in reports] == ["done", "done"]
-    assert any("ghost is gone; the rest goes on" in line for line in reports[0].notices)
+    assert any(
+        "ghost is lost; training continues without it" in line for line in reports[0].notices
+    )
     assert (reports[0].started_s or 0.0) >= PATIENCE_S
-    assert "a: ghost is gone; the rest goes on" in party.told
+    assert "a: ghost is lost; training continues without it" in party.told
     # The other one waited for a, which is there, and lost nobody.
     assert reports[1].notices == []
 
@@ -361,7 +362,7 @@ def test_nodes_find_each_other_by_discovery(party: Party) -> None:
         party.start(party.setting(other, one, **said)),
     ]
     assert [party.report(number).outcome for number in numbers] == ["done", "done"]
-    assert not [line for line in party.told if "gone" in line]
+    assert not [line for line in party.told if "lost" in line]
 
 
 def test_of_two_nodes_with_one_name_the_second_is_refused(party: Party) -> None:
@@ -372,7 +373,7 @@ def test_of_two_nodes_with_one_name_the_second_is_refused(party: Party) -> None:
     second = party.start(replace(party.setting("b", "a", task=SLOW), port=0))
     report = party.report(second)
     assert report.outcome == "failed"
-    assert report.reason == f"a refuses: b is the name of the node at {taken} already"
+    assert report.reason == f"a rejected this node: the name b is in use by the node at {taken}"
     for number in (one, other):
         assert (party.report(number).outcome, party.report(number).steps) == ("done", 500)
 
@@ -388,7 +389,7 @@ def test_nor_by_a_notice_board(party: Party) -> None:
             time.sleep(0.05)
         found = party.report(party.start(party.setting("a", "b", board=address)))
         assert found.outcome == "failed"
-        assert "a is the name of the node at" in found.reason
+        assert "the name a is in use by the node at" in found.reason
         assert [party.stop(each).outcome for each in both] == ["cancelled"] * 2
 
 
@@ -420,7 +421,7 @@ def test_a_wrong_token_is_refused_clearly_and_the_others_go_on(party: Party) -> 
     ]
     a, b, c = (party.report(number) for number in numbers)
     assert (a.outcome, b.outcome, c.outcome) == ("done", "done", "failed")
-    assert c.reason.startswith("a refuses: ")
+    assert c.reason.startswith("a rejected this node: ")
     assert "token" in c.reason
     assert any("c" in line.partition(" s: ")[2] for line in a.notices)
 
@@ -466,17 +467,17 @@ def test_what_waits_for_one_that_is_gone_is_not_tried_one_by_one() -> None:
     news = post.events.get_nowait()
     assert isinstance(news, NeighbourUnreachable)
     assert news.name == "b"
-    assert news.why
+    assert news.reason
     assert post.sent_messages == 0
 
 
 def test_a_message_that_is_none_is_refused_and_so_is_ones_own_name() -> None:
     post = Messenger("a", "1", None, 0.3, {}, address="http://here:1")
-    assert post.deliver(b"\xff", "http://there:1").startswith("no message of a node: ")
+    assert post.deliver(b"\xff", "http://there:1").startswith("invalid message: ")
     content = b"\x83\xa4type\xa9Heartbeat\xa6sender\xa1a\xabincarnation\xa12"
     assert (
         post.deliver(content, "http://there:1")
-        == "a is the name of the node at http://here:1 already"
+        == "the name a is in use by the node at http://here:1"
     )
     with pytest.raises(Empty):
         post.events.get_nowait()

@@ -19,25 +19,27 @@ from melisma.learning.loaded_task import gathered
 from melisma.learning.pytorch.models import shaped
 from melisma.learning.pytorch.torch_trainer import TorchTrainer, batches
 from melisma.learning.steps import NoSteps, Steps
-from melisma.peer import commands
+from melisma.peer import commands, notices
 from melisma.peer.algorithms import AetSgd, Algorithm, EventTriggeredSgd, GossipSgd, LocalSgd
 from melisma.peer.difference_node import DifferenceNode
 from melisma.peer.group import Peers, PeerSettings, partition_samples, take_samples
 from melisma.peer.node import Node, Outputs
-from melisma.peer.topology import Topology, line, topology_for
+from melisma.peer.topologies import line, topology_for
+from melisma.peer.topology import Topology
 from melisma.runs.peer_report import PeerReport
 from melisma.simulation.faults import format_faults, parse_faults, random_faults
 from melisma.simulation.invariants import InvariantError
 from melisma.simulation.peers.delays import Delays
-from melisma.simulation.peers.peer_driver import PeerDriver, PeerScenario
+from melisma.simulation.peers.peer_driver import PeerDriver
 from melisma.simulation.peers.peer_invariants import PeerInvariants
+from melisma.simulation.peers.peer_scenario import PeerScenario
 from melisma.simulation.peers.peer_simulation import (
     PeerOptions,
-    peer_scenario,
+    create_scenario,
     simulate_peers,
 )
-from tests.peer.exchange import Exchange, booked, peers
-from tests.peer.staging import START, TASK, Slopes
+from tests.peer.simulated_group import SimulatedGroup, create_peers, run_checked
+from tests.peer.tiny_nodes import INITIAL, TASK, IntegerSteps
 
 BLOBS = Task(
     name="blobs",
@@ -78,7 +80,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 def test_one_node_is_plain_sgd_bit_for_bit(
     said: AetSgd | LocalSgd | GossipSgd, tmp_path: Path
 ) -> None:
-    alone = peers(said, "ring", 1, 300, task=BLOBS)
+    alone = create_peers(said, "ring", 1, 300, task=BLOBS)
     report = simulate_peers(alone, folder=tmp_path / "run")
     (node,) = report.nodes
     assert (node.outcome, node.steps, node.messages, node.waiting_s) == ("done", 300, 0, 0.0)
@@ -100,7 +102,7 @@ def test_a_picture_that_cannot_be_drawn_costs_neither_models_nor_report(
     monkeypatch.setattr(PeerReport, "plot", no_picture)
     with pytest.warns(MelismaWarning, match=r"cannot draw .*picture\.svg: ZeroDivisionError"):
         report = simulate_peers(
-            peers(AetSgd(learning_rate=0.1), "ring", 1, 30, task=BLOBS), folder=tmp_path
+            create_peers(AetSgd(learning_rate=0.1), "ring", 1, 30, task=BLOBS), folder=tmp_path
         )
     assert report.succeeded
     assert report.folder == tmp_path
@@ -133,7 +135,9 @@ def sgd(said: AetSgd | LocalSgd | GossipSgd, steps: int) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("compression", ["none", "q8"])
 def test_every_algorithm_trains_good_models_at_all_nodes(name: str, compression: str) -> None:
-    asked = peers(ALGORITHMS[name], nodes=3, iterations=200, task=BLOBS, compression=compression)
+    asked = create_peers(
+        ALGORITHMS[name], nodes=3, iterations=200, task=BLOBS, compression=compression
+    )
     report = simulate_peers(asked, PeerOptions(score_every=100))
     assert report.succeeded
     for node in report.nodes:
@@ -149,7 +153,7 @@ def test_every_algorithm_trains_good_models_at_all_nodes(name: str, compression:
 
 def test_the_same_seed_gives_the_same_report_byte_for_byte() -> None:
     def told(**said: Any) -> bytes:
-        asked = peers(
+        asked = create_peers(
             AetSgd(learning_rate=0.1, max_lag="auto"), iterations=200, task=BLOBS, patience_s=0.05
         )
         options = PeerOptions(delays=HEAVY, faults=said.pop("faults", 7), score_every=50)
@@ -162,10 +166,10 @@ def test_the_same_seed_gives_the_same_report_byte_for_byte() -> None:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_timing_tells_the_same_times_as_training(name: str) -> None:
-    """For those whose messages depend on nothing that is computed."""
+    """For those whose messages depend on nothing that is compute."""
     found = []
     for work in ("timing", "train"):
-        asked = peers(ALGORITHMS[name], nodes=3, iterations=100, task=BLOBS)
+        asked = create_peers(ALGORITHMS[name], nodes=3, iterations=100, task=BLOBS)
         report = simulate_peers(asked, PeerOptions(work=work))
         found.append(
             [
@@ -180,7 +184,7 @@ def test_timing_tells_the_same_times_as_training(name: str) -> None:
 
 
 def test_a_report_is_json_with_no_number_that_is_none() -> None:
-    plain = simulate_peers(peers(AetSgd()), TIMING).as_dict()
+    plain = simulate_peers(create_peers(AetSgd()), TIMING).as_dict()
     again = json.loads(json.dumps(plain, allow_nan=False))
     assert again["nodes"][0]["accuracy"] is None
     assert again["accuracy"] is None
@@ -188,12 +192,12 @@ def test_a_report_is_json_with_no_number_that_is_none() -> None:
     assert again["parts"] == [["n0", "n1", "n2", "n3", "n4"]]
 
 
-# What is exchanged.
+# What is groupd.
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_over_all_delays_and_losses_every_update_counts_exactly_once(seed: int) -> None:
-    """Not by the books, but by the models themselves: no number is rounded here."""
+    """Not by the invariants, but by the models themselves: no number is rounded here."""
     rng = np.random.default_rng(seed)
     shape, nodes = str(rng.choice(["ring", "line", "star", "complete"])), int(rng.integers(2, 6))
     said: list[Algorithm] = [
@@ -202,13 +206,13 @@ def test_over_all_delays_and_losses_every_update_counts_exactly_once(seed: int) 
     ]
     some = random_faults(rng, nodes, 0.3, most=30)
     harmless = tuple(each for each in some if each.kind not in ("crash", "vanish", "corrupt"))
-    exchange = Exchange(
+    group = SimulatedGroup(
         said[seed % 2], shape, nodes, iterations=200, faults=harmless, delays=Delays(seed=seed)
     )
-    assert {each.outcome for each in exchange.run()} == {"done"}
-    for name, steps in exchange.steps.items():
-        others = exchange.peers.topology.neighbours(name)
-        expected = START - sum(exchange.moved(each) for each in (name, *others))
+    assert {each.outcome for each in group.run()} == {"done"}
+    for name, steps in group.steps.items():
+        others = group.peers.topology.neighbours(name)
+        expected = INITIAL - sum(group.own_change(each) for each in (name, *others))
         assert np.array_equal(steps.vector, expected), (name, format_faults(harmless))
 
 
@@ -221,19 +225,19 @@ def test_both_ends_have_the_same_copy_of_a_model_bit_for_bit(
     compression: str, said: Algorithm, seed: int
 ) -> None:
     slow = Delays(message_s=(1e-4, 2e-2), seed=seed)
-    exchange = Exchange(
+    group = SimulatedGroup(
         said, "ring", 4, iterations=60, compression=compression, size=300, delays=slow
     )
-    exchange.run()
-    for one, other in exchange.peers.topology.edges:
-        for here, there in ((one, other), (other, one)):
-            sender = exchange.nodes[there]
+    group.run()
+    for node, other in group.peers.topology.edges:
+        for here, there in ((node, other), (other, node)):
+            sender = group.nodes[there]
             assert isinstance(sender, DifferenceNode)
             assert sender.update_number > 2
-            estimate = exchange.nodes[here].neighbours[there].model
+            estimate = group.nodes[here].neighbours[there].model
             assert estimate is not None
             assert estimate.tobytes() == sender.own_public.tobytes()
-            assert exchange.nodes[here].neighbours[there].pending == {}
+            assert group.nodes[here].neighbours[there].pending == {}
 
 
 @pytest.mark.parametrize("shape", ["ring", "line", "star", "complete", "small-world:2,0.3"])
@@ -243,12 +247,12 @@ def test_gossip_leaves_the_mean_of_all_models_where_gradients_led_it(
 ) -> None:
     """And models agree at last, when there are no more gradients."""
     said = GossipSgd(learning_rate=0.5, decay=0.0, mixing=1.0 if compression == "none" else 0.5)
-    exchange = Exchange(said, shape, 5, iterations=90, compression=compression, quiet_after=5)
-    exchange.run()
-    models = np.array([steps.vector for steps in exchange.steps.values()], np.float64)
-    moved = np.array([exchange.moved(name) for name in exchange.steps])
+    group = SimulatedGroup(said, shape, 5, iterations=90, compression=compression, gradient_steps=5)
+    group.run()
+    models = np.array([steps.vector for steps in group.steps.values()], np.float64)
+    moved = np.array([group.own_change(name) for name in group.steps])
     assert np.abs(moved - moved.mean(axis=0)).max() > 5
-    np.testing.assert_allclose(models.mean(axis=0), START - moved.mean(axis=0), atol=1e-3)
+    np.testing.assert_allclose(models.mean(axis=0), INITIAL - moved.mean(axis=0), atol=1e-3)
     assert np.abs(models - models.mean(axis=0)).max() < 0.05
 
 
@@ -259,18 +263,18 @@ def test_gossip_leaves_the_mean_of_all_models_where_gradients_led_it(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("said", [AetSgd(max_lag=0), GossipSgd(steps=20)])
 def test_without_lag_neighbours_are_in_lock_step(shape: str, kind: str, said: Algorithm) -> None:
-    asked = peers(said, shape)
+    asked = create_peers(said, shape)
     reached = dict.fromkeys(asked.topology.names, 0)
 
     def look(name: str, at_s: float, node: Node, emitted: Outputs) -> None:
-        books.observe(name, at_s, node, emitted)
+        invariants.observe(name, at_s, node, emitted)
         reached[name] = node.update_number
         assert all(abs(reached[a] - reached[b]) <= 1 for a, b in asked.topology.edges)
 
-    books = PeerInvariants()
-    scene = peer_scenario(asked, replace(TIMING, delays=KINDS[kind]))
-    books.check_end(PeerDriver(scene, look).run())
-    assert books.largest_lag == 0
+    invariants = PeerInvariants()
+    scene = create_scenario(asked, replace(TIMING, delays=KINDS[kind]))
+    invariants.check_end(PeerDriver(scene, look).run())
+    assert invariants.largest_lag == 0
     assert min(reached.values()) == max(reached.values()) > 10
 
 
@@ -279,11 +283,11 @@ def test_without_lag_neighbours_are_in_lock_step(shape: str, kind: str, said: Al
 def test_a_larger_lag_is_never_slower(kind: str, seed: int, shape: str) -> None:
     seconds, farthest = [], []
     for lag in range(5):
-        asked = peers(AetSgd(max_lag=lag), shape, iterations=800)
+        asked = create_peers(AetSgd(max_lag=lag), shape, iterations=800)
         delays = msgspec.structs.replace(KINDS[kind], seed=seed)
-        nodes, books = booked(peer_scenario(asked, replace(TIMING, delays=delays)))
+        nodes, invariants = run_checked(create_scenario(asked, replace(TIMING, delays=delays)))
         seconds.append(PeerReport.of(asked, nodes, simulated=True).seconds)
-        farthest.append(books.largest_lag)
+        farthest.append(invariants.largest_lag)
     assert all(later <= before for before, later in pairwise(seconds)), seconds
     assert all(far <= lag for lag, far in enumerate(farthest))
     if kind != "node":
@@ -296,14 +300,14 @@ def test_a_larger_lag_is_never_slower(kind: str, seed: int, shape: str) -> None:
 
 
 def test_the_lag_that_is_chosen_is_in_the_report_and_within_the_bound() -> None:
-    asked = peers(AetSgd(max_lag="auto"), nodes=3, iterations=60_000)
+    asked = create_peers(AetSgd(max_lag="auto"), nodes=3, iterations=60_000)
     for node in simulate_peers(asked, TIMING).nodes:
         assert node.updates == len(node.allowed_lags) == len(node.chosen_lags) == 110
         assert node.allowed_lags[-1] == 7
         assert all(
             lag <= most for lag, most in zip(node.chosen_lags, node.allowed_lags, strict=True)
         )
-    said = simulate_peers(peers(AetSgd(max_lag=3)), TIMING)
+    said = simulate_peers(create_peers(AetSgd(max_lag=3)), TIMING)
     assert said.nodes[0].chosen_lags == []
 
 
@@ -311,17 +315,17 @@ def test_slower_messages_have_a_larger_lag_chosen() -> None:
     found = []
     for message_s in (1e-4, 2e-2, 8e-2):
         delays = Delays(step_s=(5e-4, 5e-4), message_s=(message_s, message_s))
-        asked = peers(LocalSgd(max_lag="auto", steps=20), nodes=3, iterations=600)
-        nodes, books = booked(peer_scenario(asked, replace(TIMING, delays=delays)))
+        asked = create_peers(LocalSgd(max_lag="auto", steps=20), nodes=3, iterations=600)
+        nodes, invariants = run_checked(create_scenario(asked, replace(TIMING, delays=delays)))
         found.append(nodes[0].chosen_lags[-1])
-        assert books.largest_lag <= max(nodes[0].chosen_lags)
+        assert invariants.largest_lag <= max(nodes[0].chosen_lags)
     # Rounds take 10 ms: what is late by 20 needs 2, what is late by 80 needs 8.
     assert found == [1, 2, 8]
 
 
 def test_a_chosen_lag_is_nearly_as_quick_as_the_best_one() -> None:
     def seconds(lag: Any) -> float:
-        asked = peers(LocalSgd(max_lag=lag, steps=20), nodes=5, iterations=2000)
+        asked = create_peers(LocalSgd(max_lag=lag, steps=20), nodes=5, iterations=2000)
         delays = Delays(message_s=(2e-2, 4e-2))
         options = replace(TIMING, delays=delays)
         return simulate_peers(asked, options).seconds
@@ -334,7 +338,7 @@ def test_a_chosen_lag_is_nearly_as_quick_as_the_best_one() -> None:
 
 def faulty(said: Algorithm, faults: str, **more: Any) -> PeerReport:
     comes_s = more.pop("comes_s", {})
-    asked = peers(said, **({"patience_s": 0.05, "iterations": 1000} | more))
+    asked = create_peers(said, **({"patience_s": 0.05, "iterations": 1000} | more))
     return simulate_peers(asked, replace(TIMING, faults=faults, joins_s=comes_s))
 
 
@@ -346,8 +350,11 @@ def test_who_leaves_is_missed_and_the_rest_goes_on(name: str) -> None:
     assert report.nodes[2].reason == "it crashed"
     assert report.nodes[2].steps < 1000
     for near in (1, 3):
-        assert any("n2 is gone; the rest goes on" in line for line in report.nodes[near].notices)
-    assert not any("gone" in line for place in (0, 4) for line in report.nodes[place].notices)
+        assert any(
+            "n2 is lost; training continues without it" in line
+            for line in report.nodes[near].notices
+        )
+    assert not any("lost" in line for place in (0, 4) for line in report.nodes[place].notices)
     assert [node.steps for node in report.nodes if node.outcome == "done"] == [1000] * 4
     # A ring without one is a line, still in one piece.
     assert report.parts == [["n0", "n1", "n3", "n4"]]
@@ -360,13 +367,13 @@ def test_a_topology_that_falls_apart_is_said() -> None:
     star = faulty(AetSgd(), "vanish 0 at 0.1", shape="star", nodes=4)
     assert star.parts == [["n1"], ["n2"], ["n3"]]
     for node in star.nodes[1:]:
-        assert any("no neighbour is left, it goes on alone" in line for line in node.notices)
+        assert any("no neighbour is left" in line for line in node.notices)
         assert (node.outcome, node.steps) == ("done", 1000)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_who_comes_back_catches_up_from_a_neighbour(name: str) -> None:
-    exchange = Exchange(
+    group = SimulatedGroup(
         ALGORITHMS[name],
         "ring",
         4,
@@ -374,29 +381,29 @@ def test_who_comes_back_catches_up_from_a_neighbour(name: str) -> None:
         patience_s=0.05,
         faults=parse_faults("crash 1 at 0.2 for 0.05", 4),
     )
-    reports = exchange.run()
+    reports = group.run()
     back = reports[1]
     assert [each.outcome for each in reports] == ["done"] * 4
     assert back.incarnation == "000002"
     assert back.model_from in ("n0", "n2")
     assert (back.started_s or 0.0) > 0.25
     # It did not begin from the start.
-    assert 0 < exchange.steps["n1"].visits < 500
+    assert 0 < group.steps["n1"].visits < 500
     assert back.steps == 600
-    assert any(f"begins with the model of {back.model_from} after" in line for line in back.notices)
+    assert any(f"starts with the model of {back.model_from} after" in line for line in back.notices)
     if name != "event":
         assert {each.last_update for each in reports} == {reports[0].last_update}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_who_joins_late_begins_where_the_others_are(name: str) -> None:
-    exchange = Exchange(ALGORITHMS[name], "line", 3, iterations=600, patience_s=0.05)
-    scene = PeerScenario(exchange.peers.topology, exchange.made, joins_s={"n2": 0.2})
-    reports, _ = booked(scene)
+    group = SimulatedGroup(ALGORITHMS[name], "line", 3, iterations=600, patience_s=0.05)
+    scene = PeerScenario(group.peers.topology, group.create_node, joins_s={"n2": 0.2})
+    reports, _ = run_checked(scene)
     late = reports[2]
     assert (late.incarnation, late.model_from, late.outcome) == ("000001", "n1", "done")
     assert 0.2 < (late.started_s or 0.0) < 0.26
-    assert exchange.steps["n2"].visits < 550
+    assert group.steps["n2"].visits < 550
     assert late.steps == 600
     # n1 did not wait for it longer than its patience was.
     assert (reports[1].started_s or 0.0) < 0.06
@@ -404,24 +411,24 @@ def test_who_joins_late_begins_where_the_others_are(name: str) -> None:
 
 def test_the_model_that_is_taken_over_is_the_neighbours_and_its_round_continues() -> None:
     seen: dict[str, Any] = {}
-    exchange = Exchange(
+    group = SimulatedGroup(
         AetSgd(learning_rate=0.5, decay=0.0, gain=1.0), "line", 2, iterations=600, patience_s=0.05
     )
 
     def look(name: str, at_s: float, node: Node, emitted: Outputs) -> None:
         for command in emitted:
             if isinstance(command, commands.Send) and (
-                begun := getattr(command.message, "training", None)
+                start := getattr(command.message, "training", None)
             ):
-                assert begun is True
+                assert start is True
                 seen["offer"] = command.message
-            if isinstance(command, commands.TrainingStarted) and command.model_from:
+            if isinstance(command, notices.TrainingStarted) and command.model_from:
                 seen["began"] = command
                 seen["model"] = node.model.vector.copy()
                 seen["next"] = node.computing
 
     faults = parse_faults("crash 0 at 0.1 for 0.02", 2)
-    PeerDriver(PeerScenario(exchange.peers.topology, exchange.made, faults=faults), look).run()
+    PeerDriver(PeerScenario(group.peers.topology, group.create_node, faults=faults), look).run()
     offer = seen["offer"]
     assert seen["began"].updates_done == offer.updates_done > 2
     assert seen["model"].tobytes() == offer.model
@@ -461,7 +468,7 @@ def soaked(seed: int) -> tuple[PeerScenario, dict[str, Node], str]:
 
     def made(name: str, life: str) -> tuple[Node, Steps]:
         public = isinstance(said, EventTriggeredSgd | GossipSgd)
-        steps: Steps = Slopes(np.random.default_rng(seed)) if public else NoSteps(16, 1000)
+        steps: Steps = IntegerSteps(np.random.default_rng(seed)) if public else NoSteps(16, 1000)
         made_of[name] = group.create_node(name, life, topology.neighbours(name), steps)
         return made_of[name], steps
 
@@ -478,7 +485,7 @@ def test_no_schedule_of_faults_stops_training_or_loses_or_doubles_an_update(firs
     for seed in range(first, first + 25):
         scene, made_of, told = soaked(seed)
         try:
-            nodes, _ = booked(scene)
+            nodes, _ = run_checked(scene)
         except Exception as error:
             error.add_note(told)
             raise
@@ -493,21 +500,21 @@ def test_no_schedule_of_faults_stops_training_or_loses_or_doubles_an_update(firs
 def knows_its_neighbours(made_of: dict[str, Node], name: str, whole: set[str]) -> bool:
     """Of those that it has not given up, it has the model as they told it last, bit for bit."""
     for other in made_of[name].neighbours.values():
-        one = made_of[other.name]
-        met = other.reachable and other.incarnation == one.identity.incarnation
-        if isinstance(one, DifferenceNode) and met and other.name in whole:
+        node = made_of[other.name]
+        met = other.reachable and other.incarnation == node.identity.incarnation
+        if isinstance(node, DifferenceNode) and met and other.name in whole:
             assert other.model is not None
-            if other.model.tobytes() != one.own_public.tobytes():
+            if other.model.tobytes() != node.own_public.tobytes():
                 return False
     return True
 
 
 def test_nodes_that_wait_for_each_other_are_noticed() -> None:
     """The machines do not; one that is broken would."""
-    exchange = Exchange(AetSgd(), "line", 2)
+    group = SimulatedGroup(AetSgd(), "line", 2)
 
     def made(name: str, life: str) -> tuple[Node, Steps]:
-        node, steps = exchange.made(name, life)
+        node, steps = group.create_node(name, life)
         node.next_compute = lambda: None  # type: ignore[method-assign]
         return node, steps
 
@@ -525,7 +532,7 @@ def test_work_grows_with_nodes_and_edges_only() -> None:
             nonlocal count
             count += 1
 
-        simulate_peers(peers(AetSgd(), nodes=nodes, iterations=200), TIMING, watch=look)
+        simulate_peers(create_peers(AetSgd(), nodes=nodes, iterations=200), TIMING, watch=look)
         heard[nodes] = count / nodes
     assert heard[40] == pytest.approx(heard[10], rel=0.05)
 

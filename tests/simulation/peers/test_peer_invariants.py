@@ -1,41 +1,48 @@
-"""The books on nodes can fail: each thing that must not be is noticed."""
+"""Each violation of an invariant is detected."""
+
+from collections.abc import Callable
 
 import pytest
 
-from melisma.peer import commands, messages
+from melisma.learning.steps import Steps
+from melisma.peer import commands, messages, notices
 from melisma.peer.algorithms import AetSgd, EventTriggeredSgd, GossipSgd, LocalSgd
+from melisma.peer.gradient_node import GradientNode
 from melisma.peer.node import Node, Outputs
-from melisma.peer.topology import line
+from melisma.peer.topologies import line
 from melisma.runs.peer_report import NodeReport
 from melisma.simulation.invariants import InvariantError
 from melisma.simulation.peers.delays import Delays
-from melisma.simulation.peers.peer_driver import PeerDriver, PeerScenario
+from melisma.simulation.peers.peer_driver import PeerDriver
 from melisma.simulation.peers.peer_invariants import PeerInvariants
-from tests.peer.exchange import Exchange
-from tests.peer.staging import node
+from melisma.simulation.peers.peer_scenario import PeerScenario
+from tests.peer.simulated_group import SimulatedGroup
+from tests.peer.tiny_nodes import new_node
 
-TOOK = commands.UpdateApplied(sender="b", incarnation="1", number=1)
-MET = commands.NeighbourJoined(name="b", incarnation="1", assumed_updates=0)
-FOUND = commands.NeighbourReady(name="b", incarnation="1", updates_done=0)
+APPLIED = notices.UpdateApplied(sender="b", incarnation="1", number=1)
+JOINED = notices.NeighbourJoined(name="b", incarnation="1", assumed_updates=0)
+READY = notices.NeighbourReady(name="b", incarnation="1", updates_done=0)
 DONE = [NodeReport(name=name, outcome="done", incarnation="1") for name in ("a", "b")]
 
 
-def heard(*emitted: commands.AnyCommand, by: Node | None = None) -> PeerInvariants:
-    books = PeerInvariants()
-    one = by or node(LocalSgd(max_lag=1))
-    books.observe(one.identity.name, 0.0, one, [*emitted])
-    return books
+def observe(
+    *outputs: commands.AnyCommand | notices.AnyNotice, by: Node | None = None
+) -> PeerInvariants:
+    invariants = PeerInvariants()
+    node = by or new_node(LocalSgd(max_lag=1))
+    invariants.observe(node.identity.name, 0.0, node, [*outputs])
+    return invariants
 
 
 def compute(number: int) -> commands.Compute:
     return commands.Compute(number=number, steps=1, learning_rate=1.0)
 
 
-def to_a(number: int, life: str = "1") -> commands.Send:
+def to_a(number: int, to_incarnation: str = "1") -> commands.Send:
     message = messages.Update(
         sender="b",
         incarnation="1",
-        to_incarnation=life,
+        to_incarnation=to_incarnation,
         number=number,
         learning_rate=1.0,
         content=b"",
@@ -43,172 +50,185 @@ def to_a(number: int, life: str = "1") -> commands.Send:
     return commands.Send(to="a", message=message)
 
 
-def test_an_update_that_is_applied_twice_is_noticed() -> None:
-    books = heard(TOOK)
-    with pytest.raises(InvariantError, match="a took b's 1 twice"):
-        books.observe("a", 1.0, node(), [TOOK])
+def test_an_update_that_is_applied_twice_is_detected() -> None:
+    invariants = observe(APPLIED)
+    with pytest.raises(InvariantError, match="a applied update 1 of b twice"):
+        invariants.observe("a", 1.0, new_node(), [APPLIED])
 
 
-def test_another_number_sender_or_life_is_another_update() -> None:
-    heard(
-        TOOK,
-        commands.UpdateApplied(sender="b", incarnation="1", number=2),
-        commands.UpdateApplied(sender="c", incarnation="1", number=1),
-        commands.UpdateApplied(sender="b", incarnation="2", number=1),
+def test_another_number_sender_or_incarnation_is_another_update() -> None:
+    observe(
+        APPLIED,
+        notices.UpdateApplied(sender="b", incarnation="1", number=2),
+        notices.UpdateApplied(sender="c", incarnation="1", number=1),
+        notices.UpdateApplied(sender="b", incarnation="2", number=1),
     )
 
 
-def test_a_round_that_begins_while_a_neighbour_lags_too_far_is_noticed() -> None:
-    one = node(LocalSgd(max_lag=1))
-    books = heard(MET, FOUND, compute(1), compute(2), by=one)
-    assert books.largest_lag == 1
+def test_a_round_that_begins_while_a_neighbour_lags_too_far_is_detected() -> None:
+    node = new_node(LocalSgd(max_lag=1))
+    invariants = observe(JOINED, READY, compute(1), compute(2), by=node)
+    assert invariants.largest_lag == 1
     with pytest.raises(InvariantError, match="a begins round 3 while b lags 2 behind; at most 1"):
-        books.observe("a", 1.0, one, [compute(3)])
+        invariants.observe("a", 1.0, node, [compute(3)])
 
 
-def test_an_update_that_overtook_one_that_is_missing_does_not_stand_for_it() -> None:
-    one = node(LocalSgd(max_lag=0))
-    books = heard(
-        MET,
-        FOUND,
+def test_a_later_update_does_not_count_for_a_missing_one() -> None:
+    node = new_node(LocalSgd(max_lag=0))
+    invariants = observe(
+        JOINED,
+        READY,
         compute(1),
-        commands.UpdateApplied(sender="b", incarnation="1", number=2),
-        by=one,
+        notices.UpdateApplied(sender="b", incarnation="1", number=2),
+        by=node,
     )
     with pytest.raises(InvariantError, match="lags 1 behind; at most 0"):
-        books.observe("a", 1.0, one, [compute(2)])
-    books = heard(
-        MET, FOUND, TOOK, commands.UpdateApplied(sender="b", incarnation="1", number=2), by=one
+        invariants.observe("a", 1.0, node, [compute(2)])
+    invariants = observe(
+        JOINED,
+        READY,
+        APPLIED,
+        notices.UpdateApplied(sender="b", incarnation="1", number=2),
+        by=node,
     )
-    books.observe("a", 1.0, one, [compute(3)])
-    assert books.largest_lag == 0
+    invariants.observe("a", 1.0, node, [compute(3)])
+    assert invariants.largest_lag == 0
 
 
-def test_what_was_refused_is_not_waited_for() -> None:
-    one = node(LocalSgd(max_lag=0))
-    refused = commands.MessageRejected(sender="b", reason="7 bytes", incarnation="1", number=1)
-    books = heard(MET, FOUND, refused, compute(2), by=one)
-    assert books.largest_lag == 0
+def test_a_rejected_update_is_not_awaited() -> None:
+    node = new_node(LocalSgd(max_lag=0))
+    rejected = notices.MessageRejected(sender="b", reason="7 bytes", incarnation="1", number=1)
+    invariants = observe(JOINED, READY, rejected, compute(2), by=node)
+    assert invariants.largest_lag == 0
 
 
-def test_in_gossip_nobody_may_be_behind_and_in_event_triggered_training_everybody() -> None:
+def test_gossip_allows_no_lag_and_event_triggered_sgd_any_lag() -> None:
     with pytest.raises(InvariantError, match="lags 1 behind; at most 0"):
-        heard(MET, FOUND, compute(2), by=node(GossipSgd()))
-    heard(MET, FOUND, compute(20), by=node(EventTriggeredSgd()))
+        observe(JOINED, READY, compute(2), by=new_node(GossipSgd()))
+    observe(JOINED, READY, compute(20), by=new_node(EventTriggeredSgd()))
 
 
-def test_a_newcomer_counts_from_where_it_was_met_and_one_that_is_gone_does_not_count() -> None:
-    one = node(LocalSgd(max_lag=0))
-    met = commands.NeighbourJoined(name="b", incarnation="1", assumed_updates=5)
-    books = heard(met, compute(6), by=one)
+def test_a_new_neighbour_counts_from_its_assumed_updates_and_a_lost_one_not_at_all() -> None:
+    node = new_node(LocalSgd(max_lag=0))
+    joined = notices.NeighbourJoined(name="b", incarnation="1", assumed_updates=5)
+    invariants = observe(joined, compute(6), by=node)
     with pytest.raises(InvariantError, match="lags 1"):
-        books.observe("a", 1.0, one, [compute(7)])
-    books.observe("a", 2.0, one, [commands.NeighbourLost(name="b", alone=True), compute(8)])
+        invariants.observe("a", 1.0, node, [compute(7)])
+    invariants.observe("a", 2.0, node, [notices.NeighbourLost(name="b", alone=True), compute(8)])
     with pytest.raises(InvariantError, match="lags 8"):
-        books.observe("a", 3.0, one, [FOUND, compute(9)])
+        invariants.observe("a", 3.0, node, [READY, compute(9)])
 
 
-def test_a_lost_update_is_noticed_in_the_end() -> None:
-    books = PeerInvariants()
-    books.observe("b", 0.0, node(name="b"), [to_a(1), to_a(2), to_a(3)])
-    books.observe(
-        "a", 1.0, node(), [TOOK, commands.UpdateApplied(sender="b", incarnation="1", number=3)]
+def test_a_lost_update_is_detected_at_the_end() -> None:
+    invariants = PeerInvariants()
+    invariants.observe("b", 0.0, new_node(name="b"), [to_a(1), to_a(2), to_a(3)])
+    invariants.observe(
+        "a",
+        1.0,
+        new_node(),
+        [APPLIED, notices.UpdateApplied(sender="b", incarnation="1", number=3)],
     )
-    with pytest.raises(InvariantError, match=r"a lost \[2\] of b"):
-        books.check_end(DONE)
-    books.observe("a", 2.0, node(), [commands.UpdateApplied(sender="b", incarnation="1", number=2)])
-    books.check_end(DONE)
+    with pytest.raises(InvariantError, match=r"a lost updates \[2\] of b"):
+        invariants.check_end(DONE)
+    invariants.observe(
+        "a", 2.0, new_node(), [notices.UpdateApplied(sender="b", incarnation="1", number=2)]
+    )
+    invariants.check_end(DONE)
 
 
 @pytest.mark.parametrize(
     "excuse",
     [
-        commands.MessageRejected(sender="b", reason="corrupt", incarnation="1", number=1),
-        commands.NeighbourReady(name="b", incarnation="1", updates_done=1),
-        commands.NeighbourLost(name="b", alone=True),
+        notices.MessageRejected(sender="b", reason="corrupt", incarnation="1", number=1),
+        notices.NeighbourReady(name="b", incarnation="1", updates_done=1),
+        notices.NeighbourLost(name="b", alone=True),
     ],
 )
-def test_what_was_refused_agreed_upon_or_of_one_that_is_gone_is_not_lost(
-    excuse: commands.AnyCommand,
+def test_an_update_that_was_rejected_skipped_or_sent_by_a_lost_neighbour_is_not_missed(
+    excuse: notices.AnyNotice,
 ) -> None:
-    books = PeerInvariants()
-    books.observe("b", 0.0, node(name="b"), [to_a(1)])
-    books.observe("a", 1.0, node(), [excuse])
-    books.check_end(DONE)
+    invariants = PeerInvariants()
+    invariants.observe("b", 0.0, new_node(name="b"), [to_a(1)])
+    invariants.observe("a", 1.0, new_node(), [excuse])
+    invariants.check_end(DONE)
 
 
-def test_what_was_for_a_life_that_ended_is_not_lost() -> None:
-    books = PeerInvariants()
-    books.observe("b", 0.0, node(name="b"), [to_a(1, life="0")])
-    books.check_end(DONE)
-    books.observe("b", 0.0, node(name="b"), [to_a(1)])
-    books.check_end([DONE[1], NodeReport(name="a", outcome="gone", incarnation="1")])
+def test_an_update_to_an_incarnation_that_ended_is_not_missed() -> None:
+    invariants = PeerInvariants()
+    invariants.observe("b", 0.0, new_node(name="b"), [to_a(1, to_incarnation="0")])
+    invariants.check_end(DONE)
+    invariants.observe("b", 0.0, new_node(name="b"), [to_a(1)])
+    invariants.check_end([DONE[1], NodeReport(name="a", outcome="gone", incarnation="1")])
 
 
-# Machines that are broken on purpose, in a whole run.
+# Whole runs with a defective node.
 
 
-def broken(said: AetSgd, spoil: str) -> None:
-    exchange = Exchange(said, "line", 3, iterations=300)
+def run_with_defect(algorithm: AetSgd, defect: Callable[[Node], None]) -> None:
+    group = SimulatedGroup(algorithm, "line", 3, iterations=300)
 
-    def made(name: str, life: str) -> tuple[Node, object]:
-        one, steps = exchange.made(name, life)
+    def create_node(name: str, incarnation: str) -> tuple[Node, Steps]:
+        node, steps = group.create_node(name, incarnation)
         if name == "n1":
-            SPOILED[spoil](one)
-        return one, steps
+            defect(node)
+        return node, steps
 
-    books = PeerInvariants()
-    scene = PeerScenario(line(3), made, Delays(drawn="round", tail=1.0))  # type: ignore[arg-type]
-    books.check_end(PeerDriver(scene, books.observe).run())
+    invariants = PeerInvariants()
+    scenario = PeerScenario(line(3), create_node, Delays(drawn="round", tail=1.0))
+    invariants.check_end(PeerDriver(scenario, invariants.observe).run())
 
 
-def forget(one: Node) -> None:
-    """It does not remember what came."""
-    for neighbour in one.neighbours.values():
-        neighbour.record_update = lambda number: True  # type: ignore[method-assign]
-    doubled = one.on_message
+def apply_twice(node: Node) -> None:
+    """Make a node forget which updates it has received."""
+    on_message = node.on_message
 
-    def twice(at_s: float, message: messages.Message) -> Outputs:
-        again = doubled(at_s, message) if isinstance(message, messages.Update) else []
-        for neighbour in one.neighbours.values():
+    def forget() -> None:
+        for neighbour in node.neighbours.values():
             neighbour.record_update = lambda number: True  # type: ignore[method-assign]
-        return [*again, *doubled(at_s, message)]
 
-    one.on_message = twice  # type: ignore[method-assign]
+    def handle_twice(at_s: float, message: messages.Message) -> Outputs:
+        again = on_message(at_s, message) if isinstance(message, messages.Update) else []
+        forget()
+        return [*again, *on_message(at_s, message)]
 
-
-def hurry(one: Node) -> None:
-    """It waits for nobody."""
-    one.lag.max_lag = lambda number, iterations: 0  # type: ignore[attr-defined]
-    plain = one.next_compute
-
-    def now() -> commands.Compute | None:
-        one.lag.fixed, most = 0, one.lag.max_lag  # type: ignore[attr-defined]
-        one.lag.max_lag = lambda number, iterations: 99  # type: ignore[attr-defined]
-        found = plain()
-        one.lag.max_lag = most  # type: ignore[attr-defined]
-        return found
-
-    one.next_compute = now  # type: ignore[method-assign]
+    forget()
+    node.on_message = handle_twice  # type: ignore[method-assign]
 
 
-def drop(one: Node) -> None:
-    """It loses every third update, and counts it as if it had come."""
-    plain = one._updated
+def ignore_lag(node: Node) -> None:
+    """Make a node compute however far its neighbours lag behind."""
+    assert isinstance(node, GradientNode)
+    next_compute = node.next_compute
 
-    def some(neighbour: object, update: messages.Update) -> Outputs:
-        if update.number % 3 == 0:
-            one.neighbours[update.sender].record_update(update.number)
-            return []
-        return plain(one.neighbours[update.sender], update)
+    def compute_now() -> commands.Compute | None:
+        node.lag.fixed = 99
+        computing = next_compute()
+        node.lag.fixed = 0
+        return computing
 
-    one._updated = some  # type: ignore[method-assign]
-
-
-SPOILED = {"took n[02]'s 1 twice": forget, "n1 begins round 2 while n. lags 1": hurry, "lags": drop}
+    node.next_compute = compute_now  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("spoil", SPOILED)
-def test_a_broken_machine_does_not_come_through_a_run(spoil: str) -> None:
-    with pytest.raises(InvariantError, match=spoil):
-        broken(AetSgd(max_lag=0), spoil)
+def drop_updates(node: Node) -> None:
+    """Make a node record every third update without applying it."""
+    on_message = node.on_message
+
+    def drop_some(at_s: float, message: messages.Message) -> Outputs:
+        if isinstance(message, messages.Update) and message.number % 3 == 0:
+            node.neighbours[message.sender].record_update(message.number)
+        return on_message(at_s, message)
+
+    node.on_message = drop_some  # type: ignore[method-assign]
+
+
+DEFECTS = {
+    "applied update 1 of n[02] twice": apply_twice,
+    "n1 begins round 2 while n. lags 1": ignore_lag,
+    "lags": drop_updates,
+}
+
+
+@pytest.mark.parametrize("violation", DEFECTS)
+def test_a_run_with_a_defective_node_is_detected(violation: str) -> None:
+    with pytest.raises(InvariantError, match=violation):
+        run_with_defect(AetSgd(max_lag=0), DEFECTS[violation])

@@ -26,7 +26,7 @@ TITLES = (
 def progress_line(progress: Mapping[str, Mapping[str, float]]) -> str:
     """All nodes in one line."""
     parts = [
-        f"{name} {each['steps'] / each['of']:.0%}{' waits' if each['waiting'] else ''}"
+        f"{name} {each['steps'] / each['iterations']:.0%}{' waits' if each['waiting'] else ''}"
         for name, each in sorted(progress.items())[:SHOWN]
     ]
     more = len(progress) - len(parts)

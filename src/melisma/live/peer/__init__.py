@@ -2,7 +2,8 @@
 
 ::
 
-    peer_process.py   a node in a process of its own
     messenger.py      messages between nodes over Axon, sent until acknowledged
+    node_runner.py    drives the state machine of one node
+    node_process.py   one node in a process of its own
     local_group.py    `run_peers`: a group of nodes as processes of this machine
 """

@@ -1,4 +1,4 @@
-"""`run_peers`: nodes as processes of this machine, found by a notice board of their own."""
+"""`run_peers`: nodes as processes of this machine, which find each other by a notice board."""
 
 import asyncio
 import secrets
@@ -13,7 +13,7 @@ import msgspec
 from melisma import axon
 from melisma.errors import MelismaError
 from melisma.learning.loaded_task import gathered, module_path
-from melisma.live.peer.node_process import NodeConfig
+from melisma.live.peer.node_runner import NodeConfig, Progress
 from melisma.live.processes import run_processes
 from melisma.live.training import remove_empty
 from melisma.peer.group import Peers
@@ -24,13 +24,13 @@ from melisma.runs.svg import save_picture
 
 PICTURE = "picture.svg"
 POLL_S = 0.5
-"""How often nodes are asked how far they are."""
-Progress = Mapping[str, Mapping[str, float]]
+"""The interval at which nodes are asked for their progress."""
+NODE_MODULE = "melisma.live.peer.node_process"
 
 
 @dataclass(frozen=True)
 class PeerObserver:
-    """Who is told what happens: lines that matter, and how far nodes are."""
+    """Callbacks during a run: lines for users, and the progress of nodes."""
 
     log: Callable[[str], object] = lambda _: None
     progress: Callable[[Progress], object] = lambda _: None
@@ -45,114 +45,114 @@ def run_peers(
     tls: bool = False,
     observer: PeerObserver | None = None,
 ) -> PeerReport:
-    """Run a process for each node until all have come to their ends.
+    """Run a process for each node until all have ended.
 
-    Models, reports and picture go to `folder`; without it, a new one below `runs`. Ctrl-C ends it
-    and keeps what there is.
+    Models, reports and a picture are written to `folder`, by default a new one in `runs`. Ctrl-C
+    ends the run and keeps partial results.
     """
-    path = module_path(peers.settings.task, file)
-    # What is wrong for all nodes is said once.
+    module_folders = module_path(peers.settings.task, file)
+    # An error that concerns all nodes is raised once, before they start.
     gathered(peers.settings.task, file)
-    place = create_run_folder(folder or Path("runs") / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-peers")
-    run = _Run(peers, place, path, score_every, tls, observer or PeerObserver())
+    default = Path("runs") / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-peers"
+    run_folder = create_run_folder(folder or default)
+    run = _Run(peers, run_folder, module_folders, score_every, tls, observer or PeerObserver())
     nodes = run_in_thread(lambda: asyncio.run(run.run()), run.cancellation, "melisma-peers")
     report = PeerReport.of(peers, nodes, simulated=False)
-    # Where nothing began there is nothing to keep.
-    if not place.exists():
+    # The folder was removed if no node started.
+    if not run_folder.exists():
         return report
-    save_picture(report.plot, place / PICTURE)
-    return replace(report, folder=place)
+    save_picture(report.plot, run_folder / PICTURE)
+    return replace(report, folder=run_folder)
 
 
 class _Run:
-    """Nodes of one run, from their beginning to their end."""
+    """The processes of one run."""
 
     def __init__(
         self,
         peers: Peers,
         folder: Path,
-        path: tuple[str, ...],
-        every: int,
+        module_folders: tuple[str, ...],
+        score_every: int,
         tls: bool,
-        watch: PeerObserver,
+        observer: PeerObserver,
     ) -> None:
-        self._peers, self._folder, self._path = peers, folder, path
-        self._every, self._tls, self._watch = every, tls, watch
+        self._peers, self._folder, self._module_folders = peers, folder, module_folders
+        self._score_every, self._tls, self._observer = score_every, tls, observer
         self._names = peers.topology.names
-        self._ended: dict[int, str] = {}
-        self._since = time.time()
+        self._exits: dict[int, str] = {}
+        self._start_unix_s = time.time()
         self.cancellation = Cancellation()
 
     async def run(self) -> list[NodeReport]:
-        """All nodes; what became of each."""
+        """Run all nodes; return their reports."""
         token = secrets.token_urlsafe(24)
-        board = axon.board_worker(port=0, token=token, tls=self._tls and self._identity("board"))
+        certificate = self._tls and self._folder / "board.pem"
+        board = axon.board_worker(port=0, token=token, tls=certificate)
         async with board.listening() as address:
-            settings = [self._setting(place, address, token) for place in range(len(self._names))]
-            async with run_processes(
-                settings, self._folder / "logs", self._gone, module="melisma.live.peer.node_process"
-            ):
-                while len(self._ended) < len(self._names) and not self.cancellation.requested:
+            indices = range(len(self._names))
+            configs = [self._config(index, address, token) for index in indices]
+            logs = self._folder / "logs"
+            async with run_processes(configs, logs, self._on_exit, module=NODE_MODULE):
+                while len(self._exits) < len(self._names) and not self.cancellation.requested:
                     await asyncio.sleep(POLL_S)
-                    self._watch.progress(await asyncio.to_thread(self._looked, address, token))
+                    progress = await asyncio.to_thread(self._poll, address, token)
+                    self._observer.progress(progress)
         remove_empty(self._folder)
-        return [self._report(place) for place in range(len(self._names))]
+        return [self._report(index) for index in indices]
 
-    def _setting(self, place: int, board: str, token: str) -> NodeConfig:
-        name = self._names[place]
+    def _config(self, index: int, board: str, token: str) -> NodeConfig:
+        name = self._names[index]
         return NodeConfig(
             name=name,
-            settings=self._peers.node_settings[place],
-            score_every=self._every,
-            part=place,
+            settings=self._peers.node_settings[index],
+            score_every=self._score_every,
+            part=index,
             parts=len(self._names),
             neighbours=self._peers.topology.neighbours(name),
             token=token,
             tls=self._tls,
             board=board,
-            module_folders=self._path,
+            module_folders=self._module_folders,
             folder=str(self._folder),
-            start_unix_s=self._since,
+            start_unix_s=self._start_unix_s,
         )
 
-    def _identity(self, name: str) -> Path:
-        return self._folder / f"{name}.pem"
-
-    def _gone(self, place: int, words: str) -> None:
-        self._ended[place] = words
-        if self._found(place) is not None:
+    def _on_exit(self, index: int, reason: str) -> None:
+        self._exits[index] = reason
+        if self._read_report(index) is not None:
             return
-        self._watch.log(words)
-        gone = [self._names[each] for each in self._ended if self._found(each) is None]
-        parts = self._peers.topology.without(gone).parts()
+        self._observer.log(reason)
+        lost = [self._names[each] for each in self._exits if self._read_report(each) is None]
+        parts = self._peers.topology.without(lost).parts()
         if len(parts) > 1:
-            said = "; ".join(", ".join(part) for part in parts)
-            self._watch.log(f"the topology falls into {len(parts)} parts: {said}")
+            listed = "; ".join(", ".join(part) for part in parts)
+            self._observer.log(f"the topology falls into {len(parts)} parts: {listed}")
 
-    def _looked(self, board: str, token: str) -> Progress:
-        """How far those are that answer."""
-        found: dict[str, Mapping[str, float]] = {}
+    def _poll(self, board: str, token: str) -> Progress:
+        """Return the progress of the nodes that answer."""
+        progress: dict[str, Mapping[str, float]] = {}
         try:
-            signed = axon.workers(board, token=token)
+            workers = axon.workers(board, token=token)
         except MelismaError:
-            return found
-        for each in signed:
+            return progress
+        for worker in workers:
             try:
-                with axon.connect(each.address, token=token, deadline_s=POLL_S) as remote:
-                    found[each.name.rpartition(".")[0]] = remote.progress()
+                with axon.connect(worker.address, token=token, deadline_s=POLL_S) as remote:
+                    progress[worker.name.rpartition(".")[0]] = remote.progress()
             except MelismaError:
                 continue
-        return found
+        return progress
 
-    def _found(self, place: int) -> NodeReport | None:
-        path = self._folder / "reports" / f"{self._names[place]}.json"
+    def _read_report(self, index: int) -> NodeReport | None:
+        path = self._folder / "reports" / f"{self._names[index]}.json"
         if not path.exists():
             return None
         return msgspec.json.decode(path.read_bytes(), type=NodeReport)
 
-    def _report(self, place: int) -> NodeReport:
-        found = self._found(place)
-        if found is not None:
-            return found
-        why = self._ended.get(place, "it did not end in time")
-        return NodeReport(name=self._names[place], outcome="gone", reason=why)
+    def _report(self, index: int) -> NodeReport:
+        report = self._read_report(index)
+        if report is not None:
+            return report
+        reason = self._exits.get(index, "it did not end in time")
+        return NodeReport(name=self._names[index], outcome="gone", reason=reason)

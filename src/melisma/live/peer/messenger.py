@@ -1,7 +1,7 @@
-"""Messages between nodes over Axon: whoever is called has them; who calls tries until it is heard.
+"""Messages between nodes over Axon: received by calls, sent until a call returns.
 
-Every message goes with the address that its sender is called at, so that nodes that come later, or
-come back at another place, are found. To be called by a name that another node has is refused.
+Every message carries the address of its sender, so that nodes that join later, or return at
+another address, are found. A second node with the name of another is rejected.
 """
 
 import threading
@@ -24,50 +24,51 @@ from melisma.errors import (
     UnauthorizedError,
 )
 from melisma.peer import messages
-from melisma.peer.group import NAME
+from melisma.peer.group import NODE_NAME
 
-ANSWER_S = 2.0
-"""How long a node is given to say who it is."""
-PAUSE_S = 0.2
-MAX_INCARNATION_LETTERS = 64  # letters of a life
+IDENTIFY_S = 2.0
+"""The time that a node is given to identify itself."""
+RETRY_S = 0.2
+MAX_INCARNATION_LETTERS = 64
 MAX_QUEUED_MESSAGES = 200
-"""Messages to one neighbour; then it is too slow."""
+"""The number of messages to one neighbour after which it counts as too slow."""
 PERMANENT_ERRORS = (UnauthorizedError, RefusedError, TooLargeError, SettingError)
-"""What will not be otherwise by trying again."""
-DECODER = msgspec.msgpack.Decoder(messages.Message)
+"""Errors for which a second attempt is useless."""
+DECODER: msgspec.msgpack.Decoder[messages.Message] = msgspec.msgpack.Decoder(messages.Message)
 
 
 @dataclass(frozen=True)
 class MessageReceived:
-    """A message has come."""
+    """A message arrived."""
 
     message: messages.Message
 
 
 @dataclass(frozen=True)
 class MessageAcknowledged:
-    """One of ours has; it took so long to know."""
+    """A message that was sent arrived; the call took that long."""
 
-    took_s: float
+    round_trip_s: float
 
 
 @dataclass(frozen=True)
 class NeighbourUnreachable:
-    """A neighbour does not answer any more: what came instead."""
+    """A neighbour does not answer any more."""
 
     name: str
-    why: str
+    reason: str
 
 
 NetworkEvent = MessageReceived | MessageAcknowledged | NeighbourUnreachable
-Find = Callable[[str], str | None]
+LookUp = Callable[[str], str | None]
 
 
 @dataclass
 class Messenger:
-    """The letter box of one node, and a line to each of its neighbours.
+    """Receives the messages of one node, with an outbox for each of its neighbours.
 
-    `find` tells the address of a neighbour by its name, where `addresses` do not.
+    `look_up` returns the address of a neighbour that is not in `addresses`. Events for the node
+    are in the queue `events`.
     """
 
     name: str
@@ -75,7 +76,7 @@ class Messenger:
     token: str | None
     patience_s: float
     addresses: dict[str, str]
-    look_up: Find = lambda _: None
+    look_up: LookUp = lambda _: None
     events: "SimpleQueue[NetworkEvent]" = field(default_factory=SimpleQueue)
     status: Callable[[], Mapping[str, float]] = dict
     expected: frozenset[str] = frozenset()
@@ -84,171 +85,179 @@ class Messenger:
     sent_messages: int = 0
 
     def __post_init__(self) -> None:
-        self._lives: dict[str, str] = {}
-        self._lines: dict[str, Outbox] = {}
+        self._incarnations: dict[str, str] = {}
+        self._outboxes: dict[str, Outbox] = {}
         self._lock = threading.Lock()
 
-    # What others call.
+    # Remote methods.
 
     def deliver(self, content: bytes, address: str) -> str:
-        """Take a message of a neighbour, which is called at that address; why not, if not."""
+        """Receive a message of the node at `address`; return why it is rejected, or nothing."""
         try:
             message = DECODER.decode(content)
         except msgspec.DecodeError as error:
-            return f"no message of a node: {error}"
-        if not NAME.fullmatch(message.sender) or len(message.incarnation) > MAX_INCARNATION_LETTERS:
-            return "a node's name has letters, digits, . _ -, at most 32"
-        if taken := self._taken(message, address):
-            return f"{message.sender} is the name of the node at {taken} already"
+            return f"invalid message: {error}"
+        too_long = len(message.incarnation) > MAX_INCARNATION_LETTERS
+        if not NODE_NAME.fullmatch(message.sender) or too_long:
+            return "invalid name of a node; expected letters, digits, . _ -, at most 32"
+        if owner := self._address_of_namesake(message, address):
+            return f"the name {message.sender} is in use by the node at {owner}"
         try:
             Address.parse(address)
         except SettingError as error:
             return str(error)
-        with self._lock:
-            # What was said of a neighbour's place holds until it begins anew somewhere else.
-            life = self._lives.get(message.sender)
-            expected = message.sender in self.expected or isinstance(message, messages.Hello)
-            if life is None and expected:
-                self.addresses.setdefault(message.sender, address)
-            elif life is not None and message.incarnation > life:
-                self.addresses[message.sender] = address
-            if message.incarnation > (life or ""):
-                self._lives[message.sender] = message.incarnation
+        self._record_address(message, address)
         self.events.put(MessageReceived(message))
         return ""
 
     def identify(self) -> dict[str, str]:
-        """Who this is."""
+        """Return the name and incarnation of this node."""
         return {"name": self.name, "incarnation": self.incarnation}
 
     def progress(self) -> dict[str, float]:
-        """How far it is."""
+        """Return the progress of this node."""
         return dict(self.status())
 
-    def _taken(self, message: messages.Message, address: str) -> str:
-        """Where another node of that name is, if it is still there."""
+    def _address_of_namesake(self, message: messages.Message, address: str) -> str:
+        """Return the address of another node of the sender's name that still answers."""
         if message.sender == self.name:
             return self.address
-        known, life = self.addresses.get(message.sender), self._lives.get(message.sender)
-        if known in (None, address) or life in (None, message.incarnation):
+        known = self.addresses.get(message.sender)
+        incarnation = self._incarnations.get(message.sender)
+        if known in (None, address) or incarnation in (None, message.incarnation):
             return ""
-        return known if _who(known, self.token) == (message.sender, life) else ""
+        return known if _identify(known, self.token) == (message.sender, incarnation) else ""
 
-    # Calling others.
+    def _record_address(self, message: messages.Message, address: str) -> None:
+        """Record the sender's address; a given address is kept until the neighbour restarts."""
+        sender = message.sender
+        with self._lock:
+            incarnation = self._incarnations.get(sender)
+            expected = sender in self.expected or isinstance(message, messages.Hello)
+            if incarnation is None and expected:
+                self.addresses.setdefault(sender, address)
+            elif incarnation is not None and message.incarnation > incarnation:
+                self.addresses[sender] = address
+            if message.incarnation > (incarnation or ""):
+                self._incarnations[sender] = message.incarnation
+
+    # Sending.
 
     def send(self, to: str, message: messages.Message) -> None:
-        """Have it sent to that neighbour."""
-        if to not in self._lines:
-            self._lines[to] = Outbox(self, to)
-        line = self._lines[to]
-        if line.queue.qsize() > MAX_QUEUED_MESSAGES:
-            line.clear()
-            self.events.put(
-                NeighbourUnreachable(to, f"more than {MAX_QUEUED_MESSAGES} messages wait for it")
-            )
-        line.queue.put(msgspec.msgpack.encode(message))
+        """Queue a message for a neighbour."""
+        if to not in self._outboxes:
+            self._outboxes[to] = Outbox(self, to)
+        outbox = self._outboxes[to]
+        if outbox.queue.qsize() > MAX_QUEUED_MESSAGES:
+            outbox.clear()
+            reason = f"more than {MAX_QUEUED_MESSAGES} messages are queued for it"
+            self.events.put(NeighbourUnreachable(to, reason))
+        outbox.queue.put(msgspec.msgpack.encode(message))
 
-    def flush(self, hurry: threading.Event, within_s: float) -> None:
-        """Wait until all that was sent has arrived, or was given up; in a hurry not for long."""
-        for line in self._lines.values():
-            line.queue.put(None)
-        while any(line.thread.is_alive() for line in self._lines.values()):
-            if hurry.is_set():
-                within_s -= PAUSE_S
-                if within_s < 0:
+    def flush(self, interrupted: threading.Event, limit_s: float) -> None:
+        """Wait until all messages have arrived or are given up; up to `limit_s` if interrupted."""
+        for outbox in self._outboxes.values():
+            outbox.queue.put(None)
+        while any(outbox.thread.is_alive() for outbox in self._outboxes.values()):
+            if interrupted.is_set():
+                limit_s -= RETRY_S
+                if limit_s < 0:
                     return
-            time.sleep(PAUSE_S / 4 if not hurry.is_set() else PAUSE_S)
+            time.sleep(RETRY_S / 4 if not interrupted.is_set() else RETRY_S)
 
     def count_sent(self, size_bytes: int) -> None:
-        """One more was sent."""
+        """Count a message that was sent."""
         with self._lock:
             self.sent_messages += 1
             self.sent_bytes += size_bytes
 
     def address_of(self, name: str) -> str | None:
-        """Where that neighbour is called."""
+        """Return the address of a neighbour; None if it is not known yet."""
         known = self.addresses.get(name)
-        if known is None and (found := self.look_up(name)) is not None:
-            known = self.addresses.setdefault(name, found)
+        if known is None and (address := self.look_up(name)) is not None:
+            known = self.addresses.setdefault(name, address)
         return known
 
 
 class Outbox:
-    """Sends to one neighbour, one message after the other."""
+    """Sends messages to one neighbour in order, in a thread of its own."""
 
-    def __init__(self, post: Messenger, to: str) -> None:
-        self._post, self._to = post, to
+    def __init__(self, messenger: Messenger, to: str) -> None:
+        self._messenger, self._to = messenger, to
         self.queue: SimpleQueue[bytes | None] = SimpleQueue()
         self._remote: tuple[str, axon.Remote] | None = None
-        self._why = ""
-        self.thread = threading.Thread(target=self._work, name=f"to-{to}", daemon=True)
+        self._reason = ""
+        self.thread = threading.Thread(target=self._run, name=f"to-{to}", daemon=True)
         self.thread.start()
 
-    def _work(self) -> None:
-        post = self._post
+    def _run(self) -> None:
+        messenger = self._messenger
         while (content := self.queue.get()) is not None:
-            began = time.monotonic()
-            refused = self._tried(content, began + post.patience_s)
-            if refused is None:
-                # What waits behind it would take as long again, one by one.
-                ends = self.clear()
-                post.events.put(NeighbourUnreachable(self._to, self._why))
-                if ends:
+            start_s = time.monotonic()
+            rejection = self._send(content, start_s + messenger.patience_s)
+            if rejection is None:
+                # Each of the messages behind it would take as long again.
+                closed = self.clear()
+                messenger.events.put(NeighbourUnreachable(self._to, self._reason))
+                if closed:
                     break
-            elif refused:
-                why = messages.Rejected(
-                    sender=self._to, incarnation="", to_incarnation=post.incarnation, reason=refused
+            elif rejection:
+                rejected = messages.Rejected(
+                    sender=self._to,
+                    incarnation="",
+                    to_incarnation=messenger.incarnation,
+                    reason=rejection,
                 )
-                post.events.put(MessageReceived(why))
+                messenger.events.put(MessageReceived(rejected))
             else:
-                post.events.put(MessageAcknowledged(time.monotonic() - began))
+                messenger.events.put(MessageAcknowledged(time.monotonic() - start_s))
         if self._remote is not None:
             self._remote[1].__exit__()
 
     def clear(self) -> bool:
-        """Forget what was to be sent so far; whether there will be no more."""
+        """Drop all queued messages; return whether the outbox was closed behind them."""
         while not self.queue.empty():
             if self.queue.get() is None:
                 self.queue.put(None)
                 return True
         return False
 
-    def _tried(self, content: bytes, until: float) -> str | None:
-        """Until it is heard: why it was refused, or nothing; `None` if nobody answers in time."""
-        post = self._post
-        while (left_s := until - time.monotonic()) > 0:
+    def _send(self, content: bytes, until_s: float) -> str | None:
+        """Try until it arrives; return a rejection, an empty string, or None if out of time."""
+        messenger = self._messenger
+        while (left_s := until_s - time.monotonic()) > 0:
             try:
-                remote = self._connected()
+                remote = self._connect()
                 if remote is not None:
-                    refused = str(remote(deadline_s=left_s).deliver(content, post.address))
-                    post.count_sent(len(content))
-                    return refused
+                    rejection = str(remote(deadline_s=left_s).deliver(content, messenger.address))
+                    messenger.count_sent(len(content))
+                    return rejection
             except (BusyError, LostError) as error:
-                # It may well have been sent, and is sent again.
-                post.count_sent(len(content))
-                self._why = str(error)
+                # It may have arrived; it is counted, and sent again.
+                messenger.count_sent(len(content))
+                self._reason = str(error)
             except PERMANENT_ERRORS as error:
                 return str(error) or type(error).__name__
-            except Exception as error:  # noqa: BLE001 - whatever it is, the line must not end
-                self._remote, self._why = None, str(error) or type(error).__name__
-            time.sleep(min(PAUSE_S, max(0.0, until - time.monotonic())))
+            except Exception as error:  # noqa: BLE001 - no error may end the thread
+                self._remote, self._reason = None, str(error) or type(error).__name__
+            time.sleep(min(RETRY_S, max(0.0, until_s - time.monotonic())))
         return None
 
-    def _connected(self) -> axon.Remote | None:
-        address = self._post.address_of(self._to)
+    def _connect(self) -> axon.Remote | None:
+        address = self._messenger.address_of(self._to)
         if address is None:
-            self._why = "nobody knows its address"
+            self._reason = "its address is unknown"
             return None
         if self._remote is None or self._remote[0] != address:
-            self._remote = address, axon.connect(address, token=self._post.token)
+            self._remote = address, axon.connect(address, token=self._messenger.token)
         return self._remote[1]
 
 
-def _who(address: str, token: str | None) -> tuple[str, str] | None:
-    """Who is called at an address; nobody, if it does not answer."""
+def _identify(address: str, token: str | None) -> tuple[str, str] | None:
+    """Ask the node at an address for its name and incarnation; None if it does not answer."""
     try:
-        with axon.connect(address, token=token, deadline_s=ANSWER_S) as remote:
-            found = remote.identify()
+        with axon.connect(address, token=token, deadline_s=IDENTIFY_S) as remote:
+            identity = remote.identify()
     except MelismaError:
         return None
-    return found["name"], found["incarnation"]
+    return identity["name"], identity["incarnation"]

@@ -3,8 +3,9 @@
 ::
 
     peer_simulation.py     `simulate_peers`: from settings to a report
-    peer_driver.py         drives the machines of `peer/` by one event queue
+    peer_scenario.py       nodes, delays and faults of a simulation
+    peer_driver.py         drives the state machines of `peer/` by one event queue
     delays.py              random delays of steps and messages
-    peer_invariants.py     what must hold whatever goes wrong
+    peer_invariants.py     properties that hold under all faults
     peer_fault_search.py   random fault schedules; failing ones are shrunk
 """

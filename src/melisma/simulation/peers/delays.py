@@ -1,4 +1,4 @@
-"""How long steps and messages of nodes take, by chance."""
+"""Random delays of steps and messages."""
 
 from typing import Annotated, Literal
 
@@ -11,11 +11,11 @@ from melisma.fleet.task import Least, Positive, Table
 
 
 class Delays(Table, frozen=True, kw_only=True):
-    """Seconds for a step and for a message, even between two limits; the paper's unless said.
+    """Seconds of a step and of a message, uniform between two limits; defaults as in the paper.
 
-    Steps are `drawn` anew for each iteration, for each round, or once for each node. With a `tail`,
-    rounds now and then take longer by a factor whose chance to exceed x is x^-tail: the lower, the
-    heavier. `bandwidth_bps` is what messages take beside by their bytes.
+    Steps are `drawn` for each iteration, for each round, or once for each node. With a `tail`, the
+    steps of a round are longer by a factor that exceeds x with probability x^-tail: the lower, the
+    heavier. `bandwidth_bps` adds the transfer time of a message.
     """
 
     step_s: tuple[Least, Least] = (1e-4, 1e-3)
@@ -26,37 +26,37 @@ class Delays(Table, frozen=True, kw_only=True):
     seed: int = 1
 
     def __post_init__(self) -> None:
-        """Limits in their order."""
+        """Check the order of limits."""
         for name in ("step_s", "message_s"):
-            least, most = getattr(self, name)
-            if least > most:
-                raise ValueError(f"{name} is {least:g} to {most:g}; expected the lower one first")
+            low, high = getattr(self, name)
+            if low > high:
+                raise ValueError(f"{name} is {low:g} to {high:g}; expected the lower one first")
 
-    def steps(self, node: int, number: int, steps: int) -> Floats:
-        """Of each step of that round."""
-        who = np.array([node])
+    def step_seconds(self, node: int, number: int, steps: int) -> Floats:
+        """Return the duration of each step of a round."""
+        nodes = np.array([node])
         match self.drawn:
             case "iteration":
-                drawn = uniform(self.seed, "step", number, who, np.arange(steps))
+                draws = uniform(self.seed, "step", number, nodes, np.arange(steps))
             case "round":
-                drawn = np.repeat(uniform(self.seed, "step", number, who), steps)
+                draws = np.repeat(uniform(self.seed, "step", number, nodes), steps)
             case "node":
-                drawn = np.repeat(uniform(self.seed, "step", 0, who), steps)
-        seconds = _between(self.step_s, drawn)
+                draws = np.repeat(uniform(self.seed, "step", 0, nodes), steps)
+        seconds = _scale(self.step_s, draws)
         if self.tail is not None:
-            rest = 1.0 - uniform(self.seed, "tail", number, who)
-            seconds = seconds * rest ** (-1 / self.tail)
+            survival = 1.0 - uniform(self.seed, "tail", number, nodes)
+            seconds = seconds * survival ** (-1 / self.tail)
         return seconds
 
-    def message(self, sender: int, nth: int, size_bytes: int) -> float:
-        """Of that message from a node."""
-        drawn = uniform(self.seed, "message", nth, np.array([sender]))
-        seconds = float(_between(self.message_s, drawn)[0])
+    def message_seconds(self, sender: int, nth: int, size_bytes: int) -> float:
+        """Return the duration of the nth message of a node."""
+        draws = uniform(self.seed, "message", nth, np.array([sender]))
+        seconds = float(_scale(self.message_s, draws)[0])
         if self.bandwidth_bps is not None:
             seconds += 8 * size_bytes / self.bandwidth_bps
         return seconds
 
 
-def _between(limits: tuple[float, float], drawn: Floats) -> Floats:
-    least, most = limits
-    return least + (most - least) * drawn
+def _scale(limits: tuple[float, float], draws: Floats) -> Floats:
+    low, high = limits
+    return low + (high - low) * draws

@@ -1,338 +1,283 @@
-"""Nodes without an orchestrator in virtual time: the machines of `peer/`, led by one agenda.
+"""Drives the state machines of `peer/` in virtual time, by one event queue.
 
-Steps of a round are taken as late as they can be: when a message comes, those that were due before
-it, and the rest at the end. Messages arrive at least once: what is lost is sent again.
+The steps of a round are taken as late as possible: those due before a message arrives, and the
+rest at the end. Messages arrive at least once: lost ones are sent again.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from math import inf
 
 import msgspec
 import numpy as np
 
-from melisma.fleet.channel import Floats
-from melisma.learning.data.datasets import Split
 from melisma.learning.steps import Steps
 from melisma.peer import commands, messages
 from melisma.peer.node import Node, Outputs
-from melisma.peer.topology import Topology
 from melisma.runs.interruption import interruptible
 from melisma.runs.peer_report import NodeRecorder, NodeReport, ScorePoint
 from melisma.simulation.faults import Fault
 from melisma.simulation.invariants import InvariantError
 from melisma.simulation.kernel import EventQueue
-from melisma.simulation.peers.delays import Delays
+from melisma.simulation.peers.peer_scenario import PeerScenario, SimulatedNode
 
-CreateNode = Callable[[str, str], tuple[Node, Steps]]
 PeerWatcher = Callable[[str, float, Node, Outputs], None]
 RESENDS = 4
-"""What is lost is sent again so many times within the patience of a node."""
-
-
-@dataclass(frozen=True)
-class PeerScenario:
-    """Who there is and what happens to them; `made` makes a node of that name in that life.
-
-    Nodes that are not there from the beginning `come` later. With a `test` set a model is scored
-    after every `every` steps, or only at the end; that takes no time. Where nothing is trained,
-    an update weighs `update_bytes` more than it does.
-    """
-
-    topology: Topology
-    create_node: CreateNode
-    delays: Delays = field(default_factory=Delays)
-    faults: tuple[Fault, ...] = ()
-    joins_s: Mapping[str, float] = field(default_factory=dict)
-    test: Split | None = None
-    score_every: int = 0
-    update_bytes: int = 0
-
-
-@dataclass
-class SimulatedNode:
-    """One life of a node: what it computes, and how far it is."""
-
-    node: Node
-    steps: Steps
-    recorder: NodeRecorder
-    clock_rate: float
-    round_started_s: float = 0.0
-    step_ends_s: Floats = field(default_factory=lambda: np.empty(0))
-    steps_taken: int = 0
-    scored_steps: int = 0
-    outcome: str = ""
-    reason: str = ""
-
-    @property
-    def alive(self) -> bool:
-        """Whether it still does anything."""
-        return self.outcome == ""
-
-    def catch_up(self, at_s: float) -> None:
-        """Take the steps that end by then."""
-        due = int(np.searchsorted(self.step_ends_s, at_s, "right"))
-        if self.node.computing is not None:
-            for _ in range(self.steps_taken, due):
-                self.steps.step(self.node.computing.learning_rate)
-        self.steps_taken = max(self.steps_taken, due)
+"""How often a lost message is sent within the patience of a node."""
+CORRUPT_CONTENT = b"\xff" * 7
 
 
 class PeerDriver:
-    """Runs a scene to its end."""
+    """Runs a scenario to its end; `watch` sees the outputs of every node."""
 
-    def __init__(self, scene: PeerScenario, watch: PeerWatcher = lambda *_: None) -> None:
-        self._scene, self._watch = scene, watch
-        self._agenda = EventQueue()
-        self._number = {name: place for place, name in enumerate(scene.topology.names)}
-        self._seats: dict[str, SimulatedNode] = {}
-        self._lives: Counter[str] = Counter()
-        self._sent: Counter[str] = Counter()
-        self._arrived: Counter[str] = Counter()
-        self._updates: Counter[str] = Counter()
-        self._to_come = self._quiet = self._flying = 0
+    def __init__(self, scenario: PeerScenario, watch: PeerWatcher = lambda *_: None) -> None:
+        self._scenario, self._watch = scenario, watch
+        self._queue = EventQueue()
+        self._index = {name: index for index, name in enumerate(scenario.topology.names)}
+        self._nodes: dict[str, SimulatedNode] = {}
+        self._incarnations: Counter[str] = Counter()
+        self._messages_from: Counter[str] = Counter()
+        self._messages_to: Counter[str] = Counter()
+        self._updates_from: Counter[str] = Counter()
+        self._expected_joins = self._in_flight = 0
+        self._idle_wakes = 0
+        """Wakes since a node last did more than send messages."""
 
     @property
     def steps(self) -> dict[str, Steps]:
-        """What each node trains, in the last of its lives."""
-        return {name: seat.steps for name, seat in self._seats.items()}
+        """The trained models by node, of the last incarnation."""
+        return {name: simulated.steps for name, simulated in self._nodes.items()}
 
     def run(self) -> list[NodeReport]:
-        """Until every node that is there has come to its end."""
-        for name in self._scene.topology.names:
-            self._comes(name, self._scene.joins_s.get(name, 0.0))
-        for fault in self._scene.faults:
+        """Run until every node has ended."""
+        for name in self._scenario.topology.names:
+            self._schedule_join(name, self._scenario.joins_s.get(name, 0.0))
+        for fault in self._scenario.faults:
             if fault.kind in ("crash", "vanish"):
-                for who in fault.learners:
-                    self._agenda.schedule(fault.at_s, partial(self._dies, fault, who))
+                for index in fault.learners:
+                    self._queue.schedule(fault.at_s, partial(self._crash, fault, index))
         with interruptible() as check:
-            while not self._over() and self._agenda.step():
+            while not self._all_ended() and self._queue.step():
                 check()
-                self._check_for_life()
-        return [self._report(name) for name in self._scene.topology.names if name in self._seats]
+                self._check_deadlock()
+        return [self._report(name) for name in self._scenario.topology.names if name in self._nodes]
 
-    # What happens to nodes.
+    # Nodes join and crash.
 
-    def _comes(self, name: str, at_s: float) -> None:
-        self._to_come += 1
-        self._agenda.schedule(at_s, partial(self._born, name))
+    def _schedule_join(self, name: str, at_s: float) -> None:
+        self._expected_joins += 1
+        self._queue.schedule(at_s, partial(self._join, name))
 
-    def _born(self, name: str) -> None:
-        self._quiet = 0
-        self._to_come -= 1
-        self._lives[name] += 1
-        node, steps = self._scene.create_node(name, f"{self._lives[name]:06}")
-        clock = 1.0
-        for fault in self._scene.faults:
-            if fault.kind == "clock" and self._number[name] in fault.learners:
-                clock *= fault.by
-        seat = self._seats[name] = SimulatedNode(node, steps, NodeRecorder(node), clock)
-        self._do(seat, node.start(self._now_of(seat)))
+    def _join(self, name: str) -> None:
+        self._idle_wakes = 0
+        self._expected_joins -= 1
+        self._incarnations[name] += 1
+        node, steps = self._scenario.create_node(name, f"{self._incarnations[name]:06}")
+        clock_rate = 1.0
+        for fault in self._scenario.faults:
+            if fault.kind == "clock" and self._index[name] in fault.learners:
+                clock_rate *= fault.by
+        simulated = SimulatedNode(node, steps, NodeRecorder(node), clock_rate)
+        self._nodes[name] = simulated
+        self._execute(simulated, node.start(self._local_time(simulated)))
 
-    def _dies(self, fault: Fault, who: int) -> None:
-        self._quiet = 0
-        name = self._scene.topology.names[who]
-        seat = self._seats.get(name)
-        if seat is None or not seat.alive:
+    def _crash(self, fault: Fault, index: int) -> None:
+        self._idle_wakes = 0
+        name = self._scenario.topology.names[index]
+        simulated = self._nodes.get(name)
+        if simulated is None or not simulated.alive:
             return
-        seat.catch_up(self._agenda.now_s)
-        seat.outcome, seat.reason = "gone", f"it {fault.kind}ed"
+        simulated.catch_up(self._queue.now_s)
+        simulated.outcome, simulated.reason = "gone", f"it {fault.kind}ed"
         if fault.for_s is not None:
-            self._comes(name, self._agenda.now_s + fault.for_s)
+            self._schedule_join(name, self._queue.now_s + fault.for_s)
 
-    def _gone(self, seat: SimulatedNode, name: str) -> None:
-        if not seat.alive:
-            return
-        seat.catch_up(self._agenda.now_s)
-        self._do(seat, seat.node.on_unreachable(self._now_of(seat), name))
+    # Commands.
 
-    # What nodes want.
-
-    def _do(self, seat: SimulatedNode, emitted: Outputs) -> None:
-        now_s = self._agenda.now_s
-        # To be there and to look for others leads to nothing by itself.
-        if any(not isinstance(each, commands.Send | commands.Wake) for each in emitted):
-            self._quiet = 0
-        seat.recorder.record_outputs(now_s, emitted)
-        self._watch(seat.node.identity.name, now_s, seat.node, emitted)
-        for command in emitted:
-            match command:
+    def _execute(self, simulated: SimulatedNode, outputs: Outputs) -> None:
+        now_s = self._queue.now_s
+        if any(not isinstance(output, commands.Send | commands.Wake) for output in outputs):
+            self._idle_wakes = 0
+        simulated.recorder.record_outputs(now_s, outputs)
+        self._watch(simulated.name, now_s, simulated.node, outputs)
+        for output in outputs:
+            match output:
                 case commands.Compute():
-                    self._compute(seat, command)
+                    self._compute(simulated, output)
                 case commands.Send(to=to, message=message):
-                    self._send(seat, to, message)
+                    self._send(simulated, to, message)
                 case commands.Wake(at_s=at_s):
-                    self._agenda.schedule(at_s / seat.clock_rate, partial(self._wakes, seat))
-                case commands.Finish(why=why):
-                    self._score(seat)
-                    seat.outcome, seat.reason = "failed" if why else "done", why
+                    wake = partial(self._on_wake, simulated)
+                    self._queue.schedule(at_s / simulated.clock_rate, wake)
+                case commands.Finish(reason=reason):
+                    self._score(simulated)
+                    simulated.outcome = "failed" if reason else "done"
+                    simulated.reason = reason
 
-    def _compute(self, seat: SimulatedNode, order: commands.Compute) -> None:
-        number = self._number[seat.node.identity.name]
-        now_s = self._agenda.now_s
-        seconds = self._scene.delays.steps(number, order.number, order.steps)
-        for fault in self._scene.faults:
-            if fault.kind == "slow" and number in fault.learners and _within(fault, now_s):
+    def _compute(self, simulated: SimulatedNode, compute: commands.Compute) -> None:
+        index, now_s = self._index[simulated.name], self._queue.now_s
+        seconds = self._scenario.delays.step_seconds(index, compute.number, compute.steps)
+        for fault in self._scenario.faults:
+            if fault.kind == "slow" and index in fault.learners and _is_active(fault, now_s):
                 seconds = seconds * fault.by
-        seat.round_started_s, seat.steps_taken = now_s, 0
-        seat.step_ends_s = now_s + np.cumsum(seconds)
-        self._agenda.schedule(float(seat.step_ends_s[-1]), partial(self._computed, seat))
+        simulated.steps_taken = 0
+        simulated.step_ends_s = now_s + np.cumsum(seconds)
+        end_s = float(simulated.step_ends_s[-1])
+        self._queue.schedule(end_s, partial(self._on_computed, simulated))
 
-    def _computed(self, seat: SimulatedNode) -> None:
-        if not seat.alive:
+    def _on_computed(self, simulated: SimulatedNode) -> None:
+        if not simulated.alive:
             return
-        self._quiet = 0
-        assert seat.node.computing is not None
-        seat.catch_up(inf)
-        seat.recorder.record_computed(self._agenda.now_s)
-        self._do(seat, seat.node.on_computed(self._now_of(seat)))
-        if (
-            self._scene.score_every
-            and seat.node.steps >= seat.scored_steps + self._scene.score_every
-        ):
-            self._score(seat)
+        self._idle_wakes = 0
+        assert simulated.node.computing is not None
+        simulated.catch_up(inf)
+        simulated.recorder.record_computed(self._queue.now_s)
+        self._execute(simulated, simulated.node.on_computed(self._local_time(simulated)))
+        every = self._scenario.score_every
+        if every and simulated.node.steps >= simulated.scored_steps + every:
+            self._score(simulated)
 
-    def _wakes(self, seat: SimulatedNode) -> None:
-        if seat.alive:
-            self._quiet += 1
-            seat.catch_up(self._agenda.now_s)
-            self._do(seat, seat.node.on_wake(self._now_of(seat)))
+    def _on_wake(self, simulated: SimulatedNode) -> None:
+        if simulated.alive:
+            self._idle_wakes += 1
+            simulated.catch_up(self._queue.now_s)
+            self._execute(simulated, simulated.node.on_wake(self._local_time(simulated)))
 
-    def _score(self, seat: SimulatedNode) -> None:
-        seat.scored_steps = seat.node.steps
+    def _score(self, simulated: SimulatedNode) -> None:
+        steps, recorder = simulated.node.steps, simulated.recorder
+        simulated.scored_steps = steps
         accuracy = loss = None
-        if self._scene.test is not None:
-            score = seat.steps.score(self._scene.test)
+        if self._scenario.test is not None:
+            score = simulated.steps.score(self._scenario.test)
             accuracy, loss = score.accuracy, score.loss
-        tally = seat.recorder
-        tally.scores.append(
-            ScorePoint(
-                self._agenda.now_s,
-                seat.node.steps,
-                seat.steps.visits,
-                tally.sent_bytes,
-                accuracy,
-                loss,
-            )
-        )
+        samples, sent_bytes = simulated.steps.visits, recorder.sent_bytes
+        point = ScorePoint(self._queue.now_s, steps, samples, sent_bytes, accuracy, loss)
+        recorder.scores.append(point)
 
     # Messages.
 
-    def _send(self, seat: SimulatedNode, to: str, message: messages.Message) -> None:
-        sender = seat.node.identity.name
+    def _send(self, sender: SimulatedNode, to: str, message: messages.Message) -> None:
         size_bytes = len(msgspec.msgpack.encode(message))
-        self._sent[sender] += 1
-        self._arrived[to] += 1
-        sent, arrived = self._sent[sender], self._arrived[to]
+        self._messages_from[sender.name] += 1
+        self._messages_to[to] += 1
         if isinstance(message, messages.Update):
-            size_bytes += self._scene.update_bytes
-            self._updates[sender] += 1
-            message = self._corrupted(sender, message)
-        seat.recorder.record_sent(size_bytes)
-        delay_s = self._scene.delays.message(self._number[sender], sent, size_bytes)
-        again: list[float] = []
-        for fault in self._scene.faults:
-            hit = (
-                fault.message == "report"
-                and fault.nth == sent
-                and self._number[sender] in fault.learners
-            ) or (
-                fault.message == "order"
-                and fault.nth == arrived
-                and self._number.get(to, -1) in fault.learners
-            )
-            if hit and fault.kind == "lose":
-                seat.recorder.record_sent(size_bytes)
-                delay_s += seat.node.identity.patience_s / RESENDS
-            elif hit and fault.kind == "delay":
+            size_bytes += self._scenario.update_bytes
+            self._updates_from[sender.name] += 1
+            message = self._corrupt(sender.name, message)
+        sender.recorder.record_sent(size_bytes)
+        index, nth = self._index[sender.name], self._messages_from[sender.name]
+        delay_s = self._scenario.delays.message_seconds(index, nth, size_bytes)
+        duplicates_s: list[float] = []
+        for fault in self._message_faults(sender.name, to):
+            if fault.kind == "delay":
                 delay_s += fault.by
-            elif hit and fault.kind == "duplicate":
-                seat.recorder.record_sent(size_bytes)
-                again.append(fault.by)
-        arrives_s = self._agenda.now_s + delay_s
-        if (
-            self._flies(seat, to, message, arrives_s)
-            > self._agenda.now_s + seat.node.identity.patience_s
-        ):
-            given_up_s = self._agenda.now_s + seat.node.identity.patience_s
-            self._agenda.schedule(given_up_s, partial(self._gone, seat, to))
-        for late_s in again:
-            self._flies(seat, to, message, arrives_s + late_s)
+                continue
+            sender.recorder.record_sent(size_bytes)
+            if fault.kind == "lose":
+                delay_s += sender.patience_s / RESENDS
+            else:
+                duplicates_s.append(fault.by)
+        now_s = self._queue.now_s
+        give_up_s, arrival_s = now_s + sender.patience_s, now_s + delay_s
+        if self._transmit(sender, to, message, arrival_s) > give_up_s:
+            self._queue.schedule(give_up_s, partial(self._on_unreachable, sender, to))
+        for later_s in duplicates_s:
+            self._transmit(sender, to, message, arrival_s + later_s)
 
-    def _flies(self, seat: SimulatedNode, to: str, message: messages.Message, at_s: float) -> float:
-        """When it arrives: later, if a partition is in the way."""
-        for fault in sorted(self._scene.faults, key=lambda each: each.at_s):
-            if fault.kind == "partition" and _within(fault, at_s):
-                sides = [
-                    self._number[name] in fault.learners for name in (seat.node.identity.name, to)
-                ]
-                at_s = fault.at_s + (fault.for_s or 0.0) if sides[0] != sides[1] else at_s
-        self._flying += 1
-        self._agenda.schedule(at_s, partial(self._lands, seat, to, message, self._agenda.now_s))
+    def _message_faults(self, sender: str, to: str) -> list[Fault]:
+        """Return the faults that lose, delay or duplicate the message just counted."""
+        counted = {
+            "report": (self._messages_from[sender], self._index[sender]),
+            "order": (self._messages_to[to], self._index.get(to, -1)),
+        }
+        return [
+            fault
+            for fault in self._scenario.faults
+            if fault.kind in ("lose", "delay", "duplicate")
+            and fault.nth == counted[fault.message][0]
+            and counted[fault.message][1] in fault.learners
+        ]
+
+    def _corrupt(self, sender: str, update: messages.Update) -> messages.Update:
+        for fault in self._scenario.faults:
+            matches = fault.kind == "corrupt" and self._index[sender] in fault.learners
+            if matches and fault.nth == self._updates_from[sender]:
+                return msgspec.structs.replace(update, content=CORRUPT_CONTENT)
+        return update
+
+    def _transmit(
+        self, sender: SimulatedNode, to: str, message: messages.Message, at_s: float
+    ) -> float:
+        """Schedule an arrival, after the end of partitions; return its time."""
+        for fault in sorted(self._scenario.faults, key=lambda fault: fault.at_s):
+            if fault.kind == "partition" and _is_active(fault, at_s):
+                inside = [self._index[name] in fault.learners for name in (sender.name, to)]
+                at_s = fault.at_s + (fault.for_s or 0.0) if inside[0] != inside[1] else at_s
+        self._in_flight += 1
+        arrive = partial(self._arrive, sender, to, message, self._queue.now_s)
+        self._queue.schedule(at_s, arrive)
         return at_s
 
-    def _lands(
+    def _arrive(
         self, sender: SimulatedNode, to: str, message: messages.Message, sent_s: float
     ) -> None:
-        self._flying -= 1
-        self._arrives(sender, to, message, sent_s)
+        self._in_flight -= 1
+        self._deliver(sender, to, message, sent_s)
 
-    def _arrives(
+    def _deliver(
         self, sender: SimulatedNode, to: str, message: messages.Message, sent_s: float
     ) -> None:
-        now_s, seat = self._agenda.now_s, self._seats.get(to)
-        if seat is None or not seat.alive:
-            self._nobody(sender, to, message, sent_s)
+        receiver = self._nodes.get(to)
+        if receiver is None or not receiver.alive:
+            self._retry(sender, to, message, sent_s)
             return
         if sender.alive:
-            sender.node.on_acknowledged(2 * (now_s - sent_s))
-        seat.catch_up(now_s)
-        self._do(seat, seat.node.on_message(self._now_of(seat), message))
+            sender.node.on_acknowledged(2 * (self._queue.now_s - sent_s))
+        receiver.catch_up(self._queue.now_s)
+        self._execute(receiver, receiver.node.on_message(self._local_time(receiver), message))
 
-    def _nobody(
+    def _retry(
         self, sender: SimulatedNode, to: str, message: messages.Message, sent_s: float
     ) -> None:
-        """It is tried again for a while; then the sender is told that nobody is there."""
-        now_s, patience_s = self._agenda.now_s, sender.node.identity.patience_s
+        """Deliver later, or report the receiver as unreachable when patience is over."""
+        now_s = self._queue.now_s
         if not sender.alive:
             return
-        if now_s > sent_s + patience_s:
-            self._gone(sender, to)
+        if now_s > sent_s + sender.patience_s:
+            self._on_unreachable(sender, to)
         else:
-            again = partial(self._arrives, sender, to, message, sent_s)
-            self._agenda.schedule(now_s + patience_s / RESENDS, again)
+            deliver = partial(self._deliver, sender, to, message, sent_s)
+            self._queue.schedule(now_s + sender.patience_s / RESENDS, deliver)
 
-    def _corrupted(self, sender: str, update: messages.Update) -> messages.Update:
-        for fault in self._scene.faults:
-            hit = fault.kind == "corrupt" and self._number[sender] in fault.learners
-            if hit and fault.nth == self._updates[sender]:
-                return msgspec.structs.replace(update, content=b"\xff" * 7)
-        return update
+    def _on_unreachable(self, simulated: SimulatedNode, name: str) -> None:
+        if simulated.alive:
+            simulated.catch_up(self._queue.now_s)
+            at_s = self._local_time(simulated)
+            self._execute(simulated, simulated.node.on_unreachable(at_s, name))
 
     # The end.
 
-    def _now_of(self, seat: SimulatedNode) -> float:
-        return self._agenda.now_s * seat.clock_rate
+    def _local_time(self, simulated: SimulatedNode) -> float:
+        return self._queue.now_s * simulated.clock_rate
 
-    def _over(self) -> bool:
-        return not self._to_come and not any(seat.alive for seat in self._seats.values())
+    def _all_ended(self) -> bool:
+        return not self._expected_joins and not any(node.alive for node in self._nodes.values())
 
-    def _check_for_life(self) -> None:
-        """Nodes that do nothing but wake, with no message under way, wait for each other."""
-        if self._flying or self._quiet <= 3 * len(self._seats) + 3:
+    def _check_deadlock(self) -> None:
+        """Raise `InvariantError` if nodes only wake, with no message in flight."""
+        if self._in_flight or self._idle_wakes <= 3 * len(self._nodes) + 3:
             return
-        waiting = [seat for seat in self._seats.values() if seat.alive]
-        if not any(seat.node.computing for seat in waiting):
-            names = ", ".join(seat.node.identity.name for seat in waiting)
+        waiting = [simulated for simulated in self._nodes.values() if simulated.alive]
+        if not any(simulated.node.computing for simulated in waiting):
+            names = ", ".join(simulated.name for simulated in waiting)
             raise InvariantError(f"{names} wait for each other")
 
     def _report(self, name: str) -> NodeReport:
-        seat = self._seats[name]
-        outcome = seat.outcome or "waiting"
-        return seat.recorder.report(self._agenda.now_s, outcome, seat.reason, seat.steps.visits)
+        simulated = self._nodes[name]
+        outcome, samples = simulated.outcome or "waiting", simulated.steps.visits
+        return simulated.recorder.report(self._queue.now_s, outcome, simulated.reason, samples)
 
 
-def _within(fault: Fault, at_s: float) -> bool:
+def _is_active(fault: Fault, at_s: float) -> bool:
     return fault.at_s <= at_s < fault.at_s + (fault.for_s or 0.0)

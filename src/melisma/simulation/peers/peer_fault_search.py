@@ -1,4 +1,4 @@
-"""Many schedules of faults for nodes without an orchestrator; what breaks is made short."""
+"""Search for fault schedules that break training without an orchestrator, and shrink them."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,26 +19,27 @@ from melisma.simulation.peers.peer_simulation import (
 def search_peer_faults(
     peers: Peers, options: PeerOptions, seeds: range
 ) -> Iterator[Failure | None]:
-    """A schedule of faults and delays for each seed; where it breaks something, the shortest."""
+    """Simulate a random fault schedule for each seed; yield the shrunk failure, or None."""
     for seed in seeds:
         delays = msgspec.structs.replace(options.delays, seed=seed)
-        mine = replace(options, work="timing", delays=delays)
+        seeded = replace(options, work="timing", delays=delays)
         faults = parse_peer_faults(seed, peers, delays)
-        yield _shortest(peers, mine, seed, faults) if _broken(peers, mine, faults) else None
+        failed = find_peer_violation(peers, seeded, faults)
+        yield _shrink(peers, seeded, seed, faults) if failed else None
 
 
-def _broken(peers: Peers, options: PeerOptions, faults: tuple[Fault, ...]) -> str:
-    """What goes wrong that must not, or nothing."""
+def find_peer_violation(peers: Peers, options: PeerOptions, faults: tuple[Fault, ...]) -> str:
+    """Return the error that a fault schedule leads to; empty if there is none."""
     try:
         report = simulate_peers(peers, replace(options, faults=format_faults(faults)))
     except MelismaError as error:
         return str(error)
-    except Exception as error:  # noqa: BLE001 - whatever a machine raises is a finding
+    except Exception as error:  # noqa: BLE001 - any exception of a state machine is a defect
         return f"{type(error).__name__}: {error}"
     failed = [node for node in report.nodes if node.outcome not in ("done", "gone")]
     return f"{failed[0].name} is {failed[0].outcome}: {failed[0].reason}" if failed else ""
 
 
-def _shortest(peers: Peers, options: PeerOptions, seed: int, faults: tuple[Fault, ...]) -> Failure:
-    fewest = tuple(shrink(faults, lambda some: bool(_broken(peers, options, some))))
-    return Failure(seed, fewest, _broken(peers, options, fewest))
+def _shrink(peers: Peers, options: PeerOptions, seed: int, faults: tuple[Fault, ...]) -> Failure:
+    fewest = tuple(shrink(faults, lambda subset: bool(find_peer_violation(peers, options, subset))))
+    return Failure(seed, fewest, find_peer_violation(peers, options, fewest))

@@ -1,16 +1,16 @@
-"""What must hold of nodes whatever goes wrong: kept in books of its own.
+"""Invariants of training without an orchestrator, checked from outputs alone.
 
-- An update that was sent to a life that did not end is applied there exactly once, unless its
-  sender was gone for a while and both agreed to count on from a later one, or it is given up.
-- No round begins while a neighbour lags farther behind than d: its history is consistent with the
-  delay that was allowed. With d = 0 neighbours are in lock-step.
-- Nobody waits for ever; `PeerDriver` sees to that.
+- An update sent to an incarnation that trains to the end is applied there exactly once, unless it
+  is rejected, or its sender was lost for a while and both agreed to count from a later update.
+- No round begins while a neighbour lags more than d rounds behind: the history is consistent with
+  the allowed delay. With d = 0 neighbours are in lock-step.
+- Nodes do not wait for each other for ever; `PeerDriver` checks that.
 """
 
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from melisma.peer import commands, messages
+from melisma.peer import commands, messages, notices
 from melisma.peer.gossip_sgd import GossipNode
 from melisma.peer.gradient_node import GradientNode
 from melisma.peer.node import Node, Outputs
@@ -18,108 +18,104 @@ from melisma.runs.peer_report import NodeReport
 from melisma.simulation.invariants import InvariantError
 
 Incarnation = tuple[str, str]
+"""The name of a node and its incarnation."""
 
 
 @dataclass
 class ReceivedUpdates:
-    """What one life took from one life of a neighbour: numbers, and from where it counts."""
+    """The updates that one incarnation received from one incarnation of a neighbour."""
 
     applied: set[int] = field(default_factory=set)
-    refused: set[int] = field(default_factory=set)
+    rejected: set[int] = field(default_factory=set)
     start_after: int = 0
     assumed_updates: int = 0
-    _done: int = 0
+    _received: int = 0
 
     @property
     def progress(self) -> int:
-        """How far its sender is; until it trains, as far as both were when they met."""
+        """The progress of the sender; until it trains, that of the receiver when it joined."""
         return max(self.received, self.assumed_updates)
 
     @property
     def received(self) -> int:
-        """All up to here are in, or will not come."""
-        self._done = max(self._done, self.start_after)
-        while self._done + 1 in self.applied or self._done + 1 in self.refused:
-            self._done += 1
-        return self._done
+        """The number of the last update without a gap before it."""
+        self._received = max(self._received, self.start_after)
+        while self._received + 1 in self.applied or self._received + 1 in self.rejected:
+            self._received += 1
+        return self._received
 
 
 class PeerInvariants:
-    """Books on one run; `hear` raises `BrokenError` at the first thing that is off."""
+    """Checks one run; `observe` raises `InvariantError` at the first violation."""
 
     def __init__(self) -> None:
-        self._pages: dict[tuple[Incarnation, Incarnation], ReceivedUpdates] = defaultdict(
+        self._received: dict[tuple[Incarnation, Incarnation], ReceivedUpdates] = defaultdict(
             ReceivedUpdates
         )
         self._sent: dict[tuple[Incarnation, Incarnation], set[int]] = defaultdict(set)
         self._known: dict[Incarnation, dict[str, str]] = defaultdict(dict)
-        self._gone: set[tuple[Incarnation, str]] = set()
+        self._lost: set[tuple[Incarnation, str]] = set()
         self.largest_lag = 0
         """The largest lag with which a round began."""
 
-    def observe(self, name: str, at_s: float, node: Node, emitted: Outputs) -> None:
-        """What a node said."""
+    def observe(self, name: str, at_s: float, node: Node, outputs: Outputs) -> None:
+        """Check the outputs of a node."""
         me = name, node.identity.incarnation
-        for command in emitted:
-            match command:
+        for output in outputs:
+            match output:
                 case commands.Send(to=to, message=messages.Update() as update):
                     self._sent[me, (to, update.to_incarnation)].add(update.number)
-                case commands.UpdateApplied(sender=sender, incarnation=life, number=number):
-                    page = self._pages[me, (sender, life)]
-                    _expect(
-                        number not in page.applied, at_s, f"{name} took {sender}'s {number} twice"
-                    )
-                    page.applied.add(number)
-                case commands.MessageRejected(sender=sender, incarnation=life, number=number) if (
-                    number
-                ):
-                    self._pages[me, (sender, life)].refused.add(number)
-                case commands.NeighbourJoined(name=other, incarnation=life, assumed_updates=level):
-                    self._pages[me, (other, life)].assumed_updates = level
-                    self._known[me][other] = life
-                    self._gone.discard((me, other))
-                case commands.NeighbourReady(name=other, incarnation=life, updates_done=done):
-                    page = self._pages[me, (other, life)]
-                    page.start_after, page.assumed_updates = max(page.start_after, done), 0
-                    self._known[me][other] = life
-                    self._gone.discard((me, other))
-                case commands.NeighbourLost(name=other):
-                    self._gone.add((me, other))
                 case commands.Compute(number=number):
-                    self._begins(at_s, node, number)
+                    self._check_lag(at_s, node, number)
+                case notices.UpdateApplied(sender=sender, incarnation=incarnation, number=number):
+                    applied = self._received[me, (sender, incarnation)].applied
+                    message = f"{name} applied update {number} of {sender} twice"
+                    _require(number not in applied, at_s, message)
+                    applied.add(number)
+                case notices.MessageRejected(number=number) if number:
+                    self._received[me, (output.sender, output.incarnation)].rejected.add(number)
+                case notices.NeighbourJoined() | notices.NeighbourReady():
+                    self._record_neighbour(me, output)
+                case notices.NeighbourLost(name=neighbour):
+                    self._lost.add((me, neighbour))
 
-    def _begins(self, at_s: float, node: Node, number: int) -> None:
+    def _record_neighbour(
+        self, me: Incarnation, notice: notices.NeighbourJoined | notices.NeighbourReady
+    ) -> None:
+        received = self._received[me, (notice.name, notice.incarnation)]
+        if isinstance(notice, notices.NeighbourJoined):
+            received.assumed_updates = notice.assumed_updates
+        else:
+            received.start_after = max(received.start_after, notice.updates_done)
+            received.assumed_updates = 0
+        self._known[me][notice.name] = notice.incarnation
+        self._lost.discard((me, notice.name))
+
+    def _check_lag(self, at_s: float, node: Node, number: int) -> None:
         if not isinstance(node, GradientNode | GossipNode):
             return
-        me = node.identity.name, node.identity.incarnation
-        most = (
-            node.lag.max_lag(node.update_number, node.steps)
-            if isinstance(node, GradientNode)
-            else 0
-        )
-        for other, life in self._known[me].items():
-            if (me, other) in self._gone or node.neighbours[other].finished:
+        me, max_lag = (node.identity.name, node.identity.incarnation), 0
+        if isinstance(node, GradientNode):
+            max_lag = node.lag.max_lag(node.update_number, node.steps)
+        for neighbour, incarnation in self._known[me].items():
+            if (me, neighbour) in self._lost or node.neighbours[neighbour].finished:
                 continue
-            page = self._pages[me, (other, life)]
-            lag = number - 1 - page.progress
+            lag = number - 1 - self._received[me, (neighbour, incarnation)].progress
             self.largest_lag = max(self.largest_lag, lag)
-            _expect(
-                lag <= most,
-                at_s,
-                f"{me[0]} begins round {number} while {other} lags {lag} behind; at most {most}",
-            )
+            message = f"{me[0]} begins round {number} while {neighbour} lags {lag} behind"
+            _require(lag <= max_lag, at_s, f"{message}; at most {max_lag}")
 
     def check_end(self, reports: list[NodeReport]) -> None:
-        """After the run: nothing that two lives sent each other to their ends was lost."""
-        whole = {(each.name, each.incarnation) for each in reports if each.outcome == "done"}
+        """Check that no update between incarnations that trained to the end was lost."""
+        done = {(each.name, each.incarnation) for each in reports if each.outcome == "done"}
         for (sender, receiver), sent in self._sent.items():
-            if {sender, receiver} <= whole and (receiver, sender[0]) not in self._gone:
-                page = self._pages[receiver, sender]
-                missing = sent - page.applied - page.refused
-                lost = sorted(each for each in missing if each > page.start_after)
-                _expect(not lost, 0.0, f"{receiver[0]} lost {lost} of {sender[0]}")
+            if {sender, receiver} <= done and (receiver, sender[0]) not in self._lost:
+                received = self._received[receiver, sender]
+                missing = sent - received.applied - received.rejected
+                lost = sorted(number for number in missing if number > received.start_after)
+                _require(not lost, 0.0, f"{receiver[0]} lost updates {lost} of {sender[0]}")
 
 
-def _expect(holds: bool, at_s: float, what: str) -> None:
+def _require(holds: bool, at_s: float, message: str) -> None:
     if not holds:
-        raise InvariantError(f"at {at_s:g} s {what}")
+        raise InvariantError(f"at {at_s:g} s {message}")

@@ -22,19 +22,23 @@ from melisma.runs.peer_report import PeerReport
 from melisma.runs.svg import save_picture
 from melisma.simulation.faults import Fault, parse_faults, random_faults
 from melisma.simulation.peers.delays import Delays
-from melisma.simulation.peers.peer_driver import PeerDriver, PeerScenario, PeerWatcher
+from melisma.simulation.peers.peer_driver import PeerDriver, PeerWatcher
 from melisma.simulation.peers.peer_invariants import PeerInvariants
+from melisma.simulation.peers.peer_scenario import PeerScenario
 
 MODELS, PICTURE = "models", "picture.svg"
+CreateSteps = Callable[[int, int], Steps]
+"""Create the model and samples of a node from its index and incarnation."""
 
 
 @dataclass(frozen=True)
 class PeerOptions:
-    """How nodes are simulated: what takes how long, what goes wrong, and what is computed.
+    """Options of a simulation: what is computed, delays, and faults.
 
-    `faults` are words as of `simulate`, or a number that draws some; messages of a node are its
-    reports, those to it its orders. Nodes that join later `come`. With `every`, models are scored
-    after so many steps as well as at the end.
+    With `work` "timing" nothing is trained. `faults` is a schedule as in `simulate`, in which
+    messages from a node are its reports and messages to it its orders, or the seed of a random
+    schedule. Nodes in `joins_s` join later. Models are scored after every `score_every` steps if
+    that is not 0, and at the end.
     """
 
     work: Literal["timing", "train"] = "train"
@@ -52,87 +56,88 @@ def simulate_peers(
     folder: str | Path | None = None,
     watch: PeerWatcher = lambda *_: None,
 ) -> PeerReport:
-    """Run nodes in virtual time; what must hold is held at every step, else `BrokenError`.
+    """Run nodes in virtual time; raise `InvariantError` at the first violation of an invariant.
 
-    Models and picture are kept if there is a `folder`. `watch` sees what each node says.
+    Models and a picture are written to `folder` if given. `watch` sees the outputs of each node.
     """
     options = options or PeerOptions()
-    place = create_run_folder(folder) if folder is not None else None
-    books = PeerInvariants()
+    run_folder = create_run_folder(folder) if folder is not None else None
+    invariants = PeerInvariants()
 
-    def seen(name: str, at_s: float, node: Node, commands: Outputs) -> None:
-        books.observe(name, at_s, node, commands)
-        watch(name, at_s, node, commands)
+    def observe(name: str, at_s: float, node: Node, outputs: Outputs) -> None:
+        invariants.observe(name, at_s, node, outputs)
+        watch(name, at_s, node, outputs)
 
-    driver = PeerDriver(peer_scenario(peers, options, file), seen)
+    driver = PeerDriver(create_scenario(peers, options, file), observe)
     with one_thread():
         nodes = driver.run()
-    books.check_end(nodes)
+    invariants.check_end(nodes)
     report = PeerReport.of(peers, nodes, simulated=True)
-    return report if place is None else _kept(report, place, driver.steps)
+    return report if run_folder is None else _save(report, run_folder, driver.steps)
 
 
-def peer_scenario(
+def create_scenario(
     peers: Peers, options: PeerOptions, file: str | Path | None = None
 ) -> PeerScenario:
-    """Who there is and what happens to them."""
-    topology = peers.topology
+    """Create the scenario of a group; data are loaded only if models are trained."""
+    topology, timing = peers.topology, options.work == "timing"
     faults = parse_peer_faults(options.faults, peers, options.delays)
-    number = {name: place for place, name in enumerate(topology.names)}
-    test: Split | None = None
-    update_bytes = 0
-    steps: Callable[[int, int], Steps]
-    if options.work == "timing":
-        task = peers.settings.task
-        samples = max(1, task.samples // len(topology.names))
-        update_bytes = _weight(peers)
+    index = {name: number for number, name in enumerate(topology.names)}
+    create_steps, test = _timing_steps(peers) if timing else _training_steps(peers, file)
 
-        def steps(place: int, life: int) -> Steps:  # noqa: ARG001 - as the other
-            return NoSteps(task.batch, samples)
-    else:
-        material = gathered(peers.settings.task, file)
-        task, test = material.task, material.data.test
-        parts = partition_samples(task, material.data.train.labels, len(topology.names))
-
-        def steps(place: int, life: int) -> Steps:
-            mine = take_samples(material.data.train, parts[place])
-            return steps_for(task, mine, generator(task.seed, "peer", life, place))
-
-    def made(name: str, life: str) -> tuple[Node, Steps]:
-        mine = steps(number[name], int(life))
-        group = peers.node_settings[number[name]]
-        return group.create_node(name, life, topology.neighbours(name), mine), mine
+    def create_node(name: str, incarnation: str) -> tuple[Node, Steps]:
+        steps = create_steps(index[name], int(incarnation))
+        settings = peers.node_settings[index[name]]
+        return settings.create_node(name, incarnation, topology.neighbours(name), steps), steps
 
     return PeerScenario(
         topology,
-        made,
+        create_node,
         options.delays,
         faults,
         options.joins_s,
-        test if test is not None and len(test) else None,
+        test,
         options.score_every,
-        update_bytes,
+        _update_bytes(peers) if timing else 0,
     )
 
 
-def parse_peer_faults(said: str | int, peers: Peers, delays: Delays) -> tuple[Fault, ...]:
-    """Faults from words, or drawn by a number."""
+def _timing_steps(peers: Peers) -> tuple[CreateSteps, None]:
+    task = peers.settings.task
+    samples = max(1, task.samples // len(peers.topology.names))
+    return lambda *_: NoSteps(task.batch, samples), None
+
+
+def _training_steps(peers: Peers, file: str | Path | None) -> tuple[CreateSteps, Split | None]:
+    loaded = gathered(peers.settings.task, file)
+    task, train, test = loaded.task, loaded.data.train, loaded.data.test
+    parts = partition_samples(task, train.labels, len(peers.topology.names))
+
+    def create_steps(node: int, incarnation: int) -> Steps:
+        samples = take_samples(train, parts[node])
+        return steps_for(task, samples, generator(task.seed, "peer", incarnation, node))
+
+    return create_steps, test if len(test) else None
+
+
+def parse_peer_faults(faults: str | int, peers: Peers, delays: Delays) -> tuple[Fault, ...]:
+    """Parse a fault schedule, or draw one if `faults` is a seed."""
     count = len(peers.topology.names)
-    if isinstance(said, int) or said.isdecimal():
+    if isinstance(faults, int) or faults.isdecimal():
         until_s = peers.settings.iterations * float(np.mean(delays.step_s))
-        return random_faults(generator(int(said), "faults"), count, until_s)
-    return parse_faults(said, count)
+        return random_faults(generator(int(faults), "faults"), count, until_s)
+    return parse_faults(faults, count)
 
 
-def _weight(peers: Peers) -> int:
-    """Bytes of an update that is not computed."""
+def _update_bytes(peers: Peers) -> int:
+    """Return the size of an update that is not computed."""
     parameters = peers.settings.task.model_bytes // 4
     return len(compression_for(peers.settings.compression).pack(np.zeros(parameters, np.float32)))
 
 
-def _kept(report: PeerReport, folder: Path, steps: Mapping[str, Steps]) -> PeerReport:
-    for name, each in steps.items():
-        if arrays := each.arrays():
+def _save(report: PeerReport, folder: Path, steps: Mapping[str, Steps]) -> PeerReport:
+    for name, trained in steps.items():
+        if arrays := trained.arrays():
             write_atomic(folder / MODELS / f"{name}.safetensors", save(arrays))
     save_picture(report.plot, folder / PICTURE)
     return replace(report, folder=folder)

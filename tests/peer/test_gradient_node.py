@@ -1,4 +1,4 @@
-"""Rounds: how many steps they have, how large steps are, and what compression keeps back."""
+"""Rounds: their steps, their learning rates, and error feedback."""
 
 from math import sqrt
 
@@ -14,21 +14,21 @@ from melisma.learning.steps import NoSteps
 from melisma.peer import commands, messages
 from melisma.peer.algorithms import AetSgd, Algorithm, GossipSgd, LocalSgd
 from melisma.peer.gradient_node import GradientNode
-from melisma.peer.group import Peers, PeerSettings
-from melisma.peer.node import Model, Node, NodeIdentity
-from melisma.peer.nodes import create_node
-from melisma.peer.topology import ring
-from tests.peer.staging import (
-    FORM,
-    START,
+from melisma.peer.group import Peers, PeerSettings, create_node
+from melisma.peer.identity import Model, NodeIdentity
+from melisma.peer.node import Node
+from melisma.peer.topologies import ring
+from tests.peer.tiny_nodes import (
+    COMPATIBILITY,
+    INITIAL,
     TASK,
-    Slopes,
-    begun,
-    computed,
-    node,
+    IntegerSteps,
+    accepted,
+    compute,
+    new_node,
     sent,
+    start,
     update,
-    welcome,
 )
 
 
@@ -39,12 +39,12 @@ def alone(group: PeerSettings) -> GradientNode[AetSgd] | GradientNode[LocalSgd]:
     return found
 
 
-def rounds(one: Node) -> list[commands.Compute]:
+def rounds(node: Node) -> list[commands.Compute]:
     """All that a node computes which has no neighbours."""
-    found, emitted = [], one.start(0.0)
-    while one.computing is not None:
-        found.append(one.computing)
-        emitted = one.on_computed(1.0)
+    found, emitted = [], node.start(0.0)
+    while node.computing is not None:
+        found.append(node.computing)
+        emitted = node.on_computed(1.0)
     assert emitted == [commands.Finish()]
     return found
 
@@ -113,7 +113,7 @@ def test_unlike_nodes_have_as_many_rounds_each_with_its_share_of_the_steps(
 
 
 def test_shares_are_for_algorithms_with_rounds_and_one_for_each_node() -> None:
-    with pytest.raises(SettingError, match="shares are for rounds"):
+    with pytest.raises(SettingError, match="algorithm gossip has no shares"):
         Peers(PeerSettings(TASK, GossipSgd(), 10), ring(3), "ring", (1.0, 2.0, 3.0))
     with pytest.raises(SettingError, match="2 shares for 3 nodes"):
         Peers(PeerSettings(TASK, AetSgd(), 10), ring(3), "ring", (1.0, 2.0))
@@ -128,25 +128,25 @@ def test_what_was_sent_is_all_gradients_but_what_is_kept_back(
     compression: str, beta: float
 ) -> None:
     """In parameters: every gradient times the step size of its round."""
-    steps = Slopes(np.random.default_rng(1), size=1000)
+    steps = IntegerSteps(np.random.default_rng(1), size=1000)
     said, packing = AetSgd(learning_rate=0.5, decay=beta, growth=1.0), compression_for(compression)
-    me = NodeIdentity("a", "1", 3000, FORM, patience_s=10.0)
-    one = create_node(me, ("b",), Model(steps.vector, steps.slopes), packing, said)
-    assert isinstance(one, GradientNode)
-    begun(one)
-    start, arrived = steps.vector.copy(), np.zeros(1000)
+    me = NodeIdentity("a", "1", 3000, COMPATIBILITY, patience_s=10.0)
+    node = create_node(me, ("b",), Model(steps.vector, steps.slopes), packing, said)
+    assert isinstance(node, GradientNode)
+    start(node)
+    initial, arrived = steps.vector.copy(), np.zeros(1000)
     kept: list[float] = []
     for number in range(1, 60):
-        assert one.computing is not None
-        for _ in range(one.computing.steps):
-            steps.step(one.computing.learning_rate)
-        (message,) = sent(one.on_computed(float(number)), messages.Update)
+        assert node.computing is not None
+        for _ in range(node.computing.steps):
+            steps.step(node.computing.learning_rate)
+        (message,) = sent(node.on_computed(float(number)), messages.Update)
         arrived += message.learning_rate * packing.unpack(message.content, 1000)
-        moved = start - steps.vector
-        np.testing.assert_allclose(arrived + one.error_feedback, moved, rtol=0, atol=2e-3)
-        kept.append(float(np.abs(one.error_feedback).mean()))
+        moved = initial - steps.vector
+        np.testing.assert_allclose(arrived + node.error_feedback, moved, rtol=0, atol=2e-3)
+        kept.append(float(np.abs(node.error_feedback).mean()))
         assert not steps.slopes.any()
-        one.on_message(
+        node.on_message(
             float(number),
             messages.Update(
                 sender="b",
@@ -159,32 +159,32 @@ def test_what_was_sent_is_all_gradients_but_what_is_kept_back(
         )
     assert kept[-1] > 0
     # It does not pile up: what is kept back is much less than all that was moved.
-    assert np.abs(one.error_feedback).sum() < 0.9 * np.abs(moved).sum()
+    assert np.abs(node.error_feedback).sum() < 0.9 * np.abs(moved).sum()
     dropped = np.abs(moved - arrived).sum()
-    assert dropped == pytest.approx(np.abs(one.error_feedback).sum(), rel=0.05)
+    assert dropped == pytest.approx(np.abs(node.error_feedback).sum(), rel=0.05)
 
 
 def test_without_compression_nothing_is_kept_back_and_what_is_sent_is_the_sum_itself() -> None:
-    one = begun(node(LocalSgd(learning_rate=0.3, decay=0.0, steps=3)))
-    (message,) = sent(computed(one, np.array([1, -2, 3, 4])), messages.Update)
+    node = start(new_node(LocalSgd(learning_rate=0.3, decay=0.0, steps=3)))
+    (message,) = sent(compute(node, np.array([1, -2, 3, 4])), messages.Update)
     assert np.frombuffer(message.content, np.float32).tolist() == [1, -2, 3, 4]
     assert message.learning_rate == 0.3
-    assert isinstance(one, GradientNode)
-    assert not one.error_feedback.any()
+    assert isinstance(node, GradientNode)
+    assert not node.error_feedback.any()
 
 
 # What a neighbour's update counts.
 
 
 def test_a_neighbours_update_counts_by_the_larger_of_both_degrees_unless_a_gain_is_said() -> None:
-    one = node(LocalSgd(learning_rate=1.0, decay=0.0, steps=3), neighbours=("b", "c"))
-    one.start(0.0)
-    one.on_message(0.1, welcome("b"))
-    one.on_message(0.1, replace(welcome("c"), degree=3))
-    one.on_message(1.0, update(1, np.array([12, 0, 0, 0]), rate=0.5, sender="b"))
-    one.on_message(1.0, update(1, np.array([0, 12, 0, 0]), rate=0.5, sender="c"))
+    node = new_node(LocalSgd(learning_rate=1.0, decay=0.0, steps=3), neighbours=("b", "c"))
+    node.start(0.0)
+    node.on_message(0.1, accepted("b"))
+    node.on_message(0.1, replace(accepted("c"), degree=3))
+    node.on_message(1.0, update(1, np.array([12, 0, 0, 0]), rate=0.5, sender="b"))
+    node.on_message(1.0, update(1, np.array([0, 12, 0, 0]), rate=0.5, sender="c"))
     # This node has 2 neighbours, and c has 3.
-    assert np.allclose(one.model.vector, START - np.array([2, 1.5, 0, 0]))
-    said = node(LocalSgd(learning_rate=1.0, decay=0.0, steps=3, gain=2.0))
-    begun(said).on_message(1.0, update(1, 3, rate=0.5))
-    assert np.array_equal(said.model.vector, START - 3)
+    assert np.allclose(node.model.vector, INITIAL - np.array([2, 1.5, 0, 0]))
+    said = new_node(LocalSgd(learning_rate=1.0, decay=0.0, steps=3, gain=2.0))
+    start(said).on_message(1.0, update(1, 3, rate=0.5))
+    assert np.array_equal(said.model.vector, INITIAL - 3)

@@ -1,0 +1,288 @@
+"""Drives the state machine of one node on the wall clock, with messages over Axon.
+
+One thread takes steps and handles events between two of them; messages are sent and received by
+other threads. The node's report and its model are written to files.
+"""
+
+import heapq
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from queue import Empty
+from zlib import crc32
+
+import msgspec
+from safetensors.numpy import save
+
+from melisma import axon
+from melisma.atomic import write_atomic
+from melisma.axon.address import Address
+from melisma.errors import MelismaError
+from melisma.fleet.rng import generator
+from melisma.learning.data.datasets import DataSet
+from melisma.learning.steps import Steps, steps_for
+from melisma.live.peer.messenger import (
+    MessageAcknowledged,
+    MessageReceived,
+    Messenger,
+    NeighbourUnreachable,
+    NetworkEvent,
+)
+from melisma.peer import commands
+from melisma.peer.group import PeerSettings, partition_samples, take_samples
+from melisma.peer.node import Node, Outputs
+from melisma.runs.peer_report import NodeRecorder, NodeReport, ScorePoint, describe_notice
+
+Progress = Mapping[str, Mapping[str, float]]
+"""Figures of nodes by name: steps, iterations, updates, waiting, sent_bytes."""
+GOODBYE_S = 2.0
+"""The time that an interrupted node has to say goodbye."""
+PROGRESS_S = 0.5
+MAX_WAIT_S = 0.2
+DISCOVER_S = 1.0
+"""The time to wait for answers on the local network."""
+
+
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The configuration of one node.
+
+    It trains on part number `part` of `parts` of the data. `neighbours` without an entry in
+    `addresses` are looked up on the notice `board` or, with `discover`, on the local network.
+    `module_folders` are added to the import path. Report and model are written to `folder`. Times
+    are measured from `start_unix_s`, or from the start of the process.
+    """
+
+    name: str
+    settings: PeerSettings
+    score_every: int = 0
+    part: int = 0
+    parts: int = 1
+    neighbours: tuple[str, ...] = ()
+    addresses: dict[str, str] = msgspec.field(default_factory=dict)
+    host: str = "127.0.0.1"
+    port: int = 0
+    token: str | None = None
+    tls: bool = False
+    board: str | None = None
+    discover: bool = False
+    advertise: str | None = None
+    module_folders: tuple[str, ...] = ()
+    folder: str | None = None
+    start_unix_s: float | None = None
+
+
+@dataclass
+class NodeRunner:
+    """Runs one node; `log` receives lines for users."""
+
+    config: NodeConfig
+    data: DataSet
+    log: Callable[[str], object]
+    stop: threading.Event = field(default_factory=threading.Event)
+    progress: Callable[[Progress], object] = lambda _: None
+
+    def __post_init__(self) -> None:
+        config = self.config
+        # A later incarnation sorts after an earlier one.
+        incarnation = f"{time.time_ns():020}-{os.getpid()}"
+        self._steps: Steps = self._create_steps()
+        self._node: Node = config.settings.create_node(
+            config.name, incarnation, config.neighbours, self._steps
+        )
+        self._recorder = NodeRecorder(self._node)
+        self._messenger = Messenger(
+            config.name,
+            incarnation,
+            config.token,
+            config.settings.patience_s,
+            dict(config.addresses),
+            self._look_up,
+            status=self._progress,
+            expected=frozenset(config.neighbours),
+        )
+        self._wakes: list[float] = []
+        self._progress_at_s = 0.0
+        self._steps_left = self._scored_steps = 0
+        self._outcome = self._reason = ""
+
+    def _create_steps(self) -> Steps:
+        config, task, train = self.config, self.config.settings.task, self.data.train
+        # Nodes that all have the whole data set take it in different orders.
+        same_data = config.parts == 1 and config.neighbours
+        number = crc32(config.name.encode()) if same_data else config.part
+        rng = generator(task.seed, "peer", 1, number)
+        samples = partition_samples(task, train.labels, config.parts)[config.part]
+        self._samples = len(samples)
+        return steps_for(task, take_samples(train, samples), rng)
+
+    def run(self) -> NodeReport:
+        """Train with the neighbours until all are done, or `stop` is set."""
+        config = self.config
+        worker = axon.Worker(
+            host=config.host,
+            port=config.port,
+            # A notice board lists a former incarnation for a while, so its name must differ.
+            name=f"{config.name}.{self._messenger.incarnation}",
+            token=config.token,
+            tls=config.tls,
+            board=_board_with_token(config.board, config.token),
+            announce=config.discover,
+            advertise=config.advertise,
+        )
+        worker.expose(self._messenger, ["deliver", "identify", "progress"], name="")
+        with worker.start() as address:
+            self._messenger.address = address
+            self.log(f"{config.name} at {address}, on {self._samples:,} samples")
+            self._log_unknown_addresses()
+            late_s = 0.0 if config.start_unix_s is None else time.time() - config.start_unix_s
+            self._start_s = time.monotonic() - late_s
+            self._execute(self._node.start(self._now_s()))
+            while not self._outcome:
+                self._run_once()
+            self._messenger.flush(self.stop, GOODBYE_S)
+            return self._report()
+
+    def _log_unknown_addresses(self) -> None:
+        config = self.config
+        if config.board is not None or config.discover:
+            return
+        for name in config.neighbours:
+            if name not in config.addresses:
+                self.log(f"{config.name}: the address of {name} is unknown; waiting for its call")
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._start_s
+
+    def _run_once(self) -> None:
+        """Handle all events that are due, and take one step."""
+        computing = self._node.computing
+        if self.stop.is_set():
+            self._execute(self._node.leave())
+            self._outcome, self._reason = "cancelled", "interrupted"
+            return
+        wait_s = 0.0 if computing else max(0.0, self._wakes[0] - self._now_s())
+        while (event := self._next_event(min(wait_s, MAX_WAIT_S))) is not None:
+            wait_s = 0.0
+            self._execute(self._on_event(event))
+        while self._wakes and self._wakes[0] <= self._now_s():
+            heapq.heappop(self._wakes)
+            self._execute(self._node.on_wake(self._now_s()))
+        self._show_progress()
+        if self._outcome or computing is None:
+            return
+        self._steps.step(computing.learning_rate)
+        self._steps_left -= 1
+        if not self._steps_left:
+            self._recorder.record_computed(self._now_s())
+            self._execute(self._node.on_computed(self._now_s()))
+            self._score_if_due()
+
+    def _next_event(self, wait_s: float) -> NetworkEvent | None:
+        events = self._messenger.events
+        try:
+            return events.get(timeout=wait_s) if wait_s else events.get_nowait()
+        except Empty:
+            return None
+
+    def _on_event(self, event: NetworkEvent) -> Outputs:
+        match event:
+            case MessageReceived(message):
+                return self._node.on_message(self._now_s(), message)
+            case NeighbourUnreachable(name, reason):
+                outputs = self._node.on_unreachable(self._now_s(), name)
+                if outputs:
+                    self.log(f"{self.config.name}: no answer from {name}: {reason}")
+                return outputs
+            case MessageAcknowledged(round_trip_s):
+                self._node.on_acknowledged(round_trip_s)
+        return []
+
+    def _execute(self, outputs: Outputs) -> None:
+        self._recorder.record_outputs(self._now_s(), outputs)
+        for output in outputs:
+            match output:
+                case commands.Compute(steps=steps):
+                    self._steps_left = steps
+                case commands.Send(to=to, message=message):
+                    self._messenger.send(to, message)
+                case commands.Wake(at_s=at_s):
+                    heapq.heappush(self._wakes, at_s)
+                case commands.Finish(reason=reason):
+                    self._outcome, self._reason = "failed" if reason else "done", reason
+            if line := describe_notice(output):
+                self.log(f"{self.config.name}: {line}")
+
+    def _show_progress(self) -> None:
+        if self._now_s() - self._progress_at_s >= PROGRESS_S:
+            self._progress_at_s = self._now_s()
+            self.progress({self.config.name: self._progress()})
+
+    def _progress(self) -> dict[str, float]:
+        # Called by other threads too, while `computing` may change.
+        node, computing = self._node, self._node.computing
+        return {
+            "steps": node.steps + (computing.steps - self._steps_left if computing else 0),
+            "iterations": node.identity.iterations,
+            "updates": node.update_number,
+            "waiting": computing is None and node.steps < node.identity.iterations,
+            "sent_bytes": self._messenger.sent_bytes,
+        }
+
+    def _score_if_due(self) -> None:
+        every = self.config.score_every
+        if every and self._node.steps >= self._scored_steps + every:
+            self._score()
+
+    def _score(self) -> None:
+        self._scored_steps = self._node.steps
+        score = self._steps.score(self.data.test)
+        samples, sent_bytes = self._steps.visits, self._messenger.sent_bytes
+        figures = (self._now_s(), self._node.steps, samples, sent_bytes)
+        self._recorder.scores.append(ScorePoint(*figures, score.accuracy, score.loss))
+
+    def _report(self) -> NodeReport:
+        ended_s = self._now_s()
+        neighbours = self._node.neighbours.values()
+        if self._outcome == "done" and neighbours and not any(n.incarnation for n in neighbours):
+            self._outcome, self._reason = "alone", "no neighbour ever answered"
+        self._score()
+        self._recorder.messages = self._messenger.sent_messages
+        self._recorder.sent_bytes = self._messenger.sent_bytes
+        report = self._recorder.report(ended_s, self._outcome, self._reason, self._steps.visits)
+        if self.config.folder is not None:
+            folder = Path(self.config.folder)
+            model = folder / "models" / f"{report.name}.safetensors"
+            write_atomic(model, save(self._steps.arrays()))
+            write_atomic(folder / "reports" / f"{report.name}.json", msgspec.json.encode(report))
+        return report
+
+    def _look_up(self, name: str) -> str | None:
+        """Return the address of a neighbour on the notice board or the local network."""
+        config = self.config
+        try:
+            if config.board is not None:
+                listed = axon.workers(config.board, token=config.token)
+                return _latest_address(name, {each.name: each.address for each in listed})
+            if config.discover:
+                discovered = axon.discover(DISCOVER_S)
+                return _latest_address(name, {each.name: each.address for each in discovered})
+        except MelismaError:
+            return None
+        return None
+
+
+def _latest_address(name: str, addresses: Mapping[str, str]) -> str | None:
+    """Return the address of the last incarnation of a node."""
+    incarnations = [worker for worker in addresses if worker.rpartition(".")[0] == name]
+    return addresses[max(incarnations)] if incarnations else None
+
+
+def _board_with_token(board: str | None, token: str | None) -> str | None:
+    """Add the token to the address of a notice board that has none."""
+    if board is None or token is None:
+        return board
+    address = Address.parse(board)
+    return str(replace(address, token=address.token or token))

@@ -1,0 +1,41 @@
+"""The identity of a node, and the model that it trains."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from melisma.peer.neighbour import Vector
+
+
+@dataclass(frozen=True)
+class NodeIdentity:
+    """The name and incarnation of a node, and the properties that its neighbours must share.
+
+    It takes `iterations` steps. It waits `patience_s` for an answer of a neighbour, and looks for
+    lost neighbours at that interval.
+    """
+
+    name: str
+    incarnation: str
+    iterations: int
+    compatibility: Mapping[str, str]
+    patience_s: float
+
+    def describe_mismatch(self, other: Mapping[str, str]) -> str:
+        """Describe the first property that differs; return an empty string if all match."""
+        mine = self.compatibility
+        for name in [*mine, *(other.keys() - mine.keys())]:
+            here, there = mine.get(name, "none"), other.get(name, "none")
+            if here != there:
+                return f"{name} here is {here}, there {there}"
+        return ""
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """All parameters as one array, and the sum of gradients since it was last set to 0.
+
+    The driver trains on these arrays; between two steps a node may change them.
+    """
+
+    vector: Vector
+    gradient_sum: Vector

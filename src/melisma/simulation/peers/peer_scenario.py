@@ -1,0 +1,74 @@
+"""The nodes of a simulation, with their delays and faults."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from melisma.fleet.channel import Floats
+from melisma.learning.data.datasets import Split
+from melisma.learning.steps import Steps
+from melisma.peer.node import Node
+from melisma.peer.topology import Topology
+from melisma.runs.peer_report import NodeRecorder
+from melisma.simulation.faults import Fault
+from melisma.simulation.peers.delays import Delays
+
+CreateNode = Callable[[str, str], tuple[Node, Steps]]
+
+
+@dataclass(frozen=True)
+class PeerScenario:
+    """A simulation; `create_node` creates a node from its name and incarnation.
+
+    Nodes in `joins_s` join later. With a `test` set, models are scored after every `score_every`
+    steps, or only at the end if that is 0; scoring takes no time. Where nothing is trained,
+    `update_bytes` is added to the size of an update.
+    """
+
+    topology: Topology
+    create_node: CreateNode
+    delays: Delays = field(default_factory=Delays)
+    faults: tuple[Fault, ...] = ()
+    joins_s: Mapping[str, float] = field(default_factory=dict)
+    test: Split | None = None
+    score_every: int = 0
+    update_bytes: int = 0
+
+
+@dataclass
+class SimulatedNode:
+    """One incarnation of a node: its state machine, its model, and its progress in a round."""
+
+    node: Node
+    steps: Steps
+    recorder: NodeRecorder
+    clock_rate: float
+    step_ends_s: Floats = field(default_factory=lambda: np.empty(0))
+    steps_taken: int = 0
+    scored_steps: int = 0
+    outcome: str = ""
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the node."""
+        return self.node.identity.name
+
+    @property
+    def patience_s(self) -> float:
+        """The time after which the node gives up a neighbour that does not answer."""
+        return self.node.identity.patience_s
+
+    @property
+    def alive(self) -> bool:
+        """Whether the node has not ended."""
+        return self.outcome == ""
+
+    def catch_up(self, at_s: float) -> None:
+        """Take the steps that end by that time."""
+        due = int(np.searchsorted(self.step_ends_s, at_s, "right"))
+        if self.node.computing is not None:
+            for _ in range(self.steps_taken, due):
+                self.steps.step(self.node.computing.learning_rate)
+        self.steps_taken = max(self.steps_taken, due)
