@@ -167,7 +167,7 @@ def test_a_picture_that_cannot_be_drawn_does_not_cost_the_table(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--schemes", "feel"), "expected some of equal, proportional"),
+        (("--schemes", "feel"), "expected one of equal, proportional"),
         (("--schemes", "dab,dab"), "named twice"),
         (("--schemes", "dab,"), "'' is unknown"),
         (("--schemes", "dab", "--accuracy", "2"), "at most 1"),

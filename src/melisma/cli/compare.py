@@ -73,7 +73,7 @@ def command(  # noqa: PLR0913 - one argument an option
     write(msgspec.json.encode(found.as_dict()).decode() + "\n" if as_json else view(found))
     if saved is not None and not as_json:
         write(f"picture  {saved}\n")
-    sys.exit(0 if any(each.ended_well for each in found.runs) else 1)
+    sys.exit(0 if any(each.completed for each in found.runs) else 1)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Schemes side by side: means, intervals, pairs, and what is left out of them."""
+"""Comparison of schemes: means, intervals, paired differences, and runs left out of them."""
 
 import shutil
 from dataclasses import replace
@@ -20,18 +20,18 @@ from melisma.simulation.comparison import comparison
 from melisma.simulation.comparison.comparison import (
     ComparedRun,
     Comparison,
-    Interval,
     Target,
     compare,
     summarize_runs,
 )
 from melisma.simulation.comparison.comparison_picture import draw_comparison
 from melisma.simulation.comparison.figures import format_interval
+from melisma.simulation.comparison.interval import Interval
 from melisma.simulation.simulation import SimulationOptions, simulate
 from tests.live import tiny_task
 from tests.simulation import scenarios
 
-UNASKED = Target()
+NO_TARGET = Target()
 TIMING = SimulationOptions(work="timing")
 BLOBS: dict[str, Any] = {
     "name": "blobs",
@@ -48,7 +48,7 @@ BLOBS: dict[str, Any] = {
 
 @pytest.fixture
 def blobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
-    """A task that is trained in no time, by a model of one's own."""
+    """A task that trains a tiny model of the user's in no time."""
     shutil.copy(tiny_task.__file__, tmp_path / "tiny_task.py")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -56,9 +56,9 @@ def blobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
 
 
 def runs_of(scheme: str, *seconds: float, accuracy: float = 0.9) -> tuple[ComparedRun, ...]:
-    """Runs that reach an accuracy after so many seconds, or fail where that is NaN."""
+    """Return runs that reach an accuracy after these seconds, or fail where they are NaN."""
     return tuple(
-        ComparedRun(scheme, seed, "failed", "nobody came")
+        ComparedRun(scheme, seed, "failed", "no learner answered")
         if isnan(each)
         else ComparedRun(
             *(scheme, seed, "done"),
@@ -71,15 +71,15 @@ def runs_of(scheme: str, *seconds: float, accuracy: float = 0.9) -> tuple[Compar
     )
 
 
-def of(*runs: tuple[ComparedRun, ...], asked: Target = UNASKED) -> Comparison:
-    schemes = tuple(some[0].scheme for some in runs)
-    return summarize_runs(scenarios.make_task(), "train", schemes, sum(runs, ()), asked)
+def summarize(*runs: tuple[ComparedRun, ...], target: Target = NO_TARGET) -> Comparison:
+    schemes = tuple(scheme_runs[0].scheme for scheme_runs in runs)
+    return summarize_runs(scenarios.make_task(), "train", schemes, sum(runs, ()), target)
 
 
 @pytest.mark.parametrize("mode", ["parallelized", "federated"])
 def test_the_same_seeds_give_the_same_numbers(mode: str) -> None:
     def once() -> bytes:
-        found = compare(
+        result = compare(
             *(
                 scenarios.make_task(mode=mode),
                 scenarios.make_fleet(),
@@ -87,16 +87,16 @@ def test_the_same_seeds_give_the_same_numbers(mode: str) -> None:
             ),
             *(range(2), TIMING),
         )
-        return msgspec.json.encode(found.as_dict())
+        return msgspec.json.encode(result.as_dict())
 
     assert once() == once()
 
 
 def test_a_run_has_the_figures_of_its_report(blobs: Task) -> None:
     fleet = scenarios.make_fleet()
-    found = compare(blobs, fleet, ["equal"], [3], accuracy=0.5)
+    result = compare(blobs, fleet, ["equal"], [3], accuracy=0.5)
     report = simulate(blobs, fleet, SimulationOptions(scheme="equal", seed=3))
-    (run,) = found.runs
+    (run,) = result.runs
     assert run.accuracy_s == report.seconds_to(0.5)
     assert (run.training_s, run.accuracy, run.bytes) == (
         report.training_s,
@@ -107,13 +107,13 @@ def test_a_run_has_the_figures_of_its_report(blobs: Task) -> None:
     assert (run.seed, run.outcome) == (3, "done")
 
 
-def test_all_that_end_well_reach_the_accuracy_if_none_is_asked_for(blobs: Task) -> None:
+def test_by_default_the_target_is_an_accuracy_that_all_completed_runs_reach(blobs: Task) -> None:
     seen: list[ComparedRun] = []
-    found = compare(
+    result = compare(
         blobs, scenarios.make_fleet(), ["dab", "staleness"], range(2), watch=seen.append
     )
-    assert found.target == Target(min(each.accuracy for each in found.runs), "lowest")
-    assert not any(isnan(each.accuracy_s) for each in found.runs)
+    assert result.target == Target(min(each.accuracy for each in result.runs), "lowest")
+    assert not any(isnan(each.accuracy_s) for each in result.runs)
     assert [(each.seed, each.scheme) for each in seen] == [
         *((0, "dab"), (0, "staleness")),
         *((1, "dab"), (1, "staleness")),
@@ -124,119 +124,119 @@ def test_the_accuracy_at_which_a_task_stops_is_timed(blobs: Task) -> None:
     stops = msgspec.structs.replace(
         blobs, stop=msgspec.convert({"accuracy": 0.5}, type(blobs.stop))
     )
-    found = compare(stops, scenarios.make_fleet(), ["dab"], [0])
-    assert found.target == Target(0.5, "task")
+    result = compare(stops, scenarios.make_fleet(), ["dab"], [0])
+    assert result.target == Target(0.5, "task")
     with pytest.raises(SettingError, match=r"accuracy is 0\.8, but the task stops at 0\.5"):
         compare(stops, scenarios.make_fleet(), ["dab"], [0], accuracy=0.8)
 
 
 @given(st.floats(-1e9, 1e9), st.integers(2, 12))
-def test_equal_values_have_an_interval_of_none(value: float, count: int) -> None:
+def test_equal_values_have_an_interval_of_width_0(value: float, count: int) -> None:
     assert Interval.from_values([value] * count) == Interval(value, 0.0, count, count)
 
 
-def test_an_interval_is_students_by_hand() -> None:
-    found = Interval.from_values([1.0, 2.0, 3.0, 4.0])
-    assert found.mean == 2.5
-    assert found.half_width == pytest.approx(3.182446 * sqrt(5 / 3) / 2, rel=1e-6)
+def test_an_interval_equals_that_computed_by_hand_with_students_t() -> None:
+    result = Interval.from_values([1.0, 2.0, 3.0, 4.0])
+    assert result.mean == 2.5
+    assert result.half_width == pytest.approx(3.182446 * sqrt(5 / 3) / 2, rel=1e-6)
     t = float(student_t(0.975, np.array([3.0]))[0])
-    assert found.half_width == pytest.approx(t * np.std([1, 2, 3, 4], ddof=1) / 2)
+    assert result.half_width == pytest.approx(t * np.std([1, 2, 3, 4], ddof=1) / 2)
 
 
-def test_one_value_has_no_interval_and_none_no_mean() -> None:
+def test_a_single_value_has_no_interval_and_no_values_have_no_mean() -> None:
     one, none = Interval.from_values([2.0, nan]), Interval.from_values([nan])
     assert (one.mean, one.known, one.count) == (2.0, 1, 2)
     assert isnan(one.half_width)
-    assert not one.beyond_chance
+    assert not one.excludes_zero
     assert isnan(none.mean)
-    assert not none.beyond_chance
+    assert not none.excludes_zero
 
 
-def test_what_a_seed_does_to_all_schemes_cancels_out() -> None:
-    found = of(runs_of("dab", 10, 20, 30), runs_of("equal", 11, 21, 31.3))
-    apart = found.difference("equal", "training_s")
+def test_effects_of_a_seed_on_all_schemes_cancel_out() -> None:
+    result = summarize(runs_of("dab", 10, 20, 30), runs_of("equal", 11, 21, 31.3))
+    apart = result.difference("equal", "training_s")
     assert apart.mean == pytest.approx(1.1)
     assert apart.half_width == pytest.approx(4.302653 * 0.3 / 3, rel=1e-5)
-    assert apart.beyond_chance
-    assert found.interval("equal", "training_s").half_width > 20
-    assert found.difference("dab", "training_s") == Interval(0.0, 0.0, 3, 3)
+    assert apart.excludes_zero
+    assert result.interval("equal", "training_s").half_width > 20
+    assert result.difference("dab", "training_s") == Interval(0.0, 0.0, 3, 3)
 
 
-def test_a_last_digit_is_no_difference() -> None:
-    found = of(runs_of("dab", 0.3, 0.3), runs_of("equal", 0.1 + 0.2, 0.1 + 0.2))
-    assert not found.difference("equal", "training_s").beyond_chance
+def test_rounding_errors_are_no_difference() -> None:
+    result = summarize(runs_of("dab", 0.3, 0.3), runs_of("equal", 0.1 + 0.2, 0.1 + 0.2))
+    assert not result.difference("equal", "training_s").excludes_zero
 
 
 def test_failed_runs_are_counted_not_averaged() -> None:
-    found = of(runs_of("dab", 10, nan, 30), runs_of("equal", 20, 21, nan))
-    assert found.interval("dab", "training_s").mean == 20
-    assert found.interval("dab", "training_s").known == 2
-    assert len(found.failed_runs("dab")) == 1
-    apart = found.difference("equal", "training_s")
+    result = summarize(runs_of("dab", 10, nan, 30), runs_of("equal", 20, 21, nan))
+    assert result.interval("dab", "training_s").mean == 20
+    assert result.interval("dab", "training_s").known == 2
+    assert len(result.failed_runs("dab")) == 1
+    apart = result.difference("equal", "training_s")
     assert (apart.mean, apart.known, apart.count) == (10, 1, 3)
 
 
-def test_who_never_reached_the_accuracy_comes_behind_who_always_did() -> None:
+def test_a_scheme_that_missed_the_target_once_ranks_behind_one_that_never_did() -> None:
     quick = (*runs_of("dab", 1), replace(runs_of("dab", 1, 2)[1], curve=((2, 0.5),)))
-    found = of(quick, runs_of("equal", 10, 12), asked=Target(0.9, "asked"))
-    assert found.interval("dab", "accuracy_s").known == 1
-    assert found.lead is not None
-    assert (found.lead.first, found.lead.second) == ("equal", "dab")
-    assert found.lead.difference.mean == -9
+    result = summarize(quick, runs_of("equal", 10, 12), target=Target(0.9, "asked"))
+    assert result.interval("dab", "accuracy_s").known == 1
+    assert result.lead is not None
+    assert (result.lead.first, result.lead.second) == ("equal", "dab")
+    assert result.lead.difference.mean == -9
 
 
 def test_without_training_the_time_of_the_run_decides() -> None:
-    found = compare(
+    result = compare(
         scenarios.make_task(), scenarios.make_fleet(), ["equal", "staleness"], range(2), TIMING
     )
-    assert not found.target
-    assert not found.has_values("accuracy")
-    assert found.lead is not None
-    assert found.lead.figure == "run_s"
+    assert not result.target
+    assert not result.has_values("accuracy")
+    assert result.lead is not None
+    assert result.lead.figure == "run_s"
 
 
-def test_if_all_fail_nobody_is_first() -> None:
-    found = of(runs_of("dab", nan, nan), runs_of("equal", nan, nan))
-    assert found.lead is None
-    assert msgspec.json.decode(msgspec.json.encode(found.as_dict()))["lead"] is None
+def test_without_completed_runs_no_scheme_leads() -> None:
+    result = summarize(runs_of("dab", nan, nan), runs_of("equal", nan, nan))
+    assert result.lead is None
+    assert msgspec.json.decode(msgspec.json.encode(result.as_dict()))["lead"] is None
 
 
 def test_a_scheme_whose_runs_all_fail_keeps_its_reason() -> None:
     short = scenarios.make_task(deadline_s=0.01)
-    found = compare(short, scenarios.make_fleet(), ["dab", "staleness"], [0], TIMING)
-    assert all(each.reason for each in found.failed_runs("staleness"))
-    assert len(found.failed_runs("staleness")) == 1
+    result = compare(short, scenarios.make_fleet(), ["dab", "staleness"], [0], TIMING)
+    assert all(each.reason for each in result.failed_runs("staleness"))
+    assert len(result.failed_runs("staleness")) == 1
 
 
 @pytest.mark.parametrize(
-    ("schemes", "said"),
+    ("schemes", "message"),
     [
         (["dab", "nosuch"], "'nosuch' is unknown; expected one of equal, .*staleness.*dab"),
-        (["med"], "'med' plans no cycle of one task"),
+        (["med"], "'med' cannot run a cycle of one task"),
         (["dab", "dab"], "named twice"),
         ([], "no scheme to compare"),
         (["equal", "dab"], "^task: passes is missing; scheme dab needs it"),
     ],
 )
-def test_schemes_that_do_not_fit_are_refused(schemes: list[str], said: str) -> None:
-    with pytest.raises(SettingError, match=said):
+def test_schemes_that_do_not_fit_are_refused(schemes: list[str], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
         compare(scenarios.make_task(passes=None), scenarios.make_fleet(), schemes, [0], TIMING)
 
 
 @pytest.mark.parametrize(
-    ("seeds", "options", "accuracy", "said"),
+    ("seeds", "options", "accuracy", "message"),
     [
         ([], TIMING, None, "seeds are"),
         ([1, 1], TIMING, None, "seeds are"),
-        ([0], SimulationOptions(seed=3), None, "options name"),
-        ([0], TIMING, 0.9, "nothing is trained"),
+        ([0], SimulationOptions(seed=3), None, "options set a scheme or a seed"),
+        ([0], TIMING, 0.9, "work = timing trains nothing"),
         ([0], SimulationOptions(), 1.5, "at most 1"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
-    seeds: list[int], options: SimulationOptions, accuracy: float | None, said: str
+def test_invalid_arguments_are_refused(
+    seeds: list[int], options: SimulationOptions, accuracy: float | None, message: str
 ) -> None:
-    with pytest.raises(SettingError, match=said):
+    with pytest.raises(SettingError, match=message):
         compare(
             scenarios.make_task(),
             scenarios.make_fleet(),
@@ -248,14 +248,14 @@ def test_what_makes_no_sense_is_refused(
 
 
 def test_schemes_that_choose_passes_ignore_those_of_the_task() -> None:
-    found = compare(
+    result = compare(
         scenarios.make_task(passes=2), scenarios.make_fleet(), ["synchronous"], [0], TIMING
     )
-    assert found.runs[0].ended_well
+    assert result.runs[0].completed
 
 
 @pytest.mark.parametrize(
-    ("values", "unit", "said"),
+    ("values", "unit", "message"),
     [
         ([12.0, 12.5, 13.0], "s", "12.5 ± 1.2 s"),
         ([2e6, 2e6], "B", "2 ± 0 MB"),
@@ -266,25 +266,25 @@ def test_schemes_that_choose_passes_ignore_those_of_the_task() -> None:
         ([0.0, 0.0], "", "0 ± 0"),
     ],
 )
-def test_numbers_have_the_digits_that_their_interval_leaves_them(
-    values: list[float], unit: str, said: str
+def test_numbers_have_as_many_digits_as_their_interval_justifies(
+    values: list[float], unit: str, message: str
 ) -> None:
-    assert format_interval(Interval.from_values(values), unit) == said
+    assert format_interval(Interval.from_values(values), unit) == message
 
 
 def test_a_picture_has_curves_only_where_something_is_trained() -> None:
-    both = of(runs_of("dab", 1, 2, nan), runs_of("equal", 3, 4, 5))
+    both = summarize(runs_of("dab", 1, 2, nan), runs_of("equal", 3, 4, 5))
     bars = compare(scenarios.make_task(), scenarios.make_fleet(), ["dab"], range(2), TIMING)
     drawn, plain = (draw_comparison(each).svg for each in (both, bars))
     assert "<polyline" in drawn
-    assert "dab: 1 of 3 failed: nobody came" in drawn
+    assert "dab: 1 of 3 failed: no learner answered" in drawn
     assert "<polyline" not in plain
     assert "training time" in plain
-    for svg in (drawn, plain, draw_comparison(of(runs_of("dab", nan))).svg):
+    for svg in (drawn, plain, draw_comparison(summarize(runs_of("dab", nan))).svg):
         ET.fromstring(svg)
 
 
-def test_ctrl_c_ends_it_all(blobs: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_the_comparison(blobs: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*given: Any) -> Any:
         return replace(simulate(*given), outcome="cancelled")
 

@@ -6,13 +6,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from melisma.cli.views.plan_table import Rows
-from melisma.simulation.comparison.comparison import ComparedRun, Comparison, Interval, Lead
+from melisma.simulation.comparison.comparison import ComparedRun, Comparison, Lead
 from melisma.simulation.comparison.figures import (
     TIME_FIGURES,
     WORK_FIGURES,
     format_interval,
     is_shown,
 )
+from melisma.simulation.comparison.interval import Interval
 
 FROM = {
     "asked": "as asked for",
@@ -24,7 +25,7 @@ FROM = {
 def run_line(run: ComparedRun) -> str:
     """A run that is over, in one line."""
     said = f"{run.scheme}, seed {run.seed}: "
-    if not run.ended_well:
+    if not run.completed:
         return f"{said}{run.outcome}: {run.reason}"
     score = "" if isnan(run.accuracy) else f", accuracy {run.accuracy:.1%}"
     return f"{said}{run.run_s:.4g} s{score}"
@@ -41,7 +42,7 @@ def verdict(found: Comparison) -> str:
     """Who was first, and whether chance would do to explain it."""
     lead, goal = found.lead, f"reached {found.target.accuracy:.2%}"
     if lead is None:
-        ended = any(each.ended_well for each in found.runs)
+        ended = any(each.completed for each in found.runs)
         return f"no scheme {goal if found.target else 'trained'}" if ended else "every run failed"
     goal = goal if found.target else "ended"
     least = found.interval(lead.first, lead.figure)
@@ -76,7 +77,7 @@ def _next(found: Comparison, lead: Lead) -> str:
 def _chance(behind: Interval) -> str:
     if isnan(behind.half_width):
         return "and one seed cannot tell whether by chance"
-    return "more than chance" if behind.beyond_chance else "which may be chance"
+    return "more than chance" if behind.excludes_zero else "which may be chance"
 
 
 def _head(found: Comparison) -> str:
@@ -105,7 +106,7 @@ def _column(found: Comparison, figure: str, unit: str) -> list[str]:
 
 
 def _never(found: Comparison, scheme: str) -> int:
-    return sum(each.ended_well and isnan(each.accuracy_s) for each in found.runs_of(scheme))
+    return sum(each.completed and isnan(each.accuracy_s) for each in found.runs_of(scheme))
 
 
 def _with_never(cell: str, interval: Interval, never: int) -> str:

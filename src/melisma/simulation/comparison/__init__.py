@@ -1,8 +1,9 @@
-"""Schemes side by side in virtual time, on the same seeds.
+"""Schemes compared in virtual time, on the same seeds.
 
 ::
 
     comparison.py           `compare`: runs every scheme on every seed
+    interval.py             confidence intervals
     figures.py              the names and units of the figures
     comparison_picture.py   a comparison as an SVG picture
 """

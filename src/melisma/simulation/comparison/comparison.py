@@ -1,27 +1,24 @@
-"""`compare`: schemes side by side in virtual time, each on the same seeds.
+"""`compare`: run schemes in virtual time, each on the same seeds.
 
-A figure of a scheme is its mean over seeds with the half width of its 95 % confidence interval, by
-Student's t; schemes are compared seed by seed, so that what a seed does to all of them cancels out.
-A run that failed or never reached the accuracy is counted as such, and averaged into nothing.
+A figure of a scheme is its mean over seeds with a 95 % confidence interval. Schemes are compared
+seed by seed, so that effects of a seed on all of them cancel out. A run that failed or never
+reached the accuracy is counted as such, and left out of the means.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from math import isclose, isfinite, nan, sqrt
+from math import isclose, isfinite, nan
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any, Literal
-
-import numpy as np
 
 from melisma.allocation.schemes import SCHEMES
 from melisma.errors import SettingError, suggest
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.t_distribution import student_t
 from melisma.fleet.task import Task, read_task
 from melisma.runs.report import Report
+from melisma.simulation.comparison.interval import Interval
 from melisma.simulation.faults import format_faults
 from melisma.simulation.simulation import (
     NO_OVERRIDES,
@@ -31,12 +28,11 @@ from melisma.simulation.simulation import (
     simulate,
 )
 
-Origin = Literal["asked", "task", "lowest", "none"]
+TargetOrigin = Literal["asked", "task", "lowest", "none"]
 
-WELL = ("done", "stopped")
-SURE = 0.975  # 2.5 % on either side
-# Instants are sums that do not come out even.
-SAME = 1e-9
+COMPLETED = ("done", "stopped")
+# Times are sums with rounding errors: relative differences up to this are none.
+SAME_TIME = 1e-9
 FIGURES = (
     *("accuracy_s", "training_s", "run_s", "deadline_misses", "max_staleness"),
     *("average_staleness", "samples_trained", "samples_dropped", "bytes", "joules", "cost"),
@@ -46,7 +42,7 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One run of a scheme; `curve` is (seconds, accuracy) after each cycle, as far as known."""
+    """One run of a scheme; `curve` is (seconds, accuracy) after each cycle where it is known."""
 
     scheme: str
     seed: int
@@ -69,62 +65,36 @@ class ComparedRun:
 
     @classmethod
     def from_report(cls, report: Report) -> "ComparedRun":
-        """The figures of a report; when it reached an accuracy, `timed` tells."""
-        known = [each for each in report.cycles if isfinite(each.accuracy)]
-        told = [name for name in FIGURES if name not in ("accuracy_s", "run_s")]
+        """Return the figures of a report; `with_target` adds `accuracy_s`."""
+        scored = [cycle for cycle in report.cycles if isfinite(cycle.accuracy)]
+        names = [name for name in FIGURES if name not in ("accuracy_s", "run_s")]
         return cls(
             scheme=report.task.scheme,
             seed=report.task.seed,
             outcome=report.outcome,
             reason=report.reason,
-            curve=tuple((each.evaluated_s - report.began_s, each.accuracy) for each in known),
+            curve=tuple((cycle.evaluated_s - report.began_s, cycle.accuracy) for cycle in scored),
             run_s=report.ended_s - report.began_s,
-            **{name: float(getattr(report, name)) for name in told},
+            **{name: float(getattr(report, name)) for name in names},
         )
 
     @property
-    def ended_well(self) -> bool:
-        """Whether it was not broken off."""
-        return self.outcome in WELL
+    def completed(self) -> bool:
+        """Whether the run neither failed nor was cancelled."""
+        return self.outcome in COMPLETED
 
     def with_target(self, accuracy: float) -> "ComparedRun":
-        """With the seconds until it was that accurate, NaN if it never was."""
-        reached = (seconds for seconds, found in self.curve if found >= accuracy)
+        """Return the run with the seconds until it reached an accuracy, NaN if it never did."""
+        reached = (seconds for seconds, value in self.curve if value >= accuracy)
         return replace(self, accuracy_s=next(reached, nan))
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A mean, and what may be added or taken away, from values known of so many.
-
-    The half width of a single value is NaN, and so is the mean of none.
-    """
-
-    mean: float
-    half_width: float
-    known: int
-    count: int
-
-    @classmethod
-    def from_values(cls, values: Iterable[float]) -> "Interval":
-        """Of those that are known; `known` tells how many they are."""
-        every = list(values)
-        known = [each for each in every if isfinite(each)]
-        middle = mean(known) if known else nan
-        return cls(float(middle), _half(known), len(known), len(every))
-
-    @property
-    def beyond_chance(self) -> bool:
-        """Whether 0 is outside of it; never for a single value."""
-        return abs(self.mean) > self.half_width
-
-
-@dataclass(frozen=True)
 class Target:
-    """The accuracy whose time is taken, and who says so; NaN where nothing is trained."""
+    """The accuracy to which time is measured, and its origin; NaN where nothing is trained."""
 
     accuracy: float = nan
-    origin: Origin = "none"
+    origin: TargetOrigin = "none"
 
     def __bool__(self) -> bool:
         return self.origin != "none"
@@ -132,9 +102,9 @@ class Target:
 
 @dataclass(frozen=True)
 class Lead:
-    """Which scheme was first, by which figure, and how much longer the next took, seed by seed.
+    """The first and second scheme by a figure, and their difference seed by seed.
 
-    First is who came there on most seeds, and then soonest on average.
+    First is the scheme with a value on most seeds; among equals, with the smallest mean.
     """
 
     figure: str
@@ -145,7 +115,7 @@ class Lead:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs of schemes on seeds, and what they come to; the first scheme is compared with."""
+    """Runs of schemes on seeds, and their figures; the first scheme is the baseline."""
 
     task: Task
     level: ComputeLevel
@@ -153,46 +123,51 @@ class Comparison:
     seeds: tuple[int, ...]
     runs: tuple[ComparedRun, ...]
     target: Target = Target()
-    faults: str = ""  # of every run, in words
+    faults: str = ""  # of every run, as text
 
     def runs_of(self, scheme: str) -> tuple[ComparedRun, ...]:
-        """The runs of a scheme, in the order of seeds."""
-        return tuple(each for each in self.runs if each.scheme == scheme)
+        """Return the runs of a scheme, in the order of seeds."""
+        return tuple(run for run in self.runs if run.scheme == scheme)
 
     def failed_runs(self, scheme: str) -> tuple[ComparedRun, ...]:
-        """Its runs that were broken off."""
-        return tuple(each for each in self.runs_of(scheme) if not each.ended_well)
+        """Return the runs of a scheme that did not complete."""
+        return tuple(run for run in self.runs_of(scheme) if not run.completed)
 
     def interval(self, scheme: str, figure: str) -> Interval:
-        """A figure of a scheme, over its runs that ended well."""
+        """Return a figure of a scheme, over its completed runs."""
         return Interval.from_values(self._values(scheme, figure))
 
     def difference(self, scheme: str, figure: str, to: str | None = None) -> Interval:
-        """How much more it is than that of another, or of the first, on the same seeds."""
-        pairs = zip(
-            self._values(scheme, figure), self._values(to or self.schemes[0], figure), strict=True
-        )
-        return Interval.from_values(_less(one, other) for one, other in pairs)
+        """Return how much larger a figure is than that of another scheme, on the same seeds.
+
+        The other scheme is the first one by default.
+        """
+        values, others = self._values(scheme, figure), self._values(to or self.schemes[0], figure)
+        pairs = zip(values, others, strict=True)
+        return Interval.from_values(_subtract(value, other) for value, other in pairs)
 
     def has_values(self, figure: str) -> bool:
-        """Whether any run that ended well has it."""
+        """Return whether any completed run has a figure."""
         return any(self.interval(scheme, figure).known for scheme in self.schemes)
 
     @cached_property
     def lead(self) -> Lead | None:
-        """By time to the accuracy, or of the run where there is none; None if nobody came."""
+        """The lead by time to the target, or of the run if there is none; None without values."""
         figure = "accuracy_s" if self.target else "run_s"
-        found = [(self.interval(scheme, figure), scheme) for scheme in self.schemes]
-        came = [each for each in found if each[0].known]
-        ranked = [scheme for _, scheme in sorted(came, key=lambda e: (-e[0].known, e[0].mean))]
+        intervals = {scheme: self.interval(scheme, figure) for scheme in self.schemes}
+        known = [scheme for scheme in self.schemes if intervals[scheme].known]
+        ranked = sorted(known, key=lambda name: (-intervals[name].known, intervals[name].mean))
         if not ranked:
             return None
-        second = ranked[1] if len(ranked) > 1 else None
-        return Lead(figure, ranked[0], second, self._behind(ranked, figure))
+        if len(ranked) == 1:
+            unknown = Interval.from_values([nan] * len(self.seeds))
+            return Lead(figure, ranked[0], None, unknown)
+        first, second = ranked[:2]
+        return Lead(figure, first, second, self.difference(second, figure, first))
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, ready for JSON; numbers that are not known are None."""
-        whole: dict[str, Any] = _plain(
+        """Return everything, ready for JSON; unknown numbers are None."""
+        encoded: dict[str, Any] = _encode(
             {
                 "task": self.task.name,
                 "work": self.level,
@@ -202,13 +177,13 @@ class Comparison:
                 "faults": self.faults,
                 "accuracy": self.target.accuracy,
                 "accuracy_from": self.target.origin,
-                "schemes": [self._told(scheme) for scheme in self.schemes],
+                "schemes": [self._scheme_dict(scheme) for scheme in self.schemes],
                 "lead": vars(self.lead) if self.lead else None,
             }
         )
-        return whole
+        return encoded
 
-    def _told(self, scheme: str) -> dict[str, Any]:
+    def _scheme_dict(self, scheme: str) -> dict[str, Any]:
         return {
             "scheme": scheme,
             "failed": len(self.failed_runs(scheme)),
@@ -217,16 +192,12 @@ class Comparison:
             "runs": self.runs_of(scheme),
         }
 
-    def _behind(self, ranked: list[str], figure: str) -> Interval:
-        if len(ranked) == 1:
-            return Interval.from_values([nan] * len(self.seeds))
-        return self.difference(ranked[1], figure, ranked[0])
-
     def _values(self, scheme: str, figure: str) -> list[float]:
-        return [getattr(e, figure) if e.ended_well else nan for e in self.runs_of(scheme)]
+        runs = self.runs_of(scheme)
+        return [getattr(run, figure) if run.completed else nan for run in runs]
 
 
-def compare(  # noqa: PLR0913 - what, where, by which schemes, how often, and how
+def compare(  # noqa: PLR0913 - task, fleet, schemes, seeds, options, accuracy and watcher
     task: Task | str | Path,
     fleet: Fleet | str | Path,
     schemes: Sequence[str],
@@ -236,20 +207,20 @@ def compare(  # noqa: PLR0913 - what, where, by which schemes, how often, and ho
     accuracy: float | None = None,
     watch: Callable[[ComparedRun], object] = lambda _: None,
 ) -> Comparison:
-    """Run a task by each scheme on each seed, in virtual time; `watch` sees each run that is over.
+    """Run a task by each scheme on each seed in virtual time; `watch` is called after each run.
 
-    The time is taken to `accuracy`, or to the one at which the task stops, or else to the lowest
-    that any run ended with.
+    Time is measured to `accuracy`, or to the accuracy at which the task stops, or else to the
+    lowest final accuracy of any run.
     """
     read = read_task(task) if isinstance(task, str | Path) else task
     level = options.work or read.simulation.work
     _check_options(seeds, options)
     _check_schemes(schemes)
     _check_passes(read, schemes, f"{task}: " if read is not task else "")
-    asked = _asked(read, level, accuracy)
+    target = _choose_target(read, level, accuracy)
     for scheme in schemes:
-        # What cannot run at all is said before anything has.
-        staged = prepare(task, fleet, replace(options, scheme=scheme, seed=seeds[0]))
+        # Find invalid settings of every scheme before the first run.
+        prepared = prepare(task, fleet, replace(options, scheme=scheme, seed=seeds[0]))
     runs = []
     for seed, scheme in product(seeds, schemes):
         report = simulate(task, fleet, replace(options, scheme=scheme, seed=seed))
@@ -257,27 +228,15 @@ def compare(  # noqa: PLR0913 - what, where, by which schemes, how often, and ho
             raise KeyboardInterrupt
         runs.append(ComparedRun.from_report(report))
         watch(runs[-1])
-    found = summarize_runs(read, level, tuple(schemes), tuple(runs), asked)
-    return replace(found, faults=format_faults(staged.scenario.faults))
-
-
-def summarize_runs(
-    task: Task,
-    level: ComputeLevel,
-    schemes: tuple[str, ...],
-    runs: tuple[ComparedRun, ...],
-    asked: Target,
-) -> Comparison:
-    """What these runs come to; each scheme has one on each seed."""
-    target = asked or _lowest(runs)
-    timed = tuple(each.with_target(target.accuracy) for each in runs)
-    seeds = tuple(each.seed for each in runs if each.scheme == schemes[0])
-    return Comparison(task, level, schemes, seeds, timed, target)
+    comparison = summarize_runs(read, level, tuple(schemes), tuple(runs), target)
+    return replace(comparison, faults=format_faults(prepared.scenario.faults))
 
 
 def _check_options(seeds: Sequence[int], options: SimulationOptions) -> None:
     if options.scheme is not None or options.seed is not None:
-        raise SettingError("options name a scheme or a seed; expected schemes and seeds to do so")
+        raise SettingError(
+            "options set a scheme or a seed; use the arguments schemes and seeds instead"
+        )
     if not seeds or len(set(seeds)) < len(seeds):
         raise SettingError(f"seeds are {list(seeds)}; expected at least one, each once")
 
@@ -288,10 +247,10 @@ def _check_schemes(schemes: Sequence[str]) -> None:
         raise SettingError(f"no scheme to compare; expected some of {', '.join(fit)}")
     for name in schemes:
         if name not in fit:
-            what = "plans no cycle of one task" if name in SCHEMES else "is unknown"
-            raise SettingError(f"scheme {name!r} {what}; {suggest(name, fit)}")
+            problem = "cannot run a cycle of one task" if name in SCHEMES else "is unknown"
+            raise SettingError(f"scheme {name!r} {problem}; {suggest(name, fit)}")
         if schemes.count(name) > 1:
-            raise SettingError(f"scheme {name} is named twice; expected each of them once")
+            raise SettingError(f"scheme {name} is named twice; expected each scheme once")
 
 
 def _check_passes(task: Task, schemes: Sequence[str], where: str) -> None:
@@ -302,13 +261,15 @@ def _check_passes(task: Task, schemes: Sequence[str], where: str) -> None:
             )
 
 
-def _asked(task: Task, level: ComputeLevel, accuracy: float | None) -> Target:
-    """The accuracy as it is known before any run."""
+def _choose_target(task: Task, level: ComputeLevel, accuracy: float | None) -> Target:
+    """Return the target that is known before any run."""
     stop = task.stop.accuracy
     if accuracy is None:
         return Target(stop, "task") if stop is not None and level != "timing" else Target()
     if level == "timing":
-        raise SettingError("no accuracy is known where nothing is trained (work = timing)")
+        raise SettingError(
+            f"accuracy is {accuracy:g}, but work = timing trains nothing; use work = train"
+        )
     if not 0 < accuracy <= 1:
         raise SettingError(f"accuracy is {accuracy:g}; expected more than 0, and at most 1")
     if stop is not None and accuracy > stop:
@@ -319,29 +280,36 @@ def _asked(task: Task, level: ComputeLevel, accuracy: float | None) -> Target:
     return Target(accuracy, "asked")
 
 
-def _lowest(runs: tuple[ComparedRun, ...]) -> Target:
-    """What all runs that ended well came to."""
-    ends = [each.accuracy for each in runs if each.ended_well and isfinite(each.accuracy)]
-    return Target(min(ends), "lowest") if ends else Target()
+def summarize_runs(
+    task: Task,
+    level: ComputeLevel,
+    schemes: tuple[str, ...],
+    runs: tuple[ComparedRun, ...],
+    target: Target,
+) -> Comparison:
+    """Return the comparison of runs; each scheme has one run on each seed."""
+    target = target or _lowest_accuracy(runs)
+    timed = tuple(run.with_target(target.accuracy) for run in runs)
+    seeds = tuple(run.seed for run in runs if run.scheme == schemes[0])
+    return Comparison(task, level, schemes, seeds, timed, target)
 
 
-def _half(values: list[float]) -> float:
-    if len(values) < 2:
-        return nan
-    t = float(student_t(SURE, np.array([len(values) - 1.0]))[0])
-    return t * stdev(values) / sqrt(len(values))
+def _lowest_accuracy(runs: tuple[ComparedRun, ...]) -> Target:
+    """Return the accuracy that all completed runs reached."""
+    final = [run.accuracy for run in runs if run.completed and isfinite(run.accuracy)]
+    return Target(min(final), "lowest") if final else Target()
 
 
-def _less(one: float, other: float) -> float:
-    return 0.0 if isclose(one, other, rel_tol=SAME) else one - other
+def _subtract(value: float, other: float) -> float:
+    return 0.0 if isclose(value, other, rel_tol=SAME_TIME) else value - other
 
 
-def _plain(value: Any) -> Any:
-    """Down to what JSON knows."""
+def _encode(value: Any) -> Any:
+    """Convert to the types of JSON, with NaN as None."""
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _encode(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return _plain(vars(value)) if isinstance(value, ComparedRun | Interval) else value
+        return [_encode(item) for item in value]
+    return _encode(vars(value)) if isinstance(value, ComparedRun | Interval) else value

@@ -1,10 +1,11 @@
-"""The figures of a comparison as people read them: what they are called, and in which units."""
+"""The figures of a comparison as text: their names and units."""
 
 from math import floor, isfinite, isnan, log10
 
-from melisma.simulation.comparison.comparison import Comparison, Interval
+from melisma.simulation.comparison.comparison import Comparison
+from melisma.simulation.comparison.interval import Interval
 
-DIGITS = 4
+MAX_DIGITS = 4
 SCALES = {
     "s": ((1.0, "s"),),
     "": ((1.0, ""),),
@@ -30,41 +31,42 @@ WORK_FIGURES = {
     "joules": ("energy", "J"),
     "cost": ("cost", ""),
 }
-# Nothing is told of them in a fleet that says nothing of them.
-UNLESS_ZERO = ("joules", "cost")
+# Zero unless the fleet gives energy and prices, so hidden then.
+HIDDEN_IF_ZERO = ("joules", "cost")
 
 
-def is_shown(found: Comparison, figure: str) -> bool:
-    """Whether a figure is known; where all of it is zero, some say nothing."""
+def is_shown(comparison: Comparison, figure: str) -> bool:
+    """Return whether a figure is known, and worth a column."""
     if figure == "accuracy_s":
-        return bool(found.target)
-    means = [found.interval(scheme, figure).mean for scheme in found.schemes]
-    least = figure not in UNLESS_ZERO
-    return any(isfinite(each) and (least or each > 0) for each in means)
+        return bool(comparison.target)
+    means = [comparison.interval(scheme, figure).mean for scheme in comparison.schemes]
+    if figure in HIDDEN_IF_ZERO:
+        return any(isfinite(mean) and mean > 0 for mean in means)
+    return any(isfinite(mean) for mean in means)
 
 
 def format_interval(interval: Interval, unit: str, largest: float | None = None) -> str:
-    """A mean and its half width, in the unit that suits the largest of its column."""
+    """Format mean and half width, in the unit that suits the largest value of the column."""
     if not interval.known:
         return "-"
     size = abs(interval.mean) if largest is None else largest
     scales = SCALES[unit]
-    scale, name = next((each for each in scales if size >= each[0]), scales[-1])
-    middle, half = interval.mean / scale, interval.half_width / scale
-    places = _places(middle, half)
-    return f"{middle:,.{places}f} ± {_half(half, places)} {name}".rstrip()
+    scale, name = next((row for row in scales if size >= row[0]), scales[-1])
+    mean, half_width = interval.mean / scale, interval.half_width / scale
+    decimals = _decimals(mean, half_width)
+    return f"{mean:,.{decimals}f} ± {_format_half_width(half_width, decimals)} {name}".rstrip()
 
 
-def _half(half: float, places: int) -> str:
-    if isnan(half):
+def _format_half_width(half_width: float, decimals: int) -> str:
+    if isnan(half_width):
         return "?"
-    return f"{half:,.{places}f}" if half else "0"
+    return f"{half_width:,.{decimals}f}" if half_width else "0"
 
 
-def _places(middle: float, half: float) -> int:
-    """Decimals: two digits of the half width, but no more than `DIGITS` of the mean."""
-    if middle == round(middle) and (half == 0 or isnan(half)):
+def _decimals(mean: float, half_width: float) -> int:
+    """Return the decimals for two digits of the half width, up to `MAX_DIGITS` of the mean."""
+    if mean == round(mean) and (half_width == 0 or isnan(half_width)):
         return 0
-    most = DIGITS - 1 - floor(log10(max(abs(middle), 1e-3)))
-    wanted = 1 - floor(log10(half)) if half > 0 else most
+    most = MAX_DIGITS - 1 - floor(log10(max(abs(mean), 1e-3)))
+    wanted = 1 - floor(log10(half_width)) if half_width > 0 else most
     return max(0, min(most, wanted))
