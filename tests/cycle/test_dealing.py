@@ -73,10 +73,10 @@ def test_learners_keep_what_they_hold_as_far_as_it_is_dealt(
     for learner, shards in held.items():
         own = places(np.array(sorted(shards), np.int64))
         kept = kept.union(own, np.full(own.size, learner))
-    now = replace(deck(), place=first)
+    now = replace(deck(), position=first)
     after, plain = dealt_by(now, wanted)
     again, dealt = dealt_by(now, wanted, kept)
-    assert again.place == after.place
+    assert again.position == after.position
     assert dealt.counts.tolist() == wanted
     assert sorted(dealt.values.tolist()) == sorted(plain.values.tolist())
     if sum(wanted) <= SHARDS:

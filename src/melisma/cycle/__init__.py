@@ -1,12 +1,17 @@
 """The global update cycle as a state machine: events in, commands out; no I/O, no clock.
 
-What is where::
+::
 
-    events.py    what the machine hears
-    commands.py  what it says, with the reason
-    state.py     what it knows, in arrays by learner
-    machine.py   `step`: an event to commands; with asking.py and training.py
-    planning.py  how many shards for whom, by a scheme; dealing.py which ones
-    trace.py     steps as JSON lines
-    story.py     a trace told step by step; report.py what came of it; picture.py drawn
+    events.py         what happened: the input of the machine
+    commands.py       what to do, with the reason: its output
+    machine.py        `CycleMachine`: handles events; the life of a run
+    collecting.py     collects costs and bounds before a round, and probes deadlines
+    rounds.py         dispatches work, receives updates, closes the cycle
+    planning.py       builds the scheme's problem, plans it and deals shards
+    dealing.py        which shards each learner gets
+    local_shards.py   shards on the devices in federated learning
+    state.py          the state of the machine, in columns by learner
+    learner.py        decisions that learners make themselves
+    cache_index.py    which learner holds which shard
+    ragged.py         rows of unequal length in two arrays
 """

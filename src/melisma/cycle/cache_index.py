@@ -1,4 +1,4 @@
-"""Who has what, as one sorted array of pairs: of a million learners, too."""
+"""Which learner holds which shard, as one sorted array of pairs."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,37 +8,37 @@ from numpy.typing import NDArray
 
 from melisma.cycle.ragged import Ints
 
-# A pair is one number: the key, and below it the value.
-BITS = 32
-BELOW = (1 << BITS) - 1
+# A pair is one integer: the key in the high bits, the value in the low ones.
+VALUE_BITS = 32
+VALUE_MASK = (1 << VALUE_BITS) - 1
 
 
 @dataclass(frozen=True, eq=False)
 class CacheIndex:
-    """Pairs of a key and a value, in order: a deck asks for runs of keys, learners for pairs."""
+    """Sorted pairs of a key and a value, looked up by ranges of keys or by single pairs."""
 
     pairs: Ints
 
     def union(self, keys: Ints, values: Ints) -> "CacheIndex":
-        """With these pairs, too."""
+        """Return an index with more pairs."""
         if not keys.size:
             return self
-        # Two sorted runs: a stable sort merges them, many times as fast as a set.
-        new = keys << BITS | values
+        # A stable sort merges two sorted runs many times faster than a set union.
+        new = keys << VALUE_BITS | values
         new.sort()
-        both = np.concatenate([self.pairs, new])
-        both.sort(kind="stable")
-        first = np.ones(both.size, np.bool_)
-        np.not_equal(both[1:], both[:-1], out=first[1:])
-        return CacheIndex(both[first])
+        merged = np.concatenate([self.pairs, new])
+        merged.sort(kind="stable")
+        first = np.ones(merged.size, np.bool_)
+        np.not_equal(merged[1:], merged[:-1], out=first[1:])
+        return CacheIndex(merged[first])
 
     def contains(self, keys: Ints, values: Ints) -> NDArray[np.bool_]:
-        """Whether there is each of these pairs; fast where like keys stand together."""
-        sought = keys << BITS | values
+        """Return whether each pair is in the index; fastest where equal keys are adjacent."""
+        sought = keys << VALUE_BITS | values
         if not self.pairs.size:
             return np.zeros(sought.size, np.bool_)
-        # Among those with its key each pair is sought by halves, all pairs at once.
-        # There are none behind the last one.
+        # Binary search for all pairs at once, each among the pairs of its key. Keys beyond the
+        # largest one share its empty successor.
         keys = np.minimum(keys, self._starts.size - 2)
         low = self._starts[keys]
         left = self._starts[keys + 1] - low
@@ -47,19 +47,19 @@ class CacheIndex:
             beyond = (self.pairs.take(low + half, mode="clip") < sought) & (left > 0)
             low += np.where(beyond, half + 1, 0)
             left = np.where(beyond, left - half - 1, half)
-        there: NDArray[np.bool_] = self.pairs.take(low, mode="clip") == sought
-        return there
+        found: NDArray[np.bool_] = self.pairs.take(low, mode="clip") == sought
+        return found
 
     def between(self, first: int, last: int) -> tuple[Ints, Ints]:
-        """Keys and values of all pairs with a key from `first` to before `last`, in order."""
-        begin, end = np.searchsorted(self.pairs, [first << BITS, last << BITS])
-        found = self.pairs[begin:end]
-        return found >> BITS, found & BELOW
+        """Return the keys and values of all pairs with first <= key < last, in order."""
+        begin, end = np.searchsorted(self.pairs, [first << VALUE_BITS, last << VALUE_BITS])
+        pairs = self.pairs[begin:end]
+        return pairs >> VALUE_BITS, pairs & VALUE_MASK
 
     @cached_property
     def _starts(self) -> Ints:
-        """Where the pairs of each key begin, and of two behind the last."""
-        counts = np.bincount(self.pairs >> BITS)
+        """The index of the first pair of each key, and of two keys beyond the largest."""
+        counts = np.bincount(self.pairs >> VALUE_BITS)
         return np.cumsum(np.concatenate([[0], counts, [0]]))
 
 

@@ -1,4 +1,4 @@
-"""What the cycle machine wants done, each with the reason for it. A driver does it."""
+"""Commands of the cycle machine, each with its reason. A driver carries them out."""
 
 from typing import Literal
 
@@ -11,20 +11,23 @@ Outcome = Literal["done", "stopped", "cancelled", "failed"]
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, eq=False, tag_field="command", tag=True):
-    """Something to do."""
+    """A command to the driver."""
 
     reason: str
 
 
 class Benchmark(Command, frozen=True, kw_only=True, eq=False):
-    """Learners measure themselves on the task, for so many seconds at most, and report costs."""
+    """Let learners measure their costs for up to `seconds` and report them."""
 
     learners: Ints
     seconds: float
 
 
 class AskBound(Command, frozen=True, kw_only=True, eq=False):
-    """Each learner says how many shards it would take by that deadline; it holds `held` of them."""
+    """Ask learners how many shards they can train by a deadline.
+
+    `held` is the number of upcoming shards that each learner already holds.
+    """
 
     learners: Ints
     cycle: int
@@ -33,11 +36,11 @@ class AskBound(Command, frozen=True, kw_only=True, eq=False):
 
 
 class Dispatch(Command, frozen=True, kw_only=True, eq=False):
-    """An assignment for each learner: which shards, how many passes, how long.
+    """Send an assignment to each learner.
 
-    In federated learning shards are numbers on the device itself. `tail_s` is for how long after
-    the deadline updates are waited for, `predicted_s` when each should be done, NaN where nothing
-    is known.
+    In federated learning `shards` are numbers on the device itself. `tail_s` is how long after the
+    deadline updates are accepted; `predicted_s` how long each assignment should take, NaN if
+    unknown.
     """
 
     learners: Ints
@@ -51,7 +54,7 @@ class Dispatch(Command, frozen=True, kw_only=True, eq=False):
 
 
 class Withdraw(Command, frozen=True, kw_only=True, eq=False):
-    """What these learners are at, or handed in, no longer counts; they stop."""
+    """Tell learners that these assignments no longer count; they stop working on them."""
 
     learners: Ints
     cycle: int
@@ -59,13 +62,13 @@ class Withdraw(Command, frozen=True, kw_only=True, eq=False):
 
 
 class Wake(Command, frozen=True, kw_only=True, eq=False):
-    """Say so when that instant has come; replaces an earlier one."""
+    """Send `TimeReached` at an instant; replaces an earlier `Wake`."""
 
     at_s: float
 
 
 class Aggregate(Command, frozen=True, kw_only=True, eq=False):
-    """Average the updates of these learners with these weights."""
+    """Average the updates of these learners with these weights; without any, keep the model."""
 
     cycle: int
     learners: Ints
@@ -74,12 +77,12 @@ class Aggregate(Command, frozen=True, kw_only=True, eq=False):
 
 
 class Evaluate(Command, frozen=True, kw_only=True, eq=False):
-    """Say how good the model is."""
+    """Evaluate the model."""
 
     cycle: int
 
 
 class Finish(Command, frozen=True, kw_only=True, eq=False):
-    """It is over."""
+    """End the run."""
 
     outcome: Outcome

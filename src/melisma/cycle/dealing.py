@@ -1,9 +1,9 @@
-"""Which shards go to whom, once it is decided how many.
+"""Which shards each learner gets, once a plan says how many.
 
-One seeded permutation of all shards is gone round and round, from cycle to cycle: every shard is
-seen before any is seen again. What a cycle takes is the next stretch of it. No learner gets a
-shard twice in a cycle: a stretch no longer than the data has none twice. As far as no shard is
-taken twice at all, a learner gets those of the stretch first that it already holds.
+All shards are in one seeded permutation, the deck, that is dealt round and round from cycle to
+cycle, so that every shard is dealt before any is dealt again. A cycle takes the next stretch of the
+deck. No learner gets a shard twice in a cycle. Unless a stretch is longer than the deck, a learner
+first gets those of its shards that it already holds.
 """
 
 from dataclasses import dataclass, replace
@@ -17,101 +17,102 @@ from melisma.cycle.ragged import Ints, RaggedArray
 
 @dataclass(frozen=True, eq=False)
 class Deck:
-    """All shards in their order, and where the next stretch begins.
+    """All shards in order, and the position of the next one to deal.
 
-    Who holds what goes by places in the deck: what a stretch needs to know lies in a row.
+    A cache index for the deck has positions as keys, so that a stretch is a range of keys.
     """
 
     order: Ints
-    place: int = 0
+    position: int = 0
 
     @classmethod
     def shuffle(cls, shards: int, rng: Generator) -> "Deck":
-        """So many shards in a random order."""
+        """Return a deck of `shards` shards in random order."""
         return cls(rng.permutation(shards).astype(np.int64))
 
     def holders(self, count: int, learners: Ints, held: CacheIndex) -> tuple[Ints, Ints]:
-        """Which of the next `count` shards are held by which of these learners, shards first.
+        """Return pairs of a shard among the next `count` and a learner that holds it.
 
-        Both by their places: in the stretch, and in `learners`, which are ascending. The stretch
-        is no longer than the deck.
+        Both are indices: into the stretch, ascending, and into `learners`, which must be ascending.
+        `count` is at most the size of the deck.
         """
-        end, size = self.place + count, self.order.size
-        nth, who = held.between(self.place, min(end, size))
-        nth = nth - self.place
+        end, size = self.position + count, self.order.size
+        positions, holders = held.between(self.position, min(end, size))
+        shards = positions - self.position
         if end > size:
-            beyond, others = held.between(0, end - size)
-            nth = np.concatenate([nth, beyond + (size - self.place)])
-            who = np.concatenate([who, others])
-        rank = _ranks(learners, who)
-        known = rank >= 0
-        return nth[known], rank[known]
+            positions, others = held.between(0, end - size)
+            shards = np.concatenate([shards, positions + (size - self.position)])
+            holders = np.concatenate([holders, others])
+        indices = _index_in(learners, holders)
+        known = indices >= 0
+        return shards[known], indices[known]
 
     def deal(
         self, learners: Ints, counts: Ints, held: CacheIndex = EMPTY_CACHE
     ) -> tuple["Deck", RaggedArray, RaggedArray]:
-        """The deck after this, the shards that each learner gets, and the places of new ones.
+        """Deal `counts` shards to each learner.
 
-        None gets more than all.
+        Returns the deck afterwards, the shards of each learner, and the positions of those shards
+        that it does not hold yet.
         """
         total, size = int(counts.sum()), self.order.size
         if counts.size and int(counts.max()) > size:
             raise ValueError(f"a learner cannot get {counts.max()} of {size} shards")
-        stretch = (self.place + np.arange(total)) % max(size, 1)
-        after = replace(self, place=(self.place + total) % max(size, 1))
+        stretch = (self.position + np.arange(total)) % max(size, 1)
+        after = replace(self, position=(self.position + total) % max(size, 1))
         if total > size:
             dealt = new = RaggedArray(counts, stretch)
         else:
-            to = _keepers(*self.holders(total, learners, held), total, counts)
-            dealt, new = _with_the_rest(stretch, to, counts)
+            keepers = _match_holders(*self.holders(total, learners, held), total, counts)
+            dealt, new = _fill_up(stretch, keepers, counts)
         return after, RaggedArray(counts, self.order[dealt.values]), new
 
 
-def _ranks(among: Ints, sought: Ints) -> Ints:
-    """Where each number is, -1 where it is not."""
-    table = np.full(int(max(among.max(initial=0), sought.max(initial=0))) + 1, -1)
-    table[among] = np.arange(among.size)
-    ranks: Ints = table[sought]
-    return ranks
+def _index_in(numbers: Ints, sought: Ints) -> Ints:
+    """Return the index of each sought number in `numbers`, -1 where it is missing."""
+    table = np.full(int(max(numbers.max(initial=0), sought.max(initial=0))) + 1, -1)
+    table[numbers] = np.arange(numbers.size)
+    indices: Ints = table[sought]
+    return indices
 
 
-def _keepers(shards: Ints, holders: Ints, size: int, counts: Ints) -> Ints:
-    """For each of so many shards the learner that holds it and has room for it, else -1.
+def _match_holders(shards: Ints, holders: Ints, size: int, counts: Ints) -> Ints:
+    """Return for each of `size` shards a learner that holds it and has room for it, else -1.
 
-    The pairs are by shard. A shard asks its holders one after another; a learner keeps the first
-    shards of those that ask it, as far as it has room, and what it does not keep asks on. So the
-    first learner has the first choice, then the second, and so on.
+    Pairs are sorted by shard. Each shard proposes to its holders in order; a learner keeps the
+    first shards that propose to it, up to its count, and the others go on to their next holder.
     """
-    asked = np.bincount(shards, minlength=size)
-    last = np.cumsum(asked)
-    asks, to = last - asked, np.full(size, -1)
+    proposals = np.bincount(shards, minlength=size)
+    last = np.cumsum(proposals)
+    proposal, keepers = last - proposals, np.full(size, -1)
     while True:
-        free = np.flatnonzero((to < 0) & (asks < last))
+        free = np.flatnonzero((keepers < 0) & (proposal < last))
         if not free.size:
-            return to
-        to[free] = holders[asks[free]]
-        refused = _beyond(to, counts)
-        to[refused] = -1
-        asks[refused] += 1
+            return keepers
+        keepers[free] = holders[proposal[free]]
+        rejected = _over_count(keepers, counts)
+        keepers[rejected] = -1
+        proposal[rejected] += 1
 
 
-def _beyond(to: Ints, counts: Ints) -> Ints:
-    """Shards that a learner has no room for, the first ones being kept."""
-    given = np.flatnonzero(to >= 0)
-    full = np.bincount(to[given], minlength=counts.size) > counts
-    given = given[full[to[given]]]
-    given = given[np.argsort(to[given], kind="stable")]
-    first = np.searchsorted(to[given], to[given])
-    return given[np.arange(given.size) - first >= counts[to[given]]]
+def _over_count(keepers: Ints, counts: Ints) -> Ints:
+    """Return the shards beyond the count of their learner; the first ones are kept."""
+    kept = np.flatnonzero(keepers >= 0)
+    full = np.bincount(keepers[kept], minlength=counts.size) > counts
+    kept = kept[full[keepers[kept]]]
+    kept = kept[np.argsort(keepers[kept], kind="stable")]
+    first = np.searchsorted(keepers[kept], keepers[kept])
+    return kept[np.arange(kept.size) - first >= counts[keepers[kept]]]
 
 
-def _with_the_rest(stretch: Ints, to: Ints, counts: Ints) -> tuple[RaggedArray, RaggedArray]:
-    """First what each holds; the rest fills up, in the order of the stretch. And the rest alone."""
-    new = to < 0
-    room = counts - np.bincount(to[~new], minlength=counts.size)
-    to = to.copy()
-    to[new] = np.repeat(np.arange(counts.size), room)
-    # By learner, then those that it holds, then as they lie: one number each, the place below all.
-    keys = (2 * to + new) * to.size + np.arange(to.size)
+def _fill_up(stretch: Ints, keepers: Ints, counts: Ints) -> tuple[RaggedArray, RaggedArray]:
+    """Give learners the shards that they keep, then the rest in order; return all, and the rest."""
+    new = keepers < 0
+    room = counts - np.bincount(keepers[~new], minlength=counts.size)
+    owners = keepers.copy()
+    owners[new] = np.repeat(np.arange(counts.size), room)
+    # Sort by learner, then kept before new, then position: one integer key for all three.
+    keys = (2 * owners + new) * owners.size + np.arange(owners.size)
     keys.sort()
-    return RaggedArray(counts, stretch[keys % max(to.size, 1)]), RaggedArray(room, stretch[new])
+    dealt = RaggedArray(counts, stretch[keys % max(owners.size, 1)])
+    return dealt, RaggedArray(room, stretch[new])

@@ -1,6 +1,6 @@
-"""What the cycle machine hears. Each event names its instant, and one learner or many at once.
+"""Events of the cycle machine. Each has an instant and concerns one learner or many at once.
 
-Learners go by number, in arrays. Instants are seconds on the clock of whoever drives the machine.
+Learners are numbers in arrays. Instants are seconds on the clock of the driver.
 """
 
 import msgspec
@@ -16,21 +16,21 @@ Floats = NDArray[np.float64]
 NO_FLOATS: Floats = np.empty(0)
 COSTS = ("train_s", "ship_s", "fixed_s")
 PARTS = ("mean", "spread", "count")
-RATES = ("price", "sample_j", "byte_j")  # of a shard, of a sample trained once, of a byte
+RATES = ("price", "sample_j", "byte_j")  # per shard, per sample trained once, per byte
 PHASES = ("wait", "fetch model", "fetch shards", "load", "train", "upload")
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, eq=False, tag_field="event", tag=True):
-    """Something that happened."""
+    """An event with its instant."""
 
     at_s: float
 
 
 class TaskSubmitted(Event, frozen=True, kw_only=True, eq=False):
-    """A task to train; so many learners are waited for, and all are named.
+    """A task was submitted; the run waits for `learners` learners, and `names` has all of them.
 
-    `samples` are those of each shard. In federated learning the orchestrator owns no shards, and
-    there are none. `rates` are what learners cost, in the order of `RATES`, if that is known.
+    `samples` is the number of samples of each shard; empty in federated learning, where the
+    orchestrator has no shards. `rates` are the rates of learners in the order of `RATES`, if known.
     """
 
     run: str
@@ -42,15 +42,15 @@ class TaskSubmitted(Event, frozen=True, kw_only=True, eq=False):
 
 
 class TaskCancelled(Event, frozen=True, kw_only=True, eq=False):
-    """Somebody wants it to end."""
+    """The run was cancelled."""
 
     reason: str
 
 
 class LearnersJoined(Event, frozen=True, kw_only=True, eq=False):
-    """Learners are there; `discloses` is the most that each lets out before its update.
+    """Learners joined; `discloses` is the most that each reports before its update.
 
-    In federated learning `local_data` are the samples of each shard that lies on each device.
+    In federated learning `local_data` is the number of samples of each shard on each device.
     """
 
     learners: Ints
@@ -60,21 +60,21 @@ class LearnersJoined(Event, frozen=True, kw_only=True, eq=False):
 
 
 class LearnersLeft(Event, frozen=True, kw_only=True, eq=False):
-    """Learners are gone, and what they were at with them."""
+    """Learners left, and their work is lost."""
 
     learners: Ints
     reason: str
 
 
 class EstimatesReported(Event, frozen=True, kw_only=True, eq=False):
-    """What learners measured: costs by parts by learners, in the order of `COSTS` and `PARTS`."""
+    """Learners reported costs: `COSTS` by `PARTS` by learners."""
 
     learners: Ints
     costs: Floats
 
 
 class BoundsReported(Event, frozen=True, kw_only=True, eq=False):
-    """How many shards learners ask for by a deadline; all that leaves them with DAB."""
+    """Learners reported how many shards they can train by a deadline; DAB needs nothing else."""
 
     learners: Ints
     cycle: int
@@ -83,7 +83,7 @@ class BoundsReported(Event, frozen=True, kw_only=True, eq=False):
 
 
 class ProgressReported(Event, frozen=True, kw_only=True, eq=False):
-    """Samples that learners have trained so far in this cycle."""
+    """Learners reported the visits that they have made so far in this cycle."""
 
     learners: Ints
     cycle: int
@@ -91,11 +91,11 @@ class ProgressReported(Event, frozen=True, kw_only=True, eq=False):
 
 
 class UpdatesReceived(Event, frozen=True, kw_only=True, eq=False):
-    """Updates that came, whole or partial, and are kept, unless `refused` says what was wrong.
+    """Updates, complete or partial, were received and stored, unless `refused` says why not.
 
-    `phases` are learners by `PHASES`, in seconds, as each measured its own; `shipped` the shards
-    that each had to fetch. Where many came one after another, `came_s` are their instants, and
-    `at_s` is that of the last.
+    `phases` are seconds, learners by `PHASES`, as measured by each learner; `shipped` is the number
+    of shards that each had to fetch. If updates arrived one after another, `arrivals_s` are their
+    instants and `at_s` is the last one.
     """
 
     learners: Ints
@@ -110,18 +110,18 @@ class UpdatesReceived(Event, frozen=True, kw_only=True, eq=False):
 
     @property
     def arrival_times_s(self) -> Floats:
-        """When each came."""
+        """The instant at which each update arrived."""
         return self.arrivals_s if self.arrivals_s.size else np.full(self.learners.size, self.at_s)
 
 
 class TimeReached(Event, frozen=True, kw_only=True, eq=False):
-    """The instant of a `Wake`, or a later one."""
+    """The instant of a `Wake`, or a later one, was reached."""
 
 
 class Aggregated(Event, frozen=True, kw_only=True, eq=False):
-    """The updates of a cycle are one model now.
+    """The updates of a cycle were aggregated.
 
-    `loss` is that of training, of each update that was averaged, where it was not told before.
+    `loss` is the training loss of each averaged update, where updates did not report it.
     """
 
     cycle: int
@@ -130,7 +130,7 @@ class Aggregated(Event, frozen=True, kw_only=True, eq=False):
 
 
 class Evaluated(Event, frozen=True, kw_only=True, eq=False):
-    """How good the model is after a cycle; None where that is no number."""
+    """The model was evaluated after a cycle; a figure that is not finite is None."""
 
     cycle: int
     loss: float | None

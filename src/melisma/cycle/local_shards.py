@@ -1,7 +1,7 @@
-"""Shards that lie on the devices themselves: how many samples each has, and which come next.
+"""Shards on the devices in federated learning: their samples, and which ones come next.
 
-Each learner's shards are in a random order of their own that is gone round and round. Shards go by
-their number on the device.
+The shards of each learner are in a random order of their own that is dealt round and round. A shard
+is a number on its device.
 """
 
 from dataclasses import dataclass, field
@@ -12,32 +12,32 @@ from melisma.cycle.ragged import Ints, RaggedArray, blocks, concatenate_ranges
 from melisma.fleet.rng import uniform
 
 
-def _none() -> Ints:
+def _no_ints() -> Ints:
     return np.empty(0, np.int64)
 
 
 @dataclass(eq=False)
 class LocalShards:
-    """Columns by learner, and all shards one behind the other."""
+    """Columns by learner, and the shards of all learners one after another."""
 
-    starts: Ints = field(default_factory=_none)
-    counts: Ints = field(default_factory=_none)
-    places: Ints = field(default_factory=_none)  # where each one's next stretch begins
-    samples: Ints = field(default_factory=_none)  # of all shards, by their numbers
-    order: Ints = field(default_factory=_none)  # numbers in the order in which they are dealt
+    starts: Ints = field(default_factory=_no_ints)  # first shard of each learner
+    counts: Ints = field(default_factory=_no_ints)  # shards of each learner
+    positions: Ints = field(default_factory=_no_ints)  # next shard in the order of each learner
+    samples: Ints = field(default_factory=_no_ints)  # of all shards, by number
+    order: Ints = field(default_factory=_no_ints)  # numbers in the order of dealing
 
-    def add(self, learners: Ints, rows: RaggedArray, seed: int) -> None:
-        """The samples of each shard on these devices; who comes again begins anew."""
+    def add(self, learners: Ints, samples: RaggedArray, seed: int) -> None:
+        """Set the samples of each shard of learners; one that joins again starts over."""
         missing = int(learners.max()) + 1 - self.counts.size
         if missing > 0:
-            self.starts, self.counts, self.places = (
+            self.starts, self.counts, self.positions = (
                 np.concatenate([column, np.zeros(missing, np.int64)])
-                for column in (self.starts, self.counts, self.places)
+                for column in (self.starts, self.counts, self.positions)
             )
-        self.starts[learners] = self.samples.size + rows.starts
-        self.counts[learners], self.places[learners] = rows.counts, 0
-        self.samples = np.concatenate([self.samples, rows.values])
-        self.order = np.concatenate([self.order, _shuffled(learners, rows, seed)])
+        self.starts[learners] = self.samples.size + samples.starts
+        self.counts[learners], self.positions[learners] = samples.counts, 0
+        self.samples = np.concatenate([self.samples, samples.values])
+        self.order = np.concatenate([self.order, _shuffle(learners, samples, seed)])
 
     def count_of(self, learners: Ints) -> Ints:
         """Return the number of shards of each learner; 0 where none were reported."""
@@ -47,33 +47,32 @@ class LocalShards:
         return counts
 
     def deal(self, learners: Ints, counts: Ints) -> RaggedArray:
-        """The next so many shards of each; none gets one twice."""
+        """Deal the next `counts` shards of each learner, none of them twice."""
         sizes = self.counts[learners]
         if np.any(counts > sizes):
-            raise ValueError("a learner cannot get more shards than lie on it")
-        parts = [self._next(learners[at], counts[at]) for at in blocks(learners.size)]
-        self.places[learners] = (self.places[learners] + counts) % sizes
-        return RaggedArray(counts, np.concatenate([_none(), *parts]))
+            raise ValueError("a learner cannot get more shards than are on its device")
+        parts = [self._next(learners[rows], counts[rows]) for rows in blocks(learners.size)]
+        self.positions[learners] = (self.positions[learners] + counts) % sizes
+        return RaggedArray(counts, np.concatenate([_no_ints(), *parts]))
 
     def samples_in(self, learners: Ints, dealt: RaggedArray) -> Ints:
-        """Distinct samples in what each was dealt."""
-        return dealt.row_sums(
-            self.samples[np.repeat(self.starts[learners], dealt.counts) + dealt.values]
-        )
+        """Return the number of samples in the dealt shards of each learner."""
+        shards = np.repeat(self.starts[learners], dealt.counts) + dealt.values
+        return dealt.row_sums(self.samples[shards])
 
     def _next(self, learners: Ints, counts: Ints) -> Ints:
-        nth = concatenate_ranges(self.places[learners], counts)
+        positions = concatenate_ranges(self.positions[learners], counts)
         sizes = np.repeat(self.counts[learners], counts)
-        # Nobody gets more than all, so a stretch goes past the end of its row at most once.
-        nth = np.where(nth < sizes, nth, nth - sizes)
-        numbers: Ints = self.order[np.repeat(self.starts[learners], counts) + nth]
+        # No learner gets more than all of its shards, so positions wrap at most once.
+        positions = np.where(positions < sizes, positions, positions - sizes)
+        numbers: Ints = self.order[np.repeat(self.starts[learners], counts) + positions]
         return numbers
 
 
-def _shuffled(learners: Ints, rows: RaggedArray, seed: int) -> Ints:
-    """Numbers of shards on each device, in a random order for each."""
-    numbers = concatenate_ranges(np.zeros(len(rows), np.int64), rows.counts)
-    drawn = uniform(seed, "own", 0, learners[rows.row_ids], numbers)
-    # Each row among its own: the whole part of what is sorted is the row.
-    drawn += rows.row_ids
-    return numbers[np.argsort(drawn)]
+def _shuffle(learners: Ints, samples: RaggedArray, seed: int) -> Ints:
+    """Return the shard numbers of each device in a random order."""
+    numbers = concatenate_ranges(np.zeros(len(samples), np.int64), samples.counts)
+    keys = uniform(seed, "own", 0, learners[samples.row_ids], numbers)
+    # The integer part of each key is its row, so one sort shuffles every row by itself.
+    keys += samples.row_ids
+    return numbers[np.argsort(keys)]
