@@ -49,7 +49,7 @@ def test_nobody_waits_in_event_triggered_training_and_the_last_model_is_always_t
     node = start(new_node(QUIET, iterations=5))
     for _ in range(4):
         said = compute(node)
-        assert of(said, commands.Compute)
+        assert of(said, commands.TakeSteps)
         assert not of(said, commands.Send)
     said = compute(node)
     assert len(sent(said, messages.Update)) == 1
@@ -80,10 +80,10 @@ def test_the_mean_is_weighed_by_the_larger_of_both_degrees() -> None:
     node.on_message(0.1, replace(accepted("c"), degree=3))
     assert node.computing is not None
     said = compute(node, np.array([12, 0, 0, 0]))
-    assert not of(said, commands.Compute)
+    assert not of(said, commands.TakeSteps)
     node.on_message(1.0, update(1, np.array([0, 12, 0, 0]), sender="b"))
     said = node.on_message(1.0, update(1, np.array([0, 0, 12, 0]), sender="c"))
-    assert of(said, commands.Compute)
+    assert of(said, commands.TakeSteps)
     # b has 1 neighbour and this node 2: a third; c has 3: a quarter; the rest is its own.
     expected = INITIAL + np.array([-12 * (1 - 1 / 3 - 1 / 4), 12 / 3, 12 / 4, 0])
     np.testing.assert_allclose(node.model.vector, expected, rtol=1e-6)
@@ -111,7 +111,7 @@ def test_a_neighbour_that_is_gone_is_neither_awaited_nor_in_the_mean() -> None:
     node.on_message(0.5, update(1, 300, sender="b"))
     compute(node)
     said = node.on_unreachable(2.0, "c")
-    assert of(said, commands.Compute)
+    assert of(said, commands.TakeSteps)
     assert np.array_equal(node.model.vector, INITIAL + 100)
     node.on_unreachable(2.0, "b")
     compute(node)

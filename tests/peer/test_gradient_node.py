@@ -39,7 +39,7 @@ def alone(group: PeerSettings) -> GradientNode[AetSgd] | GradientNode[LocalSgd]:
     return found
 
 
-def rounds(node: Node) -> list[commands.Compute]:
+def rounds(node: Node) -> list[commands.TakeSteps]:
     """All that a node computes which has no neighbours."""
     found, emitted = [], node.start(0.0)
     while node.computing is not None:

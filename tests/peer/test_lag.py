@@ -13,8 +13,8 @@ from melisma.peer.lag import (
     LARGEST_LAG,
     TOLERANCE_FACTOR,
     LagPolicy,
-    allowed_lag,
-    tolerated_iterations,
+    iteration_tolerance,
+    lag_bound,
 )
 
 
@@ -30,16 +30,16 @@ def iterations(number: int) -> int:
 def test_the_bound_allows_what_the_paper_recommends() -> None:
     """7 at 60,000 with rounds of 10 i, of which the last one begins after 59,950."""
     assert iterations(109) == 59_950
-    assert allowed_lag(109, 59_950, ten) == 7
-    assert allowed_lag(110, iterations(110), ten) == 6
+    assert lag_bound(109, 59_950, ten) == 7
+    assert lag_bound(110, iterations(110), ten) == 6
 
 
 def test_what_is_tolerated_is_the_root_of_t_over_its_logarithm() -> None:
-    assert tolerated_iterations(60_000) == pytest.approx(
+    assert iteration_tolerance(60_000) == pytest.approx(
         TOLERANCE_FACTOR * sqrt(60_000 / log(60_000))
     )
     # At the beginning, where the logarithm is 0 or less.
-    assert tolerated_iterations(0) == tolerated_iterations(1) == tolerated_iterations(2) > 0
+    assert iteration_tolerance(0) == iteration_tolerance(1) == iteration_tolerance(2) > 0
 
 
 @given(number=st.integers(1, 400), a=st.integers(1, 40), p=st.sampled_from([0.0, 0.5, 1.0, 1.5]))
@@ -57,17 +57,17 @@ def test_the_bound_is_the_largest_lag_that_misses_no_more_than_is_tolerated(
     fit = [
         d
         for d in range(1, min(number, LARGEST_LAG) + 1)
-        if missing(d) <= tolerated_iterations(before)
+        if missing(d) <= iteration_tolerance(before)
     ]
     # Not before there are some rounds: one is allowed then.
     expected = max(fit, default=0)
-    assert allowed_lag(number, before, size) == (
+    assert lag_bound(number, before, size) == (
         expected if number > LARGEST_LAG else max(1, expected)
     )
 
 
 def test_it_falls_as_rounds_grow() -> None:
-    bounds = [allowed_lag(number, iterations(number), ten) for number in range(LARGEST_LAG, 2000)]
+    bounds = [lag_bound(number, iterations(number), ten) for number in range(LARGEST_LAG, 2000)]
     assert bounds[0] == LARGEST_LAG
     assert all(later <= before for before, later in pairwise(bounds))
     assert bounds[-1] == 5
@@ -114,7 +114,7 @@ def test_it_is_never_above_what_is_allowed_and_what_was_chosen_is_kept() -> None
         lag.record_round(0.01, 10)
         found = lag.max_lag(number, iterations(number))
         assert found == lag.max_lag(number, iterations(number))
-        assert found == allowed_lag(number, iterations(number), ten)
+        assert found == lag_bound(number, iterations(number), ten)
         assert lag.choices[-1].needed >= found
     assert [each.round_number for each in lag.choices] == [*range(150)]
 

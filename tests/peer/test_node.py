@@ -40,13 +40,15 @@ def test_it_greets_everybody_and_begins_when_all_have_answered() -> None:
         notices.TrainingStarted(model_from="", updates_done=0)
     ]
     assert [each.to for each in of(said, commands.Send)] == ["b", "c"]
-    assert of(said, commands.Compute) == [commands.Compute(number=1, steps=3, learning_rate=1.0)]
+    assert of(said, commands.TakeSteps) == [
+        commands.TakeSteps(number=1, steps=3, learning_rate=1.0)
+    ]
 
 
 def test_one_without_neighbours_begins_at_once() -> None:
     said = new_node(neighbours=()).start(0.0)
     assert of(said, notices.TrainingStarted)
-    assert of(said, commands.Compute)
+    assert of(said, commands.TakeSteps)
 
 
 def test_who_does_not_answer_is_given_up_when_patience_is_over_and_looked_for() -> None:
@@ -55,7 +57,7 @@ def test_who_does_not_answer_is_given_up_when_patience_is_over_and_looked_for() 
     node.on_message(0.2, accepted("b"))
     said = node.on_wake(10.0)
     assert of(said, notices.NeighbourLost) == [notices.NeighbourLost(name="c", alone=False)]
-    assert of(said, commands.Compute)
+    assert of(said, commands.TakeSteps)
     said = node.on_wake(20.0)
     assert [each.sender for each in sent(said, messages.Hello)] == ["a"]
     assert [each.to for each in of(said, commands.Send)] == ["b", "c"]
@@ -74,7 +76,7 @@ def test_when_the_last_neighbour_is_gone_it_says_so_and_goes_on() -> None:
     for _ in range(9):
         said = compute(node)
         assert not of(said, commands.Send)
-        assert of(said, commands.Compute)
+        assert of(said, commands.TakeSteps)
     assert of(compute(node), commands.Finish) == [commands.Finish()]
 
 
@@ -88,7 +90,7 @@ def test_different_models_are_refused_by_what_both_ends_have() -> None:
     assert (refusal.to_incarnation, refusal.reason) == ("1", words)
     # The rest goes on.
     said = node.on_message(0.2, accepted("c"))
-    assert of(said, commands.Compute)
+    assert of(said, commands.TakeSteps)
     assert [each.to for each in of(compute(node), commands.Send)] == ["c"]
 
 
@@ -146,11 +148,11 @@ def test_a_newcomer_is_offered_the_model_as_it_is_and_is_not_waited_for_until_it
     compute(node)
     assert node.computing is None
     said = node.on_message(3.0, update(2, 0))
-    assert not of(said, commands.Compute), (
+    assert not of(said, commands.TakeSteps), (
         "the newcomer was at level 1, and is waited for from there on"
     )
     said = node.on_message(3.1, started("x", done=2))
-    assert of(said, commands.Compute)
+    assert of(said, commands.TakeSteps)
 
 
 def test_who_was_there_when_it_began_is_offered_no_model() -> None:
@@ -196,7 +198,9 @@ def test_who_comes_back_goes_on_from_the_neighbour_that_is_farthest() -> None:
     ]
     assert np.array_equal(node.model.vector, INITIAL + 2)
     assert (node.update_number, node.steps) == (3, 18)
-    assert of(said, commands.Compute) == [commands.Compute(number=4, steps=12, learning_rate=1.0)]
+    assert of(said, commands.TakeSteps) == [
+        commands.TakeSteps(number=4, steps=12, learning_rate=1.0)
+    ]
     assert [each.updates_done for each in sent(said, messages.Started)] == [3, 3]
     # Updates that the offer has in it do not count, nor are they waited for.
     assert not of(node.on_message(0.3, update(2, 5, sender="c")), notices.UpdateApplied)
@@ -372,7 +376,7 @@ def test_corrupt_content_is_refused_and_counted_and_nobody_waits_for_it(
         notices.MessageRejected(sender="b", reason=why, incarnation="1", number=1)
     ]
     assert not of(said, notices.UpdateApplied)
-    assert of(said, commands.Compute)
+    assert of(said, commands.TakeSteps)
     assert np.array_equal(node.model.vector, INITIAL)
 
 
@@ -427,12 +431,12 @@ def test_it_computes_only_while_no_neighbour_lags_farther_behind_than_was_said(l
         new_node(LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=1, max_lag=lag), ("b", "c"))
     )
     for _ in range(lag):
-        assert of(compute(node), commands.Compute)
-    assert not of(compute(node), commands.Compute)
-    assert not of(node.on_message(2.0, update(1, sender="b")), commands.Compute)
+        assert of(compute(node), commands.TakeSteps)
+    assert not of(compute(node), commands.TakeSteps)
+    assert not of(node.on_message(2.0, update(1, sender="b")), commands.TakeSteps)
     # Later ones of the other do not stand for the first.
-    assert not of(node.on_message(2.0, update(2, sender="c")), commands.Compute)
-    assert of(node.on_message(2.0, update(1, sender="c")), commands.Compute)
+    assert not of(node.on_message(2.0, update(2, sender="c")), commands.TakeSteps)
+    assert of(node.on_message(2.0, update(1, sender="c")), commands.TakeSteps)
 
 
 def test_who_has_ended_is_not_waited_for_once_all_of_it_is_in() -> None:
@@ -440,9 +444,9 @@ def test_who_has_ended_is_not_waited_for_once_all_of_it_is_in() -> None:
     compute(node)
     node.on_message(1.0, messages.Goodbye(sender="b", incarnation="1", last_update=1))
     assert node.computing is None
-    assert of(node.on_message(1.1, update(1)), commands.Compute)
+    assert of(node.on_message(1.1, update(1)), commands.TakeSteps)
     for _ in range(8):
-        assert of(compute(node), commands.Compute)
+        assert of(compute(node), commands.TakeSteps)
     assert of(compute(node), commands.Finish) == [commands.Finish()]
 
 

@@ -9,7 +9,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="command"):
     """The base of all commands."""
 
 
-class Compute(Command, frozen=True, kw_only=True, tag=True):
+class TakeSteps(Command, frozen=True, kw_only=True, tag=True):
     """Take `steps` steps of SGD; messages are delivered between two steps."""
 
     number: int
@@ -36,4 +36,4 @@ class Finish(Command, frozen=True, kw_only=True, tag=True):
     reason: str = ""
 
 
-AnyCommand = Compute | Send | Wake | Finish
+AnyCommand = TakeSteps | Send | Wake | Finish

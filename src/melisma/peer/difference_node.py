@@ -35,7 +35,7 @@ class DifferenceNode(Node):
         """Return the public model, to which later differences apply."""
         return self.own_public
 
-    def announced_model(self) -> bytes:
+    def model_to_announce(self) -> bytes:
         """Return the public model; empty while it is the initial one, which all nodes have."""
         return self.own_public.tobytes() if self.update_number else b""
 
@@ -66,7 +66,7 @@ class DifferenceNode(Node):
 
     def neighbour_models(self) -> dict[str, Vector]:
         """Return the models of reachable neighbours by name."""
-        reachable = self.membership.reachable()
+        reachable = self.membership.reachable_neighbours()
         return {each.name: each.model for each in reachable if each.model is not None}
 
     def is_due(self, neighbour: Neighbour, number: int) -> bool:

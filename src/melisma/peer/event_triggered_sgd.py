@@ -33,7 +33,7 @@ class EventTriggeredNode(DifferenceNode):
         self._settings = settings
         self._consensus_step: Vector = np.zeros_like(model.vector)
 
-    def next_compute(self) -> commands.Compute:
+    def next_steps(self) -> commands.TakeSteps:
         """Return one step, and compute the move towards the neighbours that goes with it."""
         settings, divisor = self._settings, self._settings.decay * self.steps + 1
         self._consensus_step[:] = 0
@@ -42,9 +42,9 @@ class EventTriggeredNode(DifferenceNode):
         factor = settings.coupling * settings.learning_rate / divisor**0.1
         self._consensus_step *= np.float32(factor)
         rate = settings.learning_rate / divisor
-        return commands.Compute(number=self.steps + 1, steps=1, learning_rate=rate)
+        return commands.TakeSteps(number=self.steps + 1, steps=1, learning_rate=rate)
 
-    def updates_after(self, computed: commands.Compute) -> list[tuple[float, bytes]]:
+    def updates_after(self, computed: commands.TakeSteps) -> list[tuple[float, bytes]]:
         """Return the difference if it exceeds the threshold, and always after the last step."""
         self.model.gradient_sum[:] = 0
         vector = self.model.vector

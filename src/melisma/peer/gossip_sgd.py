@@ -33,16 +33,18 @@ class GossipNode(DifferenceNode):
         super().__init__(identity, neighbours, model, compression)
         self._settings, self._mixed_updates = settings, 0
 
-    def next_compute(self) -> commands.Compute | None:
+    def next_steps(self) -> commands.TakeSteps | None:
         """Mix and return the next steps, when the last models of all neighbours have arrived."""
-        if any(each.progress < self.update_number for each in self.membership.awaited()):
+        if any(
+            each.progress < self.update_number for each in self.membership.neighbours_to_await()
+        ):
             return None
         self._mix()
         steps = min(self._settings.steps, self.identity.iterations - self.steps)
         rate = self._settings.learning_rate / (1 + self._settings.decay * sqrt(self.steps))
-        return commands.Compute(number=self.update_number + 1, steps=steps, learning_rate=rate)
+        return commands.TakeSteps(number=self.update_number + 1, steps=steps, learning_rate=rate)
 
-    def updates_after(self, computed: commands.Compute) -> list[tuple[float, bytes]]:  # noqa: ARG002
+    def updates_after(self, computed: commands.TakeSteps) -> list[tuple[float, bytes]]:  # noqa: ARG002
         """Return the difference to the public model."""
         self.model.gradient_sum[:] = 0
         return [(1.0, self.pack_difference())]

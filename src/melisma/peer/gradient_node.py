@@ -56,19 +56,19 @@ class GradientNode(Node, Generic[Settings]):
     def round_steps(self, number: int) -> float:
         """Return the steps of a round for a node with a share of 1."""
 
-    def next_compute(self) -> commands.Compute | None:
+    def next_steps(self) -> commands.TakeSteps | None:
         """Return the next round, unless a neighbour lags too far behind."""
         max_lag = self.lag.max_lag(self.update_number, self.steps)
-        awaited = self.membership.awaited()
+        awaited = self.membership.neighbours_to_await()
         if any(self.update_number - neighbour.progress > max_lag for neighbour in awaited):
             return None
         self._round_started_s = self.now_s
         number = self.update_number + 1
         steps = min(self.round_size(number), self.identity.iterations - self.steps)
         rate = self.settings.learning_rate / (1 + self.settings.decay * sqrt(self.steps))
-        return commands.Compute(number=number, steps=steps, learning_rate=rate)
+        return commands.TakeSteps(number=number, steps=steps, learning_rate=rate)
 
-    def updates_after(self, computed: commands.Compute) -> list[tuple[float, bytes]]:
+    def updates_after(self, computed: commands.TakeSteps) -> list[tuple[float, bytes]]:
         """Return the sum of the round's gradients, with what compression held back before."""
         self.lag.record_round(self.now_s - self._round_started_s, computed.steps)
         gradient_sum, rate = self.model.gradient_sum, np.float32(computed.learning_rate)

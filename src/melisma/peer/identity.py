@@ -3,7 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from melisma.errors import DataError
+from melisma.learning.compression import compression_for
 from melisma.peer.neighbour import Vector
+
+UNCOMPRESSED = compression_for("none")
 
 
 @dataclass(frozen=True)
@@ -39,3 +43,11 @@ class Model:
 
     vector: Vector
     gradient_sum: Vector
+
+    def describe_invalid(self, content: bytes) -> str:
+        """Describe why bytes are no model of this size; empty if they are one, or if empty."""
+        try:
+            UNCOMPRESSED.unpack(content, self.vector.size if content else 0)
+        except DataError as error:
+            return f"its model: {error}"
+        return ""

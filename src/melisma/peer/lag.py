@@ -24,19 +24,19 @@ WINDOW = 20
 LATE_QUANTILE = 0.9
 
 
-def tolerated_iterations(iterations: int) -> float:
+def iteration_tolerance(iterations: int) -> float:
     """Return how many iterations may be missing after that many."""
     t = max(float(iterations), e)
     return TOLERANCE_FACTOR * sqrt(t / log(t))
 
 
-def allowed_lag(number: int, iterations: int, round_size: Callable[[int], int]) -> int:
+def lag_bound(number: int, iterations: int, round_size: Callable[[int], int]) -> int:
     """Return the largest lag after a round for which the missing iterations are tolerated.
 
     With lag d a node begins the round `number` + 1 while the neighbour's last d rounds, and the
     one that it begins, are missing.
     """
-    tolerated, lag = tolerated_iterations(iterations), 0
+    tolerated, lag = iteration_tolerance(iterations), 0
     missing = round_size(number + 1)
     while lag < min(number, LARGEST_LAG):
         missing += round_size(number - lag)
@@ -76,8 +76,8 @@ class LagPolicy:
         if self.fixed is not None:
             return self.fixed
         if not self.choices or self.choices[-1].round_number != rounds:
-            allowed = allowed_lag(rounds, iterations, self._round_size)
-            self.choices.append(LagChoice(rounds, self._needed_lag(rounds), allowed))
+            allowed = lag_bound(rounds, iterations, self._round_size)
+            self.choices.append(LagChoice(rounds, self._lag_for_delays(rounds), allowed))
         return self.choices[-1].lag
 
     def record_round(self, seconds: float, steps: int) -> None:
@@ -97,7 +97,7 @@ class LagPolicy:
         """Record the duration of a message and its acknowledgement."""
         self._message_s.append(seconds / 2)
 
-    def _needed_lag(self, number: int) -> int:
+    def _lag_for_delays(self, number: int) -> int:
         if not self._step_s:
             return 1
         steps = self._round_size(number + 1)

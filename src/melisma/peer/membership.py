@@ -38,11 +38,11 @@ class Membership:
         """Whether there are neighbours, and none of them can be trained with."""
         return bool(self.neighbours) and self.degree == 0
 
-    def reachable(self) -> list[Neighbour]:
+    def reachable_neighbours(self) -> list[Neighbour]:
         """Return the neighbours to which updates are sent."""
         return [neighbour for neighbour in self.neighbours.values() if neighbour.reachable]
 
-    def awaited(self) -> list[Neighbour]:
+    def neighbours_to_await(self) -> list[Neighbour]:
         """Return the neighbours from which updates are expected."""
         return [neighbour for neighbour in self.neighbours.values() if neighbour.awaited]
 
@@ -51,6 +51,20 @@ class Membership:
         sender, incarnation = self._identity.name, self._identity.incarnation
         content = message(sender=sender, incarnation=incarnation, **fields)
         return commands.Send(to=to, message=content)
+
+    def send_update(self, number: int, learning_rate: float, content: bytes) -> list[commands.Send]:
+        """Send an update to all reachable neighbours."""
+        return [
+            self.send(
+                neighbour.name,
+                messages.Update,
+                to_incarnation=neighbour.incarnation,
+                number=number,
+                learning_rate=learning_rate,
+                content=content,
+            )
+            for neighbour in self.reachable_neighbours()
+        ]
 
     def greet(self, name: str) -> commands.Send:
         """Ask `name` to become a neighbour."""

@@ -81,3 +81,10 @@ class Goodbye(PeerMessage, frozen=True, kw_only=True, tag=True):
 
 
 Message = Hello | Accepted | Rejected | Started | Update | Heartbeat | Goodbye
+
+
+def is_for(message: Message, incarnation: str) -> bool:
+    """Return whether a message is addressed to that incarnation, or to any."""
+    if isinstance(message, Accepted | Rejected | Update):
+        return message.to_incarnation == incarnation
+    return True

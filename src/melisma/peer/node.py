@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from melisma.errors import DataError
-from melisma.learning.compression import Compression, compression_for
+from melisma.learning.compression import Compression
 from melisma.peer import commands, messages, notices
 from melisma.peer.identity import Model, NodeIdentity
 from melisma.peer.membership import (
@@ -27,7 +27,6 @@ from melisma.peer.neighbour import Neighbour, Vector
 Outputs = list[commands.AnyCommand | notices.AnyNotice]
 MAX_UPDATES_AHEAD = 1000
 """The largest number of updates that may arrive ahead of a missing one."""
-UNCOMPRESSED = compression_for("none")
 
 
 class Node(ABC):
@@ -47,7 +46,7 @@ class Node(ABC):
         """The last update and the steps taken, those of an adopted model included."""
         self.own_updates = 0
         self.now_s = 0.0
-        self.computing: commands.Compute | None = None
+        self.computing: commands.TakeSteps | None = None
         self.started = self.finished = False
         self._offers: list[messages.Accepted] = []
         self._early_updates: list[messages.Update] = []
@@ -56,11 +55,11 @@ class Node(ABC):
     # Decisions of an algorithm.
 
     @abstractmethod
-    def next_compute(self) -> commands.Compute | None:
+    def next_steps(self) -> commands.TakeSteps | None:
         """Return the next steps to take, or None while the node has to wait."""
 
     @abstractmethod
-    def updates_after(self, computed: commands.Compute) -> list[tuple[float, bytes]]:
+    def updates_after(self, computed: commands.TakeSteps) -> list[tuple[float, bytes]]:
         """Return the updates to send after these steps: learning rates and contents."""
 
     @abstractmethod
@@ -71,7 +70,7 @@ class Node(ABC):
         """Return the model that is offered to a node that joins."""
         return self.model.vector
 
-    def announced_model(self) -> bytes:
+    def model_to_announce(self) -> bytes:
         """Return the model to which the next update applies; empty if updates need none."""
         return b""
 
@@ -103,7 +102,7 @@ class Node(ABC):
         return outputs + self._continue()
 
     def on_computed(self, at_s: float) -> Outputs:
-        """Send updates: the steps of the last `Compute` are done."""
+        """Send updates: the steps of the last `TakeSteps` are done."""
         self.now_s = at_s
         assert self.computing is not None
         computed, self.computing = self.computing, None
@@ -116,8 +115,7 @@ class Node(ABC):
         for learning_rate, content in updates:
             self.update_number += 1
             self.own_updates += 1
-            reachable = self.membership.reachable()
-            outputs += [self._send_update(each, learning_rate, content) for each in reachable]
+            outputs += self.membership.send_update(self.update_number, learning_rate, content)
         return outputs + self._continue()
 
     def on_unreachable(self, at_s: float, name: str) -> Outputs:
@@ -156,7 +154,9 @@ class Node(ABC):
     def leave(self) -> Outputs:
         """Finish early, and tell the neighbours not to wait."""
         self.finished = True
-        return [self._say_goodbye(neighbour) for neighbour in self.membership.reachable()]
+        return [
+            self._say_goodbye(neighbour) for neighbour in self.membership.reachable_neighbours()
+        ]
 
     # Messages.
 
@@ -188,7 +188,11 @@ class Node(ABC):
 
     def _dispatch(self, message: messages.Message) -> Outputs:
         neighbour = self.neighbours.get(message.sender)
-        if neighbour is None or neighbour.rejected or not self._is_addressee(message):
+        if (
+            neighbour is None
+            or neighbour.rejected
+            or not messages.is_for(message, self.identity.incarnation)
+        ):
             return []
         if isinstance(message, messages.Rejected):
             return self.on_rejected(neighbour, message)
@@ -250,18 +254,12 @@ class Node(ABC):
         neighbour.last_update = goodbye.last_update
         return []
 
-    def _is_addressee(self, message: messages.Message) -> bool:
-        if isinstance(message, messages.Accepted | messages.Rejected | messages.Update):
-            return message.to_incarnation == self.identity.incarnation
-        return True
-
     def _describe_invalid(self, neighbour: Neighbour, message: messages.Message) -> str:
         """Return why a message is rejected; empty if it is valid."""
-        if isinstance(message, messages.Accepted | messages.Started) and message.model:
-            try:
-                UNCOMPRESSED.unpack(message.model, self.model.vector.size)
-            except DataError as error:
-                return f"its model: {error}"
+        if isinstance(message, messages.Accepted | messages.Started) and (
+            reason := self.model.describe_invalid(message.model)
+        ):
+            return reason
         return FORMER_INCARNATION if message.incarnation < neighbour.incarnation else ""
 
     def _join(self, message: messages.PeerMessage) -> notices.NeighbourJoined:
@@ -270,7 +268,7 @@ class Node(ABC):
         return self.membership.join(message, self.update_number)
 
     def _restore(self, neighbour: Neighbour) -> Outputs:
-        """Send a neighbour that was lost what it may have missed."""
+        """Send a neighbour that was lost the messages that it may have missed."""
         neighbour.lost = False
         outputs: Outputs = [describe_ready(neighbour, returned=True)]
         outputs += [self._announce_start(neighbour)] if self.started else []
@@ -320,7 +318,7 @@ class Node(ABC):
             return []
         outputs = [] if self.started else self._start_training()
         if self.computing is None and self.steps < self.identity.iterations:
-            self.computing = self.next_compute()
+            self.computing = self.next_steps()
             outputs += [self.computing] if self.computing else []
         if self.steps >= self.identity.iterations:
             outputs += self._end()
@@ -338,7 +336,7 @@ class Node(ABC):
         outputs: Outputs = [
             notices.TrainingStarted(model_from=model_from, updates_done=self.update_number)
         ]
-        outputs += [self._announce_start(each) for each in self.membership.reachable()]
+        outputs += [self._announce_start(each) for each in self.membership.reachable_neighbours()]
         early, self._early_updates, self._offers = self._early_updates, [], []
         for update in sorted(early, key=lambda update: update.number):
             outputs.append(self._apply(self.neighbours[update.sender], update))
@@ -349,7 +347,7 @@ class Node(ABC):
         outputs: Outputs = []
         if not self._said_goodbye:
             self._said_goodbye = True
-            outputs += [self._say_goodbye(each) for each in self.membership.reachable()]
+            outputs += [self._say_goodbye(each) for each in self.membership.reachable_neighbours()]
         if self.membership.all_finished:
             self.finished = True
             self.finish()
@@ -383,21 +381,9 @@ class Node(ABC):
 
     def _announce_start(self, neighbour: Neighbour) -> commands.Send:
         neighbour.receives_all = self.steps == 0
-        done, model = self.update_number, self.announced_model()
+        done, model = self.update_number, self.model_to_announce()
         return self.membership.send(
             neighbour.name, messages.Started, updates_done=done, model=model
-        )
-
-    def _send_update(
-        self, neighbour: Neighbour, learning_rate: float, content: bytes
-    ) -> commands.Send:
-        return self.membership.send(
-            neighbour.name,
-            messages.Update,
-            to_incarnation=neighbour.incarnation,
-            number=self.update_number,
-            learning_rate=learning_rate,
-            content=content,
         )
 
     def _say_goodbye(self, neighbour: Neighbour) -> commands.Send:

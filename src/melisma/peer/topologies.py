@@ -29,7 +29,7 @@ OTHER_FORMS = (
 def topology_for(name: str, nodes: int, seed: int) -> Topology:
     """Create the topology of that name, or read it from a file, which sets the number of nodes.
 
-    `SettingError` says what is wrong and what is expected.
+    Raise `SettingError` if it is unknown or invalid.
     """
     if name.endswith(FILE_SUFFIXES):
         return read_topology(name)

@@ -103,7 +103,7 @@ class NodeRecorder:
                 case notices.TrainingStarted(model_from=model_from):
                     self.started_s = self._since_s = at_s
                     self.model_from = model_from
-                case commands.Compute():
+                case commands.TakeSteps():
                     self.waiting_s += at_s - self._since_s
                     self._since_s = at_s
             if line := describe_notice(output):

@@ -515,7 +515,7 @@ def test_nodes_that_wait_for_each_other_are_noticed() -> None:
 
     def made(name: str, life: str) -> tuple[Node, Steps]:
         node, steps = group.create_node(name, life)
-        node.next_compute = lambda: None  # type: ignore[method-assign]
+        node.next_steps = lambda: None  # type: ignore[method-assign]
         return node, steps
 
     with pytest.raises(InvariantError, match="n0, n1 wait for each other"):

@@ -34,8 +34,8 @@ def observe(
     return invariants
 
 
-def compute(number: int) -> commands.Compute:
-    return commands.Compute(number=number, steps=1, learning_rate=1.0)
+def compute(number: int) -> commands.TakeSteps:
+    return commands.TakeSteps(number=number, steps=1, learning_rate=1.0)
 
 
 def to_a(number: int, to_incarnation: str = "1") -> commands.Send:
@@ -198,15 +198,15 @@ def apply_twice(node: Node) -> None:
 def ignore_lag(node: Node) -> None:
     """Make a node compute however far its neighbours lag behind."""
     assert isinstance(node, GradientNode)
-    next_compute = node.next_compute
+    next_compute = node.next_steps
 
-    def compute_now() -> commands.Compute | None:
+    def compute_now() -> commands.TakeSteps | None:
         node.lag.fixed = 99
         computing = next_compute()
         node.lag.fixed = 0
         return computing
 
-    node.next_compute = compute_now  # type: ignore[method-assign]
+    node.next_steps = compute_now  # type: ignore[method-assign]
 
 
 def drop_updates(node: Node) -> None:

@@ -204,7 +204,7 @@ class NodeRunner:
         self._recorder.record_outputs(self._now_s(), outputs)
         for output in outputs:
             match output:
-                case commands.Compute(steps=steps):
+                case commands.TakeSteps(steps=steps):
                     self._steps_left = steps
                 case commands.Send(to=to, message=message):
                     self._messenger.send(to, message)

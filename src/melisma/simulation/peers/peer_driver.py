@@ -103,7 +103,7 @@ class PeerDriver:
         self._watch(simulated.name, now_s, simulated.node, outputs)
         for output in outputs:
             match output:
-                case commands.Compute():
+                case commands.TakeSteps():
                     self._compute(simulated, output)
                 case commands.Send(to=to, message=message):
                     self._send(simulated, to, message)
@@ -115,7 +115,7 @@ class PeerDriver:
                     simulated.outcome = "failed" if reason else "done"
                     simulated.reason = reason
 
-    def _compute(self, simulated: SimulatedNode, compute: commands.Compute) -> None:
+    def _compute(self, simulated: SimulatedNode, compute: commands.TakeSteps) -> None:
         index, now_s = self._index[simulated.name], self._queue.now_s
         seconds = self._scenario.delays.step_seconds(index, compute.number, compute.steps)
         for fault in self._scenario.faults:

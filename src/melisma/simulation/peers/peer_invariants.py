@@ -65,7 +65,7 @@ class PeerInvariants:
             match output:
                 case commands.Send(to=to, message=messages.Update() as update):
                     self._sent[me, (to, update.to_incarnation)].add(update.number)
-                case commands.Compute(number=number):
+                case commands.TakeSteps(number=number):
                     self._check_lag(at_s, node, number)
                 case notices.UpdateApplied(sender=sender, incarnation=incarnation, number=number):
                     applied = self._received[me, (sender, incarnation)].applied
