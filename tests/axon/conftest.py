@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 
 from melisma import axon
-from tests.axon.functions_served import CANCELLED, RELEASED, RUNS, Point, a_worker
+from tests.axon.served_functions import CANCELLED, RELEASED, RUNS, Point, a_worker
 
 
 @pytest.fixture(autouse=True)

@@ -30,12 +30,12 @@ addresses = st.builds(
 
 
 @given(addresses)
-def test_an_address_says_all_that_it_holds(address: Address) -> None:
+def test_an_address_survives_formatting_and_parsing(address: Address) -> None:
     assert Address.parse(str(address)) == address
 
 
 @given(addresses)
-def test_without_its_token_an_address_is_the_same_place(address: Address) -> None:
+def test_without_token_removes_only_the_token(address: Address) -> None:
     shown = address.without_token()
     assert shown.token is None
     assert "@" not in str(shown)
@@ -43,7 +43,7 @@ def test_without_its_token_an_address_is_the_same_place(address: Address) -> Non
 
 
 @given(hosts)
-def test_a_bare_host_is_plain_http_on_the_usual_port(host: str) -> None:
+def test_a_bare_host_means_http_on_the_default_port(host: str) -> None:
     assume(":" not in host)
     assert Address.parse(host) == Address(host, DEFAULT_PORT)
     assert Address.parse(f"{host}:9") == Address(host, 9)
@@ -51,12 +51,12 @@ def test_a_bare_host_is_plain_http_on_the_usual_port(host: str) -> None:
 
 
 @given(st.ip_addresses(v=6))
-def test_the_host_of_version_six_stands_in_brackets(host: ipaddress.IPv6Address) -> None:
+def test_an_ipv6_host_is_in_brackets(host: ipaddress.IPv6Address) -> None:
     assert str(Address(str(host), 9)) == f"http://[{host}]:9"
 
 
 @given(st.text() | st.text("htps:/@#?[]%.a1\n "))
-def test_a_text_is_an_address_that_says_itself_or_it_is_none(text: str) -> None:
+def test_any_text_is_a_valid_address_or_refused(text: str) -> None:
     try:
         address = Address.parse(text)
     except SettingError:
@@ -94,12 +94,12 @@ def test_a_text_is_an_address_that_says_itself_or_it_is_none(text: str) -> None:
         f"https://host#sha256:{'a' * 65}",
     ],
 )
-def test_what_is_no_address_is_told_what_one_looks_like(text: str) -> None:
+def test_an_invalid_address_is_refused_with_the_grammar(text: str) -> None:
     with pytest.raises(SettingError, match=GRAMMAR):
         Address.parse(text)
 
 
-def test_a_fingerprint_takes_tls_or_a_relay_that_carries_it() -> None:
+def test_a_fingerprint_needs_tls_or_a_relay() -> None:
     fingerprint = f"sha256:{'a' * 64}"
     with pytest.raises(SettingError, match="has a fingerprint but no TLS: use https"):
         Address.parse(f"http://host:1#{fingerprint}")

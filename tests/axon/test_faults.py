@@ -16,7 +16,7 @@ from melisma import axon
 from melisma.axon.codec.encoding import encode_arguments
 from melisma.axon.codec.message import message_buffers
 from melisma.errors import UnreachableError
-from tests.axon.functions_served import RUNS, a_worker
+from tests.axon.served_functions import RUNS, a_worker
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_a_body_of_the_wrong_length_is_malformed(address: str) -> None:
         (struct.pack("<4sII", b"AXN1", 3, 0) + b"\xd4\x63\x00", "extension type 99"),
     ],
 )
-def test_a_message_that_lies_is_malformed(address: str, body: bytes, said: str) -> None:
+def test_a_message_with_wrong_sizes_is_malformed(address: str, body: bytes, said: str) -> None:
     status, code, message = error_of(address, request(body))
     assert (status, code) == (400, "malformed")
     assert said in message
@@ -132,19 +132,19 @@ def test_a_message_that_lies_is_malformed(address: str, body: bytes, said: str) 
         (b"GET /calls/x?wait_s=nan HTTP/1.1\r\n\r\n", "malformed"),
     ],
 )
-def test_a_head_that_makes_no_sense_is_answered(address: str, data: bytes, code: str) -> None:
+def test_an_invalid_head_is_answered(address: str, data: bytes, code: str) -> None:
     assert error_of(address, data)[1] == code
 
 
 @pytest.mark.parametrize("deadline", ["-1", "nan", "inf", "soon", "1e999"])
-def test_a_deadline_that_is_no_number_of_seconds_is_malformed(address: str, deadline: str) -> None:
+def test_an_invalid_deadline_is_malformed(address: str, deadline: str) -> None:
     data = request(body_of("key"), axon_deadline_s=deadline)
     assert error_of(address, data)[:2] == (400, "malformed")
     assert not RUNS
 
 
 @pytest.mark.parametrize("call_id", ["x" * 65, "a b", "a/b", "ä"])
-def test_an_id_that_is_none_is_malformed(address: str, call_id: str) -> None:
+def test_an_invalid_call_id_is_malformed(address: str, call_id: str) -> None:
     assert error_of(address, request(body_of("key"), axon_call_id=call_id))[1] == "malformed"
     assert not RUNS
 
@@ -156,16 +156,14 @@ def test_a_replayed_request_does_not_run_again(address: str) -> None:
     assert RUNS["replay"] == 1
 
 
-def test_a_retry_of_what_may_have_been_forgotten_does_not_run(address: str) -> None:
+def test_a_retry_of_a_possibly_forgotten_call_does_not_run(address: str) -> None:
     data = request(body_of("old"), axon_call_id="old-1", axon_age_s="1000")
     assert error_of(address, data)[:2] == (410, "lost")
     assert not RUNS
 
 
 @pytest.mark.parametrize("left", [1000, 40, 8])
-def test_a_caller_that_sends_a_byte_now_and_then_is_told_that_it_is_too_slow(
-    address: str, left: int
-) -> None:
+def test_a_slow_caller_gets_a_too_slow_error(address: str, left: int) -> None:
     whole = request(body_of("slow"), axon_call_id="slow")
     host, port = address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), 10) as sock:
@@ -189,7 +187,7 @@ def test_a_caller_that_sends_a_byte_now_and_then_is_told_that_it_is_too_slow(
     assert not RUNS
 
 
-def test_pipelined_requests_are_answered_in_their_order(address: str) -> None:
+def test_pipelined_requests_are_answered_in_order(address: str) -> None:
     both = request(body_of("a")) + request(body_of("a"))
     host, port = address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), 10) as sock:
@@ -200,7 +198,7 @@ def test_pipelined_requests_are_answered_in_their_order(address: str) -> None:
     assert RUNS["a"] == 2
 
 
-def test_a_burst_of_pipelined_requests_is_served_to_the_last(address: str) -> None:
+def test_a_burst_of_pipelined_requests_is_served_completely(address: str) -> None:
     data = request(body_of("burst"), "inline_echo")
     host, port = address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), 10) as sock:
@@ -214,7 +212,7 @@ def test_a_burst_of_pipelined_requests_is_served_to_the_last(address: str) -> No
         writer.join()
 
 
-def test_the_first_answer_lost_on_its_way_is_given_again() -> None:
+def test_a_lost_answer_is_sent_again() -> None:
     """A proxy that cuts each first answer: the call is retried and runs once."""
     with a_worker().start() as address, cutting_proxy(address) as (proxy, cuts):
         with axon.connect(proxy) as remote:
@@ -224,7 +222,7 @@ def test_the_first_answer_lost_on_its_way_is_given_again() -> None:
     assert RUNS == {"lost answer": 1, "lost answer 2": 1}
 
 
-def test_an_answer_that_never_comes_whole_is_unreachable_in_the_end() -> None:
+def test_answers_that_always_break_are_unreachable() -> None:
     with (
         a_worker().start() as address,
         cutting_proxy(address, always=True) as (proxy, _),

@@ -28,12 +28,12 @@ def edited(data: bytes, changes: list[tuple[float, int, bytes]]) -> bytes:
 
 
 @pytest.mark.parametrize("message", MESSAGES)
-def test_what_is_mutated_is_sound_to_begin_with(message: Message) -> None:
+def test_the_unmutated_messages_are_valid(message: Message) -> None:
     assert "decode: a value" in read(joined(message))
 
 
 @given(st.binary(max_size=200))
-def test_random_bytes_are_no_message(data: bytes) -> None:
+def test_random_bytes_are_not_a_message(data: bytes) -> None:
     read(data)
     read(b"AXN1" + data)
     read(joined(Message(data)))
@@ -68,7 +68,7 @@ def test_the_same_seed_gives_the_same_mutant() -> None:
     assert one == other
 
 
-def test_a_tree_that_was_taken_apart_goes_together_again() -> None:
+def test_a_tree_survives_taking_apart_and_joining() -> None:
     from msgspec.msgpack import decode
 
     for message in MESSAGES:

@@ -25,7 +25,7 @@ from melisma.errors import (
     UnauthorizedError,
     UnreachableError,
 )
-from tests.axon.functions_served import RELEASED, RUNS, a_worker, wait_for_run
+from tests.axon.served_functions import RELEASED, RUNS, a_worker, wait_for_run
 
 SCRIPT = """
 import sys, time
@@ -62,18 +62,18 @@ def stop(process: "subprocess.Popen[str]") -> None:
     process.communicate()
 
 
-def test_a_worker_listens_on_this_machine_only_unless_told_otherwise() -> None:
+def test_a_worker_listens_on_loopback_by_default() -> None:
     assert axon.Worker().host == "127.0.0.1"
 
 
-def test_a_port_in_use_is_an_error_that_names_it() -> None:
+def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SettingError, match=f"127.0.0.1:{port}"), axon.Worker(port=port).start():
             pass
 
 
-def test_a_token_is_asked_for() -> None:
+def test_a_token_is_required() -> None:
     with a_worker(token="sesame").start() as address:
         for wrong in (None, "sesam", "sesame!", "x" * 500):
             with axon.connect(address, token=wrong) as remote:
@@ -114,7 +114,7 @@ def test_issued_tokens_have_a_name_a_lifetime_and_uses() -> None:
         assert RUNS == {"single": 1}
 
 
-def test_a_token_for_one_call_opens_a_duplex_call_to_its_end() -> None:
+def test_a_single_call_token_is_valid_for_a_whole_duplex_call() -> None:
     with a_worker(token="sesame").start() as address:
         single = axon.issue_token("sesame", "pi", once=True)
         with axon.connect(address, token=single) as remote:
@@ -123,7 +123,7 @@ def test_a_token_for_one_call_opens_a_duplex_call_to_its_end() -> None:
                 remote.long_echo("result")
 
 
-def test_a_result_is_nobody_elses_business() -> None:
+def test_a_result_is_delivered_only_to_its_caller() -> None:
     with a_worker(token="sesame").start() as address:
         mine, yours = (axon.issue_token("sesame", name) for name in ("mine", "yours"))
         with (
@@ -185,7 +185,7 @@ def test_a_certificate_survives_a_restart_and_its_key_is_private(identity: Path)
     assert identity.stat().st_mode & 0o077 == 0
 
 
-def test_a_posted_result_comes_by_tls_where_the_call_went_by_tls(
+def test_results_of_tls_calls_are_posted_with_tls(
     identity: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
@@ -224,7 +224,7 @@ def test_a_request_over_the_limit_is_refused_before_it_is_sent() -> None:
         assert remote.echo(np.zeros(1000)).shape == (1000,)
 
 
-def test_results_that_cannot_be_kept_say_why() -> None:
+def test_the_error_for_a_result_without_space_names_the_limit() -> None:
     limits = axon.Limits(keep_memory_bytes=1000, keep_disk_bytes=100_000)
     with a_worker(limits=limits).start() as address, axon.connect(address) as remote:
         assert remote.long_echo(b"x" * 50_000) == b"x" * 50_000
@@ -233,11 +233,11 @@ def test_results_that_cannot_be_kept_say_why() -> None:
         assert remote.long_echo(b"x" * 90_000) == b"x" * 90_000
 
 
-def test_a_worker_without_memory_for_an_array_says_so_and_goes_on() -> None:
+def test_a_worker_survives_an_array_that_does_not_fit_into_memory() -> None:
     code = (
         "import resource, sys\n"
         "import numpy\n"
-        "from tests.axon.functions_served import a_worker\n"
+        "from tests.axon.served_functions import a_worker\n"
         "with a_worker().start() as address:\n"
         "    size = int(open('/proc/self/statm').read().split()[0]) * 4096\n"
         "    resource.setrlimit(resource.RLIMIT_AS, (size + (300 << 20),) * 2)\n"
@@ -257,7 +257,7 @@ def test_a_worker_without_memory_for_an_array_says_so_and_goes_on() -> None:
         stop(process)
 
 
-def test_counters_are_there_for_prometheus() -> None:
+def test_metrics_are_in_the_prometheus_format() -> None:
     with a_worker().start() as address:
         with axon.connect(address) as remote:
             remote.echo(1)
@@ -271,7 +271,7 @@ def test_counters_are_there_for_prometheus() -> None:
     assert "axon_calls_active 0" in text
 
 
-def test_the_trace_hook_sees_each_call_and_its_failure_harms_none() -> None:
+def test_the_trace_hook_receives_each_call_and_may_raise() -> None:
     records: list[axon.CallRecord] = []
 
     def hook(record: axon.CallRecord) -> None:
@@ -325,7 +325,7 @@ def test_a_restarted_worker_does_not_run_a_call_that_it_may_have_run_before(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_served_script_ends_quietly_when_it_is_told_to(tmp_path: Path, number: int) -> None:
+def test_a_served_script_ends_without_output_on_a_signal(tmp_path: Path, number: int) -> None:
     script = tmp_path / "worker.py"
     script.write_text(
         "import logging\n"
@@ -348,7 +348,7 @@ def test_a_served_script_ends_quietly_when_it_is_told_to(tmp_path: Path, number:
     assert process.returncode == 0
 
 
-def test_stopping_waits_for_running_calls_but_not_for_ever(
+def test_stopping_waits_for_running_calls_up_to_a_limit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with a_worker(limits=axon.Limits(shutdown_s=0.2)).start() as address:

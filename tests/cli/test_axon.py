@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from melisma import axon
-from tests.axon.functions_served import a_worker
+from tests.axon.served_functions import a_worker
 
 
 def melisma_axon(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":

@@ -22,10 +22,10 @@ from melisma.errors import (
     SettingError,
     UnreachableError,
 )
-from tests.axon.functions_served import CANCELLED, RELEASED, RUNS, Point, wait_for_run
+from tests.axon.served_functions import CANCELLED, RELEASED, RUNS, Point, wait_for_run
 
 
-def test_a_call_blocks_until_its_result_is_there(remote: axon.Remote) -> None:
+def test_a_call_blocks_until_its_result_arrives(remote: axon.Remote) -> None:
     assert remote.echo({"a": (1, 2.5, {3})}) == {"a": (1, 2.5, {3})}
 
 
@@ -34,7 +34,7 @@ async def test_a_call_can_be_awaited(remote: axon.Remote) -> None:
     assert await asyncio.gather(*(remote.aio.echo(i) for i in range(40))) == list(range(40))
 
 
-def test_a_call_can_give_a_future(remote: axon.Remote) -> None:
+def test_a_call_can_return_a_future(remote: axon.Remote) -> None:
     futures = [remote.submit.echo(i) for i in range(40)]
     assert [future.result(10) for future in futures] == list(range(40))
 
@@ -61,7 +61,7 @@ def test_a_built_in_exception_arrives_as_itself_with_the_remote_traceback(
     assert "in fail" in caught.value.__cause__.remote_traceback
 
 
-def test_an_os_error_of_the_function_is_no_broken_connection(remote: axon.Remote) -> None:
+def test_an_os_error_of_the_function_is_not_retried(remote: axon.Remote) -> None:
     for call in (remote.open_missing, remote(comms_pattern="duplex").open_missing):
         with pytest.raises(FileNotFoundError) as caught:
             call("key")
@@ -80,7 +80,7 @@ def test_a_name_need_not_be_ascii(remote: axon.Remote) -> None:
 def test_another_exception_arrives_as_a_remote_error(remote: axon.Remote) -> None:
     with pytest.raises(RemoteError, match="odd") as caught:
         remote.fail_oddly()
-    assert caught.value.type_name == "tests.axon.functions_served.OddError"
+    assert caught.value.type_name == "tests.axon.served_functions.OddError"
 
 
 def test_a_function_that_exits_does_not_end_its_worker(remote: axon.Remote) -> None:
@@ -89,7 +89,7 @@ def test_a_function_that_exits_does_not_end_its_worker(remote: axon.Remote) -> N
     assert remote.echo(1) == 1
 
 
-def test_a_result_that_cannot_be_sent_is_named(remote: axon.Remote) -> None:
+def test_the_error_for_a_result_that_cannot_be_sent_contains_its_path(remote: axon.Remote) -> None:
     with pytest.raises(EncodingError, match=r"result\['inside'\]\[0\]"):
         remote.unsendable()
 
@@ -161,7 +161,7 @@ def test_a_deadline_is_sent_and_cancels_on_the_worker(remote: axon.Remote, name:
     assert CANCELLED.wait(5)
 
 
-def test_a_deadline_ends_a_process_that_does_not_listen(remote: axon.Remote) -> None:
+def test_a_deadline_kills_a_busy_process(remote: axon.Remote) -> None:
     remote.process_id()
     with pytest.raises(DeadlineError):
         remote(deadline_s=0.3).spin()
@@ -196,7 +196,7 @@ def test_processes_run_beside_the_worker_and_take_arrays(remote: axon.Remote) ->
     assert np.array_equal(remote.process_echo(array), array)
 
 
-def test_a_slow_call_does_not_hold_up_a_quick_one(remote: axon.Remote) -> None:
+def test_a_slow_call_does_not_delay_others(remote: axon.Remote) -> None:
     slow = [remote.submit.blocked(f"slow {i}") for i in range(20)]
     assert remote.echo("quick") == "quick"
     assert not any(future.done() for future in slow)
@@ -234,7 +234,7 @@ def test_any_function_can_be_called_duplex(remote: axon.Remote) -> None:
     assert remote(comms_pattern="duplex").echo(np.arange(3)).tolist() == [0, 1, 2]
 
 
-def test_a_caller_that_starts_again_asks_by_id_and_gets_the_result_once(
+def test_a_restarted_caller_gets_the_result_once_by_its_id(
     address: str,
 ) -> None:
     code = (
@@ -258,7 +258,7 @@ def test_an_unknown_call_cannot_be_resumed(remote: axon.Remote) -> None:
         axon.resume(remote, "never-was").result(5)
 
 
-def test_a_posted_result_arrives_without_asking(address: str) -> None:
+def test_a_result_is_posted_to_a_listening_caller(address: str) -> None:
     with axon.connect(address, callbacks="127.0.0.1:0") as listening:
         began = time.monotonic()
         assert listening.long_echo(np.arange(4)).tolist() == [0, 1, 2, 3]
@@ -272,7 +272,7 @@ async def test_a_posted_result_can_be_awaited(address: str) -> None:
         assert await listening.aio.long_echo(1) == 1
 
 
-def test_a_call_that_is_made_before_its_worker_is_there_waits_for_it(tmp_path: Path) -> None:
+def test_a_call_before_the_worker_starts_is_retried(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     script = tmp_path / "late.py"
@@ -288,7 +288,7 @@ def test_a_call_that_is_made_before_its_worker_is_there_waits_for_it(tmp_path: P
         process.terminate()
 
 
-def test_https_to_a_worker_without_tls_is_refused_at_once(address: str) -> None:
+def test_https_to_a_worker_without_tls_fails_at_once(address: str) -> None:
     pinned = address.replace("http", "https") + "#sha256:" + "0" * 64
     began = time.monotonic()
     with (
@@ -299,7 +299,7 @@ def test_https_to_a_worker_without_tls_is_refused_at_once(address: str) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_names_and_ids_are_checked_where_they_are_given(remote: axon.Remote) -> None:
+def test_invalid_names_and_ids_are_refused_by_the_caller(remote: axon.Remote) -> None:
     with pytest.raises(SettingError, match="not a call id"):
         remote(call_id="bad id!")
     with pytest.raises(SettingError, match="not a call id"):
@@ -310,12 +310,12 @@ def test_names_and_ids_are_checked_where_they_are_given(remote: axon.Remote) -> 
         axon.connect(None)  # type: ignore[arg-type]
 
 
-def test_nobody_there_is_an_error_that_says_so() -> None:
+def test_an_unreachable_worker_is_reported() -> None:
     with pytest.raises(UnreachableError, match="check that the worker is running"):
         axon.connect("http://127.0.0.1:1").echo(1)
 
 
-def test_describe_shows_what_is_exposed(remote: axon.Remote) -> None:
+def test_describe_lists_the_exposed_functions(remote: axon.Remote) -> None:
     functions = {function["name"]: function for function in axon.describe(remote)}
     assert functions["count_to"]["kind"] == "generator"
     assert functions["long_echo"]["pattern"] == "duplex"
@@ -323,7 +323,7 @@ def test_describe_shows_what_is_exposed(remote: axon.Remote) -> None:
     assert "store.get" in dir(remote)
 
 
-def test_a_function_knows_its_call(remote: axon.Remote) -> None:
+def test_a_function_can_read_its_call(remote: axon.Remote) -> None:
     facts = remote(call_id="known-1", deadline_s=9).call_facts()
     assert facts["id"] == "known-1"
     assert 0 < facts["left"] <= 9
@@ -338,7 +338,7 @@ def test_bad_options_are_named(remote: axon.Remote) -> None:
         remote(deadlin_s=1)
 
 
-def test_a_traced_call_shows_what_it_cost(address: str) -> None:
+def test_the_trace_hook_of_the_caller_receives_sizes_and_times(address: str) -> None:
     records: list[axon.CallRecord] = []
     with axon.connect(address, trace=records.append) as traced:
         traced(call_id="seen-1").echo(b"x" * 100)
@@ -350,7 +350,7 @@ def test_a_traced_call_shows_what_it_cost(address: str) -> None:
     assert records[0].seconds > 0
 
 
-def test_cancelled_is_an_error_of_its_own(remote: axon.Remote) -> None:
+def test_cancelled_calls_have_their_own_error(remote: axon.Remote) -> None:
     running = remote(call_id="stop-1").submit.blocked("stop")
     wait_for_run("stop")
     twin = remote(call_id="stop-1").submit.blocked("stop")

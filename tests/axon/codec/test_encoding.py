@@ -30,7 +30,7 @@ from melisma.axon.codec.encoding import (
 )
 from melisma.axon.codec.message import Message, parse_message
 from melisma.errors import EncodingError, MalformedError, TooLargeError
-from tests.axon import claims
+from tests.axon import oversized_messages
 from tests.axon.values import (
     TYPES,
     Key,
@@ -69,7 +69,7 @@ def test_arguments_arrive_as_they_were_sent(args: list[Any], kwargs: dict[str, A
 
 
 @given(st.lists(st.none() | st.booleans() | st.floats(), min_size=65, max_size=100), plain)
-def test_a_long_list_arrives_whatever_stands_in_its_midst(many: list[Any], other: object) -> None:
+def test_a_long_list_of_mixed_values_arrives(many: list[Any], other: object) -> None:
     assert same(many, round_trip(many))
     assert same([*many, other, *many], round_trip([*many, other, *many]))
 
@@ -97,7 +97,7 @@ def test_a_message_can_be_decoded_again() -> None:
 
 
 @given(st.lists(arrays, max_size=3))
-def test_every_array_has_a_frame_of_its_own(several: list[Any]) -> None:
+def test_every_array_has_its_own_frame(several: list[Any]) -> None:
     assert len(encode([*several, *several]).frames) == 2 * len(several)
 
 
@@ -122,7 +122,9 @@ unsendable = st.sampled_from([object(), len, "\ud800", 1j, {"\udcff": 1}, np.arr
 
 
 @given(unsendable, steps)
-def test_a_value_that_cannot_be_sent_is_named_by_its_place(wrong: object, way: list[Any]) -> None:
+def test_the_error_for_a_value_that_cannot_be_sent_contains_its_path(
+    wrong: object, way: list[Any]
+) -> None:
     place = "['\\udcff']" if isinstance(wrong, dict) else ""
     for step, number in way:
         wrong, piece = STEPS[step](wrong, number)
@@ -138,12 +140,12 @@ def test_a_value_that_cannot_be_sent_is_named_by_its_place(wrong: object, way: l
     assert str(refused.value).startswith(f"result{place} cannot be sent: ")
 
 
-def test_the_place_reads_like_python() -> None:
+def test_the_path_is_written_as_in_python() -> None:
     with pytest.raises(EncodingError, match=r"^argument \[1\]\['weights'\]\[3\] cannot be sent"):
         encode_arguments((0, {"weights": [1, 2, 3, object()]}), {})
 
 
-def test_a_key_that_cannot_be_sent_is_named_as_a_key() -> None:
+def test_the_path_to_a_key_that_cannot_be_sent_says_key() -> None:
     with pytest.raises(EncodingError, match=r"^value\[key 1\]\[0\] cannot be sent"):
         encode({1: 0, (object(),): 0})
 
@@ -199,7 +201,7 @@ def test_a_subclass_is_refused_with_advice(value: object, advice: str) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_type_that_is_not_carried_is_refused_by_name(value: object) -> None:
+def test_an_unsupported_type_is_refused_by_name(value: object) -> None:
     with pytest.raises(
         EncodingError, match=f"{type(value).__qualname__} is not supported; convert"
     ):
@@ -221,7 +223,7 @@ def self_containing() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", self_containing())
-def test_what_contains_itself_is_refused(kind: str) -> None:
+def test_a_container_that_contains_itself_is_refused(kind: str) -> None:
     with pytest.raises(EncodingError, match=f"nested more than {MAX_DEPTH} levels deep"):
         encode(self_containing()[kind])
 
@@ -252,7 +254,7 @@ def test_a_record_with_a_field_that_has_no_value_is_refused() -> None:
         encode([Unset()])
 
 
-def test_a_tree_that_no_message_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tree_over_the_limit_of_the_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "MAX_TREE_BYTES", 100)
     encode([b"x" * 5000, "x" * 50])
     with pytest.raises(EncodingError, match="the limit is 100; send large data as arrays"):
@@ -289,12 +291,12 @@ def test_a_message_that_lost_a_frame_is_malformed(value: object) -> None:
 @pytest.mark.parametrize(
     "number", [-1, 1, 1 << 40, 0.0, False, None, "0", [0], Ext(4, b"\x7f" * 5000)]
 )
-def test_a_frame_that_is_not_there_is_malformed(number: object) -> None:
+def test_a_missing_frame_is_malformed(number: object) -> None:
     with pytest.raises(MalformedError):
         received(7, number, b"frame")
 
 
-def test_a_frame_belongs_to_one_value_only() -> None:
+def test_a_frame_used_by_two_values_is_malformed() -> None:
     # Else a small message of many references to one frame would fill the memory.
     with pytest.raises(MalformedError, match="frame 0 is used by two values"):
         received(1, [Ext(7, b"\x00")] * 2, b"frame")
@@ -320,14 +322,14 @@ def nested(levels: int, code: int) -> bytes:
     ],
     ids=["arrays", "maps", "tuples", "sets", "dicts", "records", "NumPy arrays"],
 )
-def test_what_is_nested_too_deeply_is_malformed(tree: bytes) -> None:
+def test_a_message_nested_too_deeply_is_malformed(tree: bytes) -> None:
     with pytest.raises(MalformedError):
         decode(Message(tree), TYPES)
 
 
-@pytest.mark.parametrize("claim", claims.CLAIMS)
-def test_a_claim_of_billions_takes_no_memory(claim: str) -> None:
-    data = bytearray(claims.CLAIMS[claim]())
+@pytest.mark.parametrize("name", oversized_messages.MESSAGES)
+def test_an_oversized_length_allocates_no_memory(name: str) -> None:
+    data = bytearray(oversized_messages.MESSAGES[name]())
     tracemalloc.start()
     try:
         with pytest.raises(MalformedError):
@@ -337,8 +339,8 @@ def test_a_claim_of_billions_takes_no_memory(claim: str) -> None:
         tracemalloc.stop()
 
 
-def test_a_claim_of_billions_is_answered_where_there_is_no_memory_for_it() -> None:
-    command = [sys.executable, "-m", "tests.axon.claims"]
+def test_an_oversized_length_is_refused_under_a_memory_limit() -> None:
+    command = [sys.executable, "-m", "tests.axon.oversized_messages"]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
     assert (run.returncode, run.stderr) == (0, "")
 
@@ -375,12 +377,12 @@ def test_no_memory_left_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
         pack(Ext(6, pack(7))),
     ],
 )
-def test_bytes_that_are_no_tree_of_values_are_malformed(tree: bytes) -> None:
+def test_bytes_that_are_not_a_tree_are_malformed(tree: bytes) -> None:
     with pytest.raises(MalformedError):
         decode(Message(tree))
 
 
-def test_of_a_repeated_key_the_last_counts() -> None:
+def test_the_last_value_of_a_repeated_key_is_used() -> None:
     assert decode(Message(b"\x82\xa1a\x01\xa1a\x02")) == {"a": 2}
     assert received(6, [[1, 1], ["first", "last"]]) == {1: "last"}
 
@@ -388,7 +390,7 @@ def test_of_a_repeated_key_the_last_counts() -> None:
 @pytest.mark.parametrize(
     "value", [None, 1, [], [[]], [[], {}, 1], [{}, []], [[], {1: 2}], {"a": 1}, [(), {}], "ab"]
 )
-def test_what_is_not_a_call_is_refused(value: object) -> None:
+def test_a_message_without_arguments_is_refused_as_a_call(value: object) -> None:
     with pytest.raises(MalformedError, match="list of arguments, map of keyword arguments"):
         decode_arguments(encode(value), {})
 
@@ -400,7 +402,7 @@ def test_any_hashable_can_be_a_key_and_in_a_set(mapping: dict[Any, str], several
 
 
 @given(values)
-def test_one_record_that_is_not_named_here_is_enough_to_refuse_all(value: object) -> None:
+def test_one_unknown_record_makes_the_message_malformed(value: object) -> None:
     with pytest.raises(MalformedError, match="not a known type"):
         decode(parse_message(wire_bytes([value, Key(1)])), {})
 

@@ -33,7 +33,7 @@ def joined(message: Message) -> bytes:
 
 
 @given(messages)
-def test_what_is_written_is_read(message: Message) -> None:
+def test_a_written_message_is_read_back(message: Message) -> None:
     read = parse_message(joined(message))
     assert bytes(read.tree) == message.tree
     assert list(read.frames) == list(message.frames)
@@ -55,11 +55,11 @@ def test_each_frame_starts_at_a_multiple_of_the_alignment(message: Message) -> N
 
 
 @given(messages)
-def test_the_size_is_known_before_anything_is_joined(message: Message) -> None:
+def test_the_size_is_the_sum_of_the_buffers(message: Message) -> None:
     assert buffers_bytes(message_buffers(message)) == len(joined(message))
 
 
-def test_frames_are_handed_on_uncopied_and_read_in_place() -> None:
+def test_frames_are_neither_copied_when_written_nor_when_read() -> None:
     frame = memoryview(bytearray(1000))
     assert any(buffer is frame for buffer in message_buffers(Message(b"", [frame])))
     data = bytearray(joined(Message(b"", [frame])))
@@ -75,13 +75,13 @@ def test_a_message_cut_off_at_any_byte_is_malformed() -> None:
 
 
 @given(messages, st.binary(min_size=1, max_size=100))
-def test_a_message_with_more_behind_it_is_malformed(message: Message, more: bytes) -> None:
+def test_a_message_with_trailing_bytes_is_malformed(message: Message, more: bytes) -> None:
     with pytest.raises(MalformedError):
         parse_message(joined(message) + more)
 
 
 @given(st.integers(0, 200) | st.integers(0, (1 << 32) - 1), st.binary(max_size=100))
-def test_a_tree_of_another_size_than_was_said_is_malformed(tree_bytes: int, rest: bytes) -> None:
+def test_a_tree_of_another_size_than_stated_is_malformed(tree_bytes: int, rest: bytes) -> None:
     data = PRELUDE.pack(MAGIC, tree_bytes, 0) + rest
     if tree_bytes == len(rest):
         assert parse_message(data).tree == rest
@@ -91,13 +91,13 @@ def test_a_tree_of_another_size_than_was_said_is_malformed(tree_bytes: int, rest
 
 
 @given(st.lists(st.integers(100, (1 << 64) - 1), min_size=1, max_size=9))
-def test_frames_that_claim_more_than_the_message_has_are_malformed(sizes: list[int]) -> None:
+def test_frames_larger_than_the_message_are_malformed(sizes: list[int]) -> None:
     table = struct.pack(f"<{len(sizes)}Q", *sizes)
     with pytest.raises(MalformedError, match="the frames end at byte"):
         parse_message(PRELUDE.pack(MAGIC, 0, len(sizes)) + table)
 
 
-def test_another_version_of_the_format_is_named() -> None:
+def test_another_format_version_is_named_in_the_error() -> None:
     with pytest.raises(MalformedError, match=r"AXN2.*version 1"):
         parse_message(b"AXN2" + joined(EXAMPLE)[4:])
 
@@ -116,11 +116,11 @@ def test_more_frames_than_the_limit_are_too_large() -> None:
 
 
 @given(st.recursive(st.none() | st.text() | st.binary() | st.floats(), st.lists))
-def test_a_part_is_shown_in_short_whatever_it_is(part: object) -> None:
+def test_the_description_of_a_part_is_short(part: object) -> None:
     assert 0 < len(describe_part(part)) <= 80
 
 
-def test_what_was_built_from_a_part_is_not_asked_how_it_looks() -> None:
+def test_describing_a_part_does_not_call_its_repr() -> None:
     class Shy:
         def __repr__(self) -> str:
             raise SystemError

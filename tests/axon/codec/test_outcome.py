@@ -65,14 +65,14 @@ def test_a_built_in_exception_arrives_as_itself(kind: type[Exception]) -> None:
 
 
 @given(st.lists(plain, max_size=3))
-def test_what_an_exception_holds_arrives_with_it(args: list[Any]) -> None:
+def test_the_arguments_of_an_exception_arrive(args: list[Any]) -> None:
     assert same(args, list(journey(ValueError(*args)).args))
 
 
 @pytest.mark.parametrize(
     "error", [OddError("odd"), SystemExit(3), KeyboardInterrupt(), AxonError()]
 )
-def test_what_has_no_twin_arrives_as_a_remote_error(error: BaseException) -> None:
+def test_an_exception_that_is_not_built_in_arrives_as_a_remote_error(error: BaseException) -> None:
     arrived = journey(error)
     assert type(arrived) is RemoteError
     assert arrived.type_name.split(".")[-1] == type(error).__qualname__
@@ -91,12 +91,12 @@ def test_what_has_no_twin_arrives_as_a_remote_error(error: BaseException) -> Non
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_a_value_that_cannot_be_sent_does_not_hide_that_it_was_raised(error: Exception) -> None:
+def test_an_exception_with_unsendable_arguments_still_arrives(error: Exception) -> None:
     arrived = journey(error)
     assert isinstance(arrived, RemoteError | type(error))
 
 
-def test_the_remote_traceback_is_text_that_names_the_place() -> None:
+def test_the_remote_traceback_is_text() -> None:
     try:
         int("one")
     except ValueError as error:
@@ -108,7 +108,7 @@ def test_the_remote_traceback_is_text_that_names_the_place() -> None:
 
 
 @given(plain | st.dictionaries(st.sampled_from(["type", "module", "message", "args"]), plain))
-def test_what_is_no_exception_is_malformed(value: object) -> None:
+def test_a_message_without_an_exception_is_malformed(value: object) -> None:
     with pytest.raises(MalformedError):
         remote_exception(encode(value), {})
 
@@ -123,7 +123,7 @@ def test_nothing_but_an_exception_is_ever_constructed(name: str) -> None:
     st.sampled_from(sorted(kind.__name__ for kind in BUILT_IN)),
     st.lists(plain | st.lists(plain, max_size=2), max_size=6),
 )
-def test_a_built_in_exception_of_any_arguments_can_be_made_or_told(
+def test_a_built_in_exception_with_any_arguments_can_be_constructed_or_reported(
     name: str, args: list[Any]
 ) -> None:
     parts = {"type": name, "module": "builtins", "message": "", "traceback": "", "args": args}
@@ -145,13 +145,13 @@ def test_every_error_of_a_call_arrives_as_itself(kind: type[AxonError]) -> None:
     assert str(arrived) == "why, größe, \\udcff"
 
 
-def test_every_error_of_a_call_has_a_code_of_its_own() -> None:
+def test_every_axon_error_has_its_own_code() -> None:
     codes = [kind.code for kind in axon_errors()]
     assert len(set(codes)) == len(codes)
 
 
 @given(st.binary() | st.sampled_from([b"[" * 100_000, b'{"error":' * 5000, b'{"error": "x"}']))
-def test_an_answer_that_is_no_error_is_one_all_the_same(body: bytes) -> None:
+def test_an_invalid_error_body_gives_an_axon_error(body: bytes) -> None:
     error = error_from_json(502, body)
     assert type(error) is AxonError
     assert "HTTP status 502" in str(error)

@@ -83,7 +83,7 @@ def test_fields_that_were_not_sent_take_their_defaults() -> None:
 
 
 @pytest.mark.parametrize("name", ["Stranger", "object", "os.system", "", None, 5, 0.5, b"Place"])
-def test_a_record_that_is_not_named_here_is_refused_with_advice(name: object) -> None:
+def test_an_unknown_record_is_refused_with_advice(name: object) -> None:
     with pytest.raises(
         MalformedError, match=r"not a known type: name it in the annotations .* types="
     ):
@@ -107,25 +107,23 @@ def test_a_record_that_is_not_named_here_is_refused_with_advice(name: object) ->
         ("Place", {1: 2}, "keywords"),
     ],
 )
-def test_fields_that_do_not_fit_are_malformed_and_named(
-    name: str, fields: object, reason: str
-) -> None:
+def test_invalid_fields_are_malformed_and_named(name: str, fields: object, reason: str) -> None:
     with pytest.raises(MalformedError, match=f"{name} cannot be constructed .*{reason}"):
         received(8, [name, fields])
 
 
 @pytest.mark.parametrize("parts", [[], ["Place"], ["Place", {}, 1], 5, None, [["Place"], {}]])
-def test_a_record_with_other_parts_is_malformed(parts: object) -> None:
+def test_a_record_with_invalid_parts_is_malformed(parts: object) -> None:
     with pytest.raises(MalformedError):
         received(8, parts)
 
 
-def test_whatever_a_constructor_raises_is_malformed_and_said() -> None:
+def test_an_exception_of_a_constructor_is_malformed_and_reported() -> None:
     with pytest.raises(MalformedError, match=r"Range cannot be constructed .*low is above high"):
         construct(["Range", {"low": 2, "high": 1}], TYPES)
 
 
-def test_what_a_dataclass_computes_from_init_variables_cannot_be_made_again() -> None:
+def test_a_dataclass_with_init_variables_cannot_be_reconstructed() -> None:
     @dataclass
     class Scaled:
         value: float
@@ -137,7 +135,7 @@ def test_what_a_dataclass_computes_from_init_variables_cannot_be_made_again() ->
     assert name == Scaled.__qualname__
 
 
-def test_the_fields_of_anything_else_are_none() -> None:
+def test_other_values_have_no_record_fields() -> None:
     for value in (None, 1, {}, Place, Sample, object()):
         assert record_fields(value) is None
     assert record_fields(Place(1.0)) == dataclasses.asdict(Place(1.0))
@@ -161,7 +159,7 @@ def test_the_fields_of_anything_else_are_none() -> None:
         (Box[Key], {"Box", "Key"}),
         (Envelope, {"Envelope", "Box", "Key"}),
     ],
-    ids=str,
+    ids=lambda part: "-".join(sorted(part)) if isinstance(part, set) else str(part),
 )
 def test_an_annotation_names_every_record_inside_it(hint: Any, names: set[str]) -> None:
     assert set(record_types([hint])) == names

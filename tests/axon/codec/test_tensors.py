@@ -173,13 +173,13 @@ def quantized() -> torch.Tensor:
         (lambda: torch.ones(2, 3).to_mkldnn(), "to_dense"),
     ],
 )
-def test_what_has_no_plain_memory_is_refused_with_advice(make: Any, reason: str) -> None:
+def test_a_value_without_plain_memory_is_refused_with_advice(make: Any, reason: str) -> None:
     with pytest.raises(EncodingError, match=reason) as refused:
         encode({"weights": [make()]})
     assert str(refused.value).startswith("value['weights'][0] cannot be sent")
 
 
-def test_where_torch_is_not_imported_a_tensor_is_refused_with_advice() -> None:
+def test_without_torch_a_tensor_is_refused_with_advice() -> None:
     code = (
         "import sys\n"
         "from melisma.axon.codec.encoding import decode\n"
@@ -214,20 +214,20 @@ def test_a_shape_that_its_frame_does_not_fill_is_malformed(shape: object) -> Non
 @pytest.mark.parametrize(
     "name", ["float63", "", None, 5, "nn", "Tensor", "__name__", "strided", "qint8", "quint4x2", []]
 )
-def test_a_dtype_that_is_none_is_malformed(name: object) -> None:
+def test_an_unknown_dtype_is_malformed(name: object) -> None:
     for shape, frame in (([3], bytes(3)), ([0], b"")):
         with pytest.raises(MalformedError, match="is not a dtype of torch"):
             received(11, ["strided", name, shape, 0], frame)
 
 
 @pytest.mark.parametrize("layout", ["dense", "_mkldnn", "jagged", "", None, 3, []])
-def test_a_layout_that_is_none_is_malformed(layout: object) -> None:
+def test_an_unknown_layout_is_malformed(layout: object) -> None:
     with pytest.raises(MalformedError):
         received(11, [layout, "float32", [1], 0], bytes(4))
 
 
 @pytest.mark.parametrize("parts", [[], ["strided"], ["strided", "int8", [4]], 5, None])
-def test_a_tensor_with_other_parts_is_malformed(parts: object) -> None:
+def test_a_tensor_with_invalid_parts_is_malformed(parts: object) -> None:
     with pytest.raises(MalformedError):
         received(11, parts, bytes(4))
 

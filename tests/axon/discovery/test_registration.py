@@ -12,7 +12,7 @@ import pytest
 from melisma import axon
 from melisma.axon.worker import board_worker
 from melisma.errors import RefusedError, SettingError, UnauthorizedError, UnreachableError
-from tests.axon.functions_served import a_worker
+from tests.axon.served_functions import a_worker
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_a_worker_signs_in_and_out() -> None:
         assert axon.workers(board) == []
 
 
-def test_a_notice_that_is_not_renewed_goes() -> None:
+def test_a_notice_that_is_not_renewed_expires() -> None:
     now = 0.0
     board = axon.NoticeBoard(clock=lambda: now)
     ticket = board.sign_in("pi", "http://pi:8000", ["f"], lifetime_s=10)
@@ -45,7 +45,7 @@ def test_a_notice_that_is_not_renewed_goes() -> None:
     assert board.workers() == []
 
 
-def test_a_name_on_the_board_belongs_to_who_signed_in_first() -> None:
+def test_a_name_on_the_board_belongs_to_the_first_worker() -> None:
     board = axon.NoticeBoard()
     ticket = board.sign_in("pi", "http://pi:8000", [])
     with pytest.raises(ValueError, match="another name"):
@@ -56,7 +56,7 @@ def test_a_name_on_the_board_belongs_to_who_signed_in_first() -> None:
     assert board.workers() == []
 
 
-def test_a_board_asks_for_its_token() -> None:
+def test_a_board_requires_its_token() -> None:
     with board_worker(port=0, token="pin").start() as board:
         with pytest.raises(UnauthorizedError):
             axon.workers(board)
@@ -110,7 +110,7 @@ def test_tls_runs_through_a_relay_from_caller_to_worker(relay: str, tmp_path: Pa
                 misled.submit.echo(1).result(10)
 
 
-def test_a_relay_can_have_tls_of_its_own(tmp_path: Path) -> None:
+def test_a_relay_can_use_tls(tmp_path: Path) -> None:
     with (
         axon.Relay(port=0, tls=tmp_path / "relay.pem").start() as relay,
         a_worker(name="hop", relay=relay).start() as address,
@@ -125,7 +125,7 @@ def test_a_relay_can_have_tls_of_its_own(tmp_path: Path) -> None:
             pass
 
 
-def test_only_a_worker_with_the_token_dials_in_and_a_name_has_one_owner(relay: str) -> None:
+def test_a_relay_requires_its_token_and_unique_names(relay: str) -> None:
     thief = a_worker(name="thief", relay=relay.replace("dial@", ""))
     with pytest.raises(UnauthorizedError), thief.start():
         pass
@@ -137,7 +137,7 @@ def test_only_a_worker_with_the_token_dials_in_and_a_name_has_one_owner(relay: s
             assert remote.echo(1) == 1
 
 
-def test_a_relay_that_is_not_there_is_named() -> None:
+def test_a_missing_relay_is_named() -> None:
     lost = a_worker(relay="http://127.0.0.1:1")
     with (
         pytest.raises(UnreachableError, match=r"no relay answers at http://127\.0\.0\.1:1"),
@@ -146,7 +146,7 @@ def test_a_relay_that_is_not_there_is_named() -> None:
         pass
 
 
-def test_a_worker_dials_again_when_its_relay_comes_back() -> None:
+def test_a_worker_reconnects_to_a_restarted_relay() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     with contextlib.ExitStack() as stack:

@@ -12,7 +12,7 @@ import pytest
 
 from melisma import axon
 from melisma.errors import DeadlineError, LostError, MalformedError
-from tests.axon.functions_served import CANCELLED, RELEASED, RUNS, Point, a_worker, wait_for_run
+from tests.axon.served_functions import CANCELLED, RELEASED, RUNS, Point, a_worker, wait_for_run
 from tests.axon.test_faults import body_of, request
 
 
@@ -41,7 +41,7 @@ def connect(address: str) -> socket.socket:
     return socket.create_connection((host, int(port)), 10)
 
 
-def test_a_call_cancelled_before_it_starts_gives_its_place_back(
+def test_a_call_cancelled_before_it_starts_frees_its_slot(
     worker: axon.Worker, address: str
 ) -> None:
     delete = b"DELETE /calls/early HTTP/1.1\r\n\r\n"
@@ -79,7 +79,7 @@ async def test_breaking_out_of_an_awaited_stream_closes_it(
         await asyncio.to_thread(wait_until, lambda: worker.metrics.active == 0)
 
 
-def test_a_stream_that_nobody_reads_ends_with_its_deadline(
+def test_a_stream_that_is_not_read_ends_with_its_deadline(
     worker: axon.Worker, address: str
 ) -> None:
     with connect(address) as sock:
@@ -88,7 +88,7 @@ def test_a_stream_that_nobody_reads_ends_with_its_deadline(
         wait_until(lambda: worker.metrics.active == 0)
 
 
-def test_a_stream_past_its_deadline_keeps_its_place_while_its_thread_runs(
+def test_a_stream_past_its_deadline_keeps_its_slot_while_its_thread_runs(
     worker: axon.Worker, address: str
 ) -> None:
     with axon.connect(address) as remote:
@@ -109,7 +109,7 @@ def test_a_body_that_arrives_for_longer_than_calls_are_remembered_is_served(addr
         assert sock.recv(100).startswith(b"HTTP/1.1 200")
 
 
-def test_a_large_claim_with_a_trickle_behind_it_is_too_slow(address: str) -> None:
+def test_a_large_body_that_arrives_slowly_is_too_slow(address: str) -> None:
     data = request(body_of(np.zeros(50_000_000, np.uint8)), "echo")
     with connect(address) as sock:
         sock.sendall(data[:1000])
@@ -123,7 +123,7 @@ def test_a_large_claim_with_a_trickle_behind_it_is_too_slow(address: str) -> Non
     assert answer.startswith(b"HTTP/1.1 408")
 
 
-def test_a_copy_that_arrives_while_the_first_still_does_begins_once(address: str) -> None:
+def test_a_retry_during_the_upload_begins_the_call_once(address: str) -> None:
     data = request(body_of("copy"), axon_call_id="copy-1")
     with connect(address) as slow, connect(address) as quick:
         slow.sendall(data[:-1])
@@ -134,7 +134,7 @@ def test_a_copy_that_arrives_while_the_first_still_does_begins_once(address: str
     assert RUNS["copy"] == 1
 
 
-def test_kept_connections_that_went_stale_do_not_use_up_the_attempts() -> None:
+def test_stale_connections_do_not_use_up_the_retries() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     worker = a_worker()
@@ -153,7 +153,7 @@ def test_kept_connections_that_went_stale_do_not_use_up_the_attempts() -> None:
         assert remote.echo("again") == "again"
 
 
-def test_a_deadline_covers_the_making_of_the_connection() -> None:
+def test_a_deadline_covers_opening_the_connection() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         address = f"http://127.0.0.1:{full.getsockname()[1]}"
         # The queue of the listener is filled, so that a further connection is not made.
@@ -172,7 +172,7 @@ def test_a_deadline_covers_the_making_of_the_connection() -> None:
             sock.close()
 
 
-def test_large_outcomes_are_not_remembered_without_end() -> None:
+def test_large_outcomes_are_remembered_up_to_a_limit() -> None:
     limits = axon.Limits(remember_bytes=1_000_000)
     with a_worker(limits=limits).start() as address, axon.connect(address) as remote:
         first = request(body_of(np.zeros(600_000, np.uint8)), "echo", axon_call_id="first")
@@ -183,11 +183,11 @@ def test_large_outcomes_are_not_remembered_without_end() -> None:
             with connect(address) as sock:
                 sock.sendall(request(body_of(np.zeros(600_000, np.uint8)), "echo"))
                 sock.recv(100)
-        with pytest.raises(LostError, match="already delivered"):
+        with pytest.raises(LostError, match="was delivered, or over remember_bytes"):
             remote(call_id="first").echo(0)
 
 
-def test_a_result_that_cannot_be_read_is_kept(address: str) -> None:
+def test_a_result_that_cannot_be_decoded_stays_on_the_worker(address: str) -> None:
     with axon.connect(address) as unaware:
         call = unaware(call_id="typed", comms_pattern="duplex")
         with pytest.raises(MalformedError, match="types="):
@@ -196,7 +196,7 @@ def test_a_result_that_cannot_be_read_is_kept(address: str) -> None:
         assert axon.resume(aware, "typed").result(5) == Point(2, 1)
 
 
-def test_nobody_else_can_post_a_result(address: str) -> None:
+def test_a_posted_result_needs_the_secret(address: str) -> None:
     with axon.connect(address, callbacks="127.0.0.1:0") as remote:
         running = remote(call_id="posted").submit.long_blocked("posted")
         wait_for_run("posted")
@@ -212,7 +212,7 @@ def test_nobody_else_can_post_a_result(address: str) -> None:
         assert running.result(5) == "posted"
 
 
-def test_stopping_lets_an_answer_reach_its_caller() -> None:
+def test_a_stopping_worker_completes_its_replies() -> None:
     array = np.zeros(60_000_000, np.uint8)
     with contextlib.ExitStack() as stack:
         address = stack.enter_context(a_worker().start())
@@ -223,7 +223,7 @@ def test_stopping_lets_an_answer_reach_its_caller() -> None:
     assert any(call.exception(10) is None for call in calls)
 
 
-def test_the_secrets_of_an_address_are_not_shown() -> None:
+def test_secrets_in_addresses_are_not_shown() -> None:
     assert "sesame" not in repr(axon.Address.parse("http://sesame@host:1"))
     assert "sesame" not in repr(axon.Worker(token="sesame", relay="http://sesame@relay:1"))
     with pytest.raises(ValueError, match=r"//\.\.\.@") as caught:
@@ -236,7 +236,7 @@ def test_a_token_cannot_be_issued_in_the_name_of_the_owner() -> None:
         axon.issue_token("sesame", "owner")
 
 
-def test_a_process_knows_its_call(address: str) -> None:
+def test_a_function_in_a_process_can_read_its_call(address: str) -> None:
     with axon.connect(address) as remote:
         facts = remote(call_id="process-1", deadline_s=20).process_facts()
     assert (facts["id"], facts["caller"]) == ("process-1", "anonymous")

@@ -30,43 +30,43 @@ def address(folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("start", [0, 1, 65535, 65536, len(CONTENT) - 1])
-def test_a_file_comes_from_where_one_left_off(address: str, start: int) -> None:
+def test_a_download_resumes_at_any_byte(address: str, start: int) -> None:
     with axon.connect(address) as worker:
         assert b"".join(axon.fetch(worker, "whole", start)) == CONTENT[start:]
 
 
-def test_at_its_end_there_is_nothing_more(address: str) -> None:
+def test_a_download_from_the_end_is_empty(address: str) -> None:
     with axon.connect(address) as worker:
         assert list(axon.fetch(worker, "whole", len(CONTENT))) == []
         assert list(axon.fetch(worker, "empty")) == []
         assert b"".join(axon.fetch(worker, "whole")) == CONTENT
 
 
-def test_names_may_be_any(address: str) -> None:
+def test_file_names_may_contain_any_characters(address: str) -> None:
     with axon.connect(address) as worker:
         assert b"".join(axon.fetch(worker, "a b/c")) == CONTENT
 
 
 @pytest.mark.parametrize("name", ["secret", "../secret", "missing", ""])
-def test_what_is_not_named_is_not_served(address: str, name: str) -> None:
+def test_an_unknown_file_is_refused(address: str, name: str) -> None:
     with axon.connect(address) as worker, pytest.raises(RefusedError, match="no file"):
         list(axon.fetch(worker, name))
 
 
-def test_a_worker_without_files_serves_none() -> None:
+def test_a_worker_without_files_refuses_downloads() -> None:
     bare = axon.Worker(port=0)
     with bare.start() as address, axon.connect(address) as worker, pytest.raises(RefusedError):
         list(axon.fetch(worker, "whole"))
 
 
-def test_connections_are_used_again(address: str) -> None:
+def test_connections_are_reused(address: str) -> None:
     with axon.connect(address) as worker:
         for _ in range(3):
             list(axon.fetch(worker, "whole"))
         assert len(worker._connections.socket_pool._idle) == 1
 
 
-def test_who_stops_in_the_middle_leaves_nothing_half_read(address: str) -> None:
+def test_an_aborted_download_can_be_resumed(address: str) -> None:
     with axon.connect(address) as worker:
         pieces = axon.fetch(worker, "whole")
         first = next(pieces)
@@ -75,7 +75,7 @@ def test_who_stops_in_the_middle_leaves_nothing_half_read(address: str) -> None:
         assert b"".join(axon.fetch(worker, "whole", len(first))) == CONTENT[len(first) :]
 
 
-def test_tokens_guard_files_too(folder: Path) -> None:
+def test_downloads_need_the_token(folder: Path) -> None:
     worker = axon.Worker(port=0, token="open-sesame-1234", files=lambda _: folder / "whole")
     with worker.start() as address:
         with axon.connect(address) as stranger, pytest.raises(UnauthorizedError):
@@ -84,7 +84,7 @@ def test_tokens_guard_files_too(folder: Path) -> None:
             assert b"".join(axon.fetch(friend, "whole")) == CONTENT
 
 
-def test_any_http_client_gets_it(address: str) -> None:
+def test_any_http_client_can_download(address: str) -> None:
     with urllib.request.urlopen(f"{address}/files/whole") as answer:
         assert answer.read() == CONTENT
         assert answer.headers["accept-ranges"] == "bytes"

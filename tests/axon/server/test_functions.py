@@ -52,7 +52,7 @@ def names(functions: Functions) -> list[str]:
     return [exposed.name for exposed in functions]
 
 
-def test_at_first_nothing_is_exposed(functions: Functions) -> None:
+def test_without_a_decorator_nothing_is_exposed(functions: Functions) -> None:
     assert (len(functions), list(functions)) == (0, [])
     with pytest.raises(
         RefusedError, match=r"no function 'plain' on this worker; it exposes: no functions"
@@ -66,7 +66,7 @@ def test_a_decorated_function_is_exposed_and_unchanged(functions: Functions) -> 
     assert functions["plain"].function is plain
 
 
-def test_what_is_not_there_is_refused_and_what_is_there_is_named(functions: Functions) -> None:
+def test_an_unknown_function_is_refused_with_the_list_of_functions(functions: Functions) -> None:
     functions.rpc()(plain)
     functions.rpc(name="again")(plain)
     for name in ("", "Plain", "plain.__globals__", "__init__", "plain ", "again.plain"):
@@ -88,14 +88,12 @@ def test_what_is_not_there_is_refused_and_what_is_there_is_named(functions: Func
         (len, "function"),
     ],
 )
-def test_what_a_function_is_decides_how_it_runs(
-    functions: Functions, function: Any, kind: str
-) -> None:
+def test_the_kind_of_a_function_is_detected(functions: Functions, function: Any, kind: str) -> None:
     functions.rpc(name="f")(function)
     assert functions["f"].kind == kind
 
 
-def test_of_an_object_only_the_named_methods_are_exposed(functions: Functions) -> None:
+def test_only_the_listed_methods_of_an_object_are_exposed(functions: Functions) -> None:
     functions.expose(Store(), ["put", "get"])
     functions.expose(Store(), ["get"], name="other")
     functions.expose(Store(), ["later"], name="")
@@ -104,7 +102,7 @@ def test_of_an_object_only_the_named_methods_are_exposed(functions: Functions) -
 
 
 @pytest.mark.parametrize("method", ["absent", "size", "put.__func__", "", "get "])
-def test_a_method_that_is_not_there_is_refused_by_name(functions: Functions, method: str) -> None:
+def test_a_missing_method_is_refused_by_name(functions: Functions, method: str) -> None:
     with pytest.raises(SettingError, match=f"Store has no method {method!r}"):
         functions.expose(Store(), [method])
     assert len(functions) == 0
@@ -120,12 +118,12 @@ def test_nothing_is_reached_through_an_exposed_object(functions: Functions) -> N
 @pytest.mark.parametrize(
     "name", ["", "1f", "a b", "a/b", "a.", ".a", "a..b", "a-b", "a?b", "<lambda>", "f\n"]
 )
-def test_a_name_that_no_caller_could_write_is_refused(functions: Functions, name: str) -> None:
+def test_an_invalid_function_name_is_refused(functions: Functions, name: str) -> None:
     with pytest.raises(SettingError, match="is not a valid function name"):
         functions.add(plain, name, "simplex", "thread")
 
 
-def test_a_lambda_takes_a_name(functions: Functions) -> None:
+def test_a_lambda_needs_a_name(functions: Functions) -> None:
     with pytest.raises(SettingError, match="is not a valid function name"):
         functions.rpc()(lambda: 1)
     functions.rpc(name="one")(lambda: 1)
@@ -142,7 +140,7 @@ def test_a_name_belongs_to_one_function(functions: Functions) -> None:
 
 @pytest.mark.parametrize("pattern", ["simplex", "duplex", "Simplex", "DUPLEX"])
 @pytest.mark.parametrize("executor", ["inline", "thread", "process", "Thread", "Process"])
-def test_patterns_and_executors_are_taken_in_any_case(
+def test_patterns_and_executors_are_case_insensitive(
     functions: Functions, pattern: str, executor: str
 ) -> None:
     functions.rpc(pattern, executor=executor)(plain)
@@ -158,7 +156,7 @@ def test_patterns_and_executors_are_taken_in_any_case(
         ({"executor": "fiber"}, "inline, thread or process, not 'fiber'"),
     ],
 )
-def test_other_patterns_and_executors_are_refused_with_those_there_are(
+def test_unknown_patterns_and_executors_are_refused_with_the_known_ones(
     functions: Functions, settings: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(SettingError, match=f"plain: .*{reason}"):
@@ -176,18 +174,18 @@ def test_a_generator_is_never_duplex(functions: Functions, function: Any) -> Non
     "function",
     [coroutine, generator, async_generator, lambda: 1, Store().get, functools.partial(plain)],
 )
-def test_a_process_takes_only_what_it_can_find_by_name(functions: Functions, function: Any) -> None:
+def test_a_process_needs_a_function_that_it_can_import(functions: Functions, function: Any) -> None:
     with pytest.raises(SettingError, match=r"at the top level of a module|cannot run in a process"):
         functions.rpc(executor="process", name="f")(function)
 
 
-def test_a_decorator_without_parentheses_is_told_so(functions: Functions) -> None:
+def test_a_decorator_without_parentheses_is_refused(functions: Functions) -> None:
     with pytest.raises(SettingError, match="lacks parentheses"):
         functions.rpc(plain)  # type: ignore[arg-type]
     assert len(functions) == 0
 
 
-def test_annotations_name_the_records_that_a_function_takes(functions: Functions) -> None:
+def test_annotations_define_the_records_of_a_function(functions: Functions) -> None:
     functions.rpc()(plain)
     functions.expose(Store(), ["put", "get"], name="store")
     functions.rpc()(len)
@@ -196,7 +194,7 @@ def test_annotations_name_the_records_that_a_function_takes(functions: Functions
     assert functions["store.get"].types == functions["len"].types == {}
 
 
-def test_a_profile_says_what_a_caller_may_know(functions: Functions) -> None:
+def test_the_description_of_a_function(functions: Functions) -> None:
     functions.rpc()(plain)
     functions.rpc(name="print_")(print)
     profile = functions["plain"].describe()
@@ -260,7 +258,7 @@ def test_a_result_that_cannot_be_sent_names_its_place() -> None:
     assert str(error).startswith("result['inside'][0] cannot be sent")
 
 
-def test_arguments_that_are_none_are_malformed() -> None:
+def test_a_message_without_arguments_is_malformed() -> None:
     functions = Functions()
     functions.rpc(name="f")(len)
     assert run_function(functions["f"], encode(5)).label == "malformed"

@@ -57,7 +57,7 @@ def test_a_repeated_id_joins_the_call_that_runs(ledger: Ledger, clock: Clock) ->
     assert ledger.running() == [entry]
 
 
-async def test_everyone_who_joined_gets_the_outcome(ledger: Ledger) -> None:
+async def test_all_waiters_get_the_outcome(ledger: Ledger) -> None:
     entry = begin(ledger, "a")
     waiting = [asyncio.ensure_future(entry.wait()) for _ in range(3)]
     await asyncio.sleep(0)
@@ -68,7 +68,7 @@ async def test_everyone_who_joined_gets_the_outcome(ledger: Ledger) -> None:
     assert ledger.running() == []
 
 
-async def test_who_does_not_wait_long_enough_hears_nothing_and_leaves_nothing(
+async def test_a_wait_that_times_out_returns_none_and_is_removed(
     ledger: Ledger,
 ) -> None:
     entry = begin(ledger, "a")
@@ -82,26 +82,24 @@ async def test_who_does_not_wait_long_enough_hears_nothing_and_leaves_nothing(
     assert await entry.wait(0.0) is not None
 
 
-async def test_an_outcome_that_was_handed_over_is_remembered_but_not_given_again(
+async def test_a_delivered_outcome_is_not_delivered_again(
     ledger: Ledger,
 ) -> None:
     entry = run(ledger, "a")
     entry.discard_outcome()
     assert ledger.find("a", 0.0) is entry
-    with pytest.raises(LostError, match="already delivered"):
+    with pytest.raises(LostError, match="was delivered, or over remember_bytes"):
         await entry.wait()
 
 
-async def test_nothing_is_handed_over_before_the_end(ledger: Ledger) -> None:
+async def test_an_outcome_is_not_discarded_before_the_end(ledger: Ledger) -> None:
     entry = begin(ledger, "a")
     entry.discard_outcome()
     ledger.end(entry, result_outcome(1), 60.0)
     assert await entry.wait() is not None
 
 
-async def test_a_kept_outcome_is_read_from_the_spool_and_its_room_given_back(
-    ledger: Ledger, clock: Clock
-) -> None:
+async def test_a_spooled_outcome_is_read_and_its_space_freed(ledger: Ledger, clock: Clock) -> None:
     spool = ResultSpool(1000, 0)
     entry = begin(ledger, "a")
     entry.spooled = spool.keep([b"kept ", b"bytes"])
@@ -117,7 +115,7 @@ async def test_a_kept_outcome_is_read_from_the_spool_and_its_room_given_back(
         await entry.wait()
 
 
-def test_a_call_is_remembered_up_to_its_time_and_not_beyond(ledger: Ledger, clock: Clock) -> None:
+def test_a_call_is_remembered_until_it_expires(ledger: Ledger, clock: Clock) -> None:
     entry = run(ledger, "a", remember_s=60.0)
     clock.now = START + 59.999
     assert ledger.find("a", 59.999) is entry
@@ -126,7 +124,7 @@ def test_a_call_is_remembered_up_to_its_time_and_not_beyond(ledger: Ledger, cloc
         ledger.find("a", 60.0)
 
 
-def test_calls_are_forgotten_in_the_order_of_their_times(ledger: Ledger, clock: Clock) -> None:
+def test_calls_are_forgotten_in_the_order_of_expiry(ledger: Ledger, clock: Clock) -> None:
     slow, quick = run(ledger, "slow", 100.0), run(ledger, "quick", 10.0)
     clock.now += 50.0
     assert ledger.find("slow", None) is slow
@@ -142,7 +140,7 @@ def test_a_retry_that_is_older_than_the_worker_is_lost(ledger: Ledger, clock: Cl
     assert ledger.find("a", 4.999) is ledger.find("a", 0.0) is ledger.find("a", None) is None
 
 
-def test_a_retry_is_lost_if_it_may_be_what_was_forgotten(ledger: Ledger, clock: Clock) -> None:
+def test_a_retry_of_a_call_that_may_be_forgotten_is_lost(ledger: Ledger, clock: Clock) -> None:
     clock.now = START + 10.0
     run(ledger, "a", remember_s=60.0)  # ended at START + 10
     clock.now = START + 100.0
@@ -186,13 +184,13 @@ def test_an_id_that_was_used_for_another_function_is_malformed(ledger: Ledger) -
 
 
 @pytest.mark.parametrize("call_id", ["", "x" * 65, "a b", "a/b", "größe", "a\n", "\0"])
-def test_what_is_no_id_is_malformed(ledger: Ledger, call_id: str) -> None:
+def test_an_invalid_id_is_malformed(ledger: Ledger, call_id: str) -> None:
     with pytest.raises(MalformedError, match="is not a call id"):
         ledger.find(call_id, None)
 
 
 @pytest.mark.parametrize("call_id", ["x", "x" * 64, "0-9_a.B:c"])
-def test_ids_of_the_usual_kinds_are_taken(ledger: Ledger, call_id: str) -> None:
+def test_common_ids_are_accepted(ledger: Ledger, call_id: str) -> None:
     assert ledger.find(call_id, None) is None
 
 
@@ -242,14 +240,14 @@ steps = st.tuples(
 
 
 @given(st.lists(steps, max_size=60), st.integers(0, 3))
-def test_no_call_runs_twice_whatever_happens(history: list[Any], max_calls: int) -> None:
+def test_no_call_runs_twice(history: list[Any], max_calls: int) -> None:
     life = Life(max_calls)
     for action, number, seconds in history:
         life.step(action, number, seconds)
 
 
 @given(st.lists(st.floats(0.001, 100.0), max_size=20))
-def test_a_retry_is_never_lost_while_nothing_was_forgotten(pauses: list[float]) -> None:
+def test_a_retry_is_not_lost_if_no_call_was_forgotten(pauses: list[float]) -> None:
     clock = Clock()
     ledger = Ledger(100, clock)
     for number, pause_s in enumerate(pauses):
@@ -259,7 +257,7 @@ def test_a_retry_is_never_lost_while_nothing_was_forgotten(pauses: list[float]) 
         assert ledger.find("never-ran", pause_s / 2) is None
 
 
-def test_outcomes_take_so_many_bytes_at_the_most_and_the_latest_is_there(clock: Clock) -> None:
+def test_outcomes_are_limited_in_bytes_and_the_latest_is_kept(clock: Clock) -> None:
     ledger = Ledger(1000, clock, max_bytes=100_000)
     entries = [begin(ledger, f"id{number}") for number in range(200)]
     for number, entry in enumerate(entries):
@@ -271,7 +269,7 @@ def test_outcomes_take_so_many_bytes_at_the_most_and_the_latest_is_there(clock: 
     assert ledger.find("id0", None) is entries[0]  # its id is remembered
 
 
-def test_a_call_that_never_arrived_may_come_again(ledger: Ledger, clock: Clock) -> None:
+def test_a_call_that_did_not_arrive_can_be_sent_again(ledger: Ledger, clock: Clock) -> None:
     clock.now += 1.0
     ledger.drop(begin(ledger, "a"))
     assert ledger.find("a", 0.0) is None

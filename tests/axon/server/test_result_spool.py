@@ -31,7 +31,7 @@ actions = st.lists(
 
 
 @given(actions)
-def test_what_is_kept_is_read_back_and_the_books_balance(
+def test_stored_results_are_read_back_and_the_sizes_add_up(
     tmp_path_factory: pytest.TempPathFactory, history: list[list[bytes] | int]
 ) -> None:
     directory = tmp_path_factory.mktemp("spool")
@@ -53,7 +53,7 @@ def test_what_is_kept_is_read_back_and_the_books_balance(
     assert list(directory.iterdir()) == []
 
 
-def test_results_go_to_memory_while_there_is_room_then_to_disk(
+def test_results_are_stored_in_memory_first_then_on_disk(
     spool: ResultSpool, tmp_path: Path
 ) -> None:
     first = spool.keep([b"a" * 60, memoryview(b"b" * 40)])
@@ -62,7 +62,7 @@ def test_results_go_to_memory_while_there_is_room_then_to_disk(
     assert (spool.memory_bytes, spool.disk_bytes) == (100, 1)
 
 
-def test_a_result_is_kept_as_it_was_when_it_was_kept(spool: ResultSpool) -> None:
+def test_a_stored_result_is_a_copy(spool: ResultSpool) -> None:
     for size in (10, 500):
         buffer = bytearray(size)
         kept = spool.keep([memoryview(buffer)])
@@ -70,7 +70,9 @@ def test_a_result_is_kept_as_it_was_when_it_was_kept(spool: ResultSpool) -> None
         assert read(kept) == bytes(size)
 
 
-def test_over_both_limits_the_error_names_the_limit_and_takes_no_room(spool: ResultSpool) -> None:
+def test_over_both_limits_the_error_names_the_limit_and_reserves_nothing(
+    spool: ResultSpool,
+) -> None:
     spool.keep([b"x" * 900])
     with pytest.raises(StorageError, match=r"900 of 1000 bytes .* raise keep_disk_bytes"):
         spool.keep([b"x" * 101])
@@ -78,7 +80,7 @@ def test_over_both_limits_the_error_names_the_limit_and_takes_no_room(spool: Res
     spool.keep([b"x" * 100])
 
 
-def test_room_that_is_given_back_can_be_taken_again(spool: ResultSpool, tmp_path: Path) -> None:
+def test_freed_space_can_be_used_again(spool: ResultSpool, tmp_path: Path) -> None:
     for _ in range(5):
         on_disk, in_memory = spool.keep([b"x" * 1000]), spool.keep([b"x" * 100])
         for kept in (on_disk, in_memory):
@@ -87,25 +89,25 @@ def test_room_that_is_given_back_can_be_taken_again(spool: ResultSpool, tmp_path
         assert (spool.memory_bytes, spool.disk_bytes) == (0, 0)
 
 
-def test_what_is_being_sent_can_be_discarded(spool: ResultSpool) -> None:
+def test_a_result_can_be_discarded_while_it_is_sent(spool: ResultSpool) -> None:
     kept = spool.keep([b"x" * 500])
     (sending,) = kept.buffers()
     kept.discard()
     assert bytes(sending) == b"x" * 500
 
 
-def test_a_result_of_no_bytes_is_kept_where_nothing_fits() -> None:
+def test_an_empty_result_is_stored_without_any_space() -> None:
     assert read(ResultSpool(0, 0).keep([])) == b""
 
 
-def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     spool = ResultSpool(0, 1000, tmp_path / "missing")
     with pytest.raises(StorageError, match=r"No such file or directory in .*missing"):
         spool.keep([b"x"])
     assert spool.disk_bytes == 0
 
 
-def test_the_books_balance_with_many_threads(tmp_path: Path) -> None:
+def test_the_sizes_add_up_with_many_threads(tmp_path: Path) -> None:
     spool = ResultSpool(300, 300, tmp_path)
 
     def work() -> None:

@@ -91,7 +91,7 @@ def test_a_head_cut_off_at_any_byte_is_malformed() -> None:
         b"GET / HTTP/1.1\r\na: b\n\nGET /second HTTP/1.1\r\n\r\n",
     ],
 )
-def test_what_is_not_quite_http_is_malformed(head: bytes) -> None:
+def test_invalid_http_is_malformed(head: bytes) -> None:
     with pytest.raises(MalformedError, match=r"not an HTTP/1\.1 head"):
         parse_request(head)
 
@@ -116,7 +116,7 @@ def test_what_is_not_quite_http_is_malformed(head: bytes) -> None:
     ],
     ids=" & ".join,
 )
-def test_a_body_whose_end_is_not_certain_is_malformed(lines: list[str]) -> None:
+def test_a_body_of_uncertain_length_is_malformed(lines: list[str]) -> None:
     rest = "".join(f"{line}\r\n" for line in lines) + "\r\n"
     with pytest.raises(MalformedError):
         print(parse_request(f"POST / HTTP/1.1\r\n{rest}".encode()).body_bytes)
@@ -124,12 +124,12 @@ def test_a_body_whose_end_is_not_certain_is_malformed(lines: list[str]) -> None:
         print(parse_response(f"HTTP/1.1 200 OK\r\n{rest}".encode()).body_bytes)
 
 
-def test_a_repeated_header_is_one_list() -> None:
+def test_repeated_headers_are_joined() -> None:
     head = b"GET / HTTP/1.1\r\nAuthorization: Bearer a\r\nauthorization: Bearer b\r\n\r\n"
     assert parse_request(head).headers == {"authorization": "Bearer a, Bearer b"}
 
 
-def test_paths_and_queries_are_taken_apart() -> None:
+def test_paths_and_queries_are_parsed() -> None:
     request = parse_request(b"GET /calls/gr%C3%B6%C3%9Fe?wait_s=5&x=%20 HTTP/1.1\r\n\r\n")
     assert (request.path, request.query) == ("/calls/größe", {"wait_s": "5", "x": " "})
 
@@ -149,7 +149,7 @@ def test_paths_and_queries_are_taken_apart() -> None:
         (b"HTTP/1.1 200 OK\r\n\r\n", False),  # its body ends with the connection
     ],
 )
-def test_a_connection_is_kept_unless_it_was_said_otherwise(head: bytes, keep: bool) -> None:
+def test_connections_are_kept_alive_by_default(head: bytes, keep: bool) -> None:
     parse = parse_response if head.startswith(b"HTTP") else parse_request
     assert parse(head).keep_alive is keep
 
@@ -163,7 +163,7 @@ def test_an_upgrade_is_a_head_like_any_other() -> None:
     ("target", "value"),
     [("/\r\nx: y", ""), ("/", "a\r\nx: y"), ("/", "a\nx"), ("/", "a\0"), ("/", "密"), ("/密", "")],
 )
-def test_what_would_become_another_line_is_not_written(target: str, value: str) -> None:
+def test_header_injection_is_refused(target: str, value: str) -> None:
     with pytest.raises(SettingError, match="HTTP headers"):
         request_head("GET", target, {"authorization": value})
 
@@ -181,7 +181,7 @@ def poured(inbox: ReceiveBuffer, data: bytes) -> bytes:
 
 
 @given(st.lists(st.binary(max_size=3000), max_size=6), st.integers(1, 1000))
-def test_heads_and_bodies_come_out_in_order_however_they_came_in(
+def test_heads_and_bodies_are_read_in_order_from_any_segmentation(
     bodies: list[bytes], portion: int
 ) -> None:
     pending = b"".join(b"head %d\r\n\r\n" % len(body) + body for body in bodies)
@@ -205,7 +205,7 @@ def test_heads_and_bodies_come_out_in_order_however_they_came_in(
     assert not len(inbox)
 
 
-def test_a_head_of_the_largest_size_is_taken_and_a_larger_one_is_malformed() -> None:
+def test_a_head_over_the_maximum_size_is_malformed() -> None:
     inbox = ReceiveBuffer()
     assert poured(inbox, b"x" * (MAX_HEAD_BYTES - 4)) == b""
     assert inbox.take_head() is None

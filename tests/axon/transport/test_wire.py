@@ -82,7 +82,7 @@ def test_a_body_that_is_shorter_than_its_message_is_malformed(data: bytes) -> No
 
 
 @pytest.mark.parametrize("data", EXAMPLES)
-def test_a_connection_that_ends_early_is_no_message(data: bytes) -> None:
+def test_a_connection_that_ends_early_raises(data: bytes) -> None:
     for length in range(len(data)):
         with pytest.raises(EndOfStreamError):
             read(Tape(data[:length]), len(data))
@@ -102,7 +102,7 @@ def test_no_more_than_its_prelude_is_read_of_a_large_message_that_is_refused() -
     assert tape.left.nbytes == len(data) - PRELUDE.size
 
 
-def test_a_frame_beyond_all_memory_is_too_large() -> None:
+def test_a_frame_that_does_not_fit_into_memory_is_too_large() -> None:
     size = 1 << 62
     head = PRELUDE.pack(MAGIC, 0, 1) + size.to_bytes(8, "little")
     with pytest.raises(TooLargeError, match="not enough memory"):
@@ -110,14 +110,14 @@ def test_a_frame_beyond_all_memory_is_too_large() -> None:
 
 
 @given(st.integers(0, 200_000))
-def test_as_many_bytes_are_discarded_as_were_asked_for(count: int) -> None:
+def test_discard_reads_the_requested_number_of_bytes(count: int) -> None:
     tape = Tape(bytes(200_000))
     run_blocking(discard(tape, count))
     assert tape.left.nbytes == 200_000 - count
 
 
 @given(st.binary(max_size=100), st.integers(0, 100))
-def test_bytes_are_read_as_they_came(data: bytes, count: int) -> None:
+def test_bytes_are_read_unchanged(data: bytes, count: int) -> None:
     if count > len(data):
         with pytest.raises(EndOfStreamError):
             run_blocking(read_bytes(Tape(data), count))
@@ -126,7 +126,7 @@ def test_bytes_are_read_as_they_came(data: bytes, count: int) -> None:
 
 
 @pytest.mark.parametrize("data", EXAMPLES)
-def test_a_message_that_is_there_ahead_is_the_same_message(data: bytes) -> None:
+def test_a_buffered_message_is_read_like_any_other(data: bytes) -> None:
     waited, ahead = (
         run_blocking(read_message(Tape(data, ahead=ahead), len(data), 100))
         for ahead in (False, True)

@@ -83,7 +83,9 @@ class CallEntry:
             finally:
                 self._waiters = [other for other in self._waiters if other is not waiter]
         if self.outcome is None:
-            raise LostError(f"the result of call {self.id} was already delivered")
+            raise LostError(
+                f"the result of call {self.id} is gone: it was delivered, or over remember_bytes"
+            )
         if self.spooled is not None:
             return Outcome(
                 self.outcome.status,

@@ -1,6 +1,6 @@
-"""Small messages that claim to be huge.
+"""Small messages with huge sizes in them.
 
-``python -m tests.axon.claims`` reads them all with memory for hardly more than itself.
+``python -m tests.axon.oversized_messages`` decodes all of them under a memory limit.
 """
 
 import resource
@@ -33,7 +33,7 @@ def extension(code: int, *parts: Any) -> bytes:
     return b"".join(message_buffers(Message(pack(Ext(code, pack(list(parts)))), [frame])))
 
 
-CLAIMS: Final[dict[str, Callable[[], bytes]]] = {
+MESSAGES: Final[dict[str, Callable[[], bytes]]] = {
     "tree": lambda: PRELUDE.pack(MAGIC, (1 << 32) - 1, 0),
     "frames": lambda: PRELUDE.pack(MAGIC, 0, (1 << 32) - 1),
     "frame": lambda: PRELUDE.pack(MAGIC, 0, 1) + b"\xff" * 8,
@@ -68,7 +68,7 @@ def main() -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + (64 << 20)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    for name, data in CLAIMS.items():
+    for name, data in MESSAGES.items():
         try:
             decode(parse_message(bytearray(data())))
         except MalformedError:
