@@ -8,7 +8,7 @@ import pytest
 
 from melisma import cli
 from melisma.allocation.schemes import get_scheme
-from melisma.errors import MAX_LISTED_WORDS, SettingError, suggest
+from melisma.errors import MAX_LISTED_WORDS, InfeasibleError, SettingError, suggest
 from melisma.fleet.fleet_builder import read_fleet
 from melisma.fleet.task import read_sized_task, read_task
 from melisma.learning.data.datasets import load
@@ -137,3 +137,24 @@ def test_an_unknown_scheme_of_a_comparison(
     with pytest.raises(SystemExit):
         cli.main()
     assert "scheme 'equl' is unknown; did you mean equal?" in capsys.readouterr().err
+
+
+def infeasible(message: str, learners: list[int]) -> InfeasibleError:
+    return InfeasibleError(
+        message, constraint="deadline_s", miss=1.5, nearest={"deadline_s": 3.0}, learners=learners
+    )
+
+
+def test_an_infeasible_plan_numbers_learners_until_they_are_named() -> None:
+    error = infeasible("{learner[1]} cannot do {task[0]}", [1])
+    assert str(error) == "learner 1 cannot do task 0"
+    named = error.with_names(["pi", "{learner[0]}"], ["digits"])
+    assert str(named) == "{learner[0]} cannot do task digits"
+    assert (named.learners, named.constraint, named.miss) == ((1,), "deadline_s", 1.5)
+    assert named.nearest == {"deadline_s": 3.0}
+
+
+def test_learners_that_a_message_leaves_out_are_added_when_they_are_named() -> None:
+    assert str(infeasible("{x} is too slow", [0, 1]).with_names(["pi", "phone"])) == (
+        "{x} is too slow (pi, phone)"
+    )

@@ -27,10 +27,12 @@ A built-in exception raised by a remote function is raised with the same type at
 cause is a ``RemoteError`` with the remote traceback.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import ClassVar
 
+_FIELD = re.compile(r"\{(learner|task)\[(\d+)\]\}")
 # Known words that a message about an unknown one lists at most.
 MAX_LISTED_WORDS = 25
 
@@ -54,6 +56,9 @@ class InfeasibleError(MelismaError):
     missed, in its own unit. ``nearest`` maps settings to the nearest feasible values, each for a
     change of that setting alone; it is empty if several settings must change together.
     ``learners`` and ``tasks`` are the indices of the affected ones, if not all are.
+
+    In ``message`` the field ``{learner[3]}`` stands for the learner of index 3, and ``{task[0]}``
+    for a task. They read "learner 3" and "task 0" until `with_names` replaces them.
     """
 
     def __init__(
@@ -66,12 +71,38 @@ class InfeasibleError(MelismaError):
         learners: Iterable[int] = (),
         tasks: Iterable[int] = (),
     ) -> None:
-        super().__init__(message)
+        super().__init__(_FIELD.sub(r"\1 \2", message))
+        self._message = message
         self.learners = tuple(learners)
         self.tasks = tuple(tasks)
         self.constraint = constraint
         self.miss = miss
         self.nearest = dict(nearest)
+
+    def with_names(self, learners: Sequence[str], tasks: Sequence[str] = ()) -> "InfeasibleError":
+        """Return the same error with the names of learners and tasks, by index, in its message."""
+        named = InfeasibleError(
+            self._message,
+            constraint=self.constraint,
+            miss=self.miss,
+            nearest=self.nearest,
+            learners=self.learners,
+            tasks=self.tasks,
+        )
+
+        def name(field: re.Match[str]) -> str:
+            noun, index = field[1], int(field[2])
+            if noun == "learner":
+                return learners[index]
+            return f"task {tasks[index] if tasks else index}"
+
+        message = self._message
+        if self.learners and "{learner[" not in message:
+            # A scheme of the user's own may leave its learners out of the message.
+            more = ", ..." * (len(self.learners) > 5)
+            message += f" ({', '.join(f'{{learner[{each}]}}' for each in self.learners[:5])}{more})"
+        named.args = (_FIELD.sub(name, message),)
+        return named
 
 
 class DataError(MelismaError):

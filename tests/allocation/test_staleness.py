@@ -121,7 +121,7 @@ def test_the_papers_methods_reach_staleness_1_or_less_on_its_setting(method: Any
 
 def test_a_learner_that_cannot_do_one_update_is_named() -> None:
     problem = CycleProblem(train_s=[1, 30], ship_s=0, fixed_s=0, deadline_s=20, shards=10)
-    with pytest.raises(InfeasibleError, match=r"1 of 2 learners \(number 1\)") as caught:
+    with pytest.raises(InfeasibleError, match=r"1 of 2 learners \(learner 1\)") as caught:
         staleness(problem)
     assert caught.value.nearest["deadline_s"] == 30
 
@@ -147,7 +147,8 @@ def test_a_learner_that_may_take_none_is_named() -> None:
         max_shards=[5, 0, 5],
     )
     said = (
-        r"1 of 3 learners \(number 1\) may take none \(max_shards\); leaving them out or max_shards"
+        r"1 of 3 learners \(learner 1\) may take none \(max_shards\); "
+        "leaving them out or max_shards"
     )
     with pytest.raises(InfeasibleError, match=said) as caught:
         staleness(problem)

@@ -181,13 +181,18 @@ def test_a_scheme_more_is_a_row_more(plan: Plan, monkeypatch: pytest.MonkeyPatch
 def test_numbers_of_an_error_become_names(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise InfeasibleError(
-            "learner 3 and task 1", constraint="x", miss=1, nearest={}, learners=[3], tasks=[1]
+            "{learner[3]} and {task[1]}",
+            constraint="x",
+            miss=1,
+            nearest={},
+            learners=[3],
+            tasks=[1],
         )
 
-    monkeypatch.setattr(plan_data, "shared_problem", refuse)
+    monkeypatch.setattr(plan_data, "build_shared_problem", refuse)
     code, out, _ = plan(*arguments(*MED))
     assert code == 1
-    assert "learner 3 and task 1 (that is nano-04; task mnist-cn)" in out
+    assert "no plan by med: nano-04 and task mnist-cn\n" in out
     report = parsed(plan(*arguments(*MED), "--json")[1])
     assert report["learners_in_the_way"] == ["nano-04"]
     assert report["tasks_in_the_way"] == ["mnist-cn"]

@@ -123,7 +123,7 @@ def test_what_else_must_change_is_said(scheme: str) -> None:
     assert error is not None
     assert str(error).startswith(
         "min_shards of all learners come to 4, 1 more than the 3 shards there are, "
-        "and 1 of 2 learners (number 1) cannot train their min_shards once by 5 s"
+        "and 1 of 2 learners (learner 1) cannot train their min_shards once by 5 s"
     )
     assert "deadline_s" not in error.nearest
     assert "shards" not in error.nearest

@@ -1,7 +1,8 @@
 """Given these events, expect these commands."""
 
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from melisma.allocation import SCHEMES
 from melisma.cycle import commands, events
 from melisma.cycle.machine import CycleMachine
 from melisma.cycle.state import WorkStatus
-from melisma.errors import MelismaError, SettingError
+from melisma.errors import InfeasibleError, MelismaError, SettingError
 from melisma.runs.trace import Step, encode_step
 from melisma.testing import FakeDevice, VirtualRun, commands_in, make_task
 
@@ -187,7 +188,7 @@ def test_a_plan_that_cannot_be_found_is_refused_with_what_would_do() -> None:
 
 def test_a_refusal_names_learners() -> None:
     trace = VirtualRun(of_scheme("synchronous"), [FakeDevice(12.0), FakeDevice(14.0)]).run()
-    assert finish(trace).reason.endswith("(device-0, device-1)")
+    assert finish(trace).reason.startswith("2 of 2 learners (device-0, device-1) cannot ")
 
 
 def test_a_refusal_names_learners_by_the_run_s_own_numbers() -> None:
@@ -200,7 +201,24 @@ def test_a_refusal_names_learners_by_the_run_s_own_numbers() -> None:
 
     fleet = [FakeDevice(0.1), FakeDevice(12.0), FakeDevice(14.0)]
     trace = VirtualRun(of_scheme("synchronous"), fleet, leaving).run()
-    assert finish(trace).reason.endswith("(device-1, device-2)")
+    assert finish(trace).reason.startswith("2 of 2 learners (device-1, device-2) cannot ")
+
+
+def test_learners_that_a_scheme_does_not_mention_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise InfeasibleError("too slow", constraint="x", miss=1, nearest={}, learners=[0, 1])
+
+    def leaving(event: events.Event) -> list[events.Event]:
+        if isinstance(event, events.LearnersJoined) and event.learners[0] == 0:
+            return [events.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="broken")]
+        return [event]
+
+    scheme = replace(SCHEMES["synchronous"], name="own", decide=refuse)
+    monkeypatch.setitem(SCHEMES, "own", scheme)
+    trace = VirtualRun(
+        of_scheme("own"), [FakeDevice(0.1), FakeDevice(0.1), FakeDevice(0.1)], leaving
+    ).run()
+    assert finish(trace).reason == "too slow (device-1, device-2)"
 
 
 def test_an_update_counts_once() -> None:

@@ -164,3 +164,11 @@ def test_a_scheme_that_plans_no_cycle_is_refused_before_data_is_loaded(scheme: s
 def test_the_example_of_twenty_nodes_is_simulated_with_the_sizes_of_its_paper() -> None:
     example = Path(__file__).parents[2] / "examples" / "twenty-nodes"
     assert simulate(example / "TASK.toml", example / "FLEET.toml").outcome == "done"
+
+
+def test_a_run_without_a_plan_names_the_learners_that_are_too_slow() -> None:
+    slow = LEARNERS[0] | {"samples_per_s": 0.5}
+    fleet = make_fleet([slow, slow | {"name": "snail"}])
+    report = simulate(make_task(scheme="staleness", passes=None), fleet, TIMING)
+    assert report.outcome == "failed"
+    assert "2 of 2 learners (tortoise, snail) cannot train one shard once by 10 s" in report.reason

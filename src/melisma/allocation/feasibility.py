@@ -19,7 +19,7 @@ import numpy as np
 from melisma.allocation.checks import Ints
 from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.earliest import earliest_deadline_s
-from melisma.allocation.infeasible import infeasible_error, without_single_fix
+from melisma.allocation.infeasible import infeasible_error, learner_list, without_single_fix
 from melisma.errors import InfeasibleError
 
 
@@ -202,5 +202,4 @@ def _deadline_violations(room: _Bounds) -> Iterator[_Violation]:
 
 
 def _learners_text(room: _Bounds, learners: Ints) -> str:
-    numbers = ", ".join(map(str, learners[:5])) + (" ..." if learners.size > 5 else "")
-    return f"{learners.size} of {room.low.size} learners (number {numbers})"
+    return f"{learners.size} of {room.low.size} learners ({learner_list(learners)})"

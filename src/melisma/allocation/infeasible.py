@@ -1,10 +1,13 @@
 """A refusal in words: what cannot be kept, and which changes, one setting each, would be enough."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, Context
 
+from melisma.allocation.checks import Ints
 from melisma.errors import InfeasibleError
 
+# A message lists at most this many learners.
+MAX_LISTED_LEARNERS = 5
 CHANGES = {
     "deadline_s": "a deadline_s of {}",
     "stretch": "deadlines {} times as long",
@@ -47,6 +50,17 @@ def infeasible_error(  # noqa: PLR0913 - the parts of one sentence
 def without_single_fix(cause: str) -> str:
     """The cause, where every setting has been tried and none is enough by itself."""
     return f"{cause}; no change of one setting alone would do"
+
+
+def learner_list(indices: Sequence[int] | Ints) -> str:
+    """Return fields for the first few learners, which an `InfeasibleError` replaces by names."""
+    listed = ", ".join(f"{{learner[{index}]}}" for index in indices[:MAX_LISTED_LEARNERS])
+    return listed + ", ..." * (len(indices) > MAX_LISTED_LEARNERS)
+
+
+def task_field(index: int) -> str:
+    """Return a field for one task, which an `InfeasibleError` replaces by its name."""
+    return f"{{task[{index}]}}"
 
 
 def format_rounded_up(value: float) -> str:

@@ -56,16 +56,21 @@ def plan_cycle(state: CycleState) -> PlannedCycle:
         try:
             plan = state.scheme.plan(problem, given)
         except InfeasibleError as error:
-            # A scheme numbers the learners of its problem; translate to numbers of the run.
             positions = list(error.learners)
-            error.learners = tuple(learners[positions].tolist())
             if not 0 < len(positions) < learners.size:
-                raise
-            left_out += error.learners
+                raise _named_error(state, error, learners) from error
+            left_out += learners[positions].tolist()
             learners = np.delete(learners, positions)
         else:
             predicted_s = _predict_seconds(problem, plan)
             return PlannedCycle(learners, plan, predicted_s, tuple(left_out))
+
+
+def _named_error(state: CycleState, error: InfeasibleError, learners: Ints) -> InfeasibleError:
+    # A scheme numbers the learners of its problem; translate to numbers of the run.
+    named = error.with_names([state.learners.names[learner] for learner in learners.tolist()])
+    named.learners = tuple(learners[list(error.learners)].tolist())
+    return named
 
 
 def held_ahead(state: CycleState, learners: Ints) -> Ints:

@@ -15,8 +15,6 @@ Commands = list[commands.Command]
 MIN_TAIL_FRACTION, MAX_TAIL_FRACTION = 0.1, 0.5
 # End the run after this many cycles in a row without an update.
 MAX_EMPTY_CYCLES = 3
-# Name at most this many learners in an error.
-MAX_NAMES = 5
 
 
 def dispatch(state: CycleState, at_s: float) -> Commands:
@@ -24,7 +22,7 @@ def dispatch(state: CycleState, at_s: float) -> Commands:
     try:
         planned = plan_cycle(state)
     except InfeasibleError as error:
-        return reject_plan(state, f"{error}{format_names(state, error)}")
+        return reject_plan(state, str(error))
     learners = state.learners
     busy = (planned.plan.shards > 0) & (planned.plan.updates > 0)
     assigned, counts = planned.learners[busy], planned.plan.shards[busy]
@@ -70,13 +68,6 @@ def reject_plan(state: CycleState, reason: str) -> Commands:
         return finish(state, "failed", reason)
     state.learners.costs[:] = np.nan
     return record_empty_cycle(state, reason)
-
-
-def format_names(state: CycleState, error: InfeasibleError) -> str:
-    """Return the names of the learners of an error; schemes know learners by number only."""
-    names = ", ".join(state.learners.names[learner] for learner in error.learners[:MAX_NAMES])
-    more = ", ..." * (len(error.learners) > MAX_NAMES)
-    return f" ({names}{more})" if names else ""
 
 
 def benchmark_left_out(state: CycleState, learners: tuple[int, ...]) -> Commands:

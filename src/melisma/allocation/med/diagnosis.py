@@ -11,7 +11,7 @@ from typing import NoReturn
 import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
-from melisma.allocation.infeasible import infeasible_error
+from melisma.allocation.infeasible import infeasible_error, learner_list, task_field
 from melisma.allocation.med.amounts import fill_cost
 from melisma.allocation.med.branch_and_bound import Tree, root_tree
 from melisma.allocation.med.curves import best_levels
@@ -79,11 +79,11 @@ def check_alone(problem: SharedProblem, kinds: LearnerClasses) -> None:
     lonely = (first_s > kinds.deadline_s[:, None]).all(axis=0) & ~kinds.optional
     hopeless = np.flatnonzero(np.isinf(soonest(kinds)))
     if hopeless.size:
-        reason = f"all learners together cannot do task {hopeless[0]} by then"
+        reason = f"all learners together cannot do {task_field(int(hopeless[0]))} by then"
         refuse_deadlines(problem, kinds, reason, tasks=hopeless)
     if lonely.any():
         slow = np.flatnonzero(lonely[kinds.kind_of])
-        reason = f"learner {slow[0]} can do its min_shards of no task by then"
+        reason = f"{learner_list(slow)} can do min_shards of no task by then"
         refuse_deadlines(problem, kinds, reason, learners=slow)
 
 
@@ -145,8 +145,8 @@ def refuse_assigned(problem: SharedProblem, kinds: LearnerClasses, association: 
     for task in np.flatnonzero(least > problem.shards):
         over = int(least[task] - problem.shards[task])
         raise infeasible_error(
-            f"the learners assigned to task {task} must take {least[task]} shards by their "
-            f"min_shards, {over} more than it has",
+            f"the learners assigned to {task_field(int(task))} must take {least[task]} shards by "
+            f"their min_shards, {over} more than it has",
             constraint="min_shards",
             miss=over,
             nearest={},
@@ -154,7 +154,7 @@ def refuse_assigned(problem: SharedProblem, kinds: LearnerClasses, association: 
         )
     for task in np.flatnonzero(association.sum(axis=1) == 0):
         raise infeasible_error(
-            f"no learner is assigned to task {task}",
+            f"no learner is assigned to {task_field(int(task))}",
             constraint="assigned",
             miss=1,
             nearest={},
@@ -172,7 +172,8 @@ def refuse_assigned(problem: SharedProblem, kinds: LearnerClasses, association: 
         nearest = {"budget": float(cost.sum()), "stretch": stretch}
         _refuse_cost(problem, nearest, "plans with these tasks cost more")
     cause = (
-        f"deadline_s cannot be kept: the learners assigned to task {late[0]} cannot do it by then"
+        f"deadline_s cannot be kept: the learners assigned to {task_field(int(late[0]))} cannot "
+        "do it by then"
     )
     longer = stretch or least_stretch(replace(kinds, budget=np.inf), fits)[0] or 1.0
     raise infeasible_error(

@@ -79,6 +79,7 @@ def _head(scheme: Scheme, tasks: Sequence[Task]) -> Report:
 
 
 def _infeasible(error: InfeasibleError, tasks: Sequence[Task], fleet: Fleet) -> Report:
+    error = error.with_names(fleet.names, [task.name for task in tasks])
     about = {"constraint": error.constraint, "miss": error.miss, "nearest": error.nearest}
     who = {
         "learners_in_the_way": [fleet.names[number] for number in error.learners],

@@ -36,7 +36,7 @@ def comparison(reports: list[Report]) -> RenderableType:
 def _reasons(report: Report) -> list[str]:
     """Why there is no plan, or what it does not keep; learners that are late have a column."""
     if not report["feasible"]:
-        return [f"{report['why']}{_who(report)}"]
+        return [report["why"]]
     return [*_budget(report), *LATE[report["problem"]](report)]
 
 
@@ -174,16 +174,7 @@ VIEWS = {"cycle": _cycle_view, "shared": _shared_view, "radio": _radio_view}
 
 def _no_plan(report: Report) -> RenderableType:
     tasks = ", ".join(report["tasks"])
-    return Text(f"{tasks}: no plan by {report['scheme']}: {report['why']}{_who(report)}")
-
-
-def _who(report: Report) -> str:
-    """The names behind the numbers of learners and tasks."""
-    learners, tasks = report["learners_in_the_way"], report["tasks_in_the_way"]
-    names = learners[:5] + ["..."] * (len(learners) > 5)
-    said = [f"that is {', '.join(names)}"] if names else []
-    said += [f"task {', '.join(tasks)}"] if tasks else []
-    return f" ({'; '.join(said)})" if said else ""
+    return Text(f"{tasks}: no plan by {report['scheme']}: {report['why']}")
 
 
 def _late(names: list[str], count: int, deadline_s: float) -> str:
