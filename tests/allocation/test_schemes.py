@@ -45,6 +45,13 @@ def test_what_leaves_a_learner_and_who_sets_passes_is_as_agreed(name: str) -> No
     assert (row.needs, row.during, row.passes) == AGREED[name]
 
 
+def test_a_scheme_that_leaves_passes_to_speed_needs_costs() -> None:
+    for row in SCHEMES.values():
+        assert row.needs_with(2) == row.needs
+        without = "costs" if row.name in ("equal", "proportional") else row.needs
+        assert row.needs_with(None) == without
+
+
 def test_what_a_learner_tells_is_said_in_words() -> None:
     for row in SCHEMES.values():
         assert row.before == DISCLOSURE[row.needs]

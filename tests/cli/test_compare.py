@@ -189,6 +189,16 @@ def test_missing_passes_name_file_and_key(place: Path) -> None:
     assert str(result.exception).startswith("task.toml: task: passes is missing; scheme dab")
 
 
+def test_schemes_that_choose_passes_are_compared_with_those_that_let_speed_choose(
+    place: Path,
+) -> None:
+    (place / "task.toml").write_text(TASK.replace("passes = 2\n", ""))
+    schemes = "staleness,equal,proportional,synchronous"
+    result = compare("--schemes", schemes, "--seeds", "1", "--work", "timing", "--json")
+    assert result.exit_code == 0, result.exception
+    assert {each["scheme"] for each in parsed(result.stdout)["schemes"]} == set(schemes.split(","))
+
+
 def test_faults_happen_to_every_run(place: Path) -> None:
     options = ("--schemes", "equal", "--seeds", "2", "--work", "timing", "--json")
     well, ill = (

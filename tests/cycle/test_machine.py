@@ -451,7 +451,7 @@ def test_a_scheme_that_needs_what_learners_do_not_tell_is_refused() -> None:
     private = [FakeDevice(0.1), FakeDevice(0.3, discloses="bounds")]
     reason = finish(VirtualRun(of_scheme("staleness"), private).run()).reason
     assert 'device-1 has discloses = "bounds"' in reason
-    assert "use scheme dab" in reason
+    assert "use scheme dab with passes" in reason
     assert finish(VirtualRun(of_scheme("dab"), private).run()).outcome == "done"
     gone = [FakeDevice(0.1), FakeDevice(0.3, discloses="bounds"), FakeDevice(0.2)]
 
@@ -473,13 +473,64 @@ def test_a_scheme_that_needs_what_learners_do_not_tell_is_refused() -> None:
         ({"scheme": "med"}, "cannot run a cycle of one task"),
         ({"scheme": "feel"}, "cannot run a cycle of one task"),
         ({"scheme": "staleness", "passes": 2}, "chooses passes by itself"),
-        ({"scheme": "equal", "passes": None}, "needs passes"),
+        ({"scheme": "dab", "passes": None}, "needs passes"),
         ({"scheme": "fastest"}, "no scheme is called 'fastest'"),
     ],
 )
 def test_a_task_that_cannot_be_run_is_refused_at_once(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingError, match=said):
         VirtualRun(make_task(**settings), FLEET).run()
+
+
+@pytest.mark.parametrize("scheme", ["equal", "proportional"])
+def test_without_passes_each_learner_makes_those_that_fit_by_the_deadline(scheme: str) -> None:
+    trace = VirtualRun(task(scheme=scheme, passes=None), FLEET).run()
+    assert finish(trace).outcome == "done"
+    assert emitted(trace, commands.Benchmark)
+    for dispatch in emitted(trace, commands.Dispatch):
+        assert dispatch.learners.tolist() == list(range(len(FLEET)))
+        assert np.all(dispatch.predicted_s <= 10.0)
+        shards = dispatch.shards.counts
+        more_s = np.array([device.train_s for device in FLEET]) * shards
+        assert np.all(dispatch.predicted_s + more_s > 10.0)
+        if scheme == "equal":
+            assert shards.max() - shards.min() <= 1
+            assert len(set(dispatch.passes.tolist())) > 1
+
+
+def test_equal_shares_without_passes_need_costs_and_with_passes_need_nothing() -> None:
+    silent = [FakeDevice(0.1), FakeDevice(0.3, discloses="nothing")]
+    reason = finish(VirtualRun(task(scheme="equal", passes=None), silent).run()).reason
+    assert reason.startswith("scheme equal needs from each learner: train_s, ship_s")
+    assert reason.endswith("use scheme equal with passes")
+    assert finish(VirtualRun(task(scheme="equal"), silent).run()).outcome == "done"
+
+
+@pytest.mark.parametrize("scheme", ["equal", "proportional"])
+def test_a_learner_too_slow_for_one_pass_is_measured_again_each_cycle(
+    scheme: str,
+) -> None:
+    slow = FakeDevice(9.9)
+    play = VirtualRun(
+        task(scheme=scheme, passes=None, cycles=4), [FakeDevice(0.1), FakeDevice(0.2), slow]
+    )
+
+    def faster(event: events.Event) -> list[events.Event]:
+        if isinstance(event, events.Aggregated):
+            slow.train_s = 0.3
+        return [event]
+
+    play.change = faster
+    trace = play.run()
+    first, *_, last = emitted(trace, commands.Dispatch)
+    assert (first.learners.tolist(), first.no_pass.tolist()) == ([0, 1], [2])
+    assert (last.learners.tolist(), last.no_pass.tolist()) == ([0, 1, 2], [])
+
+
+def test_a_deadline_by_which_no_learner_can_make_one_pass_is_refused() -> None:
+    end = finish(VirtualRun(task(scheme="equal", passes=None, deadline_s=0.5), FLEET).run())
+    assert end.outcome == "failed"
+    assert end.reason.startswith("deadline_s = 0.5 is too short: none of the")
 
 
 def test_nothing_can_happen_before_a_task() -> None:

@@ -104,6 +104,18 @@ def test_what_is_left_is_the_model_the_picture_and_the_trace(place: Path) -> Non
     assert again.plot().svg == report.plot().svg
 
 
+@pytest.mark.parametrize("scheme", ["equal", "proportional"])
+def test_without_passes_each_learner_makes_those_that_fit(place: Path, scheme: str) -> None:
+    report = run(place, scheme=scheme, passes=None, deadline_s=2.0, cycles=2)
+    assert report.outcome == "done", report.reason
+    assert report.accuracy > 0.9
+    first, _ = emitted(report, commands.Dispatch)
+    assert (first.learners.tolist(), first.passes.min() >= 1) == ([0, 1], True)
+    if scheme == "equal":
+        assert first.shards.counts.tolist() == [6, 6]
+        assert first.passes[1] > first.passes[0]
+
+
 def no_picture(*_: object) -> Any:
     raise ZeroDivisionError("a scale without a span")
 

@@ -125,6 +125,20 @@ def test_a_federated_run_survives_any_learners_leaving(data: st.DataObject) -> N
     assert report.reason
 
 
+@pytest.mark.parametrize("mode", ["parallelized", "federated"])
+@pytest.mark.parametrize("scheme", ["equal", "proportional"])
+def test_without_passes_each_learner_makes_those_that_fit(scheme: str, mode: str) -> None:
+    task = make_task(scheme=scheme, passes=None, mode=mode, cycles=2)
+    report = simulate(task, make_fleet(), TIMING)
+    assert report.outcome == "done", report.reason
+    for cycle in report.cycles:
+        assert cycle.met_deadline
+        assert len(cycle.assignments) == len(LEARNERS)
+        assert cycle.assignments.passes.min() >= 1
+    if scheme == "equal":
+        assert len(set(report.cycles[0].assignments.passes.tolist())) > 1
+
+
 def test_a_seed_for_faults_may_be_a_number_or_text() -> None:
     one, other = (
         simulate(make_task(), make_fleet(), SimulationOptions(work="timing", faults=said))

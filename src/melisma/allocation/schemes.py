@@ -32,6 +32,8 @@ DAB = "Mays, Elsayed and Hassanein"
 STALENESS = "Mohammad and Sorour"
 FEEL = "Ren, Yu and Ding"
 
+Needs = Literal["nothing", "bounds", "costs", "radio"]
+
 
 class PlanInputs(NamedTuple):
     """What there is beside the problem; a scheme takes from it what its row says.
@@ -55,9 +57,10 @@ class Scheme:
     """A row of the table.
 
     `problem` is what `plan` takes: a `CycleProblem`, `SharedProblem` or `RadioProblem`. `needs` is
-    what a learner gives away before its update; a plan of one task depends on no more of it;
-    `during` what it gives away while it trains. `single_state` plans on the costs of the state in
-    which each learner was measured; `needs_rng` means that it needs a random generator.
+    what a learner discloses before its update where passes are fixed (see `needs_with`), and a plan
+    of one task depends on nothing else; `during` what it discloses while it trains. `single_state`
+    plans on the costs of the state in which each learner was measured; `needs_rng` means that it
+    needs a random generator.
     """
 
     name: str
@@ -65,7 +68,7 @@ class Scheme:
     decide: Callable[[Any, PlanInputs], CyclePlan | SharedPlan | RadioPlan]
     summary: str
     paper: str
-    needs: Literal["nothing", "bounds", "costs", "radio"] = "costs"
+    needs: Needs = "costs"
     during: str = "progress"
     passes: Literal["fixed", "optional", "chosen", "unused"] = "fixed"
     keeps_deadline: bool = True
@@ -78,6 +81,13 @@ class Scheme:
     def before(self) -> str:
         """What a learner gives away before its update, in words."""
         return DISCLOSURE[self.needs]
+
+    def needs_with(self, passes: int | None) -> Needs:
+        """Return what a learner discloses before its update, given the task's `passes`.
+
+        A scheme that leaves passes to each learner's speed has to know that speed.
+        """
+        return "costs" if self.passes == "optional" and passes is None else self.needs
 
     def check_passes(self, passes: int | None) -> None:
         """`SettingError` if a task of this scheme fixes passes that it chooses, or lacks them."""

@@ -47,7 +47,7 @@ def begin_cycle(state: CycleState, at_s: float) -> Commands:
     state.refusal = ""
     state.asked_s, state.limit_s = at_s, at_s + ANSWER_DEADLINES * state.task.deadline_s
     present = np.flatnonzero(learners.present)
-    if state.scheme.needs == "bounds":
+    if state.needs == "bounds":
         state.stage = Stage.COLLECTING
         return [ask_bound(state, present, state.task.deadline_s), *wake(state)]
     ready = ready_learners(state)
@@ -88,7 +88,7 @@ def on_estimates(state: CycleState, event: events.EstimatesReported) -> Commands
     learners = event.learners[present]
     state.learners.costs[:, :, learners] = event.costs[:, :, present]
     state.learners.silent[learners] = False
-    waiting = state.stage is Stage.COLLECTING and state.scheme.needs != "bounds"
+    waiting = state.stage is Stage.COLLECTING and state.needs != "bounds"
     return continue_if_ready(state, event.at_s) if waiting else []
 
 
@@ -118,7 +118,7 @@ def continue_if_ready(state: CycleState, at_s: float) -> Commands:
     if missing.any() and at_s < state.limit_s:
         return extend_wait(state, at_s)
     learners.silent |= missing
-    feasible = state.scheme.needs != "bounds" or bool(learners.bounds[ready].any())
+    feasible = state.needs != "bounds" or bool(learners.bounds[ready].any())
     if state.stage is Stage.PROBING:
         return narrow_probe(state, at_s, feasible=feasible)
     return dispatch(state, at_s) if feasible else begin_probing(state, at_s)
@@ -137,7 +137,7 @@ def ask_again(state: CycleState, at_s: float) -> Commands:
     backoff = 2.0**state.unanswered_requests
     state.limit_s = at_s + backoff * ANSWER_DEADLINES * state.task.deadline_s
     present = np.flatnonzero(state.learners.present)
-    if state.scheme.needs != "bounds":
+    if state.needs != "bounds":
         return [benchmark(state, present), *wake(state)]
     probing = state.stage is Stage.PROBING
     deadline_s = probe_deadline_s(state) if probing else state.task.deadline_s

@@ -3,6 +3,7 @@
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from melisma.cycle.events import Floats
 from melisma.cycle.ragged import Ints, RaggedArray
@@ -40,7 +41,8 @@ class Dispatch(Command, frozen=True, kw_only=True, eq=False):
 
     In federated learning `shards` are numbers on the device itself. `tail_s` is how long after the
     deadline updates are accepted; `predicted_s` how long each assignment should take, NaN if
-    unknown.
+    unknown. `no_pass` lists learners with planned shards but no time for one pass over them: they
+    get no assignment.
     """
 
     learners: Ints
@@ -51,6 +53,7 @@ class Dispatch(Command, frozen=True, kw_only=True, eq=False):
     seconds_left: float
     tail_s: float
     predicted_s: Floats
+    no_pass: Ints = msgspec.field(default_factory=lambda: np.empty(0, np.int64))
 
 
 class Withdraw(Command, frozen=True, kw_only=True, eq=False):

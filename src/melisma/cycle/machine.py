@@ -68,8 +68,6 @@ def submit(event: events.TaskSubmitted) -> CycleState:
             f"{event.learners} learners with min_shards = {task.min_shards} need {needed} shards, "
             f"but there are {shards}; use shard_samples <= {max(1, task.samples // needed)}"
         )
-    if scheme.needs == "nothing" and task.passes is None:
-        raise SettingError(f"scheme {scheme.name} knows nothing of learners, so it needs passes")
     return state
 
 
@@ -143,14 +141,15 @@ def begin_run(state: CycleState, at_s: float) -> Commands:
 def find_undisclosed(state: CycleState) -> str:
     """Describe the first learner that discloses less than the scheme needs; empty if none does."""
     learners, scheme, levels = state.learners, state.scheme, list(DISCLOSURE)
-    private = learners.present & (learners.discloses < levels.index(scheme.needs))
+    private = learners.present & (learners.discloses < levels.index(state.needs))
     if not private.any():
         return ""
     first = int(private.argmax())
     discloses = levels[learners.discloses[first]]
     alternative = "dab" if discloses == "bounds" else "equal"
+    alternative += " with passes" if state.task.passes is None else ""
     return (
-        f"scheme {scheme.name} needs from each learner: {scheme.before}; "
+        f"scheme {scheme.name} needs from each learner: {DISCLOSURE[state.needs]}; "
         f'{learners.names[first]} has discloses = "{discloses}": use scheme {alternative}'
     )
 

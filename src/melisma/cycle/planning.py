@@ -36,7 +36,7 @@ def ready_learners(state: CycleState) -> Ints:
         "costs": ~np.isnan(learners.costs).any(axis=(0, 1)),
         "bounds": learners.bounds >= 0,
     }
-    return np.flatnonzero(learners.present & reported.get(state.scheme.needs, learners.present))
+    return np.flatnonzero(learners.present & reported.get(state.needs, learners.present))
 
 
 def plan_cycle(state: CycleState) -> PlannedCycle:
@@ -50,7 +50,7 @@ def plan_cycle(state: CycleState) -> PlannedCycle:
         problem = _problem(state, learners)
         given = PlanInputs(
             passes=state.task.passes,
-            bounds=state.learners.bounds[learners] if state.scheme.needs == "bounds" else None,
+            bounds=state.learners.bounds[learners] if state.needs == "bounds" else None,
             rng=generator(state.task.seed, "plan", state.cycle),
         )
         try:
@@ -76,7 +76,7 @@ def _named_error(state: CycleState, error: InfeasibleError, learners: Ints) -> I
 def held_ahead(state: CycleState, learners: Ints) -> Ints:
     """Count the upcoming shards that each learner holds, if as many are dealt as last time."""
     size = state.samples.size
-    wanted = state.last_shards if state.scheme.needs == "bounds" else size
+    wanted = state.last_shards if state.needs == "bounds" else size
     if state.federated or wanted > size:
         return np.zeros(learners.size, np.int64)
     shards, holders = state.deck.holders(wanted, learners, state.learners.held)
@@ -108,7 +108,7 @@ def _problem(state: CycleState, learners: Ints) -> CycleProblem:
             miss=1,
             nearest={},
         )
-    if state.scheme.needs != "costs":
+    if state.needs != "costs":
         # Without costs, held shards make no difference.
         return build_unmeasured_problem(state.task, learners.size, 0, local)
     held = 0 if state.federated else held_ahead(state, learners)

@@ -26,6 +26,9 @@ def dispatch(state: CycleState, at_s: float) -> Commands:
     learners = state.learners
     busy = (planned.plan.shards > 0) & (planned.plan.updates > 0)
     assigned, counts = planned.learners[busy], planned.plan.shards[busy]
+    no_pass = planned.learners[(planned.plan.shards > 0) & ~busy]
+    if not assigned.size and no_pass.size:
+        return reject_plan(state, describe_short_deadline(state, no_pass.size))
     if not assigned.size:
         return record_empty_cycle(state, "the plan gives no learner a shard and a pass")
     shards = deal(state, assigned, counts)
@@ -35,7 +38,7 @@ def dispatch(state: CycleState, at_s: float) -> Commands:
     names = ", ".join(learners.names[learner] for learner in planned.left_out)
     too_slow = f"; {names} cannot meet the deadline" if names else ""
     return [
-        *benchmark_left_out(state, planned.left_out),
+        *benchmark_left_out(state, (*planned.left_out, *no_pass.tolist())),
         commands.Dispatch(
             reason=f"scheme {state.scheme.name}{too_slow}",
             learners=assigned,
@@ -46,6 +49,7 @@ def dispatch(state: CycleState, at_s: float) -> Commands:
             seconds_left=state.task.deadline_s,
             tail_s=tail_s,
             predicted_s=planned.predicted_s[busy],
+            no_pass=no_pass,
         ),
         *wake(state),
     ]
@@ -60,6 +64,14 @@ def start_round(state: CycleState, at_s: float) -> float:
     state.limit_s = state.deadline_s + tail_s
     state.recent_lateness_s /= 2
     return tail_s
+
+
+def describe_short_deadline(state: CycleState, count: int) -> str:
+    """Describe a plan in which no learner has time for one pass over its shards."""
+    return (
+        f"deadline_s = {state.task.deadline_s:g} is too short: none of the {count} learners with "
+        "shards can train them once in time; use a longer deadline_s or fewer samples"
+    )
 
 
 def reject_plan(state: CycleState, reason: str) -> Commands:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.allocation.schemes import Scheme, get_scheme
+from melisma.allocation.schemes import Needs, Scheme, get_scheme
 from melisma.cycle.cache_index import EMPTY_CACHE, CacheIndex
 from melisma.cycle.dealing import Deck
 from melisma.cycle.events import COSTS, PARTS, Floats, TaskSubmitted
@@ -148,6 +148,11 @@ class CycleState:
             learners=LearnerTable.empty(event.learners),
             expected=event.learners,
         )
+
+    @property
+    def needs(self) -> Needs:
+        """What each learner discloses before its update."""
+        return self.scheme.needs_with(self.task.passes)
 
     @property
     def federated(self) -> bool:

@@ -218,7 +218,7 @@ class Driver:
             )
 
     def _report_costs(self, updates: SimulatedUpdates, at_s: float) -> None:
-        if self._machine.state.scheme.needs == "costs" and updates.measured.any():
+        if self._machine.state.needs == "costs" and updates.measured.any():
             known = updates.take(np.flatnonzero(updates.measured))
             self.handle(
                 events.EstimatesReported(at_s=at_s, learners=known.learners, costs=known.costs)

@@ -96,7 +96,7 @@ class SimulatedLearners:
         self._task, self._local_shards = task, local_shards
         self._sleep, self._slowdown = sleep, slowdown
         self._devices = Devices(task, fleet)
-        self._reports_costs = get_scheme(task.scheme).needs == "costs"
+        self._reports_costs = get_scheme(task.scheme).needs_with(task.passes) == "costs"
         self._history = np.zeros((len(HISTORY_FIELDS), len(PARTS), count))
         self._history[:, PARTS.index("count")] = 1.0
         self._measured = np.zeros(count, np.bool_)

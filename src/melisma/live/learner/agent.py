@@ -75,6 +75,7 @@ class Agent:
                 f"model {self._task.model} is a user module, and this learner has no module_path"
             )
         self._scheme = get_scheme(self._task.scheme)
+        self._needs = self._scheme.needs_with(self._task.passes)
         self._device = Device(settings.device, self._learner)
         self._trainer = PacedTrainer(trainer_for(self._task), self._device, self._task.batch)
         layout = Layout.of(self._trainer.initial())
@@ -245,7 +246,7 @@ class Agent:
         """Upload the update; without parameters if no sample was trained."""
         trained = trained if trained is not None and trained.visits else None
         arrays: dict[str, NDArray[Any]] = trained.parameters if trained else {}
-        reports_costs = self._scheme.needs == "costs" and self._costs is not None
+        reports_costs = self._needs == "costs" and self._costs is not None
         header = protocol.UpdateHeader(
             learner=self._learner,
             cycle=assignment.train.cycle,
