@@ -484,10 +484,10 @@ def test_a_task_that_cannot_be_run_is_refused_at_once(settings: dict[str, Any], 
 
 @pytest.mark.parametrize("scheme", ["equal", "proportional"])
 def test_without_passes_each_learner_makes_those_that_fit_by_the_deadline(scheme: str) -> None:
-    trace = VirtualRun(task(scheme=scheme, passes=None), FLEET).run()
+    trace = VirtualRun(make_task(scheme=scheme, passes=None), FLEET).run()
     assert finish(trace).outcome == "done"
-    assert emitted(trace, commands.Benchmark)
-    for dispatch in emitted(trace, commands.Dispatch):
+    assert commands_in(trace, commands.Benchmark)
+    for dispatch in commands_in(trace, commands.Dispatch):
         assert dispatch.learners.tolist() == list(range(len(FLEET)))
         assert np.all(dispatch.predicted_s <= 10.0)
         shards = dispatch.shards.counts
@@ -500,10 +500,10 @@ def test_without_passes_each_learner_makes_those_that_fit_by_the_deadline(scheme
 
 def test_equal_shares_without_passes_need_costs_and_with_passes_need_nothing() -> None:
     silent = [FakeDevice(0.1), FakeDevice(0.3, discloses="nothing")]
-    reason = finish(VirtualRun(task(scheme="equal", passes=None), silent).run()).reason
+    reason = finish(VirtualRun(make_task(scheme="equal", passes=None), silent).run()).reason
     assert reason.startswith("scheme equal needs from each learner: train_s, ship_s")
     assert reason.endswith("use scheme equal with passes")
-    assert finish(VirtualRun(task(scheme="equal"), silent).run()).outcome == "done"
+    assert finish(VirtualRun(make_task(scheme="equal"), silent).run()).outcome == "done"
 
 
 @pytest.mark.parametrize("scheme", ["equal", "proportional"])
@@ -512,7 +512,7 @@ def test_a_learner_too_slow_for_one_pass_is_measured_again_each_cycle(
 ) -> None:
     slow = FakeDevice(9.9)
     play = VirtualRun(
-        task(scheme=scheme, passes=None, cycles=4), [FakeDevice(0.1), FakeDevice(0.2), slow]
+        make_task(scheme=scheme, passes=None, cycles=4), [FakeDevice(0.1), FakeDevice(0.2), slow]
     )
 
     def faster(event: events.Event) -> list[events.Event]:
@@ -520,15 +520,15 @@ def test_a_learner_too_slow_for_one_pass_is_measured_again_each_cycle(
             slow.train_s = 0.3
         return [event]
 
-    play.change = faster
+    play.intercept = faster
     trace = play.run()
-    first, *_, last = emitted(trace, commands.Dispatch)
+    first, *_, last = commands_in(trace, commands.Dispatch)
     assert (first.learners.tolist(), first.no_pass.tolist()) == ([0, 1], [2])
     assert (last.learners.tolist(), last.no_pass.tolist()) == ([0, 1, 2], [])
 
 
 def test_a_deadline_by_which_no_learner_can_make_one_pass_is_refused() -> None:
-    end = finish(VirtualRun(task(scheme="equal", passes=None, deadline_s=0.5), FLEET).run())
+    end = finish(VirtualRun(make_task(scheme="equal", passes=None, deadline_s=0.5), FLEET).run())
     assert end.outcome == "failed"
     assert end.reason.startswith("deadline_s = 0.5 is too short: none of the")
 

@@ -13,6 +13,7 @@ import pytest
 from melisma.cycle import commands, events
 from melisma.errors import DataError
 from melisma.fleet.task import Stop
+from melisma.learning import metrics
 from melisma.runs.assignments import Assignments
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import FIGURES, Cycle, Report
@@ -334,14 +335,18 @@ def test_a_trace_without_a_task_is_refused() -> None:
         Report.of([])
 
 
-def test_paths_are_kept_and_told() -> None:
+def test_paths_are_kept_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a").mkdir()
     found = replace(report("equal"), model=Path("a/model.npz"), folder=Path("a"))
     plain = found.as_dict()
     assert (plain["model"], plain["phases"][4]) == ("a/model.npz", "train")
     assert plain["cycles"][0]["assignments"][0]["planned_visits"] == 210
     assert plain["learners"][0]["name"] == "device-0"
     assert "trace" not in plain
-    assert (found.trace_path, found.picture_path) == (Path("a/trace.jsonl"), Path("a/picture.svg"))
+    assert (found.trace_path, found.picture_path) == (Path("a/trace.jsonl"), None)
+    Path("a/picture.svg").touch()
+    assert found.picture_path == Path("a/picture.svg")
 
 
 def test_waiting_is_not_being_busy() -> None:
@@ -405,6 +410,35 @@ def test_seconds_to_an_accuracy_run_from_the_beginning_to_the_first_that_reached
     assert found.seconds_to(0.65) == pytest.approx(second.closed_s + 0.01 + 0.02)
     assert found.seconds_to(0.1) < found.seconds_to(0.75)
     assert isnan(found.seconds_to(0.9))
+
+
+def test_staleness_counts_learners_whose_work_was_lost_as_without_a_pass() -> None:
+    second = report("late").cycles[1]
+    passes = [each.counted_visits / each.samples for each in second.assignments]
+    assert passes == [3, 0, 3]
+    assert second.max_staleness == 3
+    assert second.average_staleness == pytest.approx(2)
+
+
+def test_staleness_counts_learners_that_could_not_make_one_pass() -> None:
+    found = Report.of(played([FakeDevice(0.1), FakeDevice(0.2), FakeDevice(9.0)], passes=None))
+    for each in found.cycles:
+        assert (each.no_pass, len(each.assignments)) == (1, 2)
+        passes = [*(one.counted_visits / one.samples for one in each.assignments), 0]
+        assert each.max_staleness == max(passes)
+        assert each.average_staleness == pytest.approx(metrics.average_staleness(passes))
+    assert found.max_staleness == max(each.max_staleness for each in found.cycles)
+    assert found.as_dict()["cycles"][0]["no_pass"] == 1
+
+
+def test_work_that_is_under_way_takes_no_part_in_staleness() -> None:
+    trace = PLAYS["equal"]()
+    arrived = next(
+        k for k, step in enumerate(trace) if isinstance(step.event, events.UpdatesReceived)
+    )
+    (first,) = Report.of(trace[: arrived + 1]).cycles
+    assert first.counts == {"training": 2, "counted": 1}
+    assert first.max_staleness == 0
 
 
 def test_deadlines_that_did_not_hold_are_counted_and_staleness_is_of_all_cycles() -> None:

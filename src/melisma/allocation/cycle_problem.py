@@ -175,13 +175,13 @@ class CyclePlan:
 
     @property
     def max_staleness(self) -> int:
-        """Largest difference of updates between two learners that take part."""
+        """Largest difference of updates between two learners with shards, 0 updates included."""
         done = self._done()
         return int(done.max() - done.min()) if done.size else 0
 
     @property
     def average_staleness(self) -> float:
-        """Mean difference of updates over all pairs of learners that take part (Eq. 13)."""
+        """Mean difference of updates over all pairs of learners with shards (Eq. 13)."""
         done = np.sort(self._done())
         if done.size < 2:
             return 0.0
@@ -192,4 +192,4 @@ class CyclePlan:
         return float(larger_than @ more) / (done.size * (done.size - 1) / 2)
 
     def _done(self) -> Ints:
-        return self.updates[(self.shards > 0) & (self.updates > 0)]
+        return self.updates[self.shards > 0]

@@ -61,31 +61,32 @@ def occupancy(busy_s: ArrayLike, cycle_s: ArrayLike) -> Floats:
 
 
 def max_staleness(updates: ArrayLike) -> float:
-    """Largest difference between two who did any update; 0 for fewer than two."""
-    did = _did(updates)
-    return float(did.max() - did.min()) if did.size else 0.0
+    """Largest difference of updates between two learners; 0 for fewer than two.
+
+    `updates` are those of all learners that were given shards: 0 for a learner that made none, NaN
+    for one of which it is not known.
+    """
+    known = _known(updates)
+    return float(known.max() - known.min()) if known.size else 0.0
 
 
 def average_staleness(updates: ArrayLike) -> float:
-    """Mean difference over all pairs of those who did any (Eq. 13 of Mohammad and Sorour)."""
-    did = np.sort(_did(updates))
-    if did.size < 2:
+    """Mean difference over all pairs of learners (Eq. 13 of Mohammad and Sorour).
+
+    `updates` as for `max_staleness`.
+    """
+    known = np.sort(_known(updates))
+    if known.size < 2:
         return 0.0
     # In order, the i-th is larger than i others and smaller than all that follow.
-    larger_than = np.arange(did.size) * 2 - (did.size - 1)
-    return float(larger_than @ did) / (did.size * (did.size - 1) / 2)
+    larger_than = np.arange(known.size) * 2 - (known.size - 1)
+    return float(larger_than @ known) / (known.size * (known.size - 1) / 2)
 
 
 def mean_known(values: ArrayLike) -> float:
     """The mean of what is known, NaN if nothing is."""
     known = _known(values)
     return float(known.mean()) if known.size else np.nan
-
-
-def _did(updates: ArrayLike) -> Floats:
-    """Comparing passes over NaN: who is not known to have done any takes no part."""
-    each = _floats(updates)
-    return each[each > 0]
 
 
 def _known(values: ArrayLike) -> Floats:

@@ -176,7 +176,7 @@ class RunProgress:
 
     def _dispatch(self, command: commands.Dispatch) -> None:
         self._open(command.cycle, command.seconds_left)
-        self._note(command.cycle, tail_s=command.tail_s)
+        self._note(command.cycle, tail_s=command.tail_s, no_pass=command.no_pass.size)
         self.collecting.clear()
         samples = self._contents.samples_in(command.learners, command.shards)
         given = Assignments.from_dispatch(command, samples, self.now_s, self.names, self._reasons)

@@ -36,7 +36,11 @@ MAX_LISTED = 10_000
 
 @dataclass(frozen=True)
 class Cycle:
-    """One global update cycle; figures of what is not over, or was empty, are NaN."""
+    """One global update cycle; figures of what is not over, or was empty, are NaN.
+
+    `no_pass` counts learners that the plan gave shards, but that could not train them once by the
+    deadline; they have no assignment.
+    """
 
     number: int
     began_s: float
@@ -46,6 +50,7 @@ class Cycle:
     reason: str = ""
     closed_s: float = nan
     tail_s: float = 0.0
+    no_pass: int = 0
     aggregate_s: float = nan
     evaluate_s: float = nan
     loss: float = nan
@@ -98,12 +103,12 @@ class Cycle:
 
     @cached_property
     def max_staleness(self) -> float:
-        """Largest difference of passes done, parts included."""
+        """Largest difference of passes between two learners given shards, parts included."""
         return metrics.max_staleness(self._updates)
 
     @cached_property
     def average_staleness(self) -> float:
-        """Mean difference of passes done over all pairs."""
+        """Mean difference of passes over all pairs of learners given shards."""
         return metrics.average_staleness(self._updates)
 
     @property
@@ -149,8 +154,11 @@ class Cycle:
 
     @property
     def _updates(self) -> Floats:
-        updates: Floats = self.assignments.counted_visits / np.maximum(self.assignments.samples, 1)
-        return updates
+        """Passes of each learner given shards: 0 for lost work, NaN while it is under way."""
+        work = self.assignments
+        passes: Floats = work.counted_visits / np.maximum(work.samples, 1)
+        passes[work.with_status("training")] = nan
+        return np.concatenate([passes, np.zeros(self.no_pass)])
 
 
 @dataclass(frozen=True)
