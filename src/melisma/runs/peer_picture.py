@@ -9,15 +9,22 @@ from math import isfinite
 
 from melisma.runs.peer_report import NodeReport, PeerReport
 from melisma.runs.svg import (
+    ALIGN_RIGHT,
     BAND,
+    CENTER,
+    GREEN,
     GREY,
     INK,
     LETTER_WIDTH,
+    MARGIN,
     PALE,
     RED,
+    SERIES,
+    TITLE,
     WIDTH,
     Picture,
     Scale,
+    document,
     line,
     rect,
     replace_unprintable,
@@ -27,8 +34,6 @@ from melisma.runs.svg import (
 
 MAX_LANES, NAME_LETTERS = 40, 18
 LEFT, RIGHT, TOP, LANE, CURVES = 150, 120, 64, 22, 170
-COMPUTED, END = "#2a9d6f", 'text-anchor="end"'
-COLORS = ("#2a9d6f", "#4a90c2", "#f0a04b", "#b39ddb", "#c92a2a", "#6b7785")
 
 
 def draw_peers(report: PeerReport) -> Picture:
@@ -46,22 +51,17 @@ def draw_peers(report: PeerReport) -> Picture:
         *_axis(x, lanes_end),
         *(_curves(curves, x, lanes_end + 44) if curves else ()),
     ]
-    size = f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
-    font = 'font-family="system-ui, sans-serif" font-size="12"'
-    return Picture(
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>'
-        f'<rect width="100%" height="100%" fill="white"/>{"".join(shapes)}</svg>'
-    )
+    return Picture(document(shapes, height))
 
 
 def _head(report: PeerReport, drawn: int) -> Iterator[str]:
     title = f"{report.algorithm}, {report.topology}, {len(report.nodes)} nodes"
-    yield text(16, 26, replace_unprintable(title), INK, 'font-size="16" font-weight="600"')
+    yield text(MARGIN, 26, replace_unprintable(title), INK, TITLE)
     summary = f"{report.model} on {report.data}, {report.total('updates'):,.0f} updates, "
     summary += f"{report.total('sent_bytes') / 1e6:,.1f} MB sent"
     summary += f"; the first {drawn} are drawn" if drawn < len(report.nodes) else ""
-    yield text(16, 46, replace_unprintable(summary), GREY)
-    yield rect(WIDTH - 250, 16, 12, 12, COMPUTED)
+    yield text(MARGIN, 46, replace_unprintable(summary), GREY)
+    yield rect(WIDTH - 250, 16, 12, 12, GREEN)
     yield text(WIDTH - 233, 26, "computes", GREY)
     yield rect(WIDTH - 160, 16, 12, 12, PALE)
     yield text(WIDTH - 143, 26, "waits", GREY)
@@ -71,17 +71,17 @@ def _lane(node: NodeReport, index: int, x: Scale) -> Iterator[str]:
     top = TOP + LANE * index
     color = INK if node.outcome == "done" else RED
     name = replace_unprintable(node.name)
-    yield text(LEFT - 8, top + 14, truncate(name, NAME_LETTERS), color, END, title=name)
+    yield text(LEFT - 8, top + 14, truncate(name, NAME_LETTERS), color, ALIGN_RIGHT, title=name)
     spans = node.compute_spans_s
     if spans:
         first, last = x(spans[0][0]), x(spans[-1][1])
         yield rect(first, top + 3, last - first, LANE - 8, PALE)
     for start, end in _close_gaps(spans, x):
-        yield rect(start, top + 3, end - start, LANE - 8, COMPUTED)
+        yield rect(start, top + 3, end - start, LANE - 8, GREEN)
     result = node.outcome if node.accuracy is None else f"{100 * node.accuracy:.2f} %"
     yield text(WIDTH - RIGHT + 10, top + 14, result, color, title=node.reason)
     if len(node.scores) > 1:
-        yield rect(WIDTH - 40, top + 5, 10, 10, COLORS[index % len(COLORS)])
+        yield rect(WIDTH - 40, top + 5, 10, 10, SERIES[index % len(SERIES)])
 
 
 def _close_gaps(spans: list[tuple[float, float]], x: Scale) -> Iterator[tuple[float, float]]:
@@ -104,7 +104,7 @@ def _axis(x: Scale, top: float) -> Iterator[str]:
     since = Scale(0.0, x.high - x.low, x.start, x.end)
     for tick in since.ticks(8):
         yield line(since(tick), top, since(tick), top + 4, GREY)
-        yield text(since(tick), top + 17, f"{tick:g} s", GREY, 'text-anchor="middle"')
+        yield text(since(tick), top + 17, f"{tick:g} s", GREY, CENTER)
 
 
 def _curves(nodes: list[tuple[int, NodeReport]], x: Scale, top: float) -> Iterable[str]:
@@ -118,14 +118,14 @@ def _curves(nodes: list[tuple[int, NodeReport]], x: Scale, top: float) -> Iterab
     yield rect(x.start, top, x.end - x.start, CURVES, BAND)
     for tick in y.ticks(4):
         yield line(x.start, y(tick), x.end, y(tick), PALE)
-        yield text(LEFT - 8, y(tick) + 4, f"{100 * tick:.4g} %", GREY, END)
+        yield text(LEFT - 8, y(tick) + 4, f"{100 * tick:.4g} %", GREY, ALIGN_RIGHT)
     for index, node in nodes:
         points = [
             (x(point.at_s), y(point.accuracy))
             for point in node.scores
             if point.accuracy is not None
         ]
-        color = COLORS[index % len(COLORS)]
+        color = SERIES[index % len(SERIES)]
         path = " ".join(f"{left:.1f},{top:.1f}" for left, top in points)
         yield f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.5"/>'
     yield text(x.start + LETTER_WIDTH, top + 16, "accuracy of each node", GREY)

@@ -10,15 +10,22 @@ from math import floor, isfinite, isnan
 from statistics import fmean
 
 from melisma.runs.svg import (
+    ALIGN_RIGHT,
     BAND,
+    BOLD,
+    CENTER,
     GREY,
     INK,
     LETTER_WIDTH,
+    MARGIN,
     PALE,
     RED,
+    SERIES,
+    TITLE,
     WIDTH,
     Picture,
     Scale,
+    document,
     line,
     rect,
     replace_unprintable,
@@ -31,7 +38,6 @@ from melisma.simulation.comparison.interval import Interval
 
 Points = list[tuple[float, float]]
 
-COLORS = ("#2a9d6f", "#4a90c2", "#f0a04b", "#8f6fc9", "#c2578c", "#17858f", "#8d6e4f")
 # In pixels.
 LEFT, RIGHT, TOP, CURVES_HEIGHT = 132, 24, 96, 250
 GAP, ROW_HEIGHT, TITLE_HEIGHT, AXIS_HEIGHT, VALUE_WIDTH = 18, 24, 26, 40, 110
@@ -63,7 +69,7 @@ class _Drawing:
     def __init__(self, comparison: Comparison) -> None:
         self.comparison = comparison
         names = comparison.schemes
-        self.colors = {name: COLORS[k % len(COLORS)] for k, name in enumerate(names)}
+        self.colors = {name: SERIES[k % len(SERIES)] for k, name in enumerate(names)}
         self.figures = [name for name in TITLES if self.has_bars(name)]
         self.panel = TITLE_HEIGHT + ROW_HEIGHT * len(names) + GAP
         self.pitch = (WIDTH - LEFT - RIGHT + GAP) / PANELS_PER_ROW
@@ -79,8 +85,8 @@ class _Drawing:
             )
         bottom += self.panel * -(-len(self.figures) // PANELS_PER_ROW)
         notes = self.notes()
-        parts += [text(24, bottom + 4 + 16 * k, note, RED) for k, note in enumerate(notes)]
-        return _svg(parts, bottom + 16 * len(notes))
+        parts += [text(MARGIN, bottom + 4 + 16 * k, note, RED) for k, note in enumerate(notes)]
+        return document(parts, bottom + 16 * len(notes))
 
     def has_bars(self, figure: str) -> bool:
         means = [
@@ -94,8 +100,8 @@ class _Drawing:
             f"means of {count} seeds, 95 % confidence" if count > 1 else "one seed, no intervals"
         )
         title = replace_unprintable(f"{task.name}: {len(self.comparison.schemes)} schemes compared")
-        yield text(24, 32, truncate(title, 90), INK, 'font-size="17" font-weight="600"', title)
-        yield text(24, 52, f"{task.cycles} cycles of {task.deadline_s:g} s, {seeds}", GREY)
+        yield text(MARGIN, 32, truncate(title, 90), INK, TITLE, title)
+        yield text(MARGIN, 52, f"{task.cycles} cycles of {task.deadline_s:g} s, {seeds}", GREY)
         x = 24.0
         for name, color in self.colors.items():
             yield rect(x, 66, 12, 10, color)
@@ -134,7 +140,7 @@ class _Drawing:
         ends = f'x1="{x.start}" y1="{y(accuracy):.1f}" x2="{x.end}" y2="{y(accuracy):.1f}"'
         yield f'<line {ends} stroke="{RED}" stroke-width="1.3" stroke-dasharray="4 3"/>'
         label = f"{accuracy:.4g}" if accuracy == 1 else f"{accuracy:.2%}"
-        yield text(x.start + 6, y(accuracy) - 5, label, RED, 'font-weight="600"')
+        yield text(x.start + 6, y(accuracy) - 5, label, RED, BOLD)
 
     def bars(self, figure: str, column: int, top: float) -> Iterable[str]:
         """Draw one figure, with a row for each scheme."""
@@ -145,17 +151,17 @@ class _Drawing:
             0, max(_reach(interval) for interval in intervals), start, start + width - VALUE_WIDTH
         )
         largest = max(interval.mean for interval in intervals if interval.known)
-        yield text(start, top + 14, TITLES[figure], INK, 'font-weight="600"')
+        yield text(start, top + 14, TITLES[figure], INK, BOLD)
         yield rect(start, top + TITLE_HEIGHT - 4, width, ROW_HEIGHT * len(intervals) + 4, BAND)
         for row, (name, interval) in enumerate(
             zip(self.comparison.schemes, intervals, strict=True)
         ):
             y = top + TITLE_HEIGHT + ROW_HEIGHT * row
             if column == 0:
-                yield text(LEFT - 12, y + 14, truncate(name, 18), INK, 'text-anchor="end"', name)
+                yield text(LEFT - 12, y + 14, truncate(name, 18), INK, ALIGN_RIGHT, name)
             yield from _bar(interval, x, y, self.colors[name])
             value = self.value(figure, name, largest)
-            yield text(start + width - 4, y + 14, value, GREY, 'text-anchor="end" font-size="11"')
+            yield text(start + width - 4, y + 14, value, GREY, f'{ALIGN_RIGHT} font-size="11"')
 
     def value(self, figure: str, scheme: str, largest: float) -> str:
         """Return a value as text, with a star where the notes list runs that are left out."""
@@ -183,16 +189,6 @@ class _Drawing:
         return [truncate(replace_unprintable(note), 140) for note in notes]
 
 
-def _svg(parts: list[str], height: float) -> str:
-    body, rounded = "\n".join(parts), f"{height:.0f}"
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {rounded}" '
-        f'width="{WIDTH}" height="{rounded}" '
-        'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif" '
-        f'font-size="12">\n{rect(0, 0, WIDTH, height, "#ffffff")}\n{body}\n</svg>\n'
-    )
-
-
 def _accuracy_scale(values: list[float], target: float, top: float) -> Scale:
     """Return a scale in steps of 5 % around the values, so that their rise is visible."""
     shown = [*values, target] if isfinite(target) else values
@@ -204,12 +200,12 @@ def _axes(x: Scale, y: Scale) -> Iterable[str]:
     for value in y.ticks(5):
         yield line(x.start, y(value), x.end, y(value), "#e9edf1")
         label = f"{100 * value:.3g} %"
-        yield text(x.start - 12, y(value) + 4, label, GREY, 'text-anchor="end"')
+        yield text(x.start - 12, y(value) + 4, label, GREY, ALIGN_RIGHT)
     yield line(x.start, y.start, x.end, y.start, PALE)
     for value in x.ticks(10):
         yield line(x(value), y.start, x(value), y.start + 4, GREY)
-        yield text(x(value), y.start + 17, f"{value:g}", GREY, 'text-anchor="middle"')
-    yield text(x.start - 12, y.start + 17, "seconds", GREY, 'text-anchor="end"')
+        yield text(x(value), y.start + 17, f"{value:g}", GREY, CENTER)
+    yield text(x.start - 12, y.start + 17, "seconds", GREY, ALIGN_RIGHT)
     yield text(x.start + 6, y.end + 16, "accuracy", GREY)
 
 
