@@ -1,8 +1,7 @@
-"""Messages mutated without end: what comes out is a value or an `AxonError`, soon and in little
-memory.
+"""A fuzzer: a mutated message must give a value or an `AxonError`, quickly and in little memory.
 
-``python -m tests.axon.fuzz --seconds 60 [--seed N]`` prints the seed; with the same seed it does
-the same. The message being read stands in a file, should the interpreter itself fall.
+``python -m tests.axon.fuzz --seconds 60 [--seed N]`` prints the seed; runs with the same seed are
+equal. The current message is stored in a file, in case the interpreter crashes.
 """
 
 import argparse
@@ -45,7 +44,7 @@ SCALARS: Final[list[Any]] = [
 
 @dataclass
 class Extension:
-    """An extension taken apart; raw where its payload is not a tree."""
+    """A parsed extension; raw if its payload is not a tree."""
 
     code: int
     content: Any
@@ -64,12 +63,12 @@ def corpus() -> list[Message]:
 
 
 def joined(message: Message) -> bytes:
-    """A message as it stands on the wire."""
+    """Return the encoded bytes of a message."""
     return b"".join(message_buffers(message))
 
 
 def read(data: bytes) -> list[str]:
-    """Read a message in all ways; how each ended."""
+    """Read a message in all ways and return the results."""
     try:
         message = parse_message(bytearray(data))
     except AxonError as error:
@@ -89,7 +88,7 @@ def _ending(reader: Callable[[Message, Any], Any], message: Message) -> str:
 
 
 def mutant(rng: random.Random, messages: list[Message]) -> bytes:
-    """A message with something wrong, or by chance nothing."""
+    """Return a mutated message, which may by chance be valid."""
     chosen = rng.choice(messages)
     how = rng.randrange(4)
     if how == 0:
@@ -105,7 +104,7 @@ def mutant(rng: random.Random, messages: list[Message]) -> bytes:
 
 
 def scrambled(rng: random.Random, data: bytes) -> bytes:
-    """The bytes with some flipped, put in, taken out or doubled."""
+    """Return the bytes with some flipped, inserted, removed or doubled."""
     changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 4, 16))):
         place = rng.randrange(len(changed) + 1)
@@ -127,7 +126,7 @@ def scrambled(rng: random.Random, data: bytes) -> bytes:
 
 
 def rebuilt(rng: random.Random, message: Message, messages: list[Message]) -> bytes:
-    """The tree of a message with branches changed: still a tree, and its lengths are right."""
+    """Return a valid tree with changed branches."""
     root = taken_apart(msgspec.msgpack.decode(message.tree))
     for _ in range(rng.choice((1, 1, 2, 4))):
         root = changed_branch(rng, root, messages)
@@ -161,7 +160,7 @@ def put_together(value: Any) -> Any:
 
 
 def changed_branch(rng: random.Random, value: Any, messages: list[Message]) -> Any:
-    """The value with one change somewhere in it."""
+    """Return the value with one change in it."""
     if rng.random() < 0.8:
         if isinstance(value, Extension):
             return changed_extension(rng, value, messages)

@@ -1,4 +1,4 @@
-"""Functions that the tests of Axon serve; at the top of a module, so that processes find them."""
+"""Functions that the tests of Axon serve, at the top level so that processes can import them."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from typing import Any
 from melisma import axon
 
 RUNS: Counter[str] = Counter()
-"""How often a function ran with an argument: nothing may run twice."""
+"""The number of runs by key, to check that no call runs twice."""
 RELEASED = threading.Event()
 CANCELLED = threading.Event()
 

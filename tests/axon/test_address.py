@@ -1,4 +1,4 @@
-"""Addresses: one string says all, and what is no address is told what one looks like."""
+"""Addresses survive formatting and parsing; invalid ones are refused with the grammar."""
 
 import ipaddress
 

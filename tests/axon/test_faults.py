@@ -1,4 +1,4 @@
-"""What can go wrong on a connection: each gets its own clear answer, and the worker goes on."""
+"""Faults on a connection: each gets its own error, and the worker keeps serving."""
 
 import contextlib
 import json
@@ -49,7 +49,7 @@ def request(body: bytes, name: str = "once", **headers: str) -> bytes:
 
 
 def answer(address: str, data: bytes) -> tuple[int, bytes]:
-    """Send bytes as they are; the status and body of what comes back."""
+    """Send raw bytes and return the status and body of the response."""
     host, port = address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), 10) as sock:
         with contextlib.suppress(OSError):  # it may have heard enough, and have closed
@@ -234,7 +234,7 @@ def test_answers_that_always_break_are_unreachable() -> None:
 
 
 class cutting_proxy:  # noqa: N801 - reads like a function
-    """Passes requests on, but cuts answers in the middle: each id's first one, or all."""
+    """A proxy that cuts answers in the middle: the first one of each call id, or all."""
 
     def __init__(self, address: str, *, always: bool = False) -> None:
         host, port = address.removeprefix("http://").split(":")

@@ -1,4 +1,4 @@
-"""A short run of what ``python -m tests.axon.fuzz`` does without end, with hypothesis' own aim."""
+"""A short run of ``python -m tests.axon.fuzz``, guided by hypothesis."""
 
 import random
 

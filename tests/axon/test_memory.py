@@ -1,4 +1,4 @@
-"""Memory of a worker: an array takes what it needs and no more."""
+"""The memory of a worker grows by no more than the size of an array."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A worker as a whole: safety, limits, counters, life and death."""
+"""A whole worker: authentication, TLS, limits, metrics, restarts and shutdown."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Every value that may travel, for the tests of the codec: strategies, and what equal means."""
+"""Strategies for all supported values, and their exact comparison, for the tests of the codec."""
 
 import dataclasses
 import math
@@ -64,17 +64,17 @@ TYPES = record_types([Job, Sample, Key])
 
 
 def wire_bytes(value: object) -> bytearray:
-    """The message of a value as it arrives."""
+    """Return the message of a value as a receiver parses it."""
     return bytearray(b"".join(message_buffers(encode(value))))
 
 
 def round_trip(value: object) -> Any:
-    """The value after a journey."""
+    """Encode and decode a value."""
     return decode(parse_message(wire_bytes(value)), TYPES)
 
 
 def received(code: int, parts: Any, *frames: bytes) -> Any:
-    """What becomes of an extension that somebody made by hand."""
+    """Decode a hand-written extension."""
     return decode(
         Message(pack(Ext(code, pack(parts))), [memoryview(bytearray(frame)) for frame in frames]),
         TYPES,
@@ -82,7 +82,7 @@ def received(code: int, parts: Any, *frames: bytes) -> Any:
 
 
 def same(sent: Any, arrived: Any) -> bool:
-    """Equal in type, value and order in memory (where it was contiguous), all the way down."""
+    """Compare type, value and memory order (if contiguous), recursively."""
     if isinstance(sent, np.generic):  # int64 may have two names
         return bool(sent.dtype == arrived.dtype) and sent.tobytes() == arrived.tobytes()
     if type(sent) is not type(arrived):
@@ -106,7 +106,7 @@ def same_array(sent: Array, arrived: Array) -> bool:
 
 
 def array_bytes(array: Array) -> bytes:
-    """The items in order, and what is in the gaps between their fields."""
+    """Return the items in order, including the padding between their fields."""
     if array.dtype.names is not None and array.dtype.itemsize:
         array = array.view(f"V{array.dtype.itemsize}")
     return array.tobytes()
@@ -127,7 +127,7 @@ def same_tensor(sent: torch.Tensor, arrived: torch.Tensor) -> bool:
 
 
 def tensor_bytes(tensor: torch.Tensor) -> bytes:
-    """The items of a strided tensor in order, as bits: there are dtypes that torch cannot copy."""
+    """Return the bits of a strided tensor in order; torch cannot copy some dtypes."""
     plain = tensor.detach().resolve_conj().resolve_neg()
     return plain.view(BITS[tensor.itemsize]).clone().numpy().tobytes()
 
@@ -313,7 +313,7 @@ values: st.SearchStrategy[Any] = st.recursive(leaves, _containers, max_leaves=8)
 
 
 def everything() -> list[Any]:
-    """One value of each kind, small: what the tests cut off, lie about and mutate."""
+    """Small values of each type, which the tests truncate, corrupt and mutate."""
     job = Job(name="fit", places=[Place(1.5, -2.0)], extra={Key(3): (1, None)})
     job.state = {"Δ": frozenset({1, 2})}
     eye = torch.eye(4)

@@ -1,4 +1,4 @@
-"""NumPy arrays and scalars: every dtype, order and stride arrives, on the memory of its frame."""
+"""NumPy arrays and scalars of every dtype, order and stride arrive as views of their frames."""
 
 from pathlib import Path
 from typing import Any

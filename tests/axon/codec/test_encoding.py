@@ -1,4 +1,4 @@
-"""Values to messages and back: what may travel arrives, what may not is refused by its place."""
+"""Supported values survive encoding; others are refused with their path."""
 
 import collections
 import enum

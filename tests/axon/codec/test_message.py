@@ -1,4 +1,4 @@
-"""The layout of one message: what is written is read, and nothing else is."""
+"""The layout of messages: valid ones are read back, others are malformed."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""How a call ended: whatever was raised, the caller hears of it."""
+"""Outcomes: results and exceptions of every kind reach the caller."""
 
 import builtins
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ class MuteError(Exception):
 
 
 def journey(error: BaseException) -> BaseException:
-    """The exception that the caller gets."""
+    """Return the exception that the caller receives."""
     return remote_exception(exception_message(error), {})
 
 

@@ -1,4 +1,4 @@
-"""Dataclasses and structs: constructed where they are named, by their own constructors."""
+"""Dataclasses and structs are constructed only by receivers that list them."""
 
 import dataclasses
 from dataclasses import InitVar, dataclass, field

@@ -1,4 +1,4 @@
-"""Torch tensors: every dtype and layout arrives, on the memory of its frame."""
+"""Torch tensors of every dtype and layout arrive as views of their frames."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Finding each other: notice board, discovery, relay."""
+"""Registration at a notice board, by multicast DNS and at a relay."""
 
 import contextlib
 import socket

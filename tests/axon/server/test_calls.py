@@ -1,4 +1,4 @@
-"""Places, memory and time at a worker: whatever callers do, none is lost."""
+"""Slots, memory and deadlines of calls, also with misbehaving callers."""
 
 import asyncio
 import contextlib

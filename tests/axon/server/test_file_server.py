@@ -1,4 +1,4 @@
-"""Files by plain GET, whole or in part, with our caller and with any other."""
+"""Files by GET, whole or in part, with `fetch` and with any HTTP client."""
 
 import urllib.error
 import urllib.request

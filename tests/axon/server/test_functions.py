@@ -1,4 +1,4 @@
-"""Exposed is what was said, nothing else."""
+"""Only functions that are listed explicitly are exposed."""
 
 import functools
 from collections.abc import AsyncIterator, Iterator

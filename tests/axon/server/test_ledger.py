@@ -1,4 +1,4 @@
-"""The ledger: no call runs twice, and none that may have run is taken for new."""
+"""The ledger: no call runs twice, and no call that may have run counts as new."""
 
 import asyncio
 from typing import Any
@@ -195,7 +195,7 @@ def test_common_ids_are_accepted(ledger: Ledger, call_id: str) -> None:
 
 
 class Life:
-    """A worker's life as a caller sees it, with retries that come whenever they like."""
+    """A worker with calls, retries and restarts at arbitrary times."""
 
     def __init__(self, max_calls: int) -> None:
         self.clock = Clock()
@@ -218,7 +218,7 @@ class Life:
             self.send(call_id)
 
     def send(self, call_id: str) -> None:
-        """Send a call, or send it again and say how long ago it was first sent."""
+        """Send a call, or retry it with the seconds since it was first sent."""
         first = self.sent_at.setdefault(call_id, self.clock.now)
         retry = call_id in self.ran or first < self.clock.now
         try:

@@ -1,4 +1,4 @@
-"""Limits: generous by default, and never in each other's way."""
+"""Limits and their defaults."""
 
 from dataclasses import asdict
 

@@ -1,4 +1,4 @@
-"""The spool: results are kept as they are, within limits, and room that is given back is free."""
+"""The spool stores results within its limits and frees their space."""
 
 import os
 import subprocess

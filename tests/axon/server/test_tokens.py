@@ -1,4 +1,4 @@
-"""Tokens: the secret opens, what was issued from it opens as long as it says, all else does not."""
+"""Tokens: the secret and unexpired tokens issued from it are valid, all others are refused."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Heads of HTTP/1.1: what is written is read, and what is ambiguous is refused."""
+"""HTTP/1.1 heads: written ones are read back, ambiguous ones are refused."""
 
 from contextlib import suppress
 from http import HTTPMethod
@@ -172,7 +172,7 @@ def test_header_injection_is_refused(target: str, value: str) -> None:
 
 
 def poured(inbox: ReceiveBuffer, data: bytes) -> bytes:
-    """Fill the inbox; what it had no space for."""
+    """Fill the buffer and return the bytes that did not fit."""
     space = inbox.free_space()
     count = min(len(data), space.nbytes)
     space[:count] = data[:count]

@@ -1,4 +1,4 @@
-"""Messages received from a connection, here one that is a string of bytes."""
+"""Receiving messages, here from a transport over recorded bytes."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ EXAMPLES = [example(70), example(20_000)]
 
 
 class Tape:
-    """A transport that plays what was recorded."""
+    """A transport over recorded bytes."""
 
     def __init__(self, data: bytes | bytearray, *, ahead: bool = False) -> None:
         self.deadline_at: float | None = None

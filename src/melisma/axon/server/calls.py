@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("melisma.axon")
 QUIET_S = 1.0
-"""Seconds that a worker which stops waits for running calls before it logs that it waits."""
+"""Time that a stopping worker waits for running calls before it logs a warning, in seconds."""
 MAX_POLL_S = 60.0
 """The longest wait of one request for a duplex result, in seconds."""
 
@@ -116,8 +116,7 @@ class Calls:
     async def drain(self) -> None:
         """Refuse new calls, wait up to ``shutdown_s`` for running ones, then cancel them."""
         self._stopping = True
-        # Calls that are about to end, such as those whose callers are being told to leave, are
-        # nothing to report.
+        # Calls that end at once, such as the polls of callers that leave now, need no warning.
         quiet_s = min(QUIET_S, self._limits.shutdown_s / 2)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=quiet_s)
