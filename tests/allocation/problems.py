@@ -7,17 +7,29 @@ import numpy as np
 from hypothesis import strategies as st
 
 from melisma.allocation.cycle_problem import CycleProblem
-from melisma.allocation.earliest import earliest_deadline_s
+from melisma.allocation.feasibility import earliest_deadline_s
 from melisma.errors import SettingError
 
 COSTS = st.sampled_from([0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 2.5]) | st.floats(0.01, 5.0)
 
 
+def three_learners(**changes: Any) -> CycleProblem:
+    """Return a problem of three learners with 14 shards in 10 seconds."""
+    fields: dict[str, Any] = {
+        "train_s": [0.1, 0.2, 0.8],
+        "ship_s": 0.1,
+        "fixed_s": 0.3,
+        "deadline_s": 10,
+        "shards": 14,
+    }
+    return CycleProblem(**(fields | changes))
+
+
 def random_problem(rng: np.random.Generator) -> CycleProblem | None:
-    """A small one, with ties, tight and unequal bounds and held shards; None if bounds cross."""
+    """Return a small problem with ties, tight bounds and held shards; None if bounds cross."""
     learners = int(rng.integers(1, 5))
     shards = int(rng.integers(learners, 16))
-    # Costs of one digit make ties and results that fall exactly on the deadline common.
+    # Costs of one digit make ties, and ends exactly on the deadline, common.
     train, ship, fixed = (np.round(rng.uniform(0.1, top, learners), 1) for top in (1.5, 1.0, 2.0))
     fields: dict[str, Any] = {"train_s": train, "ship_s": ship, "fixed_s": fixed}
     if rng.random() < 0.3:
@@ -36,7 +48,7 @@ def random_problem(rng: np.random.Generator) -> CycleProblem | None:
 
 @st.composite
 def cycle_problems(draw: st.DrawFn) -> CycleProblem:
-    """Problems of up to eight learners whose bounds leave room for all data."""
+    """Draw problems of up to eight learners whose bounds admit all data."""
     learners = draw(st.integers(1, 8))
 
     def each(values: st.SearchStrategy[Any]) -> list[Any]:
@@ -56,7 +68,7 @@ def cycle_problems(draw: st.DrawFn) -> CycleProblem:
         max_shards=high,
         held=each(st.integers(0, 10)),
     )
-    # Some too early for one update of all, most later.
+    # Some deadlines are too early for one update of all, most are later.
     needed_s = earliest_deadline_s(problem.costs, low, high, shards)
     return later(problem, needed_s * draw(st.floats(0.5, 6)))
 
@@ -65,8 +77,8 @@ def later(problem: CycleProblem, factor: float) -> CycleProblem:
     return replace(problem, deadline_s=problem.deadline_s * factor)
 
 
-def who_got_what(problem: CycleProblem, shards: Any) -> list[tuple[float, ...]]:
-    """All that is known of each learner with its share, in an order of its own."""
+def sorted_shares(problem: CycleProblem, shards: Any) -> list[tuple[float, ...]]:
+    """Return all fields of each learner with its share, sorted."""
     p = problem
     costs = (p.train_s, p.ship_s, p.fixed_s) if p.has_costs else ()
     columns = (*costs, p.held, p.min_shards, p.max_shards, shards)

@@ -9,7 +9,7 @@ from melisma.allocation.costs import MAX_UPDATES
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(1, 10**6))
-def test_it_is_the_last_that_reaches(size: int, target: int, start: int) -> None:
+def test_the_result_is_the_last_that_reaches_the_target(size: int, target: int, start: int) -> None:
     found = bisect_largest(lambda x: size // x, target, start)
     assert found == (min(size // target, MAX_UPDATES) if size >= target else 0)
 

@@ -32,7 +32,7 @@ def example(folder: str, *names: str) -> tuple[list[Task], Fleet]:
     return tasks, read_fleet(EXAMPLES / folder / "FLEET.toml")
 
 
-def test_the_cluster_costs_what_its_profiles_say() -> None:
+def test_costs_of_the_cluster_come_from_its_profiles() -> None:
     (task,), fleet = example("mays-cluster")
     problem = build_cycle_problem(task, fleet.estimates(task))
     # TwoNN: 40,400 multiplications and 40,480 parameters; shards of 500 times 785 bytes.
@@ -52,7 +52,7 @@ def test_the_cluster_costs_what_its_profiles_say() -> None:
     assert dab(problem, 5).shards.tolist() == [20, 53, 46, 120]
 
 
-def test_twenty_nodes_are_four_updates_apart_in_equal_shares_and_need_not_be() -> None:
+def test_twenty_nodes_have_staleness_four_with_equal_shares_and_zero_at_best() -> None:
     (task,), fleet = example("twenty-nodes")
     problem = build_cycle_problem(task, fleet.estimates(task))
     assert problem.train_s[[0, 10]].tolist() == pytest.approx([1_123_736 / 2.4e9, 1_123_736 / 7e8])
@@ -68,7 +68,7 @@ def test_twenty_nodes_are_four_updates_apart_in_equal_shares_and_need_not_be() -
     assert staleness(problem).max_staleness == 0
 
 
-def test_more_caution_plans_on_longer_times_where_they_are_uncertain() -> None:
+def test_more_caution_raises_uncertain_costs() -> None:
     (_, task, _), fleet = example("med", "fashion.toml", "mnist-cn.toml", "mnist-ff.toml")
     bold, usual = (
         build_cycle_problem(replace(task, caution=each), fleet.estimates(task))
@@ -82,7 +82,7 @@ def test_more_caution_plans_on_longer_times_where_they_are_uncertain() -> None:
     assert careful.train_s.tolist() == cluster.train_s(certain).tolist()
 
 
-def test_bounds_are_the_tasks() -> None:
+def test_bounds_come_from_the_task() -> None:
     (task,), fleet = example("mays-cluster")
     bounded = replace(task, min_shards=3, max_shards=50)
     problem = build_cycle_problem(bounded, fleet.estimates(task), held=[0, 1, 2, 3])
@@ -104,7 +104,7 @@ def test_estimates_that_learners_reported_are_enough() -> None:
 
 
 @pytest.mark.parametrize("blind", [False, True])
-def test_own_data_is_held_and_nobody_takes_that_of_others(blind: bool) -> None:
+def test_local_shards_are_held_and_bound_each_share(blind: bool) -> None:
     (task,), fleet = example("mays-cluster")
     own = [40, 0, 50, 30]
     problem = (
@@ -178,19 +178,27 @@ def test_several_tasks_can_take_the_costs_of_one_state_each() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"passes": None}, "task mnist-cn: several tasks at once need passes in each"),
-        ({"max_shards": 30}, "task mnist-cn: several tasks at once know no max_shards"),
-        ({"mode": "federated"}, "task mnist-cn: several tasks at once need data that can move"),
+        ({"passes": None}, "task mnist-cn has no passes; several tasks at once need passes"),
+        (
+            {"max_shards": 30},
+            "task mnist-cn has max_shards; several tasks at once do not support it",
+        ),
+        (
+            {"mode": "federated"},
+            "task mnist-cn is federated; several tasks at once need parallelized tasks",
+        ),
     ],
 )
-def test_what_several_tasks_cannot_take_is_named(changes: dict[str, Any], said: str) -> None:
+def test_unsupported_settings_of_several_tasks_are_named(
+    changes: dict[str, Any], said: str
+) -> None:
     (one, other), fleet = example("med", "fashion.toml", "mnist-cn.toml")
     costs = [fleet.estimates(task).mean() for task in (one, other)]
     with pytest.raises(SettingError, match=said):
         build_shared_problem([one, replace(other, **changes)], costs, fleet.price)
 
 
-def test_devices_that_are_absent_leave_their_own_shards_out() -> None:
+def test_data_on_absent_devices_is_left_out() -> None:
     (task,), fleet = example("mays-cluster")
     federated = replace(task, mode="federated", deadline_s=1e3)
     own = fleet.own_shards(federated)
@@ -199,11 +207,11 @@ def test_devices_that_are_absent_leave_their_own_shards_out() -> None:
     problem = build_cycle_problem(federated, some, local_shards=own[1:])
     assert problem.shards == own[1:].sum() < task.shards
     assert equal(problem, 1).shards.tolist() == own[1:].tolist()
-    with pytest.raises(SettingError, match="held is given with own"):
+    with pytest.raises(SettingError, match="held and local_shards are exclusive"):
         build_cycle_problem(federated, some, held=1, local_shards=own[1:])
 
 
-def test_a_cell_is_what_the_radio_paper_says() -> None:
+def test_a_radio_problem_has_the_settings_of_the_paper() -> None:
     (task,), fleet = example("lte-cell")
     problem = build_radio_problem(task, fleet)
     clock_hz = np.repeat([0.7e9, 1.4e9, 2.1e9], 4)
@@ -221,7 +229,7 @@ def test_a_cell_is_what_the_radio_paper_says() -> None:
     assert len(set(problem.uplink_bps)) == 12
 
 
-def test_a_gradient_is_32_bits_a_parameter_unless_said() -> None:
+def test_a_gradient_has_32_bits_per_parameter_by_default() -> None:
     (task,), fleet = example("mays-cluster")
     problem = build_radio_problem(task, fleet)
     assert problem.gradient_bits == 32 * 40_480
@@ -233,5 +241,7 @@ def test_cycles_of_an_update_need_a_clock(tmp_path: Path) -> None:
     (task,), _ = example("lte-cell")
     path = tmp_path / "FLEET.toml"
     path.write_text("[[fleet.group]]\ncount = 2\ntrain_s = 1\nbandwidth_bps = 1e6")
-    with pytest.raises(SettingError, match=r"radio.update_cycles needs clock_hz or compute"):
+    with pytest.raises(
+        SettingError, match=r"has neither clock_hz nor compute, which radio.update_cycles needs"
+    ):
         build_radio_problem(task, read_fleet(path))

@@ -18,7 +18,7 @@ def test_seconds_are_those_of_the_cost_model() -> None:
     assert costs().seconds(4, 3) == pytest.approx(1.0 + 0.25 * 4 + 0.5 * 3 * 4)
 
 
-def test_shards_that_are_held_are_not_shipped() -> None:
+def test_held_shards_are_not_shipped() -> None:
     assert costs(held=3).seconds(4, 3) == pytest.approx(1.0 + 0.25 * 1 + 0.5 * 3 * 4)
     assert costs(held=9).seconds(4, 3) == pytest.approx(1.0 + 0.5 * 3 * 4)
 
@@ -47,7 +47,7 @@ def test_one_update_more_than_the_most_does_not_fit(
     assert learner.seconds(shards, most + 1) > deadline_s
 
 
-def test_what_falls_exactly_on_the_deadline_fits() -> None:
+def test_an_end_exactly_on_the_deadline_fits() -> None:
     # 0.1 + 3 * 0.1 is not 0.4 in binary; the same expression decides on both sides.
     learner = costs(train_s=0.1, ship_s=0.0, fixed_s=0.1)
     on_time_s = float(learner.seconds(3, 1)[0])
@@ -55,7 +55,7 @@ def test_what_falls_exactly_on_the_deadline_fits() -> None:
     assert learner.most_updates(3, on_time_s) == 1
 
 
-def test_many_learners_are_worked_off_in_blocks_with_the_same_result() -> None:
+def test_blocks_of_learners_give_the_same_result() -> None:
     rng = np.random.default_rng(1)
     size = BLOCK_LEARNERS + 77
     train_s, ship_s, fixed_s = rng.uniform(0.1, 1, (3, size))
@@ -68,7 +68,7 @@ def test_many_learners_are_worked_off_in_blocks_with_the_same_result() -> None:
         assert updates[at] == one.most_updates(shards[at : at + 1], 20.0)
 
 
-def test_steps_below_the_rounding_of_the_whole_are_found_by_halving() -> None:
+def test_steps_below_the_rounding_of_the_total_are_found_by_bisection() -> None:
     late_s = float(np.nextafter(np.nextafter(10.0, 0.0), 0.0))
     learner = costs(train_s=1e-25, ship_s=0.0, fixed_s=late_s)
     most = learner.most_shards(1, 10.0, 2**52)

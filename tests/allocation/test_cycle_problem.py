@@ -21,7 +21,7 @@ def problem(**changes: Any) -> CycleProblem:
     return CycleProblem(**(fields | changes))
 
 
-def test_single_numbers_stand_for_all_learners() -> None:
+def test_scalars_are_broadcast_to_all_learners() -> None:
     found = problem(min_shards=2, held=[0, 3])
     assert found.learners == 2
     assert found.ship_s.tolist() == [0.1, 0.1]
@@ -30,7 +30,7 @@ def test_single_numbers_stand_for_all_learners() -> None:
     assert found.held.tolist() == [0, 3]
 
 
-def test_a_problem_does_not_change_with_the_arrays_it_was_made_from() -> None:
+def test_a_problem_copies_its_arrays() -> None:
     train_s = np.array([0.1, 0.8])
     found = problem(train_s=train_s)
     train_s[0] = 99.0
@@ -47,14 +47,14 @@ def test_a_problem_does_not_change_with_the_arrays_it_was_made_from() -> None:
         ({"ship_s": -1}, "ship_s is -1; expected at least 0"),
         ({"ship_s": [-1, -2]}, r"ship_s\[0\] is -1 \(and 1 more like it\); expected at least 0"),
         ({"ship_s": [1, 2, 3]}, r"shapes differ: train_s \(2,\), ship_s \(3,\)"),
-        ({"train_s": [[0.1], [0.2]]}, "take at most 1 axes, but 2 came"),
-        ({"train_s": []}, "are empty; at least one learner is needed"),
-        ({"train_s": "fast"}, "train_s must be a number or an array of numbers, not 'fast'"),
-        ({"train_s": True}, "train_s must be a number"),
+        ({"train_s": [[0.1], [0.2]]}, "have 2 axes; expected at most 1"),
+        ({"train_s": []}, "are empty; expected at least one learner"),
+        ({"train_s": "fast"}, "train_s is 'fast'; expected a number or an array of numbers"),
+        ({"train_s": True}, "train_s is True; expected a number"),
         ({"train_s": [[1], [1, 2]]}, "train_s has rows of unequal length"),
         ({"shards": 0}, "shards is 0; expected at least 1"),
         ({"shards": 2.5}, "shards is 2.5; expected a whole number"),
-        ({"shards": [7, 7]}, r"shards is one number for all learners, but has shape \(2,\)"),
+        ({"shards": [7, 7]}, r"shards has shape \(2,\); expected one number for all learners"),
         ({"shards": 2**60}, "shards is 1152921504606846976; expected at most"),
         ({"deadline_s": 0}, "deadline_s is 0; expected more than 0"),
         ({"deadline_s": float("inf")}, "deadline_s is inf; expected a finite number"),
@@ -66,7 +66,7 @@ def test_a_problem_does_not_change_with_the_arrays_it_was_made_from() -> None:
         ),
     ],
 )
-def test_what_cannot_work_is_named(changes: dict[str, Any], message: str) -> None:
+def test_invalid_fields_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         problem(**changes)
 
@@ -75,7 +75,7 @@ def test_without_a_largest_share_a_learner_may_take_its_least() -> None:
     assert problem(shards=3, min_shards=[1, 5]).max_shards.tolist() == [3, 5]
 
 
-def test_a_blind_problem_knows_bounds_and_no_costs() -> None:
+def test_a_problem_without_costs_keeps_its_bounds() -> None:
     known = problem(min_shards=2, held=[0, 3])
     blind = known.without_costs()
     assert known.has_costs
@@ -86,8 +86,11 @@ def test_a_blind_problem_knows_bounds_and_no_costs() -> None:
     assert known.seconds(1, 1).tolist() == pytest.approx([0.5, 1.1])
 
 
-def test_which_updates_fit_cannot_be_told_without_costs() -> None:
-    with pytest.raises(SettingError, match="not known without costs; give passes"):
+def test_updates_that_fit_need_costs() -> None:
+    with pytest.raises(
+        SettingError,
+        match="costs of the learners are unknown, so the updates that fit are too; set passes",
+    ):
         CyclePlan.from_shards(problem().without_costs(), np.array([7, 7]), None)
     assert CyclePlan.from_shards(
         problem().without_costs(), np.array([7, 7]), 2
@@ -106,7 +109,7 @@ def test_a_plan_holds_whole_numbers(wrong: list[float]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30)), min_size=1, max_size=9))
-def test_staleness_is_that_of_all_pairs_with_shards(given_out: list[tuple[int, int]]) -> None:
+def test_staleness_is_taken_over_all_pairs_with_shards(given_out: list[tuple[int, int]]) -> None:
     plan = CyclePlan(*zip(*given_out, strict=True))
     done = [updates for shards, updates in given_out if shards]
     pairs = [abs(one - other) for one, other in combinations(done, 2)] or [0]

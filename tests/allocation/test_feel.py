@@ -96,7 +96,7 @@ def test_the_conditions_tell_an_optimum_from_its_neighbours() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_exact_plan_is_what_a_general_solver_finds_or_better(kind: str) -> None:
+def test_a_general_solver_finds_no_better_exact_plan(kind: str) -> None:
     rng = np.random.default_rng(len(kind))
     gaps = []
     for _ in range(25):
@@ -108,7 +108,7 @@ def test_the_exact_plan_is_what_a_general_solver_finds_or_better(kind: str) -> N
 
 @given(seeds, st.integers(1, 20), st.sampled_from(KINDS))
 @settings(max_examples=60)
-def test_more_of_anything_never_lowers_the_exact_optimum(
+def test_better_links_and_wider_bounds_never_lower_the_exact_optimum(
     seed: int, learners: int, kind: str
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -143,7 +143,7 @@ def test_whole_batches_keep_bounds_and_frame_and_beat_no_exact_plan(
     assert plan.efficiency <= exact.efficiency * (1 + 1e-12)
 
 
-def test_in_the_papers_cell_whole_batches_lose_less_than_a_hundredth() -> None:
+def test_in_the_papers_cell_whole_batches_lose_less_than_one_percent() -> None:
     rng = np.random.default_rng(7)
     lost = []
     for cycles in (1e7, 3e7, 1e8, 1e9):
@@ -159,7 +159,7 @@ def best_whole(p: RadioProblem) -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_small_fleets_get_the_best_whole_batches_there_are(kind: str) -> None:
+def test_small_fleets_get_optimal_whole_batches(kind: str) -> None:
     rng = np.random.default_rng(len(kind))
     for _ in range(30):
         p = fleet(rng, int(rng.integers(1, 4)), kind, max_batch=int(rng.integers(2, 7)))
@@ -168,7 +168,7 @@ def test_small_fleets_get_the_best_whole_batches_there_are(kind: str) -> None:
 
 @given(seeds, st.integers(2, 200), st.integers(2, 12), st.sampled_from(LIKE))
 @settings(max_examples=60)
-def test_like_learners_get_no_worse_than_the_same_batch_for_all(
+def test_identical_learners_do_no_worse_than_the_same_batch_for_all(
     seed: int, learners: int, max_batch: int, unlike: float
 ) -> None:
     p = like_fleet(np.random.default_rng(seed), learners, max_batch, unlike)
@@ -178,7 +178,7 @@ def test_like_learners_get_no_worse_than_the_same_batch_for_all(
 
 
 @pytest.mark.parametrize("unlike", LIKE)
-def test_few_like_learners_get_the_best_whole_batches_there_are(unlike: float) -> None:
+def test_few_identical_learners_get_optimal_whole_batches(unlike: float) -> None:
     rng = np.random.default_rng(3)
     for _ in range(20):
         p = like_fleet(rng, int(rng.integers(2, 5)), int(rng.integers(2, 6)), unlike)
@@ -186,7 +186,7 @@ def test_few_like_learners_get_the_best_whole_batches_there_are(unlike: float) -
 
 
 @pytest.mark.parametrize("unlike", LIKE)
-def test_many_like_learners_get_the_best_of_all_sums(unlike: float) -> None:
+def test_many_identical_learners_get_the_best_of_all_sums(unlike: float) -> None:
     rng = np.random.default_rng(5)
     for _ in range(8):
         p = like_fleet(rng, int(rng.integers(24, 60)), int(rng.integers(2, 5)), unlike)
@@ -267,7 +267,7 @@ def test_where_radio_dominates_the_optimum_is_the_full_batch() -> None:
         assert np.array_equal(feel(p, integral).batch, full_batch(p))
 
 
-def test_where_computing_dominates_nobody_goes_above_the_smallest_batch() -> None:
+def test_where_computing_dominates_the_smallest_batch_is_optimal() -> None:
     p = RadioProblem(
         slope_s=[1.0, 2.0],
         uplink_bps=1e9,
@@ -283,7 +283,7 @@ def test_where_computing_dominates_nobody_goes_above_the_smallest_batch() -> Non
     assert feel(alike).batch.tolist() == [4, 4]
 
 
-def test_learners_alike_in_everything_get_alike_batches() -> None:
+def test_identical_learners_get_equal_batches() -> None:
     p = RadioProblem(
         slope_s=[0.01] * 6,
         uplink_bps=1e7,
@@ -329,7 +329,7 @@ def test_gpu_batches_never_fall_below_the_threshold() -> None:
 
 
 @pytest.mark.parametrize("spread", [1e3, 1e6, 1e9])
-def test_rates_and_speeds_far_apart_are_no_obstacle(spread: float) -> None:
+def test_rates_and_speeds_may_differ_by_orders_of_magnitude(spread: float) -> None:
     rng = np.random.default_rng(int(spread))
     for learners in (2, 5, 50):
         p = RadioProblem(

@@ -13,13 +13,13 @@ from tests.allocation.radios import fleet
 PROBLEM = CycleProblem(train_s=[1, 2], ship_s=0, fixed_s=0, deadline_s=20, shards=6)
 
 
-def test_names_are_unique_and_lead_to_their_row() -> None:
+def test_names_are_unique_and_map_to_their_rows() -> None:
     assert len(SCHEMES) == len(schemes._ROWS)
     for row in schemes._ROWS:
         assert get_scheme(row.name) is row
 
 
-def test_every_scheme_says_what_it_is() -> None:
+def test_every_scheme_has_a_summary_and_a_paper() -> None:
     for row in SCHEMES.values():
         assert row.summary
         assert row.paper
@@ -40,19 +40,19 @@ AGREED = {
 
 
 @pytest.mark.parametrize("name", AGREED)
-def test_what_leaves_a_learner_and_who_sets_passes_is_as_agreed(name: str) -> None:
+def test_disclosures_and_passes_are_as_documented(name: str) -> None:
     row = SCHEMES[name]
     assert (row.needs, row.during, row.passes) == AGREED[name]
 
 
-def test_a_scheme_that_leaves_passes_to_speed_needs_costs() -> None:
+def test_a_scheme_without_fixed_passes_needs_costs() -> None:
     for row in SCHEMES.values():
         assert row.needs_with(2) == row.needs
         without = "costs" if row.name in ("equal", "proportional") else row.needs
         assert row.needs_with(None) == without
 
 
-def test_what_a_learner_tells_is_said_in_words() -> None:
+def test_disclosures_are_described() -> None:
     for row in SCHEMES.values():
         assert row.before == DISCLOSURE[row.needs]
     assert SCHEMES["dab"].before == "number of shards wanted"
@@ -60,23 +60,25 @@ def test_what_a_learner_tells_is_said_in_words() -> None:
         assert told in SCHEMES["feel"].before
 
 
-def test_a_scheme_takes_what_its_row_says_and_leaves_the_rest() -> None:
+def test_a_scheme_uses_the_inputs_of_its_row_only() -> None:
     given = PlanInputs(passes=2, bounds=[6, 6], rng=np.random.default_rng(1), time_limit_s=1.0)
     for row in SCHEMES.values():
         if row.problem == "cycle":
             assert row.plan(PROBLEM, given).shards.sum() >= 6
 
 
-def test_a_scheme_that_draws_needs_a_generator() -> None:
+def test_a_scheme_with_needs_rng_requires_a_generator() -> None:
     problem = fleet(np.random.default_rng(1), 3, "cpu")
     for row in SCHEMES.values():
         if row.needs_rng:
-            with pytest.raises(SettingError, match="needs a random generator"):
+            with pytest.raises(SettingError, match="needs PlanInputs"):
                 row.plan(problem)
 
 
-def test_an_unknown_name_says_which_there_are() -> None:
-    with pytest.raises(SettingError, match=r"no scheme is called 'fedavg'") as caught:
+def test_an_unknown_name_lists_the_schemes() -> None:
+    with pytest.raises(
+        SettingError, match=r"no scheme is called 'fedavg'; expected one of equal"
+    ) as caught:
         get_scheme("fedavg")
     said = str(caught.value)
     places = [said.index(name) for name in SCHEMES]
@@ -84,6 +86,6 @@ def test_an_unknown_name_says_which_there_are() -> None:
 
 
 @pytest.mark.parametrize("name", [row.name for row in SCHEMES.values() if row.problem != "cycle"])
-def test_a_scheme_for_something_else_plans_no_single_task(name: str) -> None:
+def test_a_scheme_checks_the_type_of_its_problem(name: str) -> None:
     with pytest.raises(SettingError, match=f"scheme {name} plans a (Shared|Radio)Problem"):
         SCHEMES[name].plan(PROBLEM, PlanInputs(passes=1))

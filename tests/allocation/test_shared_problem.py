@@ -48,15 +48,15 @@ def test_the_budget_may_be_infinite() -> None:
         ({"budget": [1.0, 2.0]}, "budget"),
         ({"min_shards": -1}, "min_shards is -1"),
         ({"fixed_s": [[1.0, 2.0], [1.0]]}, "rows of unequal length"),
-        ({"fixed_s": "fast"}, "fixed_s must be a number"),
+        ({"fixed_s": "fast"}, "fixed_s is 'fast'; expected a number"),
     ],
 )
-def test_an_argument_that_cannot_work_is_named(changes: dict[str, Any], words: str) -> None:
+def test_an_invalid_argument_is_named(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         SharedProblem(**(COSTS | changes))
 
 
-def test_nobody_changes_a_problem_through_an_array_of_their_own() -> None:
+def test_changing_an_argument_does_not_change_the_problem() -> None:
     price = np.ones(3)
     problem = SharedProblem(**(COSTS | {"price": price}))
     price[0] = 7.0

@@ -12,12 +12,12 @@ def problem(learners: int, shards: int, **bounds: object) -> CycleProblem:
     return CycleProblem(deadline_s=100.0, shards=shards, **costs, **bounds)  # type: ignore[arg-type]
 
 
-def test_room_is_filled_in_proportion() -> None:
+def test_fill_is_proportional_to_the_room() -> None:
     low, high = np.array([1, 1, 0]), np.array([5, 9, 12])
     assert fill(problem(3, 14), low, high).tolist() == [3, 5, 6]
 
 
-def test_what_is_left_goes_to_the_largest_remainder_then_to_the_faster() -> None:
+def test_the_rest_goes_to_the_largest_remainder_then_to_the_faster() -> None:
     low, high = np.zeros(3, dtype=np.int64), np.array([3, 3, 2])
     assert fill(problem(3, 3), low, high).tolist() == [1, 1, 1]
     assert split_by_weight(problem(3, 5), np.ones(3)).tolist() == [2, 2, 1]

@@ -44,7 +44,7 @@ def least_end_s(air_s: NDArray[np.float64], busy_s: NDArray[np.float64]) -> floa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_slots_make_the_round_shorter_says_a_general_solver(kind: str) -> None:
+def test_a_general_solver_finds_no_shorter_round(kind: str) -> None:
     rng = np.random.default_rng(len(kind))
     gaps = []
     for _ in range(15):
@@ -73,7 +73,7 @@ def test_all_end_together_in_a_full_frame(seed: int, learners: int, kind: str) -
 
 @given(seeds, st.sampled_from([1, 2, 3, 10, 1000, 30_000]), st.floats(1e-5, 10.0))
 @settings(max_examples=30)
-def test_slots_stay_in_the_frame_whichever_way_they_are_summed(
+def test_slots_fit_the_frame_in_any_order_of_summation(
     seed: int, learners: int, frame_s: float
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -144,7 +144,7 @@ def test_another_order_of_learners_gives_the_same_slots(seed: int, learners: int
     assert plan.round_s == shuffled.round_s
 
 
-def test_baselines_are_the_smallest_the_largest_and_chance_between() -> None:
+def test_baselines_are_smallest_largest_and_random_batches() -> None:
     p = changed(fleet(np.random.default_rng(2), 500, "cpu"), min_batch=3, max_batch=7)
     assert set(online_batch(p)) == {3}
     assert set(full_batch(p)) == {7}
@@ -163,7 +163,7 @@ def test_baselines_are_the_smallest_the_largest_and_chance_between() -> None:
         ([-1, 2], r"batch\[0\] is -1; expected at least 0"),
     ],
 )
-def test_a_batch_that_cannot_be_is_refused(batch: Any, complaint: str) -> None:
+def test_an_invalid_batch_is_an_error(batch: Any, complaint: str) -> None:
     p = fleet(np.random.default_rng(3), 2, "cpu")
     with pytest.raises(SettingError, match=complaint):
         slots(p, batch)

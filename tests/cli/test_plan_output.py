@@ -216,7 +216,7 @@ def test_data_that_stays_on_devices_is_trained_where_it_is(plan: Plan, tmp_path:
 def documented(heading: str) -> tuple[set[str], set[str]]:
     """The names in the first columns below a heading of the page: of a plan, and of a learner."""
     section = PAGE.read_text(encoding="utf-8").split(f"### {heading}\n")[1].split("\n#")[0]
-    parts = [*section.split("\nOf a learner:\n"), ""]
+    parts = [*section.split("\nFor each learner:\n"), ""]
     fields = [set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)) for part in parts]
     return fields[0], fields[1]
 
@@ -229,13 +229,13 @@ def test_the_page_lists_the_fields_of_a_plan(
 ) -> None:
     report = parsed(plan(*arguments(*files), "--json")[1])
     whole, row = documented(heading)
-    common = documented("Every plan")[0] | documented("Where there is one")[0]
+    common = documented("Every plan")[0] | documented("With a plan")[0]
     assert report.keys() == common | whole
     assert all(learner.keys() == row for learner in report["learners"])
 
 
 def test_the_page_lists_the_fields_of_a_refusal(plan: Plan, tmp_path: Path) -> None:
-    expected = documented("Every plan")[0] | documented("Where there is none")[0]
+    expected = documented("Every plan")[0] | documented("Without a plan")[0]
     hasty = edited(tmp_path / "TASK.toml", CLUSTER[0], deadline_s="0.2")
     refused = parsed(plan(*arguments(hasty, CLUSTER[1]), "--scheme", "synchronous", "--json")[1])
     assert refused.keys() == expected

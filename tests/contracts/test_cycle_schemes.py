@@ -11,7 +11,7 @@ from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
 from melisma.allocation.dab import dab_shards
 from melisma.allocation.schemes import SCHEMES, PlanInputs, Scheme
 from melisma.errors import InfeasibleError, SettingError
-from tests.allocation.problems import cycle_problems, who_got_what
+from tests.allocation.problems import cycle_problems, sorted_shares
 
 ROWS = [row for row in SCHEMES.values() if row.problem == "cycle"]
 every_scheme = pytest.mark.parametrize("scheme", ROWS, ids=lambda row: row.name)
@@ -59,7 +59,7 @@ def test_a_plan_is_whole_and_within_bounds(scheme: Scheme) -> None:
 
 
 @pytest.mark.parametrize("scheme", [r for r in ROWS if r.hands_out_all], ids=lambda row: row.name)
-def test_every_shard_is_handed_out_once(scheme: Scheme) -> None:
+def test_every_shard_is_allocated_once(scheme: Scheme) -> None:
     def law(problem: CycleProblem, plan: CyclePlan, _: int) -> None:
         assert plan.shards.sum() == problem.shards
 
@@ -77,7 +77,7 @@ def test_no_learner_is_planned_past_the_deadline(scheme: Scheme) -> None:
 @every_scheme
 @given(data=st.data())
 @laws
-def test_costs_down_to_a_picosecond_leave_a_plan_whole(scheme: Scheme, data: st.DataObject) -> None:
+def test_costs_down_to_a_picosecond_give_valid_plans(scheme: Scheme, data: st.DataObject) -> None:
     learners = data.draw(st.integers(1, 4))
     exponents = st.floats(-12, -3)
 
@@ -110,13 +110,15 @@ def test_the_order_of_learners_does_not_matter(scheme: Scheme) -> None:
         other = planned(scheme, problem.reorder(order), PlanInputs(passes=passes))
         assert other is not None
         known = problem.without_costs() if scheme.needs == "nothing" else problem
-        assert who_got_what(known, plan.shards) == who_got_what(known.reorder(order), other.shards)
+        assert sorted_shares(known, plan.shards) == sorted_shares(
+            known.reorder(order), other.shards
+        )
 
     holds(scheme, law)
 
 
 @every_scheme
-def test_a_scheme_knows_no_more_than_its_row_says(scheme: Scheme) -> None:
+def test_a_scheme_uses_no_more_than_its_row_states(scheme: Scheme) -> None:
     def law(problem: CycleProblem, plan: CyclePlan, passes: int) -> None:
         bounds = [
             dab_shards(problem.deadline_s, train_s, ship_s, fixed_s, passes, held)
@@ -133,7 +135,7 @@ def test_a_scheme_knows_no_more_than_its_row_says(scheme: Scheme) -> None:
             assert other is not None
             assert other.shards.tolist() == plan.shards.tolist()
         else:
-            with pytest.raises(SettingError, match="needs the costs of learners"):
+            with pytest.raises(SettingError, match="costs of the learners are unknown"):
                 scheme.plan(problem.without_costs(), PlanInputs(passes, bounds))
 
     holds(scheme, law)
@@ -143,7 +145,7 @@ def test_a_scheme_knows_no_more_than_its_row_says(scheme: Scheme) -> None:
 def test_passes_are_chosen_by_the_task_or_by_the_scheme(scheme: Scheme) -> None:
     problem = CycleProblem(train_s=[1, 2], ship_s=0, fixed_s=0, deadline_s=20, shards=6)
     if scheme.passes == "chosen":
-        with pytest.raises(SettingError, match="chooses passes by itself"):
+        with pytest.raises(SettingError, match="chooses passes itself"):
             scheme.check_passes(2)
     else:
         plan = scheme.plan(problem, PlanInputs(passes=2))

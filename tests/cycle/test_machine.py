@@ -183,7 +183,7 @@ def test_a_deadline_that_nobody_can_meet_is_refused_with_one_that_would_do() -> 
 def test_a_plan_that_cannot_be_found_is_refused_with_what_would_do() -> None:
     trace = VirtualRun(of_scheme("staleness", deadline_s=0.6), FLEET).run()
     assert not commands_in(trace, commands.Dispatch)
-    assert "deadline_s of" in finish(trace).reason
+    assert "use deadline_s >= " in finish(trace).reason
 
 
 def test_a_refusal_names_learners() -> None:
@@ -472,7 +472,7 @@ def test_a_scheme_that_needs_what_learners_do_not_tell_is_refused() -> None:
     [
         ({"scheme": "med"}, "cannot run a cycle of one task"),
         ({"scheme": "feel"}, "cannot run a cycle of one task"),
-        ({"scheme": "staleness", "passes": 2}, "chooses passes by itself"),
+        ({"scheme": "staleness", "passes": 2}, "chooses passes itself"),
         ({"scheme": "dab", "passes": None}, "needs passes"),
         ({"scheme": "fastest"}, "no scheme is called 'fastest'"),
     ],

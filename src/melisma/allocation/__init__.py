@@ -1,17 +1,26 @@
-"""Who trains how much: pure functions from a problem to a plan, one scheme a file.
+"""Allocation of shards to learners: pure functions from a problem to a plan, one file per scheme.
 
-What is where::
+::
 
-    schemes.py   the table of schemes, which everything else reads
-    builders.py  problems from a task and what is known of learners
-    one_task.py  CycleProblem and CyclePlan; costs.py says what fits a deadline
-                 equal, proportional, synchronous, staleness, dab
-                 shares.py makes whole shares; room.py says whether there is room for all data,
-                 and else what would be enough, in words by shortfall.py
-    shared.py    SharedProblem and SharedPlan: several tasks, a budget
-                 med
-    radio.py     RadioProblem and RadioPlan: batches and slots of a radio cell
-                 feel, slots
+    schemes.py         the table of schemes, which all other packages read
+    builders.py        problems from tasks, fleets and measured costs
+    cycle_problem.py   CycleProblem and CyclePlan: one task in one cycle
+    equal.py           the same share for all
+    proportional.py    shares by speed
+    synchronous.py     the most updates that all can do
+    staleness/         least difference of updates
+    dab.py             the share that each learner requests
+    shared_problem.py  SharedProblem and SharedPlan: several tasks within a budget
+    med/               least sum of the tasks' seconds
+    radio_problem.py   RadioProblem and RadioPlan: one round over a shared radio channel
+    feel/              batches and slots together
+    slots.py           slots for given batches
+    costs.py           seconds of a learner, and the work that fits a deadline
+    shares.py          whole shares within bounds
+    bisection.py       largest number that reaches a target
+    feasibility.py     whether a cycle problem has a plan, and if not, why
+    infeasible.py      the text of an InfeasibleError
+    checks.py          validation of arguments
 """
 
 from melisma.allocation.builders import (

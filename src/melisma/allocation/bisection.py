@@ -1,4 +1,4 @@
-"""The last whole number at which a falling count still reaches a target."""
+"""Find the largest whole number at which a decreasing count still reaches a target."""
 
 from collections.abc import Callable
 from math import isqrt, log
@@ -7,28 +7,28 @@ from melisma.allocation.costs import MAX_UPDATES
 
 
 def bisect_largest(count: Callable[[int], int], target: int, start: int = 1) -> int:
-    """Largest x from 1 to MAX_UPDATES with count(x) >= target, for a count that never grows.
+    """Return the largest x from 1 to `MAX_UPDATES` with count(x) >= target, or 0 if none.
 
-    0 if there is none. Counts here fall about as a power of x: a straight line through both ends
-    in logarithms mostly lands next to the answer; each third step halves what is left.
+    `count` must not increase. Counts here fall roughly as a power of x, so linear interpolation in
+    logarithms usually lands next to the answer; each third step bisects.
     """
-    reaches, misses = 0, MAX_UPDATES + 1
-    reached = missed = 0.0
+    low, high = 0, MAX_UPDATES + 1
+    low_count = high_count = 0.0
     x, steps = min(max(start, 1), MAX_UPDATES), 0
-    while misses - reaches > 1:
-        found, steps = count(x), steps + 1
-        if found >= target:
-            reaches, reached = x, found
+    while high - low > 1:
+        value, steps = count(x), steps + 1
+        if value >= target:
+            low, low_count = x, value
         else:
-            # A half for none, which has no logarithm.
-            misses, missed = x, max(found, 0.5)
-        if not reached or not missed:
-            # Only one end is known: walk away from it in ever longer steps.
-            x += 4 ** (steps - 1) if reached else -(4 ** (steps - 1))
+            # One half for a count of 0, which has no logarithm.
+            high, high_count = x, max(value, 0.5)
+        if not low_count or not high_count:
+            # Only one end is known: move away from it in increasing steps.
+            x += 4 ** (steps - 1) if low_count else -(4 ** (steps - 1))
         elif steps % 3 == 0:
-            x = isqrt(reaches * misses)
+            x = isqrt(low * high)
         else:
-            share = log(reached / target) / log(reached / missed)
-            x = round(reaches * (misses / reaches) ** share)
-        x = min(max(x, reaches + 1), misses - 1)
-    return reaches
+            share = log(low_count / target) / log(low_count / high_count)
+            x = round(low * (high / low) ** share)
+        x = min(max(x, low + 1), high - 1)
+    return low

@@ -1,4 +1,4 @@
-"""Problems from a task and what is known of learners, as the schemes take them."""
+"""Build the problems of schemes from tasks, fleets and measured costs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,11 +18,11 @@ from melisma.fleet.task import Task
 def build_cycle_problem(
     task: Task, estimates: Costs, held: ArrayLike = 0, local_shards: ArrayLike | None = None
 ) -> CycleProblem:
-    """One task in one cycle, on what is known of each learner, at the task's `caution`.
+    """Build the problem of one task in one cycle, with costs at the task's `caution`.
 
-    `estimates` are what learners reported, or what a fleet says of them; `held` the shards in each
-    one's cache. In federated learning `own` are those that lie on it, and it gets no others; what
-    lies on devices that are absent is left out.
+    `estimates` are the costs that learners reported, or those of a fleet; `held` the shards in each
+    learner's cache. In federated learning `local_shards` are the shards on each device, which gets
+    no others; data on absent devices is left out.
     """
     costs: Mapping[str, Any] = estimates.quantile(task.caution)
     return CycleProblem(**costs, **_bounds(task, held, local_shards))
@@ -31,27 +31,31 @@ def build_cycle_problem(
 def build_unmeasured_problem(
     task: Task, learners: int, held: ArrayLike = 0, local_shards: ArrayLike | None = None
 ) -> CycleProblem:
-    """The same for so many learners of whose costs nothing is known."""
-    some = np.ones(learners)
-    known = CycleProblem(train_s=some, ship_s=0, fixed_s=0, **_bounds(task, held, local_shards))
-    return known.without_costs()
+    """Build the problem of one task for a number of learners with unknown costs."""
+    problem = CycleProblem(
+        train_s=np.ones(learners), ship_s=0, fixed_s=0, **_bounds(task, held, local_shards)
+    )
+    return problem.without_costs()
 
 
 def _bounds(task: Task, held: ArrayLike, local_shards: ArrayLike | None) -> dict[str, Any]:
-    most: Any = task.max_shards
+    max_shards: Any = task.max_shards
     shards = task.shards
     if local_shards is not None:
         if np.any(held):
-            raise SettingError("held is given with own; what lies on a device is all that it holds")
+            raise SettingError(
+                "held and local_shards are exclusive: a device holds its own data only; "
+                "leave out held"
+            )
         held = np.asarray(local_shards)
-        most = held if most is None else np.minimum(held, most)
-        shards = min(shards, int(np.sum(most)))
-    least = min(task.min_shards, shards)
+        max_shards = held if max_shards is None else np.minimum(held, max_shards)
+        shards = min(shards, int(np.sum(max_shards)))
+    min_shards = min(task.min_shards, shards)
     return {
         "deadline_s": task.deadline_s,
         "shards": shards,
-        "min_shards": least if local_shards is None else np.minimum(least, most),
-        "max_shards": most,
+        "min_shards": min_shards if local_shards is None else np.minimum(min_shards, max_shards),
+        "max_shards": max_shards,
         "held": held,
     }
 
@@ -62,18 +66,24 @@ def build_shared_problem(
     price: ArrayLike,
     budget: float = np.inf,
 ) -> SharedProblem:
-    """Several tasks at once, with the costs of learners at each: what a `Costs` tells by name.
+    """Build the problem of several tasks; `costs` has the costs of each task by name.
 
-    Their means make it MED, those of one state of each learner MMTT.
+    With mean costs the plan is MED, with the costs of one state of each learner MMTT.
     """
     fixed_s, shard_s = [], []
     for task, cost in zip(tasks, costs, strict=True):
         if task.mode == "federated":
-            raise SettingError(f"task {task.name}: several tasks at once need data that can move")
+            raise SettingError(
+                f"task {task.name} is federated; several tasks at once need parallelized tasks"
+            )
         if task.passes is None:
-            raise SettingError(f"task {task.name}: several tasks at once need passes in each")
+            raise SettingError(
+                f"task {task.name} has no passes; several tasks at once need passes in each"
+            )
         if task.max_shards is not None:
-            raise SettingError(f"task {task.name}: several tasks at once know no max_shards")
+            raise SettingError(
+                f"task {task.name} has max_shards; several tasks at once do not support it"
+            )
         fixed_s.append(cost["fixed_s"])
         shard_s.append(cost["ship_s"] + task.passes * cost["train_s"])
     return SharedProblem(
@@ -88,13 +98,16 @@ def build_shared_problem(
 
 
 def build_radio_problem(task: Task, fleet: Fleet) -> RadioProblem:
-    """Batches and slots of one round, undisturbed; without `gradient_bits`, 32 a parameter."""
+    """Build the problem of one round of a radio cell, with devices in their idle state.
+
+    Without `gradient_bits` in the task, a gradient has 32 bits for each parameter.
+    """
     cycles_per_s = np.where(np.isnan(fleet.clock_hz), fleet.ops_per_s, fleet.clock_hz)
     unknown = np.flatnonzero(np.isnan(cycles_per_s))
     if task.radio.update_cycles and unknown.size:
         raise SettingError(
-            f"task {task.name}: radio.update_cycles needs clock_hz or compute of every learner; "
-            f"{fleet.names[unknown[0]]} has neither"
+            f"task {task.name}: learner {fleet.names[unknown[0]]} has neither clock_hz nor "
+            "compute, which radio.update_cycles needs"
         )
     update_s = task.radio.update_cycles / cycles_per_s if task.radio.update_cycles else 0.0
     return RadioProblem(

@@ -1,4 +1,4 @@
-"""Arguments of problems as arrays, or a `SettingError` that names the field and the learner."""
+"""Validate arguments of problems and convert them to arrays, or raise `SettingError`."""
 
 from typing import Any
 
@@ -9,92 +9,94 @@ from melisma.errors import SettingError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 Numbers = Floats | Ints | float
 
 # Sums and products of counts stay exact in double precision below this.
 MAX_COUNT = 2**53
-# What sums of prices may exceed a budget by, as a part of it: they are rounded.
+# Relative excess over a budget that the rounding of sums may cause.
 BUDGET_TOLERANCE = 1e-12
 # Beyond these, products and quotients of costs would leave the range of floats.
 MIN_COST_S, MAX_VALUE = 1e-30, 1e30
 
 
 def as_floats(name: str, value: ArrayLike, *, least: float = 0.0, above: bool = False) -> Floats:
-    """`value` as finite floats, none below `least`, nor equal to it if `above`."""
-    found = _array(name, value)
-    floats = found.astype(np.float64)
-    refuse(name, found, ~np.isfinite(floats), "a finite number")
-    refuse(name, found, floats > MAX_VALUE, f"at most {MAX_VALUE:g}")
-    wrong = floats <= least if above else floats < least
-    refuse(name, found, wrong, f"{'more than' if above else 'at least'} {least:g}")
+    """Return `value` as finite floats of at least `least`, or of more if `above`."""
+    array = _as_array(name, value)
+    floats = array.astype(np.float64)
+    require(name, array, np.isfinite(floats), "a finite number")
+    require(name, array, floats <= MAX_VALUE, f"at most {MAX_VALUE:g}")
+    valid = floats > least if above else floats >= least
+    require(name, array, valid, f"{'more than' if above else 'at least'} {least:g}")
     return floats
 
 
 def as_counts(name: str, value: ArrayLike, *, least: int = 0) -> Ints:
-    """`value` as whole numbers, none below `least`."""
-    found = _array(name, value)
-    if found.dtype.kind == "f":
-        refuse(name, found, ~np.isfinite(found), "a finite number")
-        refuse(name, found, found != np.floor(found), "a whole number")
-    refuse(name, found, np.abs(found) > MAX_COUNT, f"at most {MAX_COUNT}")
-    refuse(name, found, found < least, f"at least {least}")
-    return found.astype(np.int64)
+    """Return `value` as whole numbers of at least `least`."""
+    array = _as_array(name, value)
+    if array.dtype.kind == "f":
+        require(name, array, np.isfinite(array), "a finite number")
+        require(name, array, array == np.floor(array), "a whole number")
+    require(name, array, np.abs(array) <= MAX_COUNT, f"at most {MAX_COUNT}")
+    require(name, array, array >= least, f"at least {least}")
+    return array.astype(np.int64)
 
 
-def refuse(name: str, found: NDArray[Any], wrong: NDArray[np.bool_], expected: str) -> None:
-    """`SettingError` that names the first of the wrong ones, and says how many there are."""
-    if np.any(wrong):
-        place = tuple(int(i) for i in np.argwhere(np.atleast_1d(wrong))[0])
-        where = f"[{', '.join(map(str, place))}]" if found.ndim else ""
-        count = int(np.count_nonzero(wrong))
+def require(name: str, array: NDArray[Any], valid: Bools, expected: str) -> None:
+    """Raise `SettingError` with the first invalid element and the number of others."""
+    invalid = ~np.atleast_1d(valid)
+    if invalid.any():
+        index = tuple(int(i) for i in np.argwhere(invalid)[0])
+        position = f"[{', '.join(map(str, index))}]" if array.ndim else ""
+        count = int(np.count_nonzero(invalid))
         more = f" (and {count - 1} more like it)" if count > 1 else ""
         raise SettingError(
-            f"{name}{where} is {np.atleast_1d(found)[place]}{more}; expected {expected}"
+            f"{name}{position} is {np.atleast_1d(array)[index]}{more}; expected {expected}"
         )
 
 
 def broadcast_to(
     shape: tuple[int, ...], arrays: dict[str, NDArray[Any]]
 ) -> dict[str, NDArray[Any]]:
-    """Each array as a read-only one of the given shape; scalars and missing axes are repeated."""
-    stretched = {}
+    """Return read-only copies of the arrays, broadcast to `shape`."""
+    copies = {}
     for name, array in arrays.items():
         try:
-            # A copy, so that nobody changes a problem through an array of their own.
-            stretched[name] = np.broadcast_to(array, shape).copy()
+            # Copied, so that changing the caller's array does not change the problem.
+            copies[name] = np.broadcast_to(array, shape).copy()
         except ValueError:
             message = f"{name} has shape {array.shape}; expected {shape}, or one number for all"
             raise SettingError(message) from None
-        stretched[name].setflags(write=False)
-    return stretched
+        copies[name].setflags(write=False)
+    return copies
 
 
 def common_shape(arrays: dict[str, NDArray[Any]], axes: int) -> tuple[int, ...]:
-    """The shape that all arrays can take, with that many axes; the last one counts learners."""
+    """Return the broadcast shape of the arrays, with `axes` axes; the last one is learners."""
     try:
         shape = np.broadcast_shapes((1,) * axes, *(array.shape for array in arrays.values()))
     except ValueError:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-        raise SettingError(f"shapes differ: {shapes}; learners come last") from None
+        raise SettingError(f"shapes differ: {shapes}; the last axis is learners") from None
     if len(shape) != axes:
-        raise SettingError(f"{', '.join(arrays)} take at most {axes} axes, but {len(shape)} came")
+        raise SettingError(f"{', '.join(arrays)} have {len(shape)} axes; expected at most {axes}")
     if 0 in shape:
-        raise SettingError(f"{', '.join(arrays)} are empty; at least one learner is needed")
+        raise SettingError(f"{', '.join(arrays)} are empty; expected at least one learner")
     return shape
 
 
 def as_scalar(name: str, array: NDArray[Any]) -> Any:
-    """The one number that `array` holds."""
+    """Return the only element of a 0-dimensional array."""
     if array.ndim:
-        raise SettingError(f"{name} is one number for all learners, but has shape {array.shape}")
+        raise SettingError(f"{name} has shape {array.shape}; expected one number for all learners")
     return array.item()
 
 
-def _array(name: str, value: ArrayLike) -> NDArray[Any]:
+def _as_array(name: str, value: ArrayLike) -> NDArray[Any]:
     try:
-        found = np.asarray(value)
+        array = np.asarray(value)
     except ValueError:
         raise SettingError(f"{name} has rows of unequal length") from None
-    if found.dtype.kind not in "iuf":
-        raise SettingError(f"{name} must be a number or an array of numbers, not {value!r:.80}")
-    return found
+    if array.dtype.kind not in "iuf":
+        raise SettingError(f"{name} is {value!r:.80}; expected a number or an array of numbers")
+    return array

@@ -1,4 +1,4 @@
-"""One task, one cycle: who trains how many shards, how often, by the deadline."""
+"""The problem and plan of one task in one cycle: shards and updates of each learner."""
 
 from copy import copy
 from dataclasses import dataclass
@@ -18,22 +18,22 @@ from melisma.allocation.checks import (
     as_scalar,
     broadcast_to,
     common_shape,
-    refuse,
+    require,
 )
 from melisma.allocation.costs import CycleCosts
 from melisma.errors import SettingError
 
-# Bounds, cut to all data, add up to less than this for any learners.
+# Bounds, cut to all data, sum to less than this.
 MAX_BOUND_SUM = 2**62
 
 
 @dataclass(frozen=True, init=False, eq=False)
 class CycleProblem:
-    """Costs and bounds of each learner, and the data to hand out by the deadline.
+    """Costs and bounds of each learner, and the data to allocate by the deadline.
 
-    `min_shards`, `max_shards` and `held` are one number for all learners or one for each;
-    no `max_shards` means all the data. `shards` in all and `deadline_s` are single numbers.
-    Whether there is room for all data, and time, is for each scheme to ask.
+    `min_shards`, `max_shards` and `held` are one number for all learners or one for each; without
+    `max_shards`, a learner may take all the data. `shards` and `deadline_s` are single numbers.
+    Each scheme checks whether the problem is feasible for it.
     """
 
     train_s: Floats
@@ -79,10 +79,10 @@ class CycleProblem:
         fields["shards"] = total
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-        refuse(
+        require(
             "min_shards",
             self.min_shards,
-            self.min_shards > self.max_shards,
+            self.min_shards <= self.max_shards,
             "at most the max_shards of the same learner",
         )
         if self.learners * total > MAX_BOUND_SUM:
@@ -93,35 +93,37 @@ class CycleProblem:
 
     @property
     def learners(self) -> int:
-        """How many learners there are."""
+        """The number of learners."""
         return int(self.train_s.size)
 
     @property
     def has_costs(self) -> bool:
-        """Whether anything is known of the costs."""
+        """Whether the costs are known."""
         return not np.isnan(self.train_s[0])
 
     def require_costs(self) -> None:
-        """`SettingError` if nothing is known of the costs."""
+        """Raise `SettingError` if the costs are unknown."""
         if not self.has_costs:
-            raise SettingError("this scheme needs the costs of learners, and they are not known")
+            raise SettingError(
+                "the costs of the learners are unknown; measure them, or use equal or dab"
+            )
 
     def without_costs(self) -> Self:
-        """The same problem with nothing known of the costs: they are NaN."""
+        """Return the problem with unknown costs, which are NaN."""
         unknown = np.full(self.learners, np.nan)
         return self._replace_arrays(train_s=unknown, ship_s=unknown, fixed_s=unknown)
 
     def reorder(self, learners: Ints) -> Self:
-        """The same problem with its learners in this order."""
+        """Return the problem with the given learners, in this order."""
         names = ("train_s", "ship_s", "fixed_s", "min_shards", "max_shards", "held")
         return self._replace_arrays(**{name: getattr(self, name)[learners] for name in names})
 
     def with_bounds(self, low: Ints, high: Ints) -> Self:
-        """The same problem with other bounds, which leave room for all its data."""
+        """Return the problem with other bounds, which must admit all its data."""
         return self._replace_arrays(min_shards=low, max_shards=high)
 
     def _replace_arrays(self, **arrays: Floats | Ints) -> Self:
-        # Nothing is left to check; this is where plans for a hundred learners spend their time.
+        # Without checks, because plans for a hundred learners spend most of their time here.
         other = copy(self)
         other.__dict__.pop("costs", None)
         for name, array in arrays.items():
@@ -130,26 +132,26 @@ class CycleProblem:
 
     @cached_property
     def costs(self) -> CycleCosts:
-        """The costs alone."""
+        """The costs of the learners."""
         return CycleCosts(self.train_s, self.ship_s, self.fixed_s, self.held)
 
     def seconds(self, shards: Numbers, passes: Numbers) -> Floats:
-        """What the cost model says for that many shards and passes; 0 for no shards."""
+        """Return the seconds for these shards and passes; 0 without shards."""
         return self.costs.seconds(shards, passes)
 
     def most_shards(self, passes: Numbers) -> Ints:
-        """The most shards of each learner, bounds kept above, that fit with so many passes."""
+        """Return the most shards of each learner, up to `max_shards`, for which `passes` fit."""
         fitting = self.costs.most_shards(passes, self.deadline_s, self.shards)
         return np.minimum(fitting, self.max_shards)
 
     def most_updates(self, shards: Numbers) -> Ints:
-        """The most passes of each learner that fit with so many shards; 0 for no shards."""
+        """Return the most passes of each learner over these shards that fit; 0 without shards."""
         return self.costs.most_updates(shards, self.deadline_s)
 
 
 @dataclass(frozen=True, init=False, eq=False)
 class CyclePlan:
-    """How many shards each learner gets, and how many passes it makes over them."""
+    """The shards of each learner, and its passes over them (updates)."""
 
     shards: Ints
     updates: Ints
@@ -161,35 +163,37 @@ class CyclePlan:
 
     @classmethod
     def from_shards(cls, problem: CycleProblem, shards: Ints, passes: int | None) -> Self:
-        """The plan with so many passes for all who have shards, or else with those that fit."""
+        """Return the plan with `passes` for all learners with shards; None means those that fit."""
         if passes is None and not problem.has_costs:
-            raise SettingError("which updates fit is not known without costs; give passes")
+            raise SettingError(
+                "the costs of the learners are unknown, so the updates that fit are too; set passes"
+            )
         if passes is None:
             return cls(shards, problem.most_updates(shards))
         as_counts("passes", passes, least=1)
         return cls(shards, np.where(shards > 0, passes, 0))
 
     def seconds(self, problem: CycleProblem) -> Floats:
-        """Predicted seconds of each learner."""
+        """Return the predicted seconds of each learner."""
         return problem.seconds(self.shards, self.updates)
 
     @property
     def max_staleness(self) -> int:
-        """Largest difference of updates between two learners with shards, 0 updates included."""
-        done = self._done()
+        """The largest difference of updates between two learners with shards; 0 updates count."""
+        done = self._updates_with_shards()
         return int(done.max() - done.min()) if done.size else 0
 
     @property
     def average_staleness(self) -> float:
-        """Mean difference of updates over all pairs of learners with shards (Eq. 13)."""
-        done = np.sort(self._done())
+        """The mean difference of updates over all pairs of learners with shards (Eq. 13)."""
+        done = np.sort(self._updates_with_shards())
         if done.size < 2:
             return 0.0
-        # In order, the i-th is larger than i others and smaller than all that follow.
-        larger_than = np.arange(done.size) * 2 - (done.size - 1)
-        # In floats: whole numbers of many learners with many updates would overflow.
+        # Sorted, the i-th is larger than i others and smaller than all that follow.
+        weight = np.arange(done.size) * 2 - (done.size - 1)
+        # In floats, because integers would overflow for many learners with many updates.
         more = (done - done[0]).astype(np.float64)
-        return float(larger_than @ more) / (done.size * (done.size - 1) / 2)
+        return float(weight @ more) / (done.size * (done.size - 1) / 2)
 
-    def _done(self) -> Ints:
+    def _updates_with_shards(self) -> Ints:
         return self.updates[self.shards > 0]

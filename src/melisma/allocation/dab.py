@@ -1,8 +1,8 @@
-"""Each learner bounds its own share: DAB, Eq. 3.5 of Mays' thesis.
+"""DAB: each learner bounds its own share (Eq. 3.5 of Mays' thesis).
 
-A learner asks for the largest a >= 0 with seconds(a) < deadline, by its own benchmark; that
-number is all that leaves it. Together learners may ask for less than all data, or for more: the
-orchestrator then leaves shards for a later cycle, or hands one to two learners.
+A learner requests the largest a >= 0 with seconds(a) < deadline, by its own benchmark; that number
+is all that it discloses. The requests may sum to less than all data, or to more: then the
+orchestrator leaves shards for a later cycle, or gives a shard to two learners.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ from melisma.errors import InfeasibleError, SettingError
 def dab_shards(
     deadline_s: float, train_s: float, ship_s: float, fixed_s: float, passes: int, held: int = 0
 ) -> int:
-    """How many shards a learner with these costs asks for; 0 means that it takes no part."""
+    """Return the shards that a learner with these costs requests; 0 means it takes no part."""
     return int(dab_bounds(deadline_s, train_s, ship_s, fixed_s, passes, held))
 
 
@@ -38,8 +38,8 @@ def dab_bounds(
     passes: int,
     held: ArrayLike = 0,
 ) -> Ints:
-    """The same for many learners, each with costs of its own."""
-    asked = CycleCosts(
+    """Return the shards that each of many learners requests."""
+    costs = CycleCosts(
         *np.broadcast_arrays(
             as_floats("train_s", train_s, least=MIN_COST_S),
             as_floats("ship_s", ship_s),
@@ -49,20 +49,23 @@ def dab_bounds(
     )
     deadline = as_scalar("deadline_s", as_floats("deadline_s", deadline_s, above=True))
     repeats = as_scalar("passes", as_counts("passes", passes, least=1))
-    return asked.most_shards(repeats, _just_before(deadline), MAX_COUNT // 2)
+    return costs.most_shards(repeats, _just_before(deadline), MAX_COUNT // 2)
 
 
 def dab(problem: CycleProblem, passes: int, bounds: ArrayLike | None = None) -> CyclePlan:
-    """What each learner asks for, at most `max_shards` and at most all data; no least share.
+    """Give each learner the shards it requests, up to `max_shards` and all data.
 
-    `bounds` are what learners reported, and then their costs are not looked at; without them it is
-    what each would report by the costs of the problem. `InfeasibleError` if nobody gets any.
+    `bounds` are the numbers that learners reported; their costs are then not used. Without them,
+    they are computed from the costs of the problem. `min_shards` is ignored. Raises
+    `InfeasibleError` if no learner gets a shard.
     """
     as_counts("passes", passes, least=1)
-    asked = (
-        _bounds_from_costs(problem, passes) if bounds is None else _check_bounds(problem, bounds)
-    )
-    shards = np.minimum(asked, np.minimum(problem.max_shards, problem.shards))
+    if bounds is None:
+        requested = _bounds_from_costs(problem, passes)
+    else:
+        reported = {"bounds": as_counts("bounds", bounds)}
+        requested = broadcast_to((problem.learners,), reported)["bounds"]
+    shards = np.minimum(requested, np.minimum(problem.max_shards, problem.shards))
     if not shards.any():
         raise _no_request_error(problem) if bounds is not None else _no_time_error(problem, passes)
     return CyclePlan.from_shards(problem, shards, passes)
@@ -70,20 +73,13 @@ def dab(problem: CycleProblem, passes: int, bounds: ArrayLike | None = None) -> 
 
 def _bounds_from_costs(problem: CycleProblem, passes: int) -> Ints:
     if not problem.has_costs:
-        raise SettingError("dab needs the bounds that learners report, or else their costs")
+        raise SettingError("dab has neither bounds nor costs of the learners; pass bounds")
     return problem.costs.most_shards(passes, _just_before(problem.deadline_s), problem.shards)
-
-
-def _check_bounds(problem: CycleProblem, bounds: ArrayLike) -> Ints:
-    found: Ints = broadcast_to((problem.learners,), {"bounds": as_counts("bounds", bounds)})[
-        "bounds"
-    ]
-    return found
 
 
 def _no_request_error(problem: CycleProblem) -> InfeasibleError:
     return infeasible_error(
-        f"nobody who may take a shard asks for one by {problem.deadline_s:g} s",
+        f"no learner that may take a shard requests one by {problem.deadline_s:g} s",
         constraint="shards",
         miss=1,
         nearest={} if problem.max_shards.any() else {"max_shards": 1},
@@ -91,11 +87,11 @@ def _no_request_error(problem: CycleProblem) -> InfeasibleError:
 
 
 def _no_time_error(problem: CycleProblem, passes: int) -> InfeasibleError:
-    """Each learner knows when its first shard would end, and so which deadline would do."""
+    """Explain with the earliest deadline at which a learner can train one shard."""
     enough_s = np.nextafter(problem.seconds(1, passes), np.inf)
     may, can = problem.max_shards > 0, enough_s <= problem.deadline_s
     barred = "max_shards is 0 for all learners"
-    late = f"nobody can train a shard {passes} times in less than {problem.deadline_s:g} s"
+    late = f"no learner can train a shard {passes} times in less than {problem.deadline_s:g} s"
     if not may.any():
         return infeasible_error(
             barred if can.any() else without_single_fix(f"{barred}, and {late}"),
@@ -103,15 +99,15 @@ def _no_time_error(problem: CycleProblem, passes: int) -> InfeasibleError:
             miss=1,
             nearest={"max_shards": 1} if can.any() else {},
         )
-    soonest_s = float(enough_s[may].min())
+    earliest_s = float(enough_s[may].min())
     return infeasible_error(
         late if not can.any() else f"{late} of those with max_shards above 0",
         constraint="deadline_s",
-        miss=soonest_s - problem.deadline_s,
-        nearest={"deadline_s": soonest_s} | ({"max_shards": 1} if can.any() else {}),
+        miss=earliest_s - problem.deadline_s,
+        nearest={"deadline_s": earliest_s} | ({"max_shards": 1} if can.any() else {}),
     )
 
 
 def _just_before(deadline_s: float) -> float:
-    """The last instant before the deadline: Eq. 3.5 is strict."""
+    """Return the largest float below the deadline, because Eq. 3.5 is strict."""
     return float(np.nextafter(deadline_s, 0.0))

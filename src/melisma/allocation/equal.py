@@ -1,7 +1,6 @@
-"""Equal shares, whatever the learners can do: HU or ETA in Mohammad and Sorour.
+"""Equal shares for all learners: HU or ETA in Mohammad and Sorour.
 
-Shares follow from the bounds alone. The plan shows who is late, where costs are known: nothing is
-left out to meet the deadline.
+Shares depend on the bounds only. The plan may miss the deadline.
 """
 
 import numpy as np
@@ -11,6 +10,6 @@ from melisma.allocation.shares import split_by_weight
 
 
 def equal(problem: CycleProblem, passes: int | None = None) -> CyclePlan:
-    """The same number of shards for each; without `passes`, each does the updates that fit."""
+    """Give each learner the same number of shards; without `passes`, the updates that fit."""
     shards = split_by_weight(problem.without_costs(), np.ones(problem.learners))
     return CyclePlan.from_shards(problem, shards, passes)

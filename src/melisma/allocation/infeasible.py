@@ -1,4 +1,4 @@
-"""A refusal in words: what cannot be kept, and which changes, one setting each, would be enough."""
+"""Build an `InfeasibleError` that names the violated constraint and changes that are enough."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, Context
@@ -9,11 +9,10 @@ from melisma.errors import InfeasibleError
 # A message lists at most this many learners.
 MAX_LISTED_LEARNERS = 5
 CHANGES = {
-    "deadline_s": "a deadline_s of {}",
+    "deadline_s": "deadline_s >= {}",
     "stretch": "deadlines {} times as long",
-    "budget": "a budget of {}",
-    "shards": "{} shards",
-    "data": "a part of {} of the data",
+    "budget": "budget >= {}",
+    "data": "{} of the data",
 }
 
 
@@ -28,17 +27,16 @@ def infeasible_error(  # noqa: PLR0913 - the parts of one sentence
     also: Iterable[str] = (),
     certain: bool = True,
 ) -> InfeasibleError:
-    """The error that says the cause, and then what would do: what `also` says, or `nearest`.
+    """Return an error with the cause and the changes of one setting that are enough.
 
-    Unless it is `certain`, a smaller change may be enough.
+    `nearest` maps settings to values, `also` are other remedies as commands. Unless `certain`, a
+    smaller change may be enough.
     """
-    changes = [
-        CHANGES.get(name, name + " of {}").format(_format_value(nearest[name])) for name in nearest
-    ]
-    ways = [*also, *changes]
-    enough = f"; {_join_with_or(ways)} would do" if ways else ""
+    changes = [_describe_change(name, value) for name, value in nearest.items()]
+    remedies = [*changes, *also]
+    advice = ("; use " if changes else "; ") + _join_with_or(remedies) if remedies else ""
     return InfeasibleError(
-        cause + enough + ("" if certain or not ways else ", and less may"),
+        cause + advice + ("" if certain or not remedies else " (less may be enough)"),
         constraint=constraint,
         miss=miss,
         nearest=nearest,
@@ -48,8 +46,8 @@ def infeasible_error(  # noqa: PLR0913 - the parts of one sentence
 
 
 def without_single_fix(cause: str) -> str:
-    """The cause, where every setting has been tried and none is enough by itself."""
-    return f"{cause}; no change of one setting alone would do"
+    """Append to the cause that no change of a single setting is enough."""
+    return f"{cause}; no change of a single setting is enough"
 
 
 def learner_list(indices: Sequence[int] | Ints) -> str:
@@ -64,14 +62,15 @@ def task_field(index: int) -> str:
 
 
 def format_rounded_up(value: float) -> str:
-    """Five digits that are never below the value, so that what is printed is enough."""
+    """Format with five digits, rounded up, so that the printed value is enough."""
     context = Context(prec=5, rounding=ROUND_CEILING)
     return f"{context.create_decimal(repr(float(value))).normalize():f}"
 
 
-def _format_value(value: float) -> str:
-    return str(value) if isinstance(value, int) else format_rounded_up(value)
+def _describe_change(name: str, value: float) -> str:
+    text = str(value) if isinstance(value, int) else format_rounded_up(value)
+    return CHANGES.get(name, name + " = {}").format(text)
 
 
-def _join_with_or(ways: list[str]) -> str:
-    return " or ".join(filter(None, [", ".join(ways[:-1]), ways[-1]]))
+def _join_with_or(remedies: list[str]) -> str:
+    return " or ".join(filter(None, [", ".join(remedies[:-1]), remedies[-1]]))

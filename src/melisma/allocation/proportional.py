@@ -1,6 +1,6 @@
 """Shares in proportion to measured speed, the strongest simple baseline.
 
-The plan shows who is late: nothing is left out to meet the deadline.
+The plan may miss the deadline.
 """
 
 from melisma.allocation.checks import as_counts, as_scalar
@@ -9,7 +9,7 @@ from melisma.allocation.shares import split_by_weight
 
 
 def proportional(problem: CycleProblem, passes: int | None = None) -> CyclePlan:
-    """Shares as 1 / (seconds a shard); without `passes`, each does the updates that fit."""
+    """Give shards in proportion to 1 / (seconds per shard); without `passes`, updates that fit."""
     problem.require_costs()
     repeats = 1 if passes is None else as_scalar("passes", as_counts("passes", passes, least=1))
     shard_s = problem.ship_s + repeats * problem.train_s

@@ -1,4 +1,4 @@
-"""One round of gradients over shared radio: batch sizes, and a slot of each frame for everybody.
+"""The problem and plan of one round over a shared radio channel: batches and frame slots.
 
 Seconds of one round, Eq. 15 and 29 of Ren, Yu and Ding::
 
@@ -7,8 +7,8 @@ Seconds of one round, Eq. 15 and 29 of Ren, Yu and Ding::
     upload_s = gradient_bits / uplink_bps * frame_s / uplink_slot_s               (Eq. 10)
     download_s = gradient_bits / downlink_bps * frame_s / downlink_slot_s         (Eq. 11)
 
-A CPU has base 0 and threshold 0. What a round is worth grows as the square root of all batches
-together (Eq. 8). Its coefficient xi belongs to the model and is the same for every plan: left out.
+A CPU has base 0 and threshold 0. The loss decay of a round grows with the square root of the sum of
+batches (Eq. 8). Its coefficient xi is the same for every plan and left out.
 """
 
 from dataclasses import dataclass
@@ -25,20 +25,20 @@ from melisma.allocation.checks import (
     as_scalar,
     broadcast_to,
     common_shape,
-    refuse,
+    require,
 )
 from melisma.errors import SettingError
 
 # Between these no sum, square or quotient of seconds leaves double precision.
-SHORTEST_S, LONGEST_S = 1e-60, 1e60
+MIN_SECONDS, MAX_SECONDS = 1e-60, 1e60
 
 
 @dataclass(frozen=True, init=False, eq=False)
 class RadioProblem:
-    """Speed, link rates and bounds of each learner, and what they all send in which frame.
+    """Speed, link rates and bounds of each learner, the size of a gradient, and the frame.
 
-    Everything is one number for all learners or one for each, but `gradient_bits` and `frame_s`,
-    which are single numbers. Uplink and downlink have frames of their own, of one length.
+    All fields are one number for all learners or one for each, except `gradient_bits` and
+    `frame_s`, which are single numbers. Uplink and downlink have separate frames of one length.
     """
 
     slope_s: Floats
@@ -85,49 +85,49 @@ class RadioProblem:
         self._check_range()
 
     def _check_bounds(self) -> None:
-        crossed = self.min_batch > self.max_batch
-        refuse("min_batch", self.min_batch, crossed, "at most the max_batch of the same learner")
+        valid = self.min_batch <= self.max_batch
+        require("min_batch", self.min_batch, valid, "at most the max_batch of the same learner")
 
     def _check_range(self) -> None:
         with np.errstate(over="ignore", under="ignore"):
             spans = {
-                "slope_s": (self.slope_s, SHORTEST_S),
-                "gradient_bits / uplink_bps": (self.uplink_s, SHORTEST_S),
-                "gradient_bits / downlink_bps": (self.downlink_s, SHORTEST_S),
+                "slope_s": (self.slope_s, MIN_SECONDS),
+                "gradient_bits / uplink_bps": (self.uplink_s, MIN_SECONDS),
+                "gradient_bits / downlink_bps": (self.downlink_s, MIN_SECONDS),
                 "the gradient of max_batch": (self.gradient_s(self.max_batch), 0.0),
                 "apply_s": (self.apply_s, 0.0),
             }
         for name, (seconds, least_s) in spans.items():
-            outside = np.flatnonzero((seconds < least_s) | (seconds > LONGEST_S))
+            outside = np.flatnonzero((seconds < least_s) | (seconds > MAX_SECONDS))
             if outside.size:
                 k = int(outside[0])
                 raise SettingError(
-                    f"{name} comes to {seconds[k]:g} s for learner {k}; "
-                    f"expected {least_s:g} to {LONGEST_S:g}"
+                    f"{name} is {seconds[k]:g} s for learner {k}; "
+                    f"expected {least_s:g} to {MAX_SECONDS:g}"
                 )
 
     @property
     def learners(self) -> int:
-        """How many learners there are."""
+        """The number of learners."""
         return int(self.slope_s.size)
 
     @property
     def uplink_s(self) -> Floats:
-        """Seconds to send the gradient up, for a learner that had every frame to itself."""
+        """Seconds to send the gradient with every uplink frame to oneself."""
         return self.gradient_bits / self.uplink_bps
 
     @property
     def downlink_s(self) -> Floats:
-        """Seconds to send the gradient down, to a learner that had every frame to itself."""
+        """Seconds to receive the gradient with every downlink frame to oneself."""
         return self.gradient_bits / self.downlink_bps
 
     @property
     def least_batch(self) -> Ints:
-        """The smallest batch worth taking: below the threshold more costs nothing (Lemma 2)."""
+        """The smallest useful batch: below the threshold more samples are free (Lemma 2)."""
         return np.clip(self.threshold, self.min_batch, self.max_batch)
 
     def gradient_s(self, batch: Floats | Ints) -> Floats:
-        """Seconds of each learner for the gradient of a batch (Eq. 9 and 27)."""
+        """Return the seconds of each learner for the gradient of a batch (Eq. 9 and 27)."""
         return self.base_s + self.slope_s * np.maximum(batch - self.threshold, 0)
 
     def round_s(
@@ -137,7 +137,7 @@ class RadioProblem:
         downlink_slot_s: Floats,
         broadcast: bool = False,
     ) -> float:
-        """Seconds of one round (Eq. 15); in a broadcast all wait for the slowest downlink."""
+        """Return the seconds of one round (Eq. 15); a broadcast has the rate of the slowest."""
         up_s = self.gradient_s(batch) + self.uplink_s * self.frame_s / uplink_slot_s
         sent_s = self.downlink_s.max() if broadcast else self.downlink_s
         down_s = sent_s * self.frame_s / downlink_slot_s + self.apply_s
@@ -146,11 +146,10 @@ class RadioProblem:
 
 @dataclass(frozen=True, eq=False)
 class RadioPlan:
-    """A batch and two slots for each learner; the round they take, and its efficiency.
+    """A batch and two slots for each learner, the seconds of the round, and its efficiency.
 
-    `round_s` is what `RadioProblem.round_s` says of the other fields. `efficiency` is
-    sqrt(sum of batches) / round_s (Eq. 16 without its constant xi), so only efficiencies of the
-    same model compare.
+    `round_s` is `RadioProblem.round_s` of the other fields. `efficiency` is
+    sqrt(sum of batches) / round_s (Eq. 16 without its constant xi): comparable for one model only.
     """
 
     batch: Ints | Floats

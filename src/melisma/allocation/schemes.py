@@ -1,7 +1,7 @@
-"""The table of schemes: what each is called, decides, and must know.
+"""The table of schemes: name, problem, function, and what each discloses.
 
-The command line, the docs and the cycle read schemes from here only. A new scheme is one file and
-one row.
+The command line, the docs and the cycle read schemes from this table only. A new scheme is one file
+and one row.
 """
 
 from collections.abc import Callable
@@ -36,10 +36,10 @@ Needs = Literal["nothing", "bounds", "costs", "radio"]
 
 
 class PlanInputs(NamedTuple):
-    """What there is beside the problem; a scheme takes from it what its row says.
+    """Inputs of a scheme in addition to the problem; each scheme uses those that its row names.
 
-    `passes` as the task fixes them, `bounds` as learners reported them, a random generator, and
-    the seconds for a search.
+    `passes` are fixed by the task, `bounds` reported by learners; `rng` is a random generator and
+    `time_limit_s` the seconds for a search.
     """
 
     passes: int | None = None
@@ -56,11 +56,11 @@ PROBLEM_TYPES = {"cycle": CycleProblem, "shared": SharedProblem, "radio": RadioP
 class Scheme:
     """A row of the table.
 
-    `problem` is what `plan` takes: a `CycleProblem`, `SharedProblem` or `RadioProblem`. `needs` is
-    what a learner discloses before its update where passes are fixed (see `needs_with`), and a plan
-    of one task depends on nothing else; `during` what it discloses while it trains. `single_state`
-    plans on the costs of the state in which each learner was measured; `needs_rng` means that it
-    needs a random generator.
+    `problem` is the type that `plan` takes: `CycleProblem`, `SharedProblem` or `RadioProblem`.
+    `needs` is what a learner discloses before its update if passes are fixed (see `needs_with`); a
+    plan of one task depends on nothing else of it. `during` is what it discloses while it trains.
+    `single_state` plans with the costs of the state in which each learner was measured;
+    `needs_rng` requires `PlanInputs.rng`.
     """
 
     name: str
@@ -79,20 +79,20 @@ class Scheme:
 
     @property
     def before(self) -> str:
-        """What a learner gives away before its update, in words."""
+        """The costs or bounds that a learner discloses before its update, as text."""
         return DISCLOSURE[self.needs]
 
     def needs_with(self, passes: int | None) -> Needs:
         """Return what a learner discloses before its update, given the task's `passes`.
 
-        A scheme that leaves passes to each learner's speed has to know that speed.
+        A scheme with optional passes needs costs to find how many fit.
         """
         return "costs" if self.passes == "optional" and passes is None else self.needs
 
     def check_passes(self, passes: int | None) -> None:
-        """`SettingError` if a task of this scheme fixes passes that it chooses, or lacks them."""
+        """Raise `SettingError` if a task sets passes that the scheme chooses, or lacks them."""
         if self.passes == "chosen" and passes is not None:
-            raise SettingError(f"scheme {self.name} chooses passes by itself; leave it out")
+            raise SettingError(f"scheme {self.name} chooses passes itself; leave out passes")
         if self.passes == "fixed" and passes is None:
             raise SettingError(f"scheme {self.name} needs passes, for example passes = 1")
 
@@ -105,26 +105,26 @@ class Scheme:
                 f"use {', '.join(others)} or {last}"
             )
 
-    def plan(self, problem: Any, given: PlanInputs = NO_INPUTS) -> Any:
-        """What the scheme decides, or `InfeasibleError`; `SettingError` if something is missing."""
+    def plan(self, problem: Any, inputs: PlanInputs = NO_INPUTS) -> Any:
+        """Return the plan; raise `InfeasibleError`, or `SettingError` if an input is missing."""
         if not isinstance(problem, PROBLEM_TYPES[self.problem]):
             raise SettingError(f"scheme {self.name} plans a {PROBLEM_TYPES[self.problem].__name__}")
-        if self.passes == "fixed" and self.problem == "cycle" and given.passes is None:
+        if self.passes == "fixed" and self.problem == "cycle" and inputs.passes is None:
             raise SettingError(f"scheme {self.name} needs passes, for example passes = 1")
-        return self.decide(problem, given)
+        return self.decide(problem, inputs)
 
 
 def get_scheme(name: str) -> Scheme:
-    """The row of that name."""
+    """Return the scheme with this name."""
     if name not in SCHEMES:
         raise SettingError(f"no scheme is called {name!r}; {suggest(name, SCHEMES)}")
     return SCHEMES[name]
 
 
 def with_scheme(task: Task, scheme: str | None) -> Task:
-    """Return the task as a run allocates it; `scheme` replaces its scheme, and passes if it can.
+    """Return the task with this scheme, or its own; an explicit scheme may choose the passes.
 
-    `SettingError` for a scheme that plans no cycles.
+    Raises `SettingError` if the scheme does not plan cycles.
     """
     row = get_scheme(scheme or task.scheme)
     row.check_cycle()
@@ -134,23 +134,23 @@ def with_scheme(task: Task, scheme: str | None) -> Task:
     return task
 
 
-def _dab(problem: CycleProblem, given: PlanInputs) -> CyclePlan:
-    assert given.passes is not None  # `Scheme.plan` has asked for them
-    return dab(problem, given.passes, given.bounds)
+def _dab(problem: CycleProblem, inputs: PlanInputs) -> CyclePlan:
+    assert inputs.passes is not None  # checked by `Scheme.plan`
+    return dab(problem, inputs.passes, inputs.bounds)
 
 
-def _random(problem: RadioProblem, given: PlanInputs) -> RadioPlan:
-    if given.rng is None:
-        raise SettingError("scheme random needs a random generator")
-    return slots(problem, random_batch(problem, given.rng))
+def _random(problem: RadioProblem, inputs: PlanInputs) -> RadioPlan:
+    if inputs.rng is None:
+        raise SettingError("scheme random needs PlanInputs(rng=...), a random generator")
+    return slots(problem, random_batch(problem, inputs.rng))
 
 
 _ROWS = (
     Scheme(
         name="equal",
         problem="cycle",
-        decide=lambda problem, given: equal(problem, given.passes),
-        summary="the same share for all, late or not",
+        decide=lambda problem, inputs: equal(problem, inputs.passes),
+        summary="the same share for all, even if late",
         paper=STALENESS,
         needs="nothing",
         passes="optional",
@@ -159,8 +159,8 @@ _ROWS = (
     Scheme(
         name="proportional",
         problem="cycle",
-        decide=lambda problem, given: proportional(problem, given.passes),
-        summary="shares by measured speed, late or not",
+        decide=lambda problem, inputs: proportional(problem, inputs.passes),
+        summary="shares by measured speed, even if late",
         paper="a baseline of the field",
         passes="optional",
         keeps_deadline=False,
@@ -177,7 +177,7 @@ _ROWS = (
         name="staleness",
         problem="cycle",
         decide=lambda problem, _: staleness(problem),
-        summary="updates that differ as little as possible",
+        summary="least difference of updates",
         paper=STALENESS,
         passes="chosen",
     ),
@@ -185,7 +185,7 @@ _ROWS = (
         name="staleness-numerical",
         problem="cycle",
         decide=lambda problem, _: staleness(problem, method="numerical"),
-        summary="the same by relaxation in an NLP solver, for comparison",
+        summary="staleness by relaxation in an NLP solver, for comparison",
         paper=STALENESS,
         passes="chosen",
         max_learners=200,
@@ -194,7 +194,7 @@ _ROWS = (
         name="staleness-sai",
         problem="cycle",
         decide=lambda problem, _: staleness(problem, method="sai"),
-        summary="the same by suggest and improve, for comparison",
+        summary="staleness by suggest and improve, for comparison",
         paper=STALENESS,
         passes="chosen",
         max_learners=10_000,
@@ -203,7 +203,7 @@ _ROWS = (
         name="dab",
         problem="cycle",
         decide=_dab,
-        summary="each learner asks for what it can do in time",
+        summary="each learner requests what it can do in time",
         paper=DAB,
         needs="bounds",
         during="that it is alive",
@@ -212,15 +212,15 @@ _ROWS = (
     Scheme(
         name="med",
         problem="shared",
-        decide=lambda problem, given: med(problem, time_limit_s=given.time_limit_s),
+        decide=lambda problem, inputs: med(problem, time_limit_s=inputs.time_limit_s),
         summary="several tasks on expected costs, within a budget",
         paper=MAYS,
     ),
     Scheme(
         name="mmtt",
         problem="shared",
-        decide=lambda problem, given: med(problem, time_limit_s=given.time_limit_s),
-        summary="the same on the costs of one state of each learner",
+        decide=lambda problem, inputs: med(problem, time_limit_s=inputs.time_limit_s),
+        summary="med on the costs of one state of each learner",
         paper=MAYS,
         single_state=True,
     ),

@@ -1,11 +1,11 @@
-"""Several tasks that share learners: who trains how many shards of which task, within a budget.
+"""The problem and plan of several tasks that share learners within a budget.
 
 Seconds of learner j with d > 0 shards of task i, Eq. 4.3 of Mays (passes already in `shard_s`)::
 
     seconds = fixed_s[i, j] + shard_s[i, j] * d
 
 A task takes as long as its slowest learner, Eq. 4.1. The rounding is monotone in d, and plans
-recompute their seconds by this very expression: none exceeds its deadline in the last bit.
+recompute their seconds by this expression: none exceeds its deadline in the last bit.
 """
 
 from copy import copy
@@ -83,20 +83,20 @@ class SharedProblem:
 
     @property
     def tasks(self) -> int:
-        """How many tasks there are."""
+        """The number of tasks."""
         return int(self.fixed_s.shape[0])
 
     @property
     def learners(self) -> int:
-        """How many learners there are."""
+        """The number of learners."""
         return int(self.fixed_s.shape[1])
 
     def seconds(self, shards: Ints) -> Floats:
-        """What the cost model says for a plan, tasks x learners; nothing for no shards."""
+        """Return the seconds of each learner at each task, tasks x learners; 0 without shards."""
         return np.where(shards > 0, self.fixed_s + self.shard_s * shards, 0.0)
 
     def with_min_shards(self, min_shards: Ints) -> "SharedProblem":
-        """The same problem with other `min_shards`."""
+        """Return the problem with other `min_shards`."""
         changed = copy(self)
         object.__setattr__(changed, "min_shards", min_shards)
         return changed
@@ -104,7 +104,7 @@ class SharedProblem:
 
 @dataclass(frozen=True, init=False, eq=False)
 class SharedPlan:
-    """Shards of each task for each learner, the tasks' seconds, and a bound on their sum.
+    """Shards (tasks x learners), the seconds of each task, and a lower bound on their sum.
 
     No plan of the same problem has a sum of `task_s` below `bound_s`.
     """
@@ -115,38 +115,40 @@ class SharedPlan:
     cost: float
 
     def __init__(self, problem: SharedProblem, shards: ArrayLike, bound_s: float) -> None:
-        given = as_counts("shards", shards)
-        fields: dict[str, Any] = broadcast_to(problem.fixed_s.shape, {"shards": given})
-        if np.any(np.count_nonzero(given, axis=0) > 1):
-            raise SettingError("shards give a learner more than one task")
-        fields |= broadcast_to((problem.tasks,), {"task_s": problem.seconds(given).max(axis=1)})
+        counts = as_counts("shards", shards)
+        fields: dict[str, Any] = broadcast_to(problem.fixed_s.shape, {"shards": counts})
+        if np.any(np.count_nonzero(counts, axis=0) > 1):
+            raise SettingError(
+                "shards assign a learner to more than one task; expected one task each"
+            )
+        fields |= broadcast_to((problem.tasks,), {"task_s": problem.seconds(counts).max(axis=1)})
         fields["bound_s"] = min(float(bound_s), float(fields["task_s"].sum()))
-        fields["cost"] = plan_cost(problem, given)
+        fields["cost"] = plan_cost(problem, counts)
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
     @property
     def total_s(self) -> float:
-        """What is minimised: the sum of the tasks' seconds (Eq. 4.4a)."""
+        """The objective: the sum of the tasks' seconds (Eq. 4.4a)."""
         return float(self.task_s.sum())
 
     @property
     def gap(self) -> float:
-        """How far the sum may be above the least possible, as a part of it.
+        """The largest possible distance from the optimum, relative to the sum.
 
-        0 is proven best; sums are not told apart below a part in 10^9, which is their rounding.
+        0 is proven optimal, up to a relative rounding of 1e-9.
         """
         return (self.total_s - self.bound_s) / self.total_s
 
     @property
     def task_of(self) -> Ints:
-        """For each learner the task that it works for, -1 for an idle one."""
+        """The task of each learner, -1 for an idle one."""
         busy = self.shards.any(axis=0)
         return np.where(busy, self.shards.argmax(axis=0), -1)
 
 
 def plan_cost(problem: SharedProblem, shards: Ints) -> float:
-    """What a plan costs. Sums are rounded: a budget is kept up to a part in 10^12 of it."""
+    """Return the cost of a plan. Sums are rounded: it may exceed a budget by 1e-12 of it."""
     # Sorted, so that the sum does not depend on the order of learners.
     return float(np.sort(problem.price * shards.sum(axis=0)).sum())
 

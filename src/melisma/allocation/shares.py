@@ -1,7 +1,6 @@
-"""Whole shares of a total, within bounds, whatever the order of learners.
+"""Whole shares of a total within bounds, independent of the order of learners.
 
-Both ways end with the largest remainder. Ties go to the faster learner, by all that tells
-learners apart, so that the order in which they are listed decides nothing.
+Both functions round by largest remainder. Ties go to the faster learner, compared by all fields.
 """
 
 import numpy as np
@@ -12,25 +11,25 @@ from melisma.allocation.feasibility import require_room
 
 
 def fill(problem: CycleProblem, low: Ints, high: Ints) -> Ints:
-    """Shares of all data: from `low`, in proportion to the room up to `high`; exact."""
+    """Divide all shards: `low`, plus the rest in proportion to high - low, in exact arithmetic."""
     room, extra = high - low, problem.shards - int(low.sum())
-    space = int(room.sum())
-    if space == 0:
+    total_room = int(room.sum())
+    if total_room == 0:
         return low.copy()
     exact = np.int64 if extra * int(room.max()) < 2**62 else np.object_
     scaled = room.astype(exact) * extra
-    shares, remainder = low + (scaled // space).astype(np.int64), scaled % space
-    left = problem.shards - int(shares.sum())
-    return shares + _largest(problem, remainder.astype(np.float64), left)
+    shares = low + (scaled // total_room).astype(np.int64)
+    remainder = (scaled % total_room).astype(np.float64)
+    return shares + _largest(problem, remainder, problem.shards - int(shares.sum()))
 
 
 def split_by_weight(problem: CycleProblem, weight: Floats) -> Ints:
-    """Shares of all data in proportion to `weight`, cut to the bounds of each learner."""
+    """Divide all shards in proportion to `weight`, clipped to the bounds of each learner."""
     require_room(problem)
     low, high = problem.min_shards, problem.max_shards
-    quota = np.clip(_level(problem, weight) * weight, low, high)
+    quota = np.clip(_weight_factor(problem, weight) * weight, low, high)
     shares = np.floor(quota).astype(np.int64)
-    # Once, but for rounding: a quota just below a whole number is first in line for its unit.
+    # One pass, except for rounding: a quota just below a whole number gets its unit first.
     while left := problem.shards - int(shares.sum()):
         sign = 1 if left > 0 else -1
         free = shares < high if left > 0 else shares > low
@@ -40,13 +39,13 @@ def split_by_weight(problem: CycleProblem, weight: Floats) -> Ints:
     return shares
 
 
-def _level(problem: CycleProblem, weight: Floats) -> float:
-    """The x for which clip(x * weight, low, high) sums to all data."""
-    # In an order of their own, so that sums of floats do not depend on that of learners.
+def _weight_factor(problem: CycleProblem, weight: Floats) -> float:
+    """Return the x for which clip(x * weight, low, high) sums to all shards."""
+    # Sorted by value, so that sums of floats do not depend on the order of learners.
     order = np.lexsort((problem.max_shards, problem.min_shards, weight))
     w, low, high = weight[order], problem.min_shards[order], problem.max_shards[order]
-    # Each learner leaves `low` at one level and arrives at `high` at another; between two
-    # neighbouring levels the sum is a straight line.
+    # Each learner leaves `low` at one factor and reaches `high` at another; between two
+    # neighbouring factors the sum is linear.
     edges = np.unique(np.concatenate([low / w, high / w]))
     below, above = 0, edges.size - 1
     while above - below > 1:
@@ -55,26 +54,26 @@ def _level(problem: CycleProblem, weight: Floats) -> float:
             below = middle
         else:
             above = middle
-    moving = (low / w <= edges[below]) & (high / w >= edges[above])
-    settled = np.where(low / w >= edges[above], low, high)[~moving].sum()
-    speed = float(w[moving].sum())
-    return (problem.shards - float(settled)) / speed if speed else float(edges[below])
+    free = (low / w <= edges[below]) & (high / w >= edges[above])
+    fixed = np.where(low / w >= edges[above], low, high)[~free].sum()
+    slope = float(w[free].sum())
+    return (problem.shards - float(fixed)) / slope if slope else float(edges[below])
 
 
 def _largest(problem: CycleProblem, remainder: Floats, units: int) -> Ints:
-    """One unit for each of the `units` learners with the largest remainder."""
+    """Return one unit for each of the `units` learners with the largest remainders."""
     given = np.zeros(remainder.size, dtype=np.int64)
     if units == 0:
         return given
-    cut = np.partition(remainder, remainder.size - units)[remainder.size - units]
-    given[remainder > cut] = 1
-    tied = np.flatnonzero(remainder == cut)
+    threshold = np.partition(remainder, remainder.size - units)[remainder.size - units]
+    given[remainder > threshold] = 1
+    tied = np.flatnonzero(remainder == threshold)
     given[sort_by_speed(problem, tied)[: units - int(given.sum())]] = 1
     return given
 
 
 def sort_by_speed(problem: CycleProblem, learners: Ints) -> Ints:
-    """These learners, the faster first, in an order that does not depend on theirs."""
+    """Sort learners, faster ones first, by their fields only."""
     p = problem
-    told_apart = (p.max_shards, p.min_shards, -p.held, p.fixed_s, p.ship_s, p.train_s)
-    return learners[np.lexsort([row[learners] for row in told_apart])]
+    fields = (p.max_shards, p.min_shards, -p.held, p.fixed_s, p.ship_s, p.train_s)
+    return learners[np.lexsort([field[learners] for field in fields])]

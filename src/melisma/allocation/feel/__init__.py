@@ -1,7 +1,10 @@
 """FEEL: batch sizes and radio slots together, by Ren, Yu and Ding.
 
-`optimum` is the way in, and finds the exact optimum; `uplink` says how much can be sent by a given
-time; `whole` makes whole batches of it.
+::
+
+    optimum.py          entry: the exact optimum in real batches, then whole ones
+    uplink.py           largest batches that all learners can send by a given time
+    integer_batches.py  whole batches of largest efficiency
 """
 
 from melisma.allocation.feel.optimum import feel as feel

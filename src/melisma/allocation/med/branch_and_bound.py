@@ -1,8 +1,8 @@
-"""The search of MED: bound and plans at the root, then branches until the gap is closed.
+"""Branch and bound: dual bound and heuristics at each node, until the gap is closed.
 
-A branch limits how many learners of one kind work for one task. Each node gets its own prices;
-it ends when its bound reaches the best plan, when enumeration settles it, or when nothing is left
-to decide. So the search is complete, and its bound true, whenever it is stopped.
+A branch bounds the number of learners of one class in one task. Each node has its own multipliers;
+it is closed when its bound reaches the best plan, when enumeration solves it, or when nothing is
+left to decide. So the search is complete, and its bound valid, whenever it is stopped.
 """
 
 import heapq
@@ -13,221 +13,241 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from melisma.allocation.checks import Floats, Ints
-from melisma.allocation.med.bound import CountBounds, Knapsacks, Prices, Relaxed
-from melisma.allocation.med.certificate import certified
-from melisma.allocation.med.enumeration import TELLING, best_below
+from melisma.allocation.med.dual import (
+    CountBounds,
+    DualPoint,
+    Knapsacks,
+    Multipliers,
+    refine_bound,
+)
+from melisma.allocation.med.enumeration import SUM_TOLERANCE, enumerate_plans
 from melisma.allocation.med.levels import LevelIntervals
-from melisma.allocation.med.objective import Objective, everybody
+from melisma.allocation.med.objective import Objective, full_count_bounds
 from melisma.allocation.med.subgradient import ascend
 
-ROWS = 1 << 18  # rows x kinds that a node may hold
-FINE = 1 << 13  # rows, for few kinds
-HELD = 1 << 22  # of them at the most, however many kinds there are
-CHEAP = 1 << 10  # of them cost no less to look at
-FEW = 1 << 13  # of them need not be found out step by step
-MOST_ROWS = 1000  # for many kinds
-STEPS = 1.5  # of prices between two looks at rows, for each kind, from 60 to 180
-FIRST_CUT = 0.3  # of the gap: rows that near to the bound are cut before all others
-SHARPER = 5  # times that rows are cut before prices move
-LIMIT = 200_000  # columns of an enumeration, before it is left to branches
+NODE_ENTRIES = 1 << 18  # intervals x classes of a node
+FEW_CLASSES_INTERVALS = 1 << 13
+MAX_ENTRIES = 1 << 22  # of a node with many classes
+MANY_CLASSES_INTERVALS = 1000
+MIN_STEP_WORK = 1 << 10  # entries; fewer take no less time
+FULL_SPLIT_ENTRIES = 1 << 13  # up to which intervals are split into single levels at once
+STEPS_PER_CLASS = 1.5  # of the ascent between two refinements, from 60 to 180 in all
+FIRST_SPLIT = 0.3  # of the gap: intervals this near to the bound are split first
+FIRST_REFINEMENTS = 5  # of intervals, before the multipliers move
+MAX_COLUMNS = 200_000  # of an enumeration, before the node branches
 
-StopCheck = Callable[["Tree"], bool]
+StopCheck = Callable[["SearchTree"], bool]
 
 
 @dataclass(frozen=True, eq=False)
 class SearchNode:
-    """A part of all associations, with the rows and prices to start from."""
+    """A part of all assignments, with the intervals and multipliers to start from."""
 
     bound_s: float
-    limits: CountBounds
-    rows: LevelIntervals
-    prices: Prices
+    bounds: CountBounds
+    intervals: LevelIntervals
+    multipliers: Multipliers
 
 
 @dataclass(eq=False)
-class Tree:
-    """The state of a search: best plan so far, open nodes, and what is proven."""
+class SearchTree:
+    """The state of a search: best plan so far, open nodes, and proven bounds."""
 
-    goal: Objective
+    objective: Objective
     best_s: float = np.inf
-    counts: Ints | None = None
+    assignment: Ints | None = None
     open: list[tuple[float, int, SearchNode]] = field(default_factory=list)
-    settled_s: float = np.inf
-    guess_s: float = np.inf
-    busy_s: float = np.inf  # bound of the node at work, which is not among the open ones
+    closed_bound_s: float = np.inf
+    active_bound_s: float = np.inf  # of the node being expanded, which is not among the open ones
+    target_s: float = np.inf
     gap: float = 0.0
-    searched: int = 0
-    work: float = 0.0  # entries of rows looked at, about 10^7 in a second
+    nodes: int = 0
+    work: float = 0.0  # entries of intervals evaluated, about 10^7 per second
     number: "itertools.count[int]" = field(default_factory=itertools.count)
 
     @property
     def bound_s(self) -> float:
-        """No plan has a lower sum; infinite if there is no plan at all."""
-        least_s = min(self.open[0][0] if self.open else np.inf, self.settled_s, self.busy_s)
-        # Rows and nodes at or above the cut were left out.
-        least_s = min(least_s, self._cut(self.gap))
-        # Sums of prices and seconds are not told apart below their rounding.
-        return self.best_s if least_s >= self.best_s * (1 - 2 * TELLING) else least_s
+        """A lower bound on the value of every plan; infinite if there is no plan."""
+        open_s = self.open[0][0] if self.open else np.inf
+        least_s = min(open_s, self.closed_bound_s, self.active_bound_s)
+        # Intervals and nodes at or above the cutoff were dropped.
+        least_s = min(least_s, self._cutoff_s(self.gap))
+        # Sums are not distinguished below their rounding.
+        return self.best_s if least_s >= self.best_s * (1 - 2 * SUM_TOLERANCE) else least_s
 
-    def offer(self, counts: Ints) -> bool:
-        """Keep an association if its best amounts are better than all before; if it has any."""
-        value_s, _ = self.goal.value(counts)
+    def offer(self, assignment: Ints) -> bool:
+        """Keep an assignment if it is the best so far; return whether it is feasible."""
+        value_s, _ = self.objective.value(assignment)
         if value_s < self.best_s:
-            self.best_s, self.counts = value_s, counts.copy()
+            self.best_s, self.assignment = value_s, assignment.copy()
         return bool(np.isfinite(value_s))
 
     def run(self, stop: StopCheck, gap: float = 0.0) -> None:
-        """Search until nothing is open, the gap is reached, or `stop` says so."""
+        """Search until no node is open, the gap is reached, or `stop` returns true."""
         self.gap = max(self.gap, gap)
         while self.open and not stop(self):
-            cut_s = self._cut(gap)
+            cutoff_s = self._cutoff_s(gap)
             bound_s, _, node = heapq.heappop(self.open)
-            if bound_s >= cut_s:
-                self.settled_s = min(self.settled_s, bound_s)
+            if bound_s >= cutoff_s:
+                self.closed_bound_s = min(self.closed_bound_s, bound_s)
                 continue
-            self.busy_s = bound_s
+            self.active_bound_s = bound_s
             self._expand(node, gap, stop)
-            self.busy_s = np.inf
-            self.searched += 1
+            self.active_bound_s = np.inf
+            self.nodes += 1
 
-    def decided(self, limit: float) -> bool:
-        """Whether it is known that there is a plan within the limit, or that there is none."""
-        fits = self.counts is not None and self.best_s <= limit
-        return fits or self.bound_s > limit * (1 + TELLING)
-
-    def _cut(self, gap: float) -> float:
-        """Plans at or above this are not worth looking for."""
-        if np.isinf(self.best_s):
-            return self.goal.most_s
-        return self.best_s - max(gap * (1 - TELLING), TELLING) * abs(self.best_s)
+    def is_decided(self, limit: float) -> bool:
+        """Whether a plan within the limit is known, or proven not to exist."""
+        fits = self.assignment is not None and self.best_s <= limit
+        return fits or self.bound_s > limit * (1 + SUM_TOLERANCE)
 
     def push(self, node: SearchNode) -> None:
+        """Add an open node."""
         heapq.heappush(self.open, (node.bound_s, next(self.number), node))
 
+    def _cutoff_s(self, gap: float) -> float:
+        """Return the value at or above which plans are not searched for."""
+        if np.isinf(self.best_s):
+            return self.objective.most_s
+        return self.best_s - max(gap * (1 - SUM_TOLERANCE), SUM_TOLERANCE) * abs(self.best_s)
+
     def _expand(self, node: SearchNode, gap: float, stop: StopCheck) -> None:
-        tight = self._tighten(node, gap, stop)
-        if tight is None:
+        """Tighten a node's bound, then close it by enumeration or branch."""
+        tightened = self._tighten(node, gap, stop)
+        if tightened is None:
             return
-        sacks, relaxed, bound_s = tight
-        cut_s = self._cut(gap)
-        if bound_s >= cut_s:
-            self.settled_s = min(self.settled_s, bound_s)
+        knapsacks, point, bound_s = tightened
+        cutoff_s = self._cutoff_s(gap)
+        if bound_s >= cutoff_s:
+            self.closed_bound_s = min(self.closed_bound_s, bound_s)
             return
-        for aim in self.goal.aims(relaxed) if sacks.rows.exact else ():
-            found = best_below(sacks, relaxed, aim, cut_s, LIMIT)
-            self.work += found.work
-            bound_s = max(bound_s, found.bound_s)
-            if found.counts is not None:
-                self.offer(found.counts)
-            # Without a look at money, the best may be too dear: then only its bound counts.
-            if found.complete and (found.counts is None or self.best_s <= bound_s * (1 + TELLING)):
-                self.settled_s = min(self.settled_s, bound_s)
+        criteria = self.objective.criteria(point) if knapsacks.intervals.exact else ()
+        for criterion in criteria:
+            result = enumerate_plans(knapsacks, point, criterion, cutoff_s, MAX_COLUMNS)
+            self.work += result.work
+            bound_s = max(bound_s, result.bound_s)
+            if result.assignment is not None:
+                self.offer(result.assignment)
+            # Enumeration without the budget may find a plan above it: then only its bound counts.
+            optimal = self.best_s <= bound_s * (1 + SUM_TOLERANCE)
+            if result.complete and (result.assignment is None or optimal):
+                self.closed_bound_s = min(self.closed_bound_s, bound_s)
                 return
         if stop(self):
-            self.push(SearchNode(bound_s, node.limits, sacks.rows, relaxed.prices))
+            self.push(SearchNode(bound_s, node.bounds, knapsacks.intervals, point.multipliers))
             return
-        for limits in _branches(sacks, relaxed):
-            self._child(limits, SearchNode(bound_s, limits, sacks.rows, relaxed.prices))
+        for bounds in _branches(knapsacks, point):
+            self._add_child(SearchNode(bound_s, bounds, knapsacks.intervals, point.multipliers))
 
-    def _child(self, limits: CountBounds, node: SearchNode) -> None:
-        if np.any(limits.low < limits.high):
+    def _add_child(self, node: SearchNode) -> None:
+        counts = node.bounds.low
+        if np.any(counts < node.bounds.high):
             self.push(node)
-        elif self.offer(limits.low):
-            self.settled_s = min(self.settled_s, self.goal.value(limits.low)[1])
+        elif self.offer(counts):
+            self.closed_bound_s = min(self.closed_bound_s, self.objective.value(counts)[1])
 
     def _tighten(
         self, node: SearchNode, gap: float, stop: StopCheck
-    ) -> tuple[Knapsacks, Relaxed, float] | None:
-        """Prices, plans and finer rows, in turn, until rows are exact or nothing improves.
+    ) -> tuple[Knapsacks, DualPoint, float] | None:
+        """Alternate ascent, heuristics and finer intervals until nothing improves.
 
-        None if the node holds no plan; otherwise with the best bound on the way.
+        None if the node is infeasible; otherwise with the best bound.
         """
-        rows, prices, bound_s = node.rows, node.prices, node.bound_s
-        idle, last_s = 0, np.inf
-        number = -1
-        while True:
-            number += 1
-            sacks = Knapsacks(self.goal.kinds, rows, node.limits, rate_fixed=self.goal.rate_fixed)
-            if not sacks.possible:
+        objective = self.objective
+        intervals, multipliers, bound_s = node.intervals, node.multipliers, node.bound_s
+        stalled, last_gap_s = 0, np.inf
+        for number in itertools.count():
+            knapsacks = Knapsacks(
+                objective.classes,
+                intervals,
+                node.bounds,
+                budget_multiplier_fixed=objective.budget_multiplier_fixed,
+            )
+            if not knapsacks.feasible:
                 return None
-            if number < SHARPER and not sacks.rows.exact:
-                rows = self._near(sacks, sacks.relax(prices), gap)
+            if number < FIRST_REFINEMENTS and not knapsacks.intervals.exact:
+                intervals = self._refine(knapsacks, knapsacks.evaluate(multipliers), gap)
                 continue
-            steps = int(np.clip(STEPS * prices.worth.size, 60, 180))
-            goal_s = min(self.best_s, max(self.guess_s, bound_s + 0.02 * abs(bound_s)))
-            relaxed = ascend(sacks, prices, goal_s, steps, lambda: stop(self))
-            self.work += steps * max(sacks.rows.cap.size, CHEAP)
-            self.goal.search(self, sacks, relaxed, number, lambda: stop(self))
-            room_s = self._cut(gap) - relaxed.bound_s
-            bound_s = max(bound_s, certified(sacks, self.goal.ladder, relaxed, room_s))
-            if bound_s >= self._cut(gap) or stop(self):
-                return sacks, relaxed, bound_s
-            idle = idle + 1 if room_s > 0.9 * last_s else 0
-            last_s, prices = min(last_s, room_s), relaxed.prices
-            if idle >= (1 if sacks.rows.exact else 4):
-                return sacks, relaxed, bound_s
-            rows = self._near(sacks, relaxed, gap)
+            steps = int(np.clip(STEPS_PER_CLASS * multipliers.learner.size, 60, 180))
+            target_s = min(self.best_s, max(self.target_s, bound_s + 0.02 * abs(bound_s)))
+            point = ascend(knapsacks, multipliers, target_s, steps, lambda: stop(self))
+            self.work += steps * max(knapsacks.intervals.capacity.size, MIN_STEP_WORK)
+            objective.propose(self, knapsacks, point, number, lambda: stop(self))
+            gap_s = self._cutoff_s(gap) - point.bound_s
+            bound_s = max(bound_s, refine_bound(knapsacks, objective.levels, point, gap_s))
+            if bound_s >= self._cutoff_s(gap) or stop(self):
+                break
+            stalled = stalled + 1 if gap_s > 0.9 * last_gap_s else 0
+            last_gap_s, multipliers = min(last_gap_s, gap_s), point.multipliers
+            if stalled >= (1 if knapsacks.intervals.exact else 4):
+                break
+            intervals = self._refine(knapsacks, point, gap)
+        return knapsacks, point, bound_s
 
-    def _near(self, sacks: Knapsacks, relaxed: Relaxed, gap: float) -> LevelIntervals:
-        """Only rows that a plan below the cut can have, in finer ones."""
-        excess_s = relaxed.row_s - relaxed.least_s[sacks.rows.task]
-        room_s = max(0.0, self._cut(gap) - relaxed.bound_s)
-        near = excess_s <= room_s
-        return self._finer(sacks.rows.keep(near), excess_s[near], FIRST_CUT * room_s)
+    def _refine(self, knapsacks: Knapsacks, point: DualPoint, gap: float) -> LevelIntervals:
+        """Keep the intervals that a plan below the cutoff can have, and split them."""
+        excess_s = point.interval_s - point.least_s[knapsacks.intervals.task]
+        gap_s = max(0.0, self._cutoff_s(gap) - point.bound_s)
+        near = excess_s <= gap_s
+        return self._split(knapsacks.intervals.take(near), excess_s[near], FIRST_SPLIT * gap_s)
 
-    def _finer(self, rows: LevelIntervals, excess_s: Floats, first_s: float) -> LevelIntervals:
-        """Rows cut into four, those nearest to the bound first, as many as a node may hold."""
-        wide = np.flatnonzero(rows.first < rows.last)
-        many = rows.cap.shape[1]
-        most = max(min(ROWS // many, FINE), min(MOST_ROWS, HELD // many))
-        places = max(0, most - rows.task.size) // 3
-        if not wide.size or not places:
-            return rows
-        if int((rows.last - rows.first + 1).sum()) * rows.cap.shape[1] <= FEW:
-            return self.goal.ladder.refine(rows, rows.last - rows.first + 1)
+    def _split(self, intervals: LevelIntervals, excess_s: Floats, first_s: float) -> LevelIntervals:
+        """Split intervals into four, those nearest to the bound first, up to a node's capacity."""
+        wide = np.flatnonzero(intervals.first < intervals.last)
+        classes = intervals.capacity.shape[1]
+        few = min(NODE_ENTRIES // classes, FEW_CLASSES_INTERVALS)
+        limit = max(few, min(MANY_CLASSES_INTERVALS, MAX_ENTRIES // classes))
+        splits = max(0, limit - intervals.task.size) // 3
+        if not wide.size or not splits:
+            return intervals
+        levels = intervals.last - intervals.first + 1
+        if int(levels.sum()) * classes <= FULL_SPLIT_ENTRIES:
+            return self.objective.levels.refine(intervals, levels)
         if np.any(excess_s[wide] <= first_s):
             wide = wide[excess_s[wide] <= first_s]
-        cut = np.zeros(rows.task.size, dtype=bool)
-        cut[wide[np.argsort(excess_s[wide], kind="stable")[:places]]] = True
-        return self.goal.ladder.refine(rows, np.where(cut, 4, 1))
+        chosen = np.zeros(intervals.task.size, dtype=bool)
+        chosen[wide[np.argsort(excess_s[wide], kind="stable")[:splits]]] = True
+        return self.objective.levels.refine(intervals, np.where(chosen, 4, 1))
 
 
-def _never(_: Tree) -> bool:
+def _never(_: SearchTree) -> bool:
     return False
 
 
-def root_tree(goal: Objective, stop: StopCheck = _never) -> Tree:
-    """A tree with nothing but its root."""
-    tree = Tree(goal)
-    start = goal.start(tree, lambda: stop(tree))
-    tree.guess_s = start.guess_s
-    tree.push(SearchNode(goal.least_s, everybody(goal.kinds), start.rows, start.prices))
+def root_tree(objective: Objective, stop: StopCheck = _never) -> SearchTree:
+    """Return a tree with its root as the only node, and the start's best plan."""
+    tree = SearchTree(objective)
+    start = objective.start(tree, lambda: stop(tree))
+    tree.target_s = start.target_s
+    bounds = full_count_bounds(objective.classes)
+    tree.push(SearchNode(objective.least_s, bounds, start.intervals, start.multipliers))
     return tree
 
 
-def _branches(sacks: Knapsacks, relaxed: Relaxed) -> list[CountBounds]:
-    """Two parts: fewer and more learners of the most disputed kind in the task that wants it."""
-    limits, kinds = sacks.limits, sacks.kinds
-    free = limits.high > limits.low
-    dispute = np.abs(relaxed.used.sum(axis=0) - kinds.copies) + 1e-3
-    dispute = dispute * (np.abs(relaxed.prices.worth) + 1e-9)
-    kind = int(np.where(free.any(axis=0), dispute, -1.0).argmax())
-    task = int(np.where(free[:, kind], relaxed.used[:, kind], -1.0).argmax())
-    low, high = int(limits.low[task, kind]), int(limits.high[task, kind])
-    split = int(np.clip(np.ceil(relaxed.used[task, kind]) - 1, low, high - 1))
-    fewer, more = limits.high.copy(), limits.low.copy()
-    fewer[task, kind], more[task, kind] = split, split + 1
-    parts = [CountBounds(more, limits.high), CountBounds(limits.low, fewer)]
-    return [part for part in (_propagate(sacks, part, kind) for part in parts) if part]
+def _branches(knapsacks: Knapsacks, point: DualPoint) -> list[CountBounds]:
+    """Branch on the most disputed class: more, or fewer, learners in the task that uses it."""
+    bounds, classes = knapsacks.bounds, knapsacks.classes
+    free = bounds.high > bounds.low
+    dispute = np.abs(point.used.sum(axis=0) - classes.members) + 1e-3
+    dispute = dispute * (np.abs(point.multipliers.learner) + 1e-9)
+    index = int(np.where(free.any(axis=0), dispute, -1.0).argmax())
+    task = int(np.where(free[:, index], point.used[:, index], -1.0).argmax())
+    low, high = int(bounds.low[task, index]), int(bounds.high[task, index])
+    split = int(np.clip(np.ceil(point.used[task, index]) - 1, low, high - 1))
+    fewer, more = bounds.high.copy(), bounds.low.copy()
+    fewer[task, index], more[task, index] = split, split + 1
+    parts = [CountBounds(more, bounds.high), CountBounds(bounds.low, fewer)]
+    return [part for part in (_propagate(knapsacks, part, index) for part in parts) if part]
 
 
-def _propagate(sacks: Knapsacks, limits: CountBounds, kind: int) -> CountBounds | None:
-    """What limits on one kind say about its other tasks; None if they cannot be kept."""
-    low, high, copies = limits.low.copy(), limits.high.copy(), int(sacks.kinds.copies[kind])
-    others = low[:, kind].sum() - low[:, kind]
-    high[:, kind] = np.minimum(high[:, kind], copies - others)
-    if not sacks.kinds.optional[kind]:
-        others = high[:, kind].sum() - high[:, kind]
-        low[:, kind] = np.maximum(low[:, kind], copies - others)
-    possible = np.all(low[:, kind] <= high[:, kind]) and low[:, kind].sum() <= copies
+def _propagate(knapsacks: Knapsacks, bounds: CountBounds, index: int) -> CountBounds | None:
+    """Tighten the bounds of a class in its other tasks; None if they are infeasible."""
+    low, high = bounds.low.copy(), bounds.high.copy()
+    members = int(knapsacks.classes.members[index])
+    others = low[:, index].sum() - low[:, index]
+    high[:, index] = np.minimum(high[:, index], members - others)
+    if not knapsacks.classes.optional[index]:
+        others = high[:, index].sum() - high[:, index]
+        low[:, index] = np.maximum(low[:, index], members - others)
+    possible = np.all(low[:, index] <= high[:, index]) and low[:, index].sum() <= members
     return CountBounds(low, high) if possible else None

@@ -1,9 +1,9 @@
-"""Columns: sets of learners that can do one task by one level, all that are near the bound.
+"""Columns: sets of learners that can do one task by one level, enumerated near the bound.
 
-Under given prices a column's excess is its value minus the least value of its task. Excesses of
-the columns of a plan add up to at most the plan's sum minus the bound, so a plan within `slack_s`
-of the bound consists of columns within `slack_s`. Each learner that is in or out against the
-knapsack's wish adds its own share, which enumerates the columns without trying all sets.
+At given multipliers the excess of a column is its Lagrangian value minus the least value of its
+task. The excesses of a plan's columns add up to at most the plan's sum minus the bound, so a plan
+within `slack_s` of the bound consists of columns within `slack_s`. Each learner that deviates from
+the knapsack's solution adds to the excess, which enumerates the columns without trying all sets.
 """
 
 from dataclasses import dataclass
@@ -11,60 +11,16 @@ from enum import Enum
 
 import numpy as np
 
-from melisma.allocation.checks import Floats, Ints
+from melisma.allocation.checks import Bools, Floats, Ints
 from melisma.allocation.med.amounts import fill_cost
-from melisma.allocation.med.bound import Knapsacks, Relaxed
-from melisma.allocation.med.learner_classes import Flags
+from melisma.allocation.med.dual import DualPoint, Knapsacks
+
+SHARD_FACTORS = np.array([1.0, 0.8, 1.25])  # of the shard multiplier
+COLUMN_WORK = 3.0  # of each partial column, in units of `SearchTree.work`
 
 
-@dataclass(frozen=True, eq=False)
-class Code:
-    """Counts of learners of each kind, packed into one number with a guard bit a kind.
-
-    Two codes and `spare` add up without touching a guard if and only if no kind is used more
-    often than it has copies.
-    """
-
-    shift: Ints
-    mask: Ints
-    spare: int
-    guard: int
-    every: int
-
-    @staticmethod
-    def of(copies: Ints) -> "Code | None":
-        """The code for kinds with so many copies; None if one number is too small for it."""
-        bits = np.array([int(c).bit_length() for c in copies])
-        width = np.where(bits > 0, bits + 1, 0)
-        if int(width.sum()) > 62:
-            return None
-        shift = np.minimum(np.cumsum(width) - width, 61)
-        mask = (1 << bits) - 1
-        guard = np.where(bits > 0, 1 << (shift + bits), 0)
-        return Code(
-            shift,
-            mask,
-            int(((mask - copies) << shift).sum()),
-            int(guard.sum()),
-            int((copies << shift).sum()),
-        )
-
-    def pack(self, counts: Ints) -> Ints:
-        """Codes of rows of counts."""
-        packed: Ints = (counts << self.shift).sum(axis=-1)
-        return packed
-
-    def unpack(self, codes: Ints) -> Ints:
-        """Counts of learners, codes x kinds."""
-        return (codes[:, None] >> self.shift) & self.mask
-
-
-FACTORS = np.array([1.0, 0.8, 1.25])
-WORK = 3.0  # for each column in the making, in entries of rows that prices look at
-
-
-class Aim(Enum):
-    """What counts: levels whatever the cost, levels within a budget, or cost alone."""
+class Criterion(Enum):
+    """The criterion of an enumeration: time, time within the budget, or cost."""
 
     TIME = "time"
     BUDGET = "budget"
@@ -72,8 +28,45 @@ class Aim(Enum):
 
 
 @dataclass(frozen=True, eq=False)
+class CountCode:
+    """Counts of learners of each class packed into one integer, with a guard bit for each class.
+
+    Two codes plus `spare` leave all guard bits clear if and only if no class is used more often
+    than it has members.
+    """
+
+    shift: Ints
+    mask: Ints
+    spare: int
+    guard: int
+    everyone: int
+
+    @staticmethod
+    def for_members(members: Ints) -> "CountCode | None":
+        """Return the code for classes of these sizes; None if 62 bits are not enough."""
+        bits = np.array([int(count).bit_length() for count in members])
+        width = np.where(bits > 0, bits + 1, 0)
+        if int(width.sum()) > 62:
+            return None
+        shift = np.minimum(np.cumsum(width) - width, 61)
+        mask = (1 << bits) - 1
+        guard = np.where(bits > 0, 1 << (shift + bits), 0)
+        return CountCode(
+            shift,
+            mask,
+            int(((mask - members) << shift).sum()),
+            int(guard.sum()),
+            int((members << shift).sum()),
+        )
+
+    def unpack(self, codes: Ints) -> Ints:
+        """Return the counts of learners, codes x classes."""
+        return (codes[:, None] >> self.shift) & self.mask
+
+
+@dataclass(frozen=True, eq=False)
 class Columns:
-    """Learners by code, level, cost and excess over the task's least value, by rising excess."""
+    """Columns of a task by rising excess: learners by code, level, cost and excess."""
 
     code: Ints
     level_s: Floats
@@ -82,120 +75,134 @@ class Columns:
 
 
 @dataclass(frozen=True, eq=False)
-class Partial:
-    """Columns in the making: row, learners, excess so far by each factor, shards they can do."""
+class PartialColumns:
+    """Partial columns: interval, learners, excess so far for each shard factor, capacity."""
 
-    row: Ints
+    interval: Ints
     code: Ints
     excess_s: Floats
-    room: Ints
+    capacity: Ints
 
-    def pick(self, chosen: Flags | Ints) -> "Partial":
-        """Only these."""
-        return Partial(
-            self.row[chosen], self.code[chosen], self.excess_s[:, chosen], self.room[chosen]
+    def take(self, chosen: Bools | Ints) -> "PartialColumns":
+        """Return the chosen partial columns."""
+        return PartialColumns(
+            self.interval[chosen],
+            self.code[chosen],
+            self.excess_s[:, chosen],
+            self.capacity[chosen],
         )
 
 
-class Enumeration:
-    """All columns of a task under some prices, for any slack.
+class ColumnEnumeration:
+    """All columns at some multipliers, for any slack.
 
-    What a shard is worth in a row may be set at will: each factor of it gives an excess that no
-    completion of a partial column falls below. The critical one is best for the best column, and
-    the others see earlier that a set has too much or too little to offer.
+    The multiplier of a shard in an interval may be chosen freely: each factor of it gives an excess
+    that no completion of a partial column falls below. The critical one is best for the best
+    column; the others detect earlier that a set has too much or too little capacity.
     """
 
-    def __init__(self, sacks: Knapsacks, relaxed: Relaxed, code: Code, aim: Aim) -> None:
-        self.kinds, self.rows, self.code, self.aim = sacks.kinds, sacks.rows, code, aim
-        self.relaxed, self.low, self.span = relaxed, sacks.low, sacks.span
-        kinds, prices, cap = self.kinds, relaxed.prices, self.rows.cap
-        shard_s = FACTORS[:, None] * relaxed.critical
-        margin = prices.rate * kinds.price - shard_s[:, :, None]
-        self.take_s = np.minimum(margin * kinds.least, margin * cap) - prices.worth
-        self.wish_s = np.minimum(self.take_s, 0.0) * self.span
-        value_s = self.rows.low_s + shard_s * kinds.need[self.rows.task]
-        value_s += (self.take_s * self.low + self.wish_s).sum(axis=2)
-        self.excess_s = value_s - relaxed.least_s[self.rows.task]
+    def __init__(
+        self, knapsacks: Knapsacks, point: DualPoint, code: CountCode, criterion: Criterion
+    ) -> None:
+        self.classes, self.intervals = knapsacks.classes, knapsacks.intervals
+        self.code, self.criterion = code, criterion
+        self.point, self.low, self.free = point, knapsacks.low, knapsacks.free
+        classes, multipliers, capacity = self.classes, point.multipliers, self.intervals.capacity
+        shard_s = SHARD_FACTORS[:, None] * point.shard_multiplier
+        margin = multipliers.budget * classes.price - shard_s[:, :, None]
+        least = np.minimum(margin * classes.min_shards, margin * capacity)
+        self.use_s = least - multipliers.learner
+        self.relaxed_s = np.minimum(self.use_s, 0.0) * self.free
+        value_s = self.intervals.low_s + shard_s * classes.demand[self.intervals.task]
+        value_s += (self.use_s * self.low + self.relaxed_s).sum(axis=2)
+        self.excess_s = value_s - point.least_s[self.intervals.task]
         self.work = 0.0
 
-    def lists(self, floors_s: Floats, slack_s: float, limit: int) -> list[Columns] | None:
-        """Columns of every task that a plan within the slack can have; None if too many.
+    def all_tasks(self, least_excess_s: Floats, slack_s: float, limit: int) -> list[Columns] | None:
+        """Return the columns of every task that a plan within the slack can have.
 
-        `floors_s` is what each task's excess is at least known to be. It is raised here to what
-        the columns show: the others then have that much less slack.
+        None if there are more than `limit`. `least_excess_s`, a lower bound on each task's excess,
+        is raised here to that of the columns: it reduces the slack of the other tasks.
         """
-        found: dict[int, Columns] = {}
-        for task in np.argsort(self.kinds.need, kind="stable"):
-            least_s = float(floors_s.sum() - floors_s[task])
-            columns = self.columns(int(task), slack_s - least_s, limit)
+        lists: dict[int, Columns] = {}
+        for task in np.argsort(self.classes.demand, kind="stable"):
+            others_s = float(least_excess_s.sum() - least_excess_s[task])
+            columns = self._task_columns(int(task), slack_s - others_s, limit)
             if columns is None:
                 return None
-            reached_s = columns.excess_s[0] if columns.code.size else slack_s - least_s
-            floors_s[task] = max(floors_s[task], reached_s)
-            found[int(task)] = columns
-        return [found[task] for task in range(len(found))]
+            reached_s = columns.excess_s[0] if columns.code.size else slack_s - others_s
+            least_excess_s[task] = max(least_excess_s[task], reached_s)
+            lists[int(task)] = columns
+        return [lists[task] for task in range(len(lists))]
 
-    def columns(self, task: int, slack_s: float, limit: int) -> Columns | None:
-        """Columns of a task within the slack; None if there are more than `limit` on the way."""
+    def _task_columns(self, task: int, slack_s: float, limit: int) -> Columns | None:
         near = self.excess_s.max(axis=0) <= slack_s
-        chosen = np.flatnonzero((self.rows.task == task) & near)
-        room = ((self.low[chosen] + self.span[chosen]) * self.rows.cap[chosen]).sum(axis=1)
+        chosen = np.flatnonzero((self.intervals.task == task) & near)
+        most = self.low[chosen] + self.free[chosen]
+        capacity = (most * self.intervals.capacity[chosen]).sum(axis=1)
         code = np.zeros(chosen.size, dtype=np.int64)
-        found = Partial(chosen, code, self.excess_s[:, chosen], room)
-        weight = np.where(self.span[chosen] > 0, np.abs(self.take_s[0, chosen]), np.inf)
-        for kind in np.argsort(-weight.sum(axis=0), kind="stable"):
-            found = self._decide(found, int(kind), slack_s, int(self.kinds.need[task]))
-            self.work += WORK * found.row.size
-            if found.row.size > limit:
+        partial = PartialColumns(chosen, code, self.excess_s[:, chosen], capacity)
+        weight = np.where(self.free[chosen] > 0, np.abs(self.use_s[0, chosen]), np.inf)
+        for index in np.argsort(-weight.sum(axis=0), kind="stable"):
+            partial = self._extend(partial, int(index), slack_s, int(self.classes.demand[task]))
+            self.work += COLUMN_WORK * partial.interval.size
+            if partial.interval.size > limit:
                 return None
-        return self._finish(found, task, slack_s)
+        return self._finish(partial, task, slack_s)
 
-    def _decide(self, found: Partial, kind: int, slack_s: float, need: int) -> Partial:
-        """Each partial column with every number of learners of a kind that stays in the slack."""
-        span, cap = self.span[found.row, kind], self.rows.cap[found.row, kind]
-        take_s = self.take_s[:, found.row, kind]
-        excess_s, room = found.excess_s - self.wish_s[:, found.row, kind], found.room - cap * span
+    def _extend(
+        self, partial: PartialColumns, index: int, slack_s: float, demand: int
+    ) -> PartialColumns:
+        """Extend each partial column by every number of learners of class `index` in the slack."""
+        free = self.free[partial.interval, index]
+        each = self.intervals.capacity[partial.interval, index]
+        use_s = self.use_s[:, partial.interval, index]
+        excess_s = partial.excess_s - self.relaxed_s[:, partial.interval, index]
+        capacity = partial.capacity - each * free
         parts = []
-        for number in range(int(span.max(initial=0)) + 1):
-            near = (span >= number) & (room >= need) & (excess_s.max(axis=0) <= slack_s)
-            code = found.code + (number << self.code.shift[kind])
-            parts.append(Partial(found.row, code, excess_s, room).pick(near))
-            excess_s, room = excess_s + take_s, room + cap
-        return Partial(
-            np.concatenate([part.row for part in parts]),
+        for number in range(int(free.max(initial=0)) + 1):
+            near = (free >= number) & (capacity >= demand) & (excess_s.max(axis=0) <= slack_s)
+            code = partial.code + (number << self.code.shift[index])
+            extended = PartialColumns(partial.interval, code, excess_s, capacity)
+            parts.append(extended.take(near))
+            excess_s, capacity = excess_s + use_s, capacity + each
+        return PartialColumns(
+            np.concatenate([part.interval for part in parts]),
             np.concatenate([part.code for part in parts]),
             np.concatenate([part.excess_s for part in parts], axis=1),
-            np.concatenate([part.room for part in parts]),
+            np.concatenate([part.capacity for part in parts]),
         )
 
-    def _finish(self, found: Partial, task: int, slack_s: float) -> Columns:
-        """Exact values; of equal sets only the levels that are cheaper than all lower ones."""
-        kinds, prices = self.kinds, self.relaxed.prices
-        order = np.lexsort((self.rows.low_s[found.row], found.code))
-        found = found.pick(order)
-        if self.aim is Aim.TIME:
-            found = found.pick(np.append(True, found.code[1:] != found.code[:-1])[: order.size])
-        counts = self.code.unpack(found.code) + self.low[found.row]
-        level_s = self.rows.low_s[found.row]
-        possible = counts @ kinds.least <= kinds.need[task]
+    def _finish(self, partial: PartialColumns, task: int, slack_s: float) -> Columns:
+        """Compute exact values; of equal sets keep levels that are cheaper than all lower ones."""
+        classes, multipliers = self.classes, self.point.multipliers
+        order = np.lexsort((self.intervals.low_s[partial.interval], partial.code))
+        partial = partial.take(order)
+        if self.criterion is Criterion.TIME:
+            is_first = np.append(True, partial.code[1:] != partial.code[:-1])[: order.size]
+            partial = partial.take(is_first)
+        counts = self.code.unpack(partial.code) + self.low[partial.interval]
+        level_s = self.intervals.low_s[partial.interval]
+        possible = counts @ classes.min_shards <= classes.demand[task]
         cost = np.zeros(level_s.size)
-        if self.aim is not Aim.TIME:
-            cost = fill_cost(kinds, kinds.need[[task]], counts, self.rows.cap[found.row])
+        if self.criterion is not Criterion.TIME:
+            capacity = self.intervals.capacity[partial.interval]
+            cost = fill_cost(classes, classes.demand[[task]], counts, capacity)
             cost[~possible] = 0.0
-        excess_s = level_s + prices.rate * cost - counts @ prices.worth
-        excess_s -= self.relaxed.least_s[task]
+        excess_s = level_s + multipliers.budget * cost - counts @ multipliers.learner
+        excess_s -= self.point.least_s[task]
         near = (excess_s <= slack_s) & possible
-        if self.aim is Aim.BUDGET:
-            near &= _cheaper(found.code, cost)
-        if self.aim is Aim.COST:
+        if self.criterion is Criterion.BUDGET:
+            near &= _cheaper_than_previous(partial.code, cost)
+        if self.criterion is Criterion.COST:
             level_s, cost = cost, np.zeros(cost.size)
         keep = np.flatnonzero(near)
         keep = keep[np.argsort(excess_s[keep], kind="stable")]
-        return Columns(found.code[keep], level_s[keep], cost[keep], excess_s[keep])
+        return Columns(partial.code[keep], level_s[keep], cost[keep], excess_s[keep])
 
 
-def _cheaper(code: Ints, cost: Floats) -> Flags:
-    """Which entries cost less than the one before of the same code (sorted by code)."""
+def _cheaper_than_previous(code: Ints, cost: Floats) -> Bools:
+    """Mark entries that cost less than the previous one of the same code (sorted by code)."""
     same = np.append(False, code[1:] == code[:-1])[: code.size]
     cheaper = np.ones(code.size, dtype=bool)
     cheaper[1:] = cost[1:] < cost[:-1]

@@ -1,7 +1,8 @@
-"""Better prices for the bound of MED, by subgradient steps.
+"""Subgradient ascent on the Lagrangian dual of MED.
 
-A kind that several tasks use must ask for more, one that nobody uses for less, and money becomes
-dear when it is overspent. The step is Polyak's: towards a goal that no plan need exceed.
+The multiplier of a class that several tasks use falls, that of an unused class rises, and the
+budget multiplier rises while the budget is exceeded. Steps are Polyak's, towards a target value,
+with momentum.
 """
 
 from collections.abc import Callable
@@ -10,79 +11,92 @@ from dataclasses import replace
 import numpy as np
 
 from melisma.allocation.checks import Floats
-from melisma.allocation.med.bound import Knapsacks, Prices, Relaxed
+from melisma.allocation.med.dual import DualPoint, Knapsacks, Multipliers
 
 MOMENTUM = 0.8
-SHRINKING = 0.5
+STEP_DECAY = 0.5
 AVERAGING = 0.08
-POWER = 1.5
-STRETCH = 5.0
-LARGE = 200  # kinds, from which a step seldom helps by itself
+SCALE_POWER = 1.5
+COMMON_SCALE = 5.0
+MANY_CLASSES = 200  # from which a single step seldom improves the bound
 
 
 def ascend(
-    sacks: Knapsacks, prices: Prices, goal_s: float, steps: int, stop: Callable[[], bool]
-) -> Relaxed:
-    """The best bound found in so many steps; it ends early when the steps become too small."""
-    kinds = sacks.kinds
-    scale = 1.0 / max(float(kinds.price @ kinds.copies) / kinds.copies.sum() * 4, 1e-12)
-    now = best = sacks.relax(prices)
-    usual = now.used
-    patience = 20 if prices.worth.size > LARGE else 10
-    length, since = 1.0, 0
-    drift = np.zeros(prices.worth.size + 1)
-    ways = _ways(sacks, now, scale)
-    size = np.abs(prices.worth) / max(np.abs(prices.worth).mean(), 1e-12)
-    size = np.append((0.3 + size) / 1.3, 1.0) ** POWER
+    knapsacks: Knapsacks,
+    multipliers: Multipliers,
+    target_s: float,
+    steps: int,
+    stop: Callable[[], bool],
+) -> DualPoint:
+    """Return the best dual point within `steps` steps; end early when steps become too small."""
+    classes = knapsacks.classes
+    mean_price = float(classes.price @ classes.members) / classes.members.sum()
+    scale = 1.0 / max(mean_price * 4, 1e-12)
+    now = best = knapsacks.evaluate(multipliers)
+    average_used = now.used
+    patience = 20 if multipliers.learner.size > MANY_CLASSES else 10
+    length, stalled = 1.0, 0
+    direction = np.zeros(multipliers.learner.size + 1)
+    common = _common_directions(knapsacks, now, scale)
+    size = np.abs(multipliers.learner) / max(np.abs(multipliers.learner).mean(), 1e-12)
+    size = np.append((0.3 + size) / 1.3, 1.0) ** SCALE_POWER
     for _ in range(steps):
-        gap_s = goal_s - now.bound_s
+        gap_s = target_s - now.bound_s
         if gap_s <= 0 or length < 0.02 or stop():
             break
-        drift = MOMENTUM * drift + _gradient(sacks, now, scale)
-        moved = drift * size + STRETCH * (ways.T @ (ways @ drift))
-        square = float(drift @ moved)
+        direction = MOMENTUM * direction + _subgradient(knapsacks, now, scale)
+        scaled = direction * size + COMMON_SCALE * (common.T @ (common @ direction))
+        square = float(direction @ scaled)
         if square < 1e-18:
             break
-        now = sacks.relax(_step(sacks, now.prices, moved * (length * gap_s / square), scale))
-        usual = usual + AVERAGING * (now.used - usual)
-        since += 1
+        step = scaled * (length * gap_s / square)
+        now = knapsacks.evaluate(_apply_step(knapsacks, now.multipliers, step, scale))
+        average_used = average_used + AVERAGING * (now.used - average_used)
+        stalled += 1
         if now.bound_s > best.bound_s:
-            since = 0 if now.bound_s > best.bound_s + 1e-4 * gap_s else since
+            stalled = 0 if now.bound_s > best.bound_s + 1e-4 * gap_s else stalled
             best = now
-        if since >= patience:
-            now, length, since = best, length * SHRINKING, 0
-            drift = np.zeros(drift.size)
-            ways = _ways(sacks, now, scale)
-    return replace(best, usual=usual)
+        if stalled >= patience:
+            now, length, stalled = best, length * STEP_DECAY, 0
+            direction = np.zeros(direction.size)
+            common = _common_directions(knapsacks, now, scale)
+    return replace(best, average_used=average_used)
 
 
-def _ways(sacks: Knapsacks, now: Relaxed, scale: float) -> Floats:
-    """Directions in which many prices move together: a shard of a task, or money, at another price.
+def _common_directions(knapsacks: Knapsacks, now: DualPoint, scale: float) -> Floats:
+    """Return directions in which many multipliers move together.
 
-    What a learner earns is (worth of a shard - rate * price) * shards.
+    A learner's payoff is (value of a shard - budget_multiplier * price) * shards, so a change of a
+    task's shard value, or of the budget multiplier, moves the multipliers of all its learners.
     """
-    kinds, root = sacks.kinds, np.sqrt(sacks.kinds.copies)
-    amount = sacks.rows.cap[now.best] * now.used / np.maximum(kinds.copies, 1) * root
-    ways = np.column_stack([-amount, np.zeros(kinds.shape[0])])
-    if not sacks.rate_fixed and np.isfinite(kinds.budget):
-        ways = np.vstack([ways, np.append(kinds.price * amount.sum(axis=0), 1 / scale)])
-    length: Floats = np.linalg.norm(ways, axis=1, keepdims=True)
-    return ways / np.maximum(length, 1e-12)
+    classes, root = knapsacks.classes, np.sqrt(knapsacks.classes.members)
+    capacity = knapsacks.intervals.capacity[now.best]
+    amount = capacity * now.used / np.maximum(classes.members, 1) * root
+    directions = np.column_stack([-amount, np.zeros(classes.shape[0])])
+    if not knapsacks.budget_multiplier_fixed and np.isfinite(classes.budget):
+        budget = np.append(classes.price * amount.sum(axis=0), 1 / scale)
+        directions = np.vstack([directions, budget])
+    length: Floats = np.linalg.norm(directions, axis=1, keepdims=True)
+    return directions / np.maximum(length, 1e-12)
 
 
-def _gradient(sacks: Knapsacks, now: Relaxed, scale: float) -> Floats:
-    kinds, worth = sacks.kinds, now.prices.worth
-    unused = (kinds.copies - now.used.sum(axis=0)) / np.sqrt(kinds.copies)
-    unused = np.where(kinds.optional & (worth >= 0), np.minimum(unused, 0.0), unused)
-    over = 0.0 if sacks.rate_fixed else (now.cost - kinds.budget) * scale
-    if not np.isfinite(over) or (now.prices.rate <= 0 and over < 0):
+def _subgradient(knapsacks: Knapsacks, now: DualPoint, scale: float) -> Floats:
+    classes, multiplier = knapsacks.classes, now.multipliers.learner
+    unused = (classes.members - now.used.sum(axis=0)) / np.sqrt(classes.members)
+    unused = np.where(classes.optional & (multiplier >= 0), np.minimum(unused, 0.0), unused)
+    over = 0.0 if knapsacks.budget_multiplier_fixed else (now.cost - classes.budget) * scale
+    if not np.isfinite(over) or (now.multipliers.budget <= 0 and over < 0):
         over = 0.0
     return np.append(unused, over)
 
 
-def _step(sacks: Knapsacks, prices: Prices, step: Floats, scale: float) -> Prices:
-    kinds = sacks.kinds
-    worth = prices.worth + step[:-1] / np.sqrt(kinds.copies)
-    worth = np.where(kinds.optional, np.minimum(worth, 0.0), worth)
-    rate = prices.rate if sacks.rate_fixed else max(0.0, prices.rate + float(step[-1]) * scale)
-    return Prices(worth, rate)
+def _apply_step(
+    knapsacks: Knapsacks, multipliers: Multipliers, step: Floats, scale: float
+) -> Multipliers:
+    classes = knapsacks.classes
+    learner = multipliers.learner + step[:-1] / np.sqrt(classes.members)
+    learner = np.where(classes.optional, np.minimum(learner, 0.0), learner)
+    budget = multipliers.budget
+    if not knapsacks.budget_multiplier_fixed:
+        budget = max(0.0, budget + float(step[-1]) * scale)
+    return Multipliers(learner, budget)

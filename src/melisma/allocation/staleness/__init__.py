@@ -1,8 +1,12 @@
-"""Least staleness: each learner works until the deadline, and updates differ as little as may be.
+"""Least staleness: each learner works until the deadline, with least differences of updates.
 
-Mohammad and Sorour, problem (7): choose d_k with sum d_k = d so that the largest difference of
-tau_k, the updates that fit d_k, is least. `exact` solves it; `numerical` and `sai` are the paper's
-own ways over the `relaxed` problem, for comparison.
+Mohammad and Sorour, problem (7): choose d_k with sum d_k = d such that the largest difference of
+tau_k, the updates that fit d_k, is least::
+
+    exact.py       the optimum
+    numerical.py   the paper's relaxation in an NLP solver, for comparison
+    sai.py         the paper's suggest and improve, for comparison
+    relaxation.py  updates as a real function of real shares, for both
 """
 
 from collections.abc import Callable
@@ -23,16 +27,16 @@ from melisma.errors import SettingError, suggest
 def staleness(
     problem: CycleProblem, method: Literal["exact", "numerical", "sai"] = "exact"
 ) -> CyclePlan:
-    """Least maximum staleness, then most updates; every learner does one update or more.
+    """Minimize the maximum staleness, then maximize updates; each learner does at least one.
 
-    `numerical` and `sai` may miss the least.
+    `numerical` and `sai` may miss the optimum.
     """
     if method not in METHODS:
         raise SettingError(f"method is {method!r}; {suggest(method, METHODS)}")
     bounded = require_one_update(problem, least=1)
     if method == "exact":
         return CyclePlan.from_shards(problem, exact(bounded), None)
-    # These two work in floats, whose sums depend on the order of learners.
+    # Both compute in floats, whose sums depend on the order of learners.
     order = sort_by_speed(problem, np.arange(problem.learners))
     shards = np.empty(problem.learners, dtype=np.int64)
     shards[order] = METHODS[method](bounded.reorder(order))

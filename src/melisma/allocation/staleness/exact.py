@@ -1,9 +1,9 @@
-"""Least staleness, exactly: the narrowest window of updates that leaves room for all data.
+"""Least staleness, exactly: the narrowest window of updates that admits all data.
 
-The paper relaxes, floors and repairs; this need not, for tau_k depends on d_k alone. Learner k does
-between a and b updates exactly when D_k(b + 1) < d_k <= D_k(a), so a window [a, b] is feasible when
-each of these intervals, cut with the bounds, is non-empty, and their ends sum to at most and at
-least d. The narrowest of them is found by one sort; docs/allocation/staleness.md has the argument.
+The paper relaxes, floors and repairs. That is not necessary because tau_k depends on d_k alone:
+learner k does between a and b updates exactly when D_k(b + 1) < d_k <= D_k(a). So a window [a, b]
+is feasible when each of these intervals, cut with the bounds, is non-empty, and their ends sum to
+at most and at least d. One sort finds the narrowest; docs/allocation/staleness.md has the proof.
 """
 
 from typing import NamedTuple
@@ -30,45 +30,45 @@ class Window(NamedTuple):
 
 
 def exact(problem: CycleProblem) -> Ints:
-    """Shares of the best window, filled in proportion to the room of each learner."""
+    """Return the shares of the best window, in proportion to the interval of each learner."""
     window = best_window(problem)
     return fill(problem, _least_shards(problem, window.most), problem.most_shards(window.least))
 
 
 def best_window(problem: CycleProblem) -> Window:
-    """The narrowest feasible window, among those the one with the largest least."""
-    a_max, b_min = _outer(problem)
+    """Return the narrowest feasible window; of several, the one with the largest `least`."""
+    a_max, b_min = _outer_window(problem)
     shards = problem.most_shards(a_max)
     above = problem.most_updates(shards)
-    # Who can do no number of updates from a_max to b_min: a window reaches down to the next that
-    # it can do below, or up to the next above.
-    torn = np.flatnonzero(above > b_min)
-    below = problem.costs.take(torn).most_updates(shards[torn] + 1, problem.deadline_s)
+    # Learners that can do no number of updates from a_max to b_min: a window reaches down to the
+    # next number below that they can do, or up to the next above.
+    outside = np.flatnonzero(above > b_min)
+    below = problem.costs.take(outside).most_updates(shards[outside] + 1, problem.deadline_s)
     order = np.argsort(below)
-    below, above = below[order], np.maximum.accumulate(above[torn[order]])
+    below, above = below[order], np.maximum.accumulate(above[outside[order]])
     least = np.append(below, a_max)
-    reached_by = np.searchsorted(below, least, side="left")
-    most = np.maximum(b_min, np.append(b_min, above)[reached_by])
+    index = np.searchsorted(below, least, side="left")
+    most = np.maximum(b_min, np.append(b_min, above)[index])
     best = np.flatnonzero(most - least == (most - least).min())[-1]
     return Window(int(least[best]), int(most[best]))
 
 
-def _outer(problem: CycleProblem) -> Window:
-    """The largest a and the smallest b that any feasible window can have, each by itself."""
+def _outer_window(problem: CycleProblem) -> Window:
+    """Return the largest a and the smallest b of any feasible window, each by itself."""
 
-    def lower(b: int) -> int:
+    def least_total(b: int) -> int:
         return int(_least_shards(problem, b).sum())
 
     slowest = int(problem.most_updates(problem.min_shards).min())
     fastest = int(problem.most_updates(problem.max_shards).max())
     common = most_common_updates(problem)
-    b_min = max(fastest, bisect_largest(lower, problem.shards + 1, start=common) + 1)
+    b_min = max(fastest, bisect_largest(least_total, problem.shards + 1, start=common) + 1)
     return Window(min(slowest, common), b_min)
 
 
 def _least_shards(problem: CycleProblem, most: int) -> Ints:
-    """The fewest shards with which each learner does at most `most` updates."""
-    # Updates are counted up to MAX_UPDATES, so no learner does more, however few its shards.
+    """Return the fewest shards with which each learner does at most `most` updates."""
+    # Updates are counted up to MAX_UPDATES, so no learner does more.
     if most >= MAX_UPDATES:
         return problem.min_shards
     return np.maximum(problem.min_shards, problem.most_shards(most + 1) + 1)

@@ -1,4 +1,4 @@
-"""What a refusal says would be enough is enough, and nothing less is."""
+"""The changes that an InfeasibleError names are enough, and no smaller change is."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ every_scheme = pytest.mark.parametrize("scheme", ROWS, ids=lambda row: row.name)
 
 
 def tight_problem(rng: np.random.Generator) -> CycleProblem:
-    """One that often has no plan, for one reason or for several at once."""
+    """Return a problem that often has no plan, for one reason or several."""
     learners = int(rng.integers(1, 5))
     low = rng.integers(0, 5, learners) * int(rng.integers(0, 2))
     # Costs of one digit make ends exactly on the deadline common.
@@ -32,7 +32,7 @@ def tight_problem(rng: np.random.Generator) -> CycleProblem:
     )
 
 
-def refusal(scheme: Scheme, problem: CycleProblem) -> InfeasibleError | None:
+def plan_error(scheme: Scheme, problem: CycleProblem) -> InfeasibleError | None:
     try:
         scheme.plan(problem, PlanInputs(passes=2))
     except InfeasibleError as error:
@@ -41,7 +41,7 @@ def refusal(scheme: Scheme, problem: CycleProblem) -> InfeasibleError | None:
 
 
 def changed(problem: CycleProblem, name: str, value: float) -> CycleProblem:
-    """Bounds are cut or raised to the value; the others are it."""
+    """Return the problem with a setting changed; bounds are clipped to the value."""
     new: Any = value
     if name == "min_shards":
         new = np.minimum(problem.min_shards, int(value))
@@ -51,14 +51,14 @@ def changed(problem: CycleProblem, name: str, value: float) -> CycleProblem:
 
 
 def slightly_less(problem: CycleProblem, name: str, value: float) -> float:
-    """One step back to where the problem is."""
+    """Return the value one step closer to the problem's own."""
     if name == "deadline_s":
         return float(np.nextafter(value, 0))
     fewer = name == "min_shards" or (name == "shards" and value < problem.shards)
     return value + 1 if fewer else value - 1
 
 
-# The most that could be tried instead; there may be too few shards, or too many.
+# The most extreme values of each setting; there may be too few shards, or too many.
 EXTREMES: dict[str, list[float]] = {
     "deadline_s": [1e9],
     "shards": list(range(1, 40)),
@@ -67,30 +67,35 @@ EXTREMES: dict[str, list[float]] = {
 }
 
 
-# Where nobody may take more than what lies on its device, data and bounds are not to be changed.
-OWN = {"shards", "max_shards"}
+# In federated learning data and bounds cannot be changed.
+FEDERATED_FIXED = {"shards", "max_shards"}
 
 
 @every_scheme
-def test_what_would_do_does_and_nothing_less(scheme: Scheme) -> None:
+def test_named_changes_are_enough_and_no_smaller_ones_are(scheme: Scheme) -> None:
     rng, tried, several = np.random.default_rng(4), dict.fromkeys(EXTREMES, 0), 0
     for problem in (tight_problem(rng) for _ in range(150)):
-        error = refusal(scheme, problem)
+        error = plan_error(scheme, problem)
         if error is None:
             continue
         assert error.miss > 0
         several += ", and " in str(error)
         for name, value in error.nearest.items():
             tried[name] += 1
-            assert refusal(scheme, changed(problem, name, value)) is None, (problem, name)
+            assert plan_error(scheme, changed(problem, name, value)) is None, (problem, name)
             less = slightly_less(problem, name, value)
-            assert refusal(scheme, changed(problem, name, less)), (problem, name)
-        own = np.array_equal(problem.held, problem.max_shards)
-        for name in EXTREMES.keys() - error.nearest.keys() - (OWN if own else set()):
+            assert plan_error(scheme, changed(problem, name, less)), (problem, name)
+        federated = np.array_equal(problem.held, problem.max_shards)
+        for name in (
+            EXTREMES.keys() - error.nearest.keys() - (FEDERATED_FIXED if federated else set())
+        ):
             for value in EXTREMES[name]:
-                assert refusal(scheme, changed(problem, name, value)), (problem, name, value)
-        ends = "no change of one setting alone would do" if not error.nearest else " would do"
-        assert str(error).endswith(ends) or "leaving them out" in str(error)
+                assert plan_error(scheme, changed(problem, name, value)), (problem, name, value)
+        if error.nearest:
+            assert "; use " in str(error)
+        else:
+            endings = ("; no change of a single setting is enough", "; leave them out")
+            assert str(error).endswith(endings)
     if scheme.keeps_deadline:
         assert tried["deadline_s"] >= 10
         assert several >= 5 or not scheme.hands_out_all
@@ -99,15 +104,15 @@ def test_what_would_do_does_and_nothing_less(scheme: Scheme) -> None:
 
 
 @every_scheme
-def test_leaving_out_those_in_the_way_is_advised_where_it_helps(scheme: Scheme) -> None:
+def test_leaving_learners_out_is_advised_exactly_where_it_helps(scheme: Scheme) -> None:
     rng, advised, not_advised = np.random.default_rng(5), 0, 0
     for problem in (tight_problem(rng) for _ in range(300)):
-        error = refusal(scheme, problem)
+        error = plan_error(scheme, problem)
         if error is None or not error.learners:
             continue
         rest = np.delete(np.arange(problem.learners), error.learners)
-        helps = bool(rest.size) and refusal(scheme, problem.reorder(rest)) is None
-        assert helps == ("leaving them out" in str(error)), problem
+        helps = bool(rest.size) and plan_error(scheme, problem.reorder(rest)) is None
+        assert helps == ("leave them out" in str(error)), problem
         advised, not_advised = advised + helps, not_advised + (not helps)
     if scheme.hands_out_all and scheme.keeps_deadline:
         assert advised >= 5
@@ -115,14 +120,14 @@ def test_leaving_out_those_in_the_way_is_advised_where_it_helps(scheme: Scheme) 
 
 
 @pytest.mark.parametrize("scheme", ["synchronous", "staleness"])
-def test_what_else_must_change_is_said(scheme: str) -> None:
+def test_all_violated_constraints_are_named(scheme: str) -> None:
     both = CycleProblem(
         train_s=[1, 9], ship_s=0, fixed_s=0, deadline_s=5, shards=3, min_shards=2, max_shards=2
     )
-    error = refusal(SCHEMES[scheme], both)
+    error = plan_error(SCHEMES[scheme], both)
     assert error is not None
     assert str(error).startswith(
-        "min_shards of all learners come to 4, 1 more than the 3 shards there are, "
+        "min_shards of all learners sum to 4, 1 more than the 3 shards, "
         "and 1 of 2 learners (learner 1) cannot train their min_shards once by 5 s"
     )
     assert "deadline_s" not in error.nearest

@@ -1,4 +1,4 @@
-"""Updates as a real function of real shares, for the methods that relax."""
+"""Updates as a real function of real shares, for the methods that relax the problem."""
 
 import numpy as np
 
@@ -7,12 +7,12 @@ from melisma.allocation.cycle_problem import CycleProblem
 
 
 def real_updates(problem: CycleProblem, shards: Floats) -> Floats:
-    """The tau_k at which learner k works exactly until the deadline, Eq. 5 solved for it."""
+    """Return the tau_k at which learner k works exactly until the deadline (Eq. 5)."""
     return _spare_s(problem, shards) / (problem.train_s * shards)
 
 
 def updates_slope(problem: CycleProblem, shards: Floats) -> Floats:
-    """Its derivative by shards; at the shards held, that of those to be shipped."""
+    """Return the derivative of `real_updates`; at `held`, that from above."""
     shipping = np.where(shards >= problem.held, problem.ship_s, 0.0)
     return -(_spare_s(problem, shards) / shards + shipping) / (problem.train_s * shards)
 
