@@ -1,4 +1,4 @@
-"""A task so small that a run of real processes takes seconds: a linear model in NumPy."""
+"""A linear model in NumPy and its data, small enough that a run of processes takes seconds."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,15 +14,15 @@ Pair = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 
 def blobs(samples: int = 600, test: int = 200) -> tuple[Pair, Pair]:
-    """Two clouds of points."""
+    """Return training and test samples of two classes of points."""
     rng = np.random.default_rng(3)
 
-    def some(count: int) -> Pair:
+    def draw(count: int) -> Pair:
         labels = rng.integers(0, 2, count)
         points = rng.normal(0, 1, (count, 4)) + 3 * labels[:, None]
         return points.astype(np.float32), labels.astype(np.int64)
 
-    return some(samples), some(test)
+    return draw(samples), draw(test)
 
 
 class Linear:
@@ -48,16 +48,16 @@ class Linear:
             order = rng.permutation(len(samples))
             for start in range(0, len(order), self._task.batch):
                 if stop():
-                    return self._trained(weight, bias, visits, loss_sum)
+                    return self._finish(weight, bias, visits, loss_sum)
                 batch = order[start : start + self._task.batch]
                 points, labels = samples.samples[batch], samples.labels[batch]
-                error = _chance(points @ weight[:4] + bias) - labels
+                error = _sigmoid(points @ weight[:4] + bias) - labels
                 weight[:4] -= self._task.optimizer.lr * (points.T @ error) / len(batch)
                 bias -= self._task.optimizer.lr * error.mean()
                 visits, loss_sum = visits + len(batch), loss_sum + float(np.abs(error).sum())
-        return self._trained(weight, bias, visits, loss_sum)
+        return self._finish(weight, bias, visits, loss_sum)
 
-    def _trained(
+    def _finish(
         self, weight: NDArray[Any], bias: NDArray[Any], visits: int, loss_sum: float
     ) -> Trained:
         if self._broken == "nan":
@@ -66,15 +66,15 @@ class Linear:
             weight = weight[:2]
         if self._broken == "raises":
             raise ArithmeticError("this model cannot be trained")
-        found = {"weight": weight.astype(np.float32), "bias": bias.astype(np.float32)}
-        return Trained(found, visits, loss_sum / max(visits, 1))
+        parameters = {"weight": weight.astype(np.float32), "bias": bias.astype(np.float32)}
+        return Trained(parameters, visits, loss_sum / max(visits, 1))
 
     def score(self, parameters: Any, samples: Split) -> Score:
-        chance = _chance(samples.samples @ parameters["weight"][:4] + parameters["bias"])
-        right = int(((chance > 0.5) == samples.labels).sum())
-        loss = float(np.abs(chance - samples.labels).sum())
+        probability = _sigmoid(samples.samples @ parameters["weight"][:4] + parameters["bias"])
+        right = int(((probability > 0.5) == samples.labels).sum())
+        loss = float(np.abs(probability - samples.labels).sum())
         return Score(len(samples), loss, right, len(samples))
 
 
-def _chance(number: NDArray[Any]) -> NDArray[Any]:
-    return np.asarray(1 / (1 + np.exp(-np.clip(number, -30, 30))))
+def _sigmoid(value: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(1 / (1 + np.exp(-np.clip(value, -30, 30))))

@@ -1,6 +1,6 @@
-"""Two machines, as far as the network can tell: a worker and a caller in namespaces of their own.
+"""A worker and a caller in two network namespaces, like two machines.
 
-Laying a namespace takes root and `ip`; without them these tests say so and are skipped.
+Creating a namespace needs root and the `ip` command; without them these tests are skipped.
 """
 
 import os
@@ -44,7 +44,7 @@ with axon.connect(sys.argv[1]) as stranger:
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None,
-    reason="laying network namespaces takes root and the ip command",
+    reason="creating network namespaces needs root and the ip command",
 )
 
 
@@ -54,7 +54,7 @@ def ip(*arguments: str) -> None:
 
 @pytest.fixture
 def two_hosts() -> Iterator[tuple[list[str], list[str]]]:
-    """Two namespaces joined by a cable; the words that run a command in each."""
+    """Connect two namespaces; return the command prefix that runs a command in each."""
     names = [f"axon-{side}-{os.getpid()}" for side in "ab"]
     cable = [f"ax{side}{os.getpid() % 100000}" for side in "ab"]
     for name in names:

@@ -1,0 +1,102 @@
+"""Agents in whole runs: what they report, and what they disclose."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from melisma.cycle import events
+from melisma.fleet.emulation import Pace
+from melisma.live import training
+from melisma.live.learner.device import Device, EmulatedDevice
+from melisma.live.orchestrator.learner_service import METHODS, LearnerService
+from tests.live.short_run import FLEET, received, run_task
+
+
+def test_with_dab_only_a_number_of_shards_leaves_a_learner_before_its_update(
+    work_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Record all calls of the learners at the service."""
+    calls: list[tuple[str, tuple[Any, ...]]] = []
+    for name in METHODS:
+        method = getattr(LearnerService, name)
+
+        async def record(
+            self: LearnerService, *args: Any, name: str = name, method: Any = method
+        ) -> Any:
+            calls.append((name, args))
+            return await method(self, *args)
+
+        monkeypatch.setattr(LearnerService, name, record)
+    report = run_task(work_folder, scheme="dab")
+    assert report.outcome == "done"
+    assert {name for name, _ in calls} == {
+        "register",
+        "join",
+        "poll",
+        "report_bound",
+        "upload_update",
+    }
+    for name, args in calls:
+        if name == "report_bound":
+            number, cycle, deadline_s, shards = args
+            assert deadline_s == 6.0
+            assert {type(number), type(cycle), type(shards)} == {int}
+        elif name == "poll":
+            assert args[1:] in ((), (None,))
+        elif name == "join":
+            assert args[0] == {
+                "learner": args[0]["learner"],
+                "discloses": "costs",
+                "local_samples": (),
+            }
+        elif name == "upload_update":
+            assert args[0]["costs"] is None
+
+
+def test_reports_of_learners_follow_the_scheme(work_folder: Path) -> None:
+    report = run_task(work_folder, scheme="proportional")
+    assert len(received(report, events.EstimatesReported)) >= 2 + 2 * 3
+    assert received(report, events.ProgressReported)
+    shutil.rmtree(work_folder / "run")
+    assert not received(run_task(work_folder, scheme="equal"), events.EstimatesReported)
+
+
+def test_a_scheme_that_needs_more_than_a_learner_discloses_is_refused(work_folder: Path) -> None:
+    private = FLEET["learner"][0] | {"discloses": "bounds"}
+    report = run_task(
+        work_folder, fleet={"learner": [private, FLEET["learner"][1]]}, scheme="proportional"
+    )
+    assert report.outcome == "failed"
+    assert 'tortoise has discloses = "bounds"' in report.reason
+
+
+def emulate(settings: dict[str, Any], states: Any, seed: int) -> EmulatedDevice:
+    return EmulatedDevice(**settings | {"states": states, "seed": seed})
+
+
+def slow_down_after_the_benchmark(**settings: Any) -> EmulatedDevice:
+    """Return a device with a seed that draws the fast state for cycle 0 and the slow one then."""
+    states = ((0.5, 1.0, 1.0), (0.5, 0.1, 1.0))
+    for seed in range(1000):
+        rates = []
+        for cycle in range(4):
+            device = Device(emulate(settings, states, seed), 0)
+            device.start_cycle(cycle)
+            assert isinstance(device._pace, Pace)
+            rates.append(device._pace.share)
+        if rates[0] > rates[1] == rates[2] == rates[3]:
+            return emulate(settings, states, seed)
+    raise AssertionError("no seed draws these states")
+
+
+def test_reported_costs_follow_a_device_that_slows_down(
+    work_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device runs at a tenth of its benchmarked speed in every cycle."""
+    monkeypatch.setattr(training, "EmulatedDevice", slow_down_after_the_benchmark)
+    report = run_task(work_folder, scheme="proportional", cycles=3)
+    reported = [e for e in received(report, events.EstimatesReported) if e.learners[0] == 0]
+    train_s = [float(item.costs[0, 0, 0]) for item in reported]
+    assert train_s[-1] > 1.5 * train_s[0]

@@ -1,0 +1,61 @@
+"""Runs of a tiny task on two emulated devices that take seconds."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from melisma.fleet.fleet import Fleet
+from melisma.fleet.fleet_builder import muster
+from melisma.fleet.fleet_file import FleetTable
+from melisma.fleet.task import Task
+from melisma.live.training import train
+from melisma.runs.report import Report
+
+FLEET: dict[str, Any] = {
+    "learner": [
+        {"name": "tortoise", "compute": 0.05, "bandwidth_bps": 20e6, "latency_s": 0.002},
+        {"name": "hare", "compute": 0.4, "bandwidth_bps": 80e6, "latency_s": 0.001},
+    ]
+}
+TASK = {
+    "name": "blobs",
+    "model": "tiny_task:Linear",
+    "data": "tiny_task:blobs",
+    "scheme": "dab",
+    "passes": 2,
+    "deadline_s": 6.0,
+    "cycles": 3,
+    "shard_samples": 50,
+    "optimizer": {"name": "sgd", "lr": 0.3},
+}
+
+
+def build(task: dict[str, Any], fleet: dict[str, Any]) -> tuple[Task, Fleet]:
+    """Return task and fleet with these settings instead of the defaults."""
+    table = msgspec.convert(FLEET | fleet, FleetTable)
+    return msgspec.convert(TASK | task, Task), muster(table)
+
+
+def run_task(folder: Path, fleet: dict[str, Any] | None = None, **task: Any) -> Report:
+    """Run a task with these settings in the folder `run`."""
+    watch = task.pop("watch", lambda _: None)
+    return train(*build(task, fleet or {}), folder=folder / "run", watch=watch)
+
+
+def received(report: Report, kind: type) -> list[Any]:
+    """Return the events of a type."""
+    return [step.event for step in report.trace if isinstance(step.event, kind)]
+
+
+def issued(report: Report, kind: type) -> list[Any]:
+    """Return the commands of a type."""
+    return [item for step in report.trace for item in step.commands if isinstance(item, kind)]
+
+
+def learner_processes() -> list[psutil.Process]:
+    """Return the learner processes that this process started."""
+    module = "melisma.live.learner.learner_process"
+    children = psutil.Process().children()
+    return [child for child in children if module in " ".join(child.cmdline())]

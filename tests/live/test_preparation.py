@@ -1,0 +1,72 @@
+"""Invalid settings are found before any learner starts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from melisma.errors import DataError, SettingError
+from melisma.learning.loaded_task import gathered
+from melisma.live import preparation
+from tests.live.short_run import build, run_task
+
+
+@pytest.mark.parametrize(
+    ("task", "error", "words"),
+    [
+        ({"model": "twonn"}, SettingError, "does not fit the data"),
+        ({"model": "nowhere:Model"}, SettingError, "nowhere"),
+        ({"data": "tiny_task:nothing"}, SettingError, "nothing"),
+        ({"scheme": "fastest"}, SettingError, "no scheme is called"),
+        # Refused before the data is loaded.
+        ({"scheme": "med", "data": "nowhere:load"}, SettingError, "cannot run a cycle of one task"),
+        ({"model_args": {"numbers": 2}}, (SettingError, DataError), "fit"),
+    ],
+)
+def test_invalid_settings_are_found_before_a_learner_starts(
+    work_folder: Path, task: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        run_task(work_folder, **task)
+    assert not (work_folder / "run").exists()
+
+
+def test_more_samples_than_the_data_has_are_refused(work_folder: Path) -> None:
+    with pytest.raises(
+        SettingError, match=r"sizes.samples is 601, but data tiny_task:blobs has 600"
+    ):
+        run_task(work_folder, sizes={"samples": 601})
+
+
+@pytest.mark.parametrize("mode", ["parallelized", "federated"])
+def test_samples_limits_a_run_to_the_same_data_live_and_simulated(
+    work_folder: Path, mode: str
+) -> None:
+    task, fleet = build({"sizes": {"samples": 240}, "mode": mode}, {})
+    live = preparation.prepare(task, fleet, None, work_folder / "run")
+    simulated = gathered(task)
+    assert live.task.samples == len(live.train) == 240
+    assert live.task == simulated.task
+    assert live.train.samples.tolist() == simulated.data.train.samples.tolist()
+
+
+def test_data_without_test_samples_is_for_federated_learning_only(work_folder: Path) -> None:
+    with pytest.raises(SettingError, match="no test samples"):
+        run_task(work_folder, data_args={"test": 0})
+
+
+def test_files_in_the_run_folder_are_not_touched(work_folder: Path) -> None:
+    (work_folder / "run" / "shards").mkdir(parents=True)
+    mine = work_folder / "run" / "shards" / "mine"
+    mine.write_text("precious")
+    with pytest.raises(SettingError, match="is not empty"):
+        run_task(work_folder)
+    assert mine.read_text() == "precious"
+
+
+def test_the_folder_of_another_run_is_refused(work_folder: Path) -> None:
+    run_task(work_folder, cycles=1)
+    before = (work_folder / "run" / "trace.jsonl").read_bytes()
+    with pytest.raises(SettingError, match="is not empty"):
+        run_task(work_folder, cycles=1)
+    assert (work_folder / "run" / "trace.jsonl").read_bytes() == before

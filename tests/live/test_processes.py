@@ -1,0 +1,98 @@
+"""Learner processes end with the run, and the run continues without a killed one."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from melisma.cycle import commands, events
+from melisma.live import processes
+from melisma.live.learner.agent import LearnerSettings
+from melisma.runs.report import Report
+from melisma.runs.trace import Step, read_trace
+from tests.live.short_run import learner_processes, received, run_task
+
+
+def test_processes_end_with_the_run(work_folder: Path) -> None:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    run_task(work_folder)
+    after = {child.pid for child in psutil.Process().children(recursive=True)}
+    assert after <= before
+
+
+def test_a_learner_process_ends_with_its_parent(work_folder: Path) -> None:
+
+    settings = LearnerSettings(
+        name="x", orchestrator="http://127.0.0.1:9", cache=str(work_folder / "c")
+    )
+    process = processes._start(
+        "melisma.live.learner.learner_process", settings, work_folder / "x.log"
+    )
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(20) == 1
+
+
+def test_a_killed_orchestrator_leaves_a_trace_and_no_learner(work_folder: Path) -> None:
+    code = (
+        "from tests.live.short_run import build; from melisma import train; "
+        "train(*build({'cycles': 1000}, {}), folder='run')"
+    )
+    root = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=work_folder, env=os.environ | {"PYTHONPATH": path}
+    )
+    trace = work_folder / "run" / "trace.jsonl"
+    while not trace.exists() or b"Evaluated" not in trace.read_bytes():
+        assert process.poll() is None
+        time.sleep(0.05)
+    children = psutil.Process(process.pid).children()
+    process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert len(children) == 2
+    assert not alive
+    report = Report.of(read_trace(trace))
+    assert report.outcome == "running"
+    assert report.cycles[0].accuracy > 0.5
+
+
+def test_a_run_does_not_wait_for_a_killed_learner(work_folder: Path) -> None:
+    killed: list[int] = []
+
+    def watch(step: Step) -> None:
+        if not killed and any(isinstance(item, commands.Dispatch) for item in step.commands):
+            victim = learner_processes()[0]
+            killed.append(victim.pid)
+            victim.kill()
+
+    report = run_task(work_folder, watch=watch)
+    assert report.outcome == "done", report.reason
+    (left,) = received(report, events.LearnersLeft)
+    assert "its process ended with -9" in left.reason
+    assert len(report.cycles) == 3
+
+
+@pytest.mark.parametrize("scheme", ["dab", "equal"])
+def test_a_learner_that_was_suspended_for_some_cycles_continues(
+    work_folder: Path, scheme: str
+) -> None:
+    """Its assignment was withdrawn meanwhile."""
+    stopped: list[psutil.Process] = []
+
+    def watch(step: Step) -> None:
+        if isinstance(step.event, events.Evaluated) and step.event.cycle == 1:
+            child = learner_processes()[0]
+            child.suspend()
+            stopped.append(child)
+        if isinstance(step.event, events.Evaluated) and step.event.cycle == 4:
+            stopped[0].resume()
+
+    report = run_task(work_folder, scheme=scheme, cycles=7, deadline_s=1.0, watch=watch)
+    assert report.outcome == "done", report.reason
+    assert not received(report, events.LearnersLeft)
