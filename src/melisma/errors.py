@@ -231,7 +231,7 @@ class RemoteError(AxonError):
 def suggest(unknown: str, known: Iterable[str], also: str = "") -> str:
     """Return the end of a message about an unknown word: the known word nearest to it, or all.
 
-    `also` describes what is allowed beside the known words.
+    `also` describes other allowed values.
     """
     words = list(known)
     by_lower = {word.lower(): word for word in words}

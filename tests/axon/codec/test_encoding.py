@@ -101,7 +101,7 @@ def test_every_array_has_its_own_frame(several: list[Any]) -> None:
     assert len(encode([*several, *several]).frames) == 2 * len(several)
 
 
-# What cannot be sent.
+# Values that cannot be sent.
 
 
 @dataclass
@@ -261,7 +261,7 @@ def test_a_tree_over_the_limit_of_the_format_is_refused(monkeypatch: pytest.Monk
         encode(["x" * 100])
 
 
-# What can go wrong at the receiver.
+# Errors at the receiver.
 
 
 @pytest.mark.parametrize("value", everything())
