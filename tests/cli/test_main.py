@@ -32,6 +32,33 @@ def test_an_error_of_melisma_is_one_line_and_exit_code_1(
     assert capsys.readouterr() == ("", "melisma: no such worker; start one first\n")
 
 
+def test_ctrl_c_before_a_command_begins_ends_with_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.melisma, "main", interrupt)
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "melisma: interrupted\n"
+
+
+def test_ctrl_c_during_the_imports_of_a_command_ends_with_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(name: str) -> None:
+        raise KeyboardInterrupt(name)
+
+    monkeypatch.setattr(cli, "import_module", interrupt)
+    monkeypatch.setattr(sys, "argv", ["melisma", "plan"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 130
+    assert capsys.readouterr().err.strip() == "melisma: interrupted"
+
+
 def test_a_remote_traceback_is_left_out_of_the_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

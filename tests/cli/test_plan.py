@@ -1,5 +1,6 @@
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -451,3 +452,38 @@ def test_names_are_printed_as_they_are(plan: Plan, tmp_path: Path) -> None:
 
 def test_the_same_files_give_the_same_output(plan: Plan) -> None:
     assert plan(*arguments(*MED), "--all", "--json") == plan(*arguments(*MED), "--all", "--json")
+
+
+SEARCHING = """
+import signal
+import sys
+from melisma import cli
+from melisma.cli.views import plan_data
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+report = plan_data.report
+
+def announced(*args):
+    print("searching", flush=True)
+    return report(*args)
+
+plan_data.report = announced
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_long_search_with_exit_code_130(tmp_path: Path, number: int) -> None:
+    fleet = edited(tmp_path / "FLEET.toml", MED[-1], count="60", budget="90")
+    process = subprocess.Popen(
+        [sys.executable, "-c", SEARCHING, "plan", *arguments(*MED[:-1], fleet)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "searching\n"
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, "")
+    assert err.strip() == "melisma: interrupted"

@@ -52,7 +52,8 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = melisma.main(prog_name="melisma", standalone_mode=False)
-    except click.Abort:
+    # Click turns Ctrl-C into Abort while it runs a command, but not before.
+    except (click.Abort, KeyboardInterrupt):
         click.echo("melisma: interrupted", err=True)
         code = 130
     except click.ClickException as error:
