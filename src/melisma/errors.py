@@ -30,11 +30,14 @@ cause is a ``RemoteError`` with the remote traceback.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import islice
 from typing import ClassVar
 
 _FIELD = re.compile(r"\{(learner|task)\[(\d+)\]\}")
 # Known words that a message about an unknown one lists at most.
 MAX_LISTED_WORDS = 25
+# Comparing takes microseconds a word, so a fleet of a million names is not compared whole.
+MAX_COMPARED_WORDS = 10_000
 
 
 class MelismaError(Exception):
@@ -234,16 +237,21 @@ def suggest(unknown: str, known: Iterable[str], also: str = "") -> str:
     `also` describes other allowed values.
     """
     words = list(known)
-    by_lower = {word.lower(): word for word in words}
-    near = get_close_matches(unknown.lower(), by_lower, n=1)
-    if near:
-        return f"did you mean {by_lower[near[0]]}?"
+    if near := nearest_word(unknown, words):
+        return f"did you mean {near}?"
     shown = [
         *words[:MAX_LISTED_WORDS],
         *["..."] * (len(words) > MAX_LISTED_WORDS),
         *[f"or {also}"] * bool(also),
     ]
     return f"expected one of {', '.join(shown)}"
+
+
+def nearest_word(unknown: str, known: Iterable[str]) -> str | None:
+    """Return the known word that is most similar to the unknown one in any case, or None."""
+    by_lower = {word.lower(): word for word in islice(known, MAX_COMPARED_WORDS)}
+    near = get_close_matches(unknown.lower(), by_lower, n=1)
+    return by_lower[near[0]] if near else None
 
 
 def axon_error(code: str, message: str) -> AxonError:

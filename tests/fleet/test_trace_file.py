@@ -68,6 +68,7 @@ def test_a_header_alone_changes_nothing(tmp_path: Path, content: str) -> None:
             HEADER + "ada,1,join\n\nflo,2,join\n",
             f"line 4: no learner is called 'flo'; expected one of the 3 of this fleet, {ENDS}",
         ),
+        (HEADER + "Adda,1,join\n", "line 2: no learner is called 'Adda'; did you mean ada?"),
         (HEADER + "ada,1,hop\n", "line 2: what is 'hop'; expected one of join, leave, sleep, wake"),
         (HEADER + "ada,soon,join\n", "line 2: at_s is 'soon'; expected a number of at least 0"),
         (HEADER + "ada,,join\n", "line 2: at_s is ''; expected a number of at least 0"),

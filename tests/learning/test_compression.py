@@ -192,11 +192,24 @@ def test_indices_that_cannot_be_are_refused(indices: list[int], said: str) -> No
         compression_for("topk:0.75").unpack(content, 4)
 
 
+INVALID_PARTS = ["topk", "topk:", "topk:0", "topk:1.1", "topk:-1", "topk:nan"]
+
+
 @pytest.mark.parametrize(
-    "name", ["", "q16", "Q8", "topk", "topk:", "topk:0", "topk:1.1", "topk:-1", "topk:nan", "q8:1"]
+    ("name", "expected"),
+    [
+        ("", "expected one of none, q8, q4, or topk:"),
+        ("q16", "expected one of none, q8, q4, or topk:"),
+        ("Q8", r"did you mean q8\?"),
+        ("non", r"did you mean none\?"),
+        ("q8:1", r"did you mean q8\?"),
+        *[(name, "expected topk: with a part above 0") for name in INVALID_PARTS],
+    ],
 )
-def test_a_name_that_there_is_not_is_told_with_those_there_are(name: str) -> None:
-    with pytest.raises(SettingError, match=r"compression is .*; expected none, q8, q4, or topk:"):
+def test_the_error_about_an_unknown_compression_names_the_known_ones(
+    name: str, expected: str
+) -> None:
+    with pytest.raises(SettingError, match=f"compression is '{name}'; {expected}"):
         compression_for(name)
 
 

@@ -24,7 +24,11 @@ def test_faults_are_parsed_from_text() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("crush 2 at 3", "invalid fault .*; use, for example"),
+        (
+            "crush 2 at 3",
+            r"invalid fault 'crush 2 at 3': unknown kind 'crush'; did you mean crash\?",
+        ),
+        ("crash 2", "invalid fault .*; use, for example"),
         ("crash 7 at 3", "unknown learner 7; use 0 to 2"),
         ("slow 1 at 2 for 3 by 1000", "expected 0.01 to 100"),
         ("crash 1 at 1.2.3", "invalid number"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from melisma.errors import SettingError, suggest
+from melisma.errors import SettingError, nearest_word, suggest
 from melisma.fleet.availability import JOIN, LEAVE, SLEEP, WAKE, WHAT, Changes
 from melisma.fleet.toml_file import text_of
 
@@ -85,7 +85,10 @@ def _word(word: str) -> int:
 
 
 def _unknown(name: str, names: Sequence[str], asked: int | None) -> str:
-    said = f"no learner is called {name!r:.60}; expected one of the {len(names)} of this fleet, "
+    said = f"no learner is called {name!r:.60}; "
+    if asked is None and (near := nearest_word(name, names)):
+        return f"{said}did you mean {near}?"
+    said += f"expected one of the {len(names)} of this fleet, "
     said += f"{names[0]!r} to {names[-1]!r}" if len(names) > 1 else repr(names[0])
     if asked is None:
         return said

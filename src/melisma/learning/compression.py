@@ -13,14 +13,14 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.errors import DataError, SettingError
+from melisma.errors import DataError, SettingError, suggest
 
 Vector = NDArray[np.float32]
 
 BLOCK = 256  # numbers that share a scale
 TINY = np.finfo(np.float32).tiny
 LARGEST = np.finfo(np.float32).max
-ALLOWED = "none, q8, q4, or topk: with a part above 0 and of at most 1, such as topk:0.01"
+TOPK = "topk: with a part above 0 and of at most 1, such as topk:0.01"
 
 
 class Compression(Protocol):
@@ -182,8 +182,10 @@ def compression_for(name: str) -> Compression:
     if name in COMPRESSIONS:
         return COMPRESSIONS[name]()
     kind, _, part = name.partition(":")
-    if kind != "topk" or (found := _part(part)) is None:
-        raise SettingError(f"compression is {name!r}; expected {ALLOWED}")
+    if kind != "topk":
+        raise SettingError(f"compression is {name!r}; {suggest(name, COMPRESSIONS, TOPK)}")
+    if (found := _part(part)) is None:
+        raise SettingError(f"compression is {name!r}; expected {TOPK}")
     return Largest(found)
 
 

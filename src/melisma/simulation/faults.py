@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from melisma.cycle.events import Floats
 from melisma.cycle.ragged import Ints
-from melisma.errors import SettingError
+from melisma.errors import SettingError, suggest
 
 FaultKind = Literal[
     "crash", "vanish", "slow", "partition", "clock", "lose", "duplicate", "delay", "corrupt"
@@ -97,6 +97,11 @@ def _parse(text: str, learners: int) -> Fault:
                     f"fault {text!r}: unknown learner {unknown[0]}; use 0 to {learners - 1}"
                 )
             return fault
+    kind = text.split(maxsplit=1)[0]
+    if kind not in FAULT_KINDS:
+        raise SettingError(
+            f"invalid fault {text!r}: unknown kind {kind!r}; {suggest(kind, FAULT_KINDS)}"
+        )
     raise SettingError(
         f"invalid fault {text!r}; use, for example, 'crash 2 at 3.5 for 4', 'slow 1 at 2 for 10 "
         "by 3', 'lose report 2 from 1' or 'clock 1 by 1.05'"
