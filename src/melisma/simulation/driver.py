@@ -19,7 +19,7 @@ from melisma.errors import MelismaError
 from melisma.runs.interruption import interruptible
 from melisma.runs.trace import Step
 from melisma.simulation.churn import Churn, SleepSpans, departure_times_s
-from melisma.simulation.compute.compute import Compute, CycleWork
+from melisma.simulation.compute.compute import ComputeBackend, CycleWork
 from melisma.simulation.faults import Corruption, Slowness, clock_rates
 from melisma.simulation.kernel import EventQueue
 from melisma.simulation.learners import SimulatedLearners, SimulatedUpdates
@@ -35,7 +35,7 @@ class Driver:
     """Runs one scenario in virtual time; `watch` is called with every step."""
 
     def __init__(
-        self, scenario: Scenario, compute: Compute, watch: Watcher = lambda _: None
+        self, scenario: Scenario, compute: ComputeBackend, watch: Watcher = lambda _: None
     ) -> None:
         task, fleet, faults = scenario.task, scenario.fleet, scenario.faults
         self._scenario, self._fleet, self._compute, self._watch = scenario, fleet, compute, watch

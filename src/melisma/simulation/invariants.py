@@ -141,7 +141,7 @@ class Invariants:
         keys, total = _keys(command), 0.0
         _expect(len(set(keys)) == len(keys), "an update counts twice")
         for key, weight in zip(keys, command.weights.tolist(), strict=True):
-            expected = self._expected_weight(key)
+            expected = self._weight_of(key)
             _expect(np.isclose(weight, expected), f"{key} has weight {weight:g}")
             total += expected
         share = total / command.weights.sum() if keys else 1.0
@@ -152,7 +152,7 @@ class Invariants:
         _expect(arrived == set(keys) or not self._open, "an update that arrived does not count")
         self._open = {}
 
-    def _expected_weight(self, key: tuple[int, int]) -> float:
+    def _weight_of(self, key: tuple[int, int]) -> float:
         record = self._open.get(key)
         if record is None or record.visits is None:
             raise InvariantError(f"{key} counts, but never arrived")

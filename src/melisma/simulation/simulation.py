@@ -22,7 +22,7 @@ from melisma.runs.progress import RunProgress
 from melisma.runs.report import PICTURE_FILE, Report
 from melisma.runs.svg import save_picture
 from melisma.runs.trace import Step, TraceFile
-from melisma.simulation.compute.compute import Compute, RealTraining, TimingOnly
+from melisma.simulation.compute.compute import ComputeBackend, RealTraining, TimingOnly
 from melisma.simulation.compute.memory import check_memory
 from melisma.simulation.compute.sample_index import SampleIndex
 from melisma.simulation.driver import Driver
@@ -70,7 +70,7 @@ class PreparedSimulation:
 
     scenario: Scenario
     level: ComputeLevel
-    make_compute: Callable[[], Compute]
+    make_compute: Callable[[], ComputeBackend]
 
 
 def simulate(
@@ -211,7 +211,7 @@ def _drive(driver: Driver) -> DataError | None:
     return None
 
 
-def _save(report: Report, folder: Path, compute: Compute) -> Report:
+def _save(report: Report, folder: Path, compute: ComputeBackend) -> Report:
     """Save the model, if one was trained, and the picture."""
     report = replace(report, folder=folder)
     if isinstance(compute, RealTraining):

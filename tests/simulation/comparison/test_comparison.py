@@ -171,7 +171,7 @@ def test_failed_runs_are_counted_not_averaged() -> None:
     result = summarize(runs_of("dab", 10, nan, 30), runs_of("equal", 20, 21, nan))
     assert result.interval("dab", "training_s").mean == 20
     assert result.interval("dab", "training_s").known == 2
-    assert len(result.failed_runs("dab")) == 1
+    assert len(result.failures("dab")) == 1
     apart = result.difference("equal", "training_s")
     assert (apart.mean, apart.known, apart.count) == (10, 1, 3)
 
@@ -204,8 +204,8 @@ def test_without_completed_runs_no_scheme_leads() -> None:
 def test_a_scheme_whose_runs_all_fail_keeps_its_reason() -> None:
     short = scenarios.make_task(deadline_s=0.01)
     result = compare(short, scenarios.make_fleet(), ["dab", "staleness"], [0], TIMING)
-    assert all(each.reason for each in result.failed_runs("staleness"))
-    assert len(result.failed_runs("staleness")) == 1
+    assert all(each.reason for each in result.failures("staleness"))
+    assert len(result.failures("staleness")) == 1
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def _notes(found: Comparison) -> list[str]:
 
 
 def _failed(found: Comparison, scheme: str) -> list[str]:
-    failed = found.failed_runs(scheme)
+    failed = found.failures(scheme)
     if not failed:
         return []
     count = f"{len(failed)} of {len(found.seeds)} failed"

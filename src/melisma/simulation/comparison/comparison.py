@@ -129,7 +129,7 @@ class Comparison:
         """Return the runs of a scheme, in the order of seeds."""
         return tuple(run for run in self.runs if run.scheme == scheme)
 
-    def failed_runs(self, scheme: str) -> tuple[ComparedRun, ...]:
+    def failures(self, scheme: str) -> tuple[ComparedRun, ...]:
         """Return the runs of a scheme that did not complete."""
         return tuple(run for run in self.runs_of(scheme) if not run.completed)
 
@@ -186,7 +186,7 @@ class Comparison:
     def _scheme_dict(self, scheme: str) -> dict[str, Any]:
         return {
             "scheme": scheme,
-            "failed": len(self.failed_runs(scheme)),
+            "failed": len(self.failures(scheme)),
             "figures": {name: self.interval(scheme, name) for name in FIGURES},
             "differences": {name: self.difference(scheme, name) for name in FIGURES},
             "runs": self.runs_of(scheme),

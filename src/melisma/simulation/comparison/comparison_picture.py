@@ -171,14 +171,14 @@ class _Drawing:
         ).replace(" ± ?", "")
         if figure != "accuracy_s" or interval.known == interval.count:
             return value
-        failed = len(self.comparison.failed_runs(scheme)) == interval.count
+        failed = len(self.comparison.failures(scheme)) == interval.count
         return f"{value} *" if interval.known else "-" if failed else "never"
 
     def notes(self) -> list[str]:
         """Return notes on runs that the bars leave out."""
         notes = []
         for name in self.comparison.schemes:
-            failed, count = self.comparison.failed_runs(name), len(self.comparison.seeds)
+            failed, count = self.comparison.failures(name), len(self.comparison.seeds)
             runs = self.comparison.runs_of(name)
             unreached = sum(run.completed and isnan(run.accuracy_s) for run in runs)
             if failed:

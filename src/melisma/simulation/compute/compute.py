@@ -61,7 +61,7 @@ class WorkPart:
     shares: Floats
 
 
-class Compute(Protocol):
+class ComputeBackend(Protocol):
     """The computation of simulated learners, and the model that results."""
 
     def average(self, work: CycleWork, learners: Ints, weights: Floats) -> Floats:
