@@ -1,4 +1,4 @@
-"""Gossip and event-triggered SGD by hand: what is told when, and what is made of it."""
+"""Event-triggered SGD and gossip: when models are sent, and how they are mixed."""
 
 import numpy as np
 import pytest
@@ -22,74 +22,74 @@ from tests.peer.tiny_nodes import (
 QUIET = EventTriggeredSgd(learning_rate=1.0, decay=0.0, coupling=0.25, threshold=0.5)
 
 
-def test_a_model_is_told_only_when_it_is_farther_than_the_threshold() -> None:
-    """Half a step for each of 4 parameters is 2."""
+def test_a_model_is_sent_only_beyond_the_threshold() -> None:
+    """The threshold is half a learning rate for each of 4 parameters, 2 in all."""
     node = start(new_node(replace(QUIET, coupling=1e-30)))
     assert not of(compute(node, np.array([2, 0, 0, 0])), commands.Send)
     assert node.update_number == 0
     (message,) = sent(compute(node, np.array([0, 0.5, 0, 0])), messages.Update)
     assert np.frombuffer(message.content, np.float32).tolist() == [-2, -0.5, 0, 0]
     assert (message.number, message.learning_rate) == (1, 1.0)
-    # From there on it is counted anew.
+    # The distance is measured from the model that was sent.
     assert not of(compute(node, np.array([0, 0, 2, 0])), commands.Send)
 
 
-def test_the_threshold_shrinks_with_the_steps() -> None:
+def test_the_threshold_shrinks_with_the_learning_rate() -> None:
     node = start(new_node(replace(QUIET, coupling=1e-30, decay=1.0)))
-    told = []
+    was_sent = []
     for far in (0.8, 0.0, 0.0, 0.0):
         assert node.computing is not None
         assert node.computing.learning_rate == pytest.approx(1 / (1 + node.steps))
-        told.append(bool(sent(compute(node, np.array([far, 0, 0, 0])), messages.Update)))
-    # It was 2, 1, and then 2/3, which is less than 0.8.
-    assert told == [False, False, True, False]
+        was_sent.append(bool(sent(compute(node, np.array([far, 0, 0, 0])), messages.Update)))
+    # The threshold is 2, 1, and then 2/3, which is less than 0.8.
+    assert was_sent == [False, False, True, False]
 
 
-def test_nobody_waits_in_event_triggered_training_and_the_last_model_is_always_told() -> None:
+def test_event_triggered_sgd_never_waits_and_always_sends_the_last_model() -> None:
     node = start(new_node(QUIET, iterations=5))
     for _ in range(4):
-        said = compute(node)
-        assert of(said, commands.TakeSteps)
-        assert not of(said, commands.Send)
-    said = compute(node)
-    assert len(sent(said, messages.Update)) == 1
-    assert [each.last_update for each in sent(said, messages.Goodbye)] == [1]
+        outputs = compute(node)
+        assert of(outputs, commands.TakeSteps)
+        assert not of(outputs, commands.Send)
+    outputs = compute(node)
+    assert len(sent(outputs, messages.Update)) == 1
+    assert [each.last_update for each in sent(outputs, messages.Goodbye)] == [1]
 
 
-def test_it_is_pulled_towards_what_its_neighbours_told() -> None:
+def test_event_triggered_sgd_moves_towards_the_models_of_neighbours() -> None:
     node = start(new_node(QUIET, neighbours=("b", "c")))
     node.on_message(0.5, update(1, np.array([8, 0, 0, 0]), sender="b"))
-    # It came while a step was under way, which began without it.
+    # The step under way began before the update arrived.
     compute(node)
     assert np.array_equal(node.model.vector, INITIAL)
     compute(node)
     assert np.array_equal(node.model.vector, INITIAL + np.array([2, 0, 0, 0]))
     node.on_message(1.5, update(1, np.array([0, 0, 0, 4]), sender="c"))
     compute(node)
-    # A quarter of the way from what it told itself, which is still the start.
+    # A quarter of the way from its public model, which is still the initial one.
     assert np.array_equal(node.model.vector, INITIAL + np.array([4, 0, 0, 0]))
 
 
 # Gossip.
 
 
-def test_the_mean_is_weighed_by_the_larger_of_both_degrees() -> None:
+def test_the_mean_is_weighted_by_the_larger_of_both_degrees() -> None:
     node = new_node(GossipSgd(learning_rate=1.0, decay=0.0), neighbours=("b", "c"))
     node.start(0.0)
     node.on_message(0.1, accepted("b"))
     node.on_message(0.1, replace(accepted("c"), degree=3))
     assert node.computing is not None
-    said = compute(node, np.array([12, 0, 0, 0]))
-    assert not of(said, commands.TakeSteps)
+    outputs = compute(node, np.array([12, 0, 0, 0]))
+    assert not of(outputs, commands.TakeSteps)
     node.on_message(1.0, update(1, np.array([0, 12, 0, 0]), sender="b"))
-    said = node.on_message(1.0, update(1, np.array([0, 0, 12, 0]), sender="c"))
-    assert of(said, commands.TakeSteps)
+    outputs = node.on_message(1.0, update(1, np.array([0, 0, 12, 0]), sender="c"))
+    assert of(outputs, commands.TakeSteps)
     # b has 1 neighbour and this node 2: a third; c has 3: a quarter; the rest is its own.
     expected = INITIAL + np.array([-12 * (1 - 1 / 3 - 1 / 4), 12 / 3, 12 / 4, 0])
     np.testing.assert_allclose(node.model.vector, expected, rtol=1e-6)
 
 
-def test_a_model_that_is_one_ahead_is_for_the_next_mean() -> None:
+def test_a_model_that_is_one_ahead_counts_in_the_next_mean() -> None:
     node = start(new_node(GossipSgd(learning_rate=1.0, decay=0.0)))
     node.on_message(0.5, update(1, 10))
     node.on_message(0.5, update(2, 1000))
@@ -99,26 +99,26 @@ def test_a_model_that_is_one_ahead_is_for_the_next_mean() -> None:
     assert np.array_equal(node.model.vector, INITIAL + 5 + (1010 - 5) / 2)
 
 
-def test_only_a_part_of_the_way_with_gamma() -> None:
+def test_mixing_is_the_fraction_of_the_way_to_the_mean() -> None:
     node = start(new_node(GossipSgd(learning_rate=1.0, decay=0.0, mixing=0.5)))
     node.on_message(0.5, update(1, 16))
     compute(node)
     assert np.array_equal(node.model.vector, INITIAL + 4)
 
 
-def test_a_neighbour_that_is_gone_is_neither_awaited_nor_in_the_mean() -> None:
+def test_a_lost_neighbour_is_neither_awaited_nor_in_the_mean() -> None:
     node = start(new_node(GossipSgd(learning_rate=1.0, decay=0.0), neighbours=("b", "c")))
     node.on_message(0.5, update(1, 300, sender="b"))
     compute(node)
-    said = node.on_unreachable(2.0, "c")
-    assert of(said, commands.TakeSteps)
+    outputs = node.on_unreachable(2.0, "c")
+    assert of(outputs, commands.TakeSteps)
     assert np.array_equal(node.model.vector, INITIAL + 100)
     node.on_unreachable(2.0, "b")
     compute(node)
     assert np.array_equal(node.model.vector, INITIAL + 100)
 
 
-def test_a_newcomer_begins_with_what_was_told_so_that_differences_go_on_from_there() -> None:
+def test_a_new_neighbour_is_offered_the_public_model() -> None:
     node = start(new_node(GossipSgd(learning_rate=1.0, decay=0.0), compression="topk:0.25"))
     compute(node, np.array([1, 2, 3, 4]))
     (offer,) = sent(

@@ -1,4 +1,4 @@
-"""A machine by hand: given these events, expect these commands."""
+"""The state machine of a node: given these events, expect these commands and notices."""
 
 import numpy as np
 import pytest
@@ -13,9 +13,12 @@ from tests.peer.tiny_nodes import (
     INITIAL,
     accepted,
     compute,
+    heartbeat,
     hello,
     new_node,
     of,
+    receivers,
+    rejected,
     sent,
     start,
     started,
@@ -23,48 +26,51 @@ from tests.peer.tiny_nodes import (
     update,
 )
 
-PUBLIC: list[Algorithm] = [EventTriggeredSgd(), GossipSgd(learning_rate=1.0, decay=0.0)]
+DIFFERENCE_ALGORITHMS: list[Algorithm] = [
+    EventTriggeredSgd(),
+    GossipSgd(learning_rate=1.0, decay=0.0),
+]
 
 
-# Meeting.
+# Handshake.
 
 
-def test_it_greets_everybody_and_begins_when_all_have_answered() -> None:
+def test_a_node_greets_its_neighbours_and_starts_when_all_have_answered() -> None:
     node = new_node(neighbours=("b", "c"))
-    said = node.start(0.0)
-    assert [each.to for each in of(said, commands.Send)] == ["b", "c"]
-    assert all(message.degree == 2 for message in sent(said, messages.Hello))
+    outputs = node.start(0.0)
+    assert receivers(outputs) == ["b", "c"]
+    assert all(message.degree == 2 for message in sent(outputs, messages.Hello))
     assert not of(node.on_message(0.1, accepted("b")), notices.TrainingStarted)
-    said = node.on_message(0.2, accepted("c"))
-    assert of(said, notices.TrainingStarted) == [
+    outputs = node.on_message(0.2, accepted("c"))
+    assert of(outputs, notices.TrainingStarted) == [
         notices.TrainingStarted(model_from="", updates_done=0)
     ]
-    assert [each.to for each in of(said, commands.Send)] == ["b", "c"]
-    assert of(said, commands.TakeSteps) == [
+    assert receivers(outputs) == ["b", "c"]
+    assert of(outputs, commands.TakeSteps) == [
         commands.TakeSteps(number=1, steps=3, learning_rate=1.0)
     ]
 
 
-def test_one_without_neighbours_begins_at_once() -> None:
-    said = new_node(neighbours=()).start(0.0)
-    assert of(said, notices.TrainingStarted)
-    assert of(said, commands.TakeSteps)
+def test_a_node_without_neighbours_starts_at_once() -> None:
+    outputs = new_node(neighbours=()).start(0.0)
+    assert of(outputs, notices.TrainingStarted)
+    assert of(outputs, commands.TakeSteps)
 
 
-def test_who_does_not_answer_is_given_up_when_patience_is_over_and_looked_for() -> None:
+def test_a_neighbour_that_does_not_answer_is_lost_after_patience_s_and_greeted_again() -> None:
     node = new_node(neighbours=("b", "c"))
     assert of(node.start(0.0), commands.Wake) == [commands.Wake(at_s=10.0)]
     node.on_message(0.2, accepted("b"))
-    said = node.on_wake(10.0)
-    assert of(said, notices.NeighbourLost) == [notices.NeighbourLost(name="c", alone=False)]
-    assert of(said, commands.TakeSteps)
-    said = node.on_wake(20.0)
-    assert [each.sender for each in sent(said, messages.Hello)] == ["a"]
-    assert [each.to for each in of(said, commands.Send)] == ["b", "c"]
-    assert sent(said, messages.Heartbeat)
+    outputs = node.on_wake(10.0)
+    assert of(outputs, notices.NeighbourLost) == [notices.NeighbourLost(name="c", alone=False)]
+    assert of(outputs, commands.TakeSteps)
+    outputs = node.on_wake(20.0)
+    assert [each.sender for each in sent(outputs, messages.Hello)] == ["a"]
+    assert receivers(outputs) == ["b", "c"]
+    assert sent(outputs, messages.Heartbeat)
 
 
-def test_when_the_last_neighbour_is_gone_it_says_so_and_goes_on() -> None:
+def test_a_node_continues_alone_when_the_last_neighbour_is_lost() -> None:
     node = start(new_node(neighbours=("b", "c")))
     assert of(node.on_unreachable(1.0, "b"), notices.NeighbourLost) == [
         notices.NeighbourLost(name="b", alone=False)
@@ -74,70 +80,63 @@ def test_when_the_last_neighbour_is_gone_it_says_so_and_goes_on() -> None:
     ]
     assert node.on_unreachable(3.0, "c") == []
     for _ in range(9):
-        said = compute(node)
-        assert not of(said, commands.Send)
-        assert of(said, commands.TakeSteps)
+        outputs = compute(node)
+        assert not of(outputs, commands.Send)
+        assert of(outputs, commands.TakeSteps)
     assert of(compute(node), commands.Finish) == [commands.Finish()]
 
 
-def test_different_models_are_refused_by_what_both_ends_have() -> None:
+def test_a_different_model_is_rejected_with_the_difference() -> None:
     node = new_node(neighbours=("b", "c"))
     node.start(0.0)
-    said = node.on_message(0.1, hello("b", model="lenet"))
-    words = "model here is a line of 4 parameters, there lenet"
-    assert of(said, notices.MessageRejected)[0].reason == f"cannot be a neighbour: {words}"
-    (refusal,) = sent(said, messages.Rejected)
-    assert (refusal.to_incarnation, refusal.reason) == ("1", words)
-    # The rest goes on.
-    said = node.on_message(0.2, accepted("c"))
-    assert of(said, commands.TakeSteps)
-    assert [each.to for each in of(compute(node), commands.Send)] == ["c"]
+    outputs = node.on_message(0.1, hello("b", model="lenet"))
+    mismatch = "model here is a line of 4 parameters, there lenet"
+    assert of(outputs, notices.MessageRejected)[0].reason == f"cannot be a neighbour: {mismatch}"
+    (rejection,) = sent(outputs, messages.Rejected)
+    assert (rejection.to_incarnation, rejection.reason) == ("1", mismatch)
+    # Training starts with the other neighbour.
+    outputs = node.on_message(0.2, accepted("c"))
+    assert of(outputs, commands.TakeSteps)
+    assert receivers(compute(node)) == ["c"]
 
 
-def test_who_is_refused_by_all_ends_with_the_reason() -> None:
+def test_a_node_that_all_neighbours_reject_fails_with_the_reason() -> None:
     node = new_node(neighbours=("b", "c"))
     node.start(0.0)
-    why = "model here is x, there y"
-    said = node.on_message(
-        0.1, messages.Rejected(sender="b", incarnation="1", to_incarnation="1", reason=why)
-    )
-    assert of(said, notices.MessageRejected)[0].reason == f"rejected this node: {why}"
-    assert not of(said, commands.Finish)
-    said = node.on_message(
-        0.1, messages.Rejected(sender="c", incarnation="1", to_incarnation="1", reason=why)
-    )
-    assert of(said, commands.Finish) == [commands.Finish(reason=f"c rejected this node: {why}")]
+    reason = "model here is x, there y"
+    outputs = node.on_message(0.1, rejected("b", reason))
+    assert of(outputs, notices.MessageRejected)[0].reason == f"rejected this node: {reason}"
+    assert not of(outputs, commands.Finish)
+    outputs = node.on_message(0.1, rejected("c", reason))
+    assert of(outputs, commands.Finish) == [
+        commands.Finish(reason=f"c rejected this node: {reason}")
+    ]
     assert node.on_wake(10.0) == []
 
 
-def test_a_refusal_for_a_former_life_is_none() -> None:
+def test_a_rejection_of_a_former_incarnation_is_ignored() -> None:
     node = start(new_node())
-    assert (
-        node.on_message(
-            0.1, messages.Rejected(sender="b", incarnation="1", to_incarnation="0", reason="old")
-        )
-        == []
-    )
+    assert node.on_message(0.1, rejected("b", "old", to="0")) == []
     assert compute(node)
 
 
-def test_a_stranger_is_heard_only_when_it_greets() -> None:
+def test_messages_of_an_unknown_node_are_ignored_until_its_hello() -> None:
     node = start(new_node())
-    assert node.on_message(1.0, messages.Heartbeat(sender="x", incarnation="1")) == []
+    assert node.on_message(1.0, heartbeat("x", "1")) == []
     assert "x" not in node.neighbours
-    said = node.on_message(1.0, hello("x"))
-    assert of(said, notices.NeighbourJoined) == [
+    outputs = node.on_message(1.0, hello("x"))
+    assert of(outputs, notices.NeighbourJoined) == [
         notices.NeighbourJoined(name="x", incarnation="1", assumed_updates=0)
     ]
     assert node.neighbours["x"].reachable
 
 
-def test_a_newcomer_is_offered_the_model_as_it_is_and_is_not_waited_for_until_it_trains() -> None:
+def test_a_new_neighbour_is_offered_the_model_and_counts_from_its_assumed_updates() -> None:
     node = start(new_node(LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=3, max_lag=0)))
     compute(node, gradient=1)
     node.on_message(1.5, update(1, 0))
-    said = node.on_message(2.0, hello("x"))
-    (offer,) = sent(said, messages.Accepted)
+    outputs = node.on_message(2.0, hello("x"))
+    (offer,) = sent(outputs, messages.Accepted)
     assert (offer.training, offer.updates_done, offer.steps, offer.to_incarnation) == (
         True,
         1,
@@ -147,44 +146,44 @@ def test_a_newcomer_is_offered_the_model_as_it_is_and_is_not_waited_for_until_it
     assert np.array_equal(np.frombuffer(offer.model, np.float32), INITIAL - 1)
     compute(node)
     assert node.computing is None
-    said = node.on_message(3.0, update(2, 0))
-    assert not of(said, commands.TakeSteps), (
-        "the newcomer was at level 1, and is waited for from there on"
+    outputs = node.on_message(3.0, update(2, 0))
+    assert not of(outputs, commands.TakeSteps), (
+        "the new neighbour is assumed to have sent 1 update, and is awaited from there on"
     )
-    said = node.on_message(3.1, started("x", done=2))
-    assert of(said, commands.TakeSteps)
+    outputs = node.on_message(3.1, started("x", done=2))
+    assert of(outputs, commands.TakeSteps)
 
 
-def test_who_was_there_when_it_began_is_offered_no_model() -> None:
-    """Its greeting is late; it has every update from the first one on, and skips no round."""
+def test_a_neighbour_that_receives_all_updates_is_offered_no_model() -> None:
+    """Its hello is late; it receives every update from the first one on."""
     node = start(new_node())
     compute(node, gradient=1)
     (answer,) = sent(node.on_message(2.0, hello("b")), messages.Accepted)
     assert (answer.training, answer.model) == (False, b"")
-    # Unless it was given up in between: it may have missed something.
+    # Unless it was lost in between: it may have missed an update.
     node.on_unreachable(3.0, "b")
-    said = node.on_message(4.0, hello("b"))
-    (answer,) = sent(said, messages.Accepted)
+    outputs = node.on_message(4.0, hello("b"))
+    (answer,) = sent(outputs, messages.Accepted)
     assert answer.model == to_bytes(INITIAL - 1)
-    assert [each.updates_done for each in sent(said, messages.Started)] == [1]
+    assert [each.updates_done for each in sent(outputs, messages.Started)] == [1]
 
 
-def test_a_newcomer_that_was_gone_for_a_while_is_still_at_its_level() -> None:
+def test_a_new_neighbour_that_was_lost_keeps_its_assumed_updates() -> None:
     node = start(new_node(LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=3, max_lag=5)))
     compute(node)
     node.on_message(2.0, hello("x"))
     node.on_unreachable(3.0, "x")
-    said = node.on_message(4.0, messages.Heartbeat(sender="x", incarnation="1"))
-    assert of(said, notices.NeighbourJoined) == [
+    outputs = node.on_message(4.0, heartbeat("x", "1"))
+    assert of(outputs, notices.NeighbourJoined) == [
         notices.NeighbourJoined(name="x", incarnation="1", assumed_updates=1)
     ]
     assert node.neighbours["x"].progress == 1
 
 
-# Coming back.
+# Joining and returning.
 
 
-def test_who_comes_back_goes_on_from_the_neighbour_that_is_farthest() -> None:
+def test_a_node_that_returns_adopts_the_model_with_most_steps() -> None:
     node = new_node(
         AetSgd(learning_rate=1.0, decay=0.0, gain=1.0, growth=3.0),
         neighbours=("b", "c"),
@@ -192,23 +191,23 @@ def test_who_comes_back_goes_on_from_the_neighbour_that_is_farthest() -> None:
     )
     node.start(0.0)
     node.on_message(0.1, accepted("b", done=2, steps=9, model=INITIAL + 1))
-    said = node.on_message(0.2, accepted("c", done=3, steps=18, model=INITIAL + 2))
-    assert of(said, notices.TrainingStarted) == [
+    outputs = node.on_message(0.2, accepted("c", done=3, steps=18, model=INITIAL + 2))
+    assert of(outputs, notices.TrainingStarted) == [
         notices.TrainingStarted(model_from="c", updates_done=3)
     ]
     assert np.array_equal(node.model.vector, INITIAL + 2)
     assert (node.update_number, node.steps) == (3, 18)
-    assert of(said, commands.TakeSteps) == [
+    assert of(outputs, commands.TakeSteps) == [
         commands.TakeSteps(number=4, steps=12, learning_rate=1.0)
     ]
-    assert [each.updates_done for each in sent(said, messages.Started)] == [3, 3]
-    # Updates that the offer has in it do not count, nor are they waited for.
+    assert [each.updates_done for each in sent(outputs, messages.Started)] == [3, 3]
+    # Updates that the adopted model contains are not applied.
     assert not of(node.on_message(0.3, update(2, 5, sender="c")), notices.UpdateApplied)
     assert of(node.on_message(0.3, update(4, 5, sender="c")), notices.UpdateApplied)
     assert np.array_equal(node.model.vector, INITIAL - 3)
 
 
-def test_with_another_share_the_round_is_the_same_and_the_steps_are_its_own() -> None:
+def test_a_node_of_another_share_adopts_the_round_and_counts_its_own_steps() -> None:
     node = new_node(
         AetSgd(learning_rate=1.0, decay=0.0, gain=1.0, growth=10.0, share=0.5), iterations=1000
     )
@@ -217,17 +216,17 @@ def test_with_another_share_the_round_is_the_same_and_the_steps_are_its_own() ->
     assert (node.update_number, node.steps) == (4, 50)
 
 
-def test_a_model_on_which_nobody_has_trained_is_not_said_to_be_taken_over() -> None:
+def test_an_offered_model_without_steps_is_not_adopted() -> None:
     node = new_node()
     node.start(0.0)
-    said = node.on_message(0.1, accepted("b", done=0, steps=0, model=INITIAL))
-    assert of(said, notices.TrainingStarted) == [
+    outputs = node.on_message(0.1, accepted("b", done=0, steps=0, model=INITIAL))
+    assert of(outputs, notices.TrainingStarted) == [
         notices.TrainingStarted(model_from="", updates_done=0)
     ]
 
 
-def test_what_came_before_an_offer_that_has_it_in_it_is_not_applied_again() -> None:
-    """A greeting came twice: the second answer overtakes the first node and an update between."""
+def test_an_early_update_that_the_offered_model_contains_is_not_applied() -> None:
+    """A hello arrived twice: the second answer overtakes the first one and an update."""
     node = new_node(neighbours=("b", "c"))
     node.start(0.0)
     assert not of(node.on_message(0.1, update(6, 5)), notices.UpdateApplied)
@@ -237,12 +236,12 @@ def test_what_came_before_an_offer_that_has_it_in_it_is_not_applied_again() -> N
         notices.UpdateApplied,
     )
     node.on_message(0.3, update(8, 1))
-    said = node.on_message(0.4, accepted("c"))
-    assert [each.number for each in of(said, notices.UpdateApplied)] == [8]
+    outputs = node.on_message(0.4, accepted("c"))
+    assert [each.number for each in of(outputs, notices.UpdateApplied)] == [8]
     assert np.array_equal(node.model.vector, INITIAL + 7 - 1)
 
 
-def test_nor_if_the_neighbour_had_said_that_it_began() -> None:
+def test_an_early_update_is_not_applied_twice_if_its_sender_had_started() -> None:
     node = new_node(neighbours=("b", "c"))
     node.start(0.0)
     node.on_message(0.1, started("b", done=0))
@@ -254,44 +253,42 @@ def test_nor_if_the_neighbour_had_said_that_it_began() -> None:
     assert node.neighbours["b"].received == 3
 
 
-def test_a_late_greeting_of_one_that_was_given_up_counts_it_in_from_here() -> None:
-    """It has answered long ago: that it missed something is not in a second answer."""
+def test_a_late_hello_of_a_lost_neighbour_announces_the_present_update() -> None:
+    """It has answered before, and would ignore a second acceptance."""
     node = start(new_node(LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=3, max_lag=5)))
     node.on_unreachable(1.0, "b")
     compute(node)
-    said = node.on_message(2.0, hello("b"))
-    assert [each.updates_done for each in sent(said, messages.Started)] == [1]
-    assert of(said, notices.NeighbourReady)
+    outputs = node.on_message(2.0, hello("b"))
+    assert [each.updates_done for each in sent(outputs, messages.Started)] == [1]
+    assert of(outputs, notices.NeighbourReady)
     assert [each.number for each in sent(compute(node), messages.Update)] == [2]
 
 
-def test_who_is_found_again_is_told_that_there_will_be_no_more() -> None:
+def test_a_neighbour_that_returns_receives_started_and_goodbye() -> None:
     node = start(new_node(neighbours=("b", "c"), iterations=3))
     node.on_unreachable(0.5, "b")
-    assert [each.to for each in of(compute(node), commands.Send)] == ["c", "c"]
-    said = node.on_message(2.0, messages.Heartbeat(sender="b", incarnation="1"))
-    assert [each.updates_done for each in sent(said, messages.Started)] == [1]
-    assert [each.last_update for each in sent(said, messages.Goodbye)] == [1]
+    assert receivers(compute(node)) == ["c", "c"]
+    outputs = node.on_message(2.0, heartbeat("b", "1"))
+    assert [each.updates_done for each in sent(outputs, messages.Started)] == [1]
+    assert [each.last_update for each in sent(outputs, messages.Goodbye)] == [1]
 
 
-def test_a_new_life_that_is_heard_before_it_greets_is_greeted() -> None:
+def test_a_new_incarnation_without_a_hello_is_greeted() -> None:
     node = start(new_node(LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=3, max_lag=0)))
-    said = node.on_message(1.0, started("b", incarnation="2", done=0))
-    assert of(said, notices.NeighbourJoined) == [
+    outputs = node.on_message(1.0, started("b", incarnation="2", done=0))
+    assert of(outputs, notices.NeighbourJoined) == [
         notices.NeighbourJoined(name="b", incarnation="2", assumed_updates=0)
     ]
-    assert [each.to for each in of(said, commands.Send)] == ["b"]
-    assert sent(said, messages.Hello)
+    assert receivers(outputs) == ["b"]
+    assert sent(outputs, messages.Hello)
     assert of(node.on_message(1.1, update(1, 5, incarnation="2")), notices.UpdateApplied)
-    assert not sent(
-        node.on_message(1.2, messages.Heartbeat(sender="b", incarnation="2")), messages.Hello
-    )
+    assert not sent(node.on_message(1.2, heartbeat("b", "2")), messages.Hello)
 
 
 # Updates.
 
 
-def test_an_update_that_comes_twice_is_applied_once() -> None:
+def test_an_update_that_arrives_twice_is_applied_once() -> None:
     node = start(new_node())
     assert of(node.on_message(1.0, update(1, 5)), notices.UpdateApplied) == [
         notices.UpdateApplied(sender="b", incarnation="1", number=1)
@@ -300,7 +297,7 @@ def test_an_update_that_comes_twice_is_applied_once() -> None:
     assert np.array_equal(node.model.vector, INITIAL - 5)
 
 
-def test_out_of_order_they_are_applied_as_they_come_but_counted_without_a_gap() -> None:
+def test_updates_are_applied_as_they_arrive_but_counted_without_a_gap() -> None:
     node = start(new_node())
     assert of(node.on_message(1.0, update(3, 1)), notices.UpdateApplied)
     assert of(node.on_message(1.0, update(2, 1)), notices.UpdateApplied)
@@ -311,26 +308,26 @@ def test_out_of_order_they_are_applied_as_they_come_but_counted_without_a_gap() 
     assert np.array_equal(node.model.vector, INITIAL - 3)
 
 
-def test_what_comes_before_it_has_begun_is_kept() -> None:
+def test_updates_that_arrive_before_the_start_are_applied_at_the_start() -> None:
     node = new_node(neighbours=("b", "c"))
     node.start(0.0)
     node.on_message(0.1, accepted("b"))
     for number in (2, 1, 2):
         assert node.on_message(0.2, update(number, number)) == []
     assert np.array_equal(node.model.vector, INITIAL)
-    said = node.on_message(0.3, accepted("c"))
-    assert sorted(each.number for each in of(said, notices.UpdateApplied)) == [1, 2]
+    outputs = node.on_message(0.3, accepted("c"))
+    assert sorted(each.number for each in of(outputs, notices.UpdateApplied)) == [1, 2]
     assert np.array_equal(node.model.vector, INITIAL - 3)
 
 
-def test_what_a_former_life_sent_is_refused() -> None:
+def test_messages_of_a_former_incarnation_are_rejected() -> None:
     node = start(new_node())
     node.on_message(1.0, hello("b", incarnation="2"))
-    said = node.on_message(1.1, update(1, 5, incarnation="1"))
-    assert of(said, notices.MessageRejected) == [
+    outputs = node.on_message(1.1, update(1, 5, incarnation="1"))
+    assert of(outputs, notices.MessageRejected) == [
         notices.MessageRejected(sender="b", reason="sent by a former incarnation")
     ]
-    assert not of(said, notices.UpdateApplied)
+    assert not of(outputs, notices.UpdateApplied)
     assert of(node.on_message(1.1, hello("b", incarnation="1")), notices.MessageRejected)
     assert node.neighbours["b"].incarnation == "2"
     assert of(node.on_message(1.2, update(1, 5, incarnation="2")), notices.UpdateApplied)
@@ -338,20 +335,20 @@ def test_what_a_former_life_sent_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=3), *PUBLIC]
+    "algorithm", [LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=3), *DIFFERENCE_ALGORITHMS]
 )
-def test_what_a_former_life_sent_before_it_began_is_not_kept(said: Algorithm) -> None:
-    node = new_node(said, neighbours=("b", "c"))
+def test_early_updates_of_a_former_incarnation_are_dropped(algorithm: Algorithm) -> None:
+    node = new_node(algorithm, neighbours=("b", "c"))
     node.start(0.0)
     node.on_message(0.1, update(1, 5, incarnation="1"))
     node.on_message(0.2, hello("b", incarnation="2"))
     node.on_message(0.3, accepted("b", incarnation="2"))
-    found = node.on_message(0.4, accepted("c"))
-    assert not of(found, notices.UpdateApplied)
+    outputs = node.on_message(0.4, accepted("c"))
+    assert not of(outputs, notices.UpdateApplied)
     assert np.array_equal(node.model.vector, INITIAL)
 
 
-def test_what_is_meant_for_another_life_is_left_alone() -> None:
+def test_an_update_to_another_incarnation_is_ignored() -> None:
     node = start(new_node())
     assert node.on_message(1.0, replace(update(1, 5), to_incarnation="0")) == []
     assert node.neighbours["b"].received == 0
@@ -359,44 +356,42 @@ def test_what_is_meant_for_another_life_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "why"),
+    ("content", "reason"),
     [
         (b"\xff" * 7, "update 1: 7 bytes; expected 16 for 4 numbers"),
         (to_bytes([1, np.nan, 1, 1]), "update 1: number 1 is nan; expected finite numbers"),
     ],
 )
-def test_corrupt_content_is_refused_and_counted_and_nobody_waits_for_it(
-    content: bytes, why: str
-) -> None:
+def test_corrupt_content_is_rejected_and_not_awaited(content: bytes, reason: str) -> None:
     node = start(new_node(LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=3, max_lag=0)))
     compute(node)
     assert node.computing is None
-    said = node.on_message(1.0, replace(update(1), content=content))
-    assert of(said, notices.MessageRejected) == [
-        notices.MessageRejected(sender="b", reason=why, incarnation="1", number=1)
+    outputs = node.on_message(1.0, replace(update(1), content=content))
+    assert of(outputs, notices.MessageRejected) == [
+        notices.MessageRejected(sender="b", reason=reason, incarnation="1", number=1)
     ]
-    assert not of(said, notices.UpdateApplied)
-    assert of(said, commands.TakeSteps)
+    assert not of(outputs, notices.UpdateApplied)
+    assert of(outputs, commands.TakeSteps)
     assert np.array_equal(node.model.vector, INITIAL)
 
 
 class Order:
-    """A random order of what two neighbours and the node itself do, with repetitions."""
+    """Updates of two neighbours in random order and with repetitions, and steps in between."""
 
     def __init__(self, draw: st.DrawFn) -> None:
-        whole = st.integers(-50, 50)
-        four = st.lists(whole, min_size=4, max_size=4)
-        some = st.lists(st.tuples(four, st.sampled_from([0.25, 0.5, 1.0, 2.0])), max_size=6)
-        self.own = draw(st.lists(four, max_size=5))
-        self.theirs = {name: draw(some) for name in ("b", "c")}
-        acts = [(name, place) for name, each in self.theirs.items() for place in range(len(each))]
-        again = draw(st.lists(st.sampled_from(acts), max_size=8)) if acts else []
-        turns = [("", place) for place in range(len(self.own))]
-        self.acts = draw(st.permutations([*acts, *again, *turns]))
+        integers = st.integers(-50, 50)
+        gradients = st.lists(integers, min_size=4, max_size=4)
+        updates = st.lists(st.tuples(gradients, st.sampled_from([0.25, 0.5, 1.0, 2.0])), max_size=6)
+        self.own = draw(st.lists(gradients, max_size=5))
+        self.theirs = {name: draw(updates) for name in ("b", "c")}
+        arrivals = [(name, n) for name, sent in self.theirs.items() for n in range(len(sent))]
+        repeated = draw(st.lists(st.sampled_from(arrivals), max_size=8)) if arrivals else []
+        steps = [("", n) for n in range(len(self.own))]
+        self.events = draw(st.permutations([*arrivals, *repeated, *steps]))
 
 
 @given(order=st.composite(Order)())
-def test_the_model_is_the_start_less_every_step_once_in_whatever_order(order: Order) -> None:
+def test_the_model_is_the_sum_of_all_steps_once_in_any_order(order: Order) -> None:
     node = start(
         new_node(
             LocalSgd(learning_rate=0.5, decay=0.0, gain=1.0, steps=1, max_lag=99),
@@ -404,29 +399,29 @@ def test_the_model_is_the_start_less_every_step_once_in_whatever_order(order: Or
             iterations=99,
         )
     )
-    left, taken = iter(order.own), 0
-    for name, place in order.acts:
+    gradients, applied = iter(order.own), 0
+    for name, index in order.events:
         if not name:
-            compute(node, np.array(next(left), np.float32))
+            compute(node, np.array(next(gradients), np.float32))
             continue
-        change, rate = order.theirs[name][place]
-        said = node.on_message(1.0, update(place + 1, np.array(change), rate, sender=name))
-        taken += len(of(said, notices.UpdateApplied))
+        change, rate = order.theirs[name][index]
+        outputs = node.on_message(1.0, update(index + 1, np.array(change), rate, sender=name))
+        applied += len(of(outputs, notices.UpdateApplied))
     expected = INITIAL.astype(np.float64)
-    for each in order.own:
-        expected = expected - 0.5 * np.array(each)
+    for gradient in order.own:
+        expected = expected - 0.5 * np.array(gradient)
     for theirs in order.theirs.values():
         for change, rate in theirs:
             expected = expected - rate * np.array(change)
     assert np.array_equal(node.model.vector, expected)
-    assert taken == sum(map(len, order.theirs.values()))
+    assert applied == sum(map(len, order.theirs.values()))
 
 
-# Waiting, and the end.
+# Lag, and the end.
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
-def test_it_computes_only_while_no_neighbour_lags_farther_behind_than_was_said(lag: int) -> None:
+def test_a_node_computes_only_while_no_lag_exceeds_the_maximum(lag: int) -> None:
     node = start(
         new_node(LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=1, max_lag=lag), ("b", "c"))
     )
@@ -434,12 +429,12 @@ def test_it_computes_only_while_no_neighbour_lags_farther_behind_than_was_said(l
         assert of(compute(node), commands.TakeSteps)
     assert not of(compute(node), commands.TakeSteps)
     assert not of(node.on_message(2.0, update(1, sender="b")), commands.TakeSteps)
-    # Later ones of the other do not stand for the first.
+    # A later update does not count for a missing one.
     assert not of(node.on_message(2.0, update(2, sender="c")), commands.TakeSteps)
     assert of(node.on_message(2.0, update(1, sender="c")), commands.TakeSteps)
 
 
-def test_who_has_ended_is_not_waited_for_once_all_of_it_is_in() -> None:
+def test_a_neighbour_is_not_awaited_after_its_last_update() -> None:
     node = start(new_node(LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=3, max_lag=0)))
     compute(node)
     node.on_message(1.0, messages.Goodbye(sender="b", incarnation="1", last_update=1))
@@ -450,23 +445,23 @@ def test_who_has_ended_is_not_waited_for_once_all_of_it_is_in() -> None:
     assert of(compute(node), commands.Finish) == [commands.Finish()]
 
 
-def test_it_ends_when_its_neighbours_have_and_all_of_theirs_is_in() -> None:
+def test_a_node_finishes_after_the_last_updates_of_its_neighbours() -> None:
     node = start(new_node(iterations=3))
-    said = compute(node)
-    assert [each.last_update for each in sent(said, messages.Goodbye)] == [1]
-    assert not of(said, commands.Finish)
+    outputs = compute(node)
+    assert [each.last_update for each in sent(outputs, messages.Goodbye)] == [1]
+    assert not of(outputs, commands.Finish)
     assert not of(
         node.on_message(1.0, messages.Goodbye(sender="b", incarnation="1", last_update=2)),
         commands.Finish,
     )
     assert not of(node.on_message(1.0, update(2, 1)), commands.Finish)
-    said = node.on_message(1.0, update(1, 1))
-    assert of(said, notices.UpdateApplied)
-    assert of(said, commands.Finish)
+    outputs = node.on_message(1.0, update(1, 1))
+    assert of(outputs, notices.UpdateApplied)
+    assert of(outputs, commands.Finish)
     assert np.array_equal(node.model.vector, INITIAL - 2)
 
 
-def test_a_model_that_is_no_number_any_more_ends_it_with_a_reason() -> None:
+def test_a_model_that_diverges_fails_with_the_reason() -> None:
     node = start(new_node())
     assert node.computing is not None
     node.model.gradient_sum[:] = np.nan
@@ -477,69 +472,69 @@ def test_a_model_that_is_no_number_any_more_ends_it_with_a_reason() -> None:
     )
 
 
-# Models that are told by their changes.
+# Copies of the models of neighbours.
 
 
-def estimate(node: Node, name: str = "b") -> list[float]:
-    found = node.neighbours[name].model
-    assert found is not None
-    return [float(each) for each in found - INITIAL]
+def copy_change(node: Node, name: str = "b") -> list[float]:
+    model = node.neighbours[name].model
+    assert model is not None
+    return [float(change) for change in model - INITIAL]
 
 
-@pytest.mark.parametrize("said", PUBLIC)
+@pytest.mark.parametrize("algorithm", DIFFERENCE_ALGORITHMS)
 @pytest.mark.parametrize("order", [(1, 2, 0), (1, 0, 2), (0, 2, 1), (2, 1, 0)])
-def test_a_neighbours_model_is_what_it_told_in_whatever_order(
-    said: Algorithm, order: tuple[int, ...]
+def test_differences_that_arrive_in_any_order_give_the_same_copy(
+    algorithm: Algorithm, order: tuple[int, ...]
 ) -> None:
-    """Number 0 stands for the word that it has start."""
-    node = new_node(said)
+    """Number 0 stands for `Started`."""
+    node = new_node(algorithm)
     node.start(0.0)
     node.on_message(0.0, accepted("b"))
     for number in order:
         node.on_message(0.1, update(number, 10.0**number) if number else started("b"))
-    if isinstance(said, GossipSgd):
+    if isinstance(algorithm, GossipSgd):
         compute(node)
         compute(node)
-    assert estimate(node) == [110.0] * 4
+    assert copy_change(node) == [110.0] * 4
 
 
-@pytest.mark.parametrize("said", PUBLIC)
-def test_who_was_away_learns_a_model_anew(said: Algorithm) -> None:
-    node = start(new_node(said))
+@pytest.mark.parametrize("algorithm", DIFFERENCE_ALGORITHMS)
+def test_the_copy_of_a_neighbour_that_returns_is_replaced(algorithm: Algorithm) -> None:
+    node = start(new_node(algorithm))
     node.on_unreachable(1.0, "b")
     node.on_message(2.0, started("b", done=7, model=INITIAL + 7))
     node.on_message(2.1, update(6, 1.0))
-    assert estimate(node) == [7.0] * 4
-    if isinstance(said, EventTriggeredSgd):
+    assert copy_change(node) == [7.0] * 4
+    if isinstance(algorithm, EventTriggeredSgd):
         node.on_message(2.2, update(8, 1.0))
-        assert estimate(node) == [8.0] * 4
+        assert copy_change(node) == [8.0] * 4
 
 
-@pytest.mark.parametrize("said", PUBLIC)
-def test_what_was_kept_is_not_in_a_model_twice(said: Algorithm) -> None:
-    node = new_node(said, neighbours=("b", "c"))
+@pytest.mark.parametrize("algorithm", DIFFERENCE_ALGORITHMS)
+def test_an_early_difference_is_not_applied_twice(algorithm: Algorithm) -> None:
+    node = new_node(algorithm, neighbours=("b", "c"))
     node.start(0.0)
     node.on_message(0.1, update(6, 1.0))
     node.on_message(0.2, accepted("b", done=7, steps=7, model=INITIAL + 7))
     node.on_message(0.3, accepted("c"))
-    assert estimate(node) == [7.0] * 4
+    assert copy_change(node) == [7.0] * 4
 
 
-@pytest.mark.parametrize("said", PUBLIC)
-def test_what_was_kept_goes_into_a_model_in_its_order(said: Algorithm) -> None:
-    """Sums are rounded: in another order they would not be what the other end has."""
-    node = new_node(said, neighbours=("b", "c"))
+@pytest.mark.parametrize("algorithm", DIFFERENCE_ALGORITHMS)
+def test_early_differences_are_applied_in_order(algorithm: Algorithm) -> None:
+    """Rounding depends on the order, which must be the same at both ends."""
+    node = new_node(algorithm, neighbours=("b", "c"))
     node.start(0.0)
     node.on_message(0.1, accepted("b"))
     for number, change in [(2, 1e-5), (1, -399.99998)]:
         node.on_message(0.2, update(number, change))
     node.on_message(0.3, accepted("c"))
-    if isinstance(said, GossipSgd):
+    if isinstance(algorithm, GossipSgd):
         node.neighbours["c"].lost = True
         compute(node)
         compute(node)
     own = INITIAL + np.float32(-399.99998)
     own += np.float32(1e-5)
-    found = node.neighbours["b"].model
-    assert found is not None
-    assert found.tobytes() == own.tobytes()
+    model = node.neighbours["b"].model
+    assert model is not None
+    assert model.tobytes() == own.tobytes()
