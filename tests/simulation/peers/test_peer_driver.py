@@ -48,7 +48,7 @@ BLOBS = Task(
     deadline_s=1.0,
     batch=16,
     model_args={"layers": [4, 16, 2]},
-    sizes=Sizes(samples=600, sample_bytes=16, model_bytes=4 * 114, sample_ops=600),
+    sizes=Sizes(samples=600, sample_bytes=24, model_bytes=4 * 114, sample_ops=600),
 )
 TIMING = PeerOptions(work="timing")
 HEAVY = Delays(drawn="round", tail=1.1)
