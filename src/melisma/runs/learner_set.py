@@ -1,4 +1,4 @@
-"""A set of learners as one mark for each, so that a million of them are no million objects."""
+"""A set of learners as one bit for each, so that a million learners need no million objects."""
 
 from collections.abc import Collection, Iterator
 
@@ -9,13 +9,13 @@ from melisma.cycle.ragged import Ints
 
 
 class LearnerSet(Collection[int]):
-    """Some of the learners, by number."""
+    """A set of learners, by number."""
 
     def __init__(self) -> None:
-        self._marks = np.zeros(0, np.bool_)
+        self._mask = np.zeros(0, np.bool_)
 
     def __len__(self) -> int:
-        return int(np.count_nonzero(self._marks))
+        return int(np.count_nonzero(self._mask))
 
     def __contains__(self, learner: object) -> bool:
         return isinstance(learner, int) and bool(self.mask(learner + 1)[learner])
@@ -24,29 +24,29 @@ class LearnerSet(Collection[int]):
         return iter(self.numbers.tolist())
 
     def __sub__(self, other: "LearnerSet") -> "LearnerSet":
-        rest = LearnerSet()
-        rest._marks = self._marks & ~other.mask(self._marks.size)
-        return rest
+        difference = LearnerSet()
+        difference._mask = self._mask & ~other.mask(self._mask.size)
+        return difference
 
     @property
     def numbers(self) -> Ints:
-        """Who they are, in order."""
-        return np.flatnonzero(self._marks)
+        """The numbers of the learners, ascending."""
+        return np.flatnonzero(self._mask)
 
     def mask(self, count: int) -> NDArray[np.bool_]:
-        """For each of the first so many learners whether it is one of them."""
-        missing = count - self._marks.size
-        return np.pad(self._marks, (0, missing)) if missing > 0 else self._marks[:count]
+        """Return whether each of the first `count` learners is in the set."""
+        missing = count - self._mask.size
+        return np.pad(self._mask, (0, missing)) if missing > 0 else self._mask[:count]
 
     def add(self, learners: Ints) -> None:
-        """These too."""
-        self._marks = self.mask(max(self._marks.size, int(learners.max(initial=-1)) + 1))
-        self._marks[learners] = True
+        """Add learners to the set."""
+        self._mask = self.mask(max(self._mask.size, int(learners.max(initial=-1)) + 1))
+        self._mask[learners] = True
 
     def discard(self, learners: Ints) -> None:
-        """Without these."""
-        self._marks[learners[learners < self._marks.size]] = False
+        """Remove learners from the set."""
+        self._mask[learners[learners < self._mask.size]] = False
 
     def clear(self) -> None:
-        """Nobody."""
-        self._marks[:] = False
+        """Remove all learners."""
+        self._mask[:] = False

@@ -1,8 +1,8 @@
-"""A trace told step by step: what is known of the run so far, and the report of it.
+"""The progress of a run, folded from the steps of its trace.
 
-The same fold serves the report of a run that is over and the display of one that goes on, of three
-learners or of a million. It repeats no decision of the machine: what counts is what the commands
-say. The steps themselves are not kept.
+The only code that interprets steps: it serves the report of a finished run and the display of a
+running one, with three learners or a million. It repeats no decision of the machine: what counts is
+what the commands say. Steps are not kept.
 """
 
 from collections.abc import Callable
@@ -25,12 +25,12 @@ from melisma.runs.usage import UNKNOWN_RATES, UsageRates
 
 Named = events.UpdatesReceived | commands.Dispatch | commands.Withdraw | commands.Aggregate
 
-# An update that came once more says nothing new.
+# An update of an assignment with one of these statuses is a duplicate.
 COUNTED_OR_REFUSED = (STATUSES.index("counted"), STATUSES.index("refused"))
 
 
 class RunProgress:
-    """What is known so far; `hear` one step after another."""
+    """The facts about a run so far; call `apply` with each step."""
 
     def __init__(self) -> None:
         self.now_s = -inf
@@ -38,70 +38,68 @@ class RunProgress:
         self.reason = ""
         self.names = np.empty(0, np.object_)
         self.joined, self.left, self.collecting = LearnerSet(), LearnerSet(), LearnerSet()
-        self.collecting_cycle = (
-            0  # the cycle for which learners were last asked what they would take
-        )
+        self.collecting_cycle = 0  # the cycle for which bounds were last requested
         self._submitted: events.TaskSubmitted | None = None
-        self._tariff = UNKNOWN_RATES
-        self._contents = ShardSizes(np.empty(0, np.int64))
-        self._reasons, self._places = [""], {"": 0}
-        self._why_gone = np.empty(0, np.int32)
+        self._rates = UNKNOWN_RATES
+        self._shard_sizes = ShardSizes(np.empty(0, np.int64))
+        self._reasons, self._reason_codes = [""], {"": 0}
+        self._departures = np.empty(0, np.int32)
         self._cycles: dict[int, Cycle] = {}
         self._work: dict[int, Assignments] = {}
-        self._averaged: commands.Aggregate | None = None
+        self._aggregate: commands.Aggregate | None = None
 
     @property
     def submission(self) -> events.TaskSubmitted:
-        """How it began; `DataError` if that was never heard."""
+        """The first event; `DataError` if there was none."""
         if self._submitted is None:
-            raise DataError("the trace does not begin with a task")
+            raise DataError("the trace does not begin with TaskSubmitted")
         return self._submitted
 
     @property
     def task(self) -> Task:
-        """What is trained."""
+        """The task of the run."""
         return self.submission.task
 
     @property
     def current_cycle(self) -> Cycle | None:
         """The cycle that began last."""
-        return self._whole(max(self._cycles), self.names) if self._cycles else None
+        return self._cycle(max(self._cycles), self.names) if self._cycles else None
 
     @property
     def evaluated_cycle(self) -> Cycle | None:
         """The cycle that was evaluated last."""
         known = [number for number, each in self._cycles.items() if each.evaluate_s >= 0]
-        return self._whole(max(known), self.names) if known else None
+        return self._cycle(max(known), self.names) if known else None
 
     def report(self) -> Report:
-        """All of it, but for the trace."""
+        """Return the report so far, without the trace."""
         names = tuple(self.names.tolist())
-        why = np.array(self._reasons, np.object_)[self._why_gone[self.left.numbers]]
+        departures = np.array(self._reasons, np.object_)[self._departures[self.left.numbers]]
         return Report(
             run=self.submission.run,
             task=self.task,
             names=names,
-            departures=tuple(why.tolist()),
+            departures=tuple(departures.tolist()),
             began_s=self.submission.at_s,
             ended_s=self.now_s,
-            cycles=tuple(self._whole(number, names) for number in sorted(self._cycles)),
+            cycles=tuple(self._cycle(number, names) for number in sorted(self._cycles)),
             outcome=self.outcome,
             reason=self.reason,
         )
 
     def apply(self, step: Step) -> None:
-        """One more step."""
+        """Add one step; steps after the end of the run are ignored."""
         if self.outcome != "running":
             return
-        # An update is told of when it is written down, with the instant at which it came.
+        # The event of an update has the instant of its arrival, which may lie before this step.
         self.now_s = max(self.now_s, float(step.event.at_s))
-        HEARD.get(type(step.event), _nothing)(self, step.event)
-        for command in step.commands:
-            SAID.get(type(command), _nothing)(self, command)
+        for each in (step.event, *step.commands):
+            HANDLERS.get(type(each), _ignore)(self, each)
 
-    def _submit(self, event: events.TaskSubmitted) -> None:
+    def on_submitted(self, event: events.TaskSubmitted) -> None:
+        """Keep the task, its sizes and rates."""
         self._submitted = event
-        self._tariff, self._contents = UsageRates.of(event), ShardSizes(event.samples)
+        self._rates, self._shard_sizes = UsageRates.of(event), ShardSizes(event.samples)
         self._make_room(len(event.names) or event.learners)
         self.names[: len(event.names)] = event.names
 
@@ -110,42 +108,47 @@ class RunProgress:
         if missing <= 0:
             return
         self.names = np.concatenate([self.names, np.full(missing, "", np.object_)])
-        self._why_gone = np.pad(self._why_gone, (0, missing))
+        self._departures = np.pad(self._departures, (0, missing))
 
-    def _join(self, event: events.LearnersJoined) -> None:
+    def on_joined(self, event: events.LearnersJoined) -> None:
+        """Add learners."""
         self._make_room(int(event.learners.max(initial=-1)) + 1)
         self.names[event.learners] = event.names
         self.joined.add(event.learners)
         self.left.discard(event.learners)
         if len(event.local_data):
-            self._contents.add(event.learners, event.local_data)
+            self._shard_sizes.add(event.learners, event.local_data)
 
-    def _leave(self, event: events.LearnersLeft) -> None:
+    def on_left(self, event: events.LearnersLeft) -> None:
+        """End the work of learners that left."""
         self._make_room(int(event.learners.max(initial=-1)) + 1)
         self.left.add(event.learners)
-        self._why_gone[event.learners] = self._place(event.reason)
+        self._departures[event.learners] = self._reason_code(event.reason)
         self.collecting.discard(event.learners)
         for number, work in self._work.items():
             if work.with_status("training").any():
                 self._end(number, work.rows_of(event.learners), "left", event.reason)
 
-    def _told(self, event: events.EstimatesReported | events.BoundsReported) -> None:
+    def on_reported(self, event: events.EstimatesReported | events.BoundsReported) -> None:
+        """Stop waiting for learners that reported."""
         self.collecting.discard(event.learners)
 
-    def _progress(self, event: events.ProgressReported) -> None:
+    def on_progress(self, event: events.ProgressReported) -> None:
+        """Store visits of open assignments."""
         work = self._work.get(event.cycle, NO_ASSIGNMENTS)
         rows = work.latest_rows(event.learners)
         known = np.flatnonzero(rows >= 0)
         known = known[work.with_status("training")[rows[known]]]
-        self._say(event.cycle, rows[known], visits=event.visits[known])
+        self._set(event.cycle, rows[known], visits=event.visits[known])
 
-    def _update(self, event: events.UpdatesReceived) -> None:
-        rows, places = self._found(event)
-        taken = np.isin(
+    def on_updates(self, event: events.UpdatesReceived) -> None:
+        """Store updates, each once, and end their assignments."""
+        rows, indices = self._find(event)
+        duplicate = np.isin(
             self._work.get(event.cycle, NO_ASSIGNMENTS).status[rows], COUNTED_OR_REFUSED
         )
-        rows, new = rows[~taken], _all_or(places[~taken], event.learners.size)
-        self._say(
+        rows, new = rows[~duplicate], _all_or(indices[~duplicate], event.learners.size)
+        self._set(
             event.cycle,
             rows,
             visits=event.visits[new],
@@ -159,136 +162,141 @@ class RunProgress:
             event.cycle, rows, "refused" if event.refused else "counted", event.refused, ended_s
         )
 
-    def _aggregated(self, event: events.Aggregated) -> None:
+    def on_aggregated(self, event: events.Aggregated) -> None:
+        """Store the seconds of aggregation and the training losses."""
         self._note(event.cycle, aggregate_s=event.seconds)
-        averaged, self._averaged = self._averaged, None
-        if event.loss.size and averaged is not None and averaged.cycle == event.cycle:
-            rows, places = self._found(averaged)
-            self._say(event.cycle, rows, loss=event.loss[places])
+        command, self._aggregate = self._aggregate, None
+        if event.loss.size and command is not None and command.cycle == event.cycle:
+            rows, indices = self._find(command)
+            self._set(event.cycle, rows, loss=event.loss[indices])
 
-    def _evaluated(self, event: events.Evaluated) -> None:
+    def on_evaluated(self, event: events.Evaluated) -> None:
+        """Store the score of a cycle."""
         score = {"loss": _number(event.loss), "accuracy": _number(event.accuracy)}
         self._note(event.cycle, evaluate_s=event.seconds, evaluated_s=float(event.at_s), **score)
 
-    def _measure(self, command: commands.Benchmark | commands.AskBound) -> None:
+    def on_collect(self, command: commands.Benchmark | commands.AskBound) -> None:
+        """Wait for the reports of learners."""
         self.collecting.add(command.learners)
         self.collecting_cycle = command.cycle if isinstance(command, commands.AskBound) else 0
 
-    def _dispatch(self, command: commands.Dispatch) -> None:
+    def on_dispatch(self, command: commands.Dispatch) -> None:
+        """Open a cycle and its assignments."""
         self._open(command.cycle, command.seconds_left)
         self._note(command.cycle, tail_s=command.tail_s, no_pass=command.no_pass.size)
         self.collecting.clear()
-        samples = self._contents.samples_in(command.learners, command.shards)
-        given = Assignments.from_dispatch(command, samples, self.now_s, self.names, self._reasons)
+        samples = self._shard_sizes.samples_in(command.learners, command.shards)
+        new = Assignments.from_dispatch(command, samples, self.now_s, self.names, self._reasons)
         before = self._work[command.cycle]
-        self._work[command.cycle] = before.merge(given) if len(before) else given
+        self._work[command.cycle] = before.merge(new) if len(before) else new
 
-    def _withdraw(self, command: commands.Withdraw) -> None:
+    def on_withdraw(self, command: commands.Withdraw) -> None:
+        """End withdrawn assignments."""
         late = self.now_s >= self._deadline_s(command.cycle)
-        rows, _ = self._found(command)
+        rows, _ = self._find(command)
         self._end(command.cycle, rows, "late" if late else "dropped", command.reason)
 
-    def _aggregate(self, command: commands.Aggregate) -> None:
+    def on_aggregate(self, command: commands.Aggregate) -> None:
+        """Close a cycle."""
         self._open(command.cycle, self.task.deadline_s)
         self.collecting.clear()
-        self._averaged = command
-        rows, places = self._found(command)
-        self._say(command.cycle, rows, weight=command.weights[places])
+        self._aggregate = command
+        rows, indices = self._find(command)
+        self._set(command.cycle, rows, weight=command.weights[indices])
         ending = "aggregated" if command.learners.size else "empty"
         reason = command.reason.removeprefix("empty: ")
         self._note(command.cycle, ending=ending, reason=reason, closed_s=self.now_s)
 
-    def _finish(self, command: commands.Finish) -> None:
+    def on_finish(self, command: commands.Finish) -> None:
+        """End the run and all open cycles."""
         self.outcome, self.reason = command.outcome, command.reason
         self.collecting.clear()
         if command.outcome == "failed" and self.collecting_cycle > max(
             self._cycles, default=self.collecting_cycle
         ):
             self._open(self.collecting_cycle, self.task.deadline_s)
-        unfinished = self._averaged
+        unfinished = self._aggregate
         if unfinished is not None and unfinished.learners.size:
-            self._break_off(unfinished.cycle, command)
+            self._interrupt(unfinished.cycle, command)
         for number, each in self._cycles.items():
             if each.ending == "running":
-                self._break_off(number, command)
+                self._interrupt(number, command)
 
-    def _break_off(self, number: int, command: commands.Finish) -> None:
-        """What came in a cycle that does not end is in no model."""
-        came = np.flatnonzero(self._work[number].counted_visits)
-        dropped = {"status": STATUSES.index("dropped"), "reason": self._place(command.reason)}
-        self._say(number, came, weight=0.0, **dropped)
-        ending = "empty" if command.outcome == "failed" and not came.size else "interrupted"
+    def _interrupt(self, number: int, command: commands.Finish) -> None:
+        """End a cycle with the run: its updates are in no model."""
+        received = np.flatnonzero(self._work[number].counted_visits)
+        dropped = {"status": STATUSES.index("dropped"), "reason": self._reason_code(command.reason)}
+        self._set(number, received, weight=0.0, **dropped)
+        ending = "empty" if command.outcome == "failed" and not received.size else "interrupted"
         self._note(number, ending=ending, reason=command.reason, closed_s=self.now_s)
 
     def _open(self, number: int, deadline_s: float) -> None:
         if number not in self._cycles:
-            self._cycles[number] = Cycle(number, self.now_s, deadline_s, rates=self._tariff)
+            self._cycles[number] = Cycle(number, self.now_s, deadline_s, rates=self._rates)
             self._work[number] = NO_ASSIGNMENTS
 
-    def _note(self, number: int, **said: Any) -> None:
-        self._cycles[number] = replace(self._cycles[number], **said)
+    def _note(self, number: int, **values: Any) -> None:
+        self._cycles[number] = replace(self._cycles[number], **values)
 
-    def _say(self, number: int, rows: Ints, **said: Any) -> None:
+    def _set(self, number: int, rows: Ints, **values: Any) -> None:
         if rows.size:
-            self._work[number] = self._work[number].update(rows, **said)
+            self._work[number] = self._work[number].update(rows, **values)
 
     def _end(self, number: int, rows: Ints, status: Status, reason: str, at_s: Any = None) -> None:
-        """Work that is under way ends once, now unless something else is said."""
+        """End open assignments, now unless an instant is given."""
         if rows.size:
-            place, ended_s = self._place(reason), self.now_s if at_s is None else at_s
-            self._work[number] = self._work[number].end(rows, status, place, ended_s)
+            code, ended_s = self._reason_code(reason), self.now_s if at_s is None else at_s
+            self._work[number] = self._work[number].end(rows, status, code, ended_s)
 
-    def _found(self, named: Named) -> tuple[Ints, Ints]:
-        """Rows of the work that is named, and at which places; what is not known has none."""
+    def _find(self, named: Named) -> tuple[Ints, Ints]:
+        """Return the rows of named assignments and their indices; unknown ones are left out."""
         rows = self._work.get(named.cycle, NO_ASSIGNMENTS).find(named.learners, named.attempts)
-        places = np.flatnonzero(rows >= 0)
-        return rows[places], places
+        indices = np.flatnonzero(rows >= 0)
+        return rows[indices], indices
 
-    def _place(self, reason: str) -> int:
-        """Where a reason stands among all that were heard."""
-        place = self._places.setdefault(reason, len(self._reasons))
-        if place == len(self._reasons):
+    def _reason_code(self, reason: str) -> int:
+        """Return the index of a reason, adding a new one."""
+        code = self._reason_codes.setdefault(reason, len(self._reasons))
+        if code == len(self._reasons):
             self._reasons.append(reason)
-        return place
+        return code
 
     def _deadline_s(self, number: int) -> float:
         cycle = self._cycles.get(number)
         return cycle.began_s + cycle.deadline_s if cycle else nan
 
-    def _whole(self, number: int, names: Names) -> Cycle:
+    def _cycle(self, number: int, names: Names) -> Cycle:
         work = replace(self._work[number].freeze(), names=names)
         return replace(self._cycles[number], assignments=work)
 
 
-def _all_or(places: Ints, count: int) -> Any:
-    """These places, or all without a copy."""
-    return slice(None) if places.size == count else places
+def _all_or(indices: Ints, count: int) -> Any:
+    """Return the indices, or a slice where they are all, which needs no copy."""
+    return slice(None) if indices.size == count else indices
 
 
 def _number(value: float | None) -> float:
     return nan if value is None else value
 
 
-def _nothing(story: RunProgress, said: Any) -> None:
-    """Nothing that is told."""
+def _ignore(progress: RunProgress, step: Any) -> None:
+    """Ignore events and commands that change nothing here."""
 
 
-HEARD: dict[type, Callable[[RunProgress, Any], None]] = {
-    events.TaskSubmitted: RunProgress._submit,
-    events.LearnersJoined: RunProgress._join,
-    events.LearnersLeft: RunProgress._leave,
-    events.EstimatesReported: RunProgress._told,
-    events.BoundsReported: RunProgress._told,
-    events.ProgressReported: RunProgress._progress,
-    events.UpdatesReceived: RunProgress._update,
-    events.Aggregated: RunProgress._aggregated,
-    events.Evaluated: RunProgress._evaluated,
-}
-SAID: dict[type, Callable[[RunProgress, Any], None]] = {
-    commands.Benchmark: RunProgress._measure,
-    commands.AskBound: RunProgress._measure,
-    commands.Dispatch: RunProgress._dispatch,
-    commands.Withdraw: RunProgress._withdraw,
-    commands.Aggregate: RunProgress._aggregate,
-    commands.Finish: RunProgress._finish,
+HANDLERS: dict[type, Callable[[RunProgress, Any], None]] = {
+    events.TaskSubmitted: RunProgress.on_submitted,
+    events.LearnersJoined: RunProgress.on_joined,
+    events.LearnersLeft: RunProgress.on_left,
+    events.EstimatesReported: RunProgress.on_reported,
+    events.BoundsReported: RunProgress.on_reported,
+    events.ProgressReported: RunProgress.on_progress,
+    events.UpdatesReceived: RunProgress.on_updates,
+    events.Aggregated: RunProgress.on_aggregated,
+    events.Evaluated: RunProgress.on_evaluated,
+    commands.Benchmark: RunProgress.on_collect,
+    commands.AskBound: RunProgress.on_collect,
+    commands.Dispatch: RunProgress.on_dispatch,
+    commands.Withdraw: RunProgress.on_withdraw,
+    commands.Aggregate: RunProgress.on_aggregate,
+    commands.Finish: RunProgress.on_finish,
 }

@@ -1,4 +1,4 @@
-"""How many samples the shards of learners hold: those of the orchestrator, or those on devices."""
+"""The number of samples in each shard of the orchestrator, or on each device."""
 
 import numpy as np
 
@@ -6,31 +6,31 @@ from melisma.cycle.ragged import Ints, RaggedArray, concatenate_ranges
 
 
 class ShardSizes:
-    """Shards go by number: of all those of the orchestrator, or of those on each device."""
+    """Samples by shard number; each device has numbers of its own in federated learning."""
 
     def __init__(self, central: Ints) -> None:
         self._samples = central
         self._starts = np.zeros(0, np.int64)
         self._counts = np.zeros(0, np.int64)
 
-    def add(self, learners: Ints, own: RaggedArray) -> None:
-        """The samples of each shard on these devices; who comes again says them anew."""
+    def add(self, learners: Ints, samples: RaggedArray) -> None:
+        """Set the samples of each shard on devices; a learner that joins again replaces its own."""
         self._make_room(int(learners.max()) + 1)
-        new = np.flatnonzero(self._counts[learners] != own.counts)
-        who, counts = learners[new], own.counts[new]
-        self._starts[who] = self._samples.size + np.cumsum(counts) - counts
-        self._counts[who] = counts
+        new = np.flatnonzero(self._counts[learners] != samples.counts)
+        changed, counts = learners[new], samples.counts[new]
+        self._starts[changed] = self._samples.size + np.cumsum(counts) - counts
+        self._counts[changed] = counts
         room = np.zeros(int(counts.sum()), np.int64)
         self._samples = np.concatenate([self._samples, room])
-        self._samples[concatenate_ranges(self._starts[learners], own.counts)] = own.values
+        self._samples[concatenate_ranges(self._starts[learners], samples.counts)] = samples.values
 
     def samples_in(self, learners: Ints, dealt: RaggedArray) -> Ints:
-        """Distinct samples in what each was dealt."""
+        """Return the number of samples in the dealt shards of each learner."""
         self._make_room(int(learners.max(initial=-1)) + 1)
         samples = np.zeros(len(dealt), np.int64)
-        for some, part in dealt.blocks():
-            places = np.repeat(self._starts[learners[some]], part.counts) + part.values
-            samples[some] = part.row_sums(self._samples[places])
+        for rows, part in dealt.blocks():
+            shards = np.repeat(self._starts[learners[rows]], part.counts) + part.values
+            samples[rows] = part.row_sums(self._samples[shards])
         return samples
 
     def _make_room(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""What each learner did in a whole run, in columns."""
+"""The sums of each learner over a run, in columns."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -15,7 +15,7 @@ UNCOUNTED_STATUSES: tuple[Status, ...] = ("late", "dropped", "refused", "left")
 
 @dataclass(frozen=True)
 class LearnerTotal:
-    """What one learner did in the whole run; `samples` are visits that count."""
+    """The sums of one learner over a run; `late` to `left` count updates that do not count."""
 
     name: str
     cycles: int
@@ -31,7 +31,7 @@ class LearnerTotal:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LearnerTotals(Sequence[LearnerTotal]):
-    """One column for each field of `Trained`, in the order of learners."""
+    """One column for each field of `LearnerTotal`, in the order of learners."""
 
     names: tuple[str, ...]
     cycles: Ints
@@ -46,42 +46,41 @@ class LearnerTotals(Sequence[LearnerTotal]):
 
     @classmethod
     def of(cls, names: tuple[str, ...], works: Iterable[Assignments]) -> "LearnerTotals":
-        """The sums of the work of all cycles."""
+        """Sum the assignments of all cycles."""
         counts: dict[str, Any] = {name: np.zeros(len(names), np.int64) for name in COUNTS}
         phases = np.zeros((len(names), len(PHASES)))
         for work in works:
             counts["cycles"][work.learner] += 1
             for name in ("shards", "counted_visits", "planned_visits"):
-                done = getattr(work, name)
-                counts[name] += _sums(work, done, len(names)).astype(np.int64)
-            for fate in UNCOUNTED_STATUSES:
-                counts[fate] += _sums(work, work.with_status(fate), len(names)).astype(np.int64)
-            for place, seconds in enumerate(work.phases.T):
-                phases[:, place] += _sums(work, np.nan_to_num(seconds), len(names))
+                counts[name] += _sums(work, getattr(work, name), len(names)).astype(np.int64)
+            for status in UNCOUNTED_STATUSES:
+                counts[status] += _sums(work, work.with_status(status), len(names)).astype(np.int64)
+            for phase, seconds in enumerate(work.phases.T):
+                phases[:, phase] += _sums(work, np.nan_to_num(seconds), len(names))
         return cls(names, phases=phases, **counts)
 
     def __len__(self) -> int:
         return len(self.names)
 
     @overload
-    def __getitem__(self, place: int) -> LearnerTotal: ...
+    def __getitem__(self, index: int) -> LearnerTotal: ...
     @overload
-    def __getitem__(self, place: slice) -> "LearnerTotals": ...
-    def __getitem__(self, place: int | slice) -> "LearnerTotal | LearnerTotals":
-        if isinstance(place, slice):
-            every = [each.name for each in fields(self)]
-            return replace(self, **{name: getattr(self, name)[place] for name in every})
-        learner = range(len(self))[place]
+    def __getitem__(self, index: slice) -> "LearnerTotals": ...
+    def __getitem__(self, index: int | slice) -> "LearnerTotal | LearnerTotals":
+        if isinstance(index, slice):
+            columns = [each.name for each in fields(self)]
+            return replace(self, **{name: getattr(self, name)[index] for name in columns})
+        learner = range(len(self))[index]
         counts = {name: int(getattr(self, name)[learner]) for name in COUNTS}
         phases = tuple(self.phases[learner].tolist())
         return LearnerTotal(name=self.names[learner], phases=phases, **counts)
 
     def __repr__(self) -> str:
-        return f"<what {len(self)} learners did>"
+        return f"<totals of {len(self)} learners>"
 
     @property
     def uncounted(self) -> Ints:
-        """How many updates of each did not count."""
+        """The number of updates of each learner that did not count."""
         return self.late + self.dropped + self.refused + self.left
 
 

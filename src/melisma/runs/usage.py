@@ -1,7 +1,7 @@
-"""What work takes beside time: bytes that travel, joules, and money.
+"""Bytes, joules and money that work takes.
 
-The model goes down with each assignment and comes up with each update, whether it counts or not;
-shards travel as far as updates tell. A figure is NaN where its sizes or rates are not known.
+Each assignment downloads the model and each update uploads it, whether it counts or not; updates
+report how many shards were fetched. A figure is NaN if its sizes or rates are unknown.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from melisma.runs.assignments import Assignments
 
 @dataclass(frozen=True, eq=False)
 class UsageRates:
-    """Sizes of a task, and what learners cost: of `RATES` by learners, or nothing."""
+    """Sizes of a task, and the rates of learners: `RATES` by learners, or empty."""
 
     model_bytes: float
     shard_bytes: float
@@ -25,25 +25,25 @@ class UsageRates:
 
     @classmethod
     def of(cls, event: TaskSubmitted) -> "UsageRates":
-        """As a run begins."""
+        """Return the sizes and rates of a submitted task."""
         task = event.task
         sizes = _size(lambda: task.model_bytes), _size(lambda: task.shard_bytes)
         return cls(*sizes, event.rates)
 
     def transferred_bytes(self, work: Assignments) -> Floats:
-        """Down and up, for each assignment."""
-        ways = 1.0 + ~np.isnan(work.arrived_s)
+        """Return the bytes that each assignment downloads and uploads."""
+        transfers = 1.0 + ~np.isnan(work.arrived_s)
         shipped = np.where(work.shipped > 0, self.shard_bytes * work.shipped, 0.0)
-        carried: Floats = self.model_bytes * ways + shipped
-        return carried
+        total: Floats = self.model_bytes * transfers + shipped
+        return total
 
     def joules(self, work: Assignments) -> float:
-        """Of training, as far as visits are known, and of bytes."""
+        """Return the energy for known visits and transferred bytes."""
         trained = work.visits * self._rate("sample_j", work)
         return float((trained + self.transferred_bytes(work) * self._rate("byte_j", work)).sum())
 
     def cost(self, work: Assignments) -> float:
-        """The price of all shards that were given out."""
+        """Return the price of all assigned shards."""
         return float((work.shards * self._rate("price", work)).sum())
 
     def _rate(self, name: str, work: Assignments) -> Floats:
@@ -54,9 +54,9 @@ class UsageRates:
         return np.where(work.learner < known.size, known[learners], nan)
 
 
-def _size(told: Callable[[], int]) -> float:
+def _size(read: Callable[[], int]) -> float:
     try:
-        return told()
+        return read()
     except SettingError:
         return nan
 
