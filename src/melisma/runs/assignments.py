@@ -1,7 +1,7 @@
-"""The work of all learners in a cycle, in columns, so that a million are no million objects.
+"""The assignments of all learners in a cycle, in columns, so that a million need no objects.
 
-A column that is the same for all rows takes the room of one number. Columns that somebody was
-handed are read-only; whoever goes on with them changes copies.
+A column with equal rows takes the memory of one number. Columns that were given out (`freeze`) are
+read-only; later changes are made in copies.
 """
 
 from collections.abc import Iterable, Sequence
@@ -44,11 +44,11 @@ TYPES: dict[str, type[np.generic]] = {
 
 @dataclass(frozen=True)
 class Assignment:
-    """The work of one learner in one cycle; instants are those of the trace.
+    """The work of one learner in one cycle, with instants as in the trace.
 
-    `visits` are what it is last known to have trained, `shipped` the shards that it had to fetch,
-    `weight` is 0 unless it was averaged, `predicted_s` runs from `given_s`, and `ended_s` is when
-    it was taken, dropped or lost.
+    `visits` are the latest known; `shipped` is the number of fetched shards; `weight` is 0 unless
+    the update was aggregated; `predicted_s` counts from `dispatched_s`; `ended_s` is when the
+    update was counted, dropped or lost.
     """
 
     cycle: int
@@ -72,17 +72,17 @@ class Assignment:
 
     @property
     def planned_visits(self) -> int:
-        """Visits that it was to make."""
+        """Visits to make: samples times passes."""
         return self.samples * self.passes
 
     @property
     def counted_visits(self) -> int:
-        """Visits that count."""
+        """Visits that count: 0 unless the update does."""
         return self.visits if self.status == "counted" else 0
 
     @property
     def busy_s(self) -> float:
-        """Seconds in phases other than wait."""
+        """Seconds in phases other than waiting."""
         return sum(self.phases[1:])
 
 
@@ -90,7 +90,7 @@ class Assignment:
 class Assignments(Sequence[Assignment]):
     """One column for each field of `Assignment`, in the order of learners and their attempts.
 
-    `status` is a place in `STATUSES`, `reason` one in `reasons`, `phases` are rows by `PHASES`.
+    `status` is an index in `STATUSES`, `reason` one in `reasons`; `phases` are rows by `PHASES`.
     """
 
     cycle: int
@@ -122,8 +122,8 @@ class Assignments(Sequence[Assignment]):
         names: Names,
         reasons: Sequence[str],
     ) -> "Assignments":
-        """What a command gives out at an instant, with so many samples for each."""
-        said = {
+        """Return the assignments of a command, with the samples of each."""
+        known = {
             "learner": command.learners,
             "attempt": command.attempts,
             "shards": command.shards.counts,
@@ -132,45 +132,47 @@ class Assignments(Sequence[Assignment]):
             "dispatched_s": at_s,
             "predicted_s": command.predicted_s,
         }
-        columns = {name: _column(name, value, samples.size) for name, value in said.items()}
-        return cls(command.cycle, names, reasons, **_untold(samples.size), **columns).sort()
+        columns = {name: _column(name, value, samples.size) for name, value in known.items()}
+        return cls(
+            command.cycle, names, reasons, **_unknown_columns(samples.size), **columns
+        ).sort()
 
     @classmethod
-    def from_records(cls, each: Iterable[Assignment]) -> "Assignments":
-        """From single ones, of one cycle."""
-        every = list(each)
-        if not every:
+    def from_records(cls, records: Iterable[Assignment]) -> "Assignments":
+        """Build from single assignments of one cycle."""
+        rows = list(records)
+        if not rows:
             return NO_ASSIGNMENTS
-        columns = {name: [getattr(one, name) for one in every] for name in TYPES}
+        columns = {name: [getattr(row, name) for row in rows] for name in TYPES}
         reasons = sorted({"", *columns["reason"]})
         columns["status"] = [STATUSES.index(status) for status in columns["status"]]
         columns["reason"] = [reasons.index(reason) for reason in columns["reason"]]
         names = [""] * (max(columns["learner"]) + 1)
-        for one in every:
-            names[one.learner] = one.name
-        made: dict[str, Any] = {name: _column(name, v, len(every)) for name, v in columns.items()}
-        return cls(every[0].cycle, names, reasons, **made).sort()
+        for row in rows:
+            names[row.learner] = row.name
+        arrays: dict[str, Any] = {name: _column(name, v, len(rows)) for name, v in columns.items()}
+        return cls(rows[0].cycle, names, reasons, **arrays).sort()
 
     def __len__(self) -> int:
         return self.learner.size
 
     @overload
-    def __getitem__(self, place: int) -> Assignment: ...
+    def __getitem__(self, index: int) -> Assignment: ...
     @overload
-    def __getitem__(self, place: slice) -> "Assignments": ...
-    def __getitem__(self, place: int | slice) -> "Assignment | Assignments":
-        if isinstance(place, slice):
-            return self._at(place)
-        row = range(len(self))[place]
-        said = {name: getattr(self, name)[row].tolist() for name in TYPES}
+    def __getitem__(self, index: slice) -> "Assignments": ...
+    def __getitem__(self, index: int | slice) -> "Assignment | Assignments":
+        if isinstance(index, slice):
+            return self._take(index)
+        row = range(len(self))[index]
+        values = {name: getattr(self, name)[row].tolist() for name in TYPES}
         return Assignment(
             cycle=self.cycle,
-            name=self.names[said["learner"]],
-            **said
+            name=self.names[values["learner"]],
+            **values
             | {
-                "phases": tuple(said["phases"]),
-                "status": STATUSES[said["status"]],
-                "reason": self.reasons[said["reason"]],
+                "phases": tuple(values["phases"]),
+                "status": STATUSES[values["status"]],
+                "reason": self.reasons[values["reason"]],
             },
         )
 
@@ -179,27 +181,27 @@ class Assignments(Sequence[Assignment]):
 
     @property
     def planned_visits(self) -> Ints:
-        """Visits that each was to make."""
+        """Visits that each learner has to make."""
         return self.samples * self.passes
 
     @property
     def counted_visits(self) -> Ints:
-        """Visits of each that count."""
+        """Visits of each learner that count."""
         return np.where(self.with_status("counted"), self.visits, 0)
 
     @property
     def busy_s(self) -> Floats:
-        """Seconds of each in phases other than wait."""
+        """Seconds of each learner in phases other than waiting."""
         busy: Floats = self.phases[:, 1:].sum(axis=1)
         return busy
 
     def with_status(self, status: Status) -> NDArray[np.bool_]:
-        """Which of them stand so."""
-        found: NDArray[np.bool_] = self.status == STATUSES.index(status)
-        return found
+        """Return which rows have a status."""
+        rows: NDArray[np.bool_] = self.status == STATUSES.index(status)
+        return rows
 
     def find(self, learners: Ints | Small, attempts: Ints | Small) -> Ints:
-        """The row of each, -1 where there is none."""
+        """Return the row of each assignment, -1 if there is none."""
         if not len(self):
             return np.full(learners.size, -1)
         rows = self._first(learners)
@@ -209,72 +211,72 @@ class Assignments(Sequence[Assignment]):
         return rows
 
     def rows_of(self, learners: Ints) -> Ints:
-        """The rows of these, whatever the attempt."""
-        who = learners.astype(np.int32)
-        first, last = (np.searchsorted(self.learner, who, side) for side in ("left", "right"))
+        """Return the rows of all attempts of learners."""
+        numbers = learners.astype(np.int32)
+        first, last = (np.searchsorted(self.learner, numbers, side) for side in ("left", "right"))
         return concatenate_ranges(first, last - first)
 
     def latest_rows(self, learners: Ints) -> Ints:
-        """The row of the last attempt of each, -1 where there is none."""
+        """Return the row of the last attempt of each learner, -1 if there is none."""
         last = np.searchsorted(self.learner, learners.astype(np.int32), "right") - 1
-        here = last >= 0
-        here[here] = self.learner[last[here]] == learners[here]
-        return np.where(here, last, -1)
+        found = last >= 0
+        found[found] = self.learner[last[found]] == learners[found]
+        return np.where(found, last, -1)
 
-    def update(self, rows: Ints, **said: Any) -> "Assignments":
-        """With this said of these rows, in place where nobody else was handed the column."""
-        put = {name: _put(getattr(self, name), rows, values) for name, values in said.items()}
-        return replace(self, **put)
+    def update(self, rows: Ints, **values: Any) -> "Assignments":
+        """Set values of rows, in place unless the column was given out."""
+        columns = {name: _put(getattr(self, name), rows, v) for name, v in values.items()}
+        return replace(self, **columns)
 
     def end(self, rows: Ints, status: Status, reason: int, at_s: Any) -> "Assignments":
-        """Work that is under way ends once."""
-        under_way = self.status[rows] == STATUSES.index("training")
-        ended_s = np.broadcast_to(at_s, rows.shape)[under_way]
+        """End those rows that are still in training."""
+        open_rows = self.status[rows] == STATUSES.index("training")
+        ended_s = np.broadcast_to(at_s, rows.shape)[open_rows]
         code = STATUSES.index(status)
-        return self.update(rows[under_way], status=code, reason=reason, ended_s=ended_s)
+        return self.update(rows[open_rows], status=code, reason=reason, ended_s=ended_s)
 
     def merge(self, later: "Assignments") -> "Assignments":
-        """Both; what was given again counts as it was given later."""
+        """Return both; an assignment that occurs twice is the later one."""
         old = self.find(later.learner, later.attempt)
         kept = np.delete(np.arange(len(self)), old[old >= 0])
-        both: dict[str, Any] = {
+        columns: dict[str, Any] = {
             name: np.concatenate([getattr(self, name)[kept], getattr(later, name)])
             for name in TYPES
         }
-        return replace(self, **both).sort()
+        return replace(self, **columns).sort()
 
     def sort(self) -> "Assignments":
-        """By learners and their attempts."""
+        """Sort by learner and attempt."""
         keys = _keys(self.learner, self.attempt)
         if np.all(keys[1:] >= keys[:-1]):
             return self
-        return self._at(np.argsort(keys, kind="stable"))
+        return self._take(np.argsort(keys, kind="stable"))
 
     def freeze(self) -> "Assignments":
-        """From now on nobody changes them."""
+        """Make all columns read-only."""
         for name in TYPES:
             getattr(self, name).flags.writeable = False
         return self
 
-    def _at(self, places: slice | Ints) -> "Assignments":
-        return replace(self, **{name: getattr(self, name)[places] for name in TYPES})
+    def _take(self, rows: slice | Ints) -> "Assignments":
+        return replace(self, **{name: getattr(self, name)[rows] for name in TYPES})
 
     def _first(self, learners: Ints | Small) -> Ints:
-        """Where the first attempt of each stands, if it has any."""
+        """Return the row of the first attempt of each learner, if it has one."""
         lowest, last = int(self.learner[0]), len(self) - 1
         if self.learner[last] - lowest == last:
             return np.clip(learners.astype(np.int64) - lowest, 0, last)
         return np.minimum(np.searchsorted(self.learner, learners.astype(np.int32)), last)
 
     def _later(self, learners: Ints | Small, attempts: Ints | Small) -> Ints:
-        """Rows of attempts that are not the first in the cycle, -1 where there is none."""
+        """Return the rows of later attempts, -1 if there is none."""
         keys, wanted = _keys(self.learner, self.attempt), _keys(learners, attempts)
         rows = np.minimum(np.searchsorted(keys, wanted), len(self) - 1)
         return np.where(keys[rows] == wanted, rows, -1)
 
 
-def _untold(count: int) -> dict[str, Any]:
-    """What is not known when work is given out."""
+def _unknown_columns(count: int) -> dict[str, Any]:
+    """Return the columns that are unknown at dispatch."""
     defaults: dict[str, Any] = {"visits": 0, "shipped": 0, "weight": 0.0, "loss": nan}
     defaults |= {
         "phases": UNKNOWN_PHASES,
@@ -287,7 +289,7 @@ def _untold(count: int) -> dict[str, Any]:
 
 
 def _column(name: str, values: Any, count: int) -> Any:
-    """So many rows, which share one number where all are alike."""
+    """Return a column of `count` rows, in the memory of one number if all are equal."""
     column = np.asarray(values, TYPES[name])
     if column.ndim == 1 and count > 1 and name != "phases" and np.all(column == column[0]):
         column = column[0]
@@ -305,7 +307,7 @@ def _put(column: Any, rows: Ints, values: Any) -> Any:
 
 
 def _keys(learners: Ints | Small, attempts: Ints | Small) -> Ints:
-    """Assignments of a cycle as one number each."""
+    """Return learner and attempt of each assignment as one sortable number."""
     keys: Ints = learners.astype(np.int64) << 32 | attempts
     return keys
 

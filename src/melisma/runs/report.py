@@ -1,8 +1,8 @@
-"""What a run came to; `story` folds it from a trace.
+"""The figures of a run and of its cycles.
 
-A cycle ends when nobody is waited for any longer. It holds its deadline if updates were averaged
-and nobody was waited for past it; its time, as in the papers, ends with the last update taken.
-Work that was dropped counts as not done, whatever became of it.
+A cycle closes when no update is awaited. It met its deadline if updates were aggregated and it
+closed by then; its time, as in the papers, ends with the last update that counts. Dropped work
+counts as not done.
 """
 
 from collections.abc import Iterable, Sized
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 Ending = Literal["running", "aggregated", "empty", "interrupted"]
 
 PICTURE_FILE = "picture.svg"
-# Learners and assignments are told one by one where there are no more than so many.
+# `as_dict` lists learners and assignments up to this many learners times cycles.
 MAX_LISTED = 10_000
 
 
 @dataclass(frozen=True)
 class Cycle:
-    """One global update cycle; figures of what is not over, or was empty, are NaN.
+    """One global update cycle; figures of a running or empty cycle are NaN.
 
     `no_pass` counts learners that the plan gave shards, but that could not train them once by the
     deadline; they have no assignment.
@@ -60,45 +60,45 @@ class Cycle:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing came of it; `reason` says why."""
+        """Whether no update was aggregated; `reason` says why."""
         return self.ending == "empty"
 
     @cached_property
     def cycle_s(self) -> float:
-        """From first dispatch to the last update taken."""
+        """Seconds from the first dispatch to the last update that counts."""
         if self.ending != "aggregated":
             return nan
-        taken_s = self.assignments.arrived_s[self.assignments.with_status("counted")]
-        return _seconds(self.began_s, float(taken_s.max()))
+        arrived_s = self.assignments.arrived_s[self.assignments.with_status("counted")]
+        return _seconds(self.began_s, float(arrived_s.max()))
 
     @property
     def waited_s(self) -> float:
-        """From first dispatch until nobody was waited for; longer where somebody was dropped."""
+        """Seconds from the first dispatch until the cycle closed; longer if work was dropped."""
         return _seconds(self.began_s, self.closed_s) if self.ending == "aggregated" else nan
 
     @property
     def met_deadline(self) -> bool:
-        """Whether it ended, with a model, by its deadline."""
+        """Whether the cycle closed with a new model by its deadline."""
         return self.waited_s <= self.deadline_s
 
     @property
     def truancy(self) -> float:
-        """How far it went past its deadline, as a part of it."""
+        """Seconds past the deadline as a fraction of the deadline."""
         return float(metrics.truancy(self.cycle_s, self.deadline_s))
 
     @property
     def fulfilment(self) -> float:
-        """Visits done of those planned."""
+        """Visits done divided by visits planned."""
         return metrics.fulfilment(*self._visits)
 
     @property
     def drop_rate(self) -> float:
-        """Visits planned that were not done."""
+        """The fraction of planned visits that were not done."""
         return metrics.drop_rate(*self._visits)
 
     @cached_property
     def occupancy(self) -> float:
-        """The mean over those who took part and told their phases."""
+        """The fraction of the cycle that learners were busy, on average over known phases."""
         return metrics.mean_known(metrics.occupancy(self.assignments.busy_s, self.cycle_s))
 
     @cached_property
@@ -113,40 +113,40 @@ class Cycle:
 
     @property
     def counts(self) -> dict[Status, int]:
-        """How many assignments stand how."""
-        found = np.bincount(self.assignments.status, minlength=len(STATUSES)).tolist()
-        return {status: count for status, count in zip(STATUSES, found, strict=True) if count}
+        """The number of assignments by status."""
+        counts = np.bincount(self.assignments.status, minlength=len(STATUSES)).tolist()
+        return {status: count for status, count in zip(STATUSES, counts, strict=True) if count}
 
     @cached_property
     def samples_trained(self) -> int:
-        """Visits that count."""
+        """The number of visits that count."""
         return int(self.assignments.counted_visits.sum())
 
     @cached_property
     def samples_dropped(self) -> int:
-        """Visits planned that were not done, of work that is over."""
+        """The number of planned visits that were not done, of ended assignments."""
         work = self.assignments
         left = np.maximum(work.planned_visits - work.counted_visits, 0)
         return int(left[~work.with_status("training")].sum())
 
     @cached_property
     def bytes(self) -> float:
-        """Models down and up, and shards, as far as updates tell of them."""
+        """Bytes of models, down and up, and of fetched shards that updates report."""
         return float(self.rates.transferred_bytes(self.assignments).sum())
 
     @cached_property
     def joules(self) -> float:
-        """What learners used to train and to carry bytes."""
+        """Energy for training and transfers."""
         return self.rates.joules(self.assignments)
 
     @cached_property
     def cost(self) -> float:
-        """The price of the shards that were given out."""
+        """The price of the assigned shards."""
         return self.rates.cost(self.assignments)
 
     @cached_property
     def _visits(self) -> tuple[int, int]:
-        """Done, no more than planned, and planned; none while it is under way."""
+        """Visits done, at most those planned, and planned; 0 while the cycle is running."""
         if self.ending == "running":
             return 0, 0
         planned = self.assignments.planned_visits
@@ -163,7 +163,7 @@ class Cycle:
 
 @dataclass(frozen=True)
 class Report:
-    """A run: how it ended, its cycles, and who did what."""
+    """A run: its outcome, its cycles and the totals of its learners."""
 
     run: str
     task: Task
@@ -180,119 +180,119 @@ class Report:
 
     @classmethod
     def of(cls, steps: Iterable[Step]) -> "Report":
-        """The report of a trace, whole or not; `DataError` if it has no task."""
+        """Return the report of a trace, complete or not; `DataError` if it has no task."""
         from melisma.runs.progress import RunProgress
 
-        story, trace = RunProgress(), tuple(steps)
+        progress, trace = RunProgress(), tuple(steps)
         for step in trace:
-            story.apply(step)
-        return replace(story.report(), trace=trace)
+            progress.apply(step)
+        return replace(progress.report(), trace=trace)
 
     @property
     def ended_cycles(self) -> tuple[Cycle, ...]:
-        """Cycles that ended, with a model or empty."""
+        """The cycles that ended, aggregated or empty."""
         return tuple(each for each in self.cycles if each.ending in ("aggregated", "empty"))
 
     @property
     def deadline_summary(self) -> str:
-        """In how many cycles the deadline held, and what the longest took, in words."""
+        """A sentence: how many cycles met the deadline, and how long the longest took."""
         deadline_s = self.task.deadline_s
         if not self.ended_cycles:
             return f"no cycle ended; the deadline was {deadline_s:g} s"
         kept = sum(each.met_deadline for each in self.ended_cycles)
         cycles = _count(self.ended_cycles, "cycle")
-        said = f"the deadline of {deadline_s:g} s held in {kept} of {cycles}"
+        summary = f"the deadline of {deadline_s:g} s held in {kept} of {cycles}"
         waited = [each.waited_s for each in self.ended_cycles if not each.empty]
         if not waited:
-            return said
+            return summary
         late_s = max(waited) - deadline_s
         late = f", {late_s:.2g} s too long" if late_s > 0 else ""
-        return f"{said}; the longest took {max(waited):.4g} s{late}"
+        return f"{summary}; the longest took {max(waited):.4g} s{late}"
 
     @property
     def satisfaction(self) -> float:
-        """Share of cycles that ended by the deadline."""
+        """The fraction of cycles that met the deadline."""
         return metrics.satisfaction(*self._of_cycles("waited_s"))
 
     @property
     def mean_truancy(self) -> float:
-        """Over cycles that have a time."""
+        """The mean truancy of cycles with aggregated updates."""
         return metrics.mean_truancy(*self._of_cycles("cycle_s"))
 
     @property
     def fulfilment(self) -> float:
-        """Visits done of those planned, over cycles that ended."""
+        """Visits done divided by visits planned, over all ended cycles."""
         visits = np.array([each._visits for each in self.ended_cycles]).reshape(-1, 2)
         return metrics.fulfilment(visits[:, 0], visits[:, 1])
 
     @property
     def deadline_misses(self) -> int:
-        """Cycles that did not end, with a model, by the deadline."""
+        """The number of ended cycles that did not meet the deadline."""
         return sum(not each.met_deadline for each in self.ended_cycles)
 
     @property
     def max_staleness(self) -> float:
-        """The largest in any cycle that ended."""
+        """The largest staleness of an ended cycle."""
         return max((each.max_staleness for each in self.ended_cycles), default=nan)
 
     @property
     def average_staleness(self) -> float:
-        """The mean over cycles that have a model of their own."""
+        """The mean staleness of ended cycles that are not empty."""
         return metrics.mean_known([e.average_staleness for e in self.ended_cycles if not e.empty])
 
     @property
     def samples_trained(self) -> int:
-        """Visits that count."""
+        """The number of visits that count."""
         return sum(each.samples_trained for each in self.cycles)
 
     @property
     def samples_dropped(self) -> int:
-        """Visits planned that were not done, those of cycles that were cut short too."""
+        """The number of planned visits that were not done, interrupted cycles included."""
         return sum(each.samples_dropped for each in self.cycles)
 
     @property
     def bytes(self) -> float:
-        """Of all cycles together."""
+        """The bytes of all cycles."""
         return sum(each.bytes for each in self.cycles)
 
     @property
     def joules(self) -> float:
-        """Of all cycles together."""
+        """The joules of all cycles."""
         return sum(each.joules for each in self.cycles)
 
     @property
     def cost(self) -> float:
-        """Of all cycles together."""
+        """The cost of all cycles."""
         return sum(each.cost for each in self.cycles)
 
     @property
     def training_s(self) -> float:
-        """Seconds of all cycles together."""
+        """The sum of all cycle times in seconds."""
         return metrics.training_s(self._of_cycles("cycle_s")[0])
 
     @property
     def accuracy(self) -> float:
-        """After the last cycle that was evaluated."""
+        """The accuracy after the last evaluated cycle."""
         return self._last("accuracy")
 
     @property
     def loss(self) -> float:
-        """After the last cycle that was evaluated."""
+        """The loss after the last evaluated cycle."""
         return self._last("loss")
 
     @cached_property
     def learners(self) -> LearnerTotals:
-        """Who did what, in the order of learners; those who never joined have no name."""
+        """The totals of all learners, by number; a learner that never joined has no name."""
         return LearnerTotals.of(self.names, [each.assignments for each in self.cycles])
 
     def seconds_to(self, accuracy: float) -> float:
-        """From the beginning until a model was found to be that good, NaN if none was."""
+        """Return the seconds until a model reached an accuracy, NaN if none did."""
         reached = [each.evaluated_s for each in self.cycles if each.accuracy >= accuracy]
         return _seconds(self.began_s, reached[0]) if reached else nan
 
     @property
     def trace_path(self) -> Path | None:
-        """Where the trace is kept."""
+        """The path of the trace."""
         return self.folder / TRACE_FILE if self.folder else None
 
     @property
@@ -302,20 +302,20 @@ class Report:
         return path if path is not None and path.is_file() else None
 
     def plot(self) -> "Picture":
-        """The run as a picture."""
+        """Draw the run."""
         from melisma.runs.run_picture import draw_run
 
         return draw_run(self)
 
     def as_dict(self) -> dict[str, Any]:
-        """All but the trace, ready for JSON; numbers that are not known are None.
+        """Return everything but the trace as JSON values; unknown numbers are None.
 
-        So are lists of learners and of their work if learners times cycles are more than `TOLD`.
+        Lists by learner are None if learners times cycles exceed `MAX_LISTED`.
         """
         many = len(self.names) * len(self.cycles) > MAX_LISTED
-        plain: dict[str, Any] = _plain(self, PER_LEARNER_FIELDS if many else ())
+        report: dict[str, Any] = _to_json(self, PER_LEARNER_FIELDS if many else ())
         return {
-            **plain,
+            **report,
             "learner_count": len(self.names),
             "task": msgspec.to_builtins(self.task),
             "phases": list(events.PHASES),
@@ -336,11 +336,11 @@ def _count(things: Sized, noun: str) -> str:
 
 
 def _seconds(start_s: float, end_s: float) -> float:
-    """To the nanosecond: instants are sums that do not come out even."""
+    """Return a difference of instants without rounding errors below a nanosecond."""
     return round(end_s - start_s, 9)
 
 
-# Told with the fields of each record.
+# Properties that `as_dict` adds to the fields of each record.
 FIGURES: dict[type, tuple[str, ...]] = {
     Assignment: ("planned_visits", "counted_visits"),
     Cycle: (
@@ -358,18 +358,18 @@ PER_LEARNER_FIELDS = ("names", "departures", "assignments", "learners")
 HIDDEN_FIELDS = ("trace", "rates")
 
 
-def _plain(value: Any, left_out: tuple[str, ...]) -> Any:
-    """A record with its figures, down to what JSON knows."""
+def _to_json(value: Any, left_out: tuple[str, ...]) -> Any:
+    """Convert a record with its figures to JSON values."""
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, tuple | Assignments | LearnerTotals):
-        return [_plain(each, left_out) for each in value]
+        return [_to_json(each, left_out) for each in value]
     if isinstance(value, Path):
         return str(value)
     if not is_dataclass(value):
         return value
     names = [each.name for each in fields(value) if each.name not in HIDDEN_FIELDS]
     return {
-        name: None if name in left_out else _plain(getattr(value, name), left_out)
+        name: None if name in left_out else _to_json(getattr(value, name), left_out)
         for name in (*names, *FIGURES.get(type(value), ()))
     }
