@@ -202,23 +202,7 @@ class Agent:
         upload_s = float(reserve_s(self._costs, self._task, down_s))
         if not self._fetch_shards(assignment, lambda: assignment.time_is_up(upload_s)):
             return None
-        local = [self._local_shards[number] for number in train.local_shards]
-        samples = together(local or self._downloader.read_shards(train.shards))
-        load_s = assignment.lap("load")
-        trained = self._trainer.train(
-            model,
-            samples,
-            train.passes,
-            generator(self._task.seed, "train", train.cycle, self._learner),
-            assignment.stop_signal(self._device, self._task.batch, upload_s),
-        )
-        self._device.finish_compute()
-        train_s = assignment.lap("train") - assignment.setup_s
-        self._update_costs(
-            train_s=seconds_per(train_s, trained.visits / self._task.shard_samples),
-            rest_s=assignment.seconds["wait"] + load_s + assignment.setup_s,
-        )
-        return trained
+        return self._train_until_deadline(assignment, model, upload_s)
 
     def _fetch_shards(self, assignment: ActiveAssignment, time_is_up: Callable[[], bool]) -> bool:
         """Fetch missing shards; return whether there was time for all of them.
@@ -241,6 +225,28 @@ class Agent:
             if missing:
                 self._update_costs(ship_s=seconds_per(ship_s, max(fetched, MIN_SHARD_FRACTION)))
         return True
+
+    def _train_until_deadline(
+        self, assignment: ActiveAssignment, model: dict[str, NDArray[Any]], upload_s: float
+    ) -> Trained:
+        train = assignment.train
+        local = [self._local_shards[number] for number in train.local_shards]
+        samples = together(local or self._downloader.read_shards(train.shards))
+        load_s = assignment.lap("load")
+        trained = self._trainer.train(
+            model,
+            samples,
+            train.passes,
+            generator(self._task.seed, "train", train.cycle, self._learner),
+            assignment.stop_signal(self._device, self._task.batch, upload_s),
+        )
+        self._device.finish_compute()
+        train_s = assignment.lap("train") - assignment.setup_s
+        self._update_costs(
+            train_s=seconds_per(train_s, trained.visits / self._task.shard_samples),
+            rest_s=assignment.seconds["wait"] + load_s + assignment.setup_s,
+        )
+        return trained
 
     def _upload(self, assignment: ActiveAssignment, trained: Trained | None) -> None:
         """Upload the update; without parameters if no sample was trained."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from melisma.cycle.learner import SUBSET_SHARDS, CostHistory
 from melisma.fleet.estimates import Estimate
@@ -12,6 +13,9 @@ from melisma.live.learner.downloader import Downloader
 from melisma.live.learner.paced_trainer import PacedTrainer
 from melisma.live.protocol import INITIAL_MODEL, RegisterResponse, ShardRef
 
+if TYPE_CHECKING:
+    from melisma.learning.benchmark import TrainCost
+
 
 def run_subset_benchmark(
     registered: RegisterResponse,
@@ -21,28 +25,13 @@ def run_subset_benchmark(
     until_at: float,
 ) -> CostHistory:
     """Measure the costs of a cycle until `until_at`, on at least one shard."""
-    # Imported here: not every scheme needs a benchmark.
-    from melisma.learning.benchmark import subset
-    from melisma.learning.trainers import trainer_for
-
-    task, shards = registered.task, registered.benchmark_shards
+    shards = registered.benchmark_shards
     began = time.monotonic()
     downloader.fetch_model(INITIAL_MODEL, device)
     down_s = Estimate.of([time.monotonic() - began])
     ship_s = _time_downloads(shards, downloader, device, until_at)
     samples = local_shards[:SUBSET_SHARDS] or downloader.read_shards(shards)
-    device.start_compute()
-    # A separate trainer, so that the benchmark does not change optimiser state that is kept.
-    cost = subset(
-        PacedTrainer(trainer_for(task), device, task.batch),
-        samples,
-        rng=generator(task.seed, "benchmark", learner=registered.learner),
-        now_s=device.now,
-        rest=device.throttle,
-        until_s=until_at,
-        shard_samples=task.shard_samples,
-    )
-    device.finish_compute()
+    cost = _time_training(registered, samples, device, until_at)
     return CostHistory(
         train_s=cost.shard_s,
         ship_s=Estimate.of(ship_s or [0.0]),
@@ -66,3 +55,27 @@ def _time_downloads(
             downloader.fetch_shard(shard, device)
             seconds.append(time.monotonic() - began)
     return seconds
+
+
+def _time_training(
+    registered: RegisterResponse, shards: Sequence[Split], device: Device, until_at: float
+) -> "TrainCost":
+    """Train on the shards until `until_at` and return the cost of a shard."""
+    # Imported here: not every scheme needs a benchmark.
+    from melisma.learning.benchmark import subset
+    from melisma.learning.trainers import trainer_for
+
+    task = registered.task
+    device.start_compute()
+    # A separate trainer, so that the benchmark does not change optimiser state that is kept.
+    cost = subset(
+        PacedTrainer(trainer_for(task), device, task.batch),
+        shards,
+        rng=generator(task.seed, "benchmark", learner=registered.learner),
+        now_s=device.now,
+        rest=device.throttle,
+        until_s=until_at,
+        shard_samples=task.shard_samples,
+    )
+    device.finish_compute()
+    return cost
