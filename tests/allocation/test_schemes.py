@@ -8,7 +8,7 @@ from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.schemes import SCHEMES, PlanInputs, get_scheme
 from melisma.errors import SettingError
 from melisma.fleet.fleet_file import DISCLOSURE
-from tests.allocation.radios import fleet
+from tests.allocation.radio_problems import random_radio
 
 PROBLEM = CycleProblem(train_s=[1, 2], ship_s=0, fixed_s=0, deadline_s=20, shards=6)
 
@@ -68,7 +68,7 @@ def test_a_scheme_uses_the_inputs_of_its_row_only() -> None:
 
 
 def test_a_scheme_with_needs_rng_requires_a_generator() -> None:
-    problem = fleet(np.random.default_rng(1), 3, "cpu")
+    problem = random_radio(np.random.default_rng(1), 3, "cpu")
     for row in SCHEMES.values():
         if row.needs_rng:
             with pytest.raises(SettingError, match="needs PlanInputs"):

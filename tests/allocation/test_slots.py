@@ -11,16 +11,16 @@ from scipy.optimize import Bounds, minimize
 from melisma.allocation.radio_problem import RadioProblem
 from melisma.allocation.slots import full_batch, online_batch, random_batch, slots
 from melisma.errors import SettingError
-from tests.allocation.radios import KINDS, changed, fleet, in_order
+from tests.allocation.radio_problems import DEVICE_TYPES, change_radio, random_radio, reorder_radio
 
 seeds = st.integers(0, 2**32 - 1)
 
 
 def least_end_s(air_s: NDArray[np.float64], busy_s: NDArray[np.float64]) -> float:
-    """What a general solver makes of: the smallest X with busy + air / share <= X."""
+    """Return the smallest X with busy + air / share <= X, by a general solver."""
     k, unit_s = air_s.size, float((busy_s + air_s * air_s.size).max())
 
-    def room(v: NDArray[np.float64]) -> NDArray[np.float64]:
+    def constraints(v: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.append(v[-1] - (busy_s + air_s / v[:k]) / unit_s, 1.0 - v[:k].sum())
 
     def slope(v: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -30,25 +30,25 @@ def least_end_s(air_s: NDArray[np.float64], busy_s: NDArray[np.float64]) -> floa
         jacobian[-1, :k] = -1.0
         return jacobian
 
-    found = minimize(
+    result = minimize(
         lambda v: v[-1],
         np.append(np.full(k, 1.0 / k), 1.0),
         jac=lambda v: np.eye(k + 1)[-1],
         method="SLSQP",
         bounds=Bounds(np.full(k + 1, 1e-7), np.full(k + 1, np.inf)),
-        constraints={"type": "ineq", "fun": room, "jac": slope},
+        constraints={"type": "ineq", "fun": constraints, "jac": slope},
         options={"maxiter": 500, "ftol": 1e-15},
     )
-    shares = found.x[:k] / max(1.0, found.x[:k].sum())
+    shares = result.x[:k] / max(1.0, result.x[:k].sum())
     return float((busy_s + air_s / shares).max())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DEVICE_TYPES)
 def test_a_general_solver_finds_no_shorter_round(kind: str) -> None:
     rng = np.random.default_rng(len(kind))
     gaps = []
     for _ in range(15):
-        p = fleet(rng, int(rng.integers(1, 9)), kind)
+        p = random_radio(rng, int(rng.integers(1, 9)), kind)
         batch = random_batch(p, rng)
         solver_s = least_end_s(p.uplink_s, p.gradient_s(batch))
         solver_s += least_end_s(p.downlink_s, p.apply_s)
@@ -57,10 +57,10 @@ def test_a_general_solver_finds_no_shorter_round(kind: str) -> None:
     assert np.median(gaps) > -1e-6
 
 
-@given(seeds, st.integers(1, 60), st.sampled_from(KINDS))
+@given(seeds, st.integers(1, 60), st.sampled_from(DEVICE_TYPES))
 def test_all_end_together_in_a_full_frame(seed: int, learners: int, kind: str) -> None:
     rng = np.random.default_rng(seed)
-    p = fleet(rng, learners, kind)
+    p = random_radio(rng, learners, kind)
     plan = slots(p, random_batch(p, rng))
     up_s = p.gradient_s(plan.batch) + p.uplink_s * p.frame_s / plan.uplink_slot_s
     down_s = p.downlink_s * p.frame_s / plan.downlink_slot_s + p.apply_s
@@ -77,14 +77,14 @@ def test_slots_fit_the_frame_in_any_order_of_summation(
     seed: int, learners: int, frame_s: float
 ) -> None:
     rng = np.random.default_rng(seed)
-    p = changed(fleet(rng, learners, "cpu"), frame_s=frame_s)
+    p = change_radio(random_radio(rng, learners, "cpu"), frame_s=frame_s)
     plan = slots(p, random_batch(p, rng))
     for slot_s in (plan.uplink_slot_s, plan.downlink_slot_s):
         assert max(slot_s.sum(), sum(slot_s), sum(slot_s[::-1]), math.fsum(slot_s)) <= frame_s
 
 
 def test_the_efficiency_is_the_root_of_all_batches_over_the_round() -> None:
-    p = fleet(np.random.default_rng(1), 4, "mixed")
+    p = random_radio(np.random.default_rng(1), 4, "mixed")
     plan = slots(p, [1, 20, 30, 13])
     assert plan.efficiency == 8 / plan.round_s
     assert plan.batch.dtype == np.int64
@@ -136,16 +136,16 @@ def test_a_broadcast_takes_the_whole_frame_at_the_slowest_rate() -> None:
 @settings(max_examples=40)
 def test_another_order_of_learners_gives_the_same_slots(seed: int, learners: int) -> None:
     rng = np.random.default_rng(seed)
-    p = fleet(rng, learners, "mixed")
+    p = random_radio(rng, learners, "mixed")
     batch, order = random_batch(p, rng), rng.permutation(learners)
-    plan, shuffled = slots(p, batch), slots(in_order(p, order), batch[order])
+    plan, shuffled = slots(p, batch), slots(reorder_radio(p, order), batch[order])
     assert np.array_equal(plan.uplink_slot_s[order], shuffled.uplink_slot_s)
     assert np.array_equal(plan.downlink_slot_s[order], shuffled.downlink_slot_s)
     assert plan.round_s == shuffled.round_s
 
 
 def test_baselines_are_smallest_largest_and_random_batches() -> None:
-    p = changed(fleet(np.random.default_rng(2), 500, "cpu"), min_batch=3, max_batch=7)
+    p = change_radio(random_radio(np.random.default_rng(2), 500, "cpu"), min_batch=3, max_batch=7)
     assert set(online_batch(p)) == {3}
     assert set(full_batch(p)) == {7}
     drawn = random_batch(p, np.random.default_rng(9))
@@ -164,7 +164,7 @@ def test_baselines_are_smallest_largest_and_random_batches() -> None:
     ],
 )
 def test_an_invalid_batch_is_an_error(batch: Any, complaint: str) -> None:
-    p = fleet(np.random.default_rng(3), 2, "cpu")
+    p = random_radio(np.random.default_rng(3), 2, "cpu")
     with pytest.raises(SettingError, match=complaint):
         slots(p, batch)
 

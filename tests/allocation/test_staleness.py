@@ -13,7 +13,7 @@ from tests.allocation.problems import random_problem
 
 
 def updates_that_fit(problem: CycleProblem, learner: int, shards: int) -> int:
-    """Counted up one by one, by the cost model written out."""
+    """Count the updates one by one by the cost model."""
     done = 0
     while True:
         shipped = max(0, shards - int(problem.held[learner]))
@@ -24,17 +24,17 @@ def updates_that_fit(problem: CycleProblem, learner: int, shards: int) -> int:
         done += 1
 
 
-def best_by_trying_all(problem: CycleProblem) -> tuple[int, int] | None:
-    """Least spread and then the most least updates over all ways to hand out the data."""
+def brute_force(problem: CycleProblem) -> tuple[int, int] | None:
+    """Return the least spread, and then the largest least updates, of all allocations."""
     choices = []
     for learner in range(problem.learners):
         low, high = max(1, int(problem.min_shards[learner])), int(problem.max_shards[learner])
         fitting = ((d, updates_that_fit(problem, learner, d)) for d in range(low, high + 1))
         choices.append([(d, done) for d, done in fitting if done >= 1])
     best = None
-    for each in product(*choices):
-        if sum(d for d, _ in each) == problem.shards:
-            done = [updates for _, updates in each]
+    for allocation in product(*choices):
+        if sum(d for d, _ in allocation) == problem.shards:
+            done = [updates for _, updates in allocation]
             key = (max(done) - min(done), -min(done))
             best = key if best is None else min(best, key)
     return None if best is None else (best[0], -best[1])
@@ -45,7 +45,7 @@ def test_exact_is_optimal_among_all_allocations(seed: int) -> None:
     rng = np.random.default_rng(seed)
     compared = infeasible = 0
     for problem in filter(None, (random_problem(rng) for _ in range(700))):
-        best = best_by_trying_all(problem)
+        best = brute_force(problem)
         try:
             plan = staleness(problem)
         except InfeasibleError:
@@ -66,8 +66,8 @@ def test_two_separate_bisections_would_miss_the_optimum_here() -> None:
     assert staleness(problem).max_staleness == 1
 
 
-def paper(learners: int, deadline_s: float) -> CycleProblem:
-    """Mohammad and Sorour: half the nodes at 2.4 GHz, half at 700 MHz, 8 bits a feature."""
+def paper_problem(learners: int, deadline_s: float) -> CycleProblem:
+    """Return the setting of Mohammad and Sorour: 2.4 GHz and 700 MHz, 8 bits per feature."""
     power_w, noise_w = 10 ** ((23 - 30) / 10), 5e6 * 10 ** ((-174 - 30) / 10)
     gain = 10 ** (-(7 + 2.1 * np.log10(50)) / 10)
     rate_bps = 5e6 * np.log2(1 + power_w * gain / noise_w)
@@ -82,7 +82,7 @@ def paper(learners: int, deadline_s: float) -> CycleProblem:
 
 
 def test_the_papers_twenty_nodes_reach_staleness_0_where_equal_shares_have_4() -> None:
-    problem = paper(20, 7.5)
+    problem = paper_problem(20, 7.5)
     assert equal(problem).max_staleness == 4
     assert equal(problem).average_staleness == pytest.approx(2.11, abs=0.005)
     assert staleness(problem).max_staleness == 0
@@ -90,7 +90,7 @@ def test_the_papers_twenty_nodes_reach_staleness_0_where_equal_shares_have_4() -
 
 def test_without_bounds_least_staleness_is_the_synchronous_plan_at_the_papers_size() -> None:
     for learners in (10, 14, 15, 18, 20):
-        problem = paper(learners, 7.5)
+        problem = paper_problem(learners, 7.5)
         assert staleness(problem).updates.tolist() == synchronous(problem).updates.tolist()
 
 
@@ -116,7 +116,7 @@ def test_no_other_method_beats_exact(method: Any) -> None:
 
 @pytest.mark.parametrize("method", ["numerical", "sai"])
 def test_the_papers_methods_reach_staleness_1_or_less_on_its_setting(method: Any) -> None:
-    assert staleness(paper(20, 7.5), method=method).max_staleness <= 1
+    assert staleness(paper_problem(20, 7.5), method=method).max_staleness <= 1
 
 
 def test_a_learner_that_cannot_do_one_update_is_named() -> None:
@@ -157,11 +157,11 @@ def test_a_learner_that_may_take_none_is_named() -> None:
 
 def test_an_unknown_method_is_an_error() -> None:
     with pytest.raises(SettingError, match="expected one of exact, numerical, sai"):
-        staleness(paper(4, 30), method="magic")  # type: ignore[arg-type]
+        staleness(paper_problem(4, 30), method="magic")  # type: ignore[arg-type]
 
 
 def test_many_learners_get_the_staleness_of_a_reference() -> None:
-    """Two kinds of learner, so that the plan of many is that of two, many times over."""
+    """With two classes of learners, the plan of many repeats that of two."""
     few = CycleProblem(
         train_s=[0.01, 0.03], ship_s=0.002, fixed_s=0.5, deadline_s=10, shards=60, max_shards=50
     )
@@ -180,7 +180,7 @@ def test_many_learners_get_the_staleness_of_a_reference() -> None:
 def test_identical_learners_with_two_shards_each_are_planned_quickly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Thousands of windows come into question here; a walk over them would look at each."""
+    """There are thousands of candidate windows here; trying each would be slow."""
     rng = np.random.default_rng(3)
     problem = CycleProblem(
         train_s=1e-4 * np.exp(0.1 * rng.normal(size=5_000)),
@@ -189,14 +189,14 @@ def test_identical_learners_with_two_shards_each_are_planned_quickly(
         deadline_s=10.0,
         shards=10_000,
     )
-    asked = 0
+    calls = 0
 
-    def counted(self: CycleProblem, passes: Any) -> Any:
-        nonlocal asked
-        asked += 1
+    def count_calls(self: CycleProblem, passes: Any) -> Any:
+        nonlocal calls
+        calls += 1
         return most_shards(self, passes)
 
     most_shards = CycleProblem.most_shards
-    monkeypatch.setattr(CycleProblem, "most_shards", counted)
+    monkeypatch.setattr(CycleProblem, "most_shards", count_calls)
     assert staleness(problem).max_staleness > 10_000
-    assert asked < 150
+    assert calls < 150

@@ -15,35 +15,35 @@ from tests.allocation.problems import cycle_problems, sorted_shares
 
 ROWS = [row for row in SCHEMES.values() if row.problem == "cycle"]
 every_scheme = pytest.mark.parametrize("scheme", ROWS, ids=lambda row: row.name)
-# The NLP solver takes its time.
+# The NLP solver is slow.
 laws = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-# A law that held because there was hardly ever a plan would say nothing.
-ENOUGH = 15
+# The least number of plans for which a law must have been checked.
+MIN_PLANS = 15
 
 
-def planned(scheme: Scheme, problem: CycleProblem, given: PlanInputs) -> CyclePlan | None:
+def plan_or_none(scheme: Scheme, problem: CycleProblem, inputs: PlanInputs) -> CyclePlan | None:
     try:
-        plan = scheme.plan(problem, given)
+        plan = scheme.plan(problem, inputs)
     except InfeasibleError:
         return None
     assert isinstance(plan, CyclePlan)
     return plan
 
 
-def holds(scheme: Scheme, law: Callable[[CycleProblem, CyclePlan, int], None]) -> None:
-    """The law holds for the plan of each problem that has one, and enough of them have."""
+def check_law(scheme: Scheme, law: Callable[[CycleProblem, CyclePlan, int], None]) -> None:
+    """Check the law for the plan of each problem that has one, and that enough have one."""
     plans = 0
 
     @given(problem=cycle_problems(), passes=st.integers(1, 6))
     @laws
     def check(problem: CycleProblem, passes: int) -> None:
         nonlocal plans
-        if plan := planned(scheme, problem, PlanInputs(passes=passes)):
+        if plan := plan_or_none(scheme, problem, PlanInputs(passes=passes)):
             plans += 1
             law(problem, plan, passes)
 
     check()
-    assert plans >= ENOUGH
+    assert plans >= MIN_PLANS
 
 
 @every_scheme
@@ -55,7 +55,7 @@ def test_a_plan_is_whole_and_within_bounds(scheme: Scheme) -> None:
         assert np.all(plan.updates[plan.shards == 0] == 0)
         assert plan.shards.any()
 
-    holds(scheme, law)
+    check_law(scheme, law)
 
 
 @pytest.mark.parametrize("scheme", [r for r in ROWS if r.hands_out_all], ids=lambda row: row.name)
@@ -63,7 +63,7 @@ def test_every_shard_is_allocated_once(scheme: Scheme) -> None:
     def law(problem: CycleProblem, plan: CyclePlan, _: int) -> None:
         assert plan.shards.sum() == problem.shards
 
-    holds(scheme, law)
+    check_law(scheme, law)
 
 
 @pytest.mark.parametrize("scheme", [r for r in ROWS if r.keeps_deadline], ids=lambda row: row.name)
@@ -71,7 +71,7 @@ def test_no_learner_is_planned_past_the_deadline(scheme: Scheme) -> None:
     def law(problem: CycleProblem, plan: CyclePlan, _: int) -> None:
         assert np.all(plan.seconds(problem) <= problem.deadline_s)
 
-    holds(scheme, law)
+    check_law(scheme, law)
 
 
 @every_scheme
@@ -103,18 +103,18 @@ def test_costs_down_to_a_picosecond_give_valid_plans(scheme: Scheme, data: st.Da
 
 @every_scheme
 def test_the_order_of_learners_does_not_matter(scheme: Scheme) -> None:
-    """Learners that are alike in all that the scheme knows may change places."""
+    """Learners that are identical in all that the scheme uses may be exchanged."""
 
     def law(problem: CycleProblem, plan: CyclePlan, passes: int) -> None:
         order = np.random.default_rng(problem.shards).permutation(problem.learners)
-        other = planned(scheme, problem.reorder(order), PlanInputs(passes=passes))
+        other = plan_or_none(scheme, problem.reorder(order), PlanInputs(passes=passes))
         assert other is not None
         known = problem.without_costs() if scheme.needs == "nothing" else problem
         assert sorted_shares(known, plan.shards) == sorted_shares(
             known.reorder(order), other.shards
         )
 
-    holds(scheme, law)
+    check_law(scheme, law)
 
 
 @every_scheme
@@ -126,19 +126,19 @@ def test_a_scheme_uses_no_more_than_its_row_states(scheme: Scheme) -> None:
                 problem.train_s, problem.ship_s, problem.fixed_s, problem.held, strict=True
             )
         ]
-        told = {
+        inputs = {
             "nothing": PlanInputs(passes=passes),
             "bounds": PlanInputs(passes=passes, bounds=bounds),
         }
-        if scheme.needs in told:
-            other = planned(scheme, problem.without_costs(), told[scheme.needs])
+        if scheme.needs in inputs:
+            other = plan_or_none(scheme, problem.without_costs(), inputs[scheme.needs])
             assert other is not None
             assert other.shards.tolist() == plan.shards.tolist()
         else:
             with pytest.raises(SettingError, match="costs of the learners are unknown"):
                 scheme.plan(problem.without_costs(), PlanInputs(passes, bounds))
 
-    holds(scheme, law)
+    check_law(scheme, law)
 
 
 @every_scheme

@@ -7,11 +7,11 @@ import pytest
 
 from melisma.allocation.radio_problem import RadioPlan
 from melisma.allocation.schemes import SCHEMES, PlanInputs, Scheme
-from tests.allocation.radios import KINDS, fleet, in_order
+from tests.allocation.radio_problems import DEVICE_TYPES, random_radio, reorder_radio
 
 ROWS = [row for row in SCHEMES.values() if row.problem == "radio"]
 every_scheme = pytest.mark.parametrize("scheme", ROWS, ids=lambda row: row.name)
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize("kind", DEVICE_TYPES)
 
 
 @every_scheme
@@ -19,7 +19,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 def test_a_plan_is_whole_within_bounds_and_within_the_frame(scheme: Scheme, kind: str) -> None:
     rng = np.random.default_rng(5)
     for _ in range(30):
-        problem = fleet(rng, int(rng.integers(1, 15)), kind)
+        problem = random_radio(rng, int(rng.integers(1, 15)), kind)
         plan = scheme.plan(problem, PlanInputs(rng=rng))
         assert isinstance(plan, RadioPlan)
         assert plan.batch.dtype == np.int64
@@ -38,9 +38,9 @@ def test_a_plan_is_whole_within_bounds_and_within_the_frame(scheme: Scheme, kind
 def test_the_order_of_learners_does_not_matter(scheme: Scheme, kind: str) -> None:
     rng = np.random.default_rng(6)
     for _ in range(20):
-        problem = fleet(rng, int(rng.integers(1, 15)), kind)
+        problem = random_radio(rng, int(rng.integers(1, 15)), kind)
         order = rng.permutation(problem.learners)
-        plan, other = scheme.plan(problem), scheme.plan(in_order(problem, order))
+        plan, other = scheme.plan(problem), scheme.plan(reorder_radio(problem, order))
         assert isinstance(plan, RadioPlan)
         assert isinstance(other, RadioPlan)
         assert plan.batch[order].tolist() == other.batch.tolist()
@@ -51,7 +51,7 @@ def test_the_order_of_learners_does_not_matter(scheme: Scheme, kind: str) -> Non
 def test_feel_is_no_worse_than_any_other(kind: str) -> None:
     rng = np.random.default_rng(7)
     for _ in range(20):
-        problem = fleet(rng, int(rng.integers(1, 15)), kind)
+        problem = random_radio(rng, int(rng.integers(1, 15)), kind)
         found = {row.name: row.plan(problem, PlanInputs(rng=rng)) for row in ROWS}
         efficiency = {
             name: plan.efficiency for name, plan in found.items() if isinstance(plan, RadioPlan)

@@ -1,4 +1,4 @@
-"""MED by trying everything, for problems small enough for that."""
+"""Solve small MED problems by enumerating all plans."""
 
 import itertools
 from collections.abc import Iterator
@@ -11,17 +11,17 @@ Point = tuple[float, float]
 
 
 def least_sum(problem: SharedProblem, assigned: tuple[int, ...] | None = None) -> float | None:
-    """The least sum of the tasks' seconds over all plans, or None if there is no plan."""
+    """Return the least sum of the tasks' seconds over all plans, or None without a plan."""
     tasks, learners = problem.tasks, problem.learners
     fronts: dict[tuple[int, tuple[int, ...]], list[Point]] = {}
     best: float | None = None
     choices = [assigned] if assigned else itertools.product(range(tasks), repeat=learners)
     for choice in choices:
-        mine = [tuple(j for j in range(learners) if choice[j] == i) for i in range(tasks)]
-        for key in enumerate(mine):
+        learners_of = [tuple(j for j in range(learners) if choice[j] == i) for i in range(tasks)]
+        for key in enumerate(learners_of):
             if key not in fronts:
-                fronts[key] = _front(problem, *key)
-        for points in itertools.product(*(fronts[key] for key in enumerate(mine))):
+                fronts[key] = _pareto_front(problem, *key)
+        for points in itertools.product(*(fronts[key] for key in enumerate(learners_of))):
             cost = sum(point[1] for point in points)
             total_s = sum(point[0] for point in points)
             if cost <= problem.budget * (1 + 1e-12) and (best is None or total_s < best):
@@ -29,21 +29,23 @@ def least_sum(problem: SharedProblem, assigned: tuple[int, ...] | None = None) -
     return best
 
 
-def _front(problem: SharedProblem, task: int, mine: tuple[int, ...]) -> list[Point]:
-    """Seconds and cost of one task by these learners: only what no other way beats."""
+def _pareto_front(problem: SharedProblem, task: int, learners_of: tuple[int, ...]) -> list[Point]:
+    """Return the Pareto front of seconds and cost of one task with these learners."""
     points: dict[float, float] = {}
-    least = [int(problem.min_shards[j]) for j in mine]
+    least = [int(problem.min_shards[j]) for j in learners_of]
     for amounts in _divisions(int(problem.shards[task]), least):
         level_s = max(
             (
                 float(problem.fixed_s[task, j] + problem.shard_s[task, j] * d)
-                for j, d in zip(mine, amounts, strict=True)
+                for j, d in zip(learners_of, amounts, strict=True)
                 if d > 0
             ),
             default=0.0,
         )
         if level_s <= problem.deadline_s[task]:
-            cost = float(sum(problem.price[j] * d for j, d in zip(mine, amounts, strict=True)))
+            cost = float(
+                sum(problem.price[j] * d for j, d in zip(learners_of, amounts, strict=True))
+            )
             points[level_s] = min(cost, points.get(level_s, np.inf))
     front: list[Point] = []
     for level_s in sorted(points):

@@ -1,4 +1,4 @@
-"""Random fleets on shared radio, and a general solver for the same problem."""
+"""Random radio problems, and a general solver for them."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ from scipy.optimize import Bounds, minimize
 from melisma.allocation.radio_problem import RadioProblem
 from melisma.fleet.channel import Channel, placed_m
 
-KINDS = ("cpu", "gpu", "mixed")
+DEVICE_TYPES = ("cpu", "gpu", "mixed")
 FIELDS = (
     "slope_s",
     "uplink_bps",
@@ -25,17 +25,21 @@ FIELDS = (
 )
 
 
-def changed(p: RadioProblem, **fields: Any) -> RadioProblem:
+def change_radio(p: RadioProblem, **fields: Any) -> RadioProblem:
     return RadioProblem(**{name: getattr(p, name) for name in FIELDS} | fields)
 
 
-def in_order(p: RadioProblem, order: NDArray[np.int64]) -> RadioProblem:
+def reorder_radio(p: RadioProblem, order: NDArray[np.int64]) -> RadioProblem:
     fields = {name: getattr(p, name) for name in FIELDS}
-    return changed(p, **{name: v[order] for name, v in fields.items() if isinstance(v, np.ndarray)})
+    return change_radio(
+        p, **{name: v[order] for name, v in fields.items() if isinstance(v, np.ndarray)}
+    )
 
 
-def fleet(rng: np.random.Generator, learners: int, kind: str, max_batch: int = 128) -> RadioProblem:
-    """Optima from the smallest batches to the largest; rates over two orders of magnitude."""
+def random_radio(
+    rng: np.random.Generator, learners: int, kind: str, max_batch: int = 128
+) -> RadioProblem:
+    """Return a problem with rates over two orders of magnitude and any kind of optimum."""
     gpu = {"cpu": np.zeros(learners, bool), "gpu": np.ones(learners, bool)}.get(
         kind, rng.random(learners) < 0.5
     )
@@ -54,8 +58,8 @@ def fleet(rng: np.random.Generator, learners: int, kind: str, max_batch: int = 1
     )
 
 
-def paper_fleet(rng: np.random.Generator, cycles: float, bits: float) -> RadioProblem:
-    """K = 12 of Ren, Yu and Ding: a cell of 200 m; cycles a sample and bits are not printed."""
+def paper_radio(rng: np.random.Generator, cycles: float, bits: float) -> RadioProblem:
+    """Return K = 12 of Ren, Yu and Ding in 200 m; it does not print cycles per sample and bits."""
     rate_bps = Channel(bandwidth_hz=10e6, power_dbm=28).mean_rate_bps(placed_m(12, 200.0, rng))
     clock_hz = np.repeat([0.7e9, 1.4e9, 2.1e9], 4)
     return RadioProblem(
@@ -69,9 +73,9 @@ def paper_fleet(rng: np.random.Generator, cycles: float, bits: float) -> RadioPr
 
 
 def general_optimum(p: RadioProblem) -> float:
-    """The largest efficiency that SLSQP finds: batches, slots and both maxima as variables.
+    """Return the largest efficiency that SLSQP finds, with batches, slots and both maxima free.
 
-    Minimises log(X + Y) - log(sum of batches) / 2 in the paper's own variables, shares of the
+    Minimizes log(X + Y) - log(sum of batches) / 2 in the paper's own variables, shares of the
     frame instead of seconds, with analytic gradients and a feasible start.
     """
     k, least = p.learners, p.least_batch.astype(float)
@@ -88,13 +92,13 @@ def general_optimum(p: RadioProblem) -> float:
         slope[:k], slope[-2:] = -0.5 * scale / total, 1.0 / round_s
         return math.log(round_s) - 0.5 * math.log(total), slope
 
-    def room(v: NDArray[np.float64]) -> NDArray[np.float64]:
+    def constraints(v: NDArray[np.float64]) -> NDArray[np.float64]:
         up = v[-2] - (p.gradient_s(v[:k] * scale) + p.uplink_s / v[k : 2 * k]) / unit_s
         down = v[-1] - (p.downlink_s / v[2 * k : 3 * k] + p.apply_s) / unit_s
         frames = [1.0 - v[k : 2 * k].sum(), 1.0 - v[2 * k : 3 * k].sum()]
         return np.concatenate([up, down, frames])
 
-    def room_slope(v: NDArray[np.float64]) -> NDArray[np.float64]:
+    def jacobian_of(v: NDArray[np.float64]) -> NDArray[np.float64]:
         jacobian = np.zeros((2 * k + 2, 3 * k + 2))
         rows = np.arange(k)
         jacobian[rows, rows] = -p.slope_s * scale / unit_s
@@ -105,7 +109,7 @@ def general_optimum(p: RadioProblem) -> float:
         jacobian[-2, k : 2 * k] = jacobian[-1, 2 * k : 3 * k] = -1.0
         return jacobian
 
-    found = minimize(
+    result = minimize(
         objective,
         np.concatenate([half / scale, start, start, [x0 / unit_s, y0 / unit_s]]),
         jac=True,
@@ -114,14 +118,16 @@ def general_optimum(p: RadioProblem) -> float:
             np.concatenate([least / scale, np.full(2 * k, 1e-6), [1e-9, 1e-9]]),
             np.concatenate([np.ones(3 * k), [np.inf, np.inf]]),
         ),
-        constraints={"type": "ineq", "fun": room, "jac": room_slope},
+        constraints={"type": "ineq", "fun": constraints, "jac": jacobian_of},
         options={"maxiter": 1000, "ftol": 1e-14},
     )
-    return _repaired(p, found.x[:k] * scale, found.x[k : 2 * k], found.x[2 * k : 3 * k])
+    return _repaired_efficiency(
+        p, result.x[:k] * scale, result.x[k : 2 * k], result.x[2 * k : 3 * k]
+    )
 
 
-def _repaired(p: RadioProblem, *variables: NDArray[np.float64]) -> float:
-    """Efficiency of what the solver left, with its slots brought into the frame."""
+def _repaired_efficiency(p: RadioProblem, *variables: NDArray[np.float64]) -> float:
+    """Return the efficiency of the solver's point, with its slots scaled into the frame."""
     batch = np.clip(variables[0], p.least_batch, p.max_batch)
     slots_s = [p.frame_s * share / max(1.0, share.sum()) for share in variables[1:]]
     return math.sqrt(batch.sum()) / p.round_s(batch, *slots_s)
