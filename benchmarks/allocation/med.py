@@ -70,7 +70,7 @@ def _problem(learners: int, tasks: int, seed: int, budget: str) -> SharedProblem
     problem = instance(learners, tasks, seed)
     if budget == "mean":
         return problem
-    return with_budget(problem, 1.05 * cheapest(problem, patience=1)[0])
+    return with_budget(problem, 1.05 * cheapest(problem, max_nodes=1)[0])
 
 
 def _peers(name: str, solvers: list[str], quick: bool) -> dict[str, dict[str, float | None]]:

@@ -27,7 +27,7 @@ from benchmarks.harness.effort import peak_mb, timed
 from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
 from melisma.allocation.shares import split_by_weight
 from melisma.allocation.staleness import staleness
-from melisma.allocation.staleness.relaxed import real_updates
+from melisma.allocation.staleness.relaxation import real_updates
 
 PACKAGES = ["melisma", "numpy", "scipy"]
 SIZES = (20, 100, 1_000, 10_000, 100_000, 1_000_000)
