@@ -331,7 +331,7 @@ def test_what_is_heard_after_the_end_changes_nothing() -> None:
 
 
 def test_a_trace_without_a_task_is_refused() -> None:
-    with pytest.raises(DataError, match="begin with a task"):
+    with pytest.raises(DataError, match="begin with TaskSubmitted"):
         Report.of([])
 
 
