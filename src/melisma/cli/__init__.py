@@ -4,6 +4,16 @@ A subcommand is a module of this package with a click command named `command`;
 it is imported only when it is asked for, so that `melisma --version` stays quick.
 Exit codes: 0 done, 1 an error of Melisma, 2 wrong usage or settings, 130 interrupted; errors are
 one line.
+
+The modules::
+
+    run.py, simulate.py, compare.py, peers.py, plan.py, bench.py, data.py, axon.py   subcommands
+    bench_device.py        the device that `melisma bench` measures
+    bench_measurement.py   the measurements of `melisma bench`
+    suggestions.py         choices and groups that suggest the nearest known word
+    files.py               files that commands take, and the default ones
+    output.py              text for terminals, files and pipes
+    views/                 tables and summaries that commands print
 """
 
 import signal

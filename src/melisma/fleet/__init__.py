@@ -1,16 +1,24 @@
 """What devices are: profiles, links and radio channels, operating states, estimates.
 
-What is where::
+The modules::
 
-    task.py        TASK.toml; sizes.py what models and data weigh
-    fleet_file.py  FLEET.toml; muster.py makes the learners of it, profiles.py knows kinds of them,
-                   headcount.py how many of each, spread.py how they differ
-    fleet.py       learners as arrays, and what a task costs each
-    states.py      operating states of a cycle, and costs by them
-    availability.py  who is there when; trace_file.py reads it from a file
-    estimates.py   a cost as measured, with its spread; student.py its quantiles
-    channel.py     radio rates
-    chance.py      random generators and numbers by key
+    task.py             TASK.toml
+    sizes.py            sizes of models and data sets by name
+    fleet_file.py       FLEET.toml
+    toml_file.py        TOML files as typed records, with errors that name file and key
+    fleet_builder.py    a fleet from FLEET.toml
+    profiles.py         known kinds of devices
+    apportionment.py    the number of learners in each group
+    spread.py           random differences between the learners of a group
+    fleet.py            learners as arrays, and the costs of a task on each
+    states.py           operating states of a cycle, and costs by state
+    availability.py     when learners join, leave, sleep and wake
+    trace_file.py       availability from a CSV file
+    estimates.py        measured costs with their spread
+    t_distribution.py   quantiles of Student's t distribution
+    channel.py          radio rates
+    emulation.py        the pace and the link of another device
+    rng.py              random generators and numbers by key
 """
 
 from melisma.fleet.availability import Changes
