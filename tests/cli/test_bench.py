@@ -201,7 +201,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("threads")
 def test_devices_that_nobody_knows_are_named(folder: Path) -> None:
     task, fleet = folder / "TASK.toml", folder / "FLEET.toml"
-    assert refused(task, "--profile", "phne").startswith("--profile is 'phne'; expected one of")
+    assert refused(task, "--profile", "phne").startswith("--profile is 'phne'; did you mean phone?")
     said = refused(task, "--fleet", fleet, "--learner", "pi")
     assert said == f"{fleet}: no learner is called 'pi'; expected one of half, timed"
     missing = refused(task, "--fleet", folder / "NONE.toml", "--learner", "pi")
