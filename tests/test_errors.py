@@ -9,9 +9,9 @@ import pytest
 from melisma import cli
 from melisma.allocation.schemes import get_scheme
 from melisma.errors import MAX_LISTED_WORDS, InfeasibleError, SettingError, suggest
-from melisma.fleet.fleet_builder import read_fleet
+from melisma.fleet.files.fleet_builder import read_fleet
 from melisma.fleet.task import read_sized_task, read_task
-from melisma.learning.data.datasets import load
+from melisma.learning.data.datasets import load_dataset
 from melisma.peer.topologies import topology_for
 from melisma.simulation.simulation import SimulationOptions
 
@@ -94,7 +94,7 @@ def test_an_unknown_word_in_python() -> None:
     with pytest.raises(SettingError, match=r"did you mean staleness\?"):
         get_scheme("stalenes")
     with pytest.raises(SettingError, match=r"did you mean fashion-mnist\?"):
-        load("fashion-mnst")
+        load_dataset("fashion-mnst")
     with pytest.raises(SettingError, match=r"did you mean ring\?"):
         topology_for("rnig", 4, 1)
     with pytest.raises(SettingError, match=r"did you mean timing\?"):

@@ -29,7 +29,7 @@ from melisma.allocation.checks import Floats
 from melisma.allocation.feel import feel
 from melisma.allocation.radio_problem import RadioPlan, RadioProblem
 from melisma.allocation.slots import common_end_s, downlink_end_s, slots
-from melisma.fleet.channel import Channel, placed_m
+from melisma.fleet.channel import Channel, random_distances_m
 
 PACKAGES = ["melisma", "numpy", "scipy"]
 SIZES = (10, 100, 1_000, 10_000, 100_000)
@@ -89,7 +89,9 @@ def cell(devices: int, seed: int) -> RadioProblem:
     round, so that neither radio nor computing dominates at any size.
     """
     rng = np.random.default_rng([devices, seed])
-    rate_bps = Channel(bandwidth_hz=10e6, power_dbm=28).mean_rate_bps(placed_m(devices, 200.0, rng))
+    rate_bps = Channel(bandwidth_hz=10e6, power_dbm=28).mean_rate_bps(
+        random_distances_m(devices, 200.0, rng)
+    )
     clock_hz = rng.choice([0.7e9, 1.4e9, 2.1e9], devices)
     gpu = np.arange(devices) % 3 == 0
     return RadioProblem(

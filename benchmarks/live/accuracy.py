@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.live import flower_deployment, melisma_run
-from melisma.learning.data.datasets import load
+from melisma.learning.data.datasets import load_dataset
 
 GOAL, LEARNERS, TIMES, LIMIT_S = 0.9, 4, 3, 300.0
 TASK = {
@@ -91,7 +91,7 @@ def _theirs(seed: int) -> tuple[dict[str, float], float]:
 
 def _laid_out(folder: Path, seed: int) -> None:
     """The samples in random order, a quarter a client; not in the time that is measured."""
-    data = load("mnist")
+    data = load_dataset("mnist")
     order = np.random.default_rng(seed).permutation(len(data.train))
     for number, part in enumerate(np.array_split(order, LEARNERS)):
         samples, labels = data.train.samples[part], data.train.labels[part]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.learning.aggregation import Spool, Spooled, weighted_mean
+from melisma.learning.aggregation import SpooledUpdate, UpdateSpool, weighted_mean
 from melisma.learning.parameters import Layout
 
 UPDATES, FLOATS, TIMES = 8, 10_000_000, 15
@@ -45,9 +45,9 @@ def _measured(
     rng = np.random.default_rng(0)
     updates = [_update(shapes, rng) for _ in range(UPDATES)]
     layout, weights = Layout.of(updates[0]), [1.0 / UPDATES] * UPDATES
-    spool = Spool(folder, layout)
+    spool = UpdateSpool(folder, layout)
     pairs = enumerate(zip(weights, updates, strict=True))
-    spooled = [Spooled(k, w, spool.add(k, u)) for k, (w, u) in pairs]
+    spooled = [SpooledUpdate(k, w, spool.add(k, u)) for k, (w, u) in pairs]
     mapped = [_mapped(layout, each) for each in spooled]
     ways: dict[str, Callable[[], object]] = {
         "melisma": lambda: weighted_mean(layout, spooled),
@@ -86,7 +86,7 @@ def _update(
     }
 
 
-def _mapped(layout: Layout, spooled: Spooled) -> dict[str, NDArray[Any]]:
+def _mapped(layout: Layout, spooled: SpooledUpdate) -> dict[str, NDArray[Any]]:
     return {
         field.name: np.memmap(spooled.path, field.dtype, "r", field.start, field.shape)
         for field in layout.fields

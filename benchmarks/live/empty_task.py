@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import DataSet, Split
 from melisma.learning.parameters import Arrays
-from melisma.learning.trainer import Score, Trained
+from melisma.learning.trainer import Score, TrainingResult
 
 SAMPLES = 8
 
@@ -40,10 +40,10 @@ class Nothing:
         passes: int,
         rng: np.random.Generator,
         stop: Callable[[], bool],
-    ) -> Trained:
+    ) -> TrainingResult:
         del rng
         stop()
-        return Trained(dict(parameters), passes * len(samples), 0.0)
+        return TrainingResult(dict(parameters), passes * len(samples), 0.0)
 
     def score(self, parameters: Arrays, samples: Split) -> Score:
         del parameters

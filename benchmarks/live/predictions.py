@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.harness import processes
 from melisma.cli.run import FIRST
-from melisma.fleet.fleet_builder import read_fleet
+from melisma.fleet.files.fleet_builder import read_fleet
 
 MELISMA = "from melisma.cli import main; main()"
 SHARDS, TIMES, LIMIT_S = 8, 3, 120.0

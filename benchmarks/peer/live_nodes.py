@@ -31,8 +31,8 @@ import numpy as np
 
 from benchmarks.harness import environments, processes
 from melisma.fleet.task import Task
-from melisma.learning.data.datasets import DataSet, Split, load
-from melisma.learning.trainers import trainer_for
+from melisma.learning.data.datasets import DataSet, Split, load_dataset
+from melisma.learning.trainer_factory import trainer_for
 from melisma.live.peer.local_group import run_peers
 from melisma.peer.algorithms import AetSgd, Algorithm, GossipSgd
 from melisma.peer.group import Peers, PeerSettings, partition_samples
@@ -75,7 +75,7 @@ Said = list[dict[str, Any]]
 
 def digits() -> DataSet:
     """Some of MNIST, for everybody."""
-    data = load("mnist")
+    data = load_dataset("mnist")
     return DataSet(
         Split(data.train.samples[:SAMPLES], data.train.labels[:SAMPLES]),
         Split(data.test.samples[:TESTED], data.test.labels[:TESTED]),

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 
 from benchmarks.harness import processes
 from melisma.fleet.task import read_task
-from melisma.learning.trainers import trainer_for
+from melisma.learning.trainer_factory import trainer_for
 
 DEADLINE_S, CYCLES, LIMIT_S = 6.15, 5, 300.0
 

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from melisma.cycle.events import Aggregated, Evaluated
-from melisma.fleet.fleet_builder import muster
-from melisma.fleet.fleet_file import FleetTable
+from melisma.fleet.files.fleet_builder import build_fleet
+from melisma.fleet.files.fleet_file import FleetTable
 from melisma.fleet.task import Task
 from melisma.runs.trace import Step
 from melisma.simulation.simulation import prepare, run
@@ -52,7 +52,7 @@ def like(learners: int) -> FleetTable:
 def main() -> None:
     """Follow the order in the file."""
     order = json.loads(Path(sys.argv[1]).read_text())
-    staged = prepare(task_for(order), muster(like(order["learners"])))
+    staged = prepare(task_for(order), build_fleet(like(order["learners"])))
     seen: list[tuple[type, float]] = []
 
     def watch(step: Step) -> None:

@@ -21,8 +21,8 @@ import numpy as np
 
 from benchmarks.harness import environments, processes
 from benchmarks.simulation import melisma_simulation
-from melisma.learning.data.datasets import load
-from melisma.learning.trainers import trainer_for
+from melisma.learning.data.datasets import load_dataset
+from melisma.learning.trainer_factory import trainer_for
 
 PFL, FLOWER = "pfl.txt", "flower-sim.txt"
 ROUNDS, TIMES, BATCH, LR, LIMIT_S = 6, 3, 32, 0.1, 240.0
@@ -171,7 +171,7 @@ def _data(folder: Path, widths: str) -> Path:
     path = folder / f"{widths}.npz"
     if path.exists():
         return path
-    data = load("mnist")
+    data = load_dataset("mnist")
     mixed = np.random.default_rng(SEED).permutation(len(data.train))
     order = {"widths": WIDTHS[widths], "rounds": 1, "learners": 100, "batch": BATCH, "lr": LR}
     start = trainer_for(melisma_simulation.task_for(order)).initial().values()

@@ -9,7 +9,7 @@ from sklearn.linear_model import SGDClassifier
 from melisma.errors import DataError
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import Split
-from melisma.learning.trainer import Score, Trained
+from melisma.learning.trainer import Score, TrainingResult
 
 Arrays = Mapping[str, Any]
 
@@ -36,7 +36,7 @@ class Logistic:
         passes: int,
         rng: np.random.Generator,
         stop: Callable[[], bool],
-    ) -> Trained:
+    ) -> TrainingResult:
         """So many passes in batches; asks before every batch whether to stop."""
         model = self._loaded(parameters)
         x, y = self._flat(samples), samples.labels
@@ -69,9 +69,9 @@ class Logistic:
         model.classes_ = np.arange(self._classes)
         return model
 
-    def _trained(self, model: SGDClassifier, visits: int, loss_sum: float) -> Trained:
+    def _trained(self, model: SGDClassifier, visits: int, loss_sum: float) -> TrainingResult:
         parameters = {"coef": model.coef_, "intercept": model.intercept_}
-        return Trained(parameters, visits, loss_sum / visits if visits else float("nan"))
+        return TrainingResult(parameters, visits, loss_sum / visits if visits else float("nan"))
 
     def _score(self, model: SGDClassifier, x: Any, y: Any) -> Score:
         if y.max() >= self._classes:

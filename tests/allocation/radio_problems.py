@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, minimize
 
 from melisma.allocation.radio_problem import RadioProblem
-from melisma.fleet.channel import Channel, placed_m
+from melisma.fleet.channel import Channel, random_distances_m
 
 DEVICE_TYPES = ("cpu", "gpu", "mixed")
 FIELDS = (
@@ -60,7 +60,9 @@ def random_radio(
 
 def paper_radio(rng: np.random.Generator, cycles: float, bits: float) -> RadioProblem:
     """Return K = 12 of Ren, Yu and Ding in 200 m; it does not print cycles per sample and bits."""
-    rate_bps = Channel(bandwidth_hz=10e6, power_dbm=28).mean_rate_bps(placed_m(12, 200.0, rng))
+    rate_bps = Channel(bandwidth_hz=10e6, power_dbm=28).mean_rate_bps(
+        random_distances_m(12, 200.0, rng)
+    )
     clock_hz = np.repeat([0.7e9, 1.4e9, 2.1e9], 4)
     return RadioProblem(
         slope_s=cycles / clock_hz,

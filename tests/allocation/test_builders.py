@@ -18,8 +18,8 @@ from melisma.allocation.staleness import staleness
 from melisma.errors import SettingError
 from melisma.fleet.channel import Channel
 from melisma.fleet.estimates import Estimate, Estimates
+from melisma.fleet.files.fleet_builder import read_fleet
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.fleet_builder import read_fleet
 from melisma.fleet.rng import generator
 from melisma.fleet.states import StateCosts
 from melisma.fleet.task import Task, read_task
@@ -34,7 +34,7 @@ def example(folder: str, *names: str) -> tuple[list[Task], Fleet]:
 
 def test_costs_of_the_cluster_come_from_its_profiles() -> None:
     (task,), fleet = example("mays-cluster")
-    problem = build_cycle_problem(task, fleet.estimates(task))
+    problem = build_cycle_problem(task, fleet.state_costs(task))
     # TwoNN: 40,400 multiplications and 40,480 parameters; shards of 500 times 785 bytes.
     shard_ops, core = 500 * 6 * 40_400, 1e10
     shard_bits, model_bits = 8 * 785 * 500, 32 * 40_480
@@ -54,7 +54,7 @@ def test_costs_of_the_cluster_come_from_its_profiles() -> None:
 
 def test_twenty_nodes_have_staleness_four_with_equal_shares_and_zero_at_best() -> None:
     (task,), fleet = example("twenty-nodes")
-    problem = build_cycle_problem(task, fleet.estimates(task))
+    problem = build_cycle_problem(task, fleet.state_costs(task))
     assert problem.train_s[[0, 10]].tolist() == pytest.approx([1_123_736 / 2.4e9, 1_123_736 / 7e8])
     rate_bps = float(Channel(5e6, 23, path_loss="attenuation").rate_bps(50.0))
     assert set(problem.ship_s) == {8 * 784 / rate_bps}
@@ -71,21 +71,21 @@ def test_twenty_nodes_have_staleness_four_with_equal_shares_and_zero_at_best() -
 def test_more_caution_raises_uncertain_costs() -> None:
     (_, task, _), fleet = example("med", "fashion.toml", "mnist-cn.toml", "mnist-ff.toml")
     bold, usual = (
-        build_cycle_problem(replace(task, caution=each), fleet.estimates(task))
+        build_cycle_problem(replace(task, caution=each), fleet.state_costs(task))
         for each in (0.5, 0.9)
     )
     for name in ("train_s", "ship_s", "fixed_s"):
         assert np.all(getattr(usual, name) >= getattr(bold, name))
         assert np.any(getattr(usual, name) > getattr(bold, name))
     (certain,), cluster = example("mays-cluster")
-    careful = build_cycle_problem(replace(certain, caution=0.99), cluster.estimates(certain))
+    careful = build_cycle_problem(replace(certain, caution=0.99), cluster.state_costs(certain))
     assert careful.train_s.tolist() == cluster.train_s(certain).tolist()
 
 
 def test_bounds_come_from_the_task() -> None:
     (task,), fleet = example("mays-cluster")
     bounded = replace(task, min_shards=3, max_shards=50)
-    problem = build_cycle_problem(bounded, fleet.estimates(task), held=[0, 1, 2, 3])
+    problem = build_cycle_problem(bounded, fleet.state_costs(task), held=[0, 1, 2, 3])
     assert problem.min_shards.tolist() == [3] * 4
     assert problem.max_shards.tolist() == [50] * 4
     assert problem.held.tolist() == [0, 1, 2, 3]
@@ -94,9 +94,9 @@ def test_bounds_come_from_the_task() -> None:
 def test_estimates_that_learners_reported_are_enough() -> None:
     (task,), _ = example("mays-cluster")
     reported = Estimates(
-        train_s=Estimate.of([[0.1, 0.2], [0.12, 0.2]]),
-        ship_s=Estimate.of([[0.05, 0.04]]),
-        fixed_s=Estimate.of([[0.3, 0.1]]),
+        train_s=Estimate.from_measurements([[0.1, 0.2], [0.12, 0.2]]),
+        ship_s=Estimate.from_measurements([[0.05, 0.04]]),
+        fixed_s=Estimate.from_measurements([[0.3, 0.1]]),
     )
     problem = build_cycle_problem(task, reported)
     assert problem.train_s.tolist() == reported.quantile(task.caution)["train_s"].tolist()
@@ -110,7 +110,7 @@ def test_local_shards_are_held_and_bound_each_share(blind: bool) -> None:
     problem = (
         build_unmeasured_problem(task, 4, local_shards=own)
         if blind
-        else build_cycle_problem(task, fleet.estimates(task), local_shards=own)
+        else build_cycle_problem(task, fleet.state_costs(task), local_shards=own)
     )
     assert problem.held.tolist() == problem.max_shards.tolist() == own
     assert problem.min_shards.tolist() == [1, 0, 1, 1]
@@ -129,12 +129,12 @@ MED = ("fashion.toml", "mnist-cn.toml", "mnist-ff.toml")
 
 def test_several_tasks_take_expected_costs() -> None:
     tasks, fleet = example("med", *MED)
-    costs = [fleet.estimates(task).mean() for task in tasks]
+    costs = [fleet.state_costs(task).mean() for task in tasks]
     problem = build_shared_problem(tasks, costs, fleet.price, fleet.budget)
     # One state has e^2 / (e^2 + 2) of the time, the others 1 / (e^2 + 2) each.
     likely, other = np.exp(2) / (np.exp(2) + 2), 1 / (np.exp(2) + 2)
     assert (likely, other) == pytest.approx((0.787, 0.107), abs=1e-3)
-    first = int(fleet.states[0].argmax())
+    first = int(fleet.state_probability[0].argmax())
     chances = np.where(np.arange(3) == first, likely, other)
     slow = chances @ (1 / np.array([1.0, 0.4, 0.9]))
     narrow = chances @ (1 / np.array([1.0, 0.9, 0.3]))
@@ -164,8 +164,8 @@ def test_several_tasks_take_expected_costs() -> None:
 
 def test_several_tasks_can_take_the_costs_of_one_state_each() -> None:
     tasks, fleet = example("med", *MED)
-    states = fleet.drawn_states(generator(1, "test"))
-    known = [fleet.estimates(task).within(states) for task in tasks]
+    states = fleet.draw_states(generator(1, "test"))
+    known = [fleet.state_costs(task).in_states(states) for task in tasks]
     problem = build_shared_problem(tasks, known, fleet.price)
     for row, (task, costs) in enumerate(zip(tasks, known, strict=True)):
         assert task.passes is not None
@@ -193,7 +193,7 @@ def test_unsupported_settings_of_several_tasks_are_named(
     changes: dict[str, Any], said: str
 ) -> None:
     (one, other), fleet = example("med", "fashion.toml", "mnist-cn.toml")
-    costs = [fleet.estimates(task).mean() for task in (one, other)]
+    costs = [fleet.state_costs(task).mean() for task in (one, other)]
     with pytest.raises(SettingError, match=said):
         build_shared_problem([one, replace(other, **changes)], costs, fleet.price)
 
@@ -202,7 +202,7 @@ def test_data_on_absent_devices_is_left_out() -> None:
     (task,), fleet = example("mays-cluster")
     federated = replace(task, mode="federated", deadline_s=1e3)
     own = fleet.own_shards(federated)
-    estimates = fleet.estimates(federated)
+    estimates = fleet.state_costs(federated)
     some = StateCosts(*(getattr(estimates, field.name)[1:] for field in fields(estimates)))
     problem = build_cycle_problem(federated, some, local_shards=own[1:])
     assert problem.shards == own[1:].sum() < task.shards

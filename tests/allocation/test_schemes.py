@@ -7,7 +7,7 @@ from melisma.allocation import schemes
 from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.schemes import SCHEMES, PlanInputs, get_scheme
 from melisma.errors import SettingError
-from melisma.fleet.fleet_file import DISCLOSURE
+from melisma.fleet.files.fleet_file import DISCLOSURE
 from tests.allocation.radio_problems import random_radio
 
 PROBLEM = CycleProblem(train_s=[1, 2], ship_s=0, fixed_s=0, deadline_s=20, shards=6)

@@ -13,14 +13,14 @@ from melisma import axon
 from melisma.cli import bench, bench_device, melisma
 from melisma.cli.bench_measurement import fetching
 from melisma.errors import SettingError
-from melisma.fleet.emulation import Link
+from melisma.fleet.emulation import LinkShaper
 from melisma.fleet.task import Task
 from melisma.learning.data.shards import Shard
 
 # Data of three numbers, and a trainer that is done at once: what is tested here is the command.
 MODULE = """
 import numpy as np
-from melisma.learning.trainer import Score, Trained
+from melisma.learning.trainer import Score, TrainingResult
 
 def load(count=130, width=3):
     x, y = np.ones((count, width), np.float32), np.zeros(count, np.int64)
@@ -38,10 +38,10 @@ class Counter:
         for _ in range(passes):
             for start in range(0, len(samples), self.batch):
                 if stop():
-                    return Trained({"w": w}, visits, 0.0)
+                    return TrainingResult({"w": w}, visits, 0.0)
                 part = samples.samples[start : start + self.batch]
                 w, visits = w + part.sum(axis=0), visits + len(part)
-        return Trained({"w": w}, visits, 0.0)
+        return TrainingResult({"w": w}, visits, 0.0)
 
     def score(self, parameters, samples):
         return Score(len(samples), float((samples.samples @ parameters["w"]).sum()), 0)
@@ -221,7 +221,7 @@ def test_a_device_that_is_said_in_seconds_gets_the_share_that_takes_them(folder:
 def test_what_is_fetched_passes_the_link(tmp_path: Path) -> None:
     (tmp_path / "abc").write_bytes(bytes(100_000))
     slept: list[float] = []
-    link = Link(8e6, 0.25, lambda: 0.0, slept.append)
+    link = LinkShaper(8e6, 0.25, lambda: 0.0, slept.append)
     worker = axon.Worker(port=0, files=lambda name: tmp_path / name)
     with worker.start() as address, axon.connect(address) as remote:
         assert fetching(remote, [Shard(0, "abc", 100_000, 1)], link)(0) == 100_000

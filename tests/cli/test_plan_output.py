@@ -15,7 +15,7 @@ from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
 from melisma.allocation.schemes import SCHEMES, PlanInputs, Scheme
 from melisma.cli.views import plan_data
 from melisma.errors import InfeasibleError
-from melisma.fleet.fleet_builder import read_fleet
+from melisma.fleet.files.fleet_builder import read_fleet
 from melisma.fleet.task import read_task
 from tests.cli.test_plan import (
     CELL,

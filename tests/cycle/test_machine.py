@@ -442,9 +442,9 @@ def test_a_goal_that_is_reached_ends_the_run(goal: dict[str, float]) -> None:
 
 
 def goal_of(goal: dict[str, float]) -> Any:
-    from melisma.fleet.task import Stop
+    from melisma.fleet.task import StopSettings
 
-    return Stop(**goal)
+    return StopSettings(**goal)
 
 
 def test_a_scheme_that_needs_what_learners_do_not_tell_is_refused() -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec import NODEFAULT, inspect
 
-from melisma.fleet.fleet_file import FleetFile, Group, Hardware, Learner
+from melisma.fleet.files.fleet_file import FleetFile, FleetGroup, FleetLearner, HardwareTable
 from melisma.fleet.sizes import DATA, MODELS
 from melisma.fleet.task import TaskFile
 
@@ -66,9 +66,9 @@ def default(field: msgspec.structs.FieldInfo) -> str:
 
 
 def expected() -> dict[str, dict[str, str]]:
-    found = {BOTH: keys(Hardware)}
+    found = {BOTH: keys(HardwareTable)}
     for heading, struct in [*tables(TaskFile, ""), *tables(FleetFile, "")]:
-        shared = keys(Hardware) if struct in (Learner, Group) else {}
+        shared = keys(HardwareTable) if struct in (FleetLearner, FleetGroup) else {}
         found[heading] = {k: v for k, v in keys(struct).items() if k not in shared}
     return found
 

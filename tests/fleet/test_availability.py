@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from melisma.errors import SettingError
 from melisma.fleet import availability
-from melisma.fleet.availability import JOIN, LEAVE, SLEEP, WAKE, WHAT, Availability, Changes
-from melisma.fleet.trace_file import NEXT
+from melisma.fleet.availability import CHANGE_NAMES, JOIN, LEAVE, SLEEP, WAKE, Availability, Changes
+from melisma.fleet.files.trace_file import ALLOWED_NEXT
 
 NEVER = np.inf
 
@@ -25,14 +25,16 @@ def fleet(
 
 def changes(*rows: tuple[float, int, int]) -> Changes:
     table = np.array(rows, dtype=np.float64).reshape(-1, 3)
-    return Changes.joined(
+    return Changes.merge(
         [Changes(table[:, 0], table[:, 1].astype(np.int64), table[:, 2].astype(np.int64))]
     )
 
 
 def rows(found: Changes) -> list[tuple[float, int, str]]:
-    columns = (found.at_s.tolist(), found.learners.tolist(), found.what.tolist())
-    return [(at_s, learner, WHAT[what]) for at_s, learner, what in zip(*columns, strict=True)]
+    columns = (found.at_s.tolist(), found.learners.tolist(), found.kinds.tolist())
+    return [
+        (at_s, learner, CHANGE_NAMES[what]) for at_s, learner, what in zip(*columns, strict=True)
+    ]
 
 
 def test_learners_join_and_leave_when_they_say() -> None:
@@ -51,7 +53,7 @@ def test_learners_join_and_leave_when_they_say() -> None:
 def test_spans_awake_and_asleep_are_exponential_with_their_means() -> None:
     found = fleet(2000, awake_s=60.0, asleep_s=20.0).changes(4000, seed=3)
     order = np.lexsort((found.at_s, found.learners))
-    at_s, what = found.at_s[order], found.what[order]
+    at_s, what = found.at_s[order], found.kinds[order]
     span_s, same = np.diff(at_s), np.diff(found.learners[order]) == 0
     awake_s, asleep_s = span_s[same & (what[1:] == SLEEP)], span_s[same & (what[1:] == WAKE)]
     # Ends within the run make them a little short: spans that go beyond it are not seen.
@@ -65,7 +67,7 @@ def test_spans_awake_and_asleep_are_exponential_with_their_means() -> None:
 def test_in_the_long_run_as_many_are_awake_as_the_means_say() -> None:
     found = fleet(20_000, awake_s=60.0, asleep_s=20.0)
     for until_s in (500.0, 700.0):
-        what = found.changes(until_s, seed=1).what
+        what = found.changes(until_s, seed=1).kinds
         asleep = np.count_nonzero(what == SLEEP) - np.count_nonzero(what == WAKE)
         assert asleep / 20_000 == pytest.approx(0.25, abs=0.015)
 
@@ -91,8 +93,8 @@ def test_each_learner_goes_from_one_state_to_a_possible_next_one(
     assert np.all((np.diff(found.at_s) > 0) | (np.diff(found.learners) >= 0))
     for learner, present in enumerate(availability.present_at_start.tolist()):
         before = JOIN if present else None
-        for what in found.what[found.learners == learner].tolist():
-            assert what in NEXT[before]
+        for what in found.kinds[found.learners == learner].tolist():
+            assert what in ALLOWED_NEXT[before]
             before = what
         assert (before == LEAVE) == (leaves_s <= until_s)
 
@@ -108,9 +110,9 @@ def test_a_longer_run_begins_like_a_shorter_one(shorter_s: float, seed: int) -> 
 def test_a_learner_sleeps_alike_whoever_else_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     many = fleet(300, awake_s=20.0, asleep_s=5.0).changes(500, seed=1)
     few = fleet(7, awake_s=20.0, asleep_s=5.0).changes(500, seed=1)
-    assert rows(many.where(many.learners < 7)) == rows(few)
+    assert rows(many.select(many.learners < 7)) == rows(few)
     # However many spans are drawn at once.
-    monkeypatch.setattr(availability, "BLOCK", 16)
+    monkeypatch.setattr(availability, "BLOCK_SPANS", 16)
     assert rows(fleet(300, awake_s=20.0, asleep_s=5.0).changes(500, seed=1)) == rows(many)
 
 
@@ -176,4 +178,4 @@ def test_a_million_sleepers_take_seconds() -> None:
     assert time.process_time() - began_s < 5
     # Of an alternating process of both rates that begins awake: 150 / 660 + (1 - e^-2.75) / 11^2.
     expected = 1e6 * (150 / 660 + (1 - np.exp(-2.75)) / 121)
-    assert np.count_nonzero(found.what == SLEEP) == pytest.approx(expected, rel=0.01)
+    assert np.count_nonzero(found.kinds == SLEEP) == pytest.approx(expected, rel=0.01)

@@ -9,7 +9,7 @@ from scipy.integrate import quad
 from scipy.special import exp1
 
 from melisma.errors import SettingError
-from melisma.fleet.channel import Channel, placed_m, rayleigh_bits, watts
+from melisma.fleet.channel import Channel, random_distances_m, rayleigh_bits, watts
 
 FEEL = Channel(bandwidth_hz=10e6, power_dbm=28)
 ASYNC = Channel(bandwidth_hz=5e6, power_dbm=23, path_loss="attenuation")
@@ -73,13 +73,13 @@ def test_farther_is_never_faster(distance_m: float, factor: float) -> None:
 
 
 def test_devices_lie_evenly_in_the_cell() -> None:
-    away_m = placed_m(100_000, 200.0, np.random.default_rng(3))
+    away_m = random_distances_m(100_000, 200.0, np.random.default_rng(3))
     assert away_m.min() > 0
     assert away_m.max() <= 200
     # Evenly over the area: the square of the distance is uniform.
     inside = [float(np.mean(away_m <= 200 * math.sqrt(part))) for part in (0.1, 0.5, 0.9)]
     assert inside == pytest.approx([0.1, 0.5, 0.9], abs=0.01)
-    assert np.array_equal(away_m, placed_m(100_000, 200.0, np.random.default_rng(3)))
+    assert np.array_equal(away_m, random_distances_m(100_000, 200.0, np.random.default_rng(3)))
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_distances_and_cells_of_no_size_are_refused() -> None:
     with pytest.raises(SettingError, match="distance_m"):
         FEEL.rate_bps([10.0, 0.0])
     with pytest.raises(SettingError, match="radius_m"):
-        placed_m(3, -1.0, np.random.default_rng(0))
+        random_distances_m(3, -1.0, np.random.default_rng(0))
     with pytest.raises(SettingError, match="devices"):
-        placed_m(0, 1.0, np.random.default_rng(0))
+        random_distances_m(0, 1.0, np.random.default_rng(0))
     with pytest.raises(SettingError, match="snr"):
         rayleigh_bits(-1.0)

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import pytest
 
 from melisma.errors import SettingError
-from melisma.fleet.emulation import NAP_S, Link, Pace
+from melisma.fleet.emulation import MIN_SLEEP_S, ComputePacer, LinkShaper
 
 
 @dataclass
@@ -21,11 +21,11 @@ class Machine:
         assert seconds >= 0
         self.now_s += seconds
 
-    def pace(self, share: float) -> Pace:
-        return Pace(share, lambda: self.used_s, lambda: self.now_s, self.sleep)
+    def pace(self, share: float) -> ComputePacer:
+        return ComputePacer(share, lambda: self.used_s, lambda: self.now_s, self.sleep)
 
-    def link(self, bandwidth_bps: float, latency_s: float = 0.0) -> Link:
-        return Link(bandwidth_bps, latency_s, lambda: self.now_s, self.sleep)
+    def link(self, bandwidth_bps: float, latency_s: float = 0.0) -> LinkShaper:
+        return LinkShaper(bandwidth_bps, latency_s, lambda: self.now_s, self.sleep)
 
 
 @pytest.mark.parametrize("share", [0.02, 0.25, 0.9, 1.0])
@@ -34,9 +34,9 @@ def test_work_takes_as_long_as_on_the_share(share: float) -> None:
     pace = machine.pace(share)
     for piece in range(1, 200):
         machine.work(0.001 * (1 + piece % 7))
-        pace.rest()
-        assert 0 <= pace.now() - machine.now_s <= NAP_S
-    pace.settle()
+        pace.throttle()
+        assert 0 <= pace.now() - machine.now_s <= MIN_SLEEP_S
+    pace.catch_up()
     assert pace.now() == machine.now_s
     used_s = machine.used_s - 7.0
     assert machine.now_s - 100.0 == pytest.approx(used_s / share, rel=0.01)
@@ -47,8 +47,8 @@ def test_other_load_on_the_machine_is_waited_for_less() -> None:
     pace = machine.pace(0.25)
     for _ in range(100):
         machine.work(0.002, others_s=0.004)
-        pace.rest()
-    pace.settle()
+        pace.throttle()
+    pace.catch_up()
     assert machine.now_s - 100.0 == pytest.approx(0.2 / 0.25, rel=0.01)
 
 
@@ -58,7 +58,7 @@ def test_what_was_before_the_beginning_is_not_made_up_for() -> None:
     machine.work(10.0)
     pace.begin()
     machine.work(1.0)
-    pace.settle()
+    pace.catch_up()
     assert machine.now_s == pytest.approx(112.0)
 
 
@@ -68,7 +68,7 @@ def test_bytes_take_as_long_as_on_the_link(pieces: list[int]) -> None:
     link = machine.link(8e6, latency_s=0.03)
     link.begin()
     for piece in pieces:
-        link.passed(piece)
+        link.transfer(piece)
     assert machine.now_s - 100.0 == pytest.approx(1.03, rel=0.01)
 
 
@@ -78,16 +78,16 @@ def test_a_real_link_that_is_slower_is_not_slowed_further() -> None:
     link.begin()
     for _ in range(10):
         machine.now_s += 0.01
-        link.passed(1000)
+        link.transfer(1000)
     assert machine.now_s - 100.0 == pytest.approx(10 * 0.01)
 
 
 def test_what_was_slept_too_long_is_made_up_for() -> None:
     machine = Machine()
-    link = Link(8e6, 0.0, lambda: machine.now_s, lambda s: machine.sleep(s + 0.002))
+    link = LinkShaper(8e6, 0.0, lambda: machine.now_s, lambda s: machine.sleep(s + 0.002))
     link.begin()
     for _ in range(1000):
-        link.passed(1000)
+        link.transfer(1000)
     assert machine.now_s - 100.0 == pytest.approx(1.0, rel=0.01)
 
 
@@ -97,7 +97,7 @@ def test_an_idle_link_saves_nothing_up() -> None:
     for _ in range(10):
         machine.now_s += 5.0
         link.begin()
-        link.passed(100_000)
+        link.transfer(100_000)
     assert machine.now_s - 100.0 == pytest.approx(10 * 5.1)
 
 

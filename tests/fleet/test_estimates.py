@@ -9,7 +9,7 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from melisma.errors import SettingError
-from melisma.fleet.estimates import ASSUMED_SPREAD, MEMORY, Estimate, Estimates
+from melisma.fleet.estimates import ASSUMED_SPREAD, MEMORY_MEASUREMENTS, Estimate, Estimates
 from melisma.fleet.states import StateCosts
 
 SHARES = st.floats(0.001, 0.999)
@@ -64,14 +64,14 @@ def test_a_share_that_is_none_is_refused(share: float) -> None:
 
 
 def test_measurements_of_several_learners_are_counted_apart() -> None:
-    known = Estimate.of([[1.0, 5.0], [2.0, 5.0], [6.0, 5.0]])
+    known = Estimate.from_measurements([[1.0, 5.0], [2.0, 5.0], [6.0, 5.0]])
     assert known.mean.tolist() == [3.0, 5.0]
     assert known.spread.tolist() == pytest.approx([math.sqrt(7), 0.0])
     assert known.count.tolist() == [3, 3]
 
 
 def test_one_measurement_is_given_a_spread() -> None:
-    known = Estimate.of([0.25])
+    known = Estimate.from_measurements([0.25])
     assert known.mean == 0.25
     expected = 0.25 * (1 + norm.ppf(0.9) * ASSUMED_SPREAD * math.sqrt(2))
     assert float(known.quantile(0.9)) == pytest.approx(expected)
@@ -82,7 +82,7 @@ def test_one_measurement_is_given_a_spread() -> None:
 def test_caution_holds_for_the_next_measurement(count: int, caution: float) -> None:
     rng = np.random.default_rng(5)
     drawn = np.maximum(rng.normal(1.0, 0.2, size=(count + 1, 40_000)), 0.0)
-    held = drawn[-1] <= Estimate.of(drawn[:-1]).quantile(caution)
+    held = drawn[-1] <= Estimate.from_measurements(drawn[:-1]).quantile(caution)
     assert held.mean() == pytest.approx(caution, abs=0.012)
 
 
@@ -90,7 +90,7 @@ def test_caution_holds_for_the_next_measurement(count: int, caution: float) -> N
 def test_caution_holds_about_where_times_have_a_tail(count: int) -> None:
     rng = np.random.default_rng(6)
     drawn = rng.lognormal(0.0, 0.3, size=(count + 1, 40_000))
-    held = drawn[-1] <= Estimate.of(drawn[:-1]).quantile(0.9)
+    held = drawn[-1] <= Estimate.from_measurements(drawn[:-1]).quantile(0.9)
     # One alone is only as good as the spread that is assumed.
     assert held.mean() == pytest.approx(0.9, abs=0.03 if count > 1 else 0.06)
 
@@ -100,7 +100,7 @@ def test_caution_holds_about_where_times_have_a_tail(count: int) -> None:
 )
 def test_what_is_no_measurement_is_refused(wrong: Any) -> None:
     with pytest.raises(SettingError, match="at least one measurement, each a finite number"):
-        Estimate.of(wrong)
+        Estimate.from_measurements(wrong)
 
 
 @pytest.mark.parametrize(
@@ -117,12 +117,12 @@ def test_what_is_no_estimate_is_refused(reported: tuple[Any, ...], said: str) ->
         Estimate(*reported)
 
 
-@given(st.lists(st.floats(0, 100), min_size=2, max_size=int(MEMORY)))
+@given(st.lists(st.floats(0, 100), min_size=2, max_size=int(MEMORY_MEASUREMENTS)))
 def test_measurements_one_by_one_tell_the_same_as_at_once(measured: list[float]) -> None:
-    known = Estimate.of(measured[:1])
+    known = Estimate.from_measurements(measured[:1])
     for value in measured[1:]:
-        known = known.after(value)
-    at_once = Estimate.of(measured)
+        known = known.with_observation(value)
+    at_once = Estimate.from_measurements(measured)
     assert float(known.mean) == pytest.approx(float(at_once.mean), abs=1e-9)
     assert float(known.spread) == pytest.approx(float(at_once.spread), abs=1e-6)
     assert known.count == at_once.count
@@ -130,12 +130,12 @@ def test_measurements_one_by_one_tell_the_same_as_at_once(measured: list[float])
 
 def test_a_device_that_slows_down_is_followed() -> None:
     rng = np.random.default_rng(3)
-    known = Estimate.of(rng.normal(1.0, 0.05, 50))
-    slow = known.after(3.0)
+    known = Estimate.from_measurements(rng.normal(1.0, 0.05, 50))
+    slow = known.with_observation(3.0)
     # Careful at once; after a while the mean has arrived, and the spread is a small one again.
     assert slow.quantile(0.9) > 2.0
     for value in rng.normal(3.0, 0.15, 40):
-        slow = slow.after(value)
+        slow = slow.with_observation(value)
     assert float(slow.mean) == pytest.approx(3.0, rel=0.05)
     assert float(slow.quantile(0.9)) == pytest.approx(3.25, rel=0.07)
 
@@ -143,15 +143,15 @@ def test_a_device_that_slows_down_is_followed() -> None:
 def test_caution_goes_on_holding_cycle_after_cycle() -> None:
     rng = np.random.default_rng(4)
     drawn = rng.normal(1.0, 0.1, size=(60, 5_000))
-    known, held = Estimate.of(drawn[:2]), []
+    known, held = Estimate.from_measurements(drawn[:2]), []
     for value in drawn[2:]:
         held.append(value <= known.quantile(0.9))
-        known = known.after(value)
+        known = known.with_observation(value)
     assert np.mean(held) == pytest.approx(0.9, abs=0.01)
 
 
 def test_who_was_not_seen_keeps_its_estimate() -> None:
-    known = Estimate([1.0, 2.0], [0.1, 0.2], [3, 4]).after([math.nan, 3.0])
+    known = Estimate([1.0, 2.0], [0.1, 0.2], [3, 4]).with_observation([math.nan, 3.0])
     assert (known.mean[0], known.spread[0], known.count[0]) == (1.0, 0.1, 3.0)
     assert (known.mean[1], known.count[1]) == (2.2, 5.0)
 
@@ -161,7 +161,7 @@ def reported(train_s: float, count: int) -> Estimates:
 
 
 def test_reports_of_learners_are_joined_in_their_order() -> None:
-    known = Estimates.joined([reported(1.0, 2), reported(3.0, 5), reported(2.0, 1)])
+    known = Estimates.concatenate([reported(1.0, 2), reported(3.0, 5), reported(2.0, 1)])
     assert known.train_s.mean.tolist() == [1.0, 3.0, 2.0]
     assert known.train_s.count.tolist() == [2, 5, 1]
     alone = [
@@ -169,14 +169,14 @@ def test_reports_of_learners_are_joined_in_their_order() -> None:
     ]
     assert known.quantile(0.9)["train_s"].tolist() == pytest.approx(alone)
     assert tuple(known.mean()) == tuple(known.quantile(0.9)) == COSTS
-    assert Estimates.joined([known, known]).fixed_s.mean.tolist() == [2.0] * 6
+    assert Estimates.concatenate([known, known]).fixed_s.mean.tolist() == [2.0] * 6
     with pytest.raises(SettingError, match="nobody reported"):
-        Estimates.joined([])
+        Estimates.concatenate([])
 
 
 def test_a_cycle_refreshes_the_costs_that_it_showed() -> None:
-    known = Estimates.joined([reported(1.0, 2), reported(3.0, 5)])
-    after = known.after(train_s=[2.0, 3.0], fixed_s=[math.nan, 3.0])
+    known = Estimates.concatenate([reported(1.0, 2), reported(3.0, 5)])
+    after = known.with_observations(train_s=[2.0, 3.0], fixed_s=[math.nan, 3.0])
     assert after.train_s.count.tolist() == [3, 6]
     assert after.fixed_s.count.tolist() == [2, 6]
     assert after.ship_s is known.ship_s
@@ -193,7 +193,7 @@ def test_a_cycle_refreshes_the_costs_that_it_showed() -> None:
 def test_what_no_cycle_can_have_taken_is_refused(observed: dict[str, Any], said: str) -> None:
     known = Estimates(*(Estimate([1.0, 2.0], [0.1, 0.1], 3) for _ in range(3)))
     with pytest.raises(SettingError, match=said):
-        known.after(**observed)
+        known.with_observations(**observed)
 
 
 @pytest.mark.parametrize("caution", [1e-9, 1e-6, 0.5])

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from melisma.errors import SettingError
-from melisma.fleet.channel import Floats
-from melisma.fleet.emulation import Pace
+from melisma.fleet.array_types import Floats
+from melisma.fleet.emulation import ComputePacer
+from melisma.fleet.files.fleet_builder import build_fleet
+from melisma.fleet.files.fleet_file import FleetFile
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.fleet_builder import muster
-from melisma.fleet.fleet_file import FleetFile
-from melisma.fleet.task import Sizes, Task
+from melisma.fleet.task import Task, TaskSizes
 from melisma.live.learner.device import Device, EmulatedDevice
 
 TASK = Task(
@@ -24,7 +24,7 @@ TASK = Task(
     data="any",
     deadline_s=10.0,
     shard_samples=100,
-    sizes=Sizes(samples=1000, sample_bytes=50, model_bytes=2000, sample_ops=6e5),
+    sizes=TaskSizes(samples=1000, sample_bytes=50, model_bytes=2000, sample_ops=6e5),
 )
 FEDERATED = msgspec.structs.replace(TASK, mode="federated")
 
@@ -36,7 +36,7 @@ def fleet(*learners: str) -> Fleet:
         f'[[fleet.learner]]\nname = "{number}"\n{"" if "bandwidth_bps" in said else link}{said}\n'
         for number, said in enumerate(learners)
     ]
-    return muster(msgspec.convert(tomllib.loads("".join(tables)), FleetFile).fleet)
+    return build_fleet(msgspec.convert(tomllib.loads("".join(tables)), FleetFile).fleet)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_federated_learning_ships_no_data() -> None:
     found = fleet("compute = 1", 'profile = "phone"')
     assert found.ship_s(FEDERATED).tolist() == [0.0, 0.0]
     assert found.fixed_s(FEDERATED).tolist() == found.fixed_s(TASK).tolist()
-    assert found.estimates(FEDERATED).quantile(0.9)["ship_s"].tolist() == [0.0, 0.0]
+    assert found.state_costs(FEDERATED).quantile(0.9)["ship_s"].tolist() == [0.0, 0.0]
 
 
 BUSY = """
@@ -88,7 +88,8 @@ state = [
 def test_costs_in_a_state_are_those_of_what_it_leaves() -> None:
     found = fleet(BUSY, "train_s = 1.0")
     assert {
-        name: each.tolist() for name, each in found.estimates(TASK).within(np.array([2, 0])).items()
+        name: each.tolist()
+        for name, each in found.state_costs(TASK).in_states(np.array([2, 0])).items()
     } == {
         "train_s": [2.0 / 0.8, 1.0],
         "ship_s": [0.625 / 0.25, 0.625],
@@ -97,7 +98,7 @@ def test_costs_in_a_state_are_those_of_what_it_leaves() -> None:
 
 
 def test_expected_costs_are_the_mean_over_states() -> None:
-    mean = fleet(BUSY, "train_s = 1.0").estimates(TASK).mean()
+    mean = fleet(BUSY, "train_s = 1.0").state_costs(TASK).mean()
     slow, narrow = 0.5 + 0.3 / 0.5 + 0.2 / 0.8, 0.5 + 0.3 / 0.8 + 0.2 / 0.25
     assert mean["train_s"].tolist() == pytest.approx([2.0 * slow, 1.0])
     assert mean["ship_s"].tolist() == pytest.approx([0.625 * narrow, 0.625])
@@ -107,8 +108,10 @@ def test_expected_costs_are_the_mean_over_states() -> None:
 def test_a_narrow_link_takes_no_longer_to_answer() -> None:
     slow = "compute = 1\nbandwidth_bps = 1e30\nlatency_s = 0.5\n"
     found = fleet(slow + "state = [{ probability = 1.0, bandwidth = 0.01 }]")
-    assert found.estimates(TASK).within(np.array([0]))["fixed_s"].tolist() == pytest.approx([1.0])
-    assert found.estimates(TASK).mean()["fixed_s"].tolist() == pytest.approx([1.0])
+    assert found.state_costs(TASK).in_states(np.array([0]))["fixed_s"].tolist() == pytest.approx(
+        [1.0]
+    )
+    assert found.state_costs(TASK).mean()["fixed_s"].tolist() == pytest.approx([1.0])
 
 
 @pytest.mark.parametrize("caution", [0.5, 0.7, 0.8, 0.9, 0.95])
@@ -120,8 +123,8 @@ def test_drawn_states_exceed_what_is_planned_no_more_often_than_caution_allows(
         BUSY, BUSY.replace("0.5 }", "0.8 }").replace("0.3,", "0.1,").replace("0.2,", "0.1,")
     )
     rng = np.random.default_rng(6)
-    drawn = [found.estimates(TASK).within(found.drawn_states(rng)) for _ in range(4_000)]
-    planned = found.estimates(TASK).quantile(caution)
+    drawn = [found.state_costs(TASK).in_states(found.draw_states(rng)) for _ in range(4_000)]
+    planned = found.state_costs(TASK).quantile(caution)
     for shards, passes in ((1, 1), (30, 1), (2, 9)):
 
         def seconds(costs: dict[str, Floats], a: int = shards, b: int = passes) -> Floats:
@@ -143,15 +146,15 @@ def test_a_cycles_expected_seconds_are_the_mean_of_those_in_each_state(
             costs["fixed_s"][0] + shards * (costs["ship_s"][0] + passes * costs["train_s"][0])
         )
 
-    each = [seconds(found.estimates(TASK).within(np.array([state]))) for state in range(3)]
-    expected = float(found.states[0] @ each)
-    assert seconds(found.estimates(TASK).mean()) == pytest.approx(expected)
+    each = [seconds(found.state_costs(TASK).in_states(np.array([state]))) for state in range(3)]
+    expected = float(found.state_probability[0] @ each)
+    assert seconds(found.state_costs(TASK).mean()) == pytest.approx(expected)
 
 
 def test_states_are_drawn_as_often_as_they_are_likely() -> None:
     found = fleet(BUSY, "train_s = 1.0", BUSY.replace("0.5 }", "0.0 }").replace("0.3", "0.8"))
     rng = np.random.default_rng(2)
-    drawn = np.array([found.drawn_states(rng) for _ in range(20_000)])
+    drawn = np.array([found.draw_states(rng) for _ in range(20_000)])
     often = [np.bincount(each, minlength=3) / 20_000 for each in drawn.T]
     assert often[0].tolist() == pytest.approx([0.5, 0.3, 0.2], abs=0.015)
     assert often[1].tolist() == [1, 0, 0]
@@ -166,8 +169,8 @@ def drawing(number: float) -> np.random.Generator:
 
 def test_a_state_that_never_happens_is_not_drawn_even_at_the_ends() -> None:
     found = fleet(BUSY.replace("0.5 }", "0.0 }").replace("0.3", "0.8"), "train_s = 1.0")
-    assert found.drawn_states(drawing(0.0)).tolist() == [1, 0]
-    assert found.drawn_states(drawing(np.nextafter(1.0, 0.0))).tolist() == [2, 0]
+    assert found.draw_states(drawing(0.0)).tolist() == [1, 0]
+    assert found.draw_states(drawing(np.nextafter(1.0, 0.0))).tolist() == [2, 0]
 
 
 @pytest.mark.parametrize("speed", ["train_s", "samples_per_s", "clock_hz", "compute"])
@@ -182,12 +185,12 @@ def test_costs_stay_finite_at_the_ends_of_what_can_be_said(
         f"state = [{state}, {{ probability = 0.5 }}]"
     )
     for share in (0.001, 0.999):
-        for seconds in found.estimates(TASK).quantile(share).values():
+        for seconds in found.state_costs(TASK).quantile(share).values():
             assert np.all(np.isfinite(seconds) & (seconds >= 0))
 
 
 def shards(count: int, **changes: object) -> Task:
-    sizes = Sizes(samples=100 * count, sample_bytes=50, model_bytes=2000, sample_ops=6e5)
+    sizes = TaskSizes(samples=100 * count, sample_bytes=50, model_bytes=2000, sample_ops=6e5)
     return msgspec.structs.replace(FEDERATED, sizes=sizes, **changes)
 
 
@@ -222,7 +225,7 @@ def test_devices_without_data_may_be_let_in() -> None:
 
 def test_states_of_a_cycle_are_drawn_as_often_as_they_are_likely_and_anew_in_each_cycle() -> None:
     found = fleet(BUSY, "train_s = 1.0", BUSY.replace("0.5 }", "0.0 }").replace("0.3", "0.8"))
-    drawn = np.array([found.states_in(cycle) for cycle in range(8_000)])
+    drawn = np.array([found.states_in_cycle(cycle) for cycle in range(8_000)])
     often = [np.bincount(each, minlength=3) / 8_000 for each in drawn.T]
     assert often[0].tolist() == pytest.approx([0.5, 0.3, 0.2], abs=0.02)
     assert often[1].tolist() == [1, 0, 0]
@@ -234,28 +237,30 @@ def test_states_of_a_cycle_are_drawn_as_often_as_they_are_likely_and_anew_in_eac
 def test_states_of_a_cycle_are_those_of_the_seed() -> None:
     found = fleet(*[BUSY] * 50)
     other = replace(found, seed=2)
-    assert found.states_in(4).tolist() == found.states_in(4).tolist()
-    assert found.states_in(4).tolist() != other.states_in(4).tolist()
+    assert found.states_in_cycle(4).tolist() == found.states_in_cycle(4).tolist()
+    assert found.states_in_cycle(4).tolist() != other.states_in_cycle(4).tolist()
 
 
 def test_a_live_device_is_in_the_state_of_the_simulated_one() -> None:
     found = fleet(BUSY, "train_s = 1.0", *[BUSY] * 6)
-    rows = np.stack([found.states, found.compute_left, found.bandwidth_left], axis=2).tolist()
+    rows = np.stack(
+        [found.state_probability, found.state_compute, found.state_bandwidth], axis=2
+    ).tolist()
     emulated = [
         EmulatedDevice(1.0, 1e6, 0.0, tuple((p, c, b) for p, c, b in each), found.seed)
         for each in rows
     ]
     devices = [Device(each, number) for number, each in enumerate(emulated)]
     for cycle in range(30):
-        states = found.states_in(cycle)
+        states = found.states_in_cycle(cycle)
         for number, device in enumerate(devices):
             device.start_cycle(cycle)
-            assert isinstance(device._pace, Pace)
-            assert device._pace.share == found.compute_left[number, states[number]]
+            assert isinstance(device._pace, ComputePacer)
+            assert device._pace.share == found.state_compute[number, states[number]]
 
 
 def test_a_state_that_never_happens_is_not_drawn_where_probabilities_sum_to_a_little_less() -> None:
     thirds = "{ probability = 0.3333333 }, " * 3
     quarters = "{ probability = 0.25 }, " * 4
     found = fleet(*(f"train_s = 1.0\nstate = [{states}]" for states in (thirds, quarters)))
-    assert found.drawn_states(drawing(np.nextafter(1.0, 0.0))).tolist() == [2, 3]
+    assert found.draw_states(drawing(np.nextafter(1.0, 0.0))).tolist() == [2, 3]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from melisma.fleet.channel import Floats
+from melisma.fleet.array_types import Floats
 from melisma.fleet.rng import Generators, generator, uniform
 
 KEYS = [
@@ -117,7 +117,7 @@ def test_a_million_numbers_take_a_moment() -> None:
 def test_generators_of_many_learners_are_those_of_each(seed: int, learners: list[int]) -> None:
     together = Generators(seed, "train", 4, np.array(learners, np.int64))
     for place, learner in enumerate(learners):
-        one, alone = together.of(place), generator(seed, "train", 4, learner)
+        one, alone = together.get(place), generator(seed, "train", 4, learner)
         assert one.random(5).tolist() == alone.random(5).tolist()
         words, expected = (each.bit_generator.seed_seq.generate_state(3) for each in (one, alone))
         assert words.tolist() == expected.tolist()
@@ -131,7 +131,7 @@ def test_a_generator_of_many_is_a_whole_one() -> None:
         return [children, *(each.tolist() for each in words), seed.entropy, seed.spawn_key]
 
     def one() -> np.random.Generator:
-        return Generators(1, "train", 3, np.array([9, 2])).of(1)
+        return Generators(1, "train", 3, np.array([9, 2])).get(1)
 
     alone = asked(generator(1, "train", 3, 2))
     for rng in (one(), deepcopy(one()), pickle.loads(pickle.dumps(one()))):

@@ -43,7 +43,7 @@ def test_no_cycle_takes_longer_than_planned_more_often_than_caution_allows(
     planned_s = seconds(found.quantile(caution), shards, passes)
     late = np.zeros(6)
     for state in range(states):
-        real_s = seconds(found.within(np.full(6, state)), shards, passes)
+        real_s = seconds(found.in_states(np.full(6, state)), shards, passes)
         late += found.probability[:, state] * (real_s > planned_s * (1 + 1e-12))
     assert np.all(late <= 1 - caution + 2e-6)
 

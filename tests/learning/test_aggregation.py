@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from melisma.errors import DataError
 from melisma.learning import aggregation
-from melisma.learning.aggregation import Spool, Spooled, weighted_mean
+from melisma.learning.aggregation import SpooledUpdate, UpdateSpool, weighted_mean
 from melisma.learning.parameters import Layout
 
 Update = dict[str, NDArray[Any]]
@@ -27,16 +27,16 @@ LAYOUT = Layout.of(update(0))
 
 
 @pytest.fixture(params=[1 << 17, 8])
-def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any) -> Spool:
-    monkeypatch.setattr(aggregation, "CHUNK", request.param)
-    return Spool(tmp_path / "cycle", LAYOUT)
+def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any) -> UpdateSpool:
+    monkeypatch.setattr(aggregation, "CHUNK_NUMBERS", request.param)
+    return UpdateSpool(tmp_path / "cycle", LAYOUT)
 
 
-def test_the_mean_is_by_weight_and_does_not_depend_on_who_came_first(spool: Spool) -> None:
+def test_the_mean_is_by_weight_and_does_not_depend_on_who_came_first(spool: UpdateSpool) -> None:
     weights = [1.0, 500.0, 20.5]
     updates = [update(seed) for seed in range(3)]
     pairs = enumerate(zip(weights, updates, strict=True))
-    spooled = [Spooled(k, w, spool.add(k, u)) for k, (w, u) in pairs]
+    spooled = [SpooledUpdate(k, w, spool.add(k, u)) for k, (w, u) in pairs]
     mean = weighted_mean(LAYOUT, spooled)
     for name in ("weight", "bias", "scalar"):
         expected = np.average([u[name] for u in updates], axis=0, weights=weights)
@@ -47,9 +47,9 @@ def test_the_mean_is_by_weight_and_does_not_depend_on_who_came_first(spool: Spoo
     assert all(np.array_equal(mean[name], other[name]) for name in mean)
 
 
-def test_a_repeated_update_of_a_learner_takes_the_place_of_the_first(spool: Spool) -> None:
+def test_a_repeated_update_of_a_learner_takes_the_place_of_the_first(spool: UpdateSpool) -> None:
     spool.add(1, update(1))
-    again = Spooled(1, 1.0, spool.add(1, update(2)))
+    again = SpooledUpdate(1, 1.0, spool.add(1, update(2)))
     mean = weighted_mean(LAYOUT, [again])
     np.testing.assert_array_equal(mean["weight"], update(2)["weight"])
 
@@ -65,23 +65,23 @@ def test_a_repeated_update_of_a_learner_takes_the_place_of_the_first(spool: Spoo
     ],
 )
 def test_an_update_that_does_not_fit_is_refused(
-    spool: Spool, tmp_path: Path, name: str, value: NDArray[Any], said: str
+    spool: UpdateSpool, tmp_path: Path, name: str, value: NDArray[Any], said: str
 ) -> None:
     with pytest.raises(DataError, match=said):
         spool.add(1, update(0) | {name: value})
     assert not list((tmp_path / "cycle").iterdir())
 
 
-def test_a_missing_array_is_named(spool: Spool) -> None:
+def test_a_missing_array_is_named(spool: UpdateSpool) -> None:
     partial = update(0)
     del partial["bias"]
     with pytest.raises(DataError, match="bias is missing"):
         spool.add(1, partial)
 
 
-def test_updates_without_weight_have_no_mean(spool: Spool) -> None:
+def test_updates_without_weight_have_no_mean(spool: UpdateSpool) -> None:
     with pytest.raises(DataError, match="no update has any weight"):
-        weighted_mean(LAYOUT, [Spooled(1, 0.0, spool.add(1, update(0)))])
+        weighted_mean(LAYOUT, [SpooledUpdate(1, 0.0, spool.add(1, update(0)))])
 
 
 def test_parameters_are_one_stretch_of_bytes() -> None:
@@ -95,12 +95,12 @@ def test_parameters_are_one_stretch_of_bytes() -> None:
 
 def test_products_are_of_double_precision(tmp_path: Path) -> None:
     layout = Layout.of({"a": np.zeros(2, np.float32)})
-    spool = Spool(tmp_path, layout)
+    spool = UpdateSpool(tmp_path, layout)
     rng = np.random.default_rng(1)
     updates, exact = [], np.zeros(2)
     for learner in range(300):
         values, weight = rng.random(2).astype(np.float32), float(rng.random())
-        updates.append(Spooled(learner, weight, spool.add(learner, {"a": values})))
+        updates.append(SpooledUpdate(learner, weight, spool.add(learner, {"a": values})))
         exact += values.astype(np.float64) * weight
     exact /= sum(each.weight for each in updates)
     np.testing.assert_array_equal(weighted_mean(layout, updates)["a"], exact.astype(np.float32))

@@ -10,14 +10,20 @@ from msgspec.structs import replace
 from torch import Tensor, nn
 
 from melisma.errors import DataError
-from melisma.fleet.task import Optimizer, Task
-from melisma.learning.batched import Results, Work, batchable, stop_after, train_many
+from melisma.fleet.task import OptimizerSettings, Task
+from melisma.learning.batched import (
+    BatchedResults,
+    TrainingWork,
+    can_train_together,
+    stop_after,
+    train_many,
+)
 from melisma.learning.data.datasets import Split
 from melisma.learning.parameters import Arrays
 from melisma.learning.pytorch import torch_batched
 from melisma.learning.pytorch.torch_trainer import TorchTrainer
-from melisma.learning.trainer import Score, Trained, Trainer
-from melisma.learning.trainers import trainer_for
+from melisma.learning.trainer import Score, Trainer, TrainingResult
+from melisma.learning.trainer_factory import trainer_for
 
 TASK = Task(
     name="digits",
@@ -106,11 +112,11 @@ class Counting:
         passes: int,
         rng: np.random.Generator,
         stop: Callable[[], bool],
-    ) -> Trained:
+    ) -> TrainingResult:
         seen = 0
         while not stop():
             seen += 1
-        return Trained({"seen": parameters["seen"] + seen}, seen, 0.0)
+        return TrainingResult({"seen": parameters["seen"] + seen}, seen, 0.0)
 
     def score(self, parameters: Arrays, samples: Split) -> Score:
         return Score(0, 0.0, 0)
@@ -134,21 +140,21 @@ def drawing(seed: int) -> Callable[[], np.random.Generator]:
 
 def works(
     made: Callable[[int, int], Split] = images, sizes: tuple[tuple[int, ...], ...] = SIZES
-) -> list[Work]:
+) -> list[TrainingWork]:
     return [
-        Work(made(samples, seed), passes, drawing(seed), batches)
+        TrainingWork(made(samples, seed), passes, drawing(seed), batches)
         for seed, (samples, passes, batches) in enumerate(sizes)
     ]
 
 
-def one_by_one(trainer: Trainer, start: Arrays, some: list[Work]) -> list[Trained]:
+def one_by_one(trainer: Trainer, start: Arrays, some: list[TrainingWork]) -> list[TrainingResult]:
     return [
         trainer.train(start, work.samples, work.passes, work.rng(), stop_after(work.batches))
         for work in some
     ]
 
 
-def assert_same(found: list[Trained], expected: list[Trained]) -> None:
+def assert_same(found: list[TrainingResult], expected: list[TrainingResult]) -> None:
     """Visits exactly; numbers as single precision allows."""
     assert [each.visits for each in found] == [each.visits for each in expected]
     for one, other in zip(found, expected, strict=True):
@@ -160,23 +166,23 @@ def assert_same(found: list[Trained], expected: list[Trained]) -> None:
 
 
 OPTIMIZERS = [
-    Optimizer(),
-    Optimizer(weight_decay=0.1),
-    Optimizer(momentum=0.9, weight_decay=0.01),
-    Optimizer(name="adam", lr=1e-3, weight_decay=0.01),
+    OptimizerSettings(),
+    OptimizerSettings(weight_decay=0.1),
+    OptimizerSettings(momentum=0.9, weight_decay=0.01),
+    OptimizerSettings(name="adam", lr=1e-3, weight_decay=0.01),
 ]
 
 
-def each_of(results: Iterable[Results]) -> list[Trained]:
+def each_of(results: Iterable[BatchedResults]) -> list[TrainingResult]:
     """Of each work, in their order."""
     found = {
-        int(place): Trained(
+        int(place): TrainingResult(
             {name: array[row] for name, array in some.parameters.items()},
             int(some.visits[row]),
             float(some.loss[row]),
         )
         for some in results
-        for row, place in enumerate(some.places)
+        for row, place in enumerate(some.indices)
     }
     assert sorted(found) == [*range(len(found))]
     return [found[place] for place in range(len(found))]
@@ -188,11 +194,13 @@ def each_of(results: Iterable[Results]) -> list[Trained]:
     [{}, {**own(Residual), "loss": "nll"}, own(Convolved)],
     ids=["layers", "residual", "convolved"],
 )
-def test_training_together_is_training_one_by_one(changes: dict[str, Any], said: Optimizer) -> None:
+def test_training_together_is_training_one_by_one(
+    changes: dict[str, Any], said: OptimizerSettings
+) -> None:
     task = replace(TASK, optimizer=said, **changes)
     trainer = trainer_for(task)
     start, mine, theirs = trainer.initial(), works(), works()
-    assert batchable(task, trainer, mine)
+    assert can_train_together(task, trainer, mine)
     found = each_of(train_many(task, trainer, start, mine))
     assert_same(found, one_by_one(trainer, start, theirs))
     # Chance goes on from the same place.
@@ -201,7 +209,7 @@ def test_training_together_is_training_one_by_one(changes: dict[str, Any], said:
 
 @pytest.mark.parametrize("said", OPTIMIZERS)
 @pytest.mark.parametrize("axes", [(), (1,)])
-def test_quantities_are_learnt_together(axes: tuple[int, ...], said: Optimizer) -> None:
+def test_quantities_are_learnt_together(axes: tuple[int, ...], said: OptimizerSettings) -> None:
     def made(count: int, seed: int) -> Split:
         x = np.random.default_rng(seed).normal(size=(count, 3))
         return Split(x, (x @ np.array([1.0, -2.0, 3.0])).reshape(count, *axes))
@@ -209,7 +217,7 @@ def test_quantities_are_learnt_together(axes: tuple[int, ...], said: Optimizer) 
     args = {"in_features": 3, "out_features": 1}
     task = replace(TASK, model="torch.nn:Linear", model_args=args, loss="mse", optimizer=said)
     trainer = trainer_for(task)
-    assert batchable(task, trainer, works(made))
+    assert can_train_together(task, trainer, works(made))
     found = each_of(train_many(task, trainer, trainer.initial(), works(made)))
     assert_same(found, one_by_one(trainer, trainer.initial(), works(made)))
 
@@ -224,7 +232,7 @@ def test_words_with_several_labels_each_and_some_that_do_not_count_are_learnt_to
     args = {"num_embeddings": 9, "embedding_dim": 5}
     task = replace(TASK, model="torch.nn:Embedding", model_args=args)
     trainer = trainer_for(task)
-    assert batchable(task, trainer, works(made))
+    assert can_train_together(task, trainer, works(made))
     found = each_of(train_many(task, trainer, trainer.initial(), works(made)))
     assert_same(found, one_by_one(trainer, trainer.initial(), works(made)))
 
@@ -236,16 +244,16 @@ def test_what_cannot_train_together_trains_one_by_one(kind: type) -> None:
     start = trainer.initial()
     some = [each for each in SIZES if each[0] != 9]
     torch.manual_seed(3)
-    assert not batchable(task, trainer, works(sizes=tuple(some)))
+    assert not can_train_together(task, trainer, works(sizes=tuple(some)))
     found = each_of(train_many(task, trainer, start, works(sizes=tuple(some))))
     torch.manual_seed(3)
     assert_same(found, one_by_one(trainer, start, works(sizes=tuple(some))))
 
 
 def test_an_optimiser_that_is_kept_goes_from_learner_to_learner() -> None:
-    task = replace(TASK, optimizer=Optimizer(momentum=0.9, keep=True))
+    task = replace(TASK, optimizer=OptimizerSettings(momentum=0.9, keep=True))
     one, other = trainer_for(task), trainer_for(task)
-    assert not batchable(task, one, works())
+    assert not can_train_together(task, one, works())
     found = each_of(train_many(task, one, one.initial(), works()))
     assert_same(found, one_by_one(other, one.initial(), works()))
 
@@ -253,7 +261,7 @@ def test_an_optimiser_that_is_kept_goes_from_learner_to_learner() -> None:
 def test_a_trainer_of_ones_own_is_asked_learner_by_learner() -> None:
     task = replace(TASK, **own(Counting))
     trainer = Counting(task)
-    assert not batchable(task, trainer, works())
+    assert not can_train_together(task, trainer, works())
     found = each_of(train_many(task, trainer, trainer.initial(), works()))
     assert [each.visits for each in found] == [batches for _, _, batches in SIZES]
 
@@ -276,15 +284,15 @@ def test_training_together_loads_no_compiler() -> None:
 import sys
 import numpy as np
 from melisma.fleet.task import Task
-from melisma.learning.batched import Work, batchable, train_many
+from melisma.learning.batched import TrainingWork, can_train_together, train_many
 from melisma.learning.data.datasets import Split
-from melisma.learning.trainers import trainer_for
+from melisma.learning.trainer_factory import trainer_for
 task = Task(name="t", model="convnet", data="mnist", deadline_s=1.0)
 trainer = trainer_for(task)
 samples = Split(np.zeros((40, 28, 28), np.uint8), np.zeros(40, np.uint8))
-works = [Work(samples, 1, lambda: np.random.default_rng(1), 9)] * 2
-print(batchable(task, trainer, works))
-print(sum(len(some.places) for some in train_many(task, trainer, trainer.initial(), works)))
+works = [TrainingWork(samples, 1, lambda: np.random.default_rng(1), 9)] * 2
+print(can_train_together(task, trainer, works))
+print(sum(len(some.indices) for some in train_many(task, trainer, trainer.initial(), works)))
 print("torch._dynamo" in sys.modules)
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -295,7 +303,7 @@ print("torch._dynamo" in sys.modules)
 def test_the_same_works_give_the_same_bits_in_as_many_chunks_as_it_takes(
     threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch_batched, "STACK", 4)
+    monkeypatch.setattr(torch_batched, "STACK_LEARNERS", 4)
     trainer, before = trainer_for(TASK), torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -315,7 +323,7 @@ def test_the_same_works_give_the_same_bits_in_as_many_chunks_as_it_takes(
 
 
 def test_learners_are_trained_as_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_batched, "STACK", 4)
+    monkeypatch.setattr(torch_batched, "STACK_LEARNERS", 4)
     trainer, some = trainer_for(TASK), works(sizes=SIZES * 4)
     results = train_many(TASK, trainer, trainer.initial(), some)
     first = next(results)
@@ -340,10 +348,10 @@ def test_samples_of_another_form_train_one_by_one_and_labels_that_do_not_fit_are
     trainer = trainer_for(TASK)
     assert isinstance(trainer, TorchTrainer)
     flat = Split(np.ones((9, 36), np.float32), np.ones(9, np.uint8))
-    mixed = [*works(), Work(flat, 1, drawing(1), 9)]
-    assert not batchable(TASK, trainer, mixed)
+    mixed = [*works(), TrainingWork(flat, 1, drawing(1), 9)]
+    assert not can_train_together(TASK, trainer, mixed)
     assert len(each_of(train_many(TASK, trainer, trainer.initial(), mixed))) == len(mixed)
-    wrong = [Work(Split(flat.samples, np.ones(9)), 1, drawing(1), 9)] * 2
+    wrong = [TrainingWork(Split(flat.samples, np.ones(9)), 1, drawing(1), 9)] * 2
     with pytest.raises(DataError, match="needs whole numbers"):
         each_of(train_many(TASK, trainer, trainer.initial(), wrong))
 
@@ -355,7 +363,7 @@ def test_labels_that_do_not_count_are_left_out_by_hand_too() -> None:
         return Split(split.samples, np.where(ignored, -100, split.labels.astype(np.int64)))
 
     trainer = trainer_for(TASK)
-    assert batchable(TASK, trainer, works(made))
+    assert can_train_together(TASK, trainer, works(made))
     found = each_of(train_many(TASK, trainer, trainer.initial(), works(made)))
     assert_same(found, one_by_one(trainer, trainer.initial(), works(made)))
     # A batch of which no label counts has no mean, and nobody learns by it.
@@ -375,11 +383,11 @@ class Bent(nn.Sequential):
 
 
 @pytest.mark.parametrize("said", OPTIMIZERS)
-def test_every_activation_is_trained_by_hand(said: Optimizer) -> None:
+def test_every_activation_is_trained_by_hand(said: OptimizerSettings) -> None:
     task = replace(TASK, optimizer=said, **own(Bent))
     trainer = trainer_for(task)
     assert isinstance(trainer, TorchTrainer)
-    assert torch_batched.way_for(task, trainer, works()) is torch_batched.Layered
+    assert torch_batched.stacked_model_for(task, trainer, works()) is torch_batched.LayerwiseModel
     found = each_of(train_many(task, trainer, trainer.initial(), works()))
     assert_same(found, one_by_one(trainer, trainer.initial(), works()))
 
@@ -393,13 +401,13 @@ def test_learners_may_share_samples_of_which_each_has_some_rows(
     shared = Split(rng.integers(0, 9, (50, *shape)).astype(kind), rng.integers(0, 10, 50))
     rows = [rng.integers(0, 50, samples) for samples, _, _ in SIZES]
     both = [*zip(rows, SIZES, strict=True)]
-    mine = [Work(shared, size[1], drawing(1), size[2], each) for each, size in both]
+    mine = [TrainingWork(shared, size[1], drawing(1), size[2], each) for each, size in both]
     apart = [
-        Work(Split(shared.samples[each], shared.labels[each]), size[1], drawing(1), size[2])
+        TrainingWork(Split(shared.samples[each], shared.labels[each]), size[1], drawing(1), size[2])
         for each, size in both
     ]
     trainer = trainer_for(TASK)
-    assert batchable(TASK, trainer, mine)
+    assert can_train_together(TASK, trainer, mine)
     found = each_of(train_many(TASK, trainer, trainer.initial(), mine))
     assert_same(found, one_by_one(trainer, trainer.initial(), apart))
 

@@ -9,13 +9,19 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from melisma.errors import DataError, SettingError
-from melisma.fleet.emulation import Pace
+from melisma.fleet.emulation import ComputePacer
 from melisma.fleet.task import Task
-from melisma.learning.benchmark import Reference, TrainCost, download, flops, subset
+from melisma.learning.benchmark import (
+    ReferenceDevice,
+    TrainCost,
+    download_benchmark,
+    measure_flops,
+    subset_benchmark,
+)
 from melisma.learning.data.datasets import Split
 from melisma.learning.parameters import Arrays
 from melisma.learning.pytorch.torch_trainer import TorchTrainer
-from melisma.learning.trainer import Score, Trained
+from melisma.learning.trainer import Score, TrainingResult
 
 BATCH = 10
 
@@ -52,7 +58,7 @@ class Steady:
         passes: int,
         rng: np.random.Generator,
         stop: Callable[[], bool],
-    ) -> Trained:
+    ) -> TrainingResult:
         assert passes == 1
         self.calls += 1
         self.clock.pass_s(self.before + self.cold)
@@ -64,7 +70,7 @@ class Steady:
             visits += batch
         self.visits += visits
         self.clock.pass_s(self.after)
-        return Trained(dict(parameters), visits, 1.0)
+        return TrainingResult(dict(parameters), visits, 1.0)
 
     def score(self, parameters: Arrays, samples: Split) -> Score:
         raise NotImplementedError
@@ -78,9 +84,9 @@ def measured(trainer: Steady, sizes: list[int], **changes: Any) -> TrainCost:
     given: dict[str, Any] = {
         "rng": np.random.default_rng(0),
         "now_s": trainer.clock.now,
-        "rest": lambda: None,
+        "throttle": lambda: None,
     }
-    return subset(trainer, [shard(size) for size in sizes], **given | changes)
+    return subset_benchmark(trainer, [shard(size) for size in sizes], **given | changes)
 
 
 @given(
@@ -126,7 +132,7 @@ def test_the_spread_is_that_of_the_shards() -> None:
 
 def test_it_rests_before_every_batch_and_around_every_training() -> None:
     trainer, rests = Steady(Clock()), []
-    measured(trainer, [40, 40], rest=lambda: rests.append(trainer.clock.at_s))
+    measured(trainer, [40, 40], throttle=lambda: rests.append(trainer.clock.at_s))
     # Two warm-ups ask twice each, two shards four times; one rest before and one after each.
     assert len(rests) == 2 * 2 + 2 * 4 + 4 * 2
 
@@ -134,8 +140,8 @@ def test_it_rests_before_every_batch_and_around_every_training() -> None:
 def test_a_paced_device_is_measured_at_its_own_speed() -> None:
     clock, used = Clock(), Clock()
     trainer = Steady(used)
-    pace = Pace(0.1, used.now, clock.now, clock.pass_s)
-    cost = measured(trainer, [40, 40], now_s=clock.now, rest=pace.rest)
+    pace = ComputePacer(0.1, used.now, clock.now, clock.pass_s)
+    cost = measured(trainer, [40, 40], now_s=clock.now, throttle=pace.throttle)
     assert float(cost.shard_s.mean) == pytest.approx(0.25 * 40 / 0.1)
     assert float(cost.setup_s.mean) == pytest.approx(0.625 / 0.1)
 
@@ -168,8 +174,8 @@ def test_nothing_can_be_measured_on_nothing(sizes: list[int]) -> None:
 
 def test_a_trainer_that_never_asks_is_named() -> None:
     class Deaf(Steady):
-        def train(self, parameters: Arrays, samples: Split, *_: Any) -> Trained:
-            return Trained(dict(parameters), len(samples), 1.0)
+        def train(self, parameters: Arrays, samples: Split, *_: Any) -> TrainingResult:
+            return TrainingResult(dict(parameters), len(samples), 1.0)
 
     with pytest.raises(DataError, match="never asked whether to stop"):
         measured(Deaf(Clock()), [40])
@@ -182,16 +188,16 @@ def test_fetching_is_timed_shard_by_shard_and_a_short_one_does_not_count() -> No
         clock.pass_s(taken[number])
         return 10 if number == 2 else 500
 
-    cost = download(fetch, 4, clock.now)
+    cost = download_benchmark(fetch, 4, clock.now)
     assert (float(cost.mean), float(cost.spread), float(cost.count)) == (2.0, 1.0, 3.0)
     with pytest.raises(SettingError, match="at least 1 shard, not 0"):
-        download(fetch, 0, clock.now)
+        download_benchmark(fetch, 0, clock.now)
 
 
 def test_the_rate_of_operations_is_that_of_the_clock() -> None:
     clock = Clock()
-    assert flops(clock.now, lambda: clock.pass_s(0.25), side=8, times=3) == 2 * 8**3 / 0.25
-    assert Reference(flops=4e9, seconds=30.0).predicted_s(1e9) == 120.0
+    assert measure_flops(clock.now, lambda: clock.pass_s(0.25), side=8, times=3) == 2 * 8**3 / 0.25
+    assert ReferenceDevice(flops=4e9, seconds=30.0).predict_s(1e9) == 120.0
 
 
 def test_this_machine_is_measured_for_real() -> None:
@@ -202,10 +208,12 @@ def test_this_machine_is_measured_for_real() -> None:
         for _ in range(3)
     ]
     began_s = time.perf_counter()
-    cost = subset(TorchTrainer(task), shards, rng=rng, now_s=time.perf_counter, rest=lambda: None)
+    cost = subset_benchmark(
+        TorchTrainer(task), shards, rng=rng, now_s=time.perf_counter, throttle=lambda: None
+    )
     took_s = time.perf_counter() - began_s
     # All that was measured lies within the time that passed.
     assert 0 < 3 * cost.shard_s.mean < took_s
     assert 0 < cost.setup_s.mean < took_s
     assert cost.seconds(3) < took_s
-    assert flops(time.perf_counter, lambda: None, times=3) > 1e6
+    assert measure_flops(time.perf_counter, lambda: None, times=3) > 1e6

@@ -5,12 +5,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from melisma.errors import DataError, SettingError
-from melisma.learning.compression import BLOCK, Compression, Vector, compression_for
+from melisma.learning.compression import BLOCK_NUMBERS, Compression, Vector, compression_for
 
 NAMES = ["none", "q8", "q4", "topk:0.01", "topk:0.3", "topk:1"]
 STEPS = {"q8": 127, "q4": 7}
 # Sizes about the edges of blocks, and odd ones.
-SIZES = st.sampled_from([0, 1, 2, 3, 7, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5])
+SIZES = st.sampled_from(
+    [0, 1, 2, 3, 7, BLOCK_NUMBERS - 1, BLOCK_NUMBERS, BLOCK_NUMBERS + 1, 3 * BLOCK_NUMBERS + 5]
+)
 NUMBERS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 VECTORS = hnp.arrays(np.float32, SIZES, elements=NUMBERS)
 
@@ -43,12 +45,12 @@ def test_what_comes_out_has_the_size_and_is_finite(name: str, vector: Vector) ->
 def test_a_rounded_number_is_at_most_half_a_step_off(name: str, vector: Vector) -> None:
     compression = compression_for(name)
     found = compression.unpack(compression.pack(vector), vector.size)
-    for start in range(0, vector.size, BLOCK):
-        block = vector[start : start + BLOCK].astype(np.float64)
+    for start in range(0, vector.size, BLOCK_NUMBERS):
+        block = vector[start : start + BLOCK_NUMBERS].astype(np.float64)
         step = max(np.abs(block).max() / STEPS[name], np.finfo(np.float32).tiny)
-        off = np.abs(found[start : start + BLOCK] - block).max()
+        off = np.abs(found[start : start + BLOCK_NUMBERS] - block).max()
         # The scale and the product are rounded too; a block below the least scale is 0.
-        assert off <= step * 0.50001 or not found[start : start + BLOCK].any()
+        assert off <= step * 0.50001 or not found[start : start + BLOCK_NUMBERS].any()
         assert off <= step * STEPS[name]
 
 

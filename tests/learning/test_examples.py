@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from melisma.errors import SettingError
-from melisma.fleet.fleet_builder import read_fleet
+from melisma.fleet.files.fleet_builder import read_fleet
 from melisma.fleet.task import Task, read_sized_task, read_task
-from melisma.learning.aggregation import Spool, Spooled, weighted_mean
-from melisma.learning.data.datasets import DataSet, Split, load
+from melisma.learning.aggregation import SpooledUpdate, UpdateSpool, weighted_mean
+from melisma.learning.data.datasets import DataSet, Split, load_dataset
 from melisma.learning.parameters import Layout
-from melisma.learning.task_sizes import sized
-from melisma.learning.trainers import fits, trainer_for
+from melisma.learning.task_sizes import with_actual_sizes
+from melisma.learning.trainer_factory import check_model_fits, trainer_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NEVER: Callable[[], bool] = lambda: False  # noqa: E731 - a stop that never comes
@@ -29,7 +29,7 @@ def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def digits(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
-        return load("mnist")
+        return load_dataset("mnist")
 
 
 def some(split: Split, start: int, end: int) -> Split:
@@ -45,13 +45,14 @@ def test_scikit_learn_trains_digits_and_two_of_them_are_averaged(
     example: Task, digits: DataSet, tmp_path: Path
 ) -> None:
     trainer = trainer_for(example)
-    fits(trainer, digits)
+    check_model_fits(trainer, digits)
     start, layout = trainer.initial(), Layout.of(trainer.initial())
-    spool = Spool(tmp_path, layout)
+    spool = UpdateSpool(tmp_path, layout)
     halves = [some(digits.train, 0, 3000), some(digits.train, 3000, 6000)]
     trained = [trainer.train(start, half, 1, rng(), NEVER) for half in halves]
     updates = [
-        Spooled(i, each.visits, spool.add(i, each.parameters)) for i, each in enumerate(trained)
+        SpooledUpdate(i, each.visits, spool.add(i, each.parameters))
+        for i, each in enumerate(trained)
     ]
     mean = weighted_mean(layout, updates)
     test = some(digits.test, 0, 2000)
@@ -79,22 +80,22 @@ def test_scikit_learn_stops_within_a_pass(example: Task, digits: DataSet) -> Non
 def test_scikit_learn_says_when_data_do_not_fit(example: Task) -> None:
     small = Split(np.ones((5, 3, 3), np.uint8), np.zeros(5, np.uint8))
     with pytest.raises(SettingError, match="samples of 9 numbers; expected 784"):
-        fits(trainer_for(example), DataSet(small, small))
+        check_model_fits(trainer_for(example), DataSet(small, small))
 
 
 @pytest.mark.parametrize("example", ["own"], indirect=True)
 def test_a_model_of_ones_own_learns_from_data_of_ones_own(example: Task) -> None:
-    data, trainer = load(example.data, example.data_args), trainer_for(example)
-    fits(trainer, data)
+    data, trainer = load_dataset(example.data, example.data_args), trainer_for(example)
+    check_model_fits(trainer, data)
     trained = trainer.train(trainer.initial(), data.train, 5, rng(), NEVER)
     assert trainer.score(trained.parameters, data.test).loss < 0.05
 
 
 @pytest.mark.parametrize("example", ["own", "scikit-learn"], indirect=True)
 def test_sizes_in_the_files_are_those_of_model_and_data(example: Task, digits: DataSet) -> None:
-    data = digits if example.data == "mnist" else load(example.data, example.data_args)
+    data = digits if example.data == "mnist" else load_dataset(example.data, example.data_args)
     bare = Task(name="a", model="a:b", data="a:b", deadline_s=1.0)
-    found = sized(bare, data, Layout.of(trainer_for(example).initial()))
+    found = with_actual_sizes(bare, data, Layout.of(trainer_for(example).initial()))
     assert (example.samples, example.model_bytes) == (found.samples, found.model_bytes)
     assert example.shard_bytes // example.shard_samples == found.sizes.sample_bytes
 

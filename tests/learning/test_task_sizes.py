@@ -4,13 +4,13 @@ from msgspec.structs import replace
 
 from melisma.errors import SettingError
 from melisma.fleet.rng import generator
-from melisma.fleet.task import Sizes, Task
+from melisma.fleet.task import Task, TaskSizes
 from melisma.learning.data.datasets import DataSet, Split
-from melisma.learning.data.partition import shuffled_shards
-from melisma.learning.data.shards import encoded
+from melisma.learning.data.partition import shuffle_into_shards
+from melisma.learning.data.shards import encode_shard
 from melisma.learning.parameters import Layout
 from melisma.learning.pytorch.torch_trainer import TorchTrainer
-from melisma.learning.task_sizes import limit_samples, sized
+from melisma.learning.task_sizes import limit_samples, with_actual_sizes
 
 OWN = Task(name="own", model="a:B", data="a:b", deadline_s=1.0, shard_samples=40)
 TRAIN = Split(np.zeros((90, 3, 2), np.float32), np.zeros((90, 2), np.int16))
@@ -19,30 +19,30 @@ LAYOUT = Layout.of({"w": np.zeros((4, 5)), "b": np.zeros(3, np.float32)})
 
 
 def test_what_a_file_does_not_say_is_told_by_data_and_model() -> None:
-    task = sized(OWN, DATA, LAYOUT)
+    task = with_actual_sizes(OWN, DATA, LAYOUT)
     assert (task.samples, task.shards, task.model_bytes) == (90, 3, 172)
     assert task.shard_bytes == 40 * (24 + 4)
-    assert 0 < len(encoded(TRAIN)) - 90 * 28 < 100
+    assert 0 < len(encode_shard(TRAIN)) - 90 * 28 < 100
 
 
 def test_sizes_that_agree_with_data_and_model_may_be_stated() -> None:
-    stated = Sizes(samples=90, sample_bytes=28, model_bytes=172, sample_ops=10.0)
+    stated = TaskSizes(samples=90, sample_bytes=28, model_bytes=172, sample_ops=10.0)
     task = replace(OWN, sizes=stated)
-    assert sized(task, limit_samples(task, DATA), LAYOUT).sizes == stated
+    assert with_actual_sizes(task, limit_samples(task, DATA), LAYOUT).sizes == stated
 
 
 @pytest.mark.parametrize(
     ("stated", "message"),
     [
         (
-            Sizes(sample_bytes=8),
+            TaskSizes(sample_bytes=8),
             (
                 "sizes.sample_bytes is 8, but a sample of data a:b with its label has 28 bytes; "
                 "use sample_bytes = 28, or leave it out"
             ),
         ),
         (
-            Sizes(model_bytes=9),
+            TaskSizes(model_bytes=9),
             (
                 "sizes.model_bytes is 9, but model a:B has 172 bytes; "
                 "use model_bytes = 172, or leave it out"
@@ -50,9 +50,9 @@ def test_sizes_that_agree_with_data_and_model_may_be_stated() -> None:
         ),
     ],
 )
-def test_sizes_that_contradict_data_or_model_are_refused(stated: Sizes, message: str) -> None:
+def test_sizes_that_contradict_data_or_model_are_refused(stated: TaskSizes, message: str) -> None:
     with pytest.raises(SettingError) as caught:
-        sized(replace(OWN, sizes=stated), DATA, LAYOUT)
+        with_actual_sizes(replace(OWN, sizes=stated), DATA, LAYOUT)
     assert str(caught.value) == message
 
 
@@ -62,16 +62,16 @@ def numbered(samples: int) -> DataSet:
 
 
 def test_samples_limits_the_data_to_the_first_of_the_shuffled_set() -> None:
-    task = replace(OWN, sizes=Sizes(samples=80))
+    task = replace(OWN, sizes=TaskSizes(samples=80))
     found = limit_samples(task, numbered(200))
-    shards = shuffled_shards(200, 40, generator(task.seed, "samples"))
+    shards = shuffle_into_shards(200, 40, generator(task.seed, "samples"))
     assert set(found.train.labels.tolist()) == set(np.concatenate(shards[:2]).tolist())
     assert found.train.samples.tolist() == found.train.labels.tolist()
     assert len(found.test) == 3
 
 
 def test_the_limit_depends_on_the_seed_alone_and_can_be_applied_again() -> None:
-    task = replace(OWN, sizes=Sizes(samples=80))
+    task = replace(OWN, sizes=TaskSizes(samples=80))
     once = limit_samples(task, numbered(200))
     assert limit_samples(task, numbered(200)).train.labels.tolist() == once.train.labels.tolist()
     assert limit_samples(task, once) is once
@@ -81,7 +81,7 @@ def test_the_limit_depends_on_the_seed_alone_and_can_be_applied_again() -> None:
 
 def test_more_samples_than_there_are_are_refused() -> None:
     with pytest.raises(SettingError) as caught:
-        limit_samples(replace(OWN, sizes=Sizes(samples=91)), DATA)
+        limit_samples(replace(OWN, sizes=TaskSizes(samples=91)), DATA)
     assert str(caught.value) == (
         "sizes.samples is 91, but data a:b has 90 training samples; use samples of at most 90, or "
         "leave it out"
@@ -91,5 +91,7 @@ def test_more_samples_than_there_are_are_refused() -> None:
 def test_a_model_that_we_ship_weighs_what_planning_counts_with() -> None:
     task = replace(OWN, model="twonn", data="mnist")
     images = Split(np.zeros((9, 28, 28), np.uint8), np.zeros(9, np.uint8))
-    found = sized(task, DataSet(images, images), Layout.of(TorchTrainer(task).initial()))
+    found = with_actual_sizes(
+        task, DataSet(images, images), Layout.of(TorchTrainer(task).initial())
+    )
     assert (found.model_bytes, found.shard_bytes) == (task.model_bytes, task.shard_bytes)

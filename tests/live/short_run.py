@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import psutil
 
+from melisma.fleet.files.fleet_builder import build_fleet
+from melisma.fleet.files.fleet_file import FleetTable
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.fleet_builder import muster
-from melisma.fleet.fleet_file import FleetTable
 from melisma.fleet.task import Task
 from melisma.live.training import train
 from melisma.runs.report import Report
@@ -35,7 +35,7 @@ TASK = {
 def build(task: dict[str, Any], fleet: dict[str, Any]) -> tuple[Task, Fleet]:
     """Return task and fleet with these settings instead of the defaults."""
     table = msgspec.convert(FLEET | fleet, FleetTable)
-    return msgspec.convert(TASK | task, Task), muster(table)
+    return msgspec.convert(TASK | task, Task), build_fleet(table)
 
 
 def run_task(folder: Path, fleet: dict[str, Any] | None = None, **task: Any) -> Report:

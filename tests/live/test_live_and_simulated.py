@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from melisma.cycle import commands
-from melisma.fleet.fleet_builder import muster
-from melisma.fleet.fleet_file import FleetTable
+from melisma.fleet.files.fleet_builder import build_fleet
+from melisma.fleet.files.fleet_file import FleetTable
 from melisma.fleet.task import Task
 from melisma.live.training import train
 from melisma.runs.report import Report
@@ -50,7 +50,7 @@ def list_dispatches(report: Report) -> list[Any]:
 @pytest.mark.parametrize("mode", ["parallelized", "federated"])
 def test_live_and_simulated_runs_give_the_same_model(mode: str, work_folder: Path) -> None:
     task = msgspec.convert(TASK | {"mode": mode}, Task)
-    fleet = muster(msgspec.convert({"learner": LEARNERS}, FleetTable))
+    fleet = build_fleet(msgspec.convert({"learner": LEARNERS}, FleetTable))
     live = train(task, fleet, folder=work_folder / "live")
     simulated = simulate(task, fleet, folder=work_folder / "simulated")
     assert list_dispatches(live) == list_dispatches(simulated)

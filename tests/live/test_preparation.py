@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from melisma.errors import DataError, SettingError
-from melisma.learning.loaded_task import gathered
+from melisma.learning.loaded_task import load_task
 from melisma.live import preparation
 from tests.live.short_run import build, run_task
 
@@ -44,7 +44,7 @@ def test_samples_limits_a_run_to_the_same_data_live_and_simulated(
 ) -> None:
     task, fleet = build({"sizes": {"samples": 240}, "mode": mode}, {})
     live = preparation.prepare(task, fleet, None, work_folder / "run")
-    simulated = gathered(task)
+    simulated = load_task(task)
     assert live.task.samples == len(live.train) == 240
     assert live.task == simulated.task
     assert live.train.samples.tolist() == simulated.data.train.samples.tolist()

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import Split
-from melisma.learning.trainer import Score, Trained
+from melisma.learning.trainer import Score, TrainingResult
 
 Pair = tuple[NDArray[np.float32], NDArray[np.int64]]
 
@@ -41,7 +41,7 @@ class Linear:
         passes: int,
         rng: np.random.Generator,
         stop: Callable[[], bool],
-    ) -> Trained:
+    ) -> TrainingResult:
         weight, bias = (np.array(parameters[name], np.float32) for name in ("weight", "bias"))
         visits, loss_sum = 0, 0.0
         for _ in range(passes):
@@ -59,7 +59,7 @@ class Linear:
 
     def _finish(
         self, weight: NDArray[Any], bias: NDArray[Any], visits: int, loss_sum: float
-    ) -> Trained:
+    ) -> TrainingResult:
         if self._broken == "nan":
             weight = weight * np.nan
         if self._broken == "shape":
@@ -67,7 +67,7 @@ class Linear:
         if self._broken == "raises":
             raise ArithmeticError("this model cannot be trained")
         parameters = {"weight": weight.astype(np.float32), "bias": bias.astype(np.float32)}
-        return Trained(parameters, visits, loss_sum / max(visits, 1))
+        return TrainingResult(parameters, visits, loss_sum / max(visits, 1))
 
     def score(self, parameters: Any, samples: Split) -> Score:
         probability = _sigmoid(samples.samples @ parameters["weight"][:4] + parameters["bias"])

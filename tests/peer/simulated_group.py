@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from melisma.learning.steps import Steps
+from melisma.learning.stepper import Stepper
 from melisma.peer.algorithms import Algorithm
 from melisma.peer.group import Peers, PeerSettings
 from melisma.peer.node import Node
@@ -56,7 +56,7 @@ class SimulatedGroup:
         topology = self.peers.topology
         return run_checked(PeerScenario(topology, self.create_node, self.delays, self.faults))[0]
 
-    def create_node(self, name: str, incarnation: str) -> tuple[Node, Steps]:
+    def create_node(self, name: str, incarnation: str) -> tuple[Node, Stepper]:
         index = self.peers.topology.names.index(name)
         steps = RecordedSteps(self, name, np.random.default_rng([index, int(incarnation)]))
         neighbours = self.peers.topology.neighbours(name)
@@ -77,10 +77,10 @@ class RecordedSteps(IntegerSteps):
         self._group, self._name = group, name
 
     def step(self, rate: float) -> float:
-        before = self.slopes.copy()
+        before = self.gradient_sum.copy()
         if self.visits >= self._group.gradient_steps:
             self.visits += 1
             return 0.0
         loss = super().step(rate)
-        self._group.gradients[self._name].append(np.float64(rate) * (self.slopes - before))
+        self._group.gradients[self._name].append(np.float64(rate) * (self.gradient_sum - before))
         return loss

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from melisma.errors import SettingError
 from melisma.learning.compression import compression_for
-from melisma.learning.steps import NoSteps
+from melisma.learning.stepper import NullStepper
 from melisma.peer import commands, messages
 from melisma.peer.algorithms import AetSgd, Algorithm, GossipSgd, LocalSgd
 from melisma.peer.gradient_node import GradientNode
@@ -35,7 +35,7 @@ from tests.peer.tiny_nodes import (
 def node_without_neighbours(
     settings: PeerSettings,
 ) -> GradientNode[AetSgd] | GradientNode[LocalSgd]:
-    steps = NoSteps(16, 1000)
+    steps = NullStepper(16, 1000)
     node = settings.create_node("n0", "1", (), steps)
     assert isinstance(node, GradientNode)
     return node
@@ -140,7 +140,7 @@ def test_sent_updates_and_error_feedback_add_up_to_all_gradients(
         compression_for(compression),
     )
     identity = NodeIdentity("a", "1", 3000, COMPATIBILITY, patience_s=10.0)
-    node = create_node(identity, ("b",), Model(steps.vector, steps.slopes), packing, outputs)
+    node = create_node(identity, ("b",), Model(steps.vector, steps.gradient_sum), packing, outputs)
     assert isinstance(node, GradientNode)
     start(node)
     initial, arrived = steps.vector.copy(), np.zeros(1000)
@@ -154,7 +154,7 @@ def test_sent_updates_and_error_feedback_add_up_to_all_gradients(
         moved = initial - steps.vector
         np.testing.assert_allclose(arrived + node.error_feedback, moved, rtol=0, atol=2e-3)
         feedback.append(float(np.abs(node.error_feedback).mean()))
-        assert not steps.slopes.any()
+        assert not steps.gradient_sum.any()
         node.on_message(
             float(number),
             messages.Update(

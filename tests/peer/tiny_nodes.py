@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.fleet.task import Sizes, Task
+from melisma.fleet.task import Task, TaskSizes
 from melisma.learning.compression import Vector, compression_for
 from melisma.learning.data.datasets import Split
 from melisma.learning.trainer import Score
@@ -23,7 +23,7 @@ TASK = Task(
     deadline_s=1.0,
     batch=16,
     model_args={"layers": [4, 2]},
-    sizes=Sizes(samples=1000, sample_bytes=16, model_bytes=40, sample_ops=60),
+    sizes=TaskSizes(samples=1000, sample_bytes=16, model_bytes=40, sample_ops=60),
 )
 COMPATIBILITY = {"model": "a line of 4 parameters"}
 INITIAL = np.array([100, 200, 300, 400], np.float32)
@@ -38,17 +38,17 @@ class IntegerSteps:
     size: int = 4
     largest: int = 8
     vector: Vector = field(init=False)
-    slopes: Vector = field(init=False)
+    gradient_sum: Vector = field(init=False)
     visits: int = 0
 
     def __post_init__(self) -> None:
         self.vector = np.resize(INITIAL, self.size).astype(np.float32)
-        self.slopes = np.zeros(self.size, np.float32)
+        self.gradient_sum = np.zeros(self.size, np.float32)
 
     def step(self, rate: float) -> float:
         gradient = self.rng.integers(-self.largest, self.largest + 1, self.size)
         self.vector -= np.float32(rate) * gradient.astype(np.float32)
-        self.slopes += gradient.astype(np.float32)
+        self.gradient_sum += gradient.astype(np.float32)
         self.visits += 1
         return 0.0
 

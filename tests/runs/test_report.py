@@ -12,7 +12,7 @@ import pytest
 
 from melisma.cycle import commands, events
 from melisma.errors import DataError
-from melisma.fleet.task import Stop
+from melisma.fleet.task import StopSettings
 from melisma.learning import metrics
 from melisma.runs.assignments import Assignments
 from melisma.runs.progress import RunProgress
@@ -80,7 +80,7 @@ PLAYS: dict[str, Callable[[], list[Step]]] = {
     "left": lambda: played(change=changed(2, 2, left)),
     "all left": lambda: played(FAST[:1], changed(0, 2, left)),
     "cancelled": lambda: played(change=changed(0, 2, cancelled)),
-    "stopped": lambda: played(stop=Stop(accuracy=0.65), cycles=9),
+    "stopped": lambda: played(stop=StopSettings(accuracy=0.65), cycles=9),
     "empty": lambda: played(FAST[:1], changed(0, 0, later(50))),
     "one empty": lambda: played(FAST[:1], changed(0, 2, later(50))),
     "no plan": lambda: played(deadline_s=0.05, scheme="dab"),

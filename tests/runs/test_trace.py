@@ -67,7 +67,7 @@ def test_a_trace_begins_with_the_version_of_its_format(tmp_path: Path) -> None:
         (b'{"format":"melisma-trace","version":2}\n', "format version 2, but .* reads 1"),
         (b"", "is not a trace"),
         (b'{"event":{},"commands":[]}\n', "is not a trace"),
-        (b"learner,at_s,what\n", "is not a trace"),
+        (b"learner,at_s,event\n", "is not a trace"),
     ],
 )
 def test_a_file_of_another_format_or_version_is_refused(

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 
 from melisma.cycle import commands
+from melisma.fleet.files.fleet_builder import build_fleet
+from melisma.fleet.files.fleet_file import FleetTable
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.fleet_builder import muster
-from melisma.fleet.fleet_file import FleetTable
 from melisma.fleet.task import Task
 from melisma.runs.report import Report
 from melisma.runs.trace import Step
@@ -40,7 +40,7 @@ def make_task(**settings: Any) -> Task:
 
 
 def make_fleet(learners: list[dict[str, Any]] | None = None, **settings: Any) -> Fleet:
-    return muster(msgspec.convert({"learner": learners or LEARNERS} | settings, FleetTable))
+    return build_fleet(msgspec.convert({"learner": learners or LEARNERS} | settings, FleetTable))
 
 
 def make_scenario(faults: str = "", fleet: Fleet | None = None, **settings: Any) -> Scenario:

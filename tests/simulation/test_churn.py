@@ -20,7 +20,7 @@ def changes(learners: list[list[tuple[float, float]]]) -> Changes:
     part = Changes(
         np.array(at_s, float), np.array(learner_ids, np.int64), np.array(kinds, np.int64)
     )
-    return Changes.joined([part])
+    return Changes.merge([part])
 
 
 def end_by_spans(turns: list[tuple[float, float]], begin_s: float, awake_s: float) -> float:

@@ -213,7 +213,7 @@ def test_a_learner_that_cannot_train_a_shard_in_time_does_not_delay_the_others()
 
 
 def test_a_sleeping_learner_does_not_answer(tmp_path: Path) -> None:
-    (tmp_path / "trace.csv").write_text("learner,at_s,what\nhare,5,sleep\n")
+    (tmp_path / "trace.csv").write_text("learner,at_s,event\nhare,5,sleep\n")
     asleep = make_fleet(trace=str(tmp_path / "trace.csv"))
     report = run(fleet=asleep, cycles=3)
     bounds = [event for event in events_of(report, events.BoundsReported) if event.at_s > 5]
@@ -258,7 +258,7 @@ def test_an_interrupted_benchmark_fetches_only_the_shards_it_had_time_for() -> N
 def test_a_learner_that_sleeps_for_ever_before_its_benchmark_does_not_delay_the_others(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "trace.csv").write_text("learner,at_s,what\nhare,0.001,sleep\n")
+    (tmp_path / "trace.csv").write_text("learner,at_s,event\nhare,0.001,sleep\n")
     report = run(fleet=make_fleet(trace=str(tmp_path / "trace.csv")), cycles=2)
     assert report.outcome == "done"
     assert all(1 not in cycle.assignments.learner for cycle in report.cycles)

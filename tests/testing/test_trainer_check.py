@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from melisma.learning.data.datasets import Split
-from melisma.learning.trainer import Score, Trained
-from melisma.learning.trainers import trainer_for
+from melisma.learning.trainer import Score, TrainingResult
+from melisma.learning.trainer_factory import trainer_for
 from melisma.testing import FakeTrainer, check_trainer, make_task
 
 SAMPLES = Split(np.zeros((25, 3), np.float32), np.zeros(25, np.int64))
@@ -33,7 +33,7 @@ class Flawed(FakeTrainer):
         passes: int,
         rng: np.random.Generator,
         stop: Callable[[], bool],
-    ) -> Trained:
+    ) -> TrainingResult:
         if self._flaw == "deaf":
             stop = lambda: False  # noqa: E731
         if self._flaw == "mutates":
@@ -42,7 +42,7 @@ class Flawed(FakeTrainer):
         visits = trained.visits + (self._flaw == "miscounts")
         if self._flaw == "random":
             trained.parameters["visits"] += np.random.default_rng().random()
-        return Trained(trained.parameters, visits, trained.loss)
+        return TrainingResult(trained.parameters, visits, trained.loss)
 
     def score(self, parameters: Any, samples: Split) -> Score:
         score = super().score(parameters, samples)

@@ -24,7 +24,7 @@ from melisma.allocation.slots import full_batch, online_batch, random_batch, slo
 from melisma.allocation.staleness import staleness
 from melisma.allocation.synchronous import synchronous
 from melisma.errors import SettingError, suggest
-from melisma.fleet.fleet_file import DISCLOSURE
+from melisma.fleet.files.fleet_file import DISCLOSURE
 from melisma.fleet.task import Task
 
 MAYS = "Mays 2023"

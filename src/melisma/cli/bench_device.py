@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from melisma.errors import SettingError, suggest
-from melisma.fleet.emulation import Link, Pace
-from melisma.fleet.fleet_builder import read_fleet
-from melisma.fleet.profiles import PROFILES
+from melisma.fleet.emulation import ComputePacer, LinkShaper
+from melisma.fleet.files.fleet_builder import read_fleet
+from melisma.fleet.files.profiles import PROFILES
 from melisma.fleet.task import Task
 
 
@@ -24,9 +24,9 @@ class Emulated:
     bandwidth_bps: float
     latency_s: float
 
-    def link(self) -> Link:
+    def link(self) -> LinkShaper:
         """Its link, idle."""
-        return Link(self.bandwidth_bps, self.latency_s, time.perf_counter, time.sleep)
+        return LinkShaper(self.bandwidth_bps, self.latency_s, time.perf_counter, time.sleep)
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Pacing:
     """The clock of a device, and what to call after every piece of work on it."""
 
     now_s: Callable[[], float]
-    rest: Callable[[], None]
+    throttle: Callable[[], None]
 
 
 def paced(share: float | None) -> Pacing:
@@ -45,8 +45,8 @@ def paced(share: float | None) -> Pacing:
     """
     if share is None:
         return Pacing(time.perf_counter, lambda: None)
-    pace = Pace(share, time.process_time, time.perf_counter, time.sleep)
-    return Pacing(pace.now, pace.rest)
+    pace = ComputePacer(share, time.process_time, time.perf_counter, time.sleep)
+    return Pacing(pace.now, pace.throttle)
 
 
 def chosen(

@@ -18,17 +18,23 @@ from numpy.typing import NDArray
 from melisma import axon
 from melisma.cli.bench_device import Emulated, Pacing, paced
 from melisma.errors import SettingError
-from melisma.fleet.emulation import Link
+from melisma.fleet.emulation import LinkShaper
 from melisma.fleet.estimates import Estimate
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
-from melisma.learning.benchmark import Reference, TrainCost, download, flops, subset
-from melisma.learning.data.datasets import DataSet, Split, load
-from melisma.learning.data.partition import shuffled_shards
-from melisma.learning.data.shards import Shard, ShardFolder, together
+from melisma.learning.benchmark import (
+    ReferenceDevice,
+    TrainCost,
+    download_benchmark,
+    measure_flops,
+    subset_benchmark,
+)
+from melisma.learning.data.datasets import DataSet, Split, load_dataset
+from melisma.learning.data.partition import shuffle_into_shards
+from melisma.learning.data.shards import Shard, ShardFolder, concatenate
 from melisma.learning.task_sizes import limit_samples
 from melisma.learning.trainer import Trainer
-from melisma.learning.trainers import fits, train_on_one_thread, trainer_for
+from melisma.learning.trainer_factory import check_model_fits, trainer_for, use_one_thread
 
 
 @dataclass(frozen=True)
@@ -102,10 +108,10 @@ class _Work:
         """Seconds to train the others, in one go."""
 
         def go_on() -> bool:
-            pacing.rest()
+            pacing.throttle()
             return False
 
-        parameters, samples = self.trainer.initial(), together(self.others)
+        parameters, samples = self.trainer.initial(), concatenate(self.others)
         began_s = pacing.now_s()
         self.trainer.train(parameters, samples, 1, self.rng("others"), go_on)
         return pacing.now_s() - began_s
@@ -116,17 +122,17 @@ def report(
 ) -> Report:
     """Measure on this device, or on one that it emulates."""
     with _importable(Path(path).resolve().parent):
-        data = limit_samples(task, load(task.data, task.data_args))
+        data = limit_samples(task, load_dataset(task.data, task.data_args))
         trainer = trainer_for(task)
-    fits(trainer, data)
+    check_model_fits(trainer, data)
     parts = _drawn(task, data, counts[-1], others)
     splits = [Split(data.train.samples[part], data.train.labels[part]) for part in parts]
     work = _Work(task, trainer, splits[: counts[-1]], splits[counts[-1] :])
     share, reference = None, None
     if device is not None:
-        train_on_one_thread()
+        use_one_thread()
         work.warm_up()
-        reference = Reference(_rate(1.0), work.trained_s(paced(1.0)))
+        reference = ReferenceDevice(_rate(1.0), work.trained_s(paced(1.0)))
         share = device.core_share(reference.seconds / sum(map(len, work.others)))
     train = _train(work, counts, share)
     return Report(
@@ -150,26 +156,26 @@ def _train(work: _Work, counts: list[int], share: float | None) -> Part:
 
 
 def _cost(work: _Work, count: int, pacing: Pacing) -> TrainCost:
-    return subset(
+    return subset_benchmark(
         work.trainer,
         work.few[:count],
         rng=work.rng(f"subset of {count}"),
         now_s=pacing.now_s,
-        rest=pacing.rest,
+        throttle=pacing.throttle,
         shard_samples=work.task.shard_samples,
     )
 
 
 def _rate(share: float | None) -> float:
     pacing = paced(share)
-    return flops(pacing.now_s, pacing.rest)
+    return measure_flops(pacing.now_s, pacing.throttle)
 
 
-def _flops(share: float | None, reference: Reference | None, actual_s: float) -> Flops:
+def _flops(share: float | None, reference: ReferenceDevice | None, actual_s: float) -> Flops:
     rate = _rate(share)
     if reference is None:
         return Flops(rate)
-    predicted_s = reference.predicted_s(rate)
+    predicted_s = reference.predict_s(rate)
     return Flops(rate, predicted_s, _error(predicted_s, actual_s))
 
 
@@ -182,7 +188,7 @@ def _download(
         with worker.start() as address, axon.connect(address) as remote:
             fetch = fetching(remote, folder.shards, device.link() if device else None)
             fetch(0)
-            costs = [download(fetch, count, time.perf_counter) for count in counts]
+            costs = [download_benchmark(fetch, count, time.perf_counter) for count in counts]
             others = range(counts[-1], len(parts))
             began_s = time.perf_counter()
             for place in others:
@@ -197,7 +203,9 @@ def _download(
     return Part(len(others), actual_s, tuple(guesses))
 
 
-def fetching(worker: axon.Remote, shards: list[Shard], link: Link | None) -> Callable[[int], int]:
+def fetching(
+    worker: axon.Remote, shards: list[Shard], link: LinkShaper | None
+) -> Callable[[int], int]:
     """Fetches a shard by its place in the list, over the link; how many bytes that were."""
 
     def fetch(place: int) -> int:
@@ -207,7 +215,7 @@ def fetching(worker: axon.Remote, shards: list[Shard], link: Link | None) -> Cal
         for piece in axon.fetch(worker, shards[place].sha256):
             total_bytes += len(piece)
             if link is not None:
-                link.passed(len(piece))
+                link.transfer(len(piece))
         return total_bytes
 
     return fetch
@@ -232,7 +240,7 @@ def _error(predicted_s: float, actual_s: float) -> float:
 
 def _drawn(task: Task, data: DataSet, few: int, others: int) -> list[NDArray[np.int64]]:
     """Shards to measure with, then the others; a short one comes last."""
-    parts = shuffled_shards(
+    parts = shuffle_into_shards(
         len(data.train), task.shard_samples, generator(task.seed, "bench shards")
     )
     if len(parts) <= few:

@@ -20,8 +20,8 @@ def command() -> None:
 def list_command(as_json: bool) -> None:
     """List the data sets that a task can name."""
     rows = [
-        {"name": name, "here": datasets.is_here(name), "about": known.about}
-        for name, known in datasets.DATA.items()
+        {"name": name, "here": datasets.is_cached(name), "about": known.description}
+        for name, known in datasets.CATALOG.items()
     ]
     if as_json:
         click.echo(json.dumps(rows))
@@ -35,12 +35,12 @@ def list_command(as_json: bool) -> None:
 def get_command(names: tuple[str, ...]) -> None:
     """Bring data sets to this machine; what is here already is left alone."""
     for name in names:
-        click.echo(datasets.fetch(name))
+        click.echo(datasets.fetch_dataset(name))
 
 
 @command.command("where")
 @click.argument("name")
 def where_command(name: str) -> None:
     """Say where a data set lies, or would."""
-    datasets.data_named(name)
-    click.echo(datasets.where(name))
+    datasets.catalog_entry(name)
+    click.echo(datasets.cache_folder(name))

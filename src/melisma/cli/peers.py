@@ -25,8 +25,8 @@ from melisma.cli.output import write
 from melisma.cli.suggestions import SuggestingChoice, SuggestingGroup
 from melisma.cli.views.peers_view import progress_line, screen
 from melisma.errors import MelismaError, SettingError, suggest
-from melisma.fleet.task import Optimizer, Partition, Task, read_task
-from melisma.fleet.toml_file import converted
+from melisma.fleet.files.toml_file import convert
+from melisma.fleet.task import OptimizerSettings, PartitionSettings, Task, read_task
 from melisma.live.peer.local_group import PeerObserver, run_peers
 from melisma.live.peer.node_process import run_node
 from melisma.live.peer.node_runner import NodeConfig, Progress
@@ -354,7 +354,7 @@ def _group(said: Mapping[str, Any]) -> PeerSettings:
 
 def _task(said: Mapping[str, Any]) -> Task:
     """That of the file, with what options say instead."""
-    plain = Optimizer(lr=1.0)
+    plain = OptimizerSettings(lr=1.0)
     task = Task(
         name="peers", model="lenet", data="mnist", deadline_s=1.0, batch=16, optimizer=plain
     )
@@ -362,7 +362,7 @@ def _task(said: Mapping[str, Any]) -> Task:
         task = msgspec.structs.replace(read_task(said["task"]), optimizer=plain)
     instead = {key: said[key] for key in ("model", "data", "batch", "seed")}
     if said["partition"] is not None:
-        instead |= {"mode": "federated", "partition": Partition(kind=said["partition"])}
+        instead |= {"mode": "federated", "partition": PartitionSettings(kind=said["partition"])}
     return msgspec.structs.replace(task, **{k: v for k, v in instead.items() if v is not None})
 
 
@@ -393,7 +393,7 @@ def _converted(what: str, values: Mapping[str, Any], kind: type[Any]) -> Any:
     if unknown := known.keys() - {*kind.__struct_fields__, "algorithm"}:
         name = min(unknown)
         raise SettingError(f"{what} has no setting {name}; {suggest(name, kind.__struct_fields__)}")
-    return converted(what, known, kind)
+    return convert(what, known, kind)
 
 
 def _pair(option: str, text: str | None) -> tuple[float, float] | None:

@@ -13,8 +13,8 @@ from melisma.allocation.schemes import SCHEMES, Scheme, get_scheme
 from melisma.cli import output
 from melisma.cli.views import plan_data, plan_view
 from melisma.errors import SettingError, suggest
+from melisma.fleet.files.fleet_builder import read_fleet
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.fleet_builder import read_fleet
 from melisma.fleet.task import Task, read_sized_task
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.cycle.ragged import NO_ROWS, Ints, RaggedArray
-from melisma.fleet.fleet_file import Disclosure
+from melisma.fleet.files.fleet_file import Disclosure
 from melisma.fleet.task import Task
 
 Floats = NDArray[np.float64]

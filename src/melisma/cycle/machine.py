@@ -25,7 +25,7 @@ from melisma.cycle.rounds import (
 )
 from melisma.cycle.state import COLLECTING_STAGES, CycleState, Stage, WorkStatus
 from melisma.errors import MelismaError, SettingError
-from melisma.fleet.fleet_file import DISCLOSURE
+from melisma.fleet.files.fleet_file import DISCLOSURE
 
 
 class CycleMachine:

@@ -24,9 +24,9 @@ The modules::
 from melisma.fleet.availability import Changes
 from melisma.fleet.channel import Channel
 from melisma.fleet.estimates import Estimate, Estimates
+from melisma.fleet.files.fleet_builder import read_fleet
+from melisma.fleet.files.profiles import PROFILES, Profile
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.fleet_builder import read_fleet
-from melisma.fleet.profiles import PROFILES, Profile
 from melisma.fleet.rng import generator, uniform
 from melisma.fleet.task import Task, read_task
 

@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.errors import SettingError
-from melisma.fleet.channel import Floats, Ints
+from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.rng import uniform
 
-WHAT = ("join", "leave", "sleep", "wake")
+CHANGE_NAMES = ("join", "leave", "sleep", "wake")
 JOIN, LEAVE, SLEEP, WAKE = range(4)
 # So many spans are drawn at once.
-BLOCK = 2**20
+BLOCK_SPANS = 2**20
 # More would not fit into memory.
-MOST_CHANGES = 20_000_000
+MAX_CHANGES = 20_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,24 +33,24 @@ class Changes:
 
     at_s: Floats
     learners: Ints
-    what: Ints
+    kinds: Ints
 
     @classmethod
-    def joined(cls, parts: Sequence["Changes"]) -> "Changes":
+    def merge(cls, parts: Sequence["Changes"]) -> "Changes":
         """All of them in order; parts have each learner's own changes one after the other."""
         at_s = np.concatenate([np.zeros(0), *(part.at_s for part in parts)])
         none = np.zeros(0, dtype=np.int64)
         learners = np.concatenate([none, *(part.learners for part in parts)])
-        what = np.concatenate([none, *(part.what for part in parts)])
+        what = np.concatenate([none, *(part.kinds for part in parts)])
         order = np.lexsort((learners, at_s))
         return cls(at_s[order], learners[order], what[order])
 
     def __len__(self) -> int:
         return self.at_s.size
 
-    def where(self, chosen: NDArray[np.bool_]) -> "Changes":
+    def select(self, chosen: NDArray[np.bool_]) -> "Changes":
         """Some of them."""
-        return Changes(self.at_s[chosen], self.learners[chosen], self.what[chosen])
+        return Changes(self.at_s[chosen], self.learners[chosen], self.kinds[chosen])
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +72,10 @@ class Availability:
         """Who is there, and awake, when a run begins."""
         present = self.joins_s <= 0.0
         known, first = np.unique(self.traced.learners, return_index=True)
-        present[known] = self.traced.what[first] != JOIN
-        at_once = self.traced.where(self.traced.at_s <= 0.0)
+        present[known] = self.traced.kinds[first] != JOIN
+        at_once = self.traced.select(self.traced.at_s <= 0.0)
         # Of several changes at 0 the last is the one that stays.
-        present[at_once.learners] = np.isin(at_once.what, (JOIN, WAKE))
+        present[at_once.learners] = np.isin(at_once.kinds, (JOIN, WAKE))
         return present
 
     def changes(self, until_s: float, seed: int) -> Changes:
@@ -84,11 +84,11 @@ class Availability:
             raise SettingError(f"changes until {until_s:g} s; expected at least 0")
         sleepers = np.flatnonzero(np.isfinite(self.awake_s) & (self.joins_s < until_s))
         self._check(sleepers, until_s)
-        parts = [_once(self.joins_s, JOIN, until_s)]
-        for start in range(0, sleepers.size, BLOCK // 2):
-            parts += self._sleep(sleepers[start : start + BLOCK // 2], until_s, seed)
-        traced = self.traced.where(_between(self.traced.at_s, until_s))
-        return Changes.joined([*parts, _once(self.leaves_s, LEAVE, until_s), traced])
+        parts = [_single_changes(self.joins_s, JOIN, until_s)]
+        for start in range(0, sleepers.size, BLOCK_SPANS // 2):
+            parts += self._sleep(sleepers[start : start + BLOCK_SPANS // 2], until_s, seed)
+        traced = self.traced.select(_in_range(self.traced.at_s, until_s))
+        return Changes.merge([*parts, _single_changes(self.leaves_s, LEAVE, until_s), traced])
 
     def _sleep(self, learners: Ints, until_s: float, seed: int) -> Iterator[Changes]:
         """Changes of those who sleep now and then; the spans of each count from 0, awake first."""
@@ -102,7 +102,7 @@ class Availability:
             yield Changes(ends_s[there], learners[row], what)
             on = there[:, -1]
             learners, at_s, first = learners[on], ends_s[on, -1], first + spans
-            spans = min(2 * spans, max(1, BLOCK // max(1, learners.size)))
+            spans = min(2 * spans, max(1, BLOCK_SPANS // max(1, learners.size)))
 
     def _ends_s(self, learners: Ints, at_s: Floats, numbers: Ints, seed: int) -> Floats:
         """When these spans end, learners by spans, the first of them having begun at `at_s`."""
@@ -116,18 +116,18 @@ class Availability:
         """Not more changes than can be held, as far as means can tell."""
         there_s = np.minimum(self.leaves_s[sleepers], until_s) - self.joins_s[sleepers]
         often = float(np.sum(2 * there_s / (self.awake_s[sleepers] + self.asleep_s[sleepers])))
-        if often > MOST_CHANGES:
+        if often > MAX_CHANGES:
             raise SettingError(
                 f"learners fall asleep and wake about {often:.3g} times in {until_s:g} s; expected "
-                f"at most {MOST_CHANGES:.3g}: make awake_s or asleep_s longer, or learners fewer"
+                f"at most {MAX_CHANGES:.3g}: make awake_s or asleep_s longer, or learners fewer"
             )
 
 
-def _once(at_s: Floats, what: int, until_s: float) -> Changes:
+def _single_changes(at_s: Floats, what: int, until_s: float) -> Changes:
     """The one change of each learner, if it comes by then."""
-    learners = np.flatnonzero(_between(at_s, until_s))
+    learners = np.flatnonzero(_in_range(at_s, until_s))
     return Changes(at_s[learners], learners, np.full(learners.size, what))
 
 
-def _between(at_s: Floats, until_s: float) -> NDArray[np.bool_]:
+def _in_range(at_s: Floats, until_s: float) -> NDArray[np.bool_]:
     return (at_s > 0.0) & (at_s <= until_s) & np.isfinite(at_s)

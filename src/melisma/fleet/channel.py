@@ -11,12 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from melisma.errors import SettingError, suggest
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from melisma.fleet.array_types import Floats
 
 PATH_LOSS_DB: dict[str, Callable[[Floats], Floats]] = {
     "attenuation": lambda distance_m: 7.0 + 2.1 * np.log10(distance_m),
@@ -24,8 +22,8 @@ PATH_LOSS_DB: dict[str, Callable[[Floats], Floats]] = {
 }
 EULER = 0.57721566490153286061
 # Below this argument the series of E1 is short, above it the continued fraction is.
-SERIES_UP_TO = 1.5
-TERMS, FRACTIONS = 30, 120
+SERIES_LIMIT = 1.5
+SERIES_TERMS, FRACTION_TERMS = 30, 120
 
 
 @dataclass(frozen=True)
@@ -38,16 +36,16 @@ class Channel:
     path_loss: str = "urban"
 
     def __post_init__(self) -> None:
-        _checked("bandwidth_hz", self.bandwidth_hz, above=0.0)
-        _checked("power_dbm", self.power_dbm)
-        _checked("noise_dbm_per_hz", self.noise_dbm_per_hz)
+        _as_floats("bandwidth_hz", self.bandwidth_hz, above=0.0)
+        _as_floats("power_dbm", self.power_dbm)
+        _as_floats("noise_dbm_per_hz", self.noise_dbm_per_hz)
         if self.path_loss not in PATH_LOSS_DB:
             expected = suggest(self.path_loss, PATH_LOSS_DB)
             raise SettingError(f"path_loss is {self.path_loss!r}; {expected}")
 
     def snr(self, distance_m: ArrayLike) -> Floats:
         """Mean power received over that of the noise, as a plain ratio."""
-        away_m = _checked("distance_m", distance_m, above=0.0)
+        away_m = _as_floats("distance_m", distance_m, above=0.0)
         gain_db = self.power_dbm - PATH_LOSS_DB[self.path_loss](away_m)
         return watts(gain_db) / (watts(self.noise_dbm_per_hz) * self.bandwidth_hz)
 
@@ -62,44 +60,48 @@ class Channel:
 
 def watts(dbm: ArrayLike) -> Floats:
     """Power in watts."""
-    return np.asarray(10.0 ** ((_checked("dbm", dbm) - 30.0) / 10.0))
+    return np.asarray(10.0 ** ((_as_floats("dbm", dbm) - 30.0) / 10.0))
 
 
 def rayleigh_bits(snr: ArrayLike) -> Floats:
     """Mean of log2(1 + snr * x) with x ~ Exp(1): exp(1 / snr) * E1(1 / snr) / ln 2."""
-    ratio = _checked("snr", snr, above=0.0)
+    ratio = _as_floats("snr", snr, above=0.0)
     x = np.maximum(1.0 / np.minimum(ratio, 1e300), 1e-300)
-    small = x <= SERIES_UP_TO
-    scaled = np.where(small, _series(np.where(small, x, 1.0)), _fraction(np.where(small, 1e3, x)))
+    small = x <= SERIES_LIMIT
+    scaled = np.where(
+        small,
+        _scaled_e1_series(np.where(small, x, 1.0)),
+        _scaled_e1_fraction(np.where(small, 1e3, x)),
+    )
     return np.asarray(scaled / math.log(2.0))
 
 
-def placed_m(devices: int, radius_m: float, rng: np.random.Generator) -> Floats:
+def random_distances_m(devices: int, radius_m: float, rng: np.random.Generator) -> Floats:
     """Distances from the centre of devices that are spread evenly over a disc."""
-    _checked("devices", devices, above=0.0)
-    _checked("radius_m", radius_m, above=0.0)
+    _as_floats("devices", devices, above=0.0)
+    _as_floats("radius_m", radius_m, above=0.0)
     # 1 - u is never 0: nobody stands on the mast.
     return np.asarray(radius_m * np.sqrt(1.0 - rng.random(devices)))
 
 
-def _series(x: Floats) -> Floats:
+def _scaled_e1_series(x: Floats) -> Floats:
     """exp(x) * E1(x) = exp(x) * (-euler - ln x + x - x^2 / (2 * 2!) + x^3 / (3 * 3!) - ...)."""
     term, total = np.ones_like(x), np.zeros_like(x)
-    for n in range(1, TERMS):
+    for n in range(1, SERIES_TERMS):
         term = term * (-x / n)
         total = total - term / n
     return np.asarray(np.exp(x) * (total - EULER - np.log(x)))
 
 
-def _fraction(x: Floats) -> Floats:
+def _scaled_e1_fraction(x: Floats) -> Floats:
     """exp(x) * E1(x) = 1 / (x + 1 - 1 / (x + 3 - 4 / (x + 5 - 9 / ...))), from its end."""
-    tail = x + 2.0 * FRACTIONS + 1.0
-    for n in range(FRACTIONS, 0, -1):
+    tail = x + 2.0 * FRACTION_TERMS + 1.0
+    for n in range(FRACTION_TERMS, 0, -1):
         tail = x + 2.0 * n - 1.0 - n * n / tail
     return np.asarray(1.0 / tail)
 
 
-def _checked(name: str, value: ArrayLike, above: float = -math.inf) -> Floats:
+def _as_floats(name: str, value: ArrayLike, above: float = -math.inf) -> Floats:
     found = np.asarray(value)
     if found.dtype.kind not in "iuf":
         raise SettingError(f"{name} must be a number or an array of numbers, not {value!r:.80}")

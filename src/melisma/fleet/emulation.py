@@ -12,13 +12,13 @@ from melisma.errors import SettingError
 
 # Whoever sleeps wakes to cold caches, and small models then take twice the processor time: rests
 # are saved up to naps of this length.
-NAP_S = 0.05
+MIN_SLEEP_S = 0.05
 # A link makes up for what sleeping and scheduling took too long, as far back as this.
-MADE_UP_S = 0.05
+MAX_CATCH_UP_S = 0.05
 
 
 @dataclass
-class Pace:
+class ComputePacer:
     """Makes work take as long as on a share of one core.
 
     The device would be done when the processor time used so far, divided by the share, has passed:
@@ -45,11 +45,11 @@ class Pace:
         """The time on the device."""
         return max(self.now_s(), self._due_s())
 
-    def rest(self) -> None:
+    def throttle(self) -> None:
         """Wait for the device, if it is a nap behind."""
-        self._wait(least_s=NAP_S)
+        self._wait(least_s=MIN_SLEEP_S)
 
-    def settle(self) -> None:
+    def catch_up(self) -> None:
         """Wait for the device."""
         self._wait(least_s=0.0)
 
@@ -64,7 +64,7 @@ class Pace:
 
 
 @dataclass
-class Tempo:
+class DurationPacer:
     """Makes pieces of work take as long as is said of each, however soon this machine has done it.
 
     `worked` is called after a piece that began at the last call, or at `begin`. What lies between
@@ -80,7 +80,7 @@ class Tempo:
         """A piece of work begins."""
         self._mark_s = self.now()
 
-    def worked(self, seconds: float) -> None:
+    def finish_piece(self, seconds: float) -> None:
         """It is done, and the next one begins."""
         self._free_s = max(self._free_s, self._mark_s + seconds)
         self.begin()
@@ -89,11 +89,11 @@ class Tempo:
         """The time on the device."""
         return max(self.now_s(), self._free_s)
 
-    def rest(self) -> None:
+    def throttle(self) -> None:
         """Wait for the device, if it is a nap behind."""
-        self._wait(least_s=NAP_S)
+        self._wait(least_s=MIN_SLEEP_S)
 
-    def settle(self) -> None:
+    def catch_up(self) -> None:
         """Wait for the device."""
         self._wait(least_s=0.0)
 
@@ -104,7 +104,7 @@ class Tempo:
 
 
 @dataclass
-class Link:
+class LinkShaper:
     """Makes bytes take as long as on a link of some bandwidth and latency, one way at a time.
 
     `begin` is called where a transfer starts and waits for the latency; `passed` after every piece,
@@ -129,10 +129,10 @@ class Link:
         self.sleep(self.latency_s)
         self._free_s = max(self._free_s, self.now_s())
 
-    def passed(self, size_bytes: int) -> None:
+    def transfer(self, size_bytes: int) -> None:
         """So many bytes more have gone over the link."""
         now_s = self.now_s()
-        since_s = max(self._free_s, now_s - MADE_UP_S)
+        since_s = max(self._free_s, now_s - MAX_CATCH_UP_S)
         self._free_s = since_s + 8 * size_bytes / self.bandwidth_bps
         if self._free_s > now_s:
             self.sleep(self._free_s - now_s)

@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from melisma.errors import SettingError
-from melisma.fleet.channel import Floats
-from melisma.fleet.t_distribution import student_t
+from melisma.fleet.array_types import Floats
+from melisma.fleet.t_distribution import t_quantile
 
 # One measurement alone says nothing of its spread: this part of it is assumed, as if well known.
 # The thesis' errors of one benchmark reach it (download over WiFi: 32 %).
 ASSUMED_SPREAD = 0.3
 # So many measurements count alike. What comes later counts for one in so many, and what came
 # before fades: after as many cycles again about a third of its weight is left.
-MEMORY = 8.0
+MEMORY_MEASUREMENTS = 8.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Estimate:
             object.__setattr__(self, name, array)
 
     @classmethod
-    def of(cls, measured: ArrayLike) -> Self:
+    def from_measurements(cls, measured: ArrayLike) -> Self:
         """From repeated measurements on the first axis."""
         values = np.asarray(measured, dtype=np.float64)
         if not values.shape or not values.shape[0] or not np.all((values >= 0) & (values < np.inf)):
@@ -62,7 +62,7 @@ class Estimate:
         sd = values.std(axis=0, ddof=1) if count > 1 else 0.0
         return cls(values.mean(axis=0), sd, count)
 
-    def after(self, observed: ArrayLike) -> "Estimate":
+    def with_observation(self, observed: ArrayLike) -> "Estimate":
         """With one more measurement, from what a cycle really took; NaN where there is none.
 
         The first `MEMORY` measurements count alike. From then on a new one counts for one in
@@ -75,7 +75,7 @@ class Estimate:
                 f"what a cycle took has shape {new.shape}; expected {self.mean.shape}, "
                 "each not below 0"
             )
-        seen, count = ~np.isnan(new), np.minimum(self.count + 1.0, MEMORY)
+        seen, count = ~np.isnan(new), np.minimum(self.count + 1.0, MEMORY_MEASUREMENTS)
         step = np.where(seen, new - self.mean, 0.0)
         variance = self.spread**2 * (count - 2.0) / (count - 1.0) + step**2 / count
         return Estimate(
@@ -89,7 +89,7 @@ class Estimate:
         check_caution(share)
         alone = self.count < 2.0
         spread = np.where(alone, ASSUMED_SPREAD * self.mean, self.spread)
-        t = student_t(share, np.where(alone, np.inf, self.count - 1.0))
+        t = t_quantile(share, np.where(alone, np.inf, self.count - 1.0))
         away = np.abs(t) * spread * np.sqrt(1.0 + 1.0 / self.count)
         if share >= 0.5:
             return np.asarray(self.mean + away)
@@ -105,7 +105,7 @@ class Estimates:
     fixed_s: Estimate
 
     @classmethod
-    def joined(cls, reported: Sequence["Estimates"]) -> Self:
+    def concatenate(cls, reported: Sequence["Estimates"]) -> Self:
         """Those of all learners, from what each of them reported, in that order."""
         if not reported:
             raise SettingError("nobody reported estimates; at least one learner is needed")
@@ -117,7 +117,7 @@ class Estimates:
         parts = ("mean", "spread", "count")
         return cls(*(Estimate(*(column(c.name, f) for f in parts)) for c in fields(cls)))
 
-    def after(self, **observed: ArrayLike) -> "Estimates":
+    def with_observations(self, **observed: ArrayLike) -> "Estimates":
         """With what a cycle really took, by the name of the cost; see `Estimate.after`."""
         known = {cost.name: getattr(self, cost.name) for cost in fields(self)}
         if observed.keys() - known.keys():

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.errors import SettingError
+from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.availability import Availability, Changes
-from melisma.fleet.channel import Floats, Ints
-from melisma.fleet.fleet_file import Disclosure
-from melisma.fleet.states import StateCosts, drawn, states_in
+from melisma.fleet.files.fleet_file import Disclosure
+from melisma.fleet.states import StateCosts, choose_states, cycle_states
 from melisma.fleet.task import Task
 
 
@@ -38,9 +38,9 @@ class Fleet:
     price: Floats
     base_s: Floats
     threshold: Ints
-    states: Floats
-    compute_left: Floats
-    bandwidth_left: Floats
+    state_probability: Floats
+    state_compute: Floats
+    state_bandwidth: Floats
     sample_j: Floats
     byte_j: Floats
     availability: Availability
@@ -61,19 +61,19 @@ class Fleet:
 
     def sample_seconds(self, task: Task) -> Floats:
         """Seconds to train one sample once, undisturbed."""
-        said_s = self.said_s(task)
+        said_s = self.specified_sample_s(task)
         unsaid = np.isnan(said_s)
         # What a sample costs is not asked of a task unless somebody's speed is in operations.
         ops = task.sample_ops if unsaid.any() else 0.0
         return np.where(unsaid, ops / self.ops_per_s, said_s)
 
-    def said_s(self, task: Task) -> Floats:
+    def specified_sample_s(self, task: Task) -> Floats:
         """The same where speeds are said in time; NaN where they are said otherwise."""
         return np.where(np.isnan(self.shard_s), self.sample_s, self.shard_s / task.shard_samples)
 
     def core_shares(self, task: Task, core_sample_s: float) -> Floats:
         """What each is of one core of this machine, which trains a sample once in that time."""
-        said_s = self.said_s(task)
+        said_s = self.specified_sample_s(task)
         by_ops = self.ops_per_s / self.core_ops_per_s
         return np.where(np.isnan(said_s), by_ops, core_sample_s / said_s)
 
@@ -86,15 +86,15 @@ class Fleet:
         """Seconds for the model down and the update up, undisturbed."""
         return self._transfer_s(task) + 2 * self.latency_s
 
-    def estimates(self, task: Task) -> StateCosts:
+    def state_costs(self, task: Task) -> StateCosts:
         """The three costs in each state, with its probability."""
         latency_s = 2 * self.latency_s[:, None]
-        train_s = self.train_s(task)[:, None] / self.compute_left
-        ship_s = self.ship_s(task)[:, None] / self.bandwidth_left
-        fixed_s = self._transfer_s(task)[:, None] / self.bandwidth_left + latency_s
+        train_s = self.train_s(task)[:, None] / self.state_compute
+        ship_s = self.ship_s(task)[:, None] / self.state_bandwidth
+        fixed_s = self._transfer_s(task)[:, None] / self.state_bandwidth + latency_s
         shard_s = ship_s + (task.passes or 1) * train_s
         typical_s = fixed_s + task.shards / self.learners * shard_s
-        return StateCosts(self.states, typical_s, train_s, ship_s, fixed_s)
+        return StateCosts(self.state_probability, typical_s, train_s, ship_s, fixed_s)
 
     def own_shards(self, task: Task) -> Ints:
         """Shards that lie on each device before the first cycle: none in parallelized learning.
@@ -114,13 +114,13 @@ class Fleet:
             )
         return each + (np.arange(self.learners) < over).astype(np.int64)
 
-    def states_in(self, cycle: int) -> Ints:
+    def states_in_cycle(self, cycle: int) -> Ints:
         """The state in which each learner is in a cycle, by the fleet's seed."""
-        return states_in(cycle, self.states, self.seed, np.arange(self.learners))
+        return cycle_states(cycle, self.state_probability, self.seed, np.arange(self.learners))
 
-    def drawn_states(self, rng: np.random.Generator) -> Ints:
+    def draw_states(self, rng: np.random.Generator) -> Ints:
         """A state for each learner outside of all cycles, by its own chances."""
-        return drawn(self.states, rng.random(self.learners))
+        return choose_states(self.state_probability, rng.random(self.learners))
 
     @property
     def present_at_start(self) -> NDArray[np.bool_]:

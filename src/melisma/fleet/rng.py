@@ -17,21 +17,21 @@ import numpy as np
 from numpy.random.bit_generator import ISpawnableSeedSequence
 from numpy.typing import NDArray
 
-from melisma.fleet.channel import Floats, Ints
+from melisma.fleet.array_types import Floats, Ints
 
 Words = NDArray[np.uint64]
 Words32 = NDArray[np.uint32]
 # The constants of splitmix64.
-GOLDEN, FIRST, SECOND = (
+GOLDEN, MIX_1, MIX_2 = (
     np.uint64(word) for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 )
 # Those of NumPy's SeedSequence: what hashes begin with and are multiplied by, and how two mix.
-POOL, MIX = (0x43B0D7E5, 0x931E8875), (np.uint32(0xCA01F9DD), np.uint32(0x4973F715))
-STATE, STATE_WORDS = (0x8B51F9DD, 0x58F38DED), 8
+POOL_HASH, POOL_MIX = (0x43B0D7E5, 0x931E8875), (np.uint32(0xCA01F9DD), np.uint32(0x4973F715))
+STATE_HASH, STATE_WORDS = (0x8B51F9DD, 0x58F38DED), 8
 SHIFT = np.uint32(16)
 # Doubles between 0 and 1 that are equally far apart have this many bits.
-BITS = 53
-WORD = 1 << 32
+MANTISSA_BITS = 53
+WORD_LIMIT = 1 << 32
 
 
 def generator(seed: int, purpose: str, cycle: int = 0, learner: int = 0) -> np.random.Generator:
@@ -45,63 +45,65 @@ class Generators:
     def __init__(self, seed: int, purpose: str, cycle: int, learners: Ints) -> None:
         self._key, self._learners = (seed, crc32(purpose.encode()), cycle), learners
         self._states = np.empty((0, STATE_WORDS), np.uint32)
-        if max(*self._key, int(learners.max(initial=0))) < WORD:
-            self._states = _states([*(np.full_like(learners, w) for w in self._key), learners])
+        if max(*self._key, int(learners.max(initial=0))) < WORD_LIMIT:
+            self._states = _seed_states([*(np.full_like(learners, w) for w in self._key), learners])
 
-    def of(self, place: int) -> np.random.Generator:
+    def get(self, place: int) -> np.random.Generator:
         """That of the learner in this place."""
         key = (*self._key, int(self._learners[place]))
         if not self._states.size:
             return np.random.default_rng(key)
-        return np.random.Generator(np.random.PCG64(_Known(key, self._states[place])))
+        return np.random.Generator(
+            np.random.PCG64(_PrecomputedSeedSequence(key, self._states[place]))
+        )
 
 
-class _Known(ISpawnableSeedSequence):
+class _PrecomputedSeedSequence(ISpawnableSeedSequence):
     """A `SeedSequence` of which the first words are known; the rest of it is made if need be."""
 
     def __init__(self, key: tuple[int, ...], words: Words32) -> None:
         self._key, self._words = key, words
 
     @cached_property
-    def _whole(self) -> np.random.SeedSequence:
+    def _full(self) -> np.random.SeedSequence:
         return np.random.SeedSequence(self._key)
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
         words: NDArray[Any] = self._words.view(dtype)
         if n_words > words.size:
-            words = self._whole.generate_state(n_words, dtype)
+            words = self._full.generate_state(n_words, dtype)
         return words[:n_words]
 
     def spawn(self, n_children: int) -> Any:
-        return self._whole.spawn(n_children)
+        return self._full.spawn(n_children)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._whole, name)
+        return getattr(self._full, name)
 
     def __reduce__(self) -> Any:
         return np.random.SeedSequence, (self._key,)
 
 
-def _states(key: list[Ints]) -> Words32:
+def _seed_states(key: list[Ints]) -> Words32:
     """As `SeedSequence.generate_state` for keys of four words, a row for each learner."""
-    constants = _constants(*POOL)
-    pool = [_hashed(words.astype(np.uint32), *next(constants)) for words in key]
+    constants = _hash_constants(*POOL_HASH)
+    pool = [_hash(words.astype(np.uint32), *next(constants)) for words in key]
     for source, target in permutations(range(len(pool)), 2):
-        mixed = pool[target] * MIX[0] - _hashed(pool[source], *next(constants)) * MIX[1]
+        mixed = pool[target] * POOL_MIX[0] - _hash(pool[source], *next(constants)) * POOL_MIX[1]
         pool[target] = mixed ^ (mixed >> SHIFT)
-    both = zip(repeated(pool), islice(_constants(*STATE), STATE_WORDS), strict=False)
-    return np.stack([_hashed(words, *pair) for words, pair in both], axis=1)
+    both = zip(repeated(pool), islice(_hash_constants(*STATE_HASH), STATE_WORDS), strict=False)
+    return np.stack([_hash(words, *pair) for words, pair in both], axis=1)
 
 
-def _hashed(words: Words32, added: np.uint32, factor: np.uint32) -> Words32:
+def _hash(words: Words32, added: np.uint32, factor: np.uint32) -> Words32:
     words = (words ^ added) * factor
     return words ^ (words >> SHIFT)
 
 
-def _constants(word: int, factor: int) -> Iterator[tuple[np.uint32, np.uint32]]:
+def _hash_constants(word: int, factor: int) -> Iterator[tuple[np.uint32, np.uint32]]:
     """Neighbours of the powers of a factor."""
     while True:
-        yield np.uint32(word), np.uint32(word := word * factor % WORD)
+        yield np.uint32(word), np.uint32(word := word * factor % WORD_LIMIT)
 
 
 def uniform(seed: int, purpose: str, cycle: int, learners: Ints, draw: int | Ints = 0) -> Floats:
@@ -112,20 +114,20 @@ def uniform(seed: int, purpose: str, cycle: int, learners: Ints, draw: int | Int
     """
     key = np.random.SeedSequence((seed, crc32(purpose.encode()), cycle))
     of_learner, of_draw = key.generate_state(2, np.uint64)
-    word = _mixed(_counted(learners, of_learner)) + _counted(draw, of_draw)
-    return np.asarray((_mixed(word) >> np.uint64(64 - BITS)) * 2.0**-BITS)
+    word = _mix(_weyl(learners, of_learner)) + _weyl(draw, of_draw)
+    return np.asarray((_mix(word) >> np.uint64(64 - MANTISSA_BITS)) * 2.0**-MANTISSA_BITS)
 
 
-def _counted(number: int | Ints, key: np.uint64) -> Words:
+def _weyl(number: int | Ints, key: np.uint64) -> Words:
     # One dimension at least: NumPy warns of scalars that wrap around, and here all do.
     return np.atleast_1d(np.asarray(number)).astype(np.uint64) * GOLDEN + key
 
 
-def _mixed(word: Words) -> Words:
+def _mix(word: Words) -> Words:
     """The words, changed in place so that each bit depends on all."""
     word ^= word >> np.uint64(30)
-    word *= FIRST
+    word *= MIX_1
     word ^= word >> np.uint64(27)
-    word *= SECOND
+    word *= MIX_2
     word ^= word >> np.uint64(31)
     return word

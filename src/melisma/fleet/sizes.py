@@ -96,19 +96,19 @@ def model_size(
                 f"model_args.layers is {layers!r}; mlp needs widths such as [784, 50, 10]"
             )
         return dense(*layers)
-    return _of(MODELS, "model", name, missing, also=("mlp",))
+    return _look_up(MODELS, "model", name, missing, also=("mlp",))
 
 
 def data_size(name: str, missing: str = "samples and sample_bytes") -> DataSize:
     """The size of a data set by its name; `missing` as for models."""
-    return _of(DATA, "data", name, missing)
+    return _look_up(DATA, "data", name, missing)
 
 
 def _is_width(width: object) -> bool:
     return type(width) is int and 0 < width < 2**53
 
 
-def _of(
+def _look_up(
     table: Mapping[str, Size], what: str, name: str, missing: str, also: tuple[str, ...] = ()
 ) -> Size:
     if name not in table:

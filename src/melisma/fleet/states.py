@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.fleet.channel import Floats, Ints
+from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.estimates import check_caution
 from melisma.fleet.rng import uniform
 
@@ -20,12 +20,12 @@ from melisma.fleet.rng import uniform
 ROUNDING = 1e-6
 
 
-def states_in(cycle: int, chances: Floats, seed: int, learners: Ints) -> Ints:
+def cycle_states(cycle: int, chances: Floats, seed: int, learners: Ints) -> Ints:
     """The states of these learners in a cycle; a device by itself finds its own as all find it."""
-    return drawn(chances, uniform(seed, "state", cycle, learners))
+    return choose_states(chances, uniform(seed, "state", cycle, learners))
 
 
-def drawn(chances: Floats, numbers: Floats) -> Ints:
+def choose_states(chances: Floats, numbers: Floats) -> Ints:
     """The state of each learner, by its chances, learners by states, and a number from 0 to 1."""
     passed = np.cumsum(chances, axis=1)
     # By their sum, which may lack what files round: a state that never happens is not drawn.
@@ -54,7 +54,7 @@ class StateCosts:
         """Each cost by name, as expected (Eq. 4.3 of Mays' thesis is linear in them)."""
         return {name: (self.probability * row).sum(axis=1) for name, row in self.costs().items()}
 
-    def within(self, state: Ints) -> dict[str, Floats]:
+    def in_states(self, state: Ints) -> dict[str, Floats]:
         """Each cost by name, with each learner in the state of that number."""
         at = np.arange(state.size), state
         return {name: row[at] for name, row in self.costs().items()}
@@ -62,13 +62,13 @@ class StateCosts:
     def quantile(self, share: float) -> dict[str, Floats]:
         """Each cost by name; no cycle exceeds all three together more often than 1 - `share`."""
         check_caution(share)
-        kept = self._kept(share)
+        kept = self._likely_states(share)
         return {
             name: np.where(kept, row, 0.0).max(axis=1, initial=0.0)
             for name, row in self.costs().items()
         }
 
-    def _kept(self, share: float) -> NDArray[np.bool_]:
+    def _likely_states(self, share: float) -> NDArray[np.bool_]:
         """The fastest states that are together as likely as `share`."""
         order = np.argsort(self.typical_s, axis=1, kind="stable")
         likely = np.take_along_axis(self.probability, order, axis=1)

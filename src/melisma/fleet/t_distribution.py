@@ -6,16 +6,16 @@ from statistics import NormalDist
 
 import numpy as np
 
-from melisma.fleet.channel import Floats
+from melisma.fleet.array_types import Floats
 
 # Gauss-Legendre on this many points is exact to ten digits here.
 POINTS, WEIGHTS = np.polynomial.legendre.leggauss(64)
-HALVINGS = 60
+BISECTIONS = 60
 # From here on the first term beyond the normal distribution is as good.
-MANY = 1e4
+NORMAL_FROM_FREEDOM = 1e4
 
 
-def student_t(share: float, freedom: Floats) -> Floats:
+def t_quantile(share: float, freedom: Floats) -> Floats:
     """What t stays below with probability `share`, for degrees of freedom of at least 1.
 
     With t = sqrt(v) * tan(a), the probability of 0 to t is the integral of cos(x)^(v - 1) from 0
@@ -24,18 +24,18 @@ def student_t(share: float, freedom: Floats) -> Floats:
     different, place = np.unique(freedom, return_inverse=True)
     z = abs(NormalDist().inv_cdf(share))
     found = z + (z**3 + z) / (4.0 * different)
-    few = different < MANY
-    found[few] = [_halved(abs(share - 0.5), each) for each in different[few].tolist()]
+    few = different < NORMAL_FROM_FREEDOM
+    found[few] = [_bisect(abs(share - 0.5), each) for each in different[few].tolist()]
     return np.asarray(math.copysign(1.0, share - 0.5) * found[place.reshape(np.shape(freedom))])
 
 
 @lru_cache(maxsize=4096)
-def _halved(wanted: float, freedom: float) -> float:
+def _bisect(wanted: float, freedom: float) -> float:
     """For one number of degrees of freedom; learners have the same few again and again."""
     log = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
     scale = math.exp(log) / math.sqrt(math.pi)
     low, high = 0.0, math.pi / 2
-    for _ in range(HALVINGS):
+    for _ in range(BISECTIONS):
         half = (low + high) / 4
         heights = np.cos(half * (POINTS + 1.0)) ** (freedom - 1.0)
         short = scale * half * (heights @ WEIGHTS) < wanted

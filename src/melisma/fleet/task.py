@@ -8,20 +8,20 @@ import msgspec
 from msgspec import Meta
 
 from melisma.errors import SettingError
+from melisma.fleet.files.toml_file import read_toml
 from melisma.fleet.sizes import DataSize, ModelSize, data_size, model_size
-from melisma.fleet.toml_file import read
 
 # Between these no product or quotient of a few figures leaves double precision.
-LEAST, MOST = 1e-30, 1e30
+MIN_POSITIVE, MAX_NUMBER = 1e-30, 1e30
 # Counts stay exact in double precision.
-MOST_COUNT = 2**53
+MAX_COUNT = 2**53
 
-Positive = Annotated[float, Meta(ge=LEAST, le=MOST)]
-Least = Annotated[float, Meta(ge=0, le=MOST)]
-Count = Annotated[int, Meta(ge=1, le=MOST_COUNT)]
-LeastCount = Annotated[int, Meta(ge=0, le=MOST_COUNT)]
+Positive = Annotated[float, Meta(ge=MIN_POSITIVE, le=MAX_NUMBER)]
+NonNegative = Annotated[float, Meta(ge=0, le=MAX_NUMBER)]
+PositiveInt = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
+NonNegativeInt = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 Seed = Annotated[int, Meta(ge=0)]
-Share = Annotated[float, Meta(gt=0, lt=1)]
+OpenFraction = Annotated[float, Meta(gt=0, lt=1)]
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,47 +36,47 @@ def check_name(name: str) -> None:
         raise ValueError(f"name is {name!r:.60}; expected printable characters on one line")
 
 
-class Optimizer(Table, frozen=True, kw_only=True):
+class OptimizerSettings(Table, frozen=True, kw_only=True):
     """How a learner steps."""
 
     name: str = "sgd"
     lr: Positive = 0.1
-    momentum: Least = 0.0
-    weight_decay: Least = 0.0
+    momentum: NonNegative = 0.0
+    weight_decay: NonNegative = 0.0
     keep: bool = False
 
 
-class Partition(Table, frozen=True, kw_only=True):
+class PartitionSettings(Table, frozen=True, kw_only=True):
     """How data lies on the devices in federated learning."""
 
     kind: Literal["iid", "sorted", "dirichlet"] = "iid"
     alpha: Positive = 0.5
 
 
-class Stop(Table, frozen=True, kw_only=True):
+class StopSettings(Table, frozen=True, kw_only=True):
     """When to end before the last cycle."""
 
     accuracy: Annotated[float, Meta(gt=0, le=1)] | None = None
     loss: Positive | None = None
 
 
-class Sizes(Table, frozen=True, kw_only=True):
+class TaskSizes(Table, frozen=True, kw_only=True):
     """What a model and its data weigh, where the names alone do not tell, or a study differs."""
 
-    samples: Count | None = None
-    sample_bytes: Count | None = None
-    model_bytes: Count | None = None
+    samples: PositiveInt | None = None
+    sample_bytes: PositiveInt | None = None
+    model_bytes: PositiveInt | None = None
     sample_ops: Positive | None = None
 
 
-class Radio(Table, frozen=True, kw_only=True):
+class RadioSettings(Table, frozen=True, kw_only=True):
     """How gradients travel in a radio cell, for `feel` and its baselines."""
 
     gradient_bits: Positive | None = None
     frame_s: Positive = 0.01
-    min_batch: Count = 1
-    max_batch: Count = 128
-    update_cycles: Least = 0.0
+    min_batch: PositiveInt = 1
+    max_batch: PositiveInt = 128
+    update_cycles: NonNegative = 0.0
 
     def __post_init__(self) -> None:
         """Bounds that leave room."""
@@ -86,7 +86,7 @@ class Radio(Table, frozen=True, kw_only=True):
             )
 
 
-class Simulation(Table, frozen=True, kw_only=True):
+class SimulationSettings(Table, frozen=True, kw_only=True):
     """What a simulated run computes: nothing but time, or the true training, many at once."""
 
     work: Literal["timing", "train", "batched"] = "batched"
@@ -101,23 +101,23 @@ class Task(Table, frozen=True, kw_only=True):
     deadline_s: Positive
     mode: Literal["parallelized", "federated"] = "parallelized"
     scheme: str = "dab"
-    passes: Count | None = None
-    cycles: Count = 10
-    shard_samples: Count = 500
-    batch: Count = 32
+    passes: PositiveInt | None = None
+    cycles: PositiveInt = 10
+    shard_samples: PositiveInt = 500
+    batch: PositiveInt = 32
     loss: str = "cross_entropy"
-    optimizer: Optimizer = Optimizer()
-    stop: Stop = Stop()
+    optimizer: OptimizerSettings = OptimizerSettings()
+    stop: StopSettings = StopSettings()
     seed: Seed = 1
-    caution: Share = 0.9
+    caution: OpenFraction = 0.9
     model_args: dict[str, Any] = msgspec.field(default_factory=dict)
     data_args: dict[str, Any] = msgspec.field(default_factory=dict)
-    partition: Partition | None = None
-    min_shards: LeastCount = 1
-    max_shards: Count | None = None
-    sizes: Sizes = Sizes()
-    radio: Radio = Radio()
-    simulation: Simulation = Simulation()
+    partition: PartitionSettings | None = None
+    min_shards: NonNegativeInt = 1
+    max_shards: PositiveInt | None = None
+    sizes: TaskSizes = TaskSizes()
+    radio: RadioSettings = RadioSettings()
+    simulation: SimulationSettings = SimulationSettings()
 
     def __post_init__(self) -> None:
         """What one key alone cannot show."""
@@ -177,7 +177,7 @@ def read_task(path: str | Path) -> Task:
 
     What model and data of one's own weigh may be unsaid: the loaded data and the built model tell.
     """
-    return read(path, TaskFile).task
+    return read_toml(path, TaskFile).task
 
 
 def read_sized_task(path: str | Path) -> Task:

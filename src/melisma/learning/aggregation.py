@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from melisma.errors import DataError
 from melisma.learning.parameters import Arrays, Layout
 
-CHUNK = 1 << 15  # numbers at a time: with their double they stay in the processor's cache
+CHUNK_NUMBERS = 1 << 15  # numbers at a time: with their double they stay in the processor's cache
 
 
 @dataclass(frozen=True)
-class Spooled:
+class SpooledUpdate:
     """An update on disk, and what it weighs."""
 
     learner: int
@@ -29,7 +29,7 @@ class Spooled:
     path: Path
 
 
-class Spool:
+class UpdateSpool:
     """The updates of one cycle, one file each, in a folder of their own."""
 
     def __init__(self, folder: Path, layout: Layout) -> None:
@@ -54,7 +54,7 @@ class Spool:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _TypeRun:
     """Neighbouring arrays of one type, which are averaged as one."""
 
     dtype: np.dtype[Any]
@@ -66,7 +66,7 @@ class _Run:
         return (self.end - self.start) // self.dtype.itemsize
 
 
-def weighted_mean(layout: Layout, updates: Sequence[Spooled]) -> dict[str, NDArray[Any]]:
+def weighted_mean(layout: Layout, updates: Sequence[SpooledUpdate]) -> dict[str, NDArray[Any]]:
     """The mean by weight; whole numbers are those of the heaviest update, the first of equals."""
     ordered = sorted(updates, key=lambda each: each.learner)
     total = sum(each.weight for each in ordered)
@@ -74,7 +74,7 @@ def weighted_mean(layout: Layout, updates: Sequence[Spooled]) -> dict[str, NDArr
         raise DataError("no update has any weight")
     heaviest = max(ordered, key=lambda each: each.weight)
     whole = bytearray(layout.size_bytes)
-    for run in _runs(layout):
+    for run in _type_runs(layout):
         target = np.frombuffer(whole, run.dtype, run.size, run.start)
         if run.dtype.kind == "f":
             _average(run, target, [(each.path, each.weight / total) for each in ordered])
@@ -83,7 +83,7 @@ def weighted_mean(layout: Layout, updates: Sequence[Spooled]) -> dict[str, NDArr
     return layout.unpack(whole)
 
 
-class Mean:
+class RunningMean:
     """The same, to rounding, of updates in memory, of which some at a time are added.
 
     Their shares sum to one. Updates that hold what is no finite number are left out, and counted.
@@ -91,7 +91,7 @@ class Mean:
 
     def __init__(self, layout: Layout) -> None:
         self._layout, self._heaviest = layout, 0.0
-        self.left_out, self._missing = 0, 0.0
+        self.excluded, self._excluded_share = 0, 0.0
         self._sums = {f.name: np.zeros(f.shape) for f in layout.fields if f.dtype.kind == "f"}
         self._whole = {
             f.name: np.zeros(f.shape, f.dtype) for f in layout.fields if f.dtype.kind != "f"
@@ -103,29 +103,31 @@ class Mean:
         if not all(np.isfinite(total).all() for total in sums.values()):
             rows = [np.isfinite(some[name]).reshape(shares.size, -1).all(1) for name in sums]
             sound = np.logical_and.reduce(rows)
-            self.left_out += int((~sound).sum())
-            self._missing += float(shares[~sound].sum())
+            self.excluded += int((~sound).sum())
+            self._excluded_share += float(shares[~sound].sum())
             if sound.any():
                 self.add(shares[sound], {name: array[sound] for name, array in some.items()})
             return
         for name, total in sums.items():
             self._sums[name] += total
         first = int(shares.argmax())
-        self._follow(float(shares[first]), {name: some[name][first] for name in self._whole})
+        self._take_if_heaviest(
+            float(shares[first]), {name: some[name][first] for name in self._whole}
+        )
 
-    def join(self, other: "Mean") -> None:
+    def merge(self, other: "RunningMean") -> None:
         """What was added to another one, after what was added to this."""
         for name in self._sums:
             self._sums[name] += other._sums[name]
-        self.left_out += other.left_out
-        self._missing += other._missing
-        self._follow(other._heaviest, other._whole)
+        self.excluded += other.excluded
+        self._excluded_share += other._excluded_share
+        self._take_if_heaviest(other._heaviest, other._whole)
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def result(self) -> dict[str, NDArray[Any]]:
         """The mean."""
         sums = self._sums
-        if self._missing:
-            sums = {name: total / (1 - self._missing) for name, total in sums.items()}
+        if self._excluded_share:
+            sums = {name: total / (1 - self._excluded_share) for name, total in sums.items()}
         found = {**sums, **self._whole}
         return {
             field.name: np.array(found[field.name], field.dtype) for field in self._layout.fields
@@ -140,30 +142,30 @@ class Mean:
         """Whether any update is in it."""
         return self._heaviest > 0
 
-    def _follow(self, share: float, whole: Arrays) -> None:
+    def _take_if_heaviest(self, share: float, whole: Arrays) -> None:
         """Whole numbers are those of the heaviest."""
         if share > self._heaviest:
             self._heaviest = share
             self._whole = {name: np.array(array) for name, array in whole.items()}
 
 
-def _runs(layout: Layout) -> list[_Run]:
-    runs: list[_Run] = []
+def _type_runs(layout: Layout) -> list[_TypeRun]:
+    runs: list[_TypeRun] = []
     for field in layout.fields:
         if runs and runs[-1].dtype == field.dtype:
             runs[-1] = replace(runs[-1], end=field.end)
         else:
-            runs.append(_Run(field.dtype, field.start, field.end))
+            runs.append(_TypeRun(field.dtype, field.start, field.end))
     return [run for run in runs if run.size]
 
 
-def _average(run: _Run, target: NDArray[Any], shares: list[tuple[Path, float]]) -> None:
+def _average(run: _TypeRun, target: NDArray[Any], shares: list[tuple[Path, float]]) -> None:
     sources = [
         (np.memmap(path, run.dtype, "r", run.start, (run.size,)), share) for path, share in shares
     ]
-    double, scaled = np.empty(CHUNK), np.empty(CHUNK)
-    for start in range(0, run.size, CHUNK):
-        end = min(start + CHUNK, run.size)
+    double, scaled = np.empty(CHUNK_NUMBERS), np.empty(CHUNK_NUMBERS)
+    for start in range(0, run.size, CHUNK_NUMBERS):
+        end = min(start + CHUNK_NUMBERS, run.size)
         total, part = double[: end - start], scaled[: end - start]
         total[:] = 0.0
         for source, share in sources:

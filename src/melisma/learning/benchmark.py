@@ -19,8 +19,8 @@ from melisma.learning.data.datasets import Split
 from melisma.learning.trainer import Trainer
 
 Clock = Callable[[], float]
-Rest = Callable[[], None]
-SIDE, TIMES = 512, 100
+Throttle = Callable[[], None]
+MATRIX_SIDE, MATRIX_PRODUCTS = 512, 100
 WARM_UPS = 2
 
 
@@ -37,52 +37,52 @@ class TrainCost:
 
 
 @dataclass(frozen=True)
-class Reference:
+class ReferenceDevice:
     """A device that was timed: its rate of operations, and the seconds of some work."""
 
     flops: float
     seconds: float
 
-    def predicted_s(self, flops: float) -> float:
+    def predict_s(self, flops: float) -> float:
         """What a device of that rate would take for the same work."""
         return self.seconds * self.flops / flops
 
 
-def subset(  # noqa: PLR0913 - what is measured, and with which clock
+def subset_benchmark(  # noqa: PLR0913 - what is measured, and with which clock
     trainer: Trainer,
     shards: Sequence[Split],
     *,
     rng: np.random.Generator,
     now_s: Clock,
-    rest: Rest,
+    throttle: Throttle,
     until_s: float | None = None,
     shard_samples: int | None = None,
 ) -> TrainCost:
-    """The cost of training, from one pass over each of these shards, begun anew every time.
+    """Return the cost of training, from one pass over each shard, each from fresh parameters.
 
-    Two batches that do not count come first. `rest` is called before and after every training and
-    before every batch. From `until_s` on nothing is begun any more and what runs is stopped, after
-    one batch at least; a shard that was cut short counts only where no whole one was trained. A
-    whole shard has `shard_samples`, or as many as the largest of these.
+    Two warm-up batches come first. `throttle` is called before and after every training and before
+    every batch. After `until_s` no training starts and a running one is stopped, after at least
+    one batch; a shard that was cut short counts only if no whole shard was trained. A whole shard
+    has `shard_samples` samples; by default, as many as the largest given.
     """
     if not shards or not all(map(len, shards)):
         raise SettingError("a benchmark needs at least one shard, each with samples")
     whole = shard_samples or max(map(len, shards))
-    watch = _Watch(trainer, rng, now_s, rest, inf if until_s is None else until_s)
-    first = [watch.timed(shards[0], most_batches=1)]
+    watch = _Stopwatch(trainer, rng, now_s, throttle, inf if until_s is None else until_s)
+    first = [watch.time_training(shards[0], most_batches=1)]
     while len(first) < WARM_UPS and not watch.is_late():
-        first.append(watch.timed(shards[0], most_batches=1))
-    runs = [watch.timed(shard) for shard in shards if not watch.is_late()]
+        first.append(watch.time_training(shards[0], most_batches=1))
+    runs = [watch.time_training(shard) for shard in shards if not watch.is_late()]
     counted = [run for run in runs if run.complete] or runs or first[-1:]
     # The quickest: a hitch in so short a time would be taken off every shard.
     after_s = min(run.after_s for run in first)
     return TrainCost(
-        Estimate.of([run.shard_s(whole, after_s) for run in counted]),
-        Estimate.of([run.before_s + after_s for run in runs or first[-1:]]),
+        Estimate.from_measurements([run.shard_s(whole, after_s) for run in counted]),
+        Estimate.from_measurements([run.before_s + after_s for run in runs or first[-1:]]),
     )
 
 
-def download(fetch: Callable[[int], int], n: int, now_s: Clock) -> Estimate:
+def download_benchmark(fetch: Callable[[int], int], n: int, now_s: Clock) -> Estimate:
     """Seconds to fetch one shard, from n of them fetched one by one.
 
     `fetch` gets the number of a shard and returns its bytes; a short shard does not count beside
@@ -96,23 +96,27 @@ def download(fetch: Callable[[int], int], n: int, now_s: Clock) -> Estimate:
         size_bytes = fetch(number)
         measured.append((size_bytes, now_s() - began_s))
     most_bytes = max(size_bytes for size_bytes, _ in measured)
-    return Estimate.of([seconds for size_bytes, seconds in measured if size_bytes == most_bytes])
+    return Estimate.from_measurements(
+        [seconds for size_bytes, seconds in measured if size_bytes == most_bytes]
+    )
 
 
-def flops(now_s: Clock, rest: Rest, *, side: int = SIDE, times: int = TIMES) -> float:
+def measure_flops(
+    now_s: Clock, throttle: Throttle, *, side: int = MATRIX_SIDE, times: int = MATRIX_PRODUCTS
+) -> float:
     """Floating-point operations a second in products of two square matrices of 32 bits."""
     one, other = np.random.default_rng(0).random((2, side, side), dtype=np.float32)
     product = one @ other
-    rest()
+    throttle()
     began_s = now_s()
     for _ in range(times):
         np.matmul(one, other, out=product)
-        rest()
+        throttle()
     return 2 * side**3 * times / (now_s() - began_s)
 
 
 @dataclass(frozen=True)
-class _Timed:
+class _TimedTraining:
     """One training: seconds before its first batch, from there on, and after it was told to stop.
 
     `train_s` of a training that was not stopped ends with it: what comes after is in it.
@@ -131,40 +135,40 @@ class _Timed:
 
 
 @dataclass(frozen=True)
-class _Watch:
+class _Stopwatch:
     """Times a trainer by the instants at which it asks whether to stop."""
 
     trainer: Trainer
     rng: np.random.Generator
     now_s: Clock
-    rest: Rest
+    throttle: Throttle
     until_s: float
 
     def is_late(self) -> bool:
         return self.now_s() >= self.until_s
 
-    def timed(self, samples: Split, most_batches: float = inf) -> _Timed:
+    def time_training(self, samples: Split, most_batches: float = inf) -> _TimedTraining:
         asked_s: list[float] = []
         told = False
 
         def stop() -> bool:
             nonlocal told
-            self.rest()
+            self.throttle()
             asked_s.append(self.now_s())
             batches = len(asked_s) - 1
             told = batches >= most_batches or (batches > 0 and asked_s[-1] >= self.until_s)
             return told
 
         parameters = self.trainer.initial()
-        self.rest()
+        self.throttle()
         began_s = self.now_s()
         trained = self.trainer.train(parameters, samples, 1, self.rng, stop)
-        self.rest()
+        self.throttle()
         ended_s = self.now_s()
         if not asked_s or not trained.visits:
             raise DataError("the trainer visited no sample, or never asked whether to stop")
         last_s = asked_s[-1] if told else ended_s
-        return _Timed(
+        return _TimedTraining(
             before_s=asked_s[0] - began_s,
             train_s=last_s - asked_s[0],
             after_s=ended_s - last_s,

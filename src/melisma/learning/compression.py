@@ -17,9 +17,9 @@ from melisma.errors import DataError, SettingError, suggest
 
 Vector = NDArray[np.float32]
 
-BLOCK = 256  # numbers that share a scale
-TINY = np.finfo(np.float32).tiny
-LARGEST = np.finfo(np.float32).max
+BLOCK_NUMBERS = 256  # numbers that share a scale
+MIN_NORMAL = np.finfo(np.float32).tiny
+MAX_FLOAT = np.finfo(np.float32).max
 TOPK = "topk: with a part above 0 and of at most 1, such as topk:0.01"
 
 
@@ -42,7 +42,7 @@ class Compression(Protocol):
 
 
 @dataclass(frozen=True)
-class Whole:
+class Uncompressed:
     """All numbers, 32 bits each."""
 
     exact: ClassVar[bool] = True
@@ -50,16 +50,16 @@ class Whole:
 
     def pack(self, vector: Vector) -> bytes:
         """As they lie in memory."""
-        return _finite(vector).astype("<f4", copy=False).tobytes()
+        return _require_finite(vector).astype("<f4", copy=False).tobytes()
 
     def unpack(self, content: bytes, size: int) -> Vector:
         """It looks into the bytes, and may not be written to."""
         _check_length(content, 4 * size, size)
-        return _finite(_floats(content))
+        return _require_finite(_from_bytes(content))
 
 
 @dataclass(frozen=True)
-class Quantised:
+class Quantized:
     """A float32 scale for every block, then a whole number of `bits` for every number.
 
     A scale is the largest magnitude of its block over `steps`; numbers are rounded to the nearest
@@ -75,23 +75,23 @@ class Quantised:
         return f"q{self.bits}"
 
     @property
-    def steps(self) -> int:
+    def max_code(self) -> int:
         """The largest whole number; below 0 there are as many."""
         return int(2 ** (self.bits - 1)) - 1
 
     @property
-    def most(self) -> np.float32:
+    def max_scale(self) -> np.float32:
         """The largest scale: so many steps of it are still a float32."""
-        return np.float32(np.nextafter(np.float32(LARGEST / self.steps), np.float32(0)))
+        return np.float32(np.nextafter(np.float32(MAX_FLOAT / self.max_code), np.float32(0)))
 
     def pack(self, vector: Vector) -> bytes:
         """Scales, then numbers; two of four bits share a byte, the first in the lower half."""
-        blocks = np.zeros((ceil(vector.size / BLOCK), BLOCK), np.float32)
-        blocks.reshape(-1)[: vector.size] = _finite(vector)
+        blocks = np.zeros((ceil(vector.size / BLOCK_NUMBERS), BLOCK_NUMBERS), np.float32)
+        blocks.reshape(-1)[: vector.size] = _require_finite(vector)
         most = np.maximum(blocks.max(axis=1), -blocks.min(axis=1))
-        scales: Vector = most / np.float32(self.steps)
-        scales[scales < TINY] = 0
-        np.minimum(scales, self.most, out=scales)
+        scales: Vector = most / np.float32(self.max_code)
+        scales[scales < MIN_NORMAL] = 0
+        np.minimum(scales, self.max_scale, out=scales)
         blocks[scales == 0] = 0
         blocks /= np.where(scales == 0, np.float32(1), scales)[:, None]
         codes = np.rint(blocks, out=blocks).astype(np.int8).reshape(-1)
@@ -99,16 +99,16 @@ class Quantised:
 
     def unpack(self, content: bytes, size: int) -> Vector:
         """Scales times numbers."""
-        blocks = ceil(size / BLOCK)
+        blocks = ceil(size / BLOCK_NUMBERS)
         _check_length(content, 4 * blocks + ceil(size * self.bits / 8), size)
-        scales = _floats(content[: 4 * blocks])
+        scales = _from_bytes(content[: 4 * blocks])
         # Not finite ones are no larger than the most, either.
-        if not np.all((scales >= 0) & (scales <= self.most)):
-            raise DataError(f"scales are not from 0 to {self.most:g}")
-        codes = self._codes(content[4 * blocks :], blocks * BLOCK)
-        if codes.min(initial=0) < -self.steps:
-            raise DataError(f"a number is {codes.min()}; expected from {-self.steps}")
-        found = codes.astype(np.float32).reshape(blocks, BLOCK)
+        if not np.all((scales >= 0) & (scales <= self.max_scale)):
+            raise DataError(f"scales are not from 0 to {self.max_scale:g}")
+        codes = self._codes(content[4 * blocks :], blocks * BLOCK_NUMBERS)
+        if codes.min(initial=0) < -self.max_code:
+            raise DataError(f"a number is {codes.min()}; expected from {-self.max_code}")
+        found = codes.astype(np.float32).reshape(blocks, BLOCK_NUMBERS)
         found *= scales[:, None]
         return found.reshape(-1)[:size]
 
@@ -134,29 +134,29 @@ class Quantised:
 
 
 @dataclass(frozen=True)
-class Largest:
+class TopK:
     """The part of the numbers with the largest magnitudes; the others are 0.
 
     First the indices, uint32 and ascending, then the numbers, float32. At least one travels; of
     equal magnitudes those that stand first.
     """
 
-    part: float
+    fraction: float
 
     @property
     def exact(self) -> bool:
         """Where all travel."""
-        return self.part == 1
+        return self.fraction == 1
 
     @property
     def name(self) -> str:
         """With its part."""
-        return f"topk:{self.part}"
+        return f"topk:{self.fraction}"
 
     def pack(self, vector: Vector) -> bytes:
         """Indices, then numbers."""
         count = self._count(vector.size)
-        places = _largest(np.abs(_finite(vector)), count)
+        places = _largest_indices(np.abs(_require_finite(vector)), count)
         return places.astype("<u4").tobytes() + vector[places].astype("<f4", copy=False).tobytes()
 
     def unpack(self, content: bytes, size: int) -> Vector:
@@ -170,11 +170,11 @@ class Largest:
         if count and places[-1] >= size:
             raise DataError(f"index {places[-1]} is out of range; expected below {size}")
         found = np.zeros(size, np.float32)
-        found[places] = _finite(_floats(content[4 * count :]))
+        found[places] = _require_finite(_from_bytes(content[4 * count :]))
         return found
 
     def _count(self, size: int) -> int:
-        return min(size, max(1, round(self.part * size)))
+        return min(size, max(1, round(self.fraction * size)))
 
 
 def compression_for(name: str) -> Compression:
@@ -184,19 +184,19 @@ def compression_for(name: str) -> Compression:
     kind, _, part = name.partition(":")
     if kind != "topk":
         raise SettingError(f"compression is {name!r}; {suggest(name, COMPRESSIONS, TOPK)}")
-    if (found := _part(part)) is None:
+    if (found := _parse_fraction(part)) is None:
         raise SettingError(f"compression is {name!r}; expected {TOPK}")
-    return Largest(found)
+    return TopK(found)
 
 
 COMPRESSIONS: dict[str, Callable[[], Compression]] = {
-    "none": Whole,
-    "q8": lambda: Quantised(8),
-    "q4": lambda: Quantised(4),
+    "none": Uncompressed,
+    "q8": lambda: Quantized(8),
+    "q4": lambda: Quantized(4),
 }
 
 
-def _part(said: str) -> float | None:
+def _parse_fraction(said: str) -> float | None:
     try:
         part = float(said)
     except ValueError:
@@ -204,7 +204,7 @@ def _part(said: str) -> float | None:
     return part if 0 < part <= 1 else None
 
 
-def _largest(magnitudes: Vector, count: int) -> NDArray[np.intp]:
+def _largest_indices(magnitudes: Vector, count: int) -> NDArray[np.intp]:
     """Where the so many largest are, ascending."""
     if count == magnitudes.size:
         return np.arange(count)
@@ -214,11 +214,11 @@ def _largest(magnitudes: Vector, count: int) -> NDArray[np.intp]:
     return np.sort(np.concatenate([above, equal]))
 
 
-def _floats(content: bytes) -> Vector:
+def _from_bytes(content: bytes) -> Vector:
     return np.frombuffer(content, "<f4").astype(np.float32, copy=False)
 
 
-def _finite(vector: Vector) -> Vector:
+def _require_finite(vector: Vector) -> Vector:
     if not np.isfinite(vector).all():
         place = int(np.flatnonzero(~np.isfinite(vector))[0])
         raise DataError(f"number {place} is {vector[place]}; expected finite numbers")

@@ -6,16 +6,16 @@ from pathlib import Path
 
 from melisma.errors import DataError, SettingError
 from melisma.fleet.task import Task
-from melisma.learning.data.datasets import DataSet, load
-from melisma.learning.imports import is_own
+from melisma.learning.data.datasets import DataSet, load_dataset
 from melisma.learning.parameters import Layout
-from melisma.learning.task_sizes import limit_samples, sized
+from melisma.learning.task_sizes import limit_samples, with_actual_sizes
 from melisma.learning.trainer import Trainer
-from melisma.learning.trainers import fits, trainer_for
+from melisma.learning.trainer_factory import check_model_fits, trainer_for
+from melisma.learning.user_code import is_import_path
 
 
 @dataclass(frozen=True)
-class Material:
+class LoadedTask:
     """The task with the sizes that its data and its model have; its data, limited to `samples`.
 
     `path` are folders where modules of one's own are looked for.
@@ -27,18 +27,20 @@ class Material:
     path: tuple[str, ...]
 
 
-def gathered(task: Task, file: str | Path | None = None) -> Material:
+def load_task(task: Task, file: str | Path | None = None) -> LoadedTask:
     """Load and build what the task names; its file tells where modules of one's own may lie."""
-    path = module_path(task, file)
-    data = limit_samples(task, _loaded(task))
+    path = add_module_path(task, file)
+    data = limit_samples(task, _load_data(task))
     trainer = trainer_for(task)
-    fits(trainer, data)
-    return Material(sized(task, data, Layout.of(trainer.initial())), trainer, data, path)
+    check_model_fits(trainer, data)
+    return LoadedTask(
+        with_actual_sizes(task, data, Layout.of(trainer.initial())), trainer, data, path
+    )
 
 
-def module_path(task: Task, file: str | Path | None) -> tuple[str, ...]:
+def add_module_path(task: Task, file: str | Path | None) -> tuple[str, ...]:
     """Where modules of one's own are looked for, from here on: nowhere, if the task names none."""
-    if not is_own(task.model) and not is_own(task.data):
+    if not is_import_path(task.model) and not is_import_path(task.data):
         return ()
     places = [Path(file).resolve().parent] if file is not None else []
     path = tuple(dict.fromkeys(map(str, [*places, Path.cwd()])))
@@ -46,12 +48,12 @@ def module_path(task: Task, file: str | Path | None) -> tuple[str, ...]:
     return path
 
 
-def _loaded(task: Task) -> DataSet:
+def _load_data(task: Task) -> DataSet:
     """The data; what is wrong with one's own is a mistake that one can mend."""
     try:
-        data = load(task.data, task.data_args)
+        data = load_dataset(task.data, task.data_args)
     except DataError as error:
-        if is_own(task.data):
+        if is_import_path(task.data):
             raise SettingError(str(error)) from error
         raise
     if not len(data.test) and task.mode != "federated":

@@ -29,7 +29,7 @@ def satisfaction(ended_s: ArrayLike, deadline_s: ArrayLike) -> float:
 
 def training_s(cycle_s: ArrayLike) -> float:
     """Seconds of all cycles together; those without a time add none."""
-    known = _known(cycle_s)
+    known = _without_nan(cycle_s)
     return float(known.sum()) if known.size else np.nan
 
 
@@ -66,7 +66,7 @@ def max_staleness(updates: ArrayLike) -> float:
     `updates` are those of all learners that were given shards: 0 for a learner that made none, NaN
     for one of which it is not known.
     """
-    known = _known(updates)
+    known = _without_nan(updates)
     return float(known.max() - known.min()) if known.size else 0.0
 
 
@@ -75,7 +75,7 @@ def average_staleness(updates: ArrayLike) -> float:
 
     `updates` as for `max_staleness`.
     """
-    known = np.sort(_known(updates))
+    known = np.sort(_without_nan(updates))
     if known.size < 2:
         return 0.0
     # In order, the i-th is larger than i others and smaller than all that follow.
@@ -85,11 +85,11 @@ def average_staleness(updates: ArrayLike) -> float:
 
 def mean_known(values: ArrayLike) -> float:
     """The mean of what is known, NaN if nothing is."""
-    known = _known(values)
+    known = _without_nan(values)
     return float(known.mean()) if known.size else np.nan
 
 
-def _known(values: ArrayLike) -> Floats:
+def _without_nan(values: ArrayLike) -> Floats:
     each = _floats(values)
     return each[~np.isnan(each)]
 

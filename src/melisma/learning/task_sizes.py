@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from melisma.errors import SettingError
 from melisma.fleet.rng import generator
-from melisma.fleet.task import Sizes, Task
+from melisma.fleet.task import Task, TaskSizes
 from melisma.learning.data.datasets import DataSet, Split
 from melisma.learning.parameters import Layout
 
@@ -28,7 +28,7 @@ def limit_samples(task: Task, data: DataSet) -> DataSet:
     return DataSet(Split(data.train.samples[chosen], data.train.labels[chosen]), data.test)
 
 
-def sized(task: Task, data: DataSet, layout: Layout) -> Task:
+def with_actual_sizes(task: Task, data: DataSet, layout: Layout) -> Task:
     """The task with the sizes of this data and of parameters laid out so.
 
     `SettingError` if its file states other sizes: a run would not have them. Only what a sample
@@ -45,7 +45,7 @@ def sized(task: Task, data: DataSet, layout: Layout) -> Task:
                 f"sizes.{key} is {stated}, but {what} has {found} bytes; "
                 f"use {key} = {found}, or leave it out"
             )
-    sizes = Sizes(
+    sizes = TaskSizes(
         samples=len(data.train),
         sample_bytes=measured["sample_bytes"][0],
         model_bytes=measured["model_bytes"][0],

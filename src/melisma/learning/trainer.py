@@ -18,7 +18,7 @@ from melisma.learning.parameters import Arrays
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainingResult:
     """Parameters after training, the samples that were visited, and their mean loss on the way."""
 
     parameters: dict[str, NDArray[Any]]
@@ -36,15 +36,15 @@ class Score:
 
     samples: int
     loss_sum: float
-    right: int
-    judged: int | None = None
+    correct: int
+    labels: int | None = None
 
     def __add__(self, other: "Score") -> "Score":
         return Score(
             self.samples + other.samples,
             self.loss_sum + other.loss_sum,
-            self.right + other.right,
-            self.of + other.of,
+            self.correct + other.correct,
+            self.label_count + other.label_count,
         )
 
     @property
@@ -55,12 +55,12 @@ class Score:
     @property
     def accuracy(self) -> float:
         """Part of the labels that were met; NaN where none was judged."""
-        return self.right / self.of if self.of else nan
+        return self.correct / self.label_count if self.label_count else nan
 
     @property
-    def of(self) -> int:
+    def label_count(self) -> int:
         """Labels that were judged."""
-        return self.samples if self.judged is None else self.judged
+        return self.samples if self.labels is None else self.labels
 
 
 class Trainer(Protocol):
@@ -76,7 +76,7 @@ class Trainer(Protocol):
         passes: int,
         rng: np.random.Generator,
         stop: Callable[[], bool],
-    ) -> Trained:
+    ) -> TrainingResult:
         """So many passes over the samples in batches, in random order, until `stop` says so."""
 
     def score(self, parameters: Arrays, samples: Split) -> Score:

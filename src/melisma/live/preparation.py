@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from melisma.allocation.schemes import with_scheme
+from melisma.fleet.files.fleet_builder import read_fleet
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.fleet_builder import read_fleet
 from melisma.fleet.task import Task, read_task
 from melisma.learning.data.datasets import Split
-from melisma.learning.loaded_task import gathered
+from melisma.learning.loaded_task import load_task
 from melisma.learning.trainer import Trainer
-from melisma.learning.trainers import one_thread
+from melisma.learning.trainer_factory import one_thread
 from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.runs.folder import create_run_folder
 
@@ -73,7 +73,7 @@ def prepare(
     file = task if isinstance(task, str | Path) else None
     task = read_task(task) if isinstance(task, str | Path) else task
     fleet = read_fleet(fleet) if isinstance(fleet, str | Path) else fleet
-    loaded = gathered(with_scheme(task, scheme), file)
+    loaded = load_task(with_scheme(task, scheme), file)
     task, data, trainer = loaded.task, loaded.data, loaded.trainer
     run = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
     shares = fleet.core_shares(task, _core_sample_s(fleet, data.train, trainer))

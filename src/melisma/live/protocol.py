@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from melisma.cycle.events import PHASES
 from melisma.errors import MalformedError
-from melisma.fleet.fleet_file import Disclosure
+from melisma.fleet.files.fleet_file import Disclosure
 from melisma.fleet.task import Task
 
 # The parameters on which learners run their benchmark.

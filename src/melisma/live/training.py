@@ -14,8 +14,8 @@ from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import Split
-from melisma.learning.data.partition import owned, shuffled_shards
-from melisma.learning.data.shards import ShardFolder, encoded
+from melisma.learning.data.partition import partition_shards, shuffle_into_shards
+from melisma.learning.data.shards import ShardFolder, encode_shard
 from melisma.learning.parameters import Layout
 from melisma.live.learner.agent import LearnerSettings
 from melisma.live.learner.device import EmulatedDevice
@@ -107,7 +107,7 @@ def _create_store(prepared: PreparedRun) -> RunStore:
     task, shards = prepared.task, None
     if task.mode == "parallelized":
         rng = generator(task.seed, "samples")
-        parts = shuffled_shards(len(prepared.train), task.shard_samples, rng)
+        parts = shuffle_into_shards(len(prepared.train), task.shard_samples, rng)
         shards = ShardFolder(prepared.folder / "shards", prepared.train, parts)
     else:
         _write_local_data(prepared)
@@ -117,12 +117,12 @@ def _create_store(prepared: PreparedRun) -> RunStore:
 def _write_local_data(prepared: PreparedRun) -> None:
     """Write each device's shards for federated learning, before the run begins."""
     task, data = prepared.task, prepared.train
-    devices = owned(task, data.labels, prepared.fleet.own_shards(task))
+    devices = partition_shards(task, data.labels, prepared.fleet.own_shards(task))
     for number, shards in enumerate(devices):
         folder = _local_data_folder(prepared, number)
         folder.mkdir(parents=True, exist_ok=True)
         for shard, part in enumerate(shards):
-            content = encoded(Split(data.samples[part], data.labels[part]))
+            content = encode_shard(Split(data.samples[part], data.labels[part]))
             (folder / f"{shard:06}").write_bytes(content)
 
 
@@ -149,9 +149,13 @@ def _learner_settings(prepared: PreparedRun, address: str, token: str) -> list[L
 
 def _device_settings(prepared: PreparedRun, number: int) -> EmulatedDevice:
     fleet = prepared.fleet
-    sample_s = float(fleet.said_s(prepared.task)[number])
+    sample_s = float(fleet.specified_sample_s(prepared.task)[number])
     states = np.column_stack(
-        [fleet.states[number], fleet.compute_left[number], fleet.bandwidth_left[number]]
+        [
+            fleet.state_probability[number],
+            fleet.state_compute[number],
+            fleet.state_bandwidth[number],
+        ]
     )
     return EmulatedDevice(
         core_share=prepared.core_shares[number],

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from melisma.fleet.task import Count, Least, LeastCount, Positive, Table
+from melisma.fleet.task import NonNegative, NonNegativeInt, Positive, PositiveInt, Table
 
-MaxLag = LeastCount | Literal["auto"]
+MaxLag = NonNegativeInt | Literal["auto"]
 """The number of rounds that a neighbour may be behind; `auto` chooses it by measured times."""
 
 
@@ -18,10 +18,10 @@ class AetSgd(Table, frozen=True, kw_only=True, tag_field="algorithm", tag="aet")
     """
 
     learning_rate: Positive = 0.01
-    decay: Least = 0.01
-    growth: Least = 10.0
-    power: Least = 1.0
-    base_steps: Least = 0.0
+    decay: NonNegative = 0.01
+    growth: NonNegative = 10.0
+    power: NonNegative = 1.0
+    base_steps: NonNegative = 0.0
     max_lag: MaxLag = 1
     share: Positive = 1.0
     gain: Positive | None = None
@@ -36,8 +36,8 @@ class LocalSgd(Table, frozen=True, kw_only=True, tag_field="algorithm", tag="loc
     """Constant local SGD: every round has `steps` steps; `gain` as in AET-SGD."""
 
     learning_rate: Positive = 0.01
-    decay: Least = 0.01
-    steps: Count = 100
+    decay: NonNegative = 0.01
+    steps: PositiveInt = 100
     max_lag: MaxLag = 1
     share: Positive = 1.0
     gain: Positive | None = None
@@ -51,9 +51,9 @@ class EventTriggeredSgd(Table, frozen=True, kw_only=True, tag_field="algorithm",
     """
 
     learning_rate: Positive = 0.01
-    decay: Least = 1e-5
+    decay: NonNegative = 1e-5
     coupling: Positive = 2.252
-    threshold: Least = 0.2
+    threshold: NonNegative = 0.2
 
 
 class GossipSgd(Table, frozen=True, kw_only=True, tag_field="algorithm", tag="gossip"):
@@ -63,8 +63,8 @@ class GossipSgd(Table, frozen=True, kw_only=True, tag_field="algorithm", tag="go
     """
 
     learning_rate: Positive = 0.01
-    decay: Least = 0.01
-    steps: Count = 1
+    decay: NonNegative = 0.01
+    steps: PositiveInt = 1
     mixing: Annotated[float, Meta(gt=0, le=1)] = 1.0
 
 

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from melisma.errors import SettingError
 from melisma.fleet.rng import generator
-from melisma.fleet.task import Partition, Task
+from melisma.fleet.task import PartitionSettings, Task
 from melisma.learning.compression import Compression, compression_for
 from melisma.learning.data.datasets import Split
-from melisma.learning.data.partition import divided
-from melisma.learning.steps import Steps
+from melisma.learning.data.partition import partition_by_sizes
+from melisma.learning.stepper import Stepper
 from melisma.peer.aet_sgd import AetNode
 from melisma.peer.algorithms import AetSgd, Algorithm, EventTriggeredSgd, GossipSgd, LocalSgd
 from melisma.peer.event_triggered_sgd import EventTriggeredNode
@@ -57,7 +57,7 @@ class PeerSettings:
         return replace(self, algorithm=algorithm, iterations=max(1, round(self.iterations * share)))
 
     def create_node(
-        self, name: str, incarnation: str, neighbours: tuple[str, ...], steps: Steps
+        self, name: str, incarnation: str, neighbours: tuple[str, ...], steps: Stepper
     ) -> Node:
         """Create a node that trains the model of `steps`."""
         compression = compression_for(self.compression)
@@ -68,7 +68,7 @@ class PeerSettings:
             "compression": compression.name,
         }
         identity = NodeIdentity(name, incarnation, self.iterations, compatibility, self.patience_s)
-        model = Model(steps.vector, steps.slopes)
+        model = Model(steps.vector, steps.gradient_sum)
         return create_node(identity, neighbours, model, compression, self.algorithm)
 
 
@@ -159,7 +159,7 @@ def partition_samples(task: Task, labels: NDArray[Any], nodes: int) -> list[Ints
     if not sizes.all():
         raise SettingError(f"{len(labels)} samples are too few for {nodes} nodes")
     rng = generator(task.seed, "partition")
-    return divided(labels, sizes, task.partition or Partition(), rng)
+    return partition_by_sizes(labels, sizes, task.partition or PartitionSettings(), rng)
 
 
 def take_samples(split: Split, samples: Ints) -> Split:

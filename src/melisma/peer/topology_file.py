@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from melisma.errors import SettingError
+from melisma.fleet.files.toml_file import read_text, read_toml
 from melisma.fleet.task import Table, check_name
-from melisma.fleet.toml_file import read, text_of
 from melisma.peer.topology import Edge, Topology, add_edge, format_edge
 
 Located = list[tuple[str, Sequence[str]]]
@@ -45,12 +45,12 @@ def read_topology(path: str | Path) -> Topology:
 
 
 def _toml_edges(path: str | Path) -> Located:
-    edges = read(path, EdgesFile).edges
+    edges = read_toml(path, EdgesFile).edges
     return [(f" edges[{index}]", names) for index, names in enumerate(edges)]
 
 
 def _text_edges(path: str | Path) -> Located:
-    lines = enumerate(text_of(path).splitlines(), 1)
+    lines = enumerate(read_text(path).splitlines(), 1)
     split = (
         (str(number), re.split(r"\s*,\s*|\s+", text.partition("#")[0].strip()))
         for number, text in lines

@@ -45,7 +45,7 @@ class Churn:
         self._queue, self._listener = queue, listener
         self._heartbeat_s = scenario.task.deadline_s / HEARTBEATS_PER_DEADLINE
         for kind, action in ((LEAVE, self._leave), (JOIN, self._join)):
-            selected = changes.where(changes.what == kind)
+            selected = changes.select(changes.kinds == kind)
             beats = np.ceil(selected.at_s / self._heartbeat_s)
             starts = np.flatnonzero(np.diff(beats, prepend=-1.0))
             for group in np.split(np.arange(beats.size), starts[1:]) if beats.size else ():
@@ -142,13 +142,13 @@ class SleepSpans:
 def departure_times_s(changes: Changes, learners: int) -> Floats:
     """Return when each learner leaves for good; infinity for learners that stay."""
     at_s = np.full(learners, np.inf)
-    leaving = changes.what == LEAVE
+    leaving = changes.kinds == LEAVE
     at_s[changes.learners[leaving]] = changes.at_s[leaving]
     return at_s
 
 
 def _order_by_learner(changes: Changes, kind: int) -> Changes:
     """Return the changes of one kind, ordered by learner, then by time."""
-    selected = changes.where(changes.what == kind)
+    selected = changes.select(changes.kinds == kind)
     order = np.lexsort((selected.at_s, selected.learners))
-    return Changes(selected.at_s[order], selected.learners[order], selected.what[order])
+    return Changes(selected.at_s[order], selected.learners[order], selected.kinds[order])

@@ -7,7 +7,7 @@ import numpy as np
 from melisma.cycle.events import Floats
 from melisma.cycle.ragged import Ints
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.states import states_in
+from melisma.fleet.states import cycle_states
 from melisma.fleet.task import Task
 
 
@@ -30,24 +30,26 @@ class Devices:
     def __init__(self, task: Task, fleet: Fleet) -> None:
         self._task, self._fleet = task, fleet
         self._sample_s = fleet.sample_seconds(task)
-        self._state = fleet.states_in(0)
+        self._state = fleet.states_in_cycle(0)
 
     def enter(self, cycle: int, learners: Ints) -> None:
         """Draw the operating state of these learners for a cycle."""
         fleet = self._fleet
-        if fleet.states.shape[1] > 1:
-            self._state[learners] = states_in(cycle, fleet.states[learners], fleet.seed, learners)
+        if fleet.state_probability.shape[1] > 1:
+            self._state[learners] = cycle_states(
+                cycle, fleet.state_probability[learners], fleet.seed, learners
+            )
 
     def durations(self, learners: Ints, slowdown: Floats) -> Durations:
         """Return current durations, with compute slower by the factor `slowdown`."""
         task, fleet, state = self._task, self._fleet, self._state[learners]
-        bits_per_s = fleet.bandwidth_bps[learners] * fleet.bandwidth_left[learners, state]
+        bits_per_s = fleet.bandwidth_bps[learners] * fleet.state_bandwidth[learners, state]
         latency_s = fleet.latency_s[learners]
         ship_s = np.zeros(learners.size)
         if task.mode == "parallelized":
             ship_s = latency_s + 8 * task.shard_bytes / bits_per_s
         return Durations(
-            self._sample_s[learners] / fleet.compute_left[learners, state] * slowdown,
+            self._sample_s[learners] / fleet.state_compute[learners, state] * slowdown,
             ship_s,
             latency_s + 8 * task.model_bytes / bits_per_s,
         )

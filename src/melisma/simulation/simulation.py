@@ -13,10 +13,10 @@ from melisma.atomic import write_atomic
 from melisma.cycle.machine import CycleMachine
 from melisma.cycle.ragged import RaggedArray
 from melisma.errors import DataError, SettingError, suggest
+from melisma.fleet.files.fleet_builder import read_fleet
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.fleet_builder import read_fleet
-from melisma.fleet.task import Simulation, Task, read_task
-from melisma.learning.loaded_task import gathered
+from melisma.fleet.task import SimulationSettings, Task, read_task
+from melisma.learning.loaded_task import load_task
 from melisma.runs.folder import create_run_folder
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import PICTURE_FILE, Report
@@ -121,7 +121,7 @@ def _load_fleet(fleet: Fleet | str | Path, options: SimulationOptions) -> Fleet:
 def _override(task: Task, options: SimulationOptions) -> Task:
     """Return the task with the settings of `options`."""
     task = with_scheme(task, options.scheme)
-    work = None if options.work is None else Simulation(work=options.work)
+    work = None if options.work is None else SimulationSettings(work=options.work)
     changes = {"seed": options.seed, "deadline_s": options.deadline_s, "simulation": work}
     return msgspec.structs.replace(task, **{k: v for k, v in changes.items() if v is not None})
 
@@ -132,7 +132,7 @@ def _prepare(task: Task, file: str | Path | None, fleet: Fleet) -> PreparedSimul
         check_memory(task, fleet)
         scenario = _make_scenario(task, fleet, local_shard_sizes(task, fleet))
         return PreparedSimulation(scenario, level, TimingOnly)
-    loaded = gathered(task, file)
+    loaded = load_task(task, file)
     check_memory(loaded.task, fleet)
     index = SampleIndex.from_task(loaded, fleet)
     scenario = _make_scenario(loaded.task, fleet, index.local_sizes)

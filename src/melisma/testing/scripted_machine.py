@@ -8,7 +8,7 @@ from melisma.cycle import events
 from melisma.cycle.commands import Command
 from melisma.cycle.machine import CycleMachine
 from melisma.cycle.ragged import Ints
-from melisma.fleet.fleet_file import Disclosure
+from melisma.fleet.files.fleet_file import Disclosure
 from melisma.fleet.task import Task
 from melisma.runs.trace import Step
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import Split
 from melisma.learning.parameters import Arrays
-from melisma.learning.trainer import Score, Trained, Trainer
+from melisma.learning.trainer import Score, Trainer, TrainingResult
 
 
 class FakeTrainer:
@@ -32,7 +32,7 @@ class FakeTrainer:
         passes: int,
         rng: np.random.Generator,  # noqa: ARG002 - the order of samples makes no difference
         stop: Callable[[], bool],
-    ) -> Trained:
+    ) -> TrainingResult:
         """Count the samples of each batch until `stop`."""
         before, visits = float(parameters["visits"][0]), 0
         batches = [min(self._batch, len(samples) - k) for k in range(0, len(samples), self._batch)]
@@ -40,7 +40,9 @@ class FakeTrainer:
             if stop():
                 break
             visits += size
-        return Trained({"visits": np.array([before + visits])}, visits, _loss(before + visits))
+        return TrainingResult(
+            {"visits": np.array([before + visits])}, visits, _loss(before + visits)
+        )
 
     def score(self, parameters: Arrays, samples: Split) -> Score:
         """Return a loss that falls with visits, and no accuracy."""
@@ -62,7 +64,7 @@ def check_trainer(trainer: Trainer, samples: Split) -> None:
     _check(_same(initial, trainer.initial()), "initial() differs from call to call")
     copy = {name: np.array(value) for name, value in initial.items()}
 
-    def train(stop: Callable[[], bool]) -> Trained:
+    def train(stop: Callable[[], bool]) -> TrainingResult:
         return trainer.train(initial, samples, 2, np.random.default_rng(1), stop)
 
     trained = train(lambda: False)

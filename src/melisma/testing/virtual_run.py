@@ -11,8 +11,8 @@ from melisma.allocation import dab_shards
 from melisma.cycle import commands, events
 from melisma.cycle.machine import CycleMachine
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
-from melisma.fleet.fleet_file import Disclosure
-from melisma.fleet.task import Sizes, Task
+from melisma.fleet.files.fleet_file import Disclosure
+from melisma.fleet.task import Task, TaskSizes
 from melisma.runs.trace import Step
 
 MAX_STEPS = 2000
@@ -29,7 +29,7 @@ def make_task(**settings: Any) -> Task:
         "passes": 2,
         "cycles": 3,
         "shard_samples": 10,
-        "sizes": Sizes(samples=200),
+        "sizes": TaskSizes(samples=200),
     }
     return Task(**(defaults | settings))
 

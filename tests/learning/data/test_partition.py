@@ -7,16 +7,20 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from melisma.errors import SettingError
-from melisma.fleet.task import Partition
-from melisma.learning.data.partition import divided, shuffled_shards
+from melisma.fleet.task import PartitionSettings
+from melisma.learning.data.partition import partition_by_sizes, shuffle_into_shards
 
 LABELS = np.repeat(np.arange(10), 60).astype(np.uint8)
-KINDS = [Partition(kind="iid"), Partition(kind="sorted"), Partition(kind="dirichlet", alpha=0.3)]
+KINDS = [
+    PartitionSettings(kind="iid"),
+    PartitionSettings(kind="sorted"),
+    PartitionSettings(kind="dirichlet", alpha=0.3),
+]
 
 
-def dealt(partition: Partition, sizes: list[int], seed: int = 0) -> list[NDArray[np.int64]]:
+def dealt(partition: PartitionSettings, sizes: list[int], seed: int = 0) -> list[NDArray[np.int64]]:
     shuffled = np.random.default_rng(9).permutation(LABELS)
-    return divided(shuffled, np.array(sizes), partition, np.random.default_rng(seed))
+    return partition_by_sizes(shuffled, np.array(sizes), partition, np.random.default_rng(seed))
 
 
 def variety(parts: list[NDArray[np.int64]]) -> float:
@@ -28,7 +32,7 @@ def variety(parts: list[NDArray[np.int64]]) -> float:
 @pytest.mark.parametrize("partition", KINDS, ids=lambda kind: kind.kind)
 @given(sizes=st.lists(st.integers(0, 60), min_size=1, max_size=10), seed=st.integers(0, 99))
 def test_every_device_has_its_size_and_no_sample_is_twice(
-    partition: Partition, sizes: list[int], seed: int
+    partition: PartitionSettings, sizes: list[int], seed: int
 ) -> None:
     parts = dealt(partition, sizes, seed)
     assert [part.size for part in parts] == sizes
@@ -42,7 +46,7 @@ def test_labels_are_as_unequal_as_asked_for() -> None:
     assert variety(iid) > 9
     assert variety(two) <= 4
     few, many = (
-        variety(dealt(Partition(kind="dirichlet", alpha=alpha), [60] * 10))
+        variety(dealt(PartitionSettings(kind="dirichlet", alpha=alpha), [60] * 10))
         for alpha in (0.05, 100.0)
     )
     assert few < 6 < 9 < many
@@ -54,7 +58,7 @@ def test_all_samples_can_be_handed_out() -> None:
 
 
 def test_shards_are_all_samples_and_the_last_may_be_short() -> None:
-    parts = shuffled_shards(103, 25, np.random.default_rng(0))
+    parts = shuffle_into_shards(103, 25, np.random.default_rng(0))
     assert [part.size for part in parts] == [25, 25, 25, 25, 3]
     assert np.sort(np.concatenate(parts)).tolist() == list(range(103))
 
@@ -63,6 +67,10 @@ def test_shards_are_all_samples_and_the_last_may_be_short() -> None:
 @pytest.mark.parametrize("labels", [np.zeros(9), np.zeros((9, 2), np.int64)])
 def test_only_whole_numbers_can_be_sorted_by(kind: Any, labels: NDArray[Any]) -> None:
     with pytest.raises(SettingError, match=f"partition {kind} goes by label; these are"):
-        divided(labels, np.array([4, 4]), Partition(kind=kind), np.random.default_rng(0))
-    parts = divided(labels, np.array([4, 4]), Partition(), np.random.default_rng(0))
+        partition_by_sizes(
+            labels, np.array([4, 4]), PartitionSettings(kind=kind), np.random.default_rng(0)
+        )
+    parts = partition_by_sizes(
+        labels, np.array([4, 4]), PartitionSettings(), np.random.default_rng(0)
+    )
     assert [part.size for part in parts] == [4, 4]

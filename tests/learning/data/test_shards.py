@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from melisma.errors import DataError
-from melisma.learning.data.datasets import PLAIN, Split
+from melisma.learning.data.datasets import PLAIN_DTYPES, Split
 from melisma.learning.data.shards import (
-    HEAD,
+    HEADER_LENGTH,
     ShardCache,
     ShardFolder,
-    decoded,
-    encoded,
-    together,
+    concatenate,
+    decode_shard,
+    encode_shard,
 )
 
 PIECE = 100
@@ -38,7 +38,7 @@ def bring(
     cache: ShardCache, folder: ShardFolder, sha256: str, *, needed: tuple[str, ...] = ()
 ) -> int:
     """Fetch what is missing in pieces; how many bytes that were."""
-    content = stored(folder, sha256)[cache.begun_bytes(sha256) :]
+    content = stored(folder, sha256)[cache.partial_bytes(sha256) :]
     for start in range(0, len(content), PIECE):
         cache.append(sha256, content[start : start + PIECE])
     cache.finish(sha256, needed)
@@ -53,7 +53,7 @@ def stored(folder: ShardFolder, sha256: str) -> bytes:
 
 def test_shards_together_are_the_data(folder: ShardFolder) -> None:
     assert [shard.samples for shard in folder.shards] == [20, 20, 10]
-    found = together([decoded(stored(folder, s.sha256)) for s in folder.shards])
+    found = concatenate([decode_shard(stored(folder, s.sha256)) for s in folder.shards])
     np.testing.assert_array_equal(found.samples, split().samples)
     np.testing.assert_array_equal(found.labels, split().labels)
     sizes = [len(stored(folder, shard.sha256)) for shard in folder.shards]
@@ -77,9 +77,9 @@ def test_what_arrives_in_parts_is_taken_up_where_it_ended(
     sha256, size = folder.shards[0].sha256, folder.shards[0].size_bytes
     ShardCache(tmp_path / "cache", 10**6).append(sha256, stored(folder, sha256)[:130])
     cache = ShardCache(tmp_path / "cache", 10**6)
-    assert cache.held() == set()
+    assert cache.hashes() == set()
     assert bring(cache, folder, sha256) == size - 130
-    assert cache.held() == {sha256}
+    assert cache.hashes() == {sha256}
     np.testing.assert_array_equal(cache.read(sha256).labels, split().labels[:20])
 
 
@@ -88,8 +88,8 @@ def test_what_has_another_hash_gets_no_name(tmp_path: Path) -> None:
     cache.append("0" * 64, b"something else")
     with pytest.raises(DataError, match="a shard arrived with SHA-256"):
         cache.finish("0" * 64)
-    assert cache.held() == set()
-    assert cache.begun_bytes("0" * 64) == 0
+    assert cache.hashes() == set()
+    assert cache.partial_bytes("0" * 64) == 0
 
 
 def test_what_was_used_longest_ago_makes_room_unless_it_is_needed(
@@ -102,31 +102,31 @@ def test_what_was_used_longest_ago_makes_room_unless_it_is_needed(
         os.utime(tmp_path / "cache" / sha256, (age, age))
     cache.read(one)
     bring(cache, folder, three)
-    assert cache.held() == {one, three}
+    assert cache.hashes() == {one, three}
     small = ShardCache(tmp_path / "cache", 1)
     bring(small, folder, two, needed=(one,))
-    assert small.held() == {one, two}
+    assert small.hashes() == {one, two}
 
 
 @pytest.mark.parametrize("cut", [0, 3, 10, -1])
 def test_a_shard_that_is_cut_off_is_refused(cut: int) -> None:
     with pytest.raises(DataError, match=r"shard"):
-        decoded(encoded(split())[:cut])
+        decode_shard(encode_shard(split())[:cut])
 
 
 def test_a_shard_that_claims_more_than_it_has_is_refused() -> None:
-    content = encoded(split(3)).replace(b"[3,[4,3],", b"[9,[4,3],")
+    content = encode_shard(split(3)).replace(b"[3,[4,3],", b"[9,[4,3],")
     with pytest.raises(DataError, match="longer or shorter than it says"):
-        decoded(content)
+        decode_shard(content)
 
 
-@pytest.mark.parametrize("labels", PLAIN)
-@pytest.mark.parametrize("samples", PLAIN)
+@pytest.mark.parametrize("labels", PLAIN_DTYPES)
+@pytest.mark.parametrize("samples", PLAIN_DTYPES)
 def test_every_type_of_numbers_comes_back_as_it_went(samples: str, labels: str) -> None:
     given = Split(
         np.arange(24).reshape(4, 3, 2).astype(samples), np.arange(8).reshape(4, 2).astype(labels)
     )
-    found = decoded(encoded(given))
+    found = decode_shard(encode_shard(given))
     for before, after in ((given.samples, found.samples), (given.labels, found.labels)):
         assert after.dtype == before.dtype
         np.testing.assert_array_equal(after, before)
@@ -135,11 +135,11 @@ def test_every_type_of_numbers_comes_back_as_it_went(samples: str, labels: str) 
 def test_numbers_of_another_byte_order_are_the_same_shard() -> None:
     big = Split(np.arange(6, dtype=">f8").reshape(3, 2), np.arange(3, dtype=">i4"))
     little = Split(big.samples.astype("<f8"), big.labels.astype("<i4"))
-    assert encoded(big) == encoded(little)
+    assert encode_shard(big) == encode_shard(little)
 
 
 def shard(head: str, body: bytes = b"") -> bytes:
-    return HEAD.pack(len(head)) + head.encode() + body
+    return HEADER_LENGTH.pack(len(head)) + head.encode() + body
 
 
 @pytest.mark.parametrize(
@@ -161,23 +161,23 @@ def shard(head: str, body: bytes = b"") -> bytes:
         shard('[1,[1],"|u1"]', bytes(2)),
         shard("[1,[1]]", bytes(2)),
         shard("{}"),
-        HEAD.pack(2**32 - 1) + bytes(100),
+        HEADER_LENGTH.pack(2**32 - 1) + bytes(100),
     ],
 )
 def test_a_head_that_nobody_writes_is_refused(content: bytes) -> None:
     with pytest.raises(DataError, match="shard"):
-        decoded(content)
+        decode_shard(content)
 
 
 @given(data=st.data())
 def test_no_change_of_bytes_does_more_than_change_numbers_or_be_refused(
     data: st.DataObject,
 ) -> None:
-    content = bytearray(encoded(split(3)))
+    content = bytearray(encode_shard(split(3)))
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, 60))] = data.draw(st.integers(0, 255))
     try:
-        found = decoded(bytes(content))
+        found = decode_shard(bytes(content))
     except DataError:
         return
     assert found.samples.nbytes + found.labels.nbytes < len(content)

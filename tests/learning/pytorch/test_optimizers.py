@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from melisma.errors import SettingError
-from melisma.fleet.task import Optimizer
+from melisma.fleet.task import OptimizerSettings
 from melisma.learning.pytorch.optimizers import optimizer_for
 
 
@@ -30,7 +30,7 @@ def weights() -> list[torch.Tensor]:
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_sgd_steps_as_torch_does(momentum: float, decay: float) -> None:
     mine, theirs = weights(), weights()
-    said = Optimizer(name="sgd", lr=0.05, momentum=momentum, weight_decay=decay)
+    said = OptimizerSettings(name="sgd", lr=0.05, momentum=momentum, weight_decay=decay)
     ours = optimizer_for(said)
     reference = torch.optim.SGD(theirs, 0.05, momentum, 0, decay)
     one = steps(lambda: ours.step(mine), mine)
@@ -42,7 +42,7 @@ def test_sgd_steps_as_torch_does(momentum: float, decay: float) -> None:
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_adam_steps_as_torch_does(decay: float) -> None:
     mine, theirs = weights(), weights()
-    ours = optimizer_for(Optimizer(name="adam", lr=0.01, weight_decay=decay))
+    ours = optimizer_for(OptimizerSettings(name="adam", lr=0.01, weight_decay=decay))
     reference = torch.optim.Adam(theirs, 0.01, weight_decay=decay)
     one = steps(lambda: ours.step(mine), mine)
     other = steps(reference.step, theirs)
@@ -54,13 +54,13 @@ def test_weights_without_a_gradient_stay() -> None:
     used, idle = weights()
     before = idle.detach().clone()
     used.grad = torch.ones_like(used)
-    optimizer_for(Optimizer(name="sgd", lr=1.0)).step([used, idle])
+    optimizer_for(OptimizerSettings(name="sgd", lr=1.0)).step([used, idle])
     assert torch.equal(idle, before)
 
 
 def test_an_optimiser_that_there_is_not_is_named_with_those_there_are() -> None:
     with pytest.raises(SettingError, match="'lion'; expected one of sgd, adam"):
-        optimizer_for(Optimizer(name="lion"))
+        optimizer_for(OptimizerSettings(name="lion"))
 
 
 def test_training_loads_no_compiler() -> None:

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from melisma.errors import DataError, SettingError
 from melisma.fleet.sizes import MODELS as SIZES
 from melisma.fleet.sizes import model_size
-from melisma.fleet.task import Optimizer, Stop, Task
+from melisma.fleet.task import OptimizerSettings, StopSettings, Task
 from melisma.learning.data.datasets import Split
-from melisma.learning.data.shards import decoded, encoded
-from melisma.learning.pytorch.models import MODELS, build
+from melisma.learning.data.shards import decode_shard, encode_shard
+from melisma.learning.pytorch.models import MODELS, build_model
 from melisma.learning.pytorch.torch_trainer import TorchTrainer
 
 TASK = Task(name="digits", model="twonn", data="mnist", deadline_s=15.0, passes=2)
@@ -42,13 +42,13 @@ def generator() -> np.random.Generator:
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "mlp"])
 def test_models_have_the_parameters_that_planning_counts_with(name: str) -> None:
-    count = sum(weights.numel() for weights in build(name).parameters())
+    count = sum(weights.numel() for weights in build_model(name).parameters())
     assert count == SIZES[name].parameters
 
 
 def test_a_model_of_layers_is_what_was_asked_for() -> None:
     args = {"layers": [784, 300, 124, 60, 10]}
-    count = sum(weights.numel() for weights in build("mlp", args).parameters())
+    count = sum(weights.numel() for weights in build_model("mlp", args).parameters())
     assert count == model_size("mlp", args).parameters
 
 
@@ -82,7 +82,7 @@ def test_every_model_learns(name: str) -> None:
     args = {"layers": [784, 30, 10]} if name == "mlp" else {}
     seen = in_colour if name == "alexnet" else lambda split: split
     # The deepest needs small steps: with 2e-3 some seeds do not learn in three passes.
-    adam = Optimizer(name="adam", lr=5e-4 if name == "alexnet" else 2e-3)
+    adam = OptimizerSettings(name="adam", lr=5e-4 if name == "alexnet" else 2e-3)
     trainer = TorchTrainer(replace(TASK, model=name, model_args=args, optimizer=adam))
     before = trainer.score(trainer.initial(), seen(blobs(200, 1)))
     trained = trainer.train(trainer.initial(), seen(blobs()), 3, generator(), NEVER)
@@ -124,12 +124,12 @@ def test_what_was_given_is_not_changed() -> None:
 
 def test_an_optimizer_is_kept_only_if_the_task_says_so() -> None:
     def second(keep: bool) -> Any:
-        trainer = TorchTrainer(replace(TASK, optimizer=Optimizer(momentum=0.9, keep=keep)))
+        trainer = TorchTrainer(replace(TASK, optimizer=OptimizerSettings(momentum=0.9, keep=keep)))
         start = trainer.initial()
         trainer.train(start, blobs(), 1, generator(), NEVER)
         return trainer.train(start, blobs(), 1, generator(), NEVER).parameters["1.weight"]
 
-    fresh = TorchTrainer(replace(TASK, optimizer=Optimizer(momentum=0.9)))
+    fresh = TorchTrainer(replace(TASK, optimizer=OptimizerSettings(momentum=0.9)))
     once = fresh.train(fresh.initial(), blobs(), 1, generator(), NEVER).parameters["1.weight"]
     assert np.array_equal(second(keep=False), once)
     assert not np.array_equal(second(keep=True), once)
@@ -139,14 +139,20 @@ def test_an_optimizer_is_kept_only_if_the_task_says_so() -> None:
     ("changes", "said"),
     [
         ({"loss": "crossentropy"}, "loss is 'crossentropy'; did you mean cross_entropy"),
-        ({"optimizer": Optimizer(name="adamm")}, "optimizer.name is 'adamm'; did you mean adam"),
+        (
+            {"optimizer": OptimizerSettings(name="adamm")},
+            "optimizer.name is 'adamm'; did you mean adam",
+        ),
         ({"model": "resnet"}, "no model is called 'resnet'; did you mean lenet"),
         (
             {"model": "no.such.module:Net"},
             "model no.such.module:Net: ModuleNotFoundError: No module named",
         ),
         ({"model": "torch.nn:NoSuch"}, "model torch.nn:NoSuch: torch.nn has no NoSuch"),
-        ({"loss": "mse", "stop": Stop(accuracy=0.9)}, "stop.accuracy has no meaning with loss mse"),
+        (
+            {"loss": "mse", "stop": StopSettings(accuracy=0.9)},
+            "stop.accuracy has no meaning with loss mse",
+        ),
         ({"model": "collections:OrderedDict"}, "is a OrderedDict; expected a torch.nn.Module"),
         ({"model_args": {"hidden": 5}}, "model twonn with {'hidden': 5}"),
     ],
@@ -158,7 +164,7 @@ def test_what_cannot_be_trained_is_named(changes: dict[str, Any], said: str) -> 
 
 def test_a_model_of_ones_own_is_taken_by_name() -> None:
     args = {"in_features": 3, "out_features": 2}
-    assert isinstance(build("torch.nn:Linear", args), nn.Linear)
+    assert isinstance(build_model("torch.nn:Linear", args), nn.Linear)
 
 
 LINEAR = replace(
@@ -179,7 +185,7 @@ def test_quantities_are_learnt_with_squares_and_not_judged(
     np.testing.assert_allclose(trained.parameters["bias"], [5], atol=1e-3)
     score = trainer.score(trained.parameters, samples)
     assert score.loss < 1e-5
-    assert score.right == 0
+    assert score.correct == 0
     assert np.isnan(score.accuracy)
     assert np.isnan((score + score).accuracy)
 
@@ -190,7 +196,7 @@ def test_samples_that_are_whole_numbers_go_in_as_such() -> None:
     trainer = TorchTrainer(replace(TASK, model="torch.nn:Embedding", model_args=args))
     words = np.arange(20, dtype=np.uint16) % 9
     score = trainer.score(trainer.initial(), Split(words, (words % 4).astype(np.int32)))
-    assert score.judged == 20
+    assert score.labels == 20
 
 
 def test_each_of_several_labels_of_a_sample_is_judged() -> None:
@@ -199,7 +205,7 @@ def test_each_of_several_labels_of_a_sample_is_judged() -> None:
     start = {"weight": np.zeros((3, 1, 1), np.float32), "bias": np.eye(3, dtype=np.float32)[1]}
     labels = np.array([[0, 1, 1, 2], [1, 1, 1, 1]])
     score = trainer.score(start, Split(np.ones((2, 1, 4), np.float32), labels))
-    assert (score.samples, score.right, score.judged) == (2, 6, 8)
+    assert (score.samples, score.correct, score.labels) == (2, 6, 8)
     assert (score + score).accuracy == 0.75
 
 
@@ -213,7 +219,7 @@ def test_labels_that_the_loss_cannot_use_are_named() -> None:
 def test_what_came_over_the_network_is_trained_without_a_word() -> None:
     """Shards look into bytes that may not be written to; a warning here would be an error."""
     trainer = TorchTrainer(TASK)
-    samples = decoded(encoded(blobs(50)))
+    samples = decode_shard(encode_shard(blobs(50)))
     assert trainer.train(trainer.initial(), samples, 1, generator(), NEVER).visits == 50
 
 

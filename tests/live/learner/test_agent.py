@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from melisma.cycle import events
-from melisma.fleet.emulation import Pace
+from melisma.fleet.emulation import ComputePacer
 from melisma.live import training
 from melisma.live.learner.device import Device, EmulatedDevice
 from melisma.live.orchestrator.learner_service import METHODS, LearnerService
@@ -84,7 +84,7 @@ def slow_down_after_the_benchmark(**settings: Any) -> EmulatedDevice:
         for cycle in range(4):
             device = Device(emulate(settings, states, seed), 0)
             device.start_cycle(cycle)
-            assert isinstance(device._pace, Pace)
+            assert isinstance(device._pace, ComputePacer)
             rates.append(device._pace.share)
         if rates[0] > rates[1] == rates[2] == rates[3]:
             return emulate(settings, states, seed)

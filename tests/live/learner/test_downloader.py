@@ -15,7 +15,7 @@ from melisma import axon
 from melisma.axon.address import Address
 from melisma.errors import DataError
 from melisma.learning.data.datasets import Split
-from melisma.learning.data.shards import ShardCache, encoded
+from melisma.learning.data.shards import ShardCache, encode_shard
 from melisma.learning.parameters import Layout
 from melisma.live.learner.device import Device
 from melisma.live.learner.downloader import Downloader
@@ -28,7 +28,7 @@ DEVICE = Device(None)
 def make_shard(number: int = 0, samples: int = 400) -> tuple[ShardRef, bytes]:
     rng = np.random.default_rng(number)
     split = Split(rng.integers(0, 255, (samples, 28, 28), np.uint8), np.zeros(samples, np.uint8))
-    content = encoded(split)
+    content = encode_shard(split)
     return ShardRef(number, hashlib.sha256(content).hexdigest(), len(content), samples), content
 
 
@@ -85,9 +85,9 @@ def test_when_time_is_up_the_partial_shard_is_kept(served: ServedFolder, tmp_pat
     cache = ShardCache(tmp_path / "cache", 1 << 30)
     with connect(served, cache) as downloader:
         downloader.fetch_shard(
-            ref, DEVICE, time_is_up=lambda: cache.begun_bytes(ref.sha256) > 100_000
+            ref, DEVICE, time_is_up=lambda: cache.partial_bytes(ref.sha256) > 100_000
         )
-        part_bytes = cache.begun_bytes(ref.sha256)
+        part_bytes = cache.partial_bytes(ref.sha256)
         assert 100_000 < part_bytes < len(content)
         assert not downloader.has(ref)
         downloader.fetch_shard(ref, DEVICE)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from melisma.learning.trainer import Trained
+from melisma.learning.trainer import TrainingResult
 from melisma.live.learner.device import Device, EmulatedDevice
 from melisma.live.learner.paced_trainer import PacedTrainer
 from tests.live.learner.manual_clock import ManualClock
@@ -16,12 +16,14 @@ def test_a_speed_in_samples_holds_whatever_the_speed_of_this_machine(clock: Manu
     class FastTrainer:
         """Trains 20 samples in batches of 8, each in a millisecond."""
 
-        def train(self, parameters: Any, samples: Any, passes: int, rng: Any, stop: Any) -> Trained:
+        def train(
+            self, parameters: Any, samples: Any, passes: int, rng: Any, stop: Any
+        ) -> TrainingResult:
             visits = 0
             while visits < 20 and not stop():
                 clock.work(0.001)
                 visits += min(8, 20 - visits)
-            return Trained(parameters, visits, 0.0)
+            return TrainingResult(parameters, visits, 0.0)
 
     device.start_compute()
     began = clock.now_s

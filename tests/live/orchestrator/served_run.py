@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from melisma.fleet.task import Sizes, Task
+from melisma.fleet.task import Task, TaskSizes
 from melisma.learning.data.datasets import Split
 from melisma.learning.data.shards import ShardFolder
 from melisma.learning.parameters import Layout
@@ -30,7 +30,7 @@ TASK = Task(
     deadline_s=5.0,
     cycles=2,
     shard_samples=50,
-    sizes=Sizes(samples=600),
+    sizes=TaskSizes(samples=600),
 )
 GOOD_UPDATE = {"weight": np.full(4, 2.0, np.float32), "bias": np.zeros(1, np.float32)}
 

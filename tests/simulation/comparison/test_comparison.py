@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from melisma.errors import SettingError
-from melisma.fleet.t_distribution import student_t
+from melisma.fleet.t_distribution import t_quantile
 from melisma.fleet.task import Task
 from melisma.simulation.comparison import comparison
 from melisma.simulation.comparison.comparison import (
@@ -139,7 +139,7 @@ def test_an_interval_equals_that_computed_by_hand_with_students_t() -> None:
     result = Interval.from_values([1.0, 2.0, 3.0, 4.0])
     assert result.mean == 2.5
     assert result.half_width == pytest.approx(3.182446 * sqrt(5 / 3) / 2, rel=1e-6)
-    t = float(student_t(0.975, np.array([3.0]))[0])
+    t = float(t_quantile(0.975, np.array([3.0]))[0])
     assert result.half_width == pytest.approx(t * np.std([1, 2, 3, 4], ddof=1) / 2)
 
 

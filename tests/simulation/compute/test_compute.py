@@ -13,10 +13,10 @@ from safetensors.numpy import load_file
 from torch import Tensor, nn
 
 from melisma.errors import DataError, MelismaWarning
-from melisma.fleet.fleet_builder import muster
-from melisma.fleet.fleet_file import FleetTable
+from melisma.fleet.files.fleet_builder import build_fleet
+from melisma.fleet.files.fleet_file import FleetTable
 from melisma.fleet.task import Task
-from melisma.learning.aggregation import Mean, Spool, Spooled, weighted_mean
+from melisma.learning.aggregation import RunningMean, SpooledUpdate, UpdateSpool, weighted_mean
 from melisma.learning.parameters import Layout
 from melisma.runs.report import Report
 from melisma.runs.trace import read_trace
@@ -50,7 +50,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def staged(work: str = "train", **said: Any) -> PreparedSimulation:
     task = msgspec.convert(TASK | said | {"simulation": {"work": work}}, Task)
-    return prepare(task, muster(msgspec.convert(GROUP, FleetTable)), SimulationOptions())
+    return prepare(task, build_fleet(msgspec.convert(GROUP, FleetTable)), SimulationOptions())
 
 
 def trained(one: PreparedSimulation) -> dict[str, NDArray[Any]]:
@@ -101,9 +101,9 @@ def test_the_mean_in_memory_is_that_from_files_bit_for_bit(at_once: int, tmp_pat
     ]
     weights = [3.0, 9.0, 1.0, 9.0]
     layout = Layout.of(updates[0])
-    spool = Spool(tmp_path, layout)
+    spool = UpdateSpool(tmp_path, layout)
     files = [
-        Spooled(number, weight, spool.add(number, update))
+        SpooledUpdate(number, weight, spool.add(number, update))
         for number, (weight, update) in enumerate(zip(weights, updates, strict=True))
     ]
     shares = np.array(weights) / sum(weights)
@@ -112,10 +112,10 @@ def test_the_mean_in_memory_is_that_from_files_bit_for_bit(at_once: int, tmp_pat
         {name: np.stack([each[name] for each in updates[at]]) for name in "an"} for at in some
     ]
     expected = weighted_mean(layout, files)
-    mean = Mean(layout)
+    mean = RunningMean(layout)
     for at, stack in zip(some, stacks, strict=True):
         mean.add(shares[at], stack)
-    found = mean.arrays()
+    found = mean.result()
     assert all(np.array_equal(expected[name], found[name]) for name in expected)
 
 
@@ -123,14 +123,14 @@ def test_updates_that_are_no_numbers_are_left_out_of_the_mean() -> None:
     fine = {"a": np.array([[1.0], [3.0]], np.float32), "n": np.array([4, 5])}
     wrong = {"a": np.array([[np.nan], [5.0]], np.float32), "n": np.array([6, 7])}
     layout = Layout.of({"a": np.zeros(1, np.float32), "n": np.array(0)})
-    mean, part, quarters = Mean(layout), Mean(layout), np.full(2, 0.25)
+    mean, part, quarters = RunningMean(layout), RunningMean(layout), np.full(2, 0.25)
     part.add(np.array([0.5]), {"a": np.array([[np.inf]], np.float32), "n": np.array([8])})
     assert not part
-    part = Mean(layout)
+    part = RunningMean(layout)
     part.add(quarters, wrong)
     mean.add(quarters, fine)
-    mean.join(part)
-    found = mean.arrays()
+    mean.merge(part)
+    found = mean.result()
     assert found["a"] == pytest.approx([(1 + 3 + 5) / 3])
     # Whole numbers, which may be without an axis, are those of the heaviest, the first of equals.
     assert (found["n"].shape, found["n"].tolist()) == ((), 4)

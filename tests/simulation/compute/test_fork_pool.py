@@ -173,8 +173,8 @@ import json
 
 import msgspec
 
-from melisma.fleet.fleet_file import FleetTable
-from melisma.fleet.fleet_builder import muster
+from melisma.fleet.files.fleet_file import FleetTable
+from melisma.fleet.files.fleet_builder import build_fleet
 from melisma.fleet.task import Task
 from melisma.simulation.compute import compute, fork_pool
 from melisma.simulation.simulation import prepare, run
@@ -200,7 +200,7 @@ def simulate(level, fork, keep=False):
 
 compute.ForkPool = CountedPool
 group = {"count": 60, "samples_per_s": 1e4, "bandwidth_bps": 1e9, "latency_s": 0.01}
-fleet = muster(msgspec.convert({"group": [group]}, FleetTable))
+fleet = build_fleet(msgspec.convert({"group": [group]}, FleetTable))
 results = {f"{level} {fork}": simulate(level, fork) for level in ("train", "batched")
            for fork in (False, True)}
 print(json.dumps(results | {"keep": simulate("train", True, True)}))

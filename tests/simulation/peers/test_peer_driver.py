@@ -14,11 +14,11 @@ from safetensors.numpy import load_file
 
 from melisma.errors import MelismaWarning
 from melisma.fleet.rng import generator
-from melisma.fleet.task import Sizes, Task
-from melisma.learning.loaded_task import gathered
-from melisma.learning.pytorch.models import shaped
-from melisma.learning.pytorch.torch_trainer import TorchTrainer, batches
-from melisma.learning.steps import NoSteps, Steps
+from melisma.fleet.task import Task, TaskSizes
+from melisma.learning.loaded_task import load_task
+from melisma.learning.pytorch.models import to_model_input
+from melisma.learning.pytorch.torch_trainer import TorchTrainer, batch_indices
+from melisma.learning.stepper import NullStepper, Stepper
 from melisma.peer import commands, notices
 from melisma.peer.algorithms import AetSgd, Algorithm, EventTriggeredSgd, GossipSgd, LocalSgd
 from melisma.peer.difference_node import DifferenceNode
@@ -48,7 +48,7 @@ BLOBS = Task(
     deadline_s=1.0,
     batch=16,
     model_args={"layers": [4, 16, 2]},
-    sizes=Sizes(samples=600, sample_bytes=24, model_bytes=4 * 114, sample_ops=600),
+    sizes=TaskSizes(samples=600, sample_bytes=24, model_bytes=4 * 114, sample_ops=600),
 )
 TIMING = PeerOptions(work="timing")
 HEAVY = Delays(drawn="round", tail=1.1)
@@ -111,12 +111,12 @@ def test_a_picture_that_cannot_be_drawn_costs_neither_models_nor_report(
 
 def sgd(algorithm: AetSgd | LocalSgd | GossipSgd, steps: int) -> dict[str, Any]:
     """Train with `torch.optim.SGD` on the same batches, at the same learning rates."""
-    material = gathered(BLOBS)
+    material = load_task(BLOBS)
     trainer = TorchTrainer(BLOBS)
     order = partition_samples(BLOBS, material.data.train.labels, 1)[0]
     x, y = trainer.tensors(take_samples(material.data.train, order))
     optimizer = torch.optim.SGD(trainer.model.parameters(), lr=1.0)
-    turns = batches(len(y), 99, BLOBS.batch, generator(BLOBS.seed, "peer", 1, 0))
+    turns = batch_indices(len(y), 99, BLOBS.batch, generator(BLOBS.seed, "peer", 1, 0))
     number, left = 0, 0
     for step in range(steps):
         if not left:
@@ -129,7 +129,7 @@ def sgd(algorithm: AetSgd | LocalSgd | GossipSgd, steps: int) -> dict[str, Any]:
             )
         left, batch = left - 1, next(turns)
         optimizer.zero_grad()
-        trainer.loss(trainer.model(shaped(x[batch])), y[batch]).backward()
+        trainer.loss(trainer.model(to_model_input(x[batch])), y[batch]).backward()
         optimizer.step()
     return {name: each.detach().numpy() for name, each in trainer.model.state_dict().items()}
 
@@ -480,9 +480,11 @@ def random_scenario(seed: int) -> tuple[PeerScenario, dict[str, Node], str]:
     group = PeerSettings(TASK, algorithm, iterations, patience_s=0.2)
     nodes_by_name: dict[str, Node] = {}
 
-    def create_node(name: str, incarnation: str) -> tuple[Node, Steps]:
+    def create_node(name: str, incarnation: str) -> tuple[Node, Stepper]:
         public = isinstance(algorithm, EventTriggeredSgd | GossipSgd)
-        steps: Steps = IntegerSteps(np.random.default_rng(seed)) if public else NoSteps(16, 1000)
+        steps: Stepper = (
+            IntegerSteps(np.random.default_rng(seed)) if public else NullStepper(16, 1000)
+        )
         nodes_by_name[name] = group.create_node(name, incarnation, topology.neighbours(name), steps)
         return nodes_by_name[name], steps
 
@@ -531,7 +533,7 @@ def test_a_deadlock_is_detected() -> None:
     """Two nodes that never compute wait for each other."""
     group = SimulatedGroup(AetSgd(), "line", 2)
 
-    def create_node(name: str, incarnation: str) -> tuple[Node, Steps]:
+    def create_node(name: str, incarnation: str) -> tuple[Node, Stepper]:
         node, steps = group.create_node(name, incarnation)
         node.next_steps = lambda: None  # type: ignore[method-assign]
         return node, steps

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from melisma.learning.steps import Steps
+from melisma.learning.stepper import Stepper
 from melisma.peer import commands, messages, notices
 from melisma.peer.algorithms import AetSgd, EventTriggeredSgd, GossipSgd, LocalSgd
 from melisma.peer.gradient_node import GradientNode
@@ -167,7 +167,7 @@ def test_an_update_to_an_incarnation_that_ended_is_not_missed() -> None:
 def run_with_defect(algorithm: AetSgd, defect: Callable[[Node], None]) -> None:
     group = SimulatedGroup(algorithm, "line", 3, iterations=300)
 
-    def create_node(name: str, incarnation: str) -> tuple[Node, Steps]:
+    def create_node(name: str, incarnation: str) -> tuple[Node, Stepper]:
         node, steps = group.create_node(name, incarnation)
         if name == "n1":
             defect(node)

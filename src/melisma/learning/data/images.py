@@ -37,7 +37,7 @@ def read_png(raw: bytes, name: str) -> Bytes:
         raise DataError(
             f"{name} is a PNG file of another kind than 8 bits a colour, red green blue"
         )
-    return _unfiltered(lines[:, 0], lines[:, 1:].reshape(height, width, 3))
+    return _undo_filters(lines[:, 0], lines[:, 1:].reshape(height, width, 3))
 
 
 def _chunks(raw: bytes) -> list[tuple[bytes, bytes]]:
@@ -53,7 +53,7 @@ def _chunks(raw: bytes) -> list[tuple[bytes, bytes]]:
     return [(kind, b"".join(parts)) for kind, parts in found.items()]
 
 
-def _unfiltered(filters: Bytes, lines: Bytes) -> Bytes:
+def _undo_filters(filters: Bytes, lines: Bytes) -> Bytes:
     """Undo what each line was filtered with; lines differ from the pixel before, mostly."""
     pixels = np.array(lines)
     left = filters == 1
@@ -63,21 +63,21 @@ def _unfiltered(filters: Bytes, lines: Bytes) -> Bytes:
         if filters[row] == 2:
             pixels[row] += above
         else:
-            _predict(pixels[row], above, paeth=filters[row] == 4)
+            _undo_prediction(pixels[row], above, paeth=filters[row] == 4)
     return pixels
 
 
-def _predict(line: Bytes, above: Bytes, *, paeth: bool) -> None:
+def _undo_prediction(line: Bytes, above: Bytes, *, paeth: bool) -> None:
     """Add to each pixel what its left and upper neighbours suggest, in place."""
     before, corner = np.zeros(3, np.int64), np.zeros(3, np.int64)
     for place in range(len(line)):
         up = above[place].astype(np.int64)
-        guess = _nearest(before, up, corner) if paeth else (before + up) // 2
+        guess = _paeth(before, up, corner) if paeth else (before + up) // 2
         line[place] = (line[place] + guess) & 255
         before, corner = line[place].astype(np.int64), up
 
 
-def _nearest(
+def _paeth(
     left: NDArray[np.int64], up: NDArray[np.int64], corner: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Of the three the one nearest to left + up - corner; the first of equals."""

@@ -14,24 +14,26 @@ from numpy.typing import NDArray
 
 from melisma.errors import SettingError
 from melisma.fleet.rng import generator
-from melisma.fleet.task import Partition, Task
+from melisma.fleet.task import PartitionSettings, Task
 
 Ints = NDArray[np.int64]
 # One sample in so many is held back, where learners score the model.
-HOLD_BACK = 10
+HOLDOUT_EVERY = 10
 
 
-def shuffled_shards(samples: int, shard_samples: int, rng: Generator) -> list[Ints]:
+def shuffle_into_shards(samples: int, shard_samples: int, rng: Generator) -> list[Ints]:
     """All samples in random order, so many a shard; the last may be short."""
-    return cut(rng.permutation(samples).astype(np.int64), shard_samples)
+    return cut_into_shards(rng.permutation(samples).astype(np.int64), shard_samples)
 
 
-def cut(order: Ints, shard_samples: int) -> list[Ints]:
+def cut_into_shards(order: Ints, shard_samples: int) -> list[Ints]:
     """Samples in this order, so many a shard."""
     return [order[start : start + shard_samples] for start in range(0, order.size, shard_samples)]
 
 
-def divided(labels: NDArray[Any], sizes: Ints, partition: Partition, rng: Generator) -> list[Ints]:
+def partition_by_sizes(
+    labels: NDArray[Any], sizes: Ints, partition: PartitionSettings, rng: Generator
+) -> list[Ints]:
     """For each device so many samples, none twice; what the sizes leave over is on none."""
     if partition.kind == "iid":
         return np.split(rng.permutation(len(labels))[: sizes.sum()], np.cumsum(sizes)[:-1])
@@ -41,26 +43,26 @@ def divided(labels: NDArray[Any], sizes: Ints, partition: Partition, rng: Genera
             f"{list(labels.shape[1:])}, expected one whole number a sample"
         )
     if partition.kind == "sorted":
-        return _sorted(labels, sizes, rng)
-    return _skewed(labels, sizes, partition.alpha, rng)
+        return _partition_sorted(labels, sizes, rng)
+    return _partition_dirichlet(labels, sizes, partition.alpha, rng)
 
 
-def owned(task: Task, labels: NDArray[Any], shards: Ints) -> list[list[Ints]]:
+def partition_shards(task: Task, labels: NDArray[Any], shards: Ints) -> list[list[Ints]]:
     """For each device the samples of each of its shards, so many as lie there."""
     sizes = shards * task.shard_samples
     # The last shard of all may be short.
     sizes[-1] -= max(0, int(sizes.sum()) - len(labels))
     rng = generator(task.seed, "partition")
-    devices = divided(labels, sizes, task.partition or Partition(), rng)
-    return [cut(samples, task.shard_samples) for samples in devices]
+    devices = partition_by_sizes(labels, sizes, task.partition or PartitionSettings(), rng)
+    return [cut_into_shards(samples, task.shard_samples) for samples in devices]
 
 
-def held_back(samples: int) -> NDArray[np.bool_]:
+def holdout_mask(samples: int) -> NDArray[np.bool_]:
     """Which of the samples of a shard are not trained on, where learners score the model."""
-    return np.equal(np.arange(samples) % HOLD_BACK, HOLD_BACK - 1)
+    return np.equal(np.arange(samples) % HOLDOUT_EVERY, HOLDOUT_EVERY - 1)
 
 
-def _sorted(labels: NDArray[Any], sizes: Ints, rng: Generator) -> list[Ints]:
+def _partition_sorted(labels: NDArray[Any], sizes: Ints, rng: Generator) -> list[Ints]:
     """Two stretches for each device, from anywhere in what is sorted by label."""
     # Equal labels in random order, so that stretches differ from seed to seed.
     order = rng.permutation(labels.size)
@@ -77,7 +79,9 @@ def _sorted(labels: NDArray[Any], sizes: Ints, rng: Generator) -> list[Ints]:
     ]
 
 
-def _skewed(labels: NDArray[Any], sizes: Ints, alpha: float, rng: Generator) -> list[Ints]:
+def _partition_dirichlet(
+    labels: NDArray[Any], sizes: Ints, alpha: float, rng: Generator
+) -> list[Ints]:
     """Labels in drawn proportions; where a label has run out, in those of the others."""
     order = rng.permutation(labels.size)
     pools = [order[labels[order] == label] for label in np.unique(labels)]

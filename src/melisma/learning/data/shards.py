@@ -19,14 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.errors import DataError
-from melisma.learning.data.datasets import PLAIN, Split
+from melisma.learning.data.datasets import PLAIN_DTYPES, Split
 
-HEAD = struct.Struct("<I")
-MOST_HEAD = 1 << 10
-MOST_AXES = 32
+HEADER_LENGTH = struct.Struct("<I")
+MAX_HEADER_BYTES = 1 << 10
+MAX_AXES = 32
 
 
-class Form(msgspec.Struct, frozen=True, array_like=True):
+class ShardHeader(msgspec.Struct, frozen=True, array_like=True):
     """How many samples, and the shape and type of one sample and of one label."""
 
     count: int
@@ -36,20 +36,24 @@ class Form(msgspec.Struct, frozen=True, array_like=True):
     label_dtype: str
 
     @classmethod
-    def of(cls, split: Split) -> Self:
+    def from_split(cls, split: Split) -> Self:
         """The form of these samples."""
         x, y = split.samples, split.labels
-        return cls(len(split), x.shape[1:], _little(x).str, y.shape[1:], _little(y).str)
+        return cls(
+            len(split), x.shape[1:], _little_endian(x).str, y.shape[1:], _little_endian(y).str
+        )
 
     def check(self) -> None:
         """`DataError` unless it is one that `of` could have given."""
         sides = self.shape + self.label_shape
         # An empty side would let any count pass as no bytes at all.
-        if self.count < 0 or min(sides, default=1) < 1 or len(sides) > MOST_AXES:
+        if self.count < 0 or min(sides, default=1) < 1 or len(sides) > MAX_AXES:
             raise DataError(f"a shard of {self.count} samples with sides {list(sides)}"[:200])
         for dtype in (self.dtype, self.label_dtype):
-            if dtype not in PLAIN:
-                raise DataError(f"a shard of {dtype!r:.20}; expected one of {', '.join(PLAIN)}")
+            if dtype not in PLAIN_DTYPES:
+                raise DataError(
+                    f"a shard of {dtype!r:.20}; expected one of {', '.join(PLAIN_DTYPES)}"
+                )
 
 
 @dataclass(frozen=True)
@@ -62,53 +66,53 @@ class Shard:
     samples: int
 
 
-def encoded(split: Split) -> bytes:
+def encode_shard(split: Split) -> bytes:
     """Samples and labels as one stretch of bytes."""
-    form = Form.of(split)
+    form = ShardHeader.from_split(split)
     form.check()
     head = msgspec.json.encode(form)
-    arrays = (np.ascontiguousarray(a, _little(a)) for a in (split.samples, split.labels))
-    return b"".join([HEAD.pack(len(head)), head, *(array.tobytes() for array in arrays)])
+    arrays = (np.ascontiguousarray(a, _little_endian(a)) for a in (split.samples, split.labels))
+    return b"".join([HEADER_LENGTH.pack(len(head)), head, *(array.tobytes() for array in arrays)])
 
 
-def decoded(content: bytes) -> Split:
+def decode_shard(content: bytes) -> Split:
     """What `encoded` made; `DataError` if it is not such."""
-    form, start = _head(content)
+    form, start = _decode_header(content)
     form.check()
     labels_start = start + form.count * prod(form.shape) * np.dtype(form.dtype).itemsize
     label_bytes = prod(form.label_shape) * np.dtype(form.label_dtype).itemsize
     if len(content) != labels_start + form.count * label_bytes:
         raise DataError("a shard that is longer or shorter than it says")
     return Split(
-        _array(content[start:labels_start], form.dtype, (form.count, *form.shape)),
-        _array(content[labels_start:], form.label_dtype, (form.count, *form.label_shape)),
+        _decode_array(content[start:labels_start], form.dtype, (form.count, *form.shape)),
+        _decode_array(content[labels_start:], form.label_dtype, (form.count, *form.label_shape)),
     )
 
 
-def _head(content: bytes) -> tuple[Form, int]:
+def _decode_header(content: bytes) -> tuple[ShardHeader, int]:
     """The form, and where the samples begin."""
     try:
-        (size,) = HEAD.unpack_from(content)
-        if size > MOST_HEAD:
+        (size,) = HEADER_LENGTH.unpack_from(content)
+        if size > MAX_HEADER_BYTES:
             raise DataError(f"this is no shard: a head of {size} bytes")
-        start = HEAD.size + size
-        return msgspec.json.decode(content[HEAD.size : start], type=Form), start
+        start = HEADER_LENGTH.size + size
+        return msgspec.json.decode(content[HEADER_LENGTH.size : start], type=ShardHeader), start
     except (struct.error, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DataError(f"this is no shard: {error}") from None
 
 
-def _array(content: bytes, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+def _decode_array(content: bytes, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
     # A byte that is neither 0 nor 1 would be a truth value that equals no other.
     if dtype == "|b1" and content.translate(None, b"\x00\x01"):
         raise DataError("a shard with truth values that are neither 0 nor 1")
     return np.frombuffer(content, dtype).reshape(shape)
 
 
-def _little(array: NDArray[Any]) -> np.dtype[Any]:
+def _little_endian(array: NDArray[Any]) -> np.dtype[Any]:
     return array.dtype.newbyteorder("<")
 
 
-def together(splits: list[Split]) -> Split:
+def concatenate(splits: list[Split]) -> Split:
     """Several shards as one set of samples."""
     return Split(
         np.concatenate([split.samples for split in splits]),
@@ -130,7 +134,7 @@ class ShardFolder:
         return self._folder / sha256 if sha256 in self._hashes else None
 
     def _write(self, number: int, data: Split, part: NDArray[np.int64]) -> Shard:
-        content = encoded(Split(data.samples[part], data.labels[part]))
+        content = encode_shard(Split(data.samples[part], data.labels[part]))
         sha256 = hashlib.sha256(content).hexdigest()
         path = self._folder / sha256
         if not path.is_file():
@@ -150,7 +154,7 @@ class ShardCache:
     def __contains__(self, sha256: str) -> bool:
         return (self._folder / sha256).is_file()
 
-    def held(self) -> set[str]:
+    def hashes(self) -> set[str]:
         """Hashes of what is here, whole."""
         return {path.name for path in self._folder.iterdir() if not path.suffix}
 
@@ -159,9 +163,9 @@ class ShardCache:
         path = self._folder / sha256
         content = path.read_bytes()
         os.utime(path)
-        return decoded(content)
+        return decode_shard(content)
 
-    def begun_bytes(self, sha256: str) -> int:
+    def partial_bytes(self, sha256: str) -> int:
         """How much of a shard has arrived; where to take it up."""
         part = self._part(sha256)
         return part.stat().st_size if part.is_file() else 0

@@ -15,14 +15,14 @@ from typing import Protocol
 from melisma.atomic import write_atomic
 from melisma.errors import DataError
 
-PATIENCE_S = 600.0
+COMMAND_TIMEOUT_S = 600.0
 
 
 class Source(Protocol):
     """Somewhere to get files from."""
 
     @property
-    def where(self) -> str:
+    def description(self) -> str:
         """What to call it when it is not to be had."""
 
     def fetch(self, wanted: Mapping[str, str], folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -30,13 +30,13 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Debian:
+class DebianSource:
     """Files of a Debian package, installed or not; packed ones are unpacked."""
 
     package: str
 
     @property
-    def where(self) -> str:
+    def description(self) -> str:
         """The package by name."""
         return f"the Debian package {self.package}"
 
@@ -51,7 +51,7 @@ class Debian:
             yield name, gzip.decompress(raw) if named[name].suffix == ".gz" else raw
 
     def _installed(self) -> list[Path]:
-        dpkg = _found("dpkg")
+        dpkg = _find_program("dpkg")
         listed = subprocess.run(
             [dpkg, "-L", self.package], capture_output=True, text=True, check=False
         )
@@ -65,13 +65,13 @@ class Debian:
 
 
 @dataclass(frozen=True)
-class Npm:
+class NpmSource:
     """Files of a package of the npm registry."""
 
     package: str
 
     @property
-    def where(self) -> str:
+    def description(self) -> str:
         """The package by name."""
         return f"the npm package {self.package}"
 
@@ -89,13 +89,13 @@ class Npm:
 
 
 @dataclass(frozen=True)
-class Address:
+class HttpSource:
     """Packed files below a public address; unpacked, unless the packed ones are wanted."""
 
     base: str
 
     @property
-    def where(self) -> str:
+    def description(self) -> str:
         """The address."""
         return self.base
 
@@ -114,20 +114,20 @@ class Address:
                 raise DataError(str(error)) from None
 
 
-def get(sources: tuple[Source, ...], wanted: Mapping[str, str], target: Path) -> None:
+def fetch_files(sources: tuple[Source, ...], wanted: Mapping[str, str], target: Path) -> None:
     """The wanted files (name and SHA-256) into a folder, from the first source that has them."""
     tried = []
     for source in sources:
         try:
-            _get(source, wanted, target)
+            _fetch_from(source, wanted, target)
         except DataError as error:
-            tried.append(f"{source.where}: {error}")
+            tried.append(f"{source.description}: {error}")
         else:
             return
     raise DataError("none of its sources has it:\n" + "\n".join(f"  {line}" for line in tried))
 
 
-def _get(source: Source, wanted: Mapping[str, str], target: Path) -> None:
+def _fetch_from(source: Source, wanted: Mapping[str, str], target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=target, prefix=".part-") as folder:
         for name, content in source.fetch(wanted, Path(folder)):
@@ -140,21 +140,21 @@ def _get(source: Source, wanted: Mapping[str, str], target: Path) -> None:
 def _run(command: list[str], folder: Path) -> None:
     try:
         done = subprocess.run(
-            [_found(command[0]), *command[1:]],
+            [_find_program(command[0]), *command[1:]],
             cwd=folder,
             capture_output=True,
             text=True,
-            timeout=PATIENCE_S,
+            timeout=COMMAND_TIMEOUT_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise DataError(f"{command[0]} did not end in {PATIENCE_S:g} s") from None
+        raise DataError(f"{command[0]} did not end in {COMMAND_TIMEOUT_S:g} s") from None
     if done.returncode:
         said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         raise DataError(f"{' '.join(command[:2])} failed: {(said or ['no reason given'])[-1]}")
 
 
-def _found(program: str) -> str:
+def _find_program(program: str) -> str:
     path = shutil.which(program)
     if path is None:
         raise DataError(f"{program} is not here")

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn, uint8
 
 from melisma.errors import SettingError, suggest
-from melisma.learning.imports import is_own, made
+from melisma.learning.user_code import call_user_code, is_import_path
 
 
 def dense(*widths: int) -> list[nn.Module]:
@@ -77,15 +77,19 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def build(name: str, args: Mapping[str, Any] | None = None) -> nn.Module:
+def build_model(name: str, args: Mapping[str, Any] | None = None) -> nn.Module:
     """The model of that name; `SettingError` if there is none, or its arguments do not fit."""
-    model = made("model", name, **(args or {})) if is_own(name) else _ours(name, args or {})
+    model = (
+        call_user_code("model", name, **(args or {}))
+        if is_import_path(name)
+        else _build_named(name, args or {})
+    )
     if not isinstance(model, nn.Module):
         raise SettingError(f"model {name} is a {type(model).__name__}; expected a torch.nn.Module")
     return model
 
 
-def _ours(name: str, args: Mapping[str, Any]) -> nn.Module:
+def _build_named(name: str, args: Mapping[str, Any]) -> nn.Module:
     if name not in MODELS:
         expected = suggest(name, MODELS, "package.module:Class")
         raise SettingError(f"no model is called {name!r}; {expected}")
@@ -95,7 +99,7 @@ def _ours(name: str, args: Mapping[str, Any]) -> nn.Module:
         raise SettingError(f"model {name} with {args or 'no arguments'}: {error}") from error
 
 
-def shaped(samples: Tensor) -> Tensor:
+def to_model_input(samples: Tensor) -> Tensor:
     """What a model gets: bytes of images as numbers from 0 to 1, channels first; else as it is."""
     if samples.dtype != uint8:
         return samples

@@ -13,29 +13,29 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from melisma.errors import SettingError, suggest
-from melisma.fleet.task import Optimizer
+from melisma.fleet.task import OptimizerSettings
 
 
-class Steps(Protocol):
+class FunctionalOptimizer(Protocol):
     """The state of an optimiser: of one cycle, or of all."""
 
     def step(self, weights: Sequence[Tensor]) -> None:
         """Move weights along their gradients."""
 
-    def narrow(self, count: int) -> None:
+    def keep_first(self, count: int) -> None:
         """Go on with the first so many along the first axis of every weight."""
 
 
 class Sgd:
     """Stochastic gradient descent, with momentum where there is some."""
 
-    def __init__(self, said: Optimizer) -> None:
+    def __init__(self, said: OptimizerSettings) -> None:
         self._said = said
         self._momenta: list[Tensor | None] = []
 
     def step(self, weights: Sequence[Tensor]) -> None:
         """As `torch.optim.SGD`."""
-        moved, gradients = _moved(weights)
+        moved, gradients = _trainable(weights)
         self._momenta = self._momenta or [None] * len(moved)
         with torch.no_grad():
             sgd(
@@ -50,7 +50,7 @@ class Sgd:
                 maximize=False,
             )
 
-    def narrow(self, count: int) -> None:
+    def keep_first(self, count: int) -> None:
         """Their momenta."""
         self._momenta = [each if each is None else each[:count] for each in self._momenta]
 
@@ -58,13 +58,13 @@ class Sgd:
 class Adam:
     """Adam with the usual constants."""
 
-    def __init__(self, said: Optimizer) -> None:
+    def __init__(self, said: OptimizerSettings) -> None:
         self._said = said
         self._state: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
 
     def step(self, weights: Sequence[Tensor]) -> None:
         """As `torch.optim.Adam`."""
-        moved, gradients = _moved(weights)
+        moved, gradients = _trainable(weights)
         if not self._state[0]:
             self._state = (
                 [torch.zeros_like(weight) for weight in moved],
@@ -89,16 +89,19 @@ class Adam:
                 maximize=False,
             )
 
-    def narrow(self, count: int) -> None:
+    def keep_first(self, count: int) -> None:
         """Their moments; all have made the same number of steps."""
         means, squares, steps = self._state
         self._state = [each[:count] for each in means], [each[:count] for each in squares], steps
 
 
-OPTIMIZERS: dict[str, Callable[[Optimizer], Steps]] = {"sgd": Sgd, "adam": Adam}
+OPTIMIZERS: dict[str, Callable[[OptimizerSettings], FunctionalOptimizer]] = {
+    "sgd": Sgd,
+    "adam": Adam,
+}
 
 
-def optimizer_for(said: Optimizer) -> Steps:
+def optimizer_for(said: OptimizerSettings) -> FunctionalOptimizer:
     """The optimiser of that name, at its beginning."""
     if said.name not in OPTIMIZERS:
         expected = suggest(said.name, OPTIMIZERS)
@@ -106,12 +109,12 @@ def optimizer_for(said: Optimizer) -> Steps:
     return OPTIMIZERS[said.name](said)
 
 
-def is_plain(said: Optimizer) -> bool:
+def is_plain_sgd(said: OptimizerSettings) -> bool:
     """Whether a step keeps no state: w (1 - lr weight_decay) - lr g."""
     return OPTIMIZERS[said.name] is Sgd and not said.momentum
 
 
-def _moved(weights: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+def _trainable(weights: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """Weights that have a gradient, and the gradients."""
     pairs = [(weight, weight.grad) for weight in weights if weight.grad is not None]
     return [weight for weight, _ in pairs], [gradient for _, gradient in pairs]

@@ -11,13 +11,13 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from melisma.fleet.task import Optimizer
-from melisma.learning.pytorch.optimizers import is_plain
+from melisma.fleet.task import OptimizerSettings
+from melisma.learning.pytorch.optimizers import is_plain_sgd
 
 ACTIVATIONS = (nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh)
 
 
-class Layer(Protocol):
+class StackedLayer(Protocol):
     """One layer of every learner."""
 
     def forward(self, x: Tensor, scale: float) -> Tensor:
@@ -27,10 +27,10 @@ class Layer(Protocol):
         """The slope of what came in; weights move or, where steps are not plain, get gradients."""
 
 
-class Layers:
+class StackedLayers:
     """The layers of a model; `TypeError` where it has any others."""
 
-    def __init__(self, model: nn.Module, said: Optimizer) -> None:
+    def __init__(self, model: nn.Module, said: OptimizerSettings) -> None:
         # One that goes its own way through its layers is not known by them.
         in_order = type(model).forward is nn.Sequential.forward
         layers = [*model] if in_order and isinstance(model, nn.Sequential) else [model]
@@ -41,10 +41,10 @@ class Layers:
             (each, len([*each.parameters()])) for each in layers if type(each) is not nn.Flatten
         ]
         self._said = said
-        self._layers: list[Layer] = []
+        self._layers: list[StackedLayer] = []
         self._room = self._numbers = torch.empty(0)
 
-    def hold(self, weights: Sequence[Tensor], *, alike: bool = False) -> None:
+    def set_weights(self, weights: Sequence[Tensor], *, alike: bool = False) -> None:
         """Have these weights, learners first, from now on; at first they may be alike."""
         left, self._layers = iter(weights), []
         for layer, count in self._model:
@@ -85,9 +85,9 @@ class Layers:
 
 class _Linear:
     def __init__(
-        self, said: Optimizer, first: bool, alike: bool, weight: Tensor, *bias: Tensor
+        self, said: OptimizerSettings, first: bool, alike: bool, weight: Tensor, *bias: Tensor
     ) -> None:
-        self._plain, self._first = is_plain(said), first
+        self._plain, self._first = is_plain_sgd(said), first
         self._lr, self._kept = said.lr, 1 - said.lr * said.weight_decay
         self._own, self._own_bias = weight, bias
         # The same numbers, as products take them.
@@ -126,7 +126,7 @@ class _Linear:
 class _Relu:
     def forward(self, x: Tensor, scale: float) -> Tensor:
         # What it was before is not asked for again.
-        self._out = torch.relu_(_scaled(x, scale))
+        self._out = torch.relu_(_scale(x, scale))
         return self._out
 
     def backward(self, slope: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ class _Activation:
         self._layer = layer
 
     def forward(self, x: Tensor, scale: float) -> Tensor:
-        self._x = _scaled(x, scale)
+        self._x = _scale(x, scale)
         out: Tensor = self._layer(self._x)
         return out
 
@@ -149,5 +149,5 @@ class _Activation:
         return before
 
 
-def _scaled(x: Tensor, scale: float) -> Tensor:
+def _scale(x: Tensor, scale: float) -> Tensor:
     return x if scale == 1 else x * scale

@@ -17,9 +17,9 @@ from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import Split
 from melisma.learning.parameters import Arrays
-from melisma.learning.pytorch.models import build, shaped
+from melisma.learning.pytorch.models import build_model, to_model_input
 from melisma.learning.pytorch.optimizers import optimizer_for
-from melisma.learning.trainer import Score, Trained
+from melisma.learning.trainer import Score, TrainingResult
 
 
 def _mse(out: Tensor, wanted: Tensor, reduction: str = "mean") -> Tensor:
@@ -34,7 +34,7 @@ LOSSES: dict[str, Loss] = {
     "nll": functional.nll_loss,
     "mse": _mse,
 }
-SCORED = 1000  # samples at a time
+SCORE_BATCH = 1000  # samples at a time
 
 
 class TorchTrainer:
@@ -49,7 +49,7 @@ class TorchTrainer:
         self._optimizer = optimizer_for(task.optimizer)
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(task.seed)
-            self.model = build(task.model, task.model_args)
+            self.model = build_model(task.model, task.model_args)
         self._initial = self._arrays()
 
     @cached_property
@@ -68,25 +68,25 @@ class TorchTrainer:
         passes: int,
         rng: np.random.Generator,
         stop: Callable[[], bool],
-    ) -> Trained:
+    ) -> TrainingResult:
         """As `Trainer` says; the optimiser begins anew unless the task keeps its state."""
-        self.begin(parameters)
+        self.load_for_training(parameters)
         if not self._task.optimizer.keep:
             self._optimizer = optimizer_for(self._task.optimizer)
         # A model may have put others in their place.
         weights = list(self.model.parameters())
         x, y = self.tensors(samples)
         visits, loss_sum = 0, 0.0
-        with _chance_of(rng):
-            for batch in batches(len(samples), passes, self._task.batch, rng):
+        with _torch_seeded_by(rng):
+            for batch in batch_indices(len(samples), passes, self._task.batch, rng):
                 if stop():
                     break
                 self.model.zero_grad()
-                loss = self.loss(self.model(shaped(x[batch])), y[batch])
+                loss = self.loss(self.model(to_model_input(x[batch])), y[batch])
                 loss.backward()
                 self._optimizer.step(weights)
                 visits, loss_sum = visits + len(batch), loss_sum + loss.item() * len(batch)
-        return trained(self._arrays(), visits, loss_sum)
+        return training_result(self._arrays(), visits, loss_sum)
 
     def score(self, parameters: Arrays, samples: Split) -> Score:
         """Sums over the samples, some at a time."""
@@ -94,33 +94,33 @@ class TorchTrainer:
         self.model.eval()
         x, y = self.tensors(samples)
         total = Score(0, 0.0, 0)
-        with torch.inference_mode(), _chance_of(generator(self._task.seed, "score")):
-            for some in _parts(np.arange(len(samples)), SCORED):
-                out = self.model(shaped(x[some]))
+        with torch.inference_mode(), _torch_seeded_by(generator(self._task.seed, "score")):
+            for some in _slices(np.arange(len(samples)), SCORE_BATCH):
+                out = self.model(to_model_input(x[some]))
                 loss = self.loss(out, y[some]).item()
-                total += Score(len(some), loss * len(some), *self._judged(out, y[some]))
+                total += Score(len(some), loss * len(some), *self._count_correct(out, y[some]))
         return total
 
-    def _judged(self, out: Tensor, wanted: Tensor) -> tuple[int, int]:
+    def _count_correct(self, out: Tensor, wanted: Tensor) -> tuple[int, int]:
         """How many labels were met, and of how many; quantities are not judged."""
         if self._task.loss == "mse":
             return 0, 0
         return int((out.argmax(dim=1) == wanted).sum()), wanted.numel()
 
-    def begin(self, parameters: Arrays) -> None:
+    def load_for_training(self, parameters: Arrays) -> None:
         """Have the model hold these parameters, and ready to be trained."""
         self._load(parameters)
         self.model.train()
 
     def tensors(self, split: Split) -> tuple[Tensor, Tensor]:
         """Samples and labels."""
-        return self.samples(split.samples), self.labels(split.labels)
+        return self.samples_tensor(split.samples), self.labels_tensor(split.labels)
 
-    def samples(self, samples: NDArray[Any]) -> Tensor:
+    def samples_tensor(self, samples: NDArray[Any]) -> Tensor:
         """As bytes, float32 or, where they are whole numbers such as words, int64."""
-        return _tensor(samples, _taken_as(samples))
+        return _tensor(samples, _sample_dtype(samples))
 
-    def labels(self, labels: NDArray[Any]) -> Tensor:
+    def labels_tensor(self, labels: NDArray[Any]) -> Tensor:
         """As whole numbers, or as float32 where they are quantities."""
         if self._task.loss != "mse" and labels.dtype.kind == "f":
             raise DataError(
@@ -138,30 +138,34 @@ class TorchTrainer:
         self.model.load_state_dict(tensors)
 
 
-def batches(samples: int, passes: int, size: int, rng: np.random.Generator) -> Iterator[Tensor]:
+def batch_indices(
+    samples: int, passes: int, size: int, rng: np.random.Generator
+) -> Iterator[Tensor]:
     """Indices of one batch after the other; every pass is in an order of its own."""
     for _ in range(passes):
-        yield from _parts(rng.permutation(samples), size)
+        yield from _slices(rng.permutation(samples), size)
 
 
-def trained(parameters: dict[str, NDArray[Any]], visits: int, loss_sum: float) -> Trained:
+def training_result(
+    parameters: dict[str, NDArray[Any]], visits: int, loss_sum: float
+) -> TrainingResult:
     """What training returns; where nothing was visited there is no mean loss."""
-    return Trained(parameters, visits, loss_sum / visits if visits else nan)
+    return TrainingResult(parameters, visits, loss_sum / visits if visits else nan)
 
 
 @contextmanager
-def _chance_of(rng: np.random.Generator) -> Iterator[None]:
+def _torch_seeded_by(rng: np.random.Generator) -> Iterator[None]:
     """Chance in a model, such as dropout, by the key of the generator; it draws nothing from it."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(int(rng.bit_generator.seed_seq.generate_state(1)[0]))
         yield
 
 
-def _parts(order: NDArray[np.int64], size: int) -> Iterator[Tensor]:
+def _slices(order: NDArray[np.int64], size: int) -> Iterator[Tensor]:
     return (torch.from_numpy(order[start : start + size]) for start in range(0, len(order), size))
 
 
-def _taken_as(samples: NDArray[Any]) -> type[np.generic]:
+def _sample_dtype(samples: NDArray[Any]) -> type[np.generic]:
     if samples.dtype == np.uint8:
         return np.uint8
     return np.int64 if samples.dtype.kind in "iu" else np.float32

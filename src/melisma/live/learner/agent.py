@@ -21,12 +21,12 @@ from melisma.allocation import get_scheme
 from melisma.cycle.events import PHASES
 from melisma.cycle.learner import MIN_SHARD_FRACTION, CostHistory, reserve_s, shard_bound
 from melisma.errors import AxonError, SettingError
-from melisma.fleet.fleet_file import DISCLOSURE, Disclosure
+from melisma.fleet.files.fleet_file import DISCLOSURE, Disclosure
 from melisma.fleet.rng import generator
-from melisma.learning.data.shards import ShardCache, together
-from melisma.learning.imports import is_own
+from melisma.learning.data.shards import ShardCache, concatenate
 from melisma.learning.parameters import Layout
-from melisma.learning.trainer import Score, Trained
+from melisma.learning.trainer import Score, TrainingResult
+from melisma.learning.user_code import is_import_path
 from melisma.live import protocol
 from melisma.live.learner.active_assignment import ActiveAssignment, WithdrawnError, seconds_per
 from melisma.live.learner.device import Device, EmulatedDevice
@@ -66,11 +66,11 @@ class Agent:
         registered: protocol.RegisterResponse,
     ) -> None:
         # Imported here: the framework is loaded only when the task is known.
-        from melisma.learning.trainers import trainer_for
+        from melisma.learning.trainer_factory import trainer_for
 
         self._settings, self._orchestrator, self._registered = settings, orchestrator, registered
         self._learner, self._task = registered.learner, registered.task
-        if is_own(self._task.model) and not settings.module_path:
+        if is_import_path(self._task.model) and not settings.module_path:
             raise SettingError(
                 f"model {self._task.model} is a user module, and this learner has no module_path"
             )
@@ -187,7 +187,7 @@ class Agent:
         finally:
             del self._assignments[assignment.key]
 
-    def _train(self, assignment: ActiveAssignment) -> Trained | None:
+    def _train(self, assignment: ActiveAssignment) -> TrainingResult | None:
         """Fetch model and shards and train until the deadline; None if no time is left to train."""
         train = assignment.train
         try:
@@ -228,10 +228,10 @@ class Agent:
 
     def _train_until_deadline(
         self, assignment: ActiveAssignment, model: dict[str, NDArray[Any]], upload_s: float
-    ) -> Trained:
+    ) -> TrainingResult:
         train = assignment.train
         local = [self._local_shards[number] for number in train.local_shards]
-        samples = together(local or self._downloader.read_shards(train.shards))
+        samples = concatenate(local or self._downloader.read_shards(train.shards))
         load_s = assignment.lap("load")
         trained = self._trainer.train(
             model,
@@ -248,7 +248,7 @@ class Agent:
         )
         return trained
 
-    def _upload(self, assignment: ActiveAssignment, trained: Trained | None) -> None:
+    def _upload(self, assignment: ActiveAssignment, trained: TrainingResult | None) -> None:
         """Upload the update; without parameters if no sample was trained."""
         trained = trained if trained is not None and trained.visits else None
         arrays: dict[str, NDArray[Any]] = trained.parameters if trained else {}
@@ -278,7 +278,12 @@ class Agent:
         scores = (self._trainer.score(model, samples) for samples in self._held_back)
         total = sum(scores, Score(0, 0.0, 0, 0))
         sums = protocol.EvaluationSums(
-            self._learner, instruction.cycle, total.samples, total.loss_sum, total.right, total.of
+            self._learner,
+            instruction.cycle,
+            total.samples,
+            total.loss_sum,
+            total.correct,
+            total.label_count,
         )
         self._orchestrator.report_evaluation(protocol.to_builtins(sums))
 

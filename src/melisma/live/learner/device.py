@@ -9,8 +9,8 @@ import time
 import msgspec
 import numpy as np
 
-from melisma.fleet.emulation import Link, Pace, Tempo
-from melisma.fleet.states import states_in
+from melisma.fleet.emulation import ComputePacer, DurationPacer, LinkShaper
+from melisma.fleet.states import cycle_states
 
 
 class EmulatedDevice(msgspec.Struct, frozen=True):
@@ -39,23 +39,23 @@ class Device:
 
     def start_cycle(self, cycle: int) -> None:
         """Enter the state of a cycle."""
-        self._pace: Pace | Tempo | None = None
-        self._link: Link | None = None
+        self._pace: ComputePacer | DurationPacer | None = None
+        self._link: LinkShaper | None = None
         if (emulated := self._emulated) is None:
             return
         _, compute, bandwidth = emulated.states[self._state(emulated, cycle)]
         self._sample_s = (emulated.sample_s or 0.0) / compute
         if emulated.sample_s is None:
             share = emulated.core_share * compute
-            self._pace = Pace(share, time.process_time, time.monotonic, time.sleep)
+            self._pace = ComputePacer(share, time.process_time, time.monotonic, time.sleep)
         else:
-            self._pace = Tempo(time.monotonic, time.sleep)
+            self._pace = DurationPacer(time.monotonic, time.sleep)
         bandwidth_bps = emulated.bandwidth_bps * bandwidth
-        self._link = Link(bandwidth_bps, emulated.latency_s, time.monotonic, time.sleep)
+        self._link = LinkShaper(bandwidth_bps, emulated.latency_s, time.monotonic, time.sleep)
 
     def _state(self, emulated: EmulatedDevice, cycle: int) -> int:
         probabilities = np.array([[state[0] for state in emulated.states]])
-        return int(states_in(cycle, probabilities, emulated.seed, np.array([self._number]))[0])
+        return int(cycle_states(cycle, probabilities, emulated.seed, np.array([self._number]))[0])
 
     def now(self) -> float:
         """Return the device's time: ahead of the wall clock while the device lags behind."""
@@ -68,18 +68,18 @@ class Device:
 
     def add_samples(self, samples: int) -> None:
         """Count samples trained since the previous call."""
-        if isinstance(self._pace, Tempo):
-            self._pace.worked(samples * self._sample_s)
+        if isinstance(self._pace, DurationPacer):
+            self._pace.finish_piece(samples * self._sample_s)
 
     def throttle(self) -> None:
         """Sleep if the device lags behind far enough; call after every small piece of work."""
         if self._pace is not None:
-            self._pace.rest()
+            self._pace.throttle()
 
     def finish_compute(self) -> None:
         """Sleep until the device would have finished."""
         if self._pace is not None:
-            self._pace.settle()
+            self._pace.catch_up()
 
     def start_transfer(self) -> None:
         """Start a transfer, which pays the latency."""
@@ -89,4 +89,4 @@ class Device:
     def add_bytes(self, size_bytes: int) -> None:
         """Sleep until the link would have carried these bytes."""
         if self._link is not None:
-            self._link.passed(size_bytes)
+            self._link.transfer(size_bytes)

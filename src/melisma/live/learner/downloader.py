@@ -72,18 +72,18 @@ class Downloader:
                 raise TimeUpError
 
         with suppress(TimeUpError):
-            self._fetch(sha256, device, lambda: cache.begun_bytes(sha256), append)
+            self._fetch(sha256, device, lambda: cache.partial_bytes(sha256), append)
             cache.finish(sha256, needed)
 
     def count_cached(self) -> int:
         """Return the number of shards in the cache."""
-        return len(self._cache.held())
+        return len(self._cache.hashes())
 
     def fraction_in_cache(self, shard: ShardRef) -> float:
         """Return the fraction of a shard that is in the cache."""
         if self.has(shard):
             return 1.0
-        return self._cache.begun_bytes(shard.sha256) / max(shard.size_bytes, 1)
+        return self._cache.partial_bytes(shard.sha256) / max(shard.size_bytes, 1)
 
     def has(self, shard: ShardRef) -> bool:
         """Return whether a whole shard is in the cache."""

@@ -9,7 +9,7 @@ import msgspec
 
 from melisma import axon
 from melisma.errors import AxonError, MelismaError
-from melisma.learning.imports import told
+from melisma.learning.user_code import describe_error
 from melisma.live import protocol
 from melisma.live.learner.agent import Agent, LearnerSettings
 
@@ -51,7 +51,9 @@ def run_learner(settings: LearnerSettings) -> None:
         if unexpected:
             # Before it is reported: the report may end the run, and with it this process.
             traceback.print_exc()
-        reason = f"{settings.name}: {told(error) if unexpected else error}"[:MAX_REASON_CHARS]
+        reason = f"{settings.name}: {describe_error(error) if unexpected else error}"[
+            :MAX_REASON_CHARS
+        ]
         orchestrator.report_failure(registered.learner, reason)
         raise MelismaError(reason) from error
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from melisma.learning.data.datasets import Split
-from melisma.learning.data.partition import held_back
-from melisma.learning.data.shards import decoded
+from melisma.learning.data.partition import holdout_mask
+from melisma.learning.data.shards import decode_shard
 
 
 def read_local_data(folder: str | None, *, hold_back: bool) -> tuple[list[Split], list[Split]]:
@@ -13,7 +13,7 @@ def read_local_data(folder: str | None, *, hold_back: bool) -> tuple[list[Split]
     Without `hold_back` all samples are trained on.
     """
     paths = sorted(Path(folder).iterdir()) if folder is not None else []
-    shards = [decoded(path.read_bytes()) for path in paths]
+    shards = [decode_shard(path.read_bytes()) for path in paths]
     if not hold_back:
         return shards, []
     trained = [_select(shard, held=False) for shard in shards]
@@ -21,5 +21,5 @@ def read_local_data(folder: str | None, *, hold_back: bool) -> tuple[list[Split]
 
 
 def _select(shard: Split, *, held: bool) -> Split:
-    mask = held_back(len(shard)) == held
+    mask = holdout_mask(len(shard)) == held
     return Split(shard.samples[mask], shard.labels[mask])

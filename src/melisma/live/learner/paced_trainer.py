@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from melisma.learning.data.datasets import Split
 from melisma.learning.parameters import Arrays
-from melisma.learning.trainer import Score, Trained, Trainer
+from melisma.learning.trainer import Score, Trainer, TrainingResult
 from melisma.live.learner.device import Device
 
 
@@ -29,7 +29,7 @@ class PacedTrainer:
         passes: int,
         rng: np.random.Generator,
         stop: Callable[[], bool],
-    ) -> Trained:
+    ) -> TrainingResult:
         """Train, and count samples at the device before each batch and at the end."""
         counted = -self._batch
 

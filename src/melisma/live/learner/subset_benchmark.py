@@ -28,13 +28,13 @@ def run_subset_benchmark(
     shards = registered.benchmark_shards
     began = time.monotonic()
     downloader.fetch_model(INITIAL_MODEL, device)
-    down_s = Estimate.of([time.monotonic() - began])
+    down_s = Estimate.from_measurements([time.monotonic() - began])
     ship_s = _time_downloads(shards, downloader, device, until_at)
     samples = local_shards[:SUBSET_SHARDS] or downloader.read_shards(shards)
     cost = _time_training(registered, samples, device, until_at)
     return CostHistory(
         train_s=cost.shard_s,
-        ship_s=Estimate.of(ship_s or [0.0]),
+        ship_s=Estimate.from_measurements(ship_s or [0.0]),
         down_s=down_s,
         # Uploads are not measured yet: assume the same bytes take the same time.
         up_s=down_s,
@@ -62,18 +62,18 @@ def _time_training(
 ) -> "TrainCost":
     """Train on the shards until `until_at` and return the cost of a shard."""
     # Imported here: not every scheme needs a benchmark.
-    from melisma.learning.benchmark import subset
-    from melisma.learning.trainers import trainer_for
+    from melisma.learning.benchmark import subset_benchmark
+    from melisma.learning.trainer_factory import trainer_for
 
     task = registered.task
     device.start_compute()
     # A separate trainer, so that the benchmark does not change optimiser state that is kept.
-    cost = subset(
+    cost = subset_benchmark(
         PacedTrainer(trainer_for(task), device, task.batch),
         shards,
         rng=generator(task.seed, "benchmark", learner=registered.learner),
         now_s=device.now,
-        rest=device.throttle,
+        throttle=device.throttle,
         until_s=until_at,
         shard_samples=task.shard_samples,
     )

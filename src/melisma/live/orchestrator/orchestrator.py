@@ -12,7 +12,7 @@ import numpy as np
 
 from melisma.cycle import commands, events
 from melisma.cycle.machine import CycleMachine
-from melisma.learning.aggregation import Spooled
+from melisma.learning.aggregation import SpooledUpdate
 from melisma.learning.trainer import Score
 from melisma.live import protocol
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
@@ -145,7 +145,7 @@ class Orchestrator:
         learners, weights = command.learners.tolist(), command.weights.tolist()
         attempts = command.attempts.tolist()
         paths = self._store.take_accepted(command.cycle, learners, attempts)
-        updates = list(map(Spooled, learners, weights, paths))
+        updates = list(map(SpooledUpdate, learners, weights, paths))
 
         async def work() -> None:
             began = self._loop.time()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from melisma.atomic import write_atomic
-from melisma.learning.aggregation import Spool, Spooled, weighted_mean
+from melisma.learning.aggregation import SpooledUpdate, UpdateSpool, weighted_mean
 from melisma.learning.data.shards import ShardFolder
 from melisma.learning.parameters import Arrays, Layout
 from melisma.live.protocol import INITIAL_MODEL, ShardRef
@@ -77,7 +77,7 @@ class RunStore:
 
     def spool(self, cycle: int, learner: int, update: Arrays) -> Path:
         """Write an update to disk, from any thread; raise `DataError` if it does not fit."""
-        return Spool(self.folder / "updates" / f"{cycle}", self.layout).add(learner, update)
+        return UpdateSpool(self.folder / "updates" / f"{cycle}", self.layout).add(learner, update)
 
     def accept(self, assignment: tuple[int, int, int], path: Path) -> None:
         """Remember the spooled update of an assignment (learner, cycle, attempt)."""
@@ -92,7 +92,7 @@ class RunStore:
         self._accepted.clear()
         return paths
 
-    def aggregate(self, cycle: int, updates: Sequence[Spooled]) -> None:
+    def aggregate(self, cycle: int, updates: Sequence[SpooledUpdate]) -> None:
         """Replace the parameters by the mean of the updates; keep them if there are no updates."""
         if updates:
             self.parameters = weighted_mean(self.layout, updates)

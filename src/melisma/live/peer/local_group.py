@@ -12,7 +12,7 @@ import msgspec
 
 from melisma import axon
 from melisma.errors import MelismaError
-from melisma.learning.loaded_task import gathered, module_path
+from melisma.learning.loaded_task import add_module_path, load_task
 from melisma.live.peer.node_runner import NodeConfig, Progress
 from melisma.live.processes import run_processes
 from melisma.live.training import remove_empty
@@ -50,9 +50,9 @@ def run_peers(
     Models, reports and a picture are written to `folder`, by default a new one in `runs`. Ctrl-C
     ends the run and keeps partial results.
     """
-    module_folders = module_path(peers.settings.task, file)
+    module_folders = add_module_path(peers.settings.task, file)
     # An error that concerns all nodes is raised once, before they start.
-    gathered(peers.settings.task, file)
+    load_task(peers.settings.task, file)
     default = Path("runs") / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-peers"
     run_folder = create_run_folder(folder or default)
     run = _Run(peers, run_folder, module_folders, score_every, tls, observer or PeerObserver())

@@ -12,8 +12,8 @@ import msgspec
 
 from melisma.axon.address import Address
 from melisma.errors import MelismaError, SettingError
-from melisma.learning.loaded_task import gathered
-from melisma.learning.trainers import train_on_one_thread
+from melisma.learning.loaded_task import load_task
+from melisma.learning.trainer_factory import use_one_thread
 from melisma.live.peer.node_runner import NodeConfig, NodeRunner, Progress
 from melisma.peer.group import check_node_name
 from melisma.runs.peer_report import NodeReport
@@ -31,8 +31,8 @@ def run_node(
     for folder in config.module_folders:
         if folder not in sys.path:
             sys.path.append(folder)
-    loaded = gathered(config.settings.task, file)
-    train_on_one_thread()
+    loaded = load_task(config.settings.task, file)
+    use_one_thread()
     settings = replace(config.settings, task=loaded.task)
     config = msgspec.structs.replace(config, settings=settings)
     return NodeRunner(config, loaded.data, log, stop or threading.Event(), progress).run()

@@ -23,7 +23,7 @@ from melisma.axon.address import Address
 from melisma.errors import MelismaError
 from melisma.fleet.rng import generator
 from melisma.learning.data.datasets import DataSet
-from melisma.learning.steps import Steps, steps_for
+from melisma.learning.stepper import Stepper, stepper_for
 from melisma.live.peer.messenger import (
     MessageAcknowledged,
     MessageReceived,
@@ -88,7 +88,7 @@ class NodeRunner:
         config = self.config
         # A later incarnation sorts after an earlier one.
         incarnation = f"{time.time_ns():020}-{os.getpid()}"
-        self._steps: Steps = self._create_steps()
+        self._steps: Stepper = self._create_steps()
         self._node: Node = config.settings.create_node(
             config.name, incarnation, config.neighbours, self._steps
         )
@@ -108,7 +108,7 @@ class NodeRunner:
         self._steps_left = self._scored_steps = 0
         self._outcome = self._reason = ""
 
-    def _create_steps(self) -> Steps:
+    def _create_steps(self) -> Stepper:
         config, task, train = self.config, self.config.settings.task, self.data.train
         # Nodes that all have the whole data set take it in different orders.
         same_data = config.parts == 1 and config.neighbours
@@ -116,7 +116,7 @@ class NodeRunner:
         rng = generator(task.seed, "peer", 1, number)
         samples = partition_samples(task, train.labels, config.parts)[config.part]
         self._samples = len(samples)
-        return steps_for(task, take_samples(train, samples), rng)
+        return stepper_for(task, take_samples(train, samples), rng)
 
     def run(self) -> NodeReport:
         """Train with the neighbours until all are done, or `stop` is set."""

@@ -7,7 +7,7 @@ from statistics import mean, stdev
 
 import numpy as np
 
-from melisma.fleet.t_distribution import student_t
+from melisma.fleet.t_distribution import t_quantile
 
 T_PROBABILITY = 0.975  # leaves out 2.5 % on either side
 
@@ -41,5 +41,5 @@ class Interval:
 def _half_width(values: list[float]) -> float:
     if len(values) < 2:
         return nan
-    t = float(student_t(T_PROBABILITY, np.array([len(values) - 1.0]))[0])
+    t = float(t_quantile(T_PROBABILITY, np.array([len(values) - 1.0]))[0])
     return t * stdev(values) / sqrt(len(values))

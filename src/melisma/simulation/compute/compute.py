@@ -20,13 +20,13 @@ from melisma.cycle.rounds import MAX_EMPTY_CYCLES
 from melisma.errors import DataError, MelismaError, MelismaWarning
 from melisma.fleet.rng import Generators
 from melisma.learning import batched
-from melisma.learning.aggregation import Mean
+from melisma.learning.aggregation import RunningMean
 from melisma.learning.data.datasets import Split
-from melisma.learning.imports import told
-from melisma.learning.loaded_task import Material
+from melisma.learning.loaded_task import LoadedTask
 from melisma.learning.parameters import Arrays, Layout
-from melisma.learning.trainer import Trained, Trainer
-from melisma.learning.trainers import cores_of, one_thread, train_on_one_thread, trainer_for
+from melisma.learning.trainer import Trainer, TrainingResult
+from melisma.learning.trainer_factory import one_thread, trainer_cores, trainer_for, use_one_thread
+from melisma.learning.user_code import describe_error
 from melisma.simulation.compute.fork_pool import ForkPool, can_fork
 from melisma.simulation.compute.sample_index import SampleIndex
 
@@ -93,7 +93,7 @@ class RealTraining:
     """Trains on real data, one learner after another or many in one batched computation."""
 
     def __init__(
-        self, loaded: Material, index: SampleIndex, names: Sequence[str], *, one_by_one: bool
+        self, loaded: LoadedTask, index: SampleIndex, names: Sequence[str], *, one_by_one: bool
     ) -> None:
         self._names, self._index, self._one_by_one = names, index, one_by_one
         self._task, self._trainer = loaded.task, loaded.trainer
@@ -104,8 +104,8 @@ class RealTraining:
         self._layout = Layout.of(self.parameters)
         self._own_trainers: dict[int, Trainer] = {}
         self._cycles_without_update = 0
-        self._learners_per_process = 1 if one_by_one else batched.STACK
-        self._pool: ForkPool[Arrays, WorkPart, tuple[Mean, Floats]] | None = None
+        self._learners_per_process = 1 if one_by_one else batched.STACK_LEARNERS
+        self._pool: ForkPool[Arrays, WorkPart, tuple[RunningMean, Floats]] | None = None
 
     def average(self, work: CycleWork, learners: Ints, weights: Floats) -> Floats:
         """Train, and average in double precision, in the order of learners; return the losses."""
@@ -119,20 +119,20 @@ class RealTraining:
         parts = (WorkPart(work.take(rows[part]), shares[part]) for part in split)
         train = partial(self._train_part, self.parameters)
         results = map(train, parts) if pool is None else pool.map(self.parameters, parts)
-        mean, losses = Mean(self._layout), np.empty(order.size)
+        mean, losses = RunningMean(self._layout), np.empty(order.size)
         for part, (part_mean, loss) in zip(split, results, strict=True):
-            mean.join(part_mean)
+            mean.merge(part_mean)
             losses[order[part]] = loss
         self._check_mean(mean, work.cycle, order.size)
         if mean:
-            self.parameters = mean.arrays()
+            self.parameters = mean.result()
         return losses
 
-    def _check_mean(self, mean: Mean, cycle: int, updates: int) -> None:
+    def _check_mean(self, mean: RunningMean, cycle: int, updates: int) -> None:
         """Warn if updates are not finite; raise `DataError` if none was for several cycles."""
-        if mean.left_out:
+        if mean.excluded:
             warnings.warn(
-                f"cycle {cycle}: {mean.left_out} of {updates} updates hold numbers that are "
+                f"cycle {cycle}: {mean.excluded} of {updates} updates hold numbers that are "
                 "not finite, and are left out of the mean; optimizer.lr may be too large",
                 MelismaWarning,
                 stacklevel=3,
@@ -145,57 +145,57 @@ class RealTraining:
                 "change; optimizer.lr may be too large"
             )
 
-    def _pool_for(self, parts: int) -> ForkPool[Arrays, WorkPart, tuple[Mean, Floats]] | None:
+    def _pool_for(
+        self, parts: int
+    ) -> ForkPool[Arrays, WorkPart, tuple[RunningMean, Floats]] | None:
         """Return processes that train, if there is work for several and forking is safe."""
-        cores = cores_of(self._trainer)
+        cores = trainer_cores(self._trainer)
         # The state of optimisers must stay in one process.
         alone = parts == 1 or cores == 1 or self._task.optimizer.keep
         if self._pool is None and not alone and can_fork():
-            buffer_bytes = Mean(self._layout).nbytes + LOSSES_BYTES
-            self._pool = ForkPool(
-                self._train_part, min(cores, parts), train_on_one_thread, buffer_bytes
-            )
+            buffer_bytes = RunningMean(self._layout).nbytes + LOSSES_BYTES
+            self._pool = ForkPool(self._train_part, min(cores, parts), use_one_thread, buffer_bytes)
         return None if alone else self._pool
 
-    def _train_part(self, start: Arrays, part: WorkPart) -> tuple[Mean, Floats]:
-        mean, losses = Mean(self._layout), np.empty(part.shares.size)
-        learners, most = part.shares.size, batched.TALLER * batched.STACK
+    def _train_part(self, start: Arrays, part: WorkPart) -> tuple[RunningMean, Floats]:
+        mean, losses = RunningMean(self._layout), np.empty(part.shares.size)
+        learners, most = part.shares.size, batched.SHORT_WORK_FACTOR * batched.STACK_LEARNERS
         for block in _split_evenly(learners, ceil(learners / most)):
             for result in self._train_block(part.work.take(block), start):
-                rows = block[result.places]
+                rows = block[result.indices]
                 mean.add(part.shares[rows], result.parameters)
                 losses[rows] = result.loss
                 # Free the memory now, so that the next result reuses it while it is cached.
                 del result
         return mean, losses
 
-    def _train_block(self, work: CycleWork, start: Arrays) -> Iterator[batched.Results]:
+    def _train_block(self, work: CycleWork, start: Arrays) -> Iterator[batched.BatchedResults]:
         generators = Generators(self._task.seed, "train", work.cycle, work.learners)
         works = [self._learner_work(work, generators, *each) for each in enumerate(work.shards)]
         alone = self._one_by_one or self._task.optimizer.keep
-        if not alone and batched.batchable(self._task, self._trainer, works):
+        if not alone and batched.can_train_together(self._task, self._trainer, works):
             yield from self._train_batched(work, start, works)
             return
         # As in live learners: threads that share small steps mostly wait for each other.
         with one_thread() if alone else nullcontext():
             for row, learner_work in enumerate(works):
                 trained = self._train_one(work, row, start, learner_work)
-                yield batched.Results.of_one(row, trained)
+                yield batched.BatchedResults.from_one(row, trained)
 
     def _learner_work(
         self, work: CycleWork, generators: Generators, row: int, shards: Ints
-    ) -> batched.Work:
-        return batched.Work(
+    ) -> batched.TrainingWork:
+        return batched.TrainingWork(
             self._train_data,
             int(work.passes[row]),
-            partial(generators.of, row),
+            partial(generators.get, row),
             int(work.batches[row]),
             self._index.samples(int(work.learners[row]), shards),
         )
 
     def _train_batched(
-        self, work: CycleWork, start: Arrays, works: list[batched.Work]
-    ) -> Iterator[batched.Results]:
+        self, work: CycleWork, start: Arrays, works: list[batched.TrainingWork]
+    ) -> Iterator[batched.BatchedResults]:
         try:
             yield from batched.train_many(self._task, self._trainer, start, works)
         except Exception as error:
@@ -203,13 +203,13 @@ class RealTraining:
             for row, learner_work in enumerate(works):
                 self._train_one(work, row, start, learner_work)
             raise DataError(
-                f"cycle {work.cycle} could not be trained in one batch: {told(error)}; "
+                f"cycle {work.cycle} could not be trained in one batch: {describe_error(error)}; "
                 'learners one by one can: use simulation.work = "train"'
             ) from error
 
     def _train_one(
-        self, work: CycleWork, row: int, start: Arrays, learner_work: batched.Work
-    ) -> Trained:
+        self, work: CycleWork, row: int, start: Arrays, learner_work: batched.TrainingWork
+    ) -> TrainingResult:
         learner = int(work.learners[row])
         with _user_code(f"{self._names[learner]} could not train in cycle {work.cycle}"):
             return batched.train_one(self._trainer_of(learner), start, learner_work)
@@ -242,7 +242,7 @@ def _user_code(problem: str) -> Iterator[None]:
     except MelismaError:
         raise
     except Exception as error:
-        raise DataError(f"{problem}: {told(error)}") from error
+        raise DataError(f"{problem}: {describe_error(error)}") from error
 
 
 def _split_evenly(count: int, parts: int) -> list[Ints]:

@@ -61,7 +61,7 @@ def _shards_per_cycle(task: Task, fleet: Fleet) -> float:
     """Return the shards dealt in a cycle: all, or with DAB the bounds of the learners."""
     if get_scheme(task.scheme).hands_out_all or task.mode == "federated":
         return task.shards
-    costs = fleet.estimates(task).mean()
+    costs = fleet.state_costs(task).mean()
     bounds = dab_bounds(task.deadline_s, **costs, passes=task.passes or 1)
     most = min(task.shards, task.max_shards or task.shards)
     return float(np.minimum(bounds, most).sum())

@@ -8,8 +8,8 @@ import numpy as np
 from melisma.cycle.ragged import NO_ROWS, Ints, RaggedArray
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
-from melisma.learning.data.partition import held_back, owned, shuffled_shards
-from melisma.learning.loaded_task import Material
+from melisma.learning.data.partition import holdout_mask, partition_shards, shuffle_into_shards
+from melisma.learning.loaded_task import LoadedTask
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,18 +24,18 @@ class SampleIndex:
     held_back: Ints
 
     @classmethod
-    def from_task(cls, loaded: Material, fleet: Fleet) -> "SampleIndex":
+    def from_task(cls, loaded: LoadedTask, fleet: Fleet) -> "SampleIndex":
         """Assign samples to shards exactly as live runs do."""
         task, data = loaded.task, loaded.data
         if task.mode == "parallelized":
             rng = generator(task.seed, "samples")
-            shards = shuffled_shards(len(data.train), task.shard_samples, rng)
+            shards = shuffle_into_shards(len(data.train), task.shard_samples, rng)
             return cls(shards, NO_ROWS, np.empty(0, np.int64))
-        devices = owned(task, data.train.labels, fleet.own_shards(task))
+        devices = partition_shards(task, data.train.labels, fleet.own_shards(task))
         shards, kept_back = [shard for device in devices for shard in device], []
         if not len(data.test):
-            kept_back = [shard[held_back(shard.size)] for shard in shards]
-            shards = [shard[~held_back(shard.size)] for shard in shards]
+            kept_back = [shard[holdout_mask(shard.size)] for shard in shards]
+            shards = [shard[~holdout_mask(shard.size)] for shard in shards]
         counts = np.array([len(device) for device in devices])
         local_sizes = RaggedArray(counts, np.array([shard.size for shard in shards]))
         return cls(shards, local_sizes, np.concatenate([np.empty(0, np.int64), *kept_back]))

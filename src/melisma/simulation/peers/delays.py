@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 import numpy as np
 from msgspec import Meta
 
-from melisma.fleet.channel import Floats
+from melisma.fleet.array_types import Floats
 from melisma.fleet.rng import uniform
-from melisma.fleet.task import Least, Positive, Table
+from melisma.fleet.task import NonNegative, Positive, Table
 
 
 class Delays(Table, frozen=True, kw_only=True):
@@ -18,8 +18,8 @@ class Delays(Table, frozen=True, kw_only=True):
     heavier. `bandwidth_bps` adds the transfer time of a message.
     """
 
-    step_s: tuple[Least, Least] = (1e-4, 1e-3)
-    message_s: tuple[Least, Least] = (1e-4, 1.5e-3)
+    step_s: tuple[NonNegative, NonNegative] = (1e-4, 1e-3)
+    message_s: tuple[NonNegative, NonNegative] = (1e-4, 1.5e-3)
     drawn: Literal["iteration", "round", "node"] = "iteration"
     tail: Annotated[float, Meta(ge=0.1, le=100)] | None = None
     bandwidth_bps: Positive | None = None

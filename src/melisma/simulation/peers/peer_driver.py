@@ -12,7 +12,7 @@ from math import inf
 import msgspec
 import numpy as np
 
-from melisma.learning.steps import Steps
+from melisma.learning.stepper import Stepper
 from melisma.peer import commands, messages
 from melisma.peer.node import Node, Outputs
 from melisma.runs.interruption import interruptible
@@ -45,7 +45,7 @@ class PeerDriver:
         """Wakes since a node last did more than send messages."""
 
     @property
-    def steps(self) -> dict[str, Steps]:
+    def steps(self) -> dict[str, Stepper]:
         """The trained models by node, of the last incarnation."""
         return {name: simulated.steps for name, simulated in self._nodes.items()}
 

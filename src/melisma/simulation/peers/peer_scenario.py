@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from melisma.fleet.channel import Floats
+from melisma.fleet.array_types import Floats
 from melisma.learning.data.datasets import Split
-from melisma.learning.steps import Steps
+from melisma.learning.stepper import Stepper
 from melisma.peer.node import Node
 from melisma.peer.topology import Topology
 from melisma.runs.peer_report import NodeRecorder
 from melisma.simulation.faults import Fault
 from melisma.simulation.peers.delays import Delays
 
-CreateNode = Callable[[str, str], tuple[Node, Steps]]
+CreateNode = Callable[[str, str], tuple[Node, Stepper]]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class SimulatedNode:
     """One incarnation of a node: its state machine, its model, and its progress in a round."""
 
     node: Node
-    steps: Steps
+    steps: Stepper
     recorder: NodeRecorder
     clock_rate: float
     step_ends_s: Floats = field(default_factory=lambda: np.empty(0))

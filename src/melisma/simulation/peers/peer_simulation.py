@@ -12,9 +12,9 @@ from melisma.atomic import write_atomic
 from melisma.fleet.rng import generator
 from melisma.learning.compression import compression_for
 from melisma.learning.data.datasets import Split
-from melisma.learning.loaded_task import gathered
-from melisma.learning.steps import NoSteps, Steps, steps_for
-from melisma.learning.trainers import one_thread
+from melisma.learning.loaded_task import load_task
+from melisma.learning.stepper import NullStepper, Stepper, stepper_for
+from melisma.learning.trainer_factory import one_thread
 from melisma.peer.group import Peers, partition_samples, take_samples
 from melisma.peer.node import Node, Outputs
 from melisma.runs.folder import create_run_folder
@@ -27,7 +27,7 @@ from melisma.simulation.peers.peer_invariants import PeerInvariants
 from melisma.simulation.peers.peer_scenario import PeerScenario
 
 MODELS, PICTURE = "models", "picture.svg"
-CreateSteps = Callable[[int, int], Steps]
+CreateSteps = Callable[[int, int], Stepper]
 """Create the model and samples of a node from its index and incarnation."""
 
 
@@ -85,7 +85,7 @@ def create_scenario(
     index = {name: number for number, name in enumerate(topology.names)}
     create_steps, test = _timing_steps(peers) if timing else _training_steps(peers, file)
 
-    def create_node(name: str, incarnation: str) -> tuple[Node, Steps]:
+    def create_node(name: str, incarnation: str) -> tuple[Node, Stepper]:
         steps = create_steps(index[name], int(incarnation))
         settings = peers.node_settings[index[name]]
         return settings.create_node(name, incarnation, topology.neighbours(name), steps), steps
@@ -105,17 +105,17 @@ def create_scenario(
 def _timing_steps(peers: Peers) -> tuple[CreateSteps, None]:
     task = peers.settings.task
     samples = max(1, task.samples // len(peers.topology.names))
-    return lambda *_: NoSteps(task.batch, samples), None
+    return lambda *_: NullStepper(task.batch, samples), None
 
 
 def _training_steps(peers: Peers, file: str | Path | None) -> tuple[CreateSteps, Split | None]:
-    loaded = gathered(peers.settings.task, file)
+    loaded = load_task(peers.settings.task, file)
     task, train, test = loaded.task, loaded.data.train, loaded.data.test
     parts = partition_samples(task, train.labels, len(peers.topology.names))
 
-    def create_steps(node: int, incarnation: int) -> Steps:
+    def create_steps(node: int, incarnation: int) -> Stepper:
         samples = take_samples(train, parts[node])
-        return steps_for(task, samples, generator(task.seed, "peer", incarnation, node))
+        return stepper_for(task, samples, generator(task.seed, "peer", incarnation, node))
 
     return create_steps, test if len(test) else None
 
@@ -135,7 +135,7 @@ def _update_bytes(peers: Peers) -> int:
     return len(compression_for(peers.settings.compression).pack(np.zeros(parameters, np.float32)))
 
 
-def _save(report: PeerReport, folder: Path, steps: Mapping[str, Steps]) -> PeerReport:
+def _save(report: PeerReport, folder: Path, steps: Mapping[str, Stepper]) -> PeerReport:
     for name, trained in steps.items():
         if arrays := trained.arrays():
             write_atomic(folder / MODELS / f"{name}.safetensors", save(arrays))

@@ -11,17 +11,17 @@ import pytest
 
 from melisma.errors import SettingError
 from melisma.fleet.channel import Channel
+from melisma.fleet.files.fleet_builder import CORE_OPS_PER_S, build_fleet, read_fleet
+from melisma.fleet.files.fleet_file import FleetFile
+from melisma.fleet.files.profiles import PROFILES
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.fleet_builder import CORE_OPS_PER_S, muster, read_fleet
-from melisma.fleet.fleet_file import FleetFile
-from melisma.fleet.profiles import PROFILES
 
 CELL = "[fleet.cell]\nradius_m = 50\nbandwidth_hz = 5e6\npower_dbm = 23\n"
 STALENESS_CELL = CELL + 'path_loss = "attenuation"\nfading = "none"\n'
 
 
 def fleet(text: str, learners: int | None = None) -> Fleet:
-    return muster(msgspec.convert(tomllib.loads(text), FleetFile).fleet, learners)
+    return build_fleet(msgspec.convert(tomllib.loads(text), FleetFile).fleet, learners)
 
 
 def group(count: int, lines: str = 'profile = "phone"', **settings: Any) -> Fleet:
@@ -155,7 +155,7 @@ states = { compute = [1.0, 0.4], bandwidth = [1.0, 0.9] }
 def test_the_same_seed_gives_the_same_fleet_and_another_another_one() -> None:
     first, again, other = group(50, DRAWN, seed=3), group(50, DRAWN, seed=3), group(50, DRAWN)
     assert same(first, again)
-    for column in ("ops_per_s", "bandwidth_bps", "latency_s", "price", "states"):
+    for column in ("ops_per_s", "bandwidth_bps", "latency_s", "price", "state_probability"):
         assert not np.array_equal(getattr(first, column), getattr(other, column)), column
 
 
@@ -176,11 +176,13 @@ def test_two_groups_are_drawn_apart() -> None:
 def test_states_are_the_softmax_of_the_study() -> None:
     factors = "compute = [1.0, 0.4, 0.9], bandwidth = [1.0, 0.9, 0.3]"
     found = group(3000, f'profile = "jetson-nano"\nstates = {{ heat = 0.5, {factors} }}')
-    np.testing.assert_allclose(np.sort(found.states)[:, ::-1], [[0.787, 0.107, 0.107]] * 3000, 1e-2)
-    np.testing.assert_allclose(found.states.sum(axis=1), 1.0)
-    assert found.compute_left[7].tolist() == [1.0, 0.4, 0.9]
-    assert found.bandwidth_left[7].tolist() == [1.0, 0.9, 0.3]
-    likely = np.bincount(found.states.argmax(axis=1)) / 3000
+    np.testing.assert_allclose(
+        np.sort(found.state_probability)[:, ::-1], [[0.787, 0.107, 0.107]] * 3000, 1e-2
+    )
+    np.testing.assert_allclose(found.state_probability.sum(axis=1), 1.0)
+    assert found.state_compute[7].tolist() == [1.0, 0.4, 0.9]
+    assert found.state_bandwidth[7].tolist() == [1.0, 0.9, 0.3]
+    likely = np.bincount(found.state_probability.argmax(axis=1)) / 3000
     assert likely.tolist() == pytest.approx([1 / 3] * 3, abs=0.04)
 
 
@@ -188,7 +190,7 @@ def test_states_are_the_softmax_of_the_study() -> None:
 def test_the_lower_the_heat_the_more_likely_is_one_state(heat: str, likely: float) -> None:
     said = f"states = {{ heat = {heat}, compute = [1, 0.5], bandwidth = [1, 1] }}"
     found = group(20, f'profile = "phone"\n{said}')
-    assert found.states.max(axis=1).tolist() == pytest.approx([likely] * 20)
+    assert found.state_probability.max(axis=1).tolist() == pytest.approx([likely] * 20)
 
 
 def test_learners_with_fewer_states_have_others_that_never_happen() -> None:
@@ -203,9 +205,9 @@ def test_learners_with_fewer_states_have_others_that_never_happen() -> None:
         state = [{ probability = 0.25, compute = 0.5 }, { probability = 0.75, bandwidth = 0.1 }]
         """
     )
-    assert found.states.tolist() == [[1.0, 0.0], [0.25, 0.75]]
-    assert found.compute_left.tolist() == [[1.0, 1.0], [0.5, 1.0]]
-    assert found.bandwidth_left.tolist() == [[1.0, 1.0], [1.0, 0.1]]
+    assert found.state_probability.tolist() == [[1.0, 0.0], [0.25, 0.75]]
+    assert found.state_compute.tolist() == [[1.0, 1.0], [0.5, 1.0]]
+    assert found.state_bandwidth.tolist() == [[1.0, 1.0], [1.0, 0.1]]
 
 
 def test_prices_are_drawn_and_cut_to_their_range() -> None:
@@ -333,7 +335,7 @@ def test_a_fleet_of_another_size_has_the_proportions_of_the_file() -> None:
     assert found.names[:5] == ("zoe-1", "zoe-2", "adam-1", "adam-2", "phone-01")
     assert found.names[-5:] == ("phone-12", *(f"jetson-nano-{n}" for n in range(1, 5)))
     assert found.price[:5].tolist() == [1.0, 1.0, 3.0, 3.0, 1.0]
-    assert found.states[:3].tolist() == [[0.25, 0.75], [0.25, 0.75], [1.0, 0.0]]
+    assert found.state_probability[:3].tolist() == [[0.25, 0.75], [0.25, 0.75], [1.0, 0.0]]
     assert len(set(found.ops_per_s[4:16])) == 12
 
 
@@ -373,7 +375,7 @@ def test_a_fleet_of_nobody_is_refused(tmp_path: Path, learners: int) -> None:
 
 def traced(folder: Path, lines: str, learners: int | None = None) -> Fleet:
     (folder / "FLEET.toml").write_text('[fleet]\ntrace = "phones.csv"\n' + MIXED)
-    (folder / "phones.csv").write_text("learner,at_s,what\n" + lines)
+    (folder / "phones.csv").write_text("learner,at_s,event\n" + lines)
     return read_fleet(folder / "FLEET.toml", learners)
 
 

@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 
 from melisma.errors import SettingError
-from melisma.fleet.availability import WHAT, Changes
-from melisma.fleet.trace_file import read_trace
+from melisma.fleet.availability import CHANGE_NAMES, Changes
+from melisma.fleet.files.trace_file import read_trace
 
-HEADER = "learner,at_s,what\n"
+HEADER = "learner,at_s,event\n"
 NAMES = ("ada", "bob, the 2nd", "cy")
 ENDS = "'ada' to 'cy'"
 
@@ -19,9 +19,9 @@ def trace(tmp_path: Path, content: str, asked: int | None = None) -> Changes:
 
 def rows(changes: Changes) -> list[tuple[float, str, str]]:
     columns = zip(
-        changes.at_s.tolist(), changes.learners.tolist(), changes.what.tolist(), strict=True
+        changes.at_s.tolist(), changes.learners.tolist(), changes.kinds.tolist(), strict=True
     )
-    return [(at_s, NAMES[learner], WHAT[what]) for at_s, learner, what in columns]
+    return [(at_s, NAMES[learner], CHANGE_NAMES[what]) for at_s, learner, what in columns]
 
 
 def refusal(tmp_path: Path, content: str, asked: int | None = None) -> str:
@@ -61,15 +61,18 @@ def test_a_header_alone_changes_nothing(tmp_path: Path, content: str) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "line 1: ''; expected 'learner,at_s,what'"),
-        ("ada,1,join\n", "line 1: 'ada,1,join'; expected 'learner,at_s,what'"),
-        (HEADER + "ada,1\n", "line 2: 'ada,1'; expected learner, at_s, what"),
+        ("", "line 1: ''; expected 'learner,at_s,event'"),
+        ("ada,1,join\n", "line 1: 'ada,1,join'; expected 'learner,at_s,event'"),
+        (HEADER + "ada,1\n", "line 2: 'ada,1'; expected learner, at_s, event"),
         (
             HEADER + "ada,1,join\n\nflo,2,join\n",
             f"line 4: no learner is called 'flo'; expected one of the 3 of this fleet, {ENDS}",
         ),
         (HEADER + "Adda,1,join\n", "line 2: no learner is called 'Adda'; did you mean ada?"),
-        (HEADER + "ada,1,hop\n", "line 2: what is 'hop'; expected one of join, leave, sleep, wake"),
+        (
+            HEADER + "ada,1,hop\n",
+            "line 2: event is 'hop'; expected one of join, leave, sleep, wake",
+        ),
         (HEADER + "ada,soon,join\n", "line 2: at_s is 'soon'; expected a number of at least 0"),
         (HEADER + "ada,,join\n", "line 2: at_s is ''; expected a number of at least 0"),
         (HEADER + "ada,-1,join\n", "line 2: at_s is '-1'; expected a number of at least 0"),

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from melisma.errors import SettingError, nearest_word, suggest
-from melisma.fleet.availability import JOIN, LEAVE, SLEEP, WAKE, WHAT, Changes
-from melisma.fleet.toml_file import text_of
+from melisma.fleet.availability import CHANGE_NAMES, JOIN, LEAVE, SLEEP, WAKE, Changes
+from melisma.fleet.files.toml_file import read_text
 
-HEADER = ["learner", "at_s", "what"]
+HEADER = ["learner", "at_s", "event"]
 # What may come next; whoever does not join first is there already.
-NEXT = {
+ALLOWED_NEXT = {
     None: (JOIN, LEAVE, SLEEP),
     JOIN: (LEAVE, SLEEP),
     LEAVE: (),
@@ -34,24 +34,26 @@ def read_trace(path: str | Path, names: Sequence[str], asked: int | None = None)
 
     `names` are the learners of the fleet, and `asked` how many were asked for, if not the file's.
     """
-    lines = csv.reader(StringIO(text_of(path), newline=""), strict=True)
+    lines = csv.reader(StringIO(read_text(path), newline=""), strict=True)
     try:
-        return _columns(list(_rows(lines, names, asked)))
+        return _to_changes(list(_parse_rows(lines, names, asked)))
     except (ValueError, csv.Error) as error:
         raise SettingError(f"{path}: line {max(1, lines.line_num)}: {error}") from None
 
 
-def _columns(rows: Sequence[Row]) -> Changes:
+def _to_changes(rows: Sequence[Row]) -> Changes:
     at_s, learners, what = zip(*rows, strict=True) if rows else ((), (), ())
     column = Changes(
         np.array(at_s, dtype=np.float64),
         np.array(learners, dtype=np.int64),
         np.array(what, dtype=np.int64),
     )
-    return Changes.joined([column])
+    return Changes.merge([column])
 
 
-def _rows(lines: Iterator[list[str]], names: Sequence[str], asked: int | None) -> Iterator[Row]:
+def _parse_rows(
+    lines: Iterator[list[str]], names: Sequence[str], asked: int | None
+) -> Iterator[Row]:
     if (header := next(lines, [])) != HEADER:
         raise ValueError(f"{','.join(header)!r:.60}; expected {','.join(HEADER)!r}")
     numbers = {name: number for number, name in enumerate(names)}
@@ -61,14 +63,14 @@ def _rows(lines: Iterator[list[str]], names: Sequence[str], asked: int | None) -
             raise ValueError(f"{','.join(cells)!r:.60}; expected {', '.join(HEADER)}")
         name, at_s, word = cells
         if name not in numbers:
-            raise ValueError(_unknown(name, names, asked))
-        row = _instant(at_s), numbers[name], _word(word)
-        _check(name, last.get(name), row)
+            raise ValueError(_describe_unknown(name, names, asked))
+        row = _parse_time(at_s), numbers[name], _parse_event(word)
+        _check_order(name, last.get(name), row)
         last[name] = row
         yield row
 
 
-def _instant(at_s: str) -> float:
+def _parse_time(at_s: str) -> float:
     try:
         found = float(at_s)
     except ValueError:
@@ -78,13 +80,13 @@ def _instant(at_s: str) -> float:
     return found
 
 
-def _word(word: str) -> int:
-    if word not in WHAT:
-        raise ValueError(f"what is {word!r:.60}; {suggest(word, WHAT)}")
-    return WHAT.index(word)
+def _parse_event(word: str) -> int:
+    if word not in CHANGE_NAMES:
+        raise ValueError(f"event is {word!r:.60}; {suggest(word, CHANGE_NAMES)}")
+    return CHANGE_NAMES.index(word)
 
 
-def _unknown(name: str, names: Sequence[str], asked: int | None) -> str:
+def _describe_unknown(name: str, names: Sequence[str], asked: int | None) -> str:
     said = f"no learner is called {name!r:.60}; "
     if asked is None and (near := nearest_word(name, names)):
         return f"{said}did you mean {near}?"
@@ -95,12 +97,15 @@ def _unknown(name: str, names: Sequence[str], asked: int | None) -> str:
     return f"{said}; names depend on how many learners there are, and {asked} were asked for"
 
 
-def _check(name: str, last: Row | None, row: Row) -> None:
+def _check_order(name: str, last: Row | None, row: Row) -> None:
     """That a learner goes on from where it was."""
     before = last and last[2]
     if last is not None and row[0] < last[0]:
         raise ValueError(f"at_s is {row[0]:g}; expected at least {last[0]:g}, the last of {name!r}")
-    if row[2] not in NEXT[before]:
-        after = "first" if before is None else f"after {WHAT[before]}"
-        expected = ", ".join(WHAT[each] for each in NEXT[before]) or "nothing: it left for good"
-        raise ValueError(f"{name!r} has {WHAT[row[2]]} {after}; expected {expected}")
+    if row[2] not in ALLOWED_NEXT[before]:
+        after = "first" if before is None else f"after {CHANGE_NAMES[before]}"
+        expected = (
+            ", ".join(CHANGE_NAMES[each] for each in ALLOWED_NEXT[before])
+            or "nothing: it left for good"
+        )
+        raise ValueError(f"{name!r} has {CHANGE_NAMES[row[2]]} {after}; expected {expected}")

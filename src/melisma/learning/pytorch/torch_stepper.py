@@ -17,27 +17,27 @@ from torch import Tensor, nn
 from melisma.errors import SettingError
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import Split
-from melisma.learning.pytorch.models import shaped
-from melisma.learning.pytorch.torch_trainer import TorchTrainer, batches
+from melisma.learning.pytorch.models import to_model_input
+from melisma.learning.pytorch.torch_trainer import TorchTrainer, batch_indices
 from melisma.learning.trainer import Score
 
 
-class TorchSteps:
+class TorchStepper:
     """As `Steps` says; the model of the trainer is its own from now on."""
 
     def __init__(
         self, task: Task, trainer: TorchTrainer, samples: Split, rng: np.random.Generator
     ) -> None:
         self._trainer, self._model = trainer, trainer.model
-        _check(task.model, self._model)
+        _check_model(task.model, self._model)
         size = sum(weight.numel() for weight in self._model.parameters())
         self.vector = np.empty(size, np.float32)
-        self.slopes = np.zeros(size, np.float32)
+        self.gradient_sum = np.zeros(size, np.float32)
         self.visits = 0
-        self._sum, self._gradient = torch.from_numpy(self.slopes), torch.zeros(size)
-        self._moved = _laid(self._model, torch.from_numpy(self.vector), self._gradient)
+        self._sum, self._gradient = torch.from_numpy(self.gradient_sum), torch.zeros(size)
+        self._moved = _flatten_into(self._model, torch.from_numpy(self.vector), self._gradient)
         self._x, self._y = trainer.tensors(samples)
-        self._batches = batches(len(samples), sys.maxsize, task.batch, rng)
+        self._batches = batch_indices(len(samples), sys.maxsize, task.batch, rng)
         # By the key of the generator, as in training with the same one.
         key = int(rng.bit_generator.seed_seq.generate_state(1)[0])
         self._chance = torch.Generator().manual_seed(key).get_state()
@@ -48,7 +48,7 @@ class TorchSteps:
         batch = next(self._batches)
         self._gradient.zero_()
         with self._own_chance():
-            loss = self._trainer.loss(self._model(shaped(self._x[batch])), self._y[batch])
+            loss = self._trainer.loss(self._model(to_model_input(self._x[batch])), self._y[batch])
             loss.backward()
         with torch.no_grad():
             for weight, gradient in self._moved:
@@ -84,7 +84,7 @@ class TorchSteps:
             torch.set_rng_state(others)
 
 
-def _laid(model: nn.Module, flat: Tensor, gradient: Tensor) -> list[tuple[Tensor, Tensor]]:
+def _flatten_into(model: nn.Module, flat: Tensor, gradient: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Move parameters and their gradients into these arrays; those that are trained, as pairs."""
     moved, start = [], 0
     for weight in model.parameters():
@@ -98,7 +98,7 @@ def _laid(model: nn.Module, flat: Tensor, gradient: Tensor) -> list[tuple[Tensor
     return moved
 
 
-def _check(name: str, model: nn.Module) -> None:
+def _check_model(name: str, model: nn.Module) -> None:
     """`SettingError` unless all that the model holds are float32 parameters, some to train."""
     said = f"peers exchange parameters as one vector of float32: model {name} has"
     for buffer, _ in model.named_buffers():

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from melisma.errors import suggest
-from melisma.fleet.profiles import PROFILES
-from melisma.fleet.spread import Distribution, check_spread
-from melisma.fleet.task import Least, LeastCount, Positive, Seed, Table, check_name
+from melisma.fleet.files.profiles import PROFILES
+from melisma.fleet.files.spread import Distribution, check_spread
+from melisma.fleet.task import NonNegative, NonNegativeInt, Positive, Seed, Table, check_name
 
 Probability = Annotated[float, Meta(ge=0, le=1)]
 SPEEDS = ("compute", "train_s", "samples_per_s", "clock_hz")
@@ -22,13 +22,13 @@ DISCLOSURE = {
     "radio": "slope_s, base_s and threshold of a gradient, apply_s, and the rates of its link",
 }
 # More would not fit into memory.
-MOST_LEARNERS = 10_000_000
-Members = Annotated[int, Meta(ge=1, le=MOST_LEARNERS)]
-Decibel = Annotated[float, Meta(ge=-300, le=300)]
+MAX_LEARNERS = 10_000_000
+MemberCount = Annotated[int, Meta(ge=1, le=MAX_LEARNERS)]
+Decibels = Annotated[float, Meta(ge=-300, le=300)]
 Budget = Annotated[float, Meta(ge=0)]
 
 
-class State(Table, frozen=True, kw_only=True):
+class StateTable(Table, frozen=True, kw_only=True):
     """An operating state: how likely it is, and what it leaves of compute and bandwidth."""
 
     probability: Probability
@@ -37,11 +37,11 @@ class State(Table, frozen=True, kw_only=True):
     name: str = ""
 
 
-class Energy(Table, frozen=True, kw_only=True):
+class EnergyTable(Table, frozen=True, kw_only=True):
     """What work costs, in joules: a sample trained once, a byte sent or received."""
 
-    sample_j: Least = 0.0
-    byte_j: Least = 0.0
+    sample_j: NonNegative = 0.0
+    byte_j: NonNegative = 0.0
 
 
 class AvailabilityTable(Table, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class AvailabilityTable(Table, frozen=True, kw_only=True):
     Without `leaves_s` it stays; without `awake_s` and `asleep_s` it never sleeps.
     """
 
-    joins_s: Least = 0.0
+    joins_s: NonNegative = 0.0
     leaves_s: Positive | None = None
     awake_s: Positive | None = None
     asleep_s: Positive | None = None
@@ -66,7 +66,7 @@ class AvailabilityTable(Table, frozen=True, kw_only=True):
             raise ValueError(f"awake_s and asleep_s are said together; {missing} is missing")
 
 
-class Hardware(Table, frozen=True, kw_only=True):
+class HardwareTable(Table, frozen=True, kw_only=True):
     """What a device can do: a profile, and whatever is said instead of it."""
 
     profile: str | None = None
@@ -76,10 +76,10 @@ class Hardware(Table, frozen=True, kw_only=True):
     clock_hz: Positive | None = None
     cycles_per_sample: Positive | None = None
     bandwidth_bps: Positive | None = None
-    latency_s: Least | None = None
-    base_s: Least = 0.0
-    threshold: LeastCount = 0
-    energy: Energy = Energy()
+    latency_s: NonNegative | None = None
+    base_s: NonNegative = 0.0
+    threshold: NonNegativeInt = 0
+    energy: EnergyTable = EnergyTable()
     availability: AvailabilityTable = AvailabilityTable()
     discloses: Disclosure = "costs"
 
@@ -98,12 +98,12 @@ class Hardware(Table, frozen=True, kw_only=True):
             raise ValueError("cycles_per_sample needs clock_hz")
 
 
-class Learner(Hardware, frozen=True, kw_only=True):
+class FleetLearner(HardwareTable, frozen=True, kw_only=True):
     """One learner."""
 
     name: str
-    price: Least = 1.0
-    state: tuple[State, ...] = ()
+    price: NonNegative = 1.0
+    state: tuple[StateTable, ...] = ()
 
     def __post_init__(self) -> None:
         """States that are all there are."""
@@ -114,16 +114,16 @@ class Learner(Hardware, frozen=True, kw_only=True):
             raise ValueError(f"probabilities of its states sum to {total:g}; expected 1")
 
 
-class Price(Table, frozen=True, kw_only=True):
+class PriceTable(Table, frozen=True, kw_only=True):
     """Prices drawn from a normal distribution and cut to a range.
 
     `sd` is the standard deviation: 0.5 in the code of the MED study, which prints 0.5 as variance.
     """
 
-    mean: Least = 1.0
-    sd: Least = 0.5
-    low: Least = 0.1
-    high: Least = 1.5
+    mean: NonNegative = 1.0
+    sd: NonNegative = 0.5
+    low: NonNegative = 0.1
+    high: NonNegative = 1.5
 
     def __post_init__(self) -> None:
         """A range that is one."""
@@ -131,7 +131,7 @@ class Price(Table, frozen=True, kw_only=True):
             raise ValueError(f"low is {self.low:g}; expected at most high, {self.high:g}")
 
 
-class States(Table, frozen=True, kw_only=True):
+class GroupStatesTable(Table, frozen=True, kw_only=True):
     """States of a group: one, drawn for each learner, is likely; the lower the heat the more so."""
 
     compute: tuple[Positive, ...]
@@ -144,12 +144,12 @@ class States(Table, frozen=True, kw_only=True):
             raise ValueError("compute and bandwidth need one factor for each state")
 
 
-class Spread(Table, frozen=True, kw_only=True):
+class SpreadTable(Table, frozen=True, kw_only=True):
     """Relative standard deviations within a group, and of which distribution."""
 
-    compute: Least = 0.0
-    bandwidth_bps: Least = 0.0
-    latency_s: Least = 0.0
+    compute: NonNegative = 0.0
+    bandwidth_bps: NonNegative = 0.0
+    latency_s: NonNegative = 0.0
     distribution: Distribution = "lognormal"
 
     def __post_init__(self) -> None:
@@ -158,14 +158,14 @@ class Spread(Table, frozen=True, kw_only=True):
             check_spread(name, getattr(self, name), self.distribution)
 
 
-class Group(Hardware, frozen=True, kw_only=True):
+class FleetGroup(HardwareTable, frozen=True, kw_only=True):
     """So many learners of one kind, each a little different."""
 
-    count: Members
+    count: MemberCount
     name: str | None = None
-    spread: Spread = Spread()
-    price: Least | Price = 1.0
-    states: States | None = None
+    spread: SpreadTable = SpreadTable()
+    price: NonNegative | PriceTable = 1.0
+    states: GroupStatesTable | None = None
 
     def __post_init__(self) -> None:
         """A name, if there is one, that can be read."""
@@ -174,13 +174,13 @@ class Group(Hardware, frozen=True, kw_only=True):
             check_name(self.name)
 
 
-class Cell(Table, frozen=True, kw_only=True):
+class CellTable(Table, frozen=True, kw_only=True):
     """A radio cell around the orchestrator; it gives the rate of whoever names no bandwidth."""
 
     radius_m: Positive
     bandwidth_hz: Positive
-    power_dbm: Decibel
-    noise_dbm_per_hz: Decibel = -174.0
+    power_dbm: Decibels
+    noise_dbm_per_hz: Decibels = -174.0
     path_loss: Literal["attenuation", "urban"] = "urban"
     fading: Literal["rayleigh", "none"] = "rayleigh"
     placement: Literal["uniform", "edge"] = "uniform"
@@ -189,9 +189,9 @@ class Cell(Table, frozen=True, kw_only=True):
 class FleetTable(Table, frozen=True, kw_only=True):
     """All of it."""
 
-    learner: tuple[Learner, ...] = ()
-    group: tuple[Group, ...] = ()
-    cell: Cell | None = None
+    learner: tuple[FleetLearner, ...] = ()
+    group: tuple[FleetGroup, ...] = ()
+    cell: CellTable | None = None
     budget: Budget = inf
     core_ops_per_s: Positive | None = None
     trace: str | None = None

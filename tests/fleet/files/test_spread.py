@@ -1,14 +1,14 @@
 import numpy as np
 import pytest
 
-from melisma.fleet.channel import Floats
-from melisma.fleet.spread import MOST_SPREAD, Distribution, factors
+from melisma.fleet.array_types import Floats
+from melisma.fleet.files.spread import MAX_SPREAD, Distribution, draw_factors
 
 COUNT = 400_000
 
 
 def drawn(relative: float, distribution: Distribution, count: int = COUNT, seed: int = 1) -> Floats:
-    return factors(relative, distribution, count, np.random.default_rng(seed))
+    return draw_factors(relative, distribution, count, np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("relative", [0.05, 0.2, 1 / 3])
@@ -41,7 +41,7 @@ def test_no_deviation_is_no_difference(distribution: Distribution) -> None:
 
 @pytest.mark.parametrize("distribution", ["normal", "uniform"])
 def test_the_largest_deviation_allowed_stays_above_0(distribution: Distribution) -> None:
-    found = drawn(MOST_SPREAD[distribution], distribution, count=2_000_000)
+    found = drawn(MAX_SPREAD[distribution], distribution, count=2_000_000)
     assert 0 < found.min() < 0.02
     assert 1.98 < found.max() < 2
 

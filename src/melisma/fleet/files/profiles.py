@@ -16,7 +16,7 @@ class Profile:
     compute: float
     bandwidth_bps: float
     latency_s: float
-    about: str
+    description: str
 
 
 PROFILES = {

@@ -11,7 +11,7 @@ from melisma.errors import SettingError
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import DataSet, Split
 from melisma.learning.pytorch.torch_trainer import TorchTrainer
-from melisma.learning.trainers import fits, train_on_one_thread, trainer_for
+from melisma.learning.trainer_factory import check_model_fits, trainer_for, use_one_thread
 
 TASK = Task(name="digits", model="twonn", data="mnist", deadline_s=15.0)
 LINEAR = {"in_features": 3, "out_features": 2}
@@ -54,7 +54,7 @@ import sys
 sys.modules["torch"] = None
 from melisma.errors import SettingError
 from melisma.fleet.task import Task
-from melisma.learning.trainers import trainer_for
+from melisma.learning.trainer_factory import trainer_for
 sys.modules["own"] = type(sys)("own")
 sys.modules["own"].Own = type("Own", (), dict.fromkeys(("initial", "train", "score"), print)
     | {"__init__": lambda self, task: None})
@@ -86,7 +86,7 @@ except SettingError as error:
     ],
 )
 def test_a_model_that_fits_its_data_passes(changes: dict[str, Any], found: DataSet) -> None:
-    fits(trainer_for(replace(TASK, **changes)), found)
+    check_model_fits(trainer_for(replace(TASK, **changes)), found)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_model_that_does_not_fit_is_named_with_the_shapes(
     changes: dict[str, Any], found: DataSet, said: str
 ) -> None:
     with pytest.raises(SettingError, match=said):
-        fits(trainer_for(replace(TASK, **changes)), found)
+        check_model_fits(trainer_for(replace(TASK, **changes)), found)
 
 
 def test_a_label_that_only_one_sample_has_is_tried() -> None:
@@ -117,13 +117,13 @@ def test_a_label_that_only_one_sample_has_is_tried() -> None:
     labels[4321] = 10
     split = Split(np.zeros((5000, 28, 28), np.uint8), labels)
     with pytest.raises(SettingError, match="Target 10 is out of bounds"):
-        fits(trainer_for(TASK), DataSet(split, split))
+        check_model_fits(trainer_for(TASK), DataSet(split, split))
 
 
 def test_torch_is_kept_to_one_thread_where_it_is_asked_to() -> None:
     before = torch.get_num_threads()
     try:
-        train_on_one_thread()
+        use_one_thread()
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)

@@ -7,15 +7,15 @@ and what is left over goes to the largest fractions, the first in the file where
 from collections.abc import Sequence
 
 from melisma.errors import SettingError
-from melisma.fleet.fleet_file import MOST_LEARNERS
+from melisma.fleet.files.fleet_file import MAX_LEARNERS
 
 
-def headcount(counts: Sequence[int], learners: int | None) -> list[int]:
+def apportion(counts: Sequence[int], learners: int | None) -> list[int]:
     """The counts of a fleet of so many learners; those of the file if none is asked for."""
     if learners is None:
         return list(counts)
-    if not 1 <= learners <= MOST_LEARNERS:
-        raise SettingError(f"{learners} learners asked for; expected 1 to {MOST_LEARNERS}")
+    if not 1 <= learners <= MAX_LEARNERS:
+        raise SettingError(f"{learners} learners asked for; expected 1 to {MAX_LEARNERS}")
     total = sum(counts)
     shares = [divmod(learners * count, total) for count in counts]
     wanted = [whole for whole, _ in shares]

@@ -3,14 +3,15 @@
 import re
 from pathlib import Path
 
-from melisma.fleet.profiles import PROFILES
+from melisma.fleet.files.profiles import PROFILES
 
-PAGE = Path(__file__).parents[2] / "docs" / "fleet" / "index.md"
+PAGE = Path(__file__).parents[3] / "docs" / "fleet" / "index.md"
 
 
 def test_the_table_of_profiles_is_that_of_the_code() -> None:
     rows = re.findall(r"^\| `([\w-]+)` \| (\d.*) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
     assert {name: row for name, row in rows if row.count("|") == 3} == {
-        name: f"{p.compute:g} | {p.bandwidth_bps / 1e6:g} | {1000 * p.latency_s:g} | {p.about}"
+        name: f"{p.compute:g} | {p.bandwidth_bps / 1e6:g} | {1000 * p.latency_s:g} | "
+        f"{p.description}"
         for name, p in PROFILES.items()
     }

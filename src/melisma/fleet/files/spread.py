@@ -9,24 +9,24 @@ from typing import Literal
 
 import numpy as np
 
-from melisma.fleet.channel import Floats
+from melisma.fleet.array_types import Floats
 
 Distribution = Literal["normal", "lognormal", "uniform"]
 # Three deviations of a normal distribution are above 0: what is drawn again is 1 in 370 at most,
 # and the deviation of the rest no more than 1.4 % smaller. A uniform one reaches 0 at 0.577.
-MOST_SPREAD = {"normal": 1 / 3, "uniform": 0.57, "lognormal": np.inf}
+MAX_SPREAD = {"normal": 1 / 3, "uniform": 0.57, "lognormal": np.inf}
 
 
 def check_spread(name: str, relative: float, distribution: Distribution) -> None:
     """A deviation that leaves all factors above 0; `ValueError` names the figure."""
-    if relative > MOST_SPREAD[distribution]:
+    if relative > MAX_SPREAD[distribution]:
         raise ValueError(
-            f"{name} is {relative:g}; expected at most {MOST_SPREAD[distribution]:.3g} with "
+            f"{name} is {relative:g}; expected at most {MAX_SPREAD[distribution]:.3g} with "
             f'distribution = "{distribution}": more would go below 0; "lognormal" never does'
         )
 
 
-def factors(
+def draw_factors(
     relative: float, distribution: Distribution, count: int, rng: np.random.Generator
 ) -> Floats:
     """So many factors around 1 with that relative standard deviation."""
@@ -34,12 +34,14 @@ def factors(
         reach = np.sqrt(3.0) * relative
         return rng.uniform(1.0 - reach, 1.0 + reach, count)
     if distribution == "normal":
-        return 1.0 + relative * _within(1.0 / max(relative, 1e-300), rng.normal(size=count), rng)
+        return 1.0 + relative * _redraw_beyond(
+            1.0 / max(relative, 1e-300), rng.normal(size=count), rng
+        )
     sigma = np.sqrt(np.log1p(relative**2))
     return np.asarray(np.exp(rng.normal(0.0, 1.0, count) * sigma - sigma**2 / 2))
 
 
-def _within(reach: float, z: Floats, rng: np.random.Generator) -> Floats:
+def _redraw_beyond(reach: float, z: Floats, rng: np.random.Generator) -> Floats:
     """Standard normal numbers, drawn again where they are not nearer to 0 than `reach`."""
     while (far := np.flatnonzero(np.abs(z) >= reach)).size:
         z[far] = rng.normal(size=far.size)

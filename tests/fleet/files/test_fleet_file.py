@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from melisma.errors import SettingError
-from melisma.fleet.fleet_builder import read_fleet
+from melisma.fleet.files.fleet_builder import read_fleet
 
 LEARNER = '[[fleet.learner]]\nname = "pi"\n'
 GROUP = "[[fleet.group]]\ncount = 2\n"

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from melisma.errors import SettingError
-from melisma.fleet.apportionment import headcount
+from melisma.fleet.files.apportionment import apportion
 
 COUNTS = st.lists(st.integers(1, 10_000_000), min_size=1, max_size=12)
 
@@ -12,7 +12,7 @@ COUNTS = st.lists(st.integers(1, 10_000_000), min_size=1, max_size=12)
 def test_all_are_handed_out_and_nobody_is_off_by_one_or_more(
     counts: list[int], learners: int
 ) -> None:
-    wanted = headcount(counts, learners)
+    wanted = apportion(counts, learners)
     assert sum(wanted) == learners
     total = sum(counts)
     assert all(
@@ -23,9 +23,9 @@ def test_all_are_handed_out_and_nobody_is_off_by_one_or_more(
 
 @given(counts=COUNTS)
 def test_a_file_keeps_its_counts_when_nothing_or_as_many_are_asked_for(counts: list[int]) -> None:
-    assert headcount(counts, None) == counts
+    assert apportion(counts, None) == counts
     if sum(counts) <= 10_000_000:
-        assert headcount(counts, sum(counts)) == counts
+        assert apportion(counts, sum(counts)) == counts
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,10 @@ def test_a_file_keeps_its_counts_when_nothing_or_as_many_are_asked_for(counts: l
 def test_what_is_left_over_goes_to_the_largest_fractions_and_then_to_the_first(
     counts: list[int], learners: int, wanted: list[int]
 ) -> None:
-    assert headcount(counts, learners) == wanted
+    assert apportion(counts, learners) == wanted
 
 
 @pytest.mark.parametrize("learners", [0, -1, 10_000_001])
 def test_nobody_at_all_and_more_than_fit_are_refused(learners: int) -> None:
     with pytest.raises(SettingError, match=f"^{learners} learners asked for; expected 1 to 100"):
-        headcount([1, 2], learners)
+        apportion([1, 2], learners)

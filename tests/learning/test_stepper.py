@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from melisma.errors import DataError, SettingError
-from melisma.fleet.task import Optimizer, Task
+from melisma.fleet.task import OptimizerSettings, Task
 from melisma.learning.data.datasets import Split
-from melisma.learning.pytorch.models import shaped
-from melisma.learning.pytorch.torch_trainer import TorchTrainer, batches
-from melisma.learning.steps import NoSteps, Steps, steps_for
-from melisma.learning.trainers import trainer_for
+from melisma.learning.pytorch.models import to_model_input
+from melisma.learning.pytorch.torch_trainer import TorchTrainer, batch_indices
+from melisma.learning.stepper import NullStepper, Stepper, stepper_for
+from melisma.learning.trainer_factory import trainer_for
 
 TASK = Task(name="digits", model="twonn", data="mnist", deadline_s=15.0, batch=16)
 MODELS: dict[str, dict[str, Any]] = {
@@ -80,15 +80,15 @@ def own(kind: type) -> Task:
 @pytest.mark.parametrize("model", MODELS)
 def test_steps_are_those_of_torch_bit_for_bit(model: str) -> None:
     task = replace(TASK, **MODELS[model])
-    steps = steps_for(task, images(), chance())
+    steps = stepper_for(task, images(), chance())
     reference = TorchTrainer(task)
     optimizer = torch.optim.SGD(reference.model.parameters(), lr=1.0)
     x, y = reference.tensors(images())
-    turns = zip(rates(30), batches(100, 9, 16, chance()), strict=False)
+    turns = zip(rates(30), batch_indices(100, 9, 16, chance()), strict=False)
     for rate, batch in turns:
         optimizer.param_groups[0]["lr"] = rate
         optimizer.zero_grad()
-        loss = reference.loss(reference.model(shaped(x[batch])), y[batch])
+        loss = reference.loss(reference.model(to_model_input(x[batch])), y[batch])
         loss.backward()
         optimizer.step()
         assert steps.step(rate) == loss.item()
@@ -101,7 +101,7 @@ def test_steps_are_those_of_torch_bit_for_bit(model: str) -> None:
 
 @pytest.mark.parametrize("task", [TASK, own(Dropping), own(Frozen)])
 def test_a_pass_of_steps_is_a_pass_of_training(task: Task) -> None:
-    trainer, steps = trainer_for(task), steps_for(task, images(), chance())
+    trainer, steps = trainer_for(task), stepper_for(task, images(), chance())
     trained = trainer.train(trainer.initial(), images(), 2, chance(), lambda: False)
     losses = [steps.step(0.1) for _ in range(14)]
     assert steps.visits == trained.visits == 200
@@ -112,28 +112,28 @@ def test_a_pass_of_steps_is_a_pass_of_training(task: Task) -> None:
 
 
 def test_they_begin_with_the_parameters_of_the_trainer_one_after_the_other() -> None:
-    steps, start = steps_for(TASK, images(), chance()), trainer_for(TASK).initial()
+    steps, start = stepper_for(TASK, images(), chance()), trainer_for(TASK).initial()
     flat = np.concatenate([array.reshape(-1) for array in start.values()])
-    assert steps.vector.dtype == steps.slopes.dtype == np.float32
+    assert steps.vector.dtype == steps.gradient_sum.dtype == np.float32
     assert np.array_equal(steps.vector, flat)
-    assert steps.slopes.shape == flat.shape
-    assert not steps.slopes.any()
+    assert steps.gradient_sum.shape == flat.shape
+    assert not steps.gradient_sum.any()
     assert steps.visits == 0
 
 
-def test_slopes_are_the_sum_of_gradients_since_they_were_set_to_0() -> None:
-    steps = steps_for(TASK, images(), chance())
+def test_gradient_sum_is_the_sum_of_gradients_since_they_were_set_to_0() -> None:
+    steps = stepper_for(TASK, images(), chance())
     for _ in range(2):
         before = steps.vector.copy()
         for _ in range(5):
             steps.step(0.5)
-        np.testing.assert_allclose(before - 0.5 * steps.slopes, steps.vector, atol=1e-6)
-        assert steps.slopes.any()
-        steps.slopes[:] = 0
+        np.testing.assert_allclose(before - 0.5 * steps.gradient_sum, steps.vector, atol=1e-6)
+        assert steps.gradient_sum.any()
+        steps.gradient_sum[:] = 0
 
 
 def test_what_changes_the_vector_changes_the_model_and_back() -> None:
-    one, other = (steps_for(TASK, images(), chance(key)) for key in (1, 2))
+    one, other = (stepper_for(TASK, images(), chance(key)) for key in (1, 2))
     for _ in range(3):
         one.step(0.1)
     vector = other.vector
@@ -146,8 +146,8 @@ def test_what_changes_the_vector_changes_the_model_and_back() -> None:
 
 
 def test_a_score_is_the_trainers_and_changes_nothing() -> None:
-    def stepped(scored: bool) -> Steps:
-        steps = steps_for(own(Dropping), images(), chance())
+    def stepped(scored: bool) -> Stepper:
+        steps = stepper_for(own(Dropping), images(), chance())
         for _ in range(4):
             steps.step(0.1)
             if scored:
@@ -160,7 +160,7 @@ def test_a_score_is_the_trainers_and_changes_nothing() -> None:
 
 
 def test_copies_are_copies() -> None:
-    steps = steps_for(TASK, images(), chance())
+    steps = stepper_for(TASK, images(), chance())
     copies = steps.arrays()
     before = steps.vector.copy()
     for array in copies.values():
@@ -170,7 +170,7 @@ def test_copies_are_copies() -> None:
 
 def test_chance_in_a_model_goes_by_the_key_and_not_by_what_others_draw() -> None:
     def stepped(key: int, draws: int) -> Any:
-        steps = steps_for(own(Dropping), images(), chance(key))
+        steps = stepper_for(own(Dropping), images(), chance(key))
         for _ in range(3):
             torch.rand(draws)
             steps.step(0.1)
@@ -181,23 +181,23 @@ def test_chance_in_a_model_goes_by_the_key_and_not_by_what_others_draw() -> None
 
 
 def test_chance_of_others_is_left_as_it_was() -> None:
-    steps = steps_for(own(Dropping), images(), chance())
+    steps = stepper_for(own(Dropping), images(), chance())
     before = torch.get_rng_state()
     steps.step(0.1)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_parameters_that_are_not_trained_stay_and_have_no_slope() -> None:
-    steps = steps_for(own(Frozen), images(), chance())
+    steps = stepper_for(own(Frozen), images(), chance())
     before, kept = steps.vector.copy(), 784 * 20 + 20
     steps.step(0.1)
     assert np.array_equal(steps.vector[:kept], before[:kept])
-    assert not steps.slopes[:kept].any()
-    assert steps.slopes[kept:].any()
+    assert not steps.gradient_sum[:kept].any()
+    assert steps.gradient_sum[kept:].any()
 
 
 def test_the_last_batch_of_a_pass_may_be_short() -> None:
-    steps = steps_for(TASK, images(20), chance())
+    steps = stepper_for(TASK, images(20), chance())
     visits = []
     for _ in range(4):
         steps.step(0.1)
@@ -209,15 +209,15 @@ def test_the_last_batch_of_a_pass_may_be_short() -> None:
     ("task", "said"),
     [
         (
-            replace(TASK, optimizer=Optimizer(name="adam")),
+            replace(TASK, optimizer=OptimizerSettings(name="adam")),
             "peers take plain SGD steps: optimizer.name is 'adam'; expected 'sgd'",
         ),
         (
-            replace(TASK, optimizer=Optimizer(momentum=0.9)),
+            replace(TASK, optimizer=OptimizerSettings(momentum=0.9)),
             "peers take plain SGD steps: optimizer.momentum is 0.9; expected 0",
         ),
         (
-            replace(TASK, optimizer=Optimizer(weight_decay=0.01)),
+            replace(TASK, optimizer=OptimizerSettings(weight_decay=0.01)),
             "peers take plain SGD steps: optimizer.weight_decay is 0.01; expected 0",
         ),
         (
@@ -232,12 +232,12 @@ def test_the_last_batch_of_a_pass_may_be_short() -> None:
 )
 def test_what_cannot_be_stepped_is_named(task: Task, said: str) -> None:
     with pytest.raises(SettingError, match=said):
-        steps_for(task, images(), chance())
+        stepper_for(task, images(), chance())
 
 
 def test_no_samples_are_refused() -> None:
     with pytest.raises(DataError, match="no samples"):
-        steps_for(TASK, images(0), chance())
+        stepper_for(TASK, images(0), chance())
 
 
 def test_steps_need_torch_only_for_a_model_of_torch() -> None:
@@ -248,15 +248,15 @@ import numpy as np
 from melisma.errors import SettingError
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import Split
-from melisma.learning.steps import NoSteps, steps_for
-NoSteps(16, 100).step(0.1)
+from melisma.learning.stepper import NullStepper, stepper_for
+NullStepper(16, 100).step(0.1)
 sys.modules["own"] = type(sys)("own")
 sys.modules["own"].Own = type("Own", (), dict.fromkeys(("initial", "train", "score"), print)
     | {"__init__": lambda self, task: None})
 for model in ("own:Own", "twonn"):
     try:
         task = Task(name="a", model=model, data="mnist", deadline_s=1.0)
-        steps_for(task, Split(np.zeros(1), np.zeros(1)), np.random.default_rng(1))
+        stepper_for(task, Split(np.zeros(1), np.zeros(1)), np.random.default_rng(1))
     except SettingError as error:
         print(error)
 """
@@ -267,16 +267,16 @@ for model in ("own:Own", "twonn"):
 
 
 def test_nothing_is_computed_where_only_time_is_asked_for() -> None:
-    steps: Steps = NoSteps(16, 100)
+    steps: Stepper = NullStepper(16, 100)
     losses = [steps.step(0.1) for _ in range(3)]
     assert np.isnan(losses).all()
     assert steps.visits == 48
-    assert steps.vector.size == steps.slopes.size == 0
+    assert steps.vector.size == steps.gradient_sum.size == 0
     assert steps.vector.dtype == np.float32
     assert steps.arrays() == {}
     score = steps.score(images())
     assert score.samples == 0
     assert np.isnan([score.loss, score.accuracy]).all()
-    few = NoSteps(16, 5)
+    few = NullStepper(16, 5)
     few.step(0.1)
     assert few.visits == 5

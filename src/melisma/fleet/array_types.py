@@ -1,0 +1,7 @@
+"""Names for the array types of this package."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
