@@ -1,24 +1,19 @@
-"""What devices are: profiles, links and radio channels, operating states, estimates.
+"""Devices: profiles, links and radio channels, operating states, estimates, and the TOML files.
 
-The modules::
+::
 
-    task.py             TASK.toml
-    sizes.py            sizes of models and data sets by name
-    fleet_file.py       FLEET.toml
-    toml_file.py        TOML files as typed records, with errors that name file and key
-    fleet_builder.py    a fleet from FLEET.toml
-    profiles.py         known kinds of devices
-    apportionment.py    the number of learners in each group
-    spread.py           random differences between the learners of a group
-    fleet.py            learners as arrays, and the costs of a task on each
-    states.py           operating states of a cycle, and costs by state
-    availability.py     when learners join, leave, sleep and wake
-    trace_file.py       availability from a CSV file
-    estimates.py        measured costs with their spread
-    t_distribution.py   quantiles of Student's t distribution
-    channel.py          radio rates
-    emulation.py        the pace and the link of another device
-    rng.py              random generators and numbers by key
+    task.py            a task, from TASK.toml
+    sizes.py           known sizes of models and data sets
+    files/             FLEET.toml and availability traces, and the fleets built from them
+    fleet.py           learners as arrays, and the costs of a task on each
+    states.py          operating states, and costs that depend on them
+    availability.py    when learners join, leave, sleep and wake
+    estimates.py       measured costs with their spread
+    t_distribution.py  quantiles of Student's t distribution
+    channel.py         radio rates from distance
+    emulation.py       slowing a process to the speed of another device
+    rng.py             random generators by seed, purpose, cycle and learner
+    array_types.py     names for array types
 """
 
 from melisma.fleet.availability import Changes

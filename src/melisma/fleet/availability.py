@@ -1,9 +1,9 @@
-"""When learners are there: who joins, leaves, falls asleep and wakes, and at which instant.
+"""The times at which learners join, leave, fall asleep and wake.
 
 A learner joins, is awake and asleep in turn, and leaves for good. Spans awake and asleep are
 exponentially distributed and drawn by the fleet's seed, the learner's number and the number of the
-span alone: asking for a longer run only adds to what a shorter one told. What a trace says of a
-learner stands instead of what its table says.
+span alone: a longer run only adds changes to those of a shorter one. The events of a trace
+replace the availability table of a learner.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from melisma.fleet.rng import uniform
 
 CHANGE_NAMES = ("join", "leave", "sleep", "wake")
 JOIN, LEAVE, SLEEP, WAKE = range(4)
-# So many spans are drawn at once.
+# Spans that are drawn at once.
 BLOCK_SPANS = 2**20
 # More would not fit into memory.
 MAX_CHANGES = 20_000_000
@@ -26,7 +26,7 @@ MAX_CHANGES = 20_000_000
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """What changes, as columns: when, for whom, and which of `WHAT`.
+    """Changes of availability as columns: time, learner, and index into `CHANGE_NAMES`.
 
     By time, then by learner; several changes of a learner at one instant in their own order.
     """
@@ -37,7 +37,7 @@ class Changes:
 
     @classmethod
     def merge(cls, parts: Sequence["Changes"]) -> "Changes":
-        """All of them in order; parts have each learner's own changes one after the other."""
+        """Return all changes in order; each part keeps the order of a learner's own changes."""
         at_s = np.concatenate([np.zeros(0), *(part.at_s for part in parts)])
         none = np.zeros(0, dtype=np.int64)
         learners = np.concatenate([none, *(part.learners for part in parts)])
@@ -49,16 +49,16 @@ class Changes:
         return self.at_s.size
 
     def select(self, chosen: NDArray[np.bool_]) -> "Changes":
-        """Some of them."""
+        """Return the changes where the mask is true."""
         return Changes(self.at_s[chosen], self.learners[chosen], self.kinds[chosen])
 
 
 @dataclass(frozen=True, eq=False)
 class Availability:
-    """When each learner joins and leaves, its mean spans awake and asleep, and what is traced.
+    """Times of joining and leaving, mean spans awake and asleep, and traced changes.
 
-    Who stays leaves at infinity; who never sleeps is awake for as long. Whoever is traced joins at
-    0, stays and never sleeps but for what the trace says.
+    A learner that stays has `leaves_s` of infinity; one that never sleeps, `awake_s` of infinity.
+    A traced learner joins at 0, stays and never sleeps, except for the events of the trace.
     """
 
     joins_s: Floats
@@ -69,17 +69,17 @@ class Availability:
 
     @property
     def present_at_start(self) -> NDArray[np.bool_]:
-        """Who is there, and awake, when a run begins."""
+        """Which learners are present and awake when a run starts."""
         present = self.joins_s <= 0.0
         known, first = np.unique(self.traced.learners, return_index=True)
         present[known] = self.traced.kinds[first] != JOIN
         at_once = self.traced.select(self.traced.at_s <= 0.0)
-        # Of several changes at 0 the last is the one that stays.
+        # Of several changes at 0 the last one counts.
         present[at_once.learners] = np.isin(at_once.kinds, (JOIN, WAKE))
         return present
 
     def changes(self, until_s: float, seed: int) -> Changes:
-        """All changes after 0 and up to that instant."""
+        """Return all changes after 0 and up to `until_s`."""
         if not until_s >= 0:
             raise SettingError(f"changes until {until_s:g} s; expected at least 0")
         sleepers = np.flatnonzero(np.isfinite(self.awake_s) & (self.joins_s < until_s))
@@ -91,7 +91,7 @@ class Availability:
         return Changes.merge([*parts, _single_changes(self.leaves_s, LEAVE, until_s), traced])
 
     def _sleep(self, learners: Ints, until_s: float, seed: int) -> Iterator[Changes]:
-        """Changes of those who sleep now and then; the spans of each count from 0, awake first."""
+        """Yield the changes of sleeping learners; spans are numbered from 0, awake first."""
         at_s, first, spans = self.joins_s[learners], 0, 2
         while learners.size:
             numbers = np.arange(first, first + spans)
@@ -105,7 +105,7 @@ class Availability:
             spans = min(2 * spans, max(1, BLOCK_SPANS // max(1, learners.size)))
 
     def _ends_s(self, learners: Ints, at_s: Floats, numbers: Ints, seed: int) -> Floats:
-        """When these spans end, learners by spans, the first of them having begun at `at_s`."""
+        """Return the ends of spans, learners by spans; the first span starts at `at_s`."""
         means = np.stack([self.awake_s[learners], self.asleep_s[learners]], axis=1)
         ends_s = -np.log1p(-uniform(seed, "sleep", 0, learners[:, None], numbers))
         ends_s *= means[:, numbers % 2]
@@ -113,7 +113,7 @@ class Availability:
         return np.cumsum(ends_s, axis=1, out=ends_s)
 
     def _check(self, sleepers: Ints, until_s: float) -> None:
-        """Not more changes than can be held, as far as means can tell."""
+        """Raise SettingError if the expected number of changes does not fit into memory."""
         there_s = np.minimum(self.leaves_s[sleepers], until_s) - self.joins_s[sleepers]
         often = float(np.sum(2 * there_s / (self.awake_s[sleepers] + self.asleep_s[sleepers])))
         if often > MAX_CHANGES:
@@ -124,7 +124,7 @@ class Availability:
 
 
 def _single_changes(at_s: Floats, what: int, until_s: float) -> Changes:
-    """The one change of each learner, if it comes by then."""
+    """Return one change per learner, if it happens by `until_s`."""
     learners = np.flatnonzero(_in_range(at_s, until_s))
     return Changes(at_s[learners], learners, np.full(learners.size, what))
 

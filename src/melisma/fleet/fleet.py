@@ -1,8 +1,8 @@
-"""A fleet as arrays over its learners, and what a task costs each of them.
+"""A fleet as arrays over its learners, and the costs of a task on each of them.
 
-Seconds follow from the description: a shard in `train_s`, or samples by a rate, or operations by
-the clock or by a share of a core. A state slows training by what it leaves of compute, and what
-travels by what it leaves of bandwidth; latency stays.
+Training time follows from `train_s` (a shard), a rate (samples), or operations per second (from a
+clock or a share of a core). An operating state divides training by its share of compute and
+transfers by its share of bandwidth; latency does not change.
 """
 
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from melisma.fleet.task import Task
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """What is known of each learner; NaN where a speed is said in another way.
+    """The learners of a fleet; a speed that is given in another unit is NaN.
 
-    `states`, `compute_left` and `bandwidth_left` are learners by states: how likely each state is,
-    and what share of compute and bandwidth it leaves. `sample_j` and `byte_j` are joules for a
-    sample trained once and for a byte sent or received. `discloses` is the most that each lets out
-    before its update.
+    `state_probability`, `state_compute` and `state_bandwidth` are learners by states: the
+    probability of each state, and the share of compute and bandwidth that is left in it.
+    `sample_j` and `byte_j` are joules for a sample trained once and for a byte sent or received.
+    `discloses` is the most that each learner discloses before its update.
     """
 
     names: tuple[str, ...]
@@ -51,43 +51,43 @@ class Fleet:
 
     @property
     def learners(self) -> int:
-        """How many there are."""
+        """The number of learners."""
         return len(self.names)
 
     def train_s(self, task: Task) -> Floats:
-        """Seconds to train one shard once, undisturbed."""
+        """Seconds to train one shard once with all compute available."""
         by_sample = self.sample_seconds(task) * task.shard_samples
         return np.where(np.isnan(self.shard_s), by_sample, self.shard_s)
 
     def sample_seconds(self, task: Task) -> Floats:
-        """Seconds to train one sample once, undisturbed."""
-        said_s = self.specified_sample_s(task)
-        unsaid = np.isnan(said_s)
-        # What a sample costs is not asked of a task unless somebody's speed is in operations.
-        ops = task.sample_ops if unsaid.any() else 0.0
-        return np.where(unsaid, ops / self.ops_per_s, said_s)
+        """Seconds to train one sample once with all compute available."""
+        sample_s = self.specified_sample_s(task)
+        by_ops = np.isnan(sample_s)
+        # A task may lack sample_ops: read it only if a speed is given in operations.
+        ops = task.sample_ops if by_ops.any() else 0.0
+        return np.where(by_ops, ops / self.ops_per_s, sample_s)
 
     def specified_sample_s(self, task: Task) -> Floats:
-        """The same where speeds are said in time; NaN where they are said otherwise."""
+        """Seconds per sample of learners whose speed is given in time; NaN for the others."""
         return np.where(np.isnan(self.shard_s), self.sample_s, self.shard_s / task.shard_samples)
 
     def core_shares(self, task: Task, core_sample_s: float) -> Floats:
-        """What each is of one core of this machine, which trains a sample once in that time."""
-        said_s = self.specified_sample_s(task)
+        """Each learner as a share of one core, which trains a sample in `core_sample_s`."""
+        sample_s = self.specified_sample_s(task)
         by_ops = self.ops_per_s / self.core_ops_per_s
-        return np.where(np.isnan(said_s), by_ops, core_sample_s / said_s)
+        return np.where(np.isnan(sample_s), by_ops, core_sample_s / sample_s)
 
     def ship_s(self, task: Task) -> Floats:
-        """Seconds to fetch one shard, undisturbed; none in federated learning."""
+        """Seconds to fetch one shard at full bandwidth; 0 in federated learning."""
         shard_bits = 8 * task.shard_bytes if task.mode == "parallelized" else 0
         return shard_bits / self.bandwidth_bps
 
     def fixed_s(self, task: Task) -> Floats:
-        """Seconds for the model down and the update up, undisturbed."""
+        """Seconds to fetch the model and upload the update at full bandwidth."""
         return self._transfer_s(task) + 2 * self.latency_s
 
     def state_costs(self, task: Task) -> StateCosts:
-        """The three costs in each state, with its probability."""
+        """Return the three costs in each state, with the probability of the state."""
         latency_s = 2 * self.latency_s[:, None]
         train_s = self.train_s(task)[:, None] / self.state_compute
         ship_s = self.ship_s(task)[:, None] / self.state_bandwidth
@@ -115,20 +115,20 @@ class Fleet:
         return each + (np.arange(self.learners) < over).astype(np.int64)
 
     def states_in_cycle(self, cycle: int) -> Ints:
-        """The state in which each learner is in a cycle, by the fleet's seed."""
+        """Return the operating state of each learner in a cycle, drawn by the fleet's seed."""
         return cycle_states(cycle, self.state_probability, self.seed, np.arange(self.learners))
 
     def draw_states(self, rng: np.random.Generator) -> Ints:
-        """A state for each learner outside of all cycles, by its own chances."""
+        """Draw a state for each learner by its probabilities, independent of any cycle."""
         return choose_states(self.state_probability, rng.random(self.learners))
 
     @property
     def present_at_start(self) -> NDArray[np.bool_]:
-        """Who is there, and awake, when a run begins."""
+        """Which learners are present and awake when a run starts."""
         return self.availability.present_at_start
 
     def changes(self, until_s: float) -> Changes:
-        """Who joins, leaves, falls asleep and wakes after the start, up to that instant."""
+        """Return when learners join, leave, fall asleep and wake, from the start to `until_s`."""
         return self.availability.changes(until_s, self.seed)
 
     def _transfer_s(self, task: Task) -> Floats:

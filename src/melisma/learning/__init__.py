@@ -1,19 +1,21 @@
-"""What is trained: data sets, models, shards, trainers, benchmarks, aggregation, metrics.
+"""Training: data sets, shards, models, trainers, benchmarks, aggregation and metrics.
 
-PyTorch is imported by the modules that train, and by no other. The modules::
+PyTorch is imported by the package `pytorch` only, and only when training starts.
 
-    data/            data sets, images, shards, partitions
-    pytorch/         models, optimisers and trainers of PyTorch
-    loaded_task.py   a task with its data and trainer
-    task_sizes.py    the sizes of a task, limited and measured
-    imports.py       objects that a task names by `package.module:name`
-    trainer.py       the interface of trainers
-    trainers.py      the trainer of a task
-    parameters.py    parameters of a model as named arrays
-    benchmark.py     costs of training and fetching on this device
-    aggregation.py   the weighted mean of updates
-    metrics.py       figures of the papers
-    batched.py       training of many simulated learners
-    steps.py         single steps of SGD for peers
-    compression.py   compression of vectors between peers
+::
+
+    data/               data sets, shards and partitions
+    loaded_task.py      the data and the trainer of a task
+    task_sizes.py       the sizes of a task that trains
+    user_code.py        imports of models and data by `package.module:name`
+    trainer.py          the interface of a trainer
+    trainer_factory.py  the trainer of a task
+    stepper.py          plain SGD step by step, for peers
+    batched.py          training of many learners for a simulation
+    pytorch/            models, optimizers and trainers of PyTorch
+    benchmark.py        measured costs of training and fetching
+    parameters.py       parameters as named arrays in one block of bytes
+    aggregation.py      the weighted mean of updates
+    compression.py      compression of vectors between peers
+    metrics.py          the figures of merit of the papers
 """

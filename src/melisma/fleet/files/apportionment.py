@@ -1,7 +1,7 @@
-"""How many learners each table of a FLEET.toml stands for when a fleet of another size is wanted.
+"""The number of learners of each table of a FLEET.toml in a fleet of another size.
 
-In the proportions of the file, by largest remainder: each table gets the whole part of its share,
-and what is left over goes to the largest fractions, the first in the file where they are equal.
+Proportions are kept by the largest remainder method: each table gets the integer part of its
+share, and the remaining learners go to the largest fractions, ties to the first in the file.
 """
 
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from melisma.fleet.files.fleet_file import MAX_LEARNERS
 
 
 def apportion(counts: Sequence[int], learners: int | None) -> list[int]:
-    """The counts of a fleet of so many learners; those of the file if none is asked for."""
+    """Return the counts for a fleet of `learners` learners; by default those of the file."""
     if learners is None:
         return list(counts)
     if not 1 <= learners <= MAX_LEARNERS:
-        raise SettingError(f"{learners} learners asked for; expected 1 to {MAX_LEARNERS}")
+        raise SettingError(f"{learners} learners requested; expected 1 to {MAX_LEARNERS}")
     total = sum(counts)
     shares = [divmod(learners * count, total) for count in counts]
     wanted = [whole for whole, _ in shares]
-    first = sorted(range(len(shares)), key=lambda place: -shares[place][1])
-    for place in first[: learners - sum(wanted)]:
-        wanted[place] += 1
+    first = sorted(range(len(shares)), key=lambda index: -shares[index][1])
+    for index in first[: learners - sum(wanted)]:
+        wanted[index] += 1
     return wanted

@@ -5,7 +5,7 @@
     models.py          the models of the papers
     optimizers.py      optimizer steps by name
     torch_trainer.py   training of one learner
-    torch_steps.py     single SGD steps on one vector
+    torch_stepper.py   single SGD steps on one vector
     torch_batched.py   training of many learners as one batched computation
     torch_layers.py    layers of many learners, forward and backward
 """
