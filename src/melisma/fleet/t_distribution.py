@@ -1,4 +1,4 @@
-"""Student's t: how far off the next value may be, seen from few measurements."""
+"""Quantiles of Student's t distribution."""
 
 import math
 from functools import lru_cache
@@ -11,15 +11,15 @@ from melisma.fleet.array_types import Floats
 # Gauss-Legendre on this many points is exact to ten digits here.
 POINTS, WEIGHTS = np.polynomial.legendre.leggauss(64)
 BISECTIONS = 60
-# From here on the first term beyond the normal distribution is as good.
+# From here on the first correction to the normal quantile is as accurate.
 NORMAL_FROM_FREEDOM = 1e4
 
 
 def t_quantile(share: float, freedom: Floats) -> Floats:
-    """What t stays below with probability `share`, for degrees of freedom of at least 1.
+    """Return the quantile of t at probability `share`, for at least 1 degree of freedom.
 
     With t = sqrt(v) * tan(a), the probability of 0 to t is the integral of cos(x)^(v - 1) from 0
-    to a, times a constant; a is found by halving.
+    to a, times a constant; a is found by bisection.
     """
     different, place = np.unique(freedom, return_inverse=True)
     z = abs(NormalDist().inv_cdf(share))
@@ -31,7 +31,7 @@ def t_quantile(share: float, freedom: Floats) -> Floats:
 
 @lru_cache(maxsize=4096)
 def _bisect(wanted: float, freedom: float) -> float:
-    """For one number of degrees of freedom; learners have the same few again and again."""
+    """Return the quantile for one number of degrees of freedom, cached: few values occur."""
     log = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
     scale = math.exp(log) / math.sqrt(math.pi)
     low, high = 0.0, math.pi / 2

@@ -21,15 +21,15 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 # Learners that train at a time: calls are paid off by some thirty, and more leave the cache.
 STACK_LEARNERS = 32
-# So many times as many where learners have few batches: to set up a stack takes as long as some.
+# Factor on that where learners have few batches: setting up a stack costs as much as several.
 SHORT_WORK_FACTOR = 2
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingWork:
-    """What one learner trains in a cycle; it stops after so many batches, in mid-pass too.
+    """The training of one learner in a cycle; it stops after `batches`, also within a pass.
 
-    Its samples are those in these rows, or all; its generator is made when its turn comes.
+    `rows` selects its samples; by default all. `rng` is called when the training starts.
     """
 
     samples: Split
@@ -43,7 +43,7 @@ class TrainingWork:
 
     @property
     def own_samples(self) -> Split:
-        """Its samples alone, as a copy."""
+        """The selected samples, as a copy."""
         if self.rows is None:
             return self.samples
         return Split(self.samples.samples[self.rows], self.samples.labels[self.rows])
@@ -51,7 +51,7 @@ class TrainingWork:
 
 @dataclass(frozen=True, eq=False)
 class BatchedResults:
-    """What became of some of the works: their places, and `Trained` of all, works first."""
+    """Results of some works: their indices, and `TrainingResult` with works on the first axis."""
 
     indices: Ints
     parameters: Arrays
@@ -60,7 +60,7 @@ class BatchedResults:
 
     @classmethod
     def from_one(cls, place: int, trained: TrainingResult) -> "BatchedResults":
-        """Of one work alone."""
+        """Return the results of a single work."""
         arrays = {name: array[None] for name, array in trained.parameters.items()}
         return cls(np.array([place]), arrays, np.array([trained.visits]), np.array([trained.loss]))
 
@@ -68,7 +68,7 @@ class BatchedResults:
 def train_many(
     task: Task, trainer: Trainer, parameters: Arrays, works: Sequence[TrainingWork]
 ) -> Iterator[BatchedResults]:
-    """What `trainer.train` returns for each work; all begin from the same parameters."""
+    """Yield what `trainer.train` returns for each work, all from the same parameters."""
     together = _stacked_training(task, trainer, works)
     if together is not None:
         return together(parameters)
@@ -77,18 +77,18 @@ def train_many(
 
 
 def can_train_together(task: Task, trainer: Trainer, works: Sequence[TrainingWork]) -> bool:
-    """Whether these learners train together: a trial has shown that it comes to the same."""
+    """Whether these learners can train together, as shown by a trial."""
     return _stacked_training(task, trainer, works) is not None
 
 
 def train_one(trainer: Trainer, parameters: Arrays, work: TrainingWork) -> TrainingResult:
-    """What one learner trains alone."""
+    """Train one learner alone."""
     stop = stop_after(work.batches)
     return trainer.train(parameters, work.own_samples, work.passes, work.rng(), stop)
 
 
 def stop_after(batches: int) -> Callable[[], bool]:
-    """A stop that lets so many batches pass."""
+    """Return a `stop` that allows `batches` batches."""
     asked = count()
     return lambda: next(asked) >= batches
 
@@ -96,7 +96,7 @@ def stop_after(batches: int) -> Callable[[], bool]:
 def _stacked_training(
     task: Task, trainer: Trainer, works: Sequence[TrainingWork]
 ) -> Callable[[Arrays], Iterator[BatchedResults]] | None:
-    # A trainer of one's own needs no PyTorch, and it is not imported to find that out.
+    # A trainer of the user may not need PyTorch: do not import it just to check.
     if "melisma.learning.pytorch.torch_trainer" not in sys.modules or len(works) < 2:
         return None
     from melisma.learning.pytorch.torch_batched import stacked_model_for, train_stacked

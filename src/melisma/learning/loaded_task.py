@@ -1,4 +1,4 @@
-"""What a task is trained with: its data, and a trainer whose model fits it."""
+"""The data of a task, and a trainer whose model fits it."""
 
 import sys
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class LoadedTask:
 
 
 def load_task(task: Task, file: str | Path | None = None) -> LoadedTask:
-    """Load and build what the task names; its file tells where modules of one's own may lie."""
+    """Load the data and build the trainer; modules are also searched beside the task's file."""
     path = add_module_path(task, file)
     data = limit_samples(task, _load_data(task))
     trainer = trainer_for(task)
@@ -39,7 +39,7 @@ def load_task(task: Task, file: str | Path | None = None) -> LoadedTask:
 
 
 def add_module_path(task: Task, file: str | Path | None) -> tuple[str, ...]:
-    """Where modules of one's own are looked for, from here on: nowhere, if the task names none."""
+    """Add the folders of the user's modules to `sys.path`; empty if the task names none."""
     if not is_import_path(task.model) and not is_import_path(task.data):
         return ()
     places = [Path(file).resolve().parent] if file is not None else []
@@ -49,7 +49,7 @@ def add_module_path(task: Task, file: str | Path | None) -> tuple[str, ...]:
 
 
 def _load_data(task: Task) -> DataSet:
-    """The data; what is wrong with one's own is a mistake that one can mend."""
+    """Load the data; an error in data of the user is a `SettingError`."""
     try:
         data = load_dataset(task.data, task.data_args)
     except DataError as error:

@@ -1,8 +1,8 @@
 """The seam between learning and a framework: whatever turns its parameters into named arrays.
 
 A trainer gets parameters, samples and a number of passes, and returns the changed parameters with
-what it has really done: it asks `stop` before every batch and leaves when told, in the middle of a
-pass too.
+what it has really done: it calls `stop` before every batch and ends when that returns True, also
+within a pass.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from melisma.learning.parameters import Arrays
 
 @dataclass(frozen=True, eq=False)
 class TrainingResult:
-    """Parameters after training, the samples that were visited, and their mean loss on the way."""
+    """Parameters after training, the number of sample visits, and their mean loss."""
 
     parameters: dict[str, NDArray[Any]]
     visits: int
@@ -28,10 +28,10 @@ class TrainingResult:
 
 @dataclass(frozen=True)
 class Score:
-    """How good parameters are on some samples; sums, so that parts can be added.
+    """Sums over evaluated samples, so that parts can be added.
 
-    `right` counts labels that were met, of the `judged` ones: one a sample unless said. Where
-    labels are quantities none is judged, and accuracy has no meaning.
+    `correct` of `labels` labels were predicted; by default each sample has one label. Regression
+    has 0 labels, and accuracy has no meaning there.
     """
 
     samples: int
@@ -54,12 +54,12 @@ class Score:
 
     @property
     def accuracy(self) -> float:
-        """Part of the labels that were met; NaN where none was judged."""
+        """Share of labels that were predicted correctly; NaN without labels."""
         return self.correct / self.label_count if self.label_count else nan
 
     @property
     def label_count(self) -> int:
-        """Labels that were judged."""
+        """The number of labels that count for accuracy."""
         return self.samples if self.labels is None else self.labels
 
 
@@ -77,7 +77,7 @@ class Trainer(Protocol):
         rng: np.random.Generator,
         stop: Callable[[], bool],
     ) -> TrainingResult:
-        """So many passes over the samples in batches, in random order, until `stop` says so."""
+        """Make `passes` passes over the samples in random batches, until `stop` returns True."""
 
     def score(self, parameters: Arrays, samples: Split) -> Score:
-        """How good the parameters are."""
+        """Evaluate the parameters on the samples."""

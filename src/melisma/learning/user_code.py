@@ -1,4 +1,4 @@
-"""What a task names by `package.module:name`: imported from where Python looks for modules."""
+"""Models and data of the user, imported by `package.module:name`."""
 
 import re
 import sys
@@ -9,19 +9,19 @@ from typing import Any
 
 from melisma.errors import SettingError
 
-# Code of this package, of Python and of what is installed.
+# Code of this package, of Python and of installed packages.
 INSTALLED_PREFIXES = ("<", str(Path(__file__).parents[1]), sys.prefix, sys.base_prefix)
 SEARCHED = "; it is looked for beside the task's file, in this folder, and among what is installed"
 IMPORT_PATH = re.compile(r"(\w+(?:\.\w+)*):(\w+)")
 
 
 def is_import_path(name: str) -> bool:
-    """Whether a name means something of the user's rather than one that we ship."""
+    """Whether a name refers to code of the user rather than to a built-in."""
     return ":" in name
 
 
 def import_object(what: str, name: str) -> Any:
-    """The object of that name; `SettingError` says what the task calls it and what is missing."""
+    """Import the object of that name; `SettingError` names the key of the task and the cause."""
     form = IMPORT_PATH.fullmatch(name)
     if form is None:
         raise SettingError(f"{what} is {name!r}; expected package.module:name")
@@ -37,7 +37,7 @@ def import_object(what: str, name: str) -> Any:
 
 
 def call_user_code(what: str, name: str, *args: Any, **kwargs: Any) -> Any:
-    """What the object of that name returns for these arguments."""
+    """Import the object of that name, call it, and return the result."""
     maker = import_object(what, name)
     if not callable(maker):
         raise SettingError(f"{what} {name} is a {type(maker).__name__}; it cannot be called")
@@ -49,7 +49,7 @@ def call_user_code(what: str, name: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def describe_error(error: BaseException) -> str:
-    """What went wrong in code of the user's: the kind, the words, and the last line of it."""
+    """Describe an error in the user's code: type, message, and the last line of that code."""
     said = " ".join(str(error).split())
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(INSTALLED_PREFIXES)]

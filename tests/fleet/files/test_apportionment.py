@@ -47,5 +47,5 @@ def test_what_is_left_over_goes_to_the_largest_fractions_and_then_to_the_first(
 
 @pytest.mark.parametrize("learners", [0, -1, 10_000_001])
 def test_nobody_at_all_and_more_than_fit_are_refused(learners: int) -> None:
-    with pytest.raises(SettingError, match=f"^{learners} learners asked for; expected 1 to 100"):
+    with pytest.raises(SettingError, match=f"^{learners} learners requested; expected 1 to 100"):
         apportion([1, 2], learners)

@@ -369,7 +369,7 @@ def test_a_single_that_is_numbered_may_not_meet_another_of_that_name() -> None:
 def test_a_fleet_of_nobody_is_refused(tmp_path: Path, learners: int) -> None:
     path = tmp_path / "FLEET.toml"
     path.write_text(MIXED)
-    with pytest.raises(SettingError, match=f"FLEET.toml: fleet: {learners} learners asked for;"):
+    with pytest.raises(SettingError, match=f"FLEET.toml: fleet: {learners} learners requested;"):
         read_fleet(path, learners)
 
 
