@@ -40,7 +40,9 @@ class CostHistory:
 
     def after(self, **took_s: ArrayLike) -> "CostHistory":
         """Return the history after one more measurement of the named costs, NaN where none."""
-        return replace(self, **{name: getattr(self, name).after(v) for name, v in took_s.items()})
+        return replace(
+            self, **{name: getattr(self, name).with_observation(v) for name, v in took_s.items()}
+        )
 
     @property
     def estimates(self) -> Estimates:

@@ -122,7 +122,9 @@ class Estimates:
         known = {cost.name: getattr(self, cost.name) for cost in fields(self)}
         if observed.keys() - known.keys():
             raise SettingError(f"costs are {', '.join(known)}, not {', '.join(observed)}")
-        return Estimates(**known | {name: known[name].with_observation(v) for name, v in observed.items()})
+        return Estimates(
+            **known | {name: known[name].with_observation(v) for name, v in observed.items()}
+        )
 
     def mean(self) -> dict[str, Floats]:
         """Each cost by name, as expected."""
