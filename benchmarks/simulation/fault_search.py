@@ -1,7 +1,7 @@
-"""Ten thousand schedules of faults, over schemes, both modes and fleets of several sizes.
+"""Run ten thousand random fault schedules, over schemes, both modes and fleets of several sizes.
 
-Each schedule is drawn by its seed; after each step of each run all that must hold is checked. What
-breaks is printed as the command that does it again, and is in the table of the docs.
+Each schedule is drawn from its seed, and the invariants are checked after each step of each run. A
+violation is printed as the command that runs it again, and counted in the table of the docs.
 """
 
 import sys
@@ -26,11 +26,12 @@ PAGE = Path("docs/simulation/figures/faults.md")
 MODES = ("parallelized", "federated")
 SCHEMES = ("equal", "proportional", "synchronous", "staleness", "dab")
 LEARNERS = (2, 3, 5, 8)
-ALL = 10_000
+SCHEDULES = 10_000
+STATUSES = ("counted", "late", "left", "dropped", "refused")
 
 
 class Cell(NamedTuple):
-    """Schedules of one mode, scheme and size of the fleet."""
+    """Schedules of one mode, scheme and fleet size."""
 
     mode: str
     scheme: str
@@ -38,81 +39,82 @@ class Cell(NamedTuple):
     seeds: range
 
 
-class Found(NamedTuple):
-    """What became of a cell: failures as commands, and how work and runs ended."""
+class CellResult(NamedTuple):
+    """The violations of a cell as commands, and the status of its assignments."""
 
     mode: str
     scheme: str
     schedules: int
-    broken: tuple[str, ...]
+    violations: tuple[str, ...]
     ends: Counter[str]
 
 
-def search(cell: Cell) -> Found:
-    """All schedules of a cell."""
+def search(cell: Cell) -> CellResult:
+    """Run all schedules of a cell."""
     files = FOLDER / f"{cell.mode}.toml", FOLDER / "fleet.toml"
     options = SimulationOptions(scheme=cell.scheme, learners=cell.learners)
-    found = search_faults(
+    failures = search_faults(
         lambda seed: prepare(*files, replace(options, seed=seed)).scenario, cell.seeds
     )
-    broken = tuple(
-        f"{each.violation}: {replay_command(files, options, each)}" for each in found if each
+    violations = tuple(
+        f"{each.violation}: {replay_command(files, options, each)}" for each in failures if each
     )
     ends: Counter[str] = Counter()
     for seed in cell.seeds[:: max(1, len(cell.seeds) // 20)]:
         ends += _ends(prepare(*files, replace(options, seed=seed)).scenario, seed)
-    return Found(cell.mode, cell.scheme, len(cell.seeds), broken, ends)
+    return CellResult(cell.mode, cell.scheme, len(cell.seeds), violations, ends)
 
 
-def _ends(scene: Scenario, seed: int) -> Counter[str]:
-    """How the work of a run ended: that faults do something at all."""
+def _ends(scenario: Scenario, seed: int) -> Counter[str]:
+    """Count the status of assignments, which shows that faults have an effect."""
     steps: list[Step] = []
-    Driver(with_random_faults(scene, seed), TimingOnly(), steps.append).run()
+    Driver(with_random_faults(scenario, seed), TimingOnly(), steps.append).run()
     report = Report.of(steps)
     return Counter(each.status for cycle in report.cycles for each in cycle.assignments)
 
 
-def page(found: list[Found], seconds: float) -> str:
-    """A row for each mode and scheme."""
+def page(results: list[CellResult], seconds: float) -> str:
+    """Return the table, with a row for each mode and scheme."""
     lines = [
-        "| mode | scheme | schedules | broke something | in | late | left | dropped | refused |",
+        "| mode | scheme | schedules | violations | counted | late | left | dropped | refused |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for mode, scheme in product(MODES, SCHEMES):
-        some = [each for each in found if (each.mode, each.scheme) == (mode, scheme)]
-        ends = sum((each.ends for each in some), Counter[str]())
-        parts = [
-            ends[end] / max(ends.total(), 1) for end in ("in", "late", "left", "dropped", "refused")
-        ]
+        rows = [each for each in results if (each.mode, each.scheme) == (mode, scheme)]
+        ends = sum((each.ends for each in rows), Counter[str]())
+        parts = [ends[end] / max(ends.total(), 1) for end in STATUSES]
         shown = " | ".join(f"{part:.1%}" for part in parts)
-        schedules, broken = (
-            sum(each.schedules for each in some),
-            sum(len(each.broken) for each in some),
+        schedules, violations = (
+            sum(each.schedules for each in rows),
+            sum(len(each.violations) for each in rows),
         )
-        lines.append(f"| {mode} | {scheme} | {schedules:,} | {broken} | {shown} |")
-    total, broken = sum(each.schedules for each in found), sum(len(each.broken) for each in found)
+        lines.append(f"| {mode} | {scheme} | {schedules:,} | {violations} | {shown} |")
+    total, violations = (
+        sum(each.schedules for each in results),
+        sum(len(each.violations) for each in results),
+    )
     took = f"{seconds / 60:.0f} min"
-    said = f"{total:,} schedules of up to 12 faults in {took}; {broken} broke what must hold."
-    note = "How work ended is from every twelfth schedule or so."
-    return "\n".join([f"{said} {note}", "", *lines, ""])
+    summary = f"{total:,} schedules of up to 12 faults in {took}; {violations} violations."
+    note = "The status of assignments is from about every twelfth schedule."
+    return "\n".join([f"{summary} {note}", "", *lines, ""])
 
 
-def main(schedules: int = ALL) -> int:
-    """Try them, show what broke, and write the table if it was all of them."""
+def main(schedules: int = SCHEDULES) -> int:
+    """Run the schedules, print violations, and write the table if all schedules ran."""
     cells = list(product(MODES, SCHEMES, LEARNERS))
     each = -(-schedules // len(cells))
-    began, found = time.monotonic(), list[Found]()
+    began, results = time.monotonic(), list[CellResult]()
     with ProcessPoolExecutor(2) as pool:
         work = [Cell(*cell, range(n * each, (n + 1) * each)) for n, cell in enumerate(cells)]
         for result in pool.map(search, work):
-            found.append(result)
-            sys.stdout.write("".join(f"{one}\n" for one in result.broken))
-    text = page(found, time.monotonic() - began)
-    if schedules == ALL:
+            results.append(result)
+            sys.stdout.write("".join(f"{one}\n" for one in result.violations))
+    text = page(results, time.monotonic() - began)
+    if schedules == SCHEDULES:
         PAGE.parent.mkdir(parents=True, exist_ok=True)
         PAGE.write_text(text, encoding="utf-8")
     sys.stdout.write(text)
-    return 1 if any(result.broken for result in found) else 0
+    return 1 if any(result.violations for result in results) else 0
 
 
 if __name__ == "__main__":

@@ -48,28 +48,28 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def staged(work: str = "train", **said: Any) -> PreparedSimulation:
-    task = msgspec.convert(TASK | said | {"simulation": {"work": work}}, Task)
+def make_simulation(work: str = "train", **settings: Any) -> PreparedSimulation:
+    task = msgspec.convert(TASK | settings | {"simulation": {"work": work}}, Task)
     return prepare(task, build_fleet(msgspec.convert(GROUP, FleetTable)), SimulationOptions())
 
 
-def trained(one: PreparedSimulation) -> dict[str, NDArray[Any]]:
-    work = one.make_compute()
-    assert isinstance(work, RealTraining)
-    Driver(one.scenario, work).run()
-    return dict(work.parameters)
+def train(simulation: PreparedSimulation) -> dict[str, NDArray[Any]]:
+    compute = simulation.make_compute()
+    assert isinstance(compute, RealTraining)
+    Driver(simulation.scenario, compute).run()
+    return dict(compute.parameters)
 
 
 @pytest.mark.parametrize("mode", ["parallelized", "federated"])
 @pytest.mark.parametrize("said", [{}, TORCH], ids=["own", "torch"])
-def test_many_at_once_train_what_they_train_one_by_one(mode: str, said: dict[str, Any]) -> None:
-    one, many = (trained(staged(work, mode=mode, **said)) for work in ("train", "batched"))
+def test_batched_training_equals_one_by_one_training(mode: str, said: dict[str, Any]) -> None:
+    one, many = (train(make_simulation(work, mode=mode, **said)) for work in ("train", "batched"))
     for name, array in one.items():
         np.testing.assert_allclose(array, many[name], rtol=1e-4, atol=2e-6)
 
 
-def test_a_model_becomes_good_in_virtual_time() -> None:
-    report = run(staged(cycles=5))
+def test_a_model_learns_in_virtual_time() -> None:
+    report = run(make_simulation(cycles=5))
     assert report.accuracy > 0.9
     assert report.seconds_to(0.9) < report.ended_s
     losses = [each.loss for each in report.cycles[-1].assignments]
@@ -77,7 +77,7 @@ def test_a_model_becomes_good_in_virtual_time() -> None:
 
 
 def test_without_test_samples_devices_hold_some_back() -> None:
-    report = run(staged(mode="federated", data_args={"test": 0}))
+    report = run(make_simulation(mode="federated", data_args={"test": 0}))
     # One in ten of each shard.
     assert {each.samples for each in report.cycles[0].assignments} == {3 * 36}
     assert report.accuracy > 0.8
@@ -86,7 +86,7 @@ def test_without_test_samples_devices_hold_some_back() -> None:
 def test_an_optimiser_that_is_kept_stays_with_its_learner() -> None:
     momentum = {"name": "sgd", "lr": 0.05, "momentum": 0.9}
     kept, fresh = (
-        trained(staged("batched", **TORCH, optimizer=momentum | {"keep": keep}))
+        train(make_simulation("batched", **TORCH, optimizer=momentum | {"keep": keep}))
         for keep in (True, False)
     )
     assert any(not np.allclose(kept[name], fresh[name]) for name in kept)
@@ -119,7 +119,7 @@ def test_the_mean_in_memory_is_that_from_files_bit_for_bit(at_once: int, tmp_pat
     assert all(np.array_equal(expected[name], found[name]) for name in expected)
 
 
-def test_updates_that_are_no_numbers_are_left_out_of_the_mean() -> None:
+def test_updates_that_are_not_finite_are_left_out_of_the_mean() -> None:
     fine = {"a": np.array([[1.0], [3.0]], np.float32), "n": np.array([4, 5])}
     wrong = {"a": np.array([[np.nan], [5.0]], np.float32), "n": np.array([6, 7])}
     layout = Layout.of({"a": np.zeros(1, np.float32), "n": np.array(0)})
@@ -149,24 +149,24 @@ class Normed(nn.Sequential):
 
 
 @pytest.mark.parametrize("work", ["train", "batched"])
-def test_models_with_counters_are_kept_and_diverged_learners_do_no_harm(
+def test_models_with_counters_are_saved_and_diverged_learners_are_left_out(
     work: str, place: Path
 ) -> None:
     sizes = {"sizes": {"sample_ops": 1e3}}
     (points, _), _ = tiny_task.blobs()
     largest = float(points.max())
     said = {"model": f"{__name__}:Normed", "model_args": {"poison": largest}, "mode": "federated"}
-    report = run(staged(work, **said, **sizes), folder=place / "out")
+    report = run(make_simulation(work, **said, **sizes), folder=place / "out")
     assert np.isfinite(report.loss)
     kept = load_file(place / "out" / "model.safetensors")
     assert kept["1.num_batches_tracked"].shape == ()
     assert all(np.isfinite(array).all() for array in kept.values())
 
 
-def test_a_cycle_that_is_interrupted_while_it_is_averaged_is_in_no_model(
+def test_a_cycle_interrupted_during_aggregation_does_not_change_the_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    average, one = RealTraining.average, staged("batched", mode="federated", **TORCH)
+    average, one = RealTraining.average, make_simulation("batched", mode="federated", **TORCH)
 
     def interrupted(work: RealTraining, job: CycleWork, *given: Any) -> Any:
         if job.cycle == 2:
@@ -220,12 +220,12 @@ class Large(Model):
 
 
 @pytest.mark.parametrize("work", ["train", "batched"])
-def test_a_model_that_fails_is_named_with_learner_and_cycle_and_what_there_is_is_kept(
+def test_the_error_of_a_model_names_learner_and_cycle_and_partial_results_are_saved(
     work: str, place: Path
 ) -> None:
     (place / "failing.py").write_text(FAILING)
     # One batch a cycle: it fails in the second.
-    one = staged(work, model="failing:Model", passes=1, batch=1000)
+    one = make_simulation(work, model="failing:Model", passes=1, batch=1000)
     says = r"d-1 could not train in cycle 2: ValueError: I have learnt enough \(failing"
     with pytest.raises(DataError, match=says):
         run(one, place / "kept")
@@ -235,44 +235,44 @@ def test_a_model_that_fails_is_named_with_learner_and_cycle_and_what_there_is_is
     assert "could not train in cycle 2" in report.reason
 
 
-def test_a_model_that_cannot_be_scored_is_told(place: Path) -> None:
+def test_an_error_during_evaluation_is_reported(place: Path) -> None:
     (place / "failing.py").write_text(FAILING)
-    one = staged("batched", model="failing:Scored")
+    one = make_simulation("batched", model="failing:Scored")
     with pytest.raises(DataError, match="could not be scored: ValueError: I shall not be judged"):
         run(one, place / "kept")
     assert load_file(place / "kept" / "model.safetensors")
 
 
-def test_who_fails_among_many_at_once_is_found_one_by_one(place: Path) -> None:
+def test_a_learner_that_fails_in_a_batch_is_named(place: Path) -> None:
     (place / "failing.py").write_text(FAILING)
-    one = staged("batched", model="failing:Large", batch=32)
+    one = make_simulation("batched", model="failing:Large", batch=32)
     with pytest.raises(DataError, match="d-1 could not train in cycle 1: ValueError: they are too"):
         run(one, place / "kept")
     assert Report.of(read_trace(place / "kept" / "trace.jsonl")).outcome == "cancelled"
 
 
-def test_what_only_fails_together_is_told_with_what_would_do(place: Path) -> None:
+def test_an_error_of_batched_training_alone_suggests_one_by_one_training(place: Path) -> None:
     (place / "failing.py").write_text(FAILING)
     says = (
         'cycle 1 could not be trained in one batch: RuntimeError: vmap.*simulation.work = "train"'
     )
     with pytest.raises(DataError, match=says):
-        run(staged("batched", model="failing:Asking", batch=32))
-    assert run(staged("train", model="failing:Asking", batch=32)).outcome == "done"
+        run(make_simulation("batched", model="failing:Asking", batch=32))
+    assert run(make_simulation("train", model="failing:Asking", batch=32)).outcome == "done"
 
 
-def test_a_run_ends_where_nobody_learns_for_three_cycles(place: Path) -> None:
+def test_three_cycles_without_finite_updates_end_the_run(place: Path) -> None:
     wild = {"optimizer": {"name": "sgd", "lr": 1e30}, "cycles": 5}
     with (
         pytest.warns(MelismaWarning, match="5 of 5 updates"),
         pytest.raises(DataError, match="3 cycles in a row no update was finite"),
     ):
-        run(staged("batched", **TORCH, **wild), place / "kept")
+        run(make_simulation("batched", **TORCH, **wild), place / "kept")
     assert len(Report.of(read_trace(place / "kept" / "trace.jsonl")).cycles) == 3
 
 
-def test_updates_that_diverge_are_told() -> None:
-    one = staged("batched", **TORCH, optimizer={"name": "sgd", "lr": 1e30}, cycles=1)
+def test_diverged_updates_cause_a_warning() -> None:
+    one = make_simulation("batched", **TORCH, optimizer={"name": "sgd", "lr": 1e30}, cycles=1)
     with pytest.warns(
         MelismaWarning, match="cycle 1: 5 of 5 updates hold numbers that are not fin"
     ):
