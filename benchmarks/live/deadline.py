@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.live import melisma_run
-from melisma.cli.run import FIRST
+from melisma.cli.options import DEFAULT_FLEET
 
 DEADLINE_S, CYCLES, LIMIT_S, TARDY = 1.0, 110, 400.0, 0.03
 TASK = {
@@ -48,7 +48,7 @@ def measure(quick: bool) -> dict[str, Any]:
 
 
 def _fleet() -> Path:
-    return FIRST / "fleet.toml"
+    return DEFAULT_FLEET
 
 
 def _late(seconds: float) -> float:

@@ -9,7 +9,7 @@ import statistics
 from typing import Any
 
 from benchmarks.harness import processes
-from melisma.cli.run import FIRST
+from melisma.cli.options import DEFAULT_FLEET, DEFAULT_TASK
 from melisma.fleet.files.fleet_builder import read_fleet
 
 MELISMA = "from melisma.cli import main; main()"
@@ -19,7 +19,7 @@ COLUMNS = ["subset, training %", "subset, download %", "FLOPS, training %"]
 
 def measure(quick: bool) -> dict[str, Any]:
     """Errors in percent of what it took, without their sign: the median of several runs."""
-    names = read_fleet(FIRST / "fleet.toml").names
+    names = read_fleet(DEFAULT_FLEET).names
     raw: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for _ in range(1 if quick else TIMES):
         for name in names:
@@ -47,8 +47,8 @@ def measure(quick: bool) -> dict[str, Any]:
 
 def _errors(name: str) -> dict[str, float]:
     """One run of `melisma bench`."""
-    where = ["--fleet", str(FIRST / "fleet.toml"), "--learner", name]
-    command = ["-c", MELISMA, "bench", str(FIRST / "task.toml"), *where]
+    where = ["--fleet", str(DEFAULT_FLEET), "--learner", name]
+    command = ["-c", MELISMA, "bench", str(DEFAULT_TASK), *where]
     said = json.loads(processes.said([*command, "--shards", str(SHARDS), "--json"], LIMIT_S))
     found = (
         said["train"]["sb"][-1]["error_percent"],

@@ -44,7 +44,7 @@ def test_a_function_is_called_with_json_or_text(address: str) -> None:
             2,
         ),
         (["relay", "--listen", "here"], "'here' is not HOST:PORT", 2),
-        (["token", "pi"], "melisma: put the worker's token into", 2),
+        (["token", "pi"], "melisma: AXON_TOKEN is not set", 2),
     ],
 )
 def test_a_mistake_is_one_clear_line(

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from melisma import axon
 from melisma.cli import bench, bench_device, melisma
-from melisma.cli.bench_measurement import fetching
+from melisma.cli.bench_report import shard_fetcher
 from melisma.errors import SettingError
 from melisma.fleet.emulation import LinkShaper
 from melisma.fleet.task import Task
@@ -100,10 +100,10 @@ def printed(*arguments: str | Path) -> str:
 
 def check(part: dict[str, Any], counts: list[int], others: int) -> None:
     assert part["shards"] == others
-    assert [guess["shards"] for guess in part["sb"]] == counts
-    for guess in part["sb"]:
-        expected = 100 * (guess["predicted_s"] / part["actual_s"] - 1)
-        assert guess["error_percent"] == pytest.approx(expected)
+    assert [prediction["shards"] for prediction in part["predictions"]] == counts
+    for prediction in part["predictions"]:
+        expected = 100 * (prediction["predicted_s"] / part["actual_s"] - 1)
+        assert prediction["error_percent"] == pytest.approx(expected)
 
 
 def test_this_device_is_predicted_and_checked(folder: Path) -> None:
@@ -116,9 +116,9 @@ def test_this_device_is_predicted_and_checked(folder: Path) -> None:
     assert (report["task"], report["device"], report["share"]) == ("counting", None, None)
     check(report["train"], [1, 3], 10)
     check(report["download"], [1, 3], 10)
-    for guess in report["train"]["sb"]:
-        expected = guess["setup_s"] + 10 * guess["shard_s"]
-        assert guess["predicted_s"] == pytest.approx(expected)
+    for prediction in report["train"]["predictions"]:
+        expected = prediction["setup_s"] + 10 * prediction["shard_s"]
+        assert prediction["predicted_s"] == pytest.approx(expected)
     assert report["flops"]["flops"] > 1e6
     assert report["flops"]["predicted_s"] is None
 
@@ -194,7 +194,7 @@ def test_a_task_that_cannot_work_is_named(folder: Path, keys: str, said: str) ->
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the command sets for its own process is not for the tests that follow."""
-    for name in bench.THREADS:
+    for name in bench.THREAD_VARIABLES:
         monkeypatch.setenv(name, "1")
 
 
@@ -203,17 +203,17 @@ def test_devices_that_nobody_knows_are_named(folder: Path) -> None:
     task, fleet = folder / "TASK.toml", folder / "FLEET.toml"
     assert refused(task, "--profile", "phne").startswith("--profile is 'phne'; did you mean phone?")
     said = refused(task, "--fleet", fleet, "--learner", "pi")
-    assert said == f"{fleet}: no learner is called 'pi'; expected one of half, timed"
+    assert said == f"{fleet}: unknown learner 'pi'; expected one of half, timed"
     missing = refused(task, "--fleet", folder / "NONE.toml", "--learner", "pi")
     assert missing.startswith(f"{folder / 'NONE.toml'}: no such file")
 
 
 def test_a_device_that_is_said_in_seconds_gets_the_share_that_takes_them(folder: Path) -> None:
     task = Task(name="a", model="a:b", data="a:b", deadline_s=1.0)
-    timed = bench_device.chosen(task, str(folder / "FLEET.toml"), "timed", None)
+    timed = bench_device.select_device(task, str(folder / "FLEET.toml"), "timed", None)
     assert timed is not None
     assert timed.core_share(0.001 / task.shard_samples) == 0.5
-    half = bench_device.chosen(task, str(folder / "FLEET.toml"), "half", None)
+    half = bench_device.select_device(task, str(folder / "FLEET.toml"), "half", None)
     assert half is not None
     assert half.core_share(7.0) == 0.5
 
@@ -224,6 +224,6 @@ def test_what_is_fetched_passes_the_link(tmp_path: Path) -> None:
     link = LinkShaper(8e6, 0.25, lambda: 0.0, slept.append)
     worker = axon.Worker(port=0, files=lambda name: tmp_path / name)
     with worker.start() as address, axon.connect(address) as remote:
-        assert fetching(remote, [Shard(0, "abc", 100_000, 1)], link)(0) == 100_000
+        assert shard_fetcher(remote, [Shard(0, "abc", 100_000, 1)], link)(0) == 100_000
     assert slept[0] == 0.25
     assert slept[-1] == pytest.approx(0.1)

@@ -78,7 +78,9 @@ def test_it_prints_a_row_a_scheme_and_who_was_first(place: Path) -> None:
     assert head == "blobs: 3 cycles of 2 s, seeds 0 to 1"
     assert titles.split()[:3] == ["scheme", "to", "accuracy"]
     assert [line.split()[0] for line in rest[:3]] == ["dab", "equal", "staleness"]
-    assert re.search(r"accuracy of [\d.]+%: the lowest that any run ended with", result.stdout)
+    assert re.search(
+        r"target accuracy [\d.]+%: the lowest final accuracy of all runs", result.stdout
+    )
     assert re.search(r"\w+ reached [\d.]+% first, after [\d.]+ s on average; \w+", rest[-1])
 
 
@@ -98,14 +100,14 @@ def test_without_training_no_column_is_about_accuracy(place: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "no accuracy: nothing is trained" in result.stdout
     assert "to accuracy" not in result.stdout
-    assert re.search(r"\w+ ended first", result.stdout)
+    assert re.search(r"\w+ finished first", result.stdout)
 
 
 def test_one_seed_has_no_interval_and_says_so(place: Path) -> None:
     result = compare("--schemes", "dab,equal", "--seeds", "1", "--work", "timing")
     assert "one seed, so no confidence intervals" in result.stdout
     assert " ± ? s" in result.stdout
-    assert "one seed cannot tell whether by chance" in result.stdout
+    assert "one seed shows no significance" in result.stdout
 
 
 def test_who_never_gets_there_is_told(place: Path) -> None:

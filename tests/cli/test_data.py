@@ -24,13 +24,13 @@ def output(*arguments: str) -> str:
 def test_what_is_listed_can_be_brought_here_and_found(home: Path) -> None:
     rows = json.loads(output("list", "--json"))
     assert [row["name"] for row in rows] == list(CATALOG)
-    assert not any(row["here"] for row in rows)
+    assert not any(row["downloaded"] for row in rows)
     folder = home / "melisma" / "data" / "mnist"
     assert output("where", "mnist").strip() == str(folder)
     assert not folder.exists()
     assert output("get", "mnist").strip() == str(folder)
     assert {path.name for path in folder.iterdir()} == set(CATALOG["mnist"].files)
-    assert output("list").splitlines()[0].split()[1] == "here"
+    assert output("list").splitlines()[0].split()[1] == "downloaded"
 
 
 @pytest.mark.parametrize("command", ["get", "where"])

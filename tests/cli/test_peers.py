@@ -19,7 +19,7 @@ def simulate(*args: str) -> Result:
 def test_a_screen_shows_each_node_and_what_was_sent(tmp_path: Path) -> None:
     found = simulate(*SMALL, "--out", str(tmp_path / "run"))
     assert found.exit_code == 0
-    assert "3 of 3 nodes trained to the end, mean accuracy" in found.stdout
+    assert "3 of 3 nodes finished, mean accuracy" in found.stdout
     assert [line.split()[0] for line in found.stdout.splitlines() if line.startswith("n")] == [
         "node",
         "n0",
@@ -55,7 +55,7 @@ def test_faults_are_told() -> None:
     found = simulate(*said, "--faults", "crash 1 at 0.05", "--topology", "line", "--nodes", "3")
     assert found.exit_code == 1
     assert "n1: it crashed" in found.stdout
-    assert "the topology fell into 2 parts: n0; n2" in found.stdout
+    assert "the topology split into 2 parts: n0; n2" in found.stdout
 
 
 def test_who_joins_later_begins_with_a_neighbours_model() -> None:
@@ -77,12 +77,12 @@ def test_who_joins_later_begins_with_a_neighbours_model() -> None:
         (("--compress", "zip"), "zip"),
         (("--shares", "1,x"), "--shares 1,x; expected numbers above 0"),
         (("--shares", "1,2"), "2 shares for 5 nodes"),
-        (("--step-s", "1"), "--step-s 1; expected LEAST,MOST"),
+        (("--step-s", "1"), "--step-s 1; expected MIN,MAX"),
         (("--step-s", "2,1"), "step_s is 2 to 1; expected the lower one first"),
         (("--join", "n9@1"), "unknown node 'n9'; expected one of n0, n1"),
         (("--join", "n1"), "expected NODE@SECONDS"),
         (("--faults", "crash 9 at 1"), "unknown learner 9"),
-        (("--search-faults", "2", "--faults", "1"), "--search-faults draws faults by itself"),
+        (("--search-faults", "2", "--faults", "1"), "--search-faults draws its faults"),
     ],
 )
 def test_what_makes_no_sense_is_said(args: tuple[str, ...], what: str) -> None:

@@ -79,9 +79,9 @@ def test_a_process_of_its_own_prints_the_plan() -> None:
     assert lines[2] == "pi-1         20        5     14.7  " + "━" * 26 + "│"
     assert lines[5] == "jetson      120        5     13.4  " + "━" * 23 + "   │"
     assert lines[6:] == [
-        "239 shards wanted, 120 there are",
-        "staleness 0, on average 0.00",
-        "everyone ends by 15 s",
+        "239 shards requested, 120 available",
+        "staleness 0, average 0.00",
+        "all learners finish by 15 s",
     ]
 
 
@@ -199,7 +199,7 @@ def test_the_scheme_of_the_command_line_goes_before_the_tasks(plan: Plan) -> Non
         (["--time-limit", "inf"], "--time-limit is inf; expected seconds, more than 0"),
         (["--scheme", "nonsense"], "no scheme is called 'nonsense'; expected one of equal, "),
         (["--scheme", ""], "no scheme is called ''; expected one of equal, "),
-        (["--scheme", "dab", "--all"], "--scheme and --all exclude each other"),
+        (["--scheme", "dab", "--all"], "--scheme and --all exclude each other; use one of them"),
     ],
 )
 def test_a_wrong_option_is_one_line_and_exit_code_2(
@@ -250,7 +250,7 @@ def test_a_wrong_file_is_one_line_and_exit_code_2(
     ("changes", "said"),
     [
         ({"scheme": '"fedavg"'}, "task.scheme: 'fedavg'; expected one of equal, proportional"),
-        ({"scheme": '"staleness"'}, "task.passes: scheme staleness chooses passes by itself; leav"),
+        ({"scheme": '"staleness"'}, "task.passes: scheme staleness chooses the passes; remove"),
     ],
 )
 def test_a_scheme_that_does_not_fit_the_file_is_named(
@@ -273,9 +273,9 @@ def test_a_scheme_that_needs_passes_names_the_file_without_them(plan: Plan) -> N
 @pytest.mark.parametrize(
     ("files", "options", "said"),
     [
-        (MED, ["--scheme", "dab"], "scheme dab plans one task; several need --scheme med or mmtt"),
-        (MED, ["--scheme", "feel"], "scheme feel plans one task; several need"),
-        ((MED[0], MED[0], MED[-1]), [], "two tasks have one name: "),
+        (MED, ["--scheme", "dab"], "scheme dab plans one task, found 3; use --scheme med or mmtt"),
+        (MED, ["--scheme", "feel"], "scheme feel plans one task, found 3; use"),
+        ((MED[0], MED[0], MED[-1]), [], "two tasks have the same name in "),
     ],
 )
 def test_several_tasks_need_a_scheme_for_several(
@@ -313,7 +313,7 @@ def test_a_deadline_that_cannot_be_met_says_who_is_in_the_way(plan: Plan, tmp_pa
     report = parsed(out)
     assert (code, err) == (1, "")
     assert report["feasible"] is False
-    assert report["learners_in_the_way"] == ["pi-1"]
+    assert report["blocking_learners"] == ["pi-1"]
     assert report["constraint"] == "deadline_s"
     # What is said to be enough is enough.
     enough = edited(
@@ -423,7 +423,7 @@ def test_sixty_columns_are_enough(
 def test_prices_are_added_up_where_there_are_any(plan: Plan, tmp_path: Path) -> None:
     fleet = group(tmp_path / "FLEET.toml", 4, "price = 2.5")
     _, out, _ = plan(*arguments(CLUSTER[0], fleet), "--scheme", "equal")
-    assert "staleness 0, on average 0.00; cost 300.0" in out
+    assert "staleness 0, average 0.00; cost 300.0" in out
     _, out, _ = plan(*arguments(CLUSTER[0], fleet), "--scheme", "equal", "--json")
     assert parsed(out)["cost"] == 300.0
 

@@ -13,7 +13,7 @@ import pytest
 
 from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
 from melisma.allocation.schemes import SCHEMES, PlanInputs, Scheme
-from melisma.cli.views import plan_data
+from melisma.cli import plan_report
 from melisma.errors import InfeasibleError
 from melisma.fleet.files.fleet_builder import read_fleet
 from melisma.fleet.task import read_task
@@ -63,20 +63,22 @@ def test_a_plan_on_one_state_that_is_late_when_expected_is_exit_code_1(
     code, out, _ = plan(*files, "--scheme", "mmtt")
     assert code == 1
     assert re.search(
-        r"^\w+ is expected to end after \d+.\d\d s, past its deadline of", out, re.MULTILINE
+        r"^\w+ is expected to finish after \d+.\d\d s, past its deadline of", out, re.MULTILINE
     )
     assert parsed(plan(*files, "--scheme", "mmtt", "--json")[1])["keeps_deadline"] is False
-    assert re.search(r"^mmtt: \w+ is expected to end after", plan(*files, "--all")[1], re.MULTILINE)
+    assert re.search(
+        r"^mmtt: \w+ is expected to finish after", plan(*files, "--all")[1], re.MULTILINE
+    )
 
 
 def test_a_cell_without_a_round_by_the_deadline_is_exit_code_1(plan: Plan, tmp_path: Path) -> None:
     task = edited(tmp_path / "TASK.toml", CELL[0], deadline_s="2.0")
     code, out, _ = plan(*arguments(task, CELL[1]))
     assert code == 1
-    assert out.endswith("no round ends by 2 s\n")
+    assert out.endswith("no round finishes by 2 s\n")
     code, out, _ = plan(*arguments(task, CELL[1]), "--all")
     assert code == 0  # `online` has one
-    assert "feel: no round ends by 2 s" in out
+    assert "feel: no round finishes by 2 s" in out
 
 
 def test_a_cost_over_the_budget_is_said_and_exit_code_1(plan: Plan, tmp_path: Path) -> None:
@@ -150,7 +152,7 @@ def test_several_tasks_without_room_for_a_setting_name_its_file(plan: Plan, tmp_
     for options in ([], ["--all"]):
         code, _, err = plan(*arguments(task, *MED[1:]), *options)
         assert code == 2
-        assert err.startswith(f"melisma: {task}: task.max_shards: scheme med knows no largest")
+        assert err.startswith(f"melisma: {task}: task.max_shards: scheme med does not support it")
 
 
 def test_without_scipy_a_comparison_goes_on(tmp_path: Path) -> None:
@@ -173,7 +175,7 @@ def test_a_scheme_more_is_a_row_more(plan: Plan, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(SCHEMES, mine.name, mine)
     code, out, _ = plan(*arguments(*CLUSTER), "--scheme", "mine")
     assert code == 1
-    assert "120 shards handed out, 120 there are; 3 learners without any" in out
+    assert "120 shards handed out, 120 available; 3 learners idle" in out
     _, out, _ = plan(*arguments(*CLUSTER), "--all")
     assert out.splitlines()[-1].split()[:2] == ["mine", "120"]
 
@@ -189,13 +191,13 @@ def test_numbers_of_an_error_become_names(monkeypatch: pytest.MonkeyPatch, plan:
             tasks=[1],
         )
 
-    monkeypatch.setattr(plan_data, "build_shared_problem", refuse)
+    monkeypatch.setattr(plan_report, "build_shared_problem", refuse)
     code, out, _ = plan(*arguments(*MED))
     assert code == 1
     assert "no plan by med: nano-04 and task mnist-cn\n" in out
     report = parsed(plan(*arguments(*MED), "--json")[1])
-    assert report["learners_in_the_way"] == ["nano-04"]
-    assert report["tasks_in_the_way"] == ["mnist-cn"]
+    assert report["blocking_learners"] == ["nano-04"]
+    assert report["blocking_tasks"] == ["mnist-cn"]
 
 
 def test_data_that_stays_on_devices_is_trained_where_it_is(plan: Plan, tmp_path: Path) -> None:
@@ -245,7 +247,7 @@ def test_the_page_lists_the_fields_of_a_refusal(plan: Plan, tmp_path: Path) -> N
 
 def test_rows_of_learners_are_made_when_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     task, fleet = read_task(EXAMPLES / CLUSTER[0]), read_fleet(EXAMPLES / CLUSTER[1])
-    found = plan_data.report(SCHEMES["dab"], [task], fleet, 1.0)["learners"]
+    found = plan_report.build_plan_report(SCHEMES["dab"], [task], fleet, 1.0)["learners"]
     assert len(found) == 4
     assert [row["name"] for row in found.first(2)] == ["pi-1", "pi-2"]
     assert len(list(found.first(9))) == 4

@@ -64,8 +64,8 @@ def test_it_trains_and_says_what_came_of_it(place: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     there, first, second, verdict, *rest = result.stdout.splitlines()
-    assert there == "2 of 2 learners are there, and measure what they can do"
-    assert re.match(r"cycle 1: [\d.]+ of 6 s; 2 of 2 in; accuracy", first)
+    assert there == "2 of 2 learners joined; measuring"
+    assert re.match(r"cycle 1: [\d.]+ of 6 s; 2 of 2 updates; accuracy", first)
     assert second.startswith("cycle 2:")
     assert verdict.startswith("the deadline of 6 s held in 2 of 2 cycles")
     text = "\n".join(rest)
@@ -239,7 +239,7 @@ def test_ctrl_c_ends_the_run_and_keeps_the_model(number: signal.Signals, place: 
         text=True,
     )
     assert process.stdout is not None
-    assert process.stdout.readline().startswith("2 of 2 learners are there")
+    assert process.stdout.readline().startswith("2 of 2 learners joined")
     assert process.stdout.readline().startswith("cycle 1:")
     process.send_signal(number)
     out, err = process.communicate(timeout=20)

@@ -72,4 +72,4 @@ def test_options_are_those_of_the_command() -> None:
 
 def test_exit_codes_are_those_of_the_command() -> None:
     said = {int(row[0]) for row in rows(LIVE, "| exit code | |")}
-    assert said == {2, *run.EXIT.values()}
+    assert said == {2, *run.EXIT_CODES.values()}

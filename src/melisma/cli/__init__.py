@@ -1,19 +1,27 @@
-"""The `melisma` command: which subcommands there are, and how errors end it.
+"""The `melisma` command: its subcommands and exit codes.
 
-A subcommand is a module of this package with a click command named `command`;
-it is imported only when it is asked for, so that `melisma --version` stays quick.
-Exit codes: 0 done, 1 an error of Melisma, 2 wrong usage or settings, 130 interrupted; errors are
-one line.
+A subcommand is a module of this package with a click command named `command`. It is imported only
+when it is used, so that `melisma --version` starts quickly.
+Exit codes: 0 success, 1 an error of Melisma, 2 wrong usage or settings, 130 interrupted. An error
+is printed as one line.
 
-The modules::
+::
 
-    run.py, simulate.py, compare.py, peers.py, plan.py, bench.py, data.py, axon.py   subcommands
-    bench_device.py        the device that `melisma bench` measures
-    bench_measurement.py   the measurements of `melisma bench`
-    suggestions.py         choices and groups that suggest the nearest known word
-    files.py               files that commands take, and the default ones
-    output.py              text for terminals, files and pipes
-    views/                 tables and summaries that commands print
+    axon.py          `melisma axon`
+    bench.py         `melisma bench`
+    bench_device.py  the device that `melisma bench` measures
+    bench_report.py  the measurements of `melisma bench`
+    compare.py       `melisma compare`
+    data.py          `melisma data`
+    options.py       options that several subcommands share
+    output.py        writing to standard output
+    peers/           `melisma peers`
+    plan.py          `melisma plan`
+    plan_report.py   the figures of `melisma plan` as plain data
+    run.py           `melisma run`
+    simulate.py      `melisma simulate`
+    suggestions.py   suggestions for misspelled commands and values
+    views/           tables and lines that the subcommands print
 """
 
 import signal
@@ -35,7 +43,7 @@ SUBCOMMANDS = ("run", "simulate", "compare", "peers", "plan", "bench", "data", "
 
 
 class LazyGroup(SuggestingGroup):
-    """A group that imports a subcommand when it is asked for."""
+    """A group that imports a subcommand when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(SUBCOMMANDS)
@@ -55,10 +63,10 @@ def melisma() -> None:
 
 
 def main() -> None:
-    """Run the command line; an error of Melisma becomes one line and an exit code."""
-    warnings.showwarning = partial(_show, warnings.showwarning)
+    """Run the command line, and turn an error of Melisma into one line and an exit code."""
+    warnings.showwarning = partial(_show_warning, warnings.showwarning)
     if threading.current_thread() is threading.main_thread():
-        # Who is asked to end, as services are, ends as by Ctrl-C: what there is is kept.
+        # Treat SIGTERM like Ctrl-C, so that partial results are saved.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = melisma.main(prog_name="melisma", standalone_mode=False)
@@ -75,15 +83,17 @@ def main() -> None:
     sys.exit(code or 0)
 
 
-def _show(others: Callable[..., None], message: Warning | str, *said: Any, **more: Any) -> None:
-    """A warning of Melisma as one line, too; those of others as ever."""
+def _show_warning(
+    default: Callable[..., None], message: Warning | str, *args: Any, **kwargs: Any
+) -> None:
+    """Print a warning of Melisma as one line, and any other warning by `default`."""
     if isinstance(message, MelismaWarning):
         click.echo(f"melisma: {' '.join(str(message).split())}", err=True)
     else:
-        others(message, *said, **more)
+        default(message, *args, **kwargs)
 
 
 def one_line(error: MelismaError) -> str:
-    """The first paragraph of the message; a remote traceback, where there is one, follows it."""
+    """Return the first paragraph of the message as one line; a remote traceback may follow it."""
     paragraph = str(error).partition("\n\n")[0]
     return " ".join(paragraph.split()) or type(error).__name__

@@ -11,22 +11,19 @@ import click
 
 from melisma import axon
 from melisma.axon.address import host_and_port
+from melisma.cli.options import json_option, token_option
 from melisma.cli.suggestions import SuggestingGroup
 from melisma.errors import RemoteError, SettingError
 
 listen_option = click.option(
-    "--listen", metavar="HOST:PORT", help="Where to listen; 0.0.0.0 means every interface."
+    "--listen", metavar="HOST:PORT", help="Address to listen on; 0.0.0.0 means every interface."
 )
-token_option = click.option(
-    "--token", envvar="AXON_TOKEN", help="The token to ask for or to show (or $AXON_TOKEN)."
-)
-tls_option = click.option("--tls", is_flag=True, help="Use TLS with a certificate made here.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+tls_option = click.option("--tls", is_flag=True, help="Use TLS with a self-signed certificate.")
 
 
 @click.group("axon", cls=SuggestingGroup)
 def command() -> None:
-    """Remote calls: call a function, find workers, run a notice board or a relay."""
+    """Call remote functions, find workers, run a notice board or a relay."""
 
 
 @command.command("call")
@@ -34,7 +31,7 @@ def command() -> None:
 @click.argument("function")
 @click.argument("arguments", nargs=-1)
 @token_option
-@click.option("--deadline", "deadline_s", type=float, help="Seconds until the call is given up.")
+@click.option("--deadline", "deadline_s", type=float, help="Seconds until the call fails.")
 @json_option
 def call_command(
     address: str,
@@ -44,18 +41,18 @@ def call_command(
     deadline_s: float | None,
     as_json: bool,
 ) -> None:
-    """Call FUNCTION at ADDRESS; ARGUMENTS are JSON, or text where they are not.
+    """Call FUNCTION at ADDRESS; ARGUMENTS are JSON, otherwise text.
 
     Options come first; put -- before ARGUMENTS that begin with a dash.
     """
     show = partial(json.dumps, default=repr) if as_json else str
     with axon.connect(address, token=token, deadline_s=deadline_s) as worker:
         try:
-            result = worker[function](*map(_value, arguments))
+            result = worker[function](*map(_parse_argument, arguments))
             for item in result if isinstance(result, Iterator) else [result]:
                 click.echo(show(item))
         except Exception as error:
-            if isinstance(error.__cause__, RemoteError):  # the function's mistake, not this one's
+            if isinstance(error.__cause__, RemoteError):  # raised by the remote function
                 raise error.__cause__ from None
             raise
 
@@ -77,8 +74,8 @@ def list_command(address: str, token: str | None, as_json: bool) -> None:
 
 
 @command.command("find")
-@click.option("--board", help="Ask this notice board instead of the local network.")
-@click.option("--seconds", default=2.0, show_default=True, help="How long to listen for answers.")
+@click.option("--board", help="Search this notice board instead of the local network.")
+@click.option("--seconds", default=2.0, show_default=True, help="Seconds to wait for answers.")
 @token_option
 @json_option
 def find_command(board: str | None, seconds: float, token: str | None, as_json: bool) -> None:
@@ -99,7 +96,7 @@ def find_command(board: str | None, seconds: float, token: str | None, as_json: 
 @tls_option
 def board_command(listen: str | None, token: str | None, tls: bool) -> None:
     """Run a notice board (port 8002) until interrupted."""
-    board = axon.board_worker(**_place(listen), token=token, tls=tls)
+    board = axon.board_worker(**_listen_arguments(listen), token=token, tls=tls)
     board.serve(on_started=lambda address: click.echo(f"notice board at {address}"))
 
 
@@ -109,30 +106,32 @@ def board_command(listen: str | None, token: str | None, tls: bool) -> None:
 @tls_option
 def relay_command(listen: str | None, token: str | None, tls: bool) -> None:
     """Run a relay (port 8001) until interrupted."""
-    relay = axon.Relay(**_place(listen), token=token, tls=tls)
+    relay = axon.Relay(**_listen_arguments(listen), token=token, tls=tls)
     relay.serve(on_started=lambda address: click.echo(f"relay at {address}"))
 
 
 @command.command("token")
 @click.argument("name")
-@click.option("--lifetime", "lifetime_s", type=float, help="Seconds until it expires.")
-@click.option("--once", is_flag=True, help="Good for one call.")
+@click.option("--lifetime", "lifetime_s", type=float, help="Seconds until the token expires.")
+@click.option("--once", is_flag=True, help="Valid for one call.")
 def token_command(name: str, lifetime_s: float | None, once: bool) -> None:
     """Issue a token for NAME from the secret in $AXON_TOKEN."""
     secret = os.environ.get("AXON_TOKEN")
     if not secret:
-        raise SettingError("put the worker's token into the environment variable AXON_TOKEN")
+        raise SettingError("AXON_TOKEN is not set; set it to the worker's token")
     click.echo(axon.issue_token(secret, name, lifetime_s=lifetime_s, once=once))
 
 
-def _place(listen: str | None) -> dict[str, Any]:
+def _listen_arguments(listen: str | None) -> dict[str, Any]:
+    """Return `host` and `port` for a worker, or nothing for its defaults."""
     if listen is None:
         return {}
     host, port = host_and_port(listen)
     return {"host": host, "port": port}
 
 
-def _value(text: str) -> Any:
+def _parse_argument(text: str) -> Any:
+    """Decode JSON; keep text that is not JSON as it is."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:

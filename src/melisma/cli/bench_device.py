@@ -1,4 +1,4 @@
-"""The device that `melisma bench` measures: this one, or one that it emulates."""
+"""The device that `melisma bench` measures: this machine, or an emulated device."""
 
 import time
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from melisma.fleet.task import Task
 
 
 @dataclass(frozen=True)
-class Emulated:
-    """A device to stand for.
+class EmulatedDevice:
+    """A device to emulate.
 
-    `core_share` says how much of one core of this machine it amounts to, given the seconds in
-    which that core trains a sample.
+    `core_share` returns its share of one core of this machine, given the seconds in which that
+    core trains a sample.
     """
 
     name: str
@@ -25,23 +25,23 @@ class Emulated:
     latency_s: float
 
     def link(self) -> LinkShaper:
-        """Its link, idle."""
+        """Return its link, idle."""
         return LinkShaper(self.bandwidth_bps, self.latency_s, time.perf_counter, time.sleep)
 
 
 @dataclass(frozen=True)
 class Pacing:
-    """The clock of a device, and what to call after every piece of work on it."""
+    """The clock of a device, and a function to call after every piece of work on it."""
 
     now_s: Callable[[], float]
     throttle: Callable[[], None]
 
 
-def paced(share: float | None) -> Pacing:
-    """From now on, on so much of one core.
+def start_pacing(share: float | None) -> Pacing:
+    """Start pacing at this share of one core; None is this machine without pacing.
 
-    Each measurement has its own: what one lost to other load on the machine, the next does not
-    make up for. A device that is as it is waits for nothing.
+    Each measurement starts its own pacing, so that it does not make up for time that the previous
+    one lost to other load on the machine.
     """
     if share is None:
         return Pacing(time.perf_counter, lambda: None)
@@ -49,28 +49,28 @@ def paced(share: float | None) -> Pacing:
     return Pacing(pace.now, pace.throttle)
 
 
-def chosen(
+def select_device(
     task: Task, fleet_path: str | None, learner: str | None, profile: str | None
-) -> Emulated | None:
-    """The device that was asked for; None for this one."""
+) -> EmulatedDevice | None:
+    """Return the device to emulate; None for this machine."""
     if fleet_path is not None and learner is not None:
-        return _learner(task, fleet_path, learner)
+        return _fleet_device(task, fleet_path, learner)
     if profile is None:
         return None
     if profile not in PROFILES:
         raise SettingError(f"--profile is {profile!r}; {suggest(profile, PROFILES)}")
-    kind = PROFILES[profile]
-    return Emulated(profile, lambda _: kind.compute, kind.bandwidth_bps, kind.latency_s)
+    device = PROFILES[profile]
+    return EmulatedDevice(profile, lambda _: device.compute, device.bandwidth_bps, device.latency_s)
 
 
-def _learner(task: Task, path: str, name: str) -> Emulated:
+def _fleet_device(task: Task, path: str, name: str) -> EmulatedDevice:
     fleet = read_fleet(path)
     if name not in fleet.names:
-        raise SettingError(f"{path}: no learner is called {name!r}; {suggest(name, fleet.names)}")
-    place = fleet.names.index(name)
-    return Emulated(
+        raise SettingError(f"{path}: unknown learner {name!r}; {suggest(name, fleet.names)}")
+    index = fleet.names.index(name)
+    return EmulatedDevice(
         name,
-        lambda core_sample_s: float(fleet.core_shares(task, core_sample_s)[place]),
-        float(fleet.bandwidth_bps[place]),
-        float(fleet.latency_s[place]),
+        lambda core_sample_s: float(fleet.core_shares(task, core_sample_s)[index]),
+        float(fleet.bandwidth_bps[index]),
+        float(fleet.latency_s[index]),
     )

@@ -1,6 +1,6 @@
-"""`melisma compare`: schemes side by side in virtual time, each on the same seeds.
+"""`melisma compare`: compare schemes in virtual time, each on the same seeds.
 
-It ends with 0, or with 1 if every run of every scheme failed.
+The exit code is 0, or 1 if every run of every scheme failed.
 """
 
 import sys
@@ -15,10 +15,16 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
-from melisma.cli.files import FILE
+from melisma.cli.options import (
+    FILE,
+    faults_option,
+    fleet_option,
+    json_option,
+    learners_option,
+)
 from melisma.cli.output import write
 from melisma.cli.suggestions import SuggestingChoice
-from melisma.cli.views.compare_view import run_line, view
+from melisma.cli.views.compare_view import compare_view, run_line
 from melisma.errors import SettingError
 from melisma.runs.svg import save_picture
 from melisma.simulation.comparison.comparison import ComparedRun, compare
@@ -29,21 +35,25 @@ from melisma.simulation.simulation import ComputeLevel, SimulationOptions
 
 @click.command("compare")
 @click.argument("task", metavar="TASK.toml", type=FILE)
-@click.option("--fleet", metavar="FLEET.toml", type=FILE, required=True, help="The devices.")
-@click.option("--schemes", required=True, help="Which, with commas; the others against the first.")
-@click.option("--seeds", type=click.IntRange(1), default=5, show_default=True, help="So many.")
+@fleet_option
+@click.option(
+    "--schemes", required=True, help="Schemes, separated by commas; the first is the baseline."
+)
+@click.option(
+    "--seeds", type=click.IntRange(1), default=5, show_default=True, help="Number of seeds."
+)
 @click.option("--first-seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option("--learners", type=click.IntRange(1), help="So many, in the fleet's proportions.")
+@learners_option
 @click.option(
-    "--work", type=SuggestingChoice(get_args(ComputeLevel)), help="Instead of what the task says."
+    "--work",
+    type=SuggestingChoice(get_args(ComputeLevel)),
+    help="What learners compute, instead of the task's simulation.work.",
 )
-@click.option("--accuracy", type=float, help="Take the time to it; 0.97, for example.")
-@click.option(
-    "--faults", default="", help="What goes wrong in every run, in words; a number draws some."
-)
-@click.option("--picture", type=FILE, metavar="FILE.svg", help="Draw it into this file.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-def command(  # noqa: PLR0913 - one argument an option
+@click.option("--accuracy", type=float, help="Target accuracy to time, such as 0.97.")
+@faults_option
+@click.option("--picture", type=FILE, metavar="FILE.svg", help="Save a picture to this file.")
+@json_option
+def command(  # noqa: PLR0913 - one argument per option
     *,
     task: Path,
     fleet: Path,
@@ -65,24 +75,30 @@ def command(  # noqa: PLR0913 - one argument an option
     names = [name.strip() for name in schemes.split(",")]
     numbers = range(first_seed, first_seed + seeds)
     options = SimulationOptions(learners=learners, work=work, faults=faults)
-    _check_place(picture)
-    # What modules of one's own print is not the comparison.
-    with _shown(len(names) * seeds, quiet=as_json) as watch, redirect_stdout(sys.stderr):
-        found = compare(task, fleet, names, numbers, options, accuracy=accuracy, watch=watch)
-    saved = save_picture(partial(draw_comparison, found), picture) if picture is not None else None
-    write(msgspec.json.encode(found.as_dict()).decode() + "\n" if as_json else view(found))
+    _check_picture_path(picture)
+    # Output of the user's modules must not mix with the comparison.
+    with _watch_runs(len(names) * seeds, quiet=as_json) as watch, redirect_stdout(sys.stderr):
+        comparison = compare(task, fleet, names, numbers, options, accuracy=accuracy, watch=watch)
+    saved = (
+        save_picture(partial(draw_comparison, comparison), picture) if picture is not None else None
+    )
+    write(
+        msgspec.json.encode(comparison.as_dict()).decode() + "\n"
+        if as_json
+        else compare_view(comparison)
+    )
     if saved is not None and not as_json:
         write(f"picture  {saved}\n")
-    sys.exit(0 if any(each.completed for each in found.runs) else 1)
+    sys.exit(0 if any(run.completed for run in comparison.runs) else 1)
 
 
 @contextmanager
-def _shown(count: int, *, quiet: bool) -> Iterator[Callable[[ComparedRun], object]]:
-    """How runs are watched: a bar in a terminal, else a line for each."""
+def _watch_runs(count: int, *, quiet: bool) -> Iterator[Callable[[ComparedRun], object]]:
+    """Yield a watcher that advances a progress bar in a terminal, or prints a line per run."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda run: None if quiet else click.echo(run_line(run), err=True)
         return
-    # Without a thread that refreshes it: beside one, simulations would not fork.
+    # No refresh thread: simulations do not fork while other threads run.
     console = Console(stderr=True)
     with Progress(console=console, transient=True, auto_refresh=False) as progress:
         bar = progress.add_task("simulating", total=count)
@@ -90,9 +106,9 @@ def _shown(count: int, *, quiet: bool) -> Iterator[Callable[[ComparedRun], objec
         yield lambda run: progress.update(bar, advance=1, description=run_line(run), refresh=True)
 
 
-def _check_place(picture: Path | None) -> None:
-    """Better told before the runs than after them."""
+def _check_picture_path(picture: Path | None) -> None:
+    """Raise SettingError before the runs if the picture cannot be saved after them."""
     if picture is not None and (picture.is_dir() or not picture.parent.is_dir()):
-        raise SettingError(f"--picture is {picture}; expected a file in a folder that is there")
+        raise SettingError(f"--picture is {picture}; expected a file in an existing folder")
     if picture is not None and picture.suffix != ".svg":
         raise SettingError(f"--picture is {picture}; expected a name that ends with .svg")

@@ -1,18 +1,17 @@
-"""`melisma data`: the data sets that tasks name, and where they lie on this machine."""
+"""`melisma data`: list, download and locate data sets."""
 
 import json
 
 import click
 
+from melisma.cli.options import json_option
 from melisma.cli.suggestions import SuggestingGroup
 from melisma.learning.data import datasets
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group("data", cls=SuggestingGroup)
 def command() -> None:
-    """Data sets: list them, bring one here, say where it lies."""
+    """List, download and locate data sets."""
 
 
 @command.command("list")
@@ -20,20 +19,22 @@ def command() -> None:
 def list_command(as_json: bool) -> None:
     """List the data sets that a task can name."""
     rows = [
-        {"name": name, "here": datasets.is_cached(name), "about": known.description}
+        {"name": name, "downloaded": datasets.is_cached(name), "about": known.description}
         for name, known in datasets.CATALOG.items()
     ]
     if as_json:
         click.echo(json.dumps(rows))
         return
     for row in rows:
-        click.echo(f"{row['name']:<14} {'here' if row['here'] else '-':<5} {row['about']}")
+        click.echo(
+            f"{row['name']:<14} {'downloaded' if row['downloaded'] else '-':<11} {row['about']}"
+        )
 
 
 @command.command("get")
 @click.argument("names", nargs=-1, required=True)
 def get_command(names: tuple[str, ...]) -> None:
-    """Bring data sets to this machine; what is here already is left alone."""
+    """Download data sets; those that are stored already are kept."""
     for name in names:
         click.echo(datasets.fetch_dataset(name))
 
@@ -41,6 +42,6 @@ def get_command(names: tuple[str, ...]) -> None:
 @command.command("where")
 @click.argument("name")
 def where_command(name: str) -> None:
-    """Say where a data set lies, or would."""
+    """Print the folder of a data set, downloaded or not."""
     datasets.catalog_entry(name)
     click.echo(datasets.cache_folder(name))

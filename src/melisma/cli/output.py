@@ -1,4 +1,4 @@
-"""Text for standard output, whatever that is: a terminal, a file, a pipe that someone closes."""
+"""Writing to standard output: a terminal, a file, or a pipe that may be closed."""
 
 import os
 import sys
@@ -7,35 +7,35 @@ from rich.console import Console, RenderableType
 
 from melisma.errors import MelismaError
 
-# In narrower terminals lines run over; nothing is cut off.
-LEAST_WIDTH, PAGE_WIDTH = 60, 10_000
+# In narrower terminals lines wrap; nothing is cut off.
+MIN_WIDTH, UNLIMITED_WIDTH = 60, 10_000
 
 
 def write(view: RenderableType | str) -> None:
-    """Print it all; characters that the output cannot show are escaped."""
+    """Print a view or a text; characters that the output cannot encode are escaped."""
     if sys.stdout is None:
         raise MelismaError("standard output is closed")
     encoding = sys.stdout.encoding or "utf-8"
     try:
-        text = view if isinstance(view, str) else _drawn(view)
+        text = view if isinstance(view, str) else _render(view)
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
     except OSError as error:
-        # What is left in the buffer would fail once more when the process ends.
+        # Without this, flushing the rest of the buffer at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        # Who closes a pipe, as `head` does, has seen enough.
+        # A reader that closes its pipe early, as `head` does, is no error.
         if not isinstance(error, BrokenPipeError):
             raise MelismaError(f"standard output: {error.strerror}") from error
 
 
-def _drawn(view: RenderableType) -> str:
-    """As wide as the terminal or COLUMNS; anywhere else lines are as long as they are."""
-    sized = sys.stdout.isatty() or "COLUMNS" in os.environ
-    # Names are printed as they are, brackets and colons too.
+def _render(view: RenderableType) -> str:
+    """Wrap lines at the width of the terminal or COLUMNS; elsewhere do not wrap."""
+    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+    # Print names literally, with brackets and colons.
     console = Console(
-        highlight=False, markup=False, emoji=False, width=None if sized else PAGE_WIDTH
+        highlight=False, markup=False, emoji=False, width=None if has_width else UNLIMITED_WIDTH
     )
-    console.width = max(console.width, LEAST_WIDTH)
+    console.width = max(console.width, MIN_WIDTH)
     with console.capture() as captured:
         console.print(view)
     return captured.get()

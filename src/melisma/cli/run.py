@@ -1,4 +1,4 @@
-"""`melisma run`: train a task on a fleet of emulated devices, and show it."""
+"""`melisma run`: train a task on a fleet of emulated devices."""
 
 import sys
 import time
@@ -12,10 +12,18 @@ import msgspec
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from melisma.cli.files import FILE, FIRST
+from melisma.cli.options import (
+    DEFAULT_FLEET,
+    DEFAULT_TASK,
+    FILE,
+    default_fleet_option,
+    default_task_argument,
+    json_option,
+    scheme_option,
+)
 from melisma.cli.output import write
-from melisma.cli.views.run_summary_view import screen
-from melisma.cli.views.run_view import cycle_line, view
+from melisma.cli.views.run_summary_view import run_summary_view
+from melisma.cli.views.run_view import cycle_line, run_view
 from melisma.cycle.commands import AskBound, Benchmark
 from melisma.cycle.events import Evaluated
 from melisma.live.orchestrator.orchestrator import Watcher
@@ -24,70 +32,74 @@ from melisma.live.training import run
 from melisma.runs.progress import RunProgress
 from melisma.runs.trace import Step
 
-EXIT = {"done": 0, "stopped": 0, "failed": 1, "cancelled": 130}
+EXIT_CODES = {"done": 0, "stopped": 0, "failed": 1, "cancelled": 130}
 FRAMES_PER_S = 8
 PORT = click.IntRange(0, 65535)
 
 
-class Watched:
-    """The story so far, told by one thread and shown by another."""
+class RunWatcher:
+    """The progress of a run, updated by one thread and rendered by another."""
 
     def __init__(self) -> None:
-        self._story, self._lock, self._offset_s = RunProgress(), Lock(), 0.0
-        self._told = False
+        self._progress, self._lock, self._offset_s = RunProgress(), Lock(), 0.0
+        self._printed_joined = False
 
-    def hear(self, step: Step) -> None:
-        """One more step."""
+    def apply(self, step: Step) -> None:
+        """Apply one step."""
         with self._lock:
-            self._story.apply(step)
+            self._progress.apply(step)
             self._offset_s = time.monotonic() - step.event.at_s
 
-    def shown(self) -> RenderableType:
-        """As it stands now."""
+    def render(self) -> RenderableType:
+        """Return the view of the run now."""
         with self._lock:
             if not self._offset_s:
                 return "starting"
-            return view(self._story, time.monotonic() - self._offset_s)
+            return run_view(self._progress, time.monotonic() - self._offset_s)
 
-    def line(self, step: Step) -> None:
-        """One more step, and a line where learners begin to measure, or a cycle ends."""
-        self.hear(step)
-        asks = any(isinstance(each, Benchmark | AskBound) for each in step.commands)
-        if asks and self._story.current_cycle is None and not self._told:
-            self._told = True
-            there, all_of = len(self._story.joined), len(self._story.names)
-            write(f"{there} of {all_of} learners are there, and measure what they can do\n")
+    def apply_and_print(self, step: Step) -> None:
+        """Apply one step; print a line when learners begin to measure and when a cycle ends."""
+        self.apply(step)
+        measuring = any(isinstance(command, Benchmark | AskBound) for command in step.commands)
+        if measuring and self._progress.current_cycle is None and not self._printed_joined:
+            self._printed_joined = True
+            joined, expected = len(self._progress.joined), len(self._progress.names)
+            write(f"{joined} of {expected} learners joined; measuring\n")
         if isinstance(step.event, Evaluated):
-            ended = self._story.evaluated_cycle
-            write(f"{cycle_line(ended)}\n" if ended else "")
+            cycle = self._progress.evaluated_cycle
+            write(f"{cycle_line(cycle)}\n" if cycle else "")
 
 
 @contextmanager
-def shown(as_json: bool) -> Iterator[Watcher]:
-    """How a run is watched: not at all, in a terminal, or by a line a cycle."""
-    watched = Watched()
+def watch_run(as_json: bool) -> Iterator[Watcher]:
+    """Yield a watcher that prints nothing, a live view in a terminal, or a line per cycle."""
+    watcher = RunWatcher()
     if as_json:
         yield lambda _: None
     elif sys.stdout is not None and sys.stdout.isatty():
         console = Console(highlight=False, markup=False, emoji=False)
         with Live(
-            get_renderable=watched.shown,
+            get_renderable=watcher.render,
             console=console,
             refresh_per_second=FRAMES_PER_S,
             transient=True,
         ):
-            yield watched.hear
+            yield watcher.apply
     else:
-        yield watched.line
+        yield watcher.apply_and_print
 
 
 @click.command("run")
-@click.argument("task", metavar="[TASK.toml]", type=FILE, required=False)
-@click.option("--fleet", type=FILE, help="FLEET.toml; else two Pis, a phone and a Jetson.")
-@click.option("--scheme", help="Allocate by this scheme, whatever the task says.")
-@click.option("--out", type=FILE, help="Empty or new folder for results; else one below runs/.")
-@click.option("--port", default=0, type=PORT, help="Where learners call; else any that is free.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+@default_task_argument
+@default_fleet_option
+@scheme_option
+@click.option(
+    "--out", type=FILE, help="Empty or new folder for results; default: a new one in runs/."
+)
+@click.option(
+    "--port", default=0, type=PORT, help="Port of the orchestrator; default: any free port."
+)
+@json_option
 def command(
     task: Path | None,
     fleet: Path | None,
@@ -98,20 +110,20 @@ def command(
 ) -> None:
     """Train TASK.toml on a fleet of emulated devices, by its deadline.
 
-    Without a file: handwritten digits, on four unlike devices, in under a minute.
+    Without a file: handwritten digits, on four devices of unequal speed, in under a minute.
     """
     if not as_json and task is None:
-        write("MNIST on four emulated devices; the first time it takes a while to start\n")
-    files = task or FIRST / "task.toml", fleet or FIRST / "fleet.toml"
-    # What modules of one's own print is not the report.
+        write("MNIST on four emulated devices; the first run takes a while to start\n")
+    files = task or DEFAULT_TASK, fleet or DEFAULT_FLEET
+    # Output of the user's modules must not mix with the report.
     with redirect_stdout(sys.stderr):
         prepared = prepare(*files, scheme, out)
     for note in prepared.notes:
         click.echo(f"note: {note}", err=True)
-    with shown(as_json) as watch:
+    with watch_run(as_json) as watch:
         report = run(prepared, port, watch)
     if as_json:
         write(msgspec.json.encode(report.as_dict()).decode() + "\n")
     else:
-        write(screen(report))
-    sys.exit(EXIT[report.outcome or "failed"])
+        write(run_summary_view(report))
+    sys.exit(EXIT_CODES[report.outcome or "failed"])

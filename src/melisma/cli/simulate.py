@@ -1,6 +1,6 @@
-"""`melisma simulate`: a task on a fleet in virtual time, with faults or without.
+"""`melisma simulate`: run a task on a fleet in virtual time, with or without faults.
 
-It ends with 0 if the run went well, with 1 if it failed or if anything broke that must hold.
+The exit code is 0 if the run succeeded, and 1 if it failed or violated an invariant.
 """
 
 import sys
@@ -14,10 +14,21 @@ import click
 import msgspec
 import numpy as np
 
-from melisma.cli.files import FILE, FIRST
+from melisma.cli.options import (
+    DEFAULT_FLEET,
+    DEFAULT_TASK,
+    FILE,
+    default_fleet_option,
+    default_task_argument,
+    faults_option,
+    json_option,
+    learners_option,
+    scheme_option,
+    search_faults_option,
+)
 from melisma.cli.output import write
 from melisma.cli.suggestions import SuggestingChoice
-from melisma.cli.views.run_summary_view import screen
+from melisma.cli.views.run_summary_view import run_summary_view
 from melisma.cli.views.run_view import cycle_line
 from melisma.cycle.events import Evaluated
 from melisma.errors import SettingError
@@ -38,25 +49,32 @@ from melisma.simulation.simulation import (
     run,
 )
 
-EXIT = {"done": 0, "stopped": 0, "cancelled": 130}
+EXIT_CODES = {"done": 0, "stopped": 0, "cancelled": 130}
 SEED = click.IntRange(0)
 
 
 @click.command("simulate")
-@click.argument("task", metavar="[TASK.toml]", type=FILE, required=False)
-@click.option("--fleet", type=FILE, help="FLEET.toml; else two Pis, a phone and a Jetson.")
-@click.option("--scheme", help="Allocate by this scheme, whatever the task says.")
-@click.option("--learners", type=click.IntRange(1), help="So many, in the fleet's proportions.")
-@click.option("--seed", type=SEED, help="Instead of those of task and fleet.")
-@click.option("--deadline", "deadline_s", type=float, help="Of a cycle, instead of the task's.")
+@default_task_argument
+@default_fleet_option
+@scheme_option
+@learners_option
+@click.option("--seed", type=SEED, help="Seed, instead of those of task and fleet.")
 @click.option(
-    "--work", type=SuggestingChoice(get_args(ComputeLevel)), help="Instead of what the task says."
+    "--deadline",
+    "deadline_s",
+    type=float,
+    help="Deadline of a cycle in seconds, instead of the task's.",
 )
-@click.option("--faults", default="", help="What goes wrong, in words; a number draws some.")
-@click.option("--search-faults", type=click.IntRange(1), help="Check N random fault schedules.")
+@click.option(
+    "--work",
+    type=SuggestingChoice(get_args(ComputeLevel)),
+    help="What learners compute, instead of the task's simulation.work.",
+)
+@faults_option
+@search_faults_option
 @click.option("--out", type=FILE, help="Empty or new folder for model, picture and trace.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
-def command(  # noqa: PLR0913 - one argument an option
+@json_option
+def command(  # noqa: PLR0913 - one argument per option
     *,
     task: Path | None,
     fleet: Path | None,
@@ -72,91 +90,99 @@ def command(  # noqa: PLR0913 - one argument an option
 ) -> None:
     """Run TASK.toml on a fleet in virtual time: the same decisions, without the devices.
 
-    Without a file: handwritten digits, on four unlike devices.
+    Without a file: handwritten digits, on four devices of unequal speed.
     """
     if search_faults and (faults or out):
         raise SettingError(
-            "--search-faults draws faults by itself, and keeps nothing: no --faults, no --out"
+            "--search-faults draws its faults and saves nothing; remove --faults and --out"
         )
     if search_faults and work not in (None, "timing"):
-        raise SettingError(f"--search-faults passes time and trains nothing: no --work {work}")
+        raise SettingError(f"--search-faults trains nothing; remove --work {work}")
     keep_freed_memory()
-    files = task or FIRST / "task.toml", fleet or FIRST / "fleet.toml"
+    files = task or DEFAULT_TASK, fleet or DEFAULT_FLEET
     options = SimulationOptions(
         scheme, learners, seed, "timing" if search_faults else work, faults, deadline_s
     )
-    # What modules of one's own print is not the report.
+    # Output of the user's modules must not mix with the report.
     with redirect_stdout(sys.stderr):
-        staged = prepare(*files, options)
+        prepared = prepare(*files, options)
     if search_faults is None:
-        _run(staged, out, as_json)
-    first = staged.scenario.task.seed
+        _simulate(prepared, out, as_json)
+    first = prepared.scenario.task.seed
     failures = _search_faults(
         files, options, range(first, first + (search_faults or 0)), quiet=as_json
     )
     if as_json:
-        found = [
-            {"violation": each.violation, "command": replay_command(files, options, each)}
-            for each in failures
+        violations = [
+            {
+                "violation": failure.violation,
+                "command": replay_command(files, options, failure),
+            }
+            for failure in failures
         ]
         write(
-            msgspec.json.encode({"schedules": search_faults, "violations": found}).decode() + "\n"
+            msgspec.json.encode({"schedules": search_faults, "violations": violations}).decode()
+            + "\n"
         )
     else:
         write(f"{search_faults} fault schedules, {len(failures)} violations\n")
     sys.exit(1 if failures else 0)
 
 
-def _run(staged: PreparedSimulation, out: Path | None, as_json: bool) -> NoReturn:
-    books, story, began = Invariants(), RunProgress(), time.monotonic()
-    faults = format_faults(staged.scenario.faults)
+def _simulate(prepared: PreparedSimulation, out: Path | None, as_json: bool) -> NoReturn:
+    invariants, progress, began = Invariants(), RunProgress(), time.monotonic()
+    faults = format_faults(prepared.scenario.faults)
     if not as_json:
-        write(f"{_heading(staged)}\n")
+        write(f"{_heading(prepared)}\n")
 
     def watch(step: Step) -> None:
         if faults:
-            books.check(step)
-        if isinstance(step.event, Evaluated) and not as_json and (ended := story.evaluated_cycle):
-            write(f"{cycle_line(ended)}\n")
+            invariants.check(step)
+        if (
+            isinstance(step.event, Evaluated)
+            and not as_json
+            and (cycle := progress.evaluated_cycle)
+        ):
+            write(f"{cycle_line(cycle)}\n")
 
-    # What modules of one's own print is not the report.
+    # Output of the user's modules must not mix with the report.
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
-        report = run(staged, out, watch, story)
+        report = run(prepared, out, watch, progress)
     if faults:
-        books.check_end()
+        invariants.check_end()
     if as_json:
         write(msgspec.json.encode({**report.as_dict(), "faults": faults}).decode() + "\n")
     else:
-        write(screen(report))
-        write(f"{_spent(report)}\n")
+        write(run_summary_view(report))
+        write(f"{_usage_line(report)}\n")
         took_s = time.monotonic() - began
         write(f"{report.ended_s:.1f} s simulated in {took_s:.1f} s\n")
-        write(f"with faults ({faults}); all that must hold, holds\n" if faults else "")
-    sys.exit(EXIT.get(report.outcome, 1))
+        write(f"with faults ({faults}); all invariants held\n" if faults else "")
+    sys.exit(EXIT_CODES.get(report.outcome, 1))
 
 
-def _heading(staged: PreparedSimulation) -> str:
-    task, fleet = staged.scenario.task, staged.scenario.fleet
+def _heading(prepared: PreparedSimulation) -> str:
+    task, fleet = prepared.scenario.task, prepared.scenario.fleet
     return (
         f"{task.name}: {task.scheme}, {fleet.learners:,} learners, {task.cycles} cycles of "
-        f"{task.deadline_s:g} s, {staged.level}, seed {task.seed}"
+        f"{task.deadline_s:g} s, {prepared.level}, seed {task.seed}"
     )
 
 
-def _spent(report: Report) -> str:
-    """What it took beside training."""
+def _usage_line(report: Report) -> str:
+    """Return the time without training, and the usage of the run, in one line."""
     between_s = report.ended_s - report.began_s - float(np.nansum([report.training_s]))
-    between_s = max(between_s, 0.0)  # but for rounding it is
-    said = [
-        f"{between_s:.1f} s of measuring, asking and waiting",
-        f"{_bytes(report.bytes)} carried",
+    between_s = max(between_s, 0.0)  # rounding can make it negative
+    usage = [
+        f"{between_s:.1f} s of measuring and waiting",
+        f"{_format_bytes(report.bytes)} transferred",
     ]
-    said += [f"{report.joules:,.1f} J"] if report.joules > 0 else []
-    said += [f"cost {report.cost:,.0f}"] if report.cost > 0 else []
-    return ", ".join(said)
+    usage += [f"{report.joules:,.1f} J"] if report.joules > 0 else []
+    usage += [f"cost {report.cost:,.0f}"] if report.cost > 0 else []
+    return ", ".join(usage)
 
 
-def _bytes(count: float) -> str:
+def _format_bytes(count: float) -> str:
     for size, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
         if count >= size:
             return f"{count / size:,.1f} {name}"

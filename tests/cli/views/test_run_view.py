@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from melisma.cli import output
-from melisma.cli.views.run_summary_view import screen
-from melisma.cli.views.run_view import SHOWN, cycle_line, score, view
+from melisma.cli.views.run_summary_view import run_summary_view
+from melisma.cli.views.run_view import MAX_LEARNERS, cycle_line, format_score, run_view
 from melisma.cycle import commands, events
 from melisma.runs.assignments import Assignments
 from melisma.runs.progress import RunProgress
@@ -50,11 +50,11 @@ def test_every_step_of_every_run_can_be_shown_and_nothing_is_cut(
     story = RunProgress()
     for step in trace:
         story.apply(step)
-        text = drawn(view(story, story.now_s), width)
+        text = drawn(run_view(story, story.now_s), width)
         assert "\N{HORIZONTAL ELLIPSIS}" not in text
         assert all(name in text for name in story.names)
         assert max(map(len, text.splitlines())) <= width
-    text = drawn(screen(story.report()), width)
+    text = drawn(run_summary_view(story.report()), width)
     assert "\N{HORIZONTAL ELLIPSIS}" not in text
     assert " ".join(story.report().deadline_summary.split()) in " ".join(text.split())
     assert all(name in text for name in story.names if story.report().cycles)
@@ -64,23 +64,23 @@ def test_every_step_of_every_run_can_be_shown_and_nothing_is_cut(
 def test_long_names_run_over_and_are_whole(width: int) -> None:
     story = told(played(), commands.Dispatch)
     story.names[1] = LONG
-    assert drawn(view(story, 1.0), width).count("Q") == len(LONG)
+    assert drawn(run_view(story, 1.0), width).count("Q") == len(LONG)
     found = replace(report("equal"), names=("a", LONG, "c"))
-    assert LONG in drawn(screen(found), width)
+    assert LONG in drawn(run_summary_view(found), width)
 
 
 def test_the_time_in_the_cycle_and_who_is_late_are_shown() -> None:
     story = told(played(change=changed(1, 1, later(20))), commands.Dispatch, more=2)
-    text = drawn(view(story, 10.6))
-    assert text.startswith("digits: equal, cycle 1 of 3\n10.5 of 10 s, and 1 s for who is late ")
+    text = drawn(run_view(story, 10.6))
+    assert text.startswith("digits: equal, cycle 1 of 3\n10.5 of 10 s, and 1 s for late updates ")
     assert row(text, "device-0") == ["device-0", "counted", "7", "100%", "-", "-"]
     assert row(text, "device-1") == ["device-1", "late", "7", "0%", "-", "0.5", "s"]
-    assert row(drawn(view(story, 5.0)), "device-1")[1] == "training"
+    assert row(drawn(run_view(story, 5.0)), "device-1")[1] == "training"
 
 
 def test_an_update_in_the_tail_is_in_and_late() -> None:
     story = told(PLAYS["tail"](), commands.Aggregate)
-    text = drawn(view(story, story.now_s))
+    text = drawn(run_view(story, story.now_s))
     assert row(text, "device-2") == ["device-2", "counted", "6", "100%", "-", "0.5", "s"]
     assert "averaging and evaluating" in text
 
@@ -94,23 +94,23 @@ def test_progress_and_predictions_are_shown_where_the_scheme_knows_them() -> Non
         at_s=story.now_s + 1, learners=np.array([1]), cycle=1, visits=half
     )
     story.apply(Step(progress, []))
-    text = drawn(view(story, story.now_s))
+    text = drawn(run_view(story, story.now_s))
     expected = f"{work.predicted_s:.1f}"
     assert row(text, "device-1")[1:] == ["training", str(work.shards), "50%", expected, "s", "-"]
 
 
 def test_with_dab_progress_is_private_until_the_update_is_in() -> None:
     steps = PLAYS["dab"]()
-    asked = drawn(view(told(steps, commands.AskBound), 0.1))
+    asked = drawn(run_view(told(steps, commands.AskBound), 0.1))
     assert row(asked, "device-0") == ["device-0", "measuring", "-", "-", "-", "-"]
-    assert "measuring what they can do: device-0, device-1, device-2" in asked
+    assert "measuring: device-0, device-1, device-2" in asked
     story = told(steps, commands.Dispatch)
     # Even if something were let out.
     heard = events.ProgressReported(at_s=1, learners=np.array([0]), cycle=1, visits=np.array([100]))
     story.apply(Step(heard, []))
-    assert row(drawn(view(story, 1.0)), "device-0")[3:] == ["private", "-", "-"]
+    assert row(drawn(run_view(story, 1.0)), "device-0")[3:] == ["private", "-", "-"]
     first = told(steps, commands.Aggregate)
-    assert row(drawn(view(first, first.now_s)), "device-0")[3] == "100%"
+    assert row(drawn(run_view(first, first.now_s)), "device-0")[3] == "100%"
 
 
 def test_between_two_cycles_of_dab_old_work_is_not_shown() -> None:
@@ -119,7 +119,7 @@ def test_between_two_cycles_of_dab_old_work_is_not_shown() -> None:
     story = RunProgress()
     for step in steps[: second + 2]:
         story.apply(step)
-    text = drawn(view(story, story.now_s))
+    text = drawn(run_view(story, story.now_s))
     assert "cycle 2 of 3  accuracy 60.0%, loss 1.667" in text
     assert row(text, "device-0") == ["device-0", "waiting", "-", "-", "-", "-"]
     assert row(text, "device-1")[1] == "measuring"
@@ -132,24 +132,24 @@ def test_who_left_is_gone_and_who_comes_back_waits() -> None:
         story.apply(step)
         if story.left:
             break
-    assert row(drawn(view(story, story.now_s)), "device-2")[1] == "gone"
+    assert row(drawn(run_view(story, story.now_s)), "device-2")[1] == "gone"
     again = events.LearnersJoined(
         at_s=story.now_s, learners=np.array([2]), names=("device-2",), discloses=("costs",)
     )
     story.apply(Step(again, []))
-    assert row(drawn(view(story, story.now_s)), "device-2")[1] == "waiting"
+    assert row(drawn(run_view(story, story.now_s)), "device-2")[1] == "waiting"
 
 
 def test_of_many_learners_the_late_and_the_slow_come_first() -> None:
     devices = [FakeDevice(0.01 * (k % 7 + 1)) for k in range(60)]
     story = told(played(devices, change=changed(33, 1, later(30)), min_shards=0), commands.Dispatch)
-    lines = drawn(view(story, 20.0)).splitlines()
-    assert len(lines) == SHOWN + 4
-    assert lines[-1].startswith(f"{SHOWN} of 60 learners; in all ")
+    lines = drawn(run_view(story, 20.0)).splitlines()
+    assert len(lines) == MAX_LEARNERS + 4
+    assert lines[-1].startswith(f"{MAX_LEARNERS} of 60 learners; total: ")
     slow = told(played(devices, scheme="proportional", min_shards=0), commands.Dispatch)
     shown = [
         float(line.split()[4])
-        for line in drawn(view(slow, slow.now_s)).splitlines()
+        for line in drawn(run_view(slow, slow.now_s)).splitlines()
         if line.startswith("device-")
     ]
     assert shown == sorted(shown, reverse=True)
@@ -158,19 +158,19 @@ def test_of_many_learners_the_late_and_the_slow_come_first() -> None:
 @pytest.mark.parametrize(
     ("name", "cycle", "line"),
     [
-        ("equal", 1, "cycle 1: 8.0 of 10 s; 3 of 3 in; accuracy 60.0%, loss 1.667"),
+        ("equal", 1, "cycle 1: 8.0 of 10 s; 3 of 3 updates; accuracy 60.0%, loss 1.667"),
         (
             "late",
             2,
             (
-                "cycle 2: 1 s past its deadline of 10 s; 2 of 3 in, device-1 late; "
+                "cycle 2: 1 s past its deadline of 10 s; 2 of 3 updates, device-1 late; "
                 "accuracy 70.0%, loss 1.429"
             ),
         ),
         (
             "refused",
             2,
-            "cycle 2: 7.4 of 10 s; 2 of 3 in, device-1 refused; accuracy 70.0%, loss 1.429",
+            "cycle 2: 7.4 of 10 s; 2 of 3 updates, device-1 refused; accuracy 70.0%, loss 1.429",
         ),
         ("one empty", 2, "cycle 2: empty: no update was received"),
         ("cancelled", 2, "cycle 2: interrupted: Ctrl-C"),
@@ -187,14 +187,14 @@ def test_a_cycle_under_way_says_so_and_many_absent_ones_are_counted() -> None:
     whole = report("late").cycles[1]
     one, late, _ = whole.assignments
     many = replace(whole, assignments=Assignments.from_records([one, *[late] * 8]))
-    assert "; 1 of 9 in, device-1 late, device-1 late, " in cycle_line(many)
-    assert ", 3 more not;" in cycle_line(many)
+    assert "; 1 of 9 updates, device-1 late, device-1 late, " in cycle_line(many)
+    assert ", 3 more missing;" in cycle_line(many)
 
 
 def test_a_loss_that_is_no_number_is_told_and_an_accuracy_that_is_not_there_is_not() -> None:
-    assert score(0.1, nan) == "accuracy 10.0%, loss nan"
-    assert score(nan, 0.25) == "loss 0.25"
-    assert score(nan, nan) == "not evaluated"
+    assert format_score(0.1, nan) == "accuracy 10.0%, loss nan"
+    assert format_score(nan, 0.25) == "loss 0.25"
+    assert format_score(nan, nan) == "not evaluated"
 
 
 def test_the_last_screen_says_whether_the_deadline_held_who_did_what_and_where_it_is(
@@ -205,7 +205,7 @@ def test_the_last_screen_says_whether_the_deadline_held_who_did_what_and_where_i
     folder.mkdir(parents=True)
     (folder / "picture.svg").touch()
     found = replace(report("late"), model=folder / "model.npz", folder=folder)
-    lines = drawn(screen(found)).splitlines()
+    lines = drawn(run_summary_view(found)).splitlines()
     assert (
         lines[0]
         == "the deadline of 10 s held in 2 of 3 cycles; the longest took 11 s, 1 s too long"
@@ -220,23 +220,23 @@ def test_the_last_screen_says_whether_the_deadline_held_who_did_what_and_where_i
         "trace    runs/1/trace.jsonl",
     ]
     (folder / "picture.svg").unlink()
-    assert "picture" not in drawn(screen(found))
+    assert "picture" not in drawn(run_summary_view(found))
 
 
 @pytest.mark.parametrize("name", ["no plan", "cancelled", "empty", "all left", "stopped"])
 def test_the_last_screen_says_how_a_run_ended_that_did_not_go_to_its_last_cycle(name: str) -> None:
     found = report(name)
-    lines = drawn(screen(found), 200).splitlines()
+    lines = drawn(run_summary_view(found), 200).splitlines()
     assert lines[0] == found.deadline_summary
     assert lines[1] == f"{found.outcome}: {found.reason}"
     assert ("nothing was trained" in lines) == (not found.cycles)
 
 
 def test_learners_that_are_not_listed_are_summed_up() -> None:
-    text = drawn(screen(report("late"), show=1))
+    text = drawn(run_summary_view(report("late"), show=1))
     rest = report("late").learners[1:]
     trained = sum(each.counted_visits for each in rest)
-    assert f"and 2 more: {trained} samples trained, 1 updates not in" in text
+    assert f"and 2 more: {trained} samples trained, 1 updates missing" in text
 
 
 def test_screens_can_be_written_where_only_ascii_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,9 +244,9 @@ def test_screens_can_be_written_where_only_ascii_is_known(monkeypatch: pytest.Mo
     story.names[0] = "k\N{LATIN SMALL LETTER U WITH DIAERESIS}che"
     raw = BytesIO()
     monkeypatch.setattr(sys, "stdout", TextIOWrapper(raw, encoding="ascii"))
-    output.write(view(story, 1.0))
-    output.write(screen(Report.of(played())))
+    output.write(run_view(story, 1.0))
+    output.write(run_summary_view(Report.of(played())))
     lines = raw.getvalue().decode("ascii").splitlines()
-    assert lines[1].startswith("0.9 of 10 s, and 1 s for who is late ==")
+    assert lines[1].startswith("0.9 of 10 s, and 1 s for late updates ==")
     assert any(line.startswith("k\\xfcche") for line in lines)
     assert any(line.startswith("device-0") for line in lines)

@@ -1,4 +1,4 @@
-"""What `melisma bench` prints: predictions beside what it really took."""
+"""Tables of `melisma bench`: predictions beside actual times."""
 
 import json
 from dataclasses import asdict
@@ -6,23 +6,23 @@ from dataclasses import asdict
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from melisma.cli.bench_measurement import Part, Report
-from melisma.cli.views.plan_table import Rows
+from melisma.cli.bench_report import BenchPart, BenchReport
+from melisma.cli.views.table_view import FigureTable
 
-TITLES = ("from", "a shard", "spread", "setup", "predicted", "took", "error")
+TITLES = ("from", "per shard", "spread", "setup", "predicted", "actual", "error")
 
 
-def as_json(report: Report) -> str:
-    """One line."""
+def as_json_line(report: BenchReport) -> str:
+    """Encode the report as one line of JSON."""
     return json.dumps(asdict(report), allow_nan=False) + "\n"
 
 
-def page(report: Report) -> RenderableType:
-    """A table for training, and one for fetching where data travel."""
-    where = "this device"
+def bench_view(report: BenchReport) -> RenderableType:
+    """Return a table of training, and one of fetching if the orchestrator holds the data."""
+    device = "this machine"
     if report.device is not None:
-        where = f"{report.device}, emulated: {report.share:.3g} of one core of this machine"
-    parts: list[RenderableType] = [Text(f"{report.task} on {where}")]
+        device = f"{report.device}, emulated: {report.share:.3g} of one core of this machine"
+    parts: list[RenderableType] = [Text(f"{report.task} on {device}")]
     parts += [Text(f"\nTraining {report.train.shards} other shards"), _table(report, report.train)]
     if report.flops.predicted_s is None:
         rate = report.flops.flops / 1e9
@@ -31,27 +31,37 @@ def page(report: Report) -> RenderableType:
         title = f"\nFetching {report.download.shards} other shards"
         parts += [Text(title), _table(report, report.download)]
     if report.share is not None and report.share > 1:
-        parts.append(Text("\nThis machine trains on one core here: it is slower than that device."))
+        parts.append(
+            Text("\nThe emulation uses one core of this machine, which is slower than that device.")
+        )
     return Group(*parts)
 
 
-def _table(report: Report, part: Part) -> Rows:
-    took = _seconds(part.actual_s)
+def _table(report: BenchReport, part: BenchPart) -> FigureTable:
+    actual = _seconds(part.actual_s)
     rows = [
         (
-            f"{guess.shards} shards",
-            *map(_seconds, (guess.shard_s, guess.spread_s, guess.setup_s, guess.predicted_s)),
-            took,
-            f"{guess.error_percent:+.1f} %",
+            f"{prediction.shards} shards",
+            *map(
+                _seconds,
+                (
+                    prediction.shard_s,
+                    prediction.spread_s,
+                    prediction.setup_s,
+                    prediction.predicted_s,
+                ),
+            ),
+            actual,
+            f"{prediction.error_percent:+.1f} %",
         )
-        for guess in part.sb
+        for prediction in part.predictions
     ]
     flops = report.flops
     if part is report.train and flops.predicted_s is not None and flops.error_percent is not None:
         rate = f"FLOPS ({flops.flops / 1e9:.3g} GFLOPS)"
         predicted = _seconds(flops.predicted_s)
-        rows.append((rate, "", "", "", predicted, took, f"{flops.error_percent:+.1f} %"))
-    return Rows(TITLES, rows)
+        rows.append((rate, "", "", "", predicted, actual, f"{flops.error_percent:+.1f} %"))
+    return FigureTable(TITLES, rows)
 
 
 def _seconds(seconds: float) -> str:

@@ -1,11 +1,11 @@
-"""What `melisma compare` prints: a row a scheme, what failed, and who was first."""
+"""Tables of `melisma compare`: a row per scheme, failed runs, and the fastest scheme."""
 
 from math import isnan
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from melisma.cli.views.plan_table import Rows
+from melisma.cli.views.table_view import FigureTable
 from melisma.simulation.comparison.comparison import ComparedRun, Comparison, Lead
 from melisma.simulation.comparison.figures import (
     TIME_FIGURES,
@@ -15,122 +15,132 @@ from melisma.simulation.comparison.figures import (
 )
 from melisma.simulation.comparison.interval import Interval
 
-FROM = {
-    "asked": "as asked for",
-    "task": "at which the task stops",
-    "lowest": "the lowest that any run ended with",
+TARGET_ORIGINS = {
+    "asked": "from --accuracy",
+    "task": "the stop accuracy of the task",
+    "lowest": "the lowest final accuracy of all runs",
 }
 
 
 def run_line(run: ComparedRun) -> str:
-    """A run that is over, in one line."""
-    said = f"{run.scheme}, seed {run.seed}: "
+    """Return the result of a finished run in one line."""
+    run_name = f"{run.scheme}, seed {run.seed}"
     if not run.completed:
-        return f"{said}{run.outcome}: {run.reason}"
+        return f"{run_name}: {run.outcome}: {run.reason}"
     score = "" if isnan(run.accuracy) else f", accuracy {run.accuracy:.1%}"
-    return f"{said}{run.run_s:.4g} s{score}"
+    return f"{run_name}: {run.run_s:.4g} s{score}"
 
 
-def view(found: Comparison) -> RenderableType:
-    """All that is known of it."""
-    tables = [_table(found, columns) for columns in (TIME_FIGURES, WORK_FIGURES)]
-    lines = [*_notes(found), verdict(found)]
-    return Group(Text(_head(found), style="bold"), *tables, *map(Text, lines))
+def compare_view(comparison: Comparison) -> RenderableType:
+    """Return the tables, notes and lead of a comparison."""
+    tables = [_table(comparison, columns) for columns in (TIME_FIGURES, WORK_FIGURES)]
+    lines = [*_notes(comparison), lead_line(comparison)]
+    return Group(Text(_heading(comparison), style="bold"), *tables, *map(Text, lines))
 
 
-def verdict(found: Comparison) -> str:
-    """Who was first, and whether chance would do to explain it."""
-    lead, goal = found.lead, f"reached {found.target.accuracy:.2%}"
+def lead_line(comparison: Comparison) -> str:
+    """Return which scheme was first, and whether its lead is significant."""
+    lead, goal = comparison.lead, f"reached {comparison.target.accuracy:.2%}"
     if lead is None:
-        ended = any(each.completed for each in found.runs)
-        return f"no scheme {goal if found.target else 'trained'}" if ended else "every run failed"
-    goal = goal if found.target else "ended"
-    least = found.interval(lead.first, lead.figure)
-    said = f"{lead.first} {goal} first, after {least.mean:.4g} s{_on_average(least)}"
+        completed = any(run.completed for run in comparison.runs)
+        return (
+            f"no scheme {goal if comparison.target else 'trained'}"
+            if completed
+            else "every run failed"
+        )
+    goal = goal if comparison.target else "finished"
+    least = comparison.interval(lead.first, lead.figure)
+    first = f"{lead.first} {goal} first, after {least.mean:.4g} s{_seed_count(least)}"
     if lead.second is None:
-        return said if len(found.schemes) == 1 else f"{said}; no other scheme did"
-    return f"{said}; {_next(found, lead)}"
+        return first if len(comparison.schemes) == 1 else f"{first}; no other scheme did"
+    return f"{first}; {_runner_up(comparison, lead)}"
 
 
-def _on_average(interval: Interval) -> str:
-    some = f" on {interval.known} of {interval.count} seeds"
-    every = " on average" if interval.count > 1 else ""
-    return every if interval.known == interval.count else some
+def _seed_count(interval: Interval) -> str:
+    if interval.known < interval.count:
+        return f" on {interval.known} of {interval.count} seeds"
+    return " on average" if interval.count > 1 else ""
 
 
-def _next(found: Comparison, lead: Lead) -> str:
-    """By how much the next was behind, seed by seed."""
+def _runner_up(comparison: Comparison, lead: Lead) -> str:
+    """Return the lag of the second scheme on the same seeds, and its significance."""
     assert lead.second is not None
-    behind, all_of = lead.difference, found.interval(lead.second, lead.figure)
-    some = "" if all_of.known == all_of.count else _on_average(all_of) + " only,"
+    behind, second = lead.difference, comparison.interval(lead.second, lead.figure)
+    seeds = "" if second.known == second.count else _seed_count(second) + " only,"
     if not behind.known:
-        return f"{lead.second}{some} none of them the same"
+        return f"{lead.second}{seeds} none of them in common"
     if behind.mean == 0 and not behind.half_width > 0:
-        return f"{lead.second}{some} at the same time"
-    way = "later" if behind.mean > 0 else "earlier"
+        return f"{lead.second}{seeds} at the same time"
+    direction = "later" if behind.mean > 0 else "earlier"
     by = format_interval(
         Interval(abs(behind.mean), behind.half_width, behind.known, behind.count), "s"
     )
-    return f"{lead.second}{some} {by} {way} on the same seeds, {_chance(behind)}"
+    return f"{lead.second}{seeds} {by} {direction} on the same seeds, {_significance(behind)}"
 
 
-def _chance(behind: Interval) -> str:
+def _significance(behind: Interval) -> str:
     if isnan(behind.half_width):
-        return "and one seed cannot tell whether by chance"
-    return "more than chance" if behind.excludes_zero else "which may be chance"
+        return "one seed shows no significance"
+    return "significant" if behind.excludes_zero else "not significant"
 
 
-def _head(found: Comparison) -> str:
-    count, task = len(found.seeds), found.task
+def _heading(comparison: Comparison) -> str:
+    count, task = len(comparison.seeds), comparison.task
     seeds = (
-        f"seeds {found.seeds[0]} to {found.seeds[-1]}" if count > 1 else f"seed {found.seeds[0]}"
+        f"seeds {comparison.seeds[0]} to {comparison.seeds[-1]}"
+        if count > 1
+        else f"seed {comparison.seeds[0]}"
     )
     return f"{task.name}: {task.cycles} cycles of {task.deadline_s:g} s, {seeds}"
 
 
-def _table(found: Comparison, columns: dict[str, tuple[str, str]]) -> Rows:
-    shown = [name for name in columns if is_shown(found, name)]
-    cells = [_column(found, name, columns[name][1]) for name in shown]
+def _table(comparison: Comparison, columns: dict[str, tuple[str, str]]) -> FigureTable:
+    shown = [name for name in columns if is_shown(comparison, name)]
+    cells = [_column(comparison, name, columns[name][1]) for name in shown]
     titles = ("scheme", *(columns[name][0] for name in shown))
-    return Rows(titles, list(zip(found.schemes, *cells, strict=True)))
+    return FigureTable(titles, list(zip(comparison.schemes, *cells, strict=True)))
 
 
-def _column(found: Comparison, figure: str, unit: str) -> list[str]:
-    intervals = [found.interval(scheme, figure) for scheme in found.schemes]
-    largest = max((each.mean for each in intervals if each.known), default=0.0)
-    cells = [format_interval(each, unit, largest) for each in intervals]
+def _column(comparison: Comparison, figure: str, unit: str) -> list[str]:
+    intervals = [comparison.interval(scheme, figure) for scheme in comparison.schemes]
+    largest = max((interval.mean for interval in intervals if interval.known), default=0.0)
+    cells = [format_interval(interval, unit, largest) for interval in intervals]
     if figure != "accuracy_s":
         return cells
-    never = [_never(found, scheme) for scheme in found.schemes]
-    return [_with_never(*each) for each in zip(cells, intervals, never, strict=True)]
+    never = [_count_never(comparison, scheme) for scheme in comparison.schemes]
+    return [_append_never(*row) for row in zip(cells, intervals, never, strict=True)]
 
 
-def _never(found: Comparison, scheme: str) -> int:
-    return sum(each.completed and isnan(each.accuracy_s) for each in found.runs_of(scheme))
+def _count_never(comparison: Comparison, scheme: str) -> int:
+    return sum(run.completed and isnan(run.accuracy_s) for run in comparison.runs_of(scheme))
 
 
-def _with_never(cell: str, interval: Interval, never: int) -> str:
-    """Runs that failed are told by themselves."""
+def _append_never(cell: str, interval: Interval, never: int) -> str:
+    """Append the number of runs that never reached the accuracy; failed runs are listed apart."""
     if not never:
         return cell
     return f"{cell} ({never} of {interval.count} never)" if interval.known else "never"
 
 
-def _notes(found: Comparison) -> list[str]:
-    """What the figures are over, and what they leave out."""
-    nothing = "nothing is trained" if found.level == "timing" else "the model has none"
-    said = [f"no accuracy: {nothing}"]
-    if found.target:
-        said = [f"accuracy of {found.target.accuracy:.2%}: {FROM[found.target.origin]}"]
-    if len(found.seeds) == 1:
-        said.append("one seed, so no confidence intervals")
-    said += [f"with faults ({found.faults}) in every run"] if found.faults else []
-    return [*said, *(line for scheme in found.schemes for line in _failed(found, scheme))]
+def _notes(comparison: Comparison) -> list[str]:
+    """Return the target accuracy, faults, and failed runs."""
+    reason = "nothing is trained" if comparison.level == "timing" else "the model has none"
+    notes = [f"no accuracy: {reason}"]
+    if comparison.target:
+        origin = TARGET_ORIGINS[comparison.target.origin]
+        notes = [f"target accuracy {comparison.target.accuracy:.2%}: {origin}"]
+    if len(comparison.seeds) == 1:
+        notes.append("one seed, so no confidence intervals")
+    notes += [f"with faults ({comparison.faults}) in every run"] if comparison.faults else []
+    return [
+        *notes,
+        *(line for scheme in comparison.schemes for line in _failure_lines(comparison, scheme)),
+    ]
 
 
-def _failed(found: Comparison, scheme: str) -> list[str]:
-    failed = found.failures(scheme)
+def _failure_lines(comparison: Comparison, scheme: str) -> list[str]:
+    failed = comparison.failures(scheme)
     if not failed:
         return []
-    count = f"{len(failed)} of {len(found.seeds)} failed"
+    count = f"{len(failed)} of {len(comparison.seeds)} failed"
     return [f"{scheme}: {count}; seed {failed[0].seed}: {failed[0].reason}"]

@@ -1,14 +1,14 @@
-"""What the terminal shows of nodes: how far each is, and at the end what became of them."""
+"""Lines on the progress of nodes, and the table of a finished run of `melisma peers`."""
 
 from collections.abc import Mapping
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from melisma.cli.views.plan_table import Rows
+from melisma.cli.views.table_view import FigureTable
 from melisma.runs.peer_report import NodeReport, PeerReport
 
-SHOWN, TOLD = 20, 10
+MAX_NODES, MAX_NOTICES = 20, 10
 TITLES = (
     "node",
     "accuracy",
@@ -24,45 +24,45 @@ TITLES = (
 
 
 def progress_line(progress: Mapping[str, Mapping[str, float]]) -> str:
-    """All nodes in one line."""
+    """Return the progress of all nodes in one line."""
     parts = [
-        f"{name} {each['steps'] / each['iterations']:.0%}{' waits' if each['waiting'] else ''}"
-        for name, each in sorted(progress.items())[:SHOWN]
+        f"{name} {node['steps'] / node['iterations']:.0%}{' waiting' if node['waiting'] else ''}"
+        for name, node in sorted(progress.items())[:MAX_NODES]
     ]
     more = len(progress) - len(parts)
     return "  ".join(parts) + (f"  and {more} more" if more > 0 else "")
 
 
-def screen(report: PeerReport) -> RenderableType:
-    """A run that is over."""
-    first = report.nodes[:SHOWN]
+def peers_view(report: PeerReport) -> RenderableType:
+    """Return the table of a finished run."""
+    first = report.nodes[:MAX_NODES]
     more = len(report.nodes) - len(first)
     lines = [f"and {more} more nodes"] if more else []
-    lines += _lags(report)
-    lines += [line for node in report.nodes for line in _told(node)][:TOLD]
+    lines += _lag_lines(report)
+    lines += [line for node in report.nodes for line in _notice_lines(node)][:MAX_NOTICES]
     if len(report.parts) > 1:
         parts = "; ".join(", ".join(part) for part in report.parts)
-        lines.append(f"the topology fell into {len(report.parts)} parts: {parts}")
+        lines.append(f"the topology split into {len(report.parts)} parts: {parts}")
     if report.folder is not None:
-        lines.append(f"what is kept is in {report.folder}")
+        lines.append(f"results in {report.folder}")
     return Group(
-        Text(_verdict(report), style="bold"),
-        Rows(TITLES, [_row(node) for node in first]),
+        Text(_heading(report), style="bold"),
+        FigureTable(TITLES, [_row(node) for node in first]),
         *map(Text, lines),
     )
 
 
-def _verdict(report: PeerReport) -> str:
-    ended = sum(node.outcome == "done" for node in report.nodes)
-    said = f"{ended} of {len(report.nodes)} nodes trained to the end"
+def _heading(report: PeerReport) -> str:
+    finished = sum(node.outcome == "done" for node in report.nodes)
+    heading = f"{finished} of {len(report.nodes)} nodes finished"
     if len(report.nodes) == 1:
         (node,) = report.nodes
-        said = f"{node.name}, {report.topology}: {node.outcome}"
-    if ended and report.accuracy == report.accuracy:
-        said += f", mean accuracy {report.accuracy:.2%}"
+        heading = f"{node.name}, {report.topology}: {node.outcome}"
+    if finished and report.accuracy == report.accuracy:
+        heading += f", mean accuracy {report.accuracy:.2%}"
     sent_mb, updates = report.total("sent_bytes") / 1e6, report.total("updates")
     time = "simulated seconds" if report.simulated else "s"
-    return f"{said}: {report.seconds:.1f} {time}, {updates:,.0f} updates, {sent_mb:,.1f} MB"
+    return f"{heading}: {report.seconds:.1f} {time}, {updates:,.0f} updates, {sent_mb:,.1f} MB"
 
 
 def _row(node: NodeReport) -> tuple[str, ...]:
@@ -80,16 +80,16 @@ def _row(node: NodeReport) -> tuple[str, ...]:
     )
 
 
-def _lags(report: PeerReport) -> list[str]:
+def _lag_lines(report: PeerReport) -> list[str]:
     chosen = [lag for node in report.nodes for lag in node.chosen_lags]
     if not chosen:
         return []
     allowed = [lag for node in report.nodes for lag in node.allowed_lags]
     mean = sum(chosen) / len(chosen)
-    most = f"theory allows {min(allowed)} to {max(allowed)}"
-    return [f"lag chosen: {min(chosen)} to {max(chosen)}, {mean:.1f} on average; {most}"]
+    limits = f"the analysis allows {min(allowed)} to {max(allowed)}"
+    return [f"lag chosen: {min(chosen)} to {max(chosen)}, average {mean:.1f}; {limits}"]
 
 
-def _told(node: NodeReport) -> list[str]:
-    why = [f"{node.name}: {node.reason.removeprefix(f'{node.name}: ')}"] if node.reason else []
-    return [*why, *(f"{node.name} at {line}" for line in node.notices)]
+def _notice_lines(node: NodeReport) -> list[str]:
+    reason = [f"{node.name}: {node.reason.removeprefix(f'{node.name}: ')}"] if node.reason else []
+    return [*reason, *(f"{node.name} at {line}" for line in node.notices)]

@@ -1,4 +1,4 @@
-"""Draws what `plan_report` found: tables with a bar for each learner against its deadline."""
+"""Tables of `melisma plan`, with a bar for each learner against its deadline."""
 
 from collections.abc import Callable, Iterable
 
@@ -6,77 +6,79 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from melisma.cli.views.plan_data import Learners, Report
-from melisma.cli.views.plan_table import Bar, Rows, table
+from melisma.cli.plan_report import LearnerRows, PlanReport
+from melisma.cli.views.table_view import DeadlineBar, FigureTable, make_table
 
-TOLD = 10
+MAX_LATE_NAMED = 10
 
 
-def plan(report: Report, show: int) -> RenderableType:
-    """One plan: who gets what, and whether it holds."""
+def plan_view(report: PlanReport, show: int) -> RenderableType:
+    """Return the table of one plan, and whether it keeps deadline and budget."""
     if not report["feasible"]:
-        return _no_plan(report)
+        return _no_plan_view(report)
     return VIEWS[report["problem"]](report, show)
 
 
-def comparison(reports: list[Report]) -> RenderableType:
-    """One line a scheme."""
-    kind = reports[0]["problem"]
-    nothing = ("-",) * len(COLUMNS[kind])
+def plan_comparison_view(reports: list[PlanReport]) -> RenderableType:
+    """Return a table with one row per scheme."""
+    problem = reports[0]["problem"]
+    empty = ("-",) * len(COLUMNS[problem])
     rows = [
-        (report["scheme"], *(_summary(report) if report["feasible"] else nothing))
+        (report["scheme"], *(_summary(report) if report["feasible"] else empty))
         for report in reports
     ]
     reasons = [
         Text(f"{report['scheme']}: {reason}") for report in reports for reason in _reasons(report)
     ]
-    return Group(Rows(("scheme", *COLUMNS[kind]), rows), *reasons)
+    return Group(FigureTable(("scheme", *COLUMNS[problem]), rows), *reasons)
 
 
-def _reasons(report: Report) -> list[str]:
-    """Why there is no plan, or what it does not keep; learners that are late have a column."""
+def _reasons(report: PlanReport) -> list[str]:
+    """Return why there is no plan, or which limits it exceeds; late learners have a column."""
     if not report["feasible"]:
-        return [report["why"]]
-    return [*_budget(report), *LATE[report["problem"]](report)]
+        return [report["reason"]]
+    return [*_budget_lines(report), *LATE_LINES[report["problem"]](report)]
 
 
-def _budget(report: Report) -> list[str]:
-    over = f"cost {_cost(report)} is over the budget of {report['budget']}"
+def _budget_lines(report: PlanReport) -> list[str]:
+    over = f"cost {_format_cost(report)} is over the budget of {report['budget']}"
     return [] if report["keeps_budget"] else [over]
 
 
-def _late_tasks(report: Report) -> list[str]:
-    each = zip(report["tasks"], report["expected_s"], report["deadline_s"], strict=True)
+def _late_task_lines(report: PlanReport) -> list[str]:
+    tasks = zip(report["tasks"], report["expected_s"], report["deadline_s"], strict=True)
     return [
-        f"{name} is expected to end after {seconds:.2f} s, past its deadline of {deadline_s:g} s"
-        for name, seconds, deadline_s in each
+        f"{name} is expected to finish after {seconds:.2f} s, past its deadline of {deadline_s:g} s"
+        for name, seconds, deadline_s in tasks
         if seconds > deadline_s
     ]
 
 
-def _no_round(report: Report) -> list[str]:
-    return [] if report["keeps_deadline"] else [f"no round ends by {report['deadline_s'][0]:g} s"]
+def _no_round_lines(report: PlanReport) -> list[str]:
+    return (
+        [] if report["keeps_deadline"] else [f"no round finishes by {report['deadline_s'][0]:g} s"]
+    )
 
 
-LATE: dict[str, Callable[[Report], list[str]]] = {
+LATE_LINES: dict[str, Callable[[PlanReport], list[str]]] = {
     "cycle": lambda _: [],
-    "shared": _late_tasks,
-    "radio": _no_round,
+    "shared": _late_task_lines,
+    "radio": _no_round_lines,
 }
 
 
 COLUMNS = {
     "cycle": ("shards", "updates", "staleness", "average", "late", "ends at", "cost"),
-    "shared": ("planned", "gap", "expected to end after", "in all", "cost"),
-    "radio": ("batch in all", "round", "efficiency", "rounds by deadline"),
+    "shared": ("planned", "gap", "expected to finish after", "total", "cost"),
+    "radio": ("total batch", "round", "efficiency", "rounds by deadline"),
 }
 
 
-def _summary(report: Report) -> tuple[str, ...]:
+def _summary(report: PlanReport) -> tuple[str, ...]:
     if report["problem"] == "shared":
         ends = " + ".join(f"{seconds:.1f}" for seconds in report["expected_s"])
         expected = f"{ends} s", f"{sum(report['expected_s']):.1f} s"
-        return f"{report['total_s']:.1f} s", f"{report['gap']:.2%}", *expected, _cost(report)
+        return f"{report['total_s']:.1f} s", f"{report['gap']:.2%}", *expected, _format_cost(report)
     if report["problem"] == "radio":
         rounds = str(report["rounds_by_deadline"])
         return (
@@ -87,113 +89,120 @@ def _summary(report: Report) -> tuple[str, ...]:
         )
     return (
         str(report["handed_out"]),
-        _range(report["least_updates"], report["most_updates"]),
+        _format_range(report["least_updates"], report["most_updates"]),
         str(report["max_staleness"]),
         f"{report['average_staleness']:.2f}",
         str(report["late"]),
         f"{report['ends_s']:.1f} s",
-        _cost(report),
+        _format_cost(report),
     )
 
 
-def _cycle_view(report: Report, show: int) -> RenderableType:
+def _cycle_view(report: PlanReport, show: int) -> RenderableType:
     (name,), (deadline_s,), (shards,) = report["tasks"], report["deadline_s"], report["shards"]
     rows = report["learners"]
     scale_s = max(deadline_s, report["ends_s"])
-    listed = table("learner", "shards", "updates", "seconds", f"deadline {deadline_s:g} s")
+    table = make_table("learner", "shards", "updates", "seconds", f"deadline {deadline_s:g} s")
     for row in rows.first(show):
-        bar = Bar(row["seconds"], scale_s, deadline_s)
+        bar = DeadlineBar(row["seconds"], scale_s, deadline_s)
         figures = (str(row["shards"]), str(row["updates"]), f"{row['seconds']:.1f}")
-        listed.add_row(row["name"], *figures, bar)
+        table.add_row(row["name"], *figures, bar)
     late, idle = np.flatnonzero(rows.columns["late"]), report["idle"]
-    given = "handed out" if report["hands_out_all"] else "wanted"
+    verb = "handed out" if report["hands_out_all"] else "requested"
     lines = [
-        f"{report['handed_out']} shards {given}, {shards} there are"
-        + (f"; {_count(idle, 'learner')} without any" if idle else ""),
-        f"staleness {report['max_staleness']}, on average {report['average_staleness']:.2f}"
-        + (f"; cost {_cost(report)}" if report["cost"] is not None else ""),
-        *_budget(report),
-        _late([rows.columns["name"][k] for k in late[:TOLD]], late.size, deadline_s),
+        f"{report['handed_out']} shards {verb}, {shards} available"
+        + (f"; {_format_count(idle, 'learner')} idle" if idle else ""),
+        f"staleness {report['max_staleness']}, average {report['average_staleness']:.2f}"
+        + (f"; cost {_format_cost(report)}" if report["cost"] is not None else ""),
+        *_budget_lines(report),
+        _late_line([rows.columns["name"][k] for k in late[:MAX_LATE_NAMED]], late.size, deadline_s),
     ]
-    head = f"{name}: {report['scheme']}, {_count(len(rows), 'learner')}"
-    return Group(Text(head, style="bold"), listed, *_more(rows, show), *map(Text, lines))
+    head = f"{name}: {report['scheme']}, {_format_count(len(rows), 'learner')}"
+    return Group(Text(head, style="bold"), table, *_unlisted_line(rows, show), *map(Text, lines))
 
 
-def _shared_view(report: Report, show: int) -> RenderableType:
+def _tasks_view(report: PlanReport, show: int) -> RenderableType:
     deadlines = dict(zip(report["tasks"], report["deadline_s"], strict=True))
     scale_s = max([*deadlines.values(), *report["expected_s"]])
     rows = report["learners"]
-    listed = table("learner", "task", "shards", "seconds", "deadline of its task")
+    table = make_table("learner", "task", "shards", "seconds", "deadline of its task")
     for row in rows.first(show):
-        bar = Bar(row["seconds"], scale_s, deadlines.get(row["task"], 0.0))
+        bar = DeadlineBar(row["seconds"], scale_s, deadlines.get(row["task"], 0.0))
         figures = (row["task"] or "-", str(row["shards"]), f"{row['seconds']:.1f}")
-        listed.add_row(row["name"], *figures, bar)
+        table.add_row(row["name"], *figures, bar)
     ends = [
-        f"{name} is expected to end after {seconds:.1f} of {deadlines[name]:g} s"
+        f"{name} is expected to finish after {seconds:.1f} of {deadlines[name]:g} s"
         for name, seconds in zip(report["tasks"], report["expected_s"], strict=True)
     ]
     budget = "no budget" if report["budget"] is None else f"budget {report['budget']:g}"
     lines = [
         (
-            f"planned {report['total_s']:.2f} s in all; no plan can do better than "
-            f"{report['bound_s']:.2f} s (gap {report['gap']:.2%})"
+            f"planned total {report['total_s']:.2f} s, lower bound {report['bound_s']:.2f} s "
+            f"(gap {report['gap']:.2%})"
         ),
         f"cost {report['cost']:.1f}, {budget}",
-        *_late_tasks(report),
-        *_budget(report),
+        *_late_task_lines(report),
+        *_budget_lines(report),
     ]
-    head = f"{', '.join(report['tasks'])}: {report['scheme']}, {_count(len(rows), 'learner')}"
-    return Group(Text(head, style="bold"), listed, *_more(rows, show), *map(Text, ends + lines))
+    head = (
+        f"{', '.join(report['tasks'])}: {report['scheme']}, {_format_count(len(rows), 'learner')}"
+    )
+    return Group(
+        Text(head, style="bold"), table, *_unlisted_line(rows, show), *map(Text, ends + lines)
+    )
 
 
-def _radio_view(report: Report, show: int) -> RenderableType:
+def _radio_view(report: PlanReport, show: int) -> RenderableType:
     rows, frame_s = report["learners"], report["frame_s"]
-    listed = table("learner", "batch", "gradient", "uplink slot", "downlink slot", "of the frame")
+    rounds = report["rounds_by_deadline"]
+    table = make_table(
+        "learner", "batch", "gradient", "uplink slot", "downlink slot", "share of frame"
+    )
     widest = float(rows.columns["uplink_slot_s"].max())
     for row in rows.first(show):
         slots = [f"{row[key] * 1e3:.3f} ms" for key in ("uplink_slot_s", "downlink_slot_s")]
-        bar = Bar(row["uplink_slot_s"], widest)
-        listed.add_row(row["name"], str(row["batch"]), f"{row['gradient_s']:.2f} s", *slots, bar)
+        bar = DeadlineBar(row["uplink_slot_s"], widest)
+        table.add_row(row["name"], str(row["batch"]), f"{row['gradient_s']:.2f} s", *slots, bar)
     lines = [
         (
             f"round of {report['round_s']:.2f} s with {report['batch']} samples; "
-            f"{_count(report['rounds_by_deadline'], 'round')} in {report['deadline_s'][0]:g} s"
+            f"{_format_count(rounds, 'round')} in {report['deadline_s'][0]:g} s"
         ),
         (
-            f"efficiency {report['efficiency']:.3f} (square root of samples a second); "
+            f"efficiency {report['efficiency']:.3f} (square root of samples per second); "
             f"frame of {frame_s * 1e3:g} ms"
         ),
-        *_no_round(report),
+        *_no_round_lines(report),
     ]
-    head = f"{report['tasks'][0]}: {report['scheme']}, {_count(len(rows), 'learner')}"
-    return Group(Text(head, style="bold"), listed, *_more(rows, show), *map(Text, lines))
+    head = f"{report['tasks'][0]}: {report['scheme']}, {_format_count(len(rows), 'learner')}"
+    return Group(Text(head, style="bold"), table, *_unlisted_line(rows, show), *map(Text, lines))
 
 
-VIEWS = {"cycle": _cycle_view, "shared": _shared_view, "radio": _radio_view}
+VIEWS = {"cycle": _cycle_view, "shared": _tasks_view, "radio": _radio_view}
 
 
-def _no_plan(report: Report) -> RenderableType:
+def _no_plan_view(report: PlanReport) -> RenderableType:
     tasks = ", ".join(report["tasks"])
-    return Text(f"{tasks}: no plan by {report['scheme']}: {report['why']}")
+    return Text(f"{tasks}: no plan by {report['scheme']}: {report['reason']}")
 
 
-def _late(names: list[str], count: int, deadline_s: float) -> str:
+def _late_line(names: list[str], count: int, deadline_s: float) -> str:
     if not count:
-        return f"everyone ends by {deadline_s:g} s"
+        return f"all learners finish by {deadline_s:g} s"
     return f"{count} late: {', '.join(names)}{' ...' if count > len(names) else ''}"
 
 
-def _more(rows: Learners, show: int) -> Iterable[Text]:
+def _unlisted_line(rows: LearnerRows, show: int) -> Iterable[Text]:
     return [Text(f"and {len(rows) - show} more (--show)")] if len(rows) > show else []
 
 
-def _count(number: int, noun: str) -> str:
+def _format_count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _cost(report: Report) -> str:
+def _format_cost(report: PlanReport) -> str:
     return "-" if report["cost"] is None else f"{report['cost']:.1f}"
 
 
-def _range(low: int, high: int) -> str:
+def _format_range(low: int, high: int) -> str:
     return str(low) if low == high else f"{low}-{high}"

@@ -1,4 +1,4 @@
-"""The last screen of a run: whether the deadline held, who did what, and how good the model is."""
+"""The summary of a finished run: deadline, work of each learner, and score of the model."""
 
 from math import isnan
 from pathlib import Path
@@ -7,91 +7,104 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from melisma.cli.views.plan_table import Rows
-from melisma.cli.views.run_view import score
+from melisma.cli.views.run_view import format_score
+from melisma.cli.views.table_view import FigureTable
 from melisma.cycle.events import PHASES
 from melisma.runs.report import Report
 from melisma.runs.totals import UNCOUNTED_STATUSES, LearnerTotal
 
-SHOWN = 20
+MAX_LEARNERS = 20
 TITLES = ("learner", "shards", "samples", "done", "fetch s", "load s", "train s", "upload s")
 
 
-def screen(report: Report, show: int = SHOWN) -> RenderableType:
-    """A run that is over, at most so many learners listed."""
+def run_summary_view(report: Report, show: int = MAX_LEARNERS) -> RenderableType:
+    """Return the summary, with at most `show` learners listed."""
     first = report.learners[:show]
-    table = [Rows((*TITLES, "not in"), [_row(each) for each in first])] if report.cycles else []
+    table = (
+        [FigureTable((*TITLES, "missing"), [_row(learner) for learner in first])]
+        if report.cycles
+        else []
+    )
     return Group(
         Text(report.deadline_summary, style="bold"),
-        *map(Text, _ended(report)),
+        *map(Text, _ending_lines(report)),
         *table,
-        *map(Text, _more(report, show)),
-        *map(Text, _figures(report)),
-        *map(Text, _saved(report)),
+        *map(Text, _unlisted_line(report, show)),
+        *map(Text, _result_lines(report)),
+        *map(Text, _saved_files(report)),
     )
 
 
-def _ended(report: Report) -> list[str]:
-    """How it ended, where not as it should, and who did not take part."""
-    ended = [] if report.outcome == "done" else [f"{report.outcome}: {report.reason}"]
-    # Of many that went together, one reason for all.
-    left = [f"left: {reason}" for reason in list(dict.fromkeys(report.departures))[:SHOWN]]
+def _ending_lines(report: Report) -> list[str]:
+    """Return how the run ended early, the learners that left, and those without work."""
+    ending = [] if report.outcome == "done" else [f"{report.outcome}: {report.reason}"]
+    # Learners that left for the same reason share a line.
+    left = [f"left: {reason}" for reason in list(dict.fromkeys(report.departures))[:MAX_LEARNERS]]
     idle = np.flatnonzero(report.learners.shards == 0)
     if report.cycles and idle.size:
-        some = ", ".join(report.names[one] for one in idle[:5]) + ", ..." * (idle.size > 5)
-        left.append(f"no work in any cycle: {some}")
-    return [*ended, *left]
+        names = ", ".join(report.names[learner] for learner in idle[:5]) + ", ..." * (idle.size > 5)
+        left.append(f"no work in any cycle: {names}")
+    return [*ending, *left]
 
 
-def _row(did: LearnerTotal) -> tuple[str, ...]:
-    seconds = dict(zip(PHASES, did.phases, strict=True))
+def _row(total: LearnerTotal) -> tuple[str, ...]:
+    seconds = dict(zip(PHASES, total.phases, strict=True))
     fetch_s = seconds["fetch model"] + seconds["fetch shards"]
-    fates = [f"{getattr(did, fate)} {fate}" for fate in UNCOUNTED_STATUSES if getattr(did, fate)]
+    missing = [
+        f"{getattr(total, status)} {status}"
+        for status in UNCOUNTED_STATUSES
+        if getattr(total, status)
+    ]
     return (
-        did.name or "-",
-        str(did.shards),
-        str(did.counted_visits),
-        f"{did.counted_visits / did.planned_visits:.0%}" if did.planned_visits else "-",
-        *(f"{each:.1f}" for each in (fetch_s, *(seconds[n] for n in ("load", "train", "upload")))),
-        ", ".join(fates) or "-",
+        total.name or "-",
+        str(total.shards),
+        str(total.counted_visits),
+        f"{total.counted_visits / total.planned_visits:.0%}" if total.planned_visits else "-",
+        *(
+            f"{value:.1f}"
+            for value in (fetch_s, *(seconds[n] for n in ("load", "train", "upload")))
+        ),
+        ", ".join(missing) or "-",
     )
 
 
-def _more(report: Report, show: int) -> list[str]:
+def _unlisted_line(report: Report, show: int) -> list[str]:
     rest = report.learners[show:]
     if not rest or not report.cycles:
         return []
-    trained, missed = rest.counted_visits.sum(), rest.uncounted.sum()
-    return [f"and {len(rest)} more: {trained} samples trained, {missed} updates not in"]
+    trained, missing = rest.counted_visits.sum(), rest.uncounted.sum()
+    return [f"and {len(rest)} more: {trained} samples trained, {missing} updates missing"]
 
 
-def _figures(report: Report) -> list[str]:
+def _result_lines(report: Report) -> list[str]:
     if not report.cycles:
         return ["nothing was trained"]
-    scored = sum(each.evaluate_s >= 0 and not each.empty for each in report.cycles)
+    scored = sum(cycle.evaluate_s >= 0 and not cycle.empty for cycle in report.cycles)
     if not scored:
-        return ["no update counted: the model is as it was"]
-    said = [score(report.accuracy, report.loss) + f" after {_cycles(scored)}"]
+        return ["no update counted: the model is unchanged"]
+    scores = [format_score(report.accuracy, report.loss) + f" after {_cycles(scored)}"]
     if isnan(report.training_s):
-        return said
-    stale = report.max_staleness
-    busy = np.array([each.occupancy for each in report.ended_cycles])
-    occupancy = f", occupancy {np.nanmean(busy):.0%}" if not np.isnan(busy).all() else ""
-    time = f"{report.training_s:.1f} s of training, {report.ended_s - report.began_s:.1f} s in all"
+        return scores
+    staleness = f"staleness up to {report.max_staleness:.3g}"
+    occupancies = np.array([cycle.occupancy for cycle in report.ended_cycles])
+    occupancy = (
+        f", occupancy {np.nanmean(occupancies):.0%}" if not np.isnan(occupancies).all() else ""
+    )
+    time = f"{report.training_s:.1f} s of training, {report.ended_s - report.began_s:.1f} s total"
     return [
-        *said,
-        f"{time}; truancy {report.mean_truancy:.1%} on average",
-        f"{report.fulfilment:.0%} of planned visits done{occupancy}, staleness up to {stale:.3g}",
+        *scores,
+        f"{time}; average truancy {report.mean_truancy:.1%}",
+        f"{report.fulfilment:.0%} of planned visits done{occupancy}, {staleness}",
     ]
 
 
-def _saved(report: Report) -> list[str]:
-    places = {"model": report.model, "picture": report.picture_path, "trace": report.trace_path}
-    return [f"{name:<8} {_near(path)}" for name, path in places.items() if path is not None]
+def _saved_files(report: Report) -> list[str]:
+    files = {"model": report.model, "picture": report.picture_path, "trace": report.trace_path}
+    return [f"{name:<8} {_relative_path(path)}" for name, path in files.items() if path is not None]
 
 
-def _near(path: Path) -> Path:
-    """As short as it can be said from here."""
+def _relative_path(path: Path) -> Path:
+    """Return the path relative to the current folder if it is inside."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 

@@ -1,4 +1,4 @@
-"""What `melisma plan` has to say, as plain data: printed as JSON, or drawn by `plan_view`."""
+"""The figures of `melisma plan` as plain data: printed as JSON, or as tables by `plan_view`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,53 +22,55 @@ from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
 
-Report = dict[str, Any]
+PlanReport = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Learners:
-    """A row for each learner, made when it is looked at; a million of them are arrays."""
+class LearnerRows:
+    """Rows of learners, stored as columns and built on access, because there may be a million."""
 
     columns: Mapping[str, Any]
 
     def __len__(self) -> int:
         return len(self.columns["name"])
 
-    def __iter__(self) -> Iterator[Report]:
+    def __iter__(self) -> Iterator[PlanReport]:
         return self.first(len(self))
 
-    def first(self, count: int) -> Iterator[Report]:
-        """The rows of so many learners."""
+    def first(self, count: int) -> Iterator[PlanReport]:
+        """Return the rows of the first `count` learners."""
         parts = (column[:count] for column in self.columns.values())
         values = (part.tolist() if isinstance(part, np.ndarray) else part for part in parts)
         return (dict(zip(self.columns, row, strict=True)) for row in zip(*values, strict=True))
 
 
-def report(scheme: Scheme, tasks: Sequence[Task], fleet: Fleet, time_limit_s: float) -> Report:
-    """The plan of one scheme, or why there is none."""
-    given = PlanInputs(
+def build_plan_report(
+    scheme: Scheme, tasks: Sequence[Task], fleet: Fleet, time_limit_s: float
+) -> PlanReport:
+    """Return the plan of one scheme, or the reason why there is none."""
+    inputs = PlanInputs(
         passes=tasks[0].passes,
         rng=generator(tasks[0].seed, "random batch"),
         time_limit_s=time_limit_s,
     )
     try:
-        found = KINDS[scheme.problem](scheme, given, tasks, fleet)
+        fields = PLANNERS[scheme.problem](scheme, inputs, tasks, fleet)
     except InfeasibleError as error:
-        return _head(scheme, tasks) | _infeasible(error, tasks, fleet)
-    return _head(scheme, tasks) | {"feasible": True} | found
+        return _common_fields(scheme, tasks) | _infeasible_fields(error, tasks, fleet)
+    return _common_fields(scheme, tasks) | {"feasible": True} | fields
 
 
-def skipped(scheme: Scheme, tasks: Sequence[Task], why: str) -> Report:
-    """A scheme that does not take part in a comparison."""
-    return _head(scheme, tasks) | _no_plan(why)
+def skip_report(scheme: Scheme, tasks: Sequence[Task], reason: str) -> PlanReport:
+    """Return the report of a scheme that a comparison skips."""
+    return _common_fields(scheme, tasks) | _no_plan_fields(reason)
 
 
-def holds(found: Report) -> bool:
-    """Whether there is a plan, and it keeps deadlines and budget."""
-    return all(found.get(key, False) for key in ("feasible", "keeps_deadline", "keeps_budget"))
+def is_met(report: PlanReport) -> bool:
+    """Return whether there is a plan that keeps deadlines and budget."""
+    return all(report.get(key, False) for key in ("feasible", "keeps_deadline", "keeps_budget"))
 
 
-def _head(scheme: Scheme, tasks: Sequence[Task]) -> Report:
+def _common_fields(scheme: Scheme, tasks: Sequence[Task]) -> PlanReport:
     return {
         "scheme": scheme.name,
         "problem": scheme.problem,
@@ -78,35 +80,37 @@ def _head(scheme: Scheme, tasks: Sequence[Task]) -> Report:
     }
 
 
-def _infeasible(error: InfeasibleError, tasks: Sequence[Task], fleet: Fleet) -> Report:
+def _infeasible_fields(error: InfeasibleError, tasks: Sequence[Task], fleet: Fleet) -> PlanReport:
     error = error.with_names(fleet.names, [task.name for task in tasks])
-    about = {"constraint": error.constraint, "miss": error.miss, "nearest": error.nearest}
-    who = {
-        "learners_in_the_way": [fleet.names[number] for number in error.learners],
-        "tasks_in_the_way": [tasks[number].name for number in error.tasks],
+    cause = {"constraint": error.constraint, "miss": error.miss, "nearest": error.nearest}
+    blocking = {
+        "blocking_learners": [fleet.names[number] for number in error.learners],
+        "blocking_tasks": [tasks[number].name for number in error.tasks],
     }
-    return _no_plan(str(error)) | about | who
+    return _no_plan_fields(str(error)) | cause | blocking
 
 
-def _no_plan(why: str) -> Report:
+def _no_plan_fields(reason: str) -> PlanReport:
     return {
         "feasible": False,
-        "why": why,
+        "reason": reason,
         "constraint": None,
         "miss": None,
         "nearest": {},
-        "learners_in_the_way": [],
-        "tasks_in_the_way": [],
+        "blocking_learners": [],
+        "blocking_tasks": [],
     }
 
 
-def _cycle(scheme: Scheme, given: PlanInputs, tasks: Sequence[Task], fleet: Fleet) -> Report:
+def _plan_cycle(
+    scheme: Scheme, inputs: PlanInputs, tasks: Sequence[Task], fleet: Fleet
+) -> PlanReport:
     (task,) = tasks
-    own = fleet.own_shards(task) if task.mode == "federated" else None
-    problem = build_cycle_problem(task, fleet.state_costs(task), local_shards=own)
-    plan: CyclePlan = scheme.plan(problem, given)
+    local_shards = fleet.own_shards(task) if task.mode == "federated" else None
+    problem = build_cycle_problem(task, fleet.state_costs(task), local_shards=local_shards)
+    plan: CyclePlan = scheme.plan(problem, inputs)
     busy = plan.shards > 0
-    # Who cannot make a single pass in time is late by what that pass takes.
+    # A learner that cannot finish one pass in time is late by the time of that pass.
     seconds = problem.seconds(plan.shards, np.maximum(plan.updates, busy))
     late = seconds > task.deadline_s
     columns = {
@@ -117,7 +121,7 @@ def _cycle(scheme: Scheme, given: PlanInputs, tasks: Sequence[Task], fleet: Flee
         "late": late,
     }
     return {
-        "learners": Learners(columns),
+        "learners": LearnerRows(columns),
         "handed_out": int(plan.shards.sum()),
         "hands_out_all": scheme.hands_out_all,
         "idle": int(np.count_nonzero(~busy)),
@@ -128,23 +132,25 @@ def _cycle(scheme: Scheme, given: PlanInputs, tasks: Sequence[Task], fleet: Flee
         "most_updates": int(plan.updates[busy].max()),
         "max_staleness": plan.max_staleness,
         "average_staleness": plan.average_staleness,
-    } | _costs(float(fleet.price @ plan.shards) if _priced(fleet) else None, fleet)
+    } | _cost_fields(float(fleet.price @ plan.shards) if _has_prices(fleet) else None, fleet)
 
 
-def _shared(scheme: Scheme, given: PlanInputs, tasks: Sequence[Task], fleet: Fleet) -> Report:
+def _plan_shared(
+    scheme: Scheme, inputs: PlanInputs, tasks: Sequence[Task], fleet: Fleet
+) -> PlanReport:
     costs = [fleet.state_costs(task) for task in tasks]
-    means = [each.mean() for each in costs]
-    known = means
+    means = [cost.mean() for cost in costs]
+    assumed = means
     if scheme.single_state:
-        # As benchmarked in whatever state each learner happened to be in.
+        # The scheme knows the costs of one state only, the state during the benchmark.
         states = fleet.draw_states(generator(fleet.seed, "benchmarked state"))
-        known = [each.in_states(states) for each in costs]
+        assumed = [cost.in_states(states) for cost in costs]
     expected = build_shared_problem(tasks, means, fleet.price, fleet.budget)
-    problem = build_shared_problem(tasks, known, fleet.price, fleet.budget)
-    plan: SharedPlan = scheme.plan(problem, given)
+    problem = build_shared_problem(tasks, assumed, fleet.price, fleet.budget)
+    plan: SharedPlan = scheme.plan(problem, inputs)
     seconds = expected.seconds(plan.shards)
     shards, ends_s = plan.shards.sum(axis=0), seconds.max(axis=1)
-    # The last is for those without any shards.
+    # The last entry is for learners without shards.
     names = np.array([*(task.name for task in tasks), None], dtype=np.object_)
     columns = {
         "name": fleet.names,
@@ -153,20 +159,22 @@ def _shared(scheme: Scheme, given: PlanInputs, tasks: Sequence[Task], fleet: Fle
         "seconds": seconds.sum(axis=0),
     }
     return {
-        "learners": Learners(columns),
+        "learners": LearnerRows(columns),
         "task_s": plan.task_s.tolist(),
         "expected_s": ends_s.tolist(),
         "keeps_deadline": bool(np.all(ends_s <= expected.deadline_s)),
         "total_s": float(plan.task_s.sum()),
         "bound_s": float(plan.bound_s),
         "gap": plan.gap,
-    } | _costs(plan.cost, fleet)
+    } | _cost_fields(plan.cost, fleet)
 
 
-def _radio(scheme: Scheme, given: PlanInputs, tasks: Sequence[Task], fleet: Fleet) -> Report:
+def _plan_radio(
+    scheme: Scheme, inputs: PlanInputs, tasks: Sequence[Task], fleet: Fleet
+) -> PlanReport:
     (task,) = tasks
     problem = build_radio_problem(task, fleet)
-    plan: RadioPlan = scheme.plan(problem, given)
+    plan: RadioPlan = scheme.plan(problem, inputs)
     columns = {
         "name": fleet.names,
         "batch": plan.batch,
@@ -176,17 +184,17 @@ def _radio(scheme: Scheme, given: PlanInputs, tasks: Sequence[Task], fleet: Flee
     }
     rounds = int(task.deadline_s // plan.round_s)
     return {
-        "learners": Learners(columns),
+        "learners": LearnerRows(columns),
         "frame_s": problem.frame_s,
         "batch": int(plan.batch.sum()),
         "round_s": plan.round_s,
         "efficiency": plan.efficiency,
         "rounds_by_deadline": rounds,
         "keeps_deadline": rounds > 0,
-    } | _costs(None, fleet)
+    } | _cost_fields(None, fleet)
 
 
-def _costs(cost: float | None, fleet: Fleet) -> Report:
+def _cost_fields(cost: float | None, fleet: Fleet) -> PlanReport:
     return {
         "cost": cost,
         "budget": fleet.budget if isfinite(fleet.budget) else None,
@@ -194,13 +202,13 @@ def _costs(cost: float | None, fleet: Fleet) -> Report:
     }
 
 
-def _priced(fleet: Fleet) -> bool:
-    """Whether anybody said anything about prices."""
+def _has_prices(fleet: Fleet) -> bool:
+    """Return whether the fleet file sets prices or a budget."""
     return isfinite(fleet.budget) or bool(np.any(fleet.price != 1.0))
 
 
-KINDS: dict[str, Callable[[Scheme, PlanInputs, Sequence[Task], Fleet], Report]] = {
-    "cycle": _cycle,
-    "shared": _shared,
-    "radio": _radio,
+PLANNERS: dict[str, Callable[[Scheme, PlanInputs, Sequence[Task], Fleet], PlanReport]] = {
+    "cycle": _plan_cycle,
+    "shared": _plan_shared,
+    "radio": _plan_radio,
 }

@@ -1,0 +1,35 @@
+"""Options that several subcommands share, and the files used if none is given."""
+
+from pathlib import Path
+
+import click
+
+DEFAULT_TASK = Path(__file__).parent / "default_files" / "task.toml"
+DEFAULT_FLEET = Path(__file__).parent / "default_files" / "fleet.toml"
+FILE = click.Path(path_type=Path)
+COUNT = click.IntRange(1)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+token_option = click.option(
+    "--token", envvar="AXON_TOKEN", help="Token to require or to present (or $AXON_TOKEN)."
+)
+default_task_argument = click.argument("task", metavar="[TASK.toml]", type=FILE, required=False)
+default_fleet_option = click.option(
+    "--fleet",
+    metavar="FLEET.toml",
+    type=FILE,
+    help="The devices; default: two Raspberry Pis, a phone and a Jetson.",
+)
+fleet_option = click.option(
+    "--fleet", metavar="FLEET.toml", type=FILE, required=True, help="The devices."
+)
+scheme_option = click.option("--scheme", help="Allocate by this scheme instead of the task's.")
+learners_option = click.option(
+    "--learners", type=COUNT, help="Scale the fleet to this number of learners."
+)
+faults_option = click.option(
+    "--faults", default="", help="Faults to inject, or a seed to draw them."
+)
+search_faults_option = click.option(
+    "--search-faults", type=COUNT, metavar="N", help="Check N random fault schedules."
+)
