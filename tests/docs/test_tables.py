@@ -49,7 +49,7 @@ def test_fields_of_a_radio_problem_have_the_defaults_of_the_code() -> None:
 
 def test_the_defaults_of_the_options_are_those_of_the_command() -> None:
     page = (DOCS / "allocation" / "plan.md").read_text(encoding="utf-8")
-    said = dict(re.findall(r"^\| `(--[\w-]+) \w+` \| .*?(\d+) unless said", page, re.MULTILINE))
+    said = dict(re.findall(r"^\| `(--[\w-]+) \w+` \| .*?(\d+) by default", page, re.MULTILINE))
     options = {option.opts[0]: option.default for option in plan.command.params}
     assert said == {name: f"{options[name]:g}" for name in ("--show", "--time-limit")}
 
