@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from melisma import axon
+from melisma import axon, cli
 from tests.axon.served_functions import a_worker
 
 
@@ -48,12 +48,22 @@ def test_a_function_is_called_with_json_or_text(address: str) -> None:
     ],
 )
 def test_a_mistake_is_one_clear_line(
-    address: str, arguments: list[str], said: str, code: int
+    address: str,
+    arguments: list[str],
+    said: str,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    result = melisma_axon(*(argument.replace("{}", address) for argument in arguments))
-    assert said in result.stderr
-    assert "Traceback" not in result.stderr
-    assert result.returncode == code
+    monkeypatch.delenv("AXON_TOKEN", raising=False)
+    words = (argument.replace("{}", address) for argument in arguments)
+    monkeypatch.setattr(sys, "argv", ["melisma", "axon", *words])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    stderr = capsys.readouterr().err
+    assert said in stderr
+    assert "Traceback" not in stderr
+    assert end.value.code == code
 
 
 def test_the_functions_of_a_worker_are_listed(address: str) -> None:
