@@ -1,4 +1,4 @@
-"""What it costs to choose batches and slots together, beside a general solver.
+"""Cost of choosing batches and slots together, compared with a general solver.
 
 `feel` finds the exact optimum and whole batches; SciPy's SLSQP and trust-constr find the exact
 optimum of the same problems with analytic gradients, in the form that suits them best: slots and

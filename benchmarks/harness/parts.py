@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.harness import machine, quiet, table
-from benchmarks.harness.targets import Wanted
+from benchmarks.harness.targets import Target
 
 RESULTS = Path(__file__).parents[1] / "results"
 MOST_OTHERS = 0.2
@@ -26,7 +26,7 @@ class Part(NamedTuple):
     title: str
     measure: Callable[[bool], dict[str, Any]]
     columns: list[str]
-    wanted: tuple[Wanted, ...] = ()
+    wanted: tuple[Target, ...] = ()
     timed: bool = True
     """Whether what others do meanwhile matters; in virtual time it does not."""
 

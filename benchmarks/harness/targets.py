@@ -7,7 +7,7 @@ Found = Mapping[str, Any]
 YES, NO = "reached", "**not reached**"
 
 
-class Wanted(NamedTuple):
+class Target(NamedTuple):
     """A target: what it is about, the figure, and the limit from above or from below."""
 
     what: str
@@ -62,72 +62,72 @@ def _as_stated(found: Found) -> float:
 
 BOUNDS = "bounds and held shards"
 WANTED = [
-    Wanted("staleness, 10⁶ learners", _staleness("free", "1,000,000", "exact ms"), 1000, unit="ms"),
-    Wanted(
+    Target("staleness, 10⁶ learners", _staleness("free", "1,000,000", "exact ms"), 1000, unit="ms"),
+    Target(
         "staleness, 10⁶ learners with bounds and held shards",
         _staleness(BOUNDS, "1,000,000", "exact ms"),
         1000,
         unit="ms",
     ),
-    Wanted(
+    Target(
         "staleness, memory of the process",
         lambda found: float(found["staleness"]["process_peak_mb"]),
         500,
         unit="MB",
     ),
-    Wanted(
+    Target(
         "staleness, 100 learners, beside the relaxation as the paper states it",
         _staleness("free", "100", "as stated / exact"),
         least=100,
         unit="x",
     ),
-    Wanted(
+    Target(
         "the same with bounds and held shards",
         _staleness(BOUNDS, "100", "as stated / exact"),
         least=100,
         unit="x",
     ),
-    Wanted(
+    Target(
         "staleness, 100 learners, beside `numerical`",
         _staleness("free", "100", "numerical / exact"),
         least=100,
         unit="x",
     ),
-    Wanted("MED, 10 x 3, proven best", _med("10 x 3, mean budget", "median ms"), 200, unit="ms"),
-    Wanted("MED, 10 x 3, beside Gurobi", _gurobi, least=10, unit="x"),
-    Wanted("MED, 20 x 3, proven best", _med("20 x 3, mean budget", "median ms"), 500, unit="ms"),
-    Wanted("MED, 20 x 5, proven best", _med("20 x 5, mean budget", "median ms"), 1000, unit="ms"),
-    Wanted("MED, 30 x 3, proven best", _med("30 x 3, mean budget", "median ms"), 2000, unit="ms"),
-    Wanted("MED, 100 x 5 in 30 s", _med("100 x 5, mean budget", "largest gap %"), 1, unit="%"),
-    Wanted(
+    Target("MED, 10 x 3, proven best", _med("10 x 3, mean budget", "median ms"), 200, unit="ms"),
+    Target("MED, 10 x 3, beside Gurobi", _gurobi, least=10, unit="x"),
+    Target("MED, 20 x 3, proven best", _med("20 x 3, mean budget", "median ms"), 500, unit="ms"),
+    Target("MED, 20 x 5, proven best", _med("20 x 5, mean budget", "median ms"), 1000, unit="ms"),
+    Target("MED, 30 x 3, proven best", _med("30 x 3, mean budget", "median ms"), 2000, unit="ms"),
+    Target("MED, 100 x 5 in 30 s", _med("100 x 5, mean budget", "largest gap %"), 1, unit="%"),
+    Target(
         "MED, 100 x 5 in 30 s, tight budget, median",
         _med("100 x 5, tight budget", "gap %"),
         2,
         unit="%",
     ),
-    Wanted(
+    Target(
         "MED, 100 x 5 in 30 s, tight budget, largest",
         _med("100 x 5, tight budget", "largest gap %"),
         2,
         unit="%",
     ),
-    Wanted(
+    Target(
         "MED, 1,000 x 10 in 60 s, one problem",
         _med("1000 x 10, mean budget", "gap %"),
         1.5,
         unit="%",
     ),
-    Wanted(
+    Target(
         "MED, 1,000 x 10 in 60 s, tight budget, one problem",
         _med("1000 x 10, tight budget", "gap %"),
         3,
         unit="%",
     ),
-    Wanted("FEEL, 100,000 devices, whole batches", _feel("100,000", "whole ms"), 1000, unit="ms"),
-    Wanted(
+    Target("FEEL, 100,000 devices, whole batches", _feel("100,000", "whole ms"), 1000, unit="ms"),
+    Target(
         "FEEL, 100 devices, beside SLSQP on the paper's problem", _as_stated, least=100, unit="x"
     ),
-    Wanted(
+    Target(
         "FEEL, 100 devices, beside SLSQP with slots eliminated",
         _feel("100", "fastest solver / exact"),
         least=100,

@@ -1,4 +1,4 @@
-"""What it costs to train with processes over HTTP, beside Flower deployed on the same machine.
+"""Cost of training with processes over HTTP, compared with Flower on the same machine.
 
 Each part stands alone and measures ours and its peer one after the other. A part that is run by
 itself takes the place of the same part in the figures of the last run; each says when it was
@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from benchmarks.harness import environments, machine, quiet, table
-from benchmarks.harness.targets import Wanted
+from benchmarks.harness.targets import Target
 from benchmarks.live import (
     accuracy,
     aggregation,
@@ -37,7 +37,7 @@ class Part(NamedTuple):
     title: str
     measure: Callable[[bool], dict[str, Any]]
     columns: list[str]
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[Target, ...]
     ratios: Mapping[str, Callable[[Found], float]] = MappingProxyType({})
 
 
@@ -79,8 +79,8 @@ PARTS = {
         cycle.measure,
         cycle.COLUMNS,
         (
-            Wanted("empty cycle, 4 KB", cell("melisma, 4 KB", MEDIAN), 100, unit="ms"),
-            Wanted("empty cycle, 40 MB", cell("melisma, 40 MB", MEDIAN), 3000, unit="ms"),
+            Target("empty cycle, 4 KB", cell("melisma, 4 KB", MEDIAN), 100, unit="ms"),
+            Target("empty cycle, 40 MB", cell("melisma, 40 MB", MEDIAN), 3000, unit="ms"),
         ),
         {
             "4 KB": times("Flower, 4 KB", MEDIAN, "melisma, 4 KB"),
@@ -91,21 +91,21 @@ PARTS = {
         "Memory of an agent",
         footprint.memory,
         footprint.MEMORY_COLUMNS,
-        (Wanted("agent before training", cell(BEFORE, "resident MB"), 60, unit="MB"),),
+        (Target("agent before training", cell(BEFORE, "resident MB"), 60, unit="MB"),),
         {"idle": times(IDLE, "resident MB", BEFORE)},
     ),
     "size": Part(
         "Size of an install",
         footprint.size,
         footprint.SIZE_COLUMNS,
-        (Wanted("core install", cell("melisma, core", "MB"), 120, unit="MB"),),
+        (Target("core install", cell("melisma, core", "MB"), 120, unit="MB"),),
         {"without PyTorch": times(footprint.FLWR, "MB", "melisma, core")},
     ),
     "accuracy": Part(
         "Time to 90 % on MNIST",
         accuracy.measure,
         accuracy.COLUMNS,
-        (Wanted("90 % sooner than Flower", times("Flower", CYCLE, "melisma"), least=3, unit="x"),),
+        (Target("90 % sooner than Flower", times("Flower", CYCLE, "melisma"), least=3, unit="x"),),
         {"if both had taken two cycles": _at_two_cycles},
     ),
     "deadline": Part(
@@ -113,7 +113,7 @@ PARTS = {
         deadline.measure,
         deadline.COLUMNS,
         (
-            Wanted(
+            Target(
                 "cycles at most 3 % late",
                 cell(f"DAB, {deadline.DEADLINE_S:g} s", "within 3 % %"),
                 least=95,
@@ -126,13 +126,13 @@ PARTS = {
         predictions.measure,
         predictions.COLUMNS,
         (
-            Wanted(
+            Target(
                 "training, median over devices",
                 cell("median over devices", "subset, training %"),
                 5,
                 unit="%",
             ),
-            Wanted(
+            Target(
                 "download, median over devices",
                 cell("median over devices", "subset, download %"),
                 10,
@@ -145,7 +145,7 @@ PARTS = {
         aggregation.measure,
         aggregation.COLUMNS,
         tuple(
-            Wanted(
+            Target(
                 f"beside `a += w * b`, {shape}",
                 cell(f"melisma, {shape}", "of plain %"),
                 least=70,
@@ -159,7 +159,7 @@ PARTS = {
         emulation.measure,
         emulation.COLUMNS,
         tuple(
-            Wanted(f"largest error of a rate, {load}", largest(load), 5, unit="%")
+            Target(f"largest error of a rate, {load}", largest(load), 5, unit="%")
             for load in ("idle", "one busy process", "every core busy")
         ),
     ),

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from benchmarks.harness import environments
 from benchmarks.harness.parts import Benchmark, Found, Part, cell
-from benchmarks.harness.targets import Wanted
+from benchmarks.harness.targets import Target
 from benchmarks.peer import live_nodes, simulated_nodes
 from benchmarks.peer.simulated_nodes import KINDS, LAGS, SIZES
 
@@ -47,10 +47,10 @@ PARTS = {
         simulated_nodes.accuracy,
         simulated_nodes.ACCURACY,
         (
-            Wanted("points below event-triggered SGD", _apart(AET, EVENT), 0.5),
-            Wanted("the same, batch 1", _apart(f"{AET}, {ONE}", f"{EVENT}, {ONE}"), 0.5),
-            Wanted("8 bits: bytes fewer", _fewer(f"{AET}, 8 bits", AET, "MB sent"), least=3.5),
-            Wanted("8 bits: points lost", _apart(f"{AET}, 8 bits", AET), 0.2),
+            Target("points below event-triggered SGD", _apart(AET, EVENT), 0.5),
+            Target("the same, batch 1", _apart(f"{AET}, {ONE}", f"{EVENT}, {ONE}"), 0.5),
+            Target("8 bits: bytes fewer", _fewer(f"{AET}, 8 bits", AET, "MB sent"), least=3.5),
+            Target("8 bits: points lost", _apart(f"{AET}, 8 bits", AET), 0.2),
         ),
         timed=False,
     ),
@@ -59,7 +59,7 @@ PARTS = {
         simulated_nodes.lag,
         simulated_nodes.LAG,
         tuple(
-            Wanted(f"{kind}: slower for a larger d", _slower(kind), 0, unit="%") for kind in KINDS
+            Target(f"{kind}: slower for a larger d", _slower(kind), 0, unit="%") for kind in KINDS
         ),
         timed=False,
     ),
@@ -68,7 +68,7 @@ PARTS = {
         simulated_nodes.growth,
         simulated_nodes.GROWTH,
         tuple(
-            Wanted(f"{shape}: 1,000 nodes by 125", _grown(shape), 1.25, unit="x")
+            Target(f"{shape}: 1,000 nodes by 125", _grown(shape), 1.25, unit="x")
             for shape in simulated_nodes.GRAPHS
         ),
     ),

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from benchmarks.harness import environments
 from benchmarks.harness.parts import Benchmark, Found, Part, cell
-from benchmarks.harness.targets import Wanted
+from benchmarks.harness.targets import Target
 from benchmarks.simulation import live_beside_simulated, million, updates
 
 
@@ -24,9 +24,9 @@ def _grown(kind: str) -> Callable[[Found], float]:
     return lambda part: million.growth(kind, part)
 
 
-def _updates() -> tuple[Wanted, ...]:
+def _updates() -> tuple[Target, ...]:
     return tuple(
-        Wanted(
+        Target(
             updates.name_of(f"beside {peer}", setting),
             _beside(peer, setting),
             least=least,
@@ -37,26 +37,26 @@ def _updates() -> tuple[Wanted, ...]:
     )
 
 
-def _million() -> tuple[Wanted, ...]:
-    found: list[Wanted] = []
+def _million() -> tuple[Target, ...]:
+    found: list[Target] = []
     for kind in million.KINDS:
         row = million.name_of(kind, million.SIZES[-1])
         found += [
-            Wanted(f"{row} learners", cell(row, "seconds"), 60, unit="s"),
-            Wanted(f"{row} learners, memory", cell(row, "peak GB"), 4, unit="GB"),
-            Wanted(f"{kind}, seconds a learner, 10⁶ beside 10⁵", _grown(kind), 1.5, unit="x"),
+            Target(f"{row} learners", cell(row, "seconds"), 60, unit="s"),
+            Target(f"{row} learners, memory", cell(row, "peak GB"), 4, unit="GB"),
+            Target(f"{kind}, seconds a learner, 10⁶ beside 10⁵", _grown(kind), 1.5, unit="x"),
         ]
     return tuple(found)
 
 
-def _live() -> tuple[Wanted, ...]:
+def _live() -> tuple[Target, ...]:
     settings = live_beside_simulated.SETTINGS
     times = (
-        Wanted(f"cycle times of {name}, median error", cell(name, "median error %"), 5, unit="%")
+        Target(f"cycle times of {name}, median error", cell(name, "median error %"), 5, unit="%")
         for name in settings
     )
     plans = (
-        Wanted(
+        Target(
             f"cycles of {name} with the same plans",
             cell(name, "same plans"),
             least=live_beside_simulated.CYCLES,

@@ -12,7 +12,7 @@ from melisma.fleet.task import Task
 
 
 @dataclass(frozen=True)
-class EmulatedDevice:
+class BenchDevice:
     """A device to emulate.
 
     `core_share` returns its share of one core of this machine, given the seconds in which that
@@ -51,7 +51,7 @@ def start_pacing(share: float | None) -> Pacing:
 
 def select_device(
     task: Task, fleet_path: str | None, learner: str | None, profile: str | None
-) -> EmulatedDevice | None:
+) -> BenchDevice | None:
     """Return the device to emulate; None for this machine."""
     if fleet_path is not None and learner is not None:
         return _fleet_device(task, fleet_path, learner)
@@ -60,15 +60,15 @@ def select_device(
     if profile not in PROFILES:
         raise SettingError(f"--profile is {profile!r}; {suggest(profile, PROFILES)}")
     device = PROFILES[profile]
-    return EmulatedDevice(profile, lambda _: device.compute, device.bandwidth_bps, device.latency_s)
+    return BenchDevice(profile, lambda _: device.compute, device.bandwidth_bps, device.latency_s)
 
 
-def _fleet_device(task: Task, path: str, name: str) -> EmulatedDevice:
+def _fleet_device(task: Task, path: str, name: str) -> BenchDevice:
     fleet = read_fleet(path)
     if name not in fleet.names:
         raise SettingError(f"{path}: unknown learner {name!r}; {suggest(name, fleet.names)}")
     index = fleet.names.index(name)
-    return EmulatedDevice(
+    return BenchDevice(
         name,
         lambda core_sample_s: float(fleet.core_shares(task, core_sample_s)[index]),
         float(fleet.bandwidth_bps[index]),

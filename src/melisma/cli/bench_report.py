@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma import axon
-from melisma.cli.bench_device import EmulatedDevice, Pacing, start_pacing
+from melisma.cli.bench_device import BenchDevice, Pacing, start_pacing
 from melisma.errors import SettingError
 from melisma.fleet.emulation import LinkShaper
 from melisma.fleet.estimates import Estimate
@@ -122,7 +122,7 @@ class _Workload:
 
 
 def run_bench(
-    path: str, task: Task, device: EmulatedDevice | None, counts: list[int], others: int
+    path: str, task: Task, device: BenchDevice | None, counts: list[int], others: int
 ) -> BenchReport:
     """Measure on this machine, or on a device that it emulates."""
     with _import_path(Path(path).resolve().parent):
@@ -188,7 +188,7 @@ def _predict_by_flops(
 
 
 def _bench_download(
-    data: DataSet, parts: list[NDArray[np.int64]], counts: list[int], device: EmulatedDevice | None
+    data: DataSet, parts: list[NDArray[np.int64]], counts: list[int], device: BenchDevice | None
 ) -> BenchPart:
     with TemporaryDirectory(prefix="melisma-bench-") as name:
         folder = ShardFolder(Path(name), data.train, parts)
