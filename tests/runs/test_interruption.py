@@ -15,8 +15,8 @@ from melisma.simulation.fault_search import search_faults
 from tests.simulation.scenarios import make_scenario
 
 
-def lost(number: signal.Signals) -> None:
-    """A signal that is taken for something else."""
+def swallow_signal(number: signal.Signals) -> None:
+    """Send a signal to this process and swallow the `KeyboardInterrupt`, as C code may do."""
     try:
         os.kill(os.getpid(), number)
         threading.Event().wait(5)
@@ -24,13 +24,13 @@ def lost(number: signal.Signals) -> None:
         pass
 
 
-def test_a_run_ends_by_a_signal_that_was_lost_on_the_way() -> None:
+def test_a_swallowed_signal_still_ends_a_run() -> None:
     steps = list[object]()
 
     def watch(step: object) -> None:
         steps.append(step)
         if len(steps) == 3:
-            lost(signal.SIGINT)
+            swallow_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
         Driver(make_scenario(), TimingOnly(), watch).run()
@@ -41,35 +41,35 @@ def test_a_run_ends_by_a_signal_that_was_lost_on_the_way() -> None:
 def test_a_fault_search_ends_between_two_schedules() -> None:
     tried = search_faults(lambda _: make_scenario(), range(100))
     next(tried)
-    lost(signal.SIGINT)
+    swallow_signal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         next(tried)
 
 
-def test_who_listens_to_signals_in_another_way_is_left_alone() -> None:
-    before, heard = signal.getsignal(signal.SIGTERM), list[int]()
-    signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+def test_signal_handlers_of_the_caller_are_not_replaced() -> None:
+    before, received = signal.getsignal(signal.SIGTERM), list[int]()
+    signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
     try:
         with interruptible() as check:
             signal.raise_signal(signal.SIGTERM)
             check()
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert heard == [signal.SIGTERM]
+    assert received == [signal.SIGTERM]
 
 
-def test_beside_the_main_thread_nothing_is_listened_to() -> None:
-    found = list[object]()
+def test_outside_the_main_thread_no_handler_is_replaced() -> None:
+    handlers = list[object]()
 
-    def listen() -> None:
+    def record_handler() -> None:
         with interruptible() as check:
             check()
-            found.append(signal.getsignal(signal.SIGINT))
+            handlers.append(signal.getsignal(signal.SIGINT))
 
-    thread = threading.Thread(target=listen)
+    thread = threading.Thread(target=record_handler)
     thread.start()
     thread.join()
-    assert found == [signal.default_int_handler]
+    assert handlers == [signal.default_int_handler]
 
 
 def interrupt_main_thread() -> None:
@@ -110,7 +110,34 @@ def test_a_second_ctrl_c_does_not_wait_for_the_result() -> None:
     again.join()
 
 
-def test_a_run_cancelled_before_it_can_be_ends_as_soon_as_it_can() -> None:
+@pytest.mark.parametrize("moment", ["before the thread starts", "after the thread starts"])
+def test_ctrl_c_during_the_start_of_the_thread_cancels_and_runs_the_work_once(
+    monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    cancelled, cancellation = threading.Event(), Cancellation()
+    cancellation.on_request(cancelled.set)
+    starts, calls = list[str](), list[str]()
+    start = threading.Thread.start
+
+    def interrupt_first_start(thread: threading.Thread) -> None:
+        starts.append(thread.name)
+        if len(starts) == 1:
+            if moment == "after the thread starts":
+                start(thread)
+            raise KeyboardInterrupt
+        start(thread)
+
+    def work() -> str:
+        calls.append("work")
+        assert cancelled.wait(5)
+        return "result"
+
+    monkeypatch.setattr(threading.Thread, "start", interrupt_first_start)
+    assert run_in_thread(work, cancellation, "test") == "result"
+    assert calls == ["work"]
+
+
+def test_cancellation_requested_before_the_run_can_be_cancelled_is_not_lost() -> None:
     cancellation, calls = Cancellation(), list[str]()
     cancellation.request()
     cancellation.on_request(lambda: calls.append("cancelled"))

@@ -43,16 +43,23 @@ def run_in_thread(work: Callable[[], T], cancellation: Cancellation, name: str) 
     thread is needed because a notebook already has an event loop.
     """
     result: Future[T] = Future()
+    first = threading.Lock()
 
     def target() -> None:
+        if not first.acquire(blocking=False):
+            return
         try:
             result.set_result(work())
         except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
             result.set_exception(error)
 
-    threading.Thread(target=target, name=name, daemon=True).start()
+    started = False
     while True:
         try:
+            if not started:
+                # If Ctrl-C interrupts the start, the thread may run or not; another is harmless.
+                threading.Thread(target=target, name=name, daemon=True).start()
+                started = True
             return result.result()
         except KeyboardInterrupt:
             if cancellation.requested:

@@ -29,6 +29,13 @@ def fail_on_three(_: int, number: int) -> int:
     return number
 
 
+def fail_slowly_on_zero(_: int, number: int) -> int:
+    """Fail on every number, on 0 last of all."""
+    if number == 0 and multiprocessing.current_process().daemon:
+        time.sleep(0.3)
+    raise ValueError(f"{number} fails")
+
+
 def kill_own_process(_: int, number: int) -> int:
     """Kill the process of the pool that runs this."""
     if number == 2 and multiprocessing.current_process().daemon:
@@ -62,6 +69,15 @@ def test_an_item_that_fails_raises_here_and_the_pool_stays_usable(
     with pytest.raises(ValueError, match="three is too many"):
         list(pool.map(0, range(5)))
     assert list(pool.map(0, [7, 8, 9])) == [7, 8, 9]
+
+
+def test_of_several_items_that_fail_the_first_in_order_raises(
+    pools: list[ForkPool[int, int, object]],
+) -> None:
+    pool = ForkPool(fail_slowly_on_zero, 2)
+    pools.append(pool)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="0 fails"):
+        list(pool.map(0, range(4)))
 
 
 def test_results_of_an_abandoned_map_are_not_returned_by_the_next(

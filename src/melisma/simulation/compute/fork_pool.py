@@ -85,8 +85,9 @@ class ForkPool(Generic[Common, Item, Result]):
     def map(self, common: Common, items: Iterable[Item]) -> Iterator[Result]:
         """Yield the result of each item, in their order; `common` is sent once to each process.
 
-        An item that fails in a process is tried again in this one, where its exception is raised.
-        If it succeeds here, the processes are at fault, and this one does all further work.
+        An item that fails in a process is tried again in this one when its turn comes, so that
+        the first item in order that fails raises its exception. If it succeeds here, the
+        processes are at fault, and this one does all further work.
         """
         try:
             yield from self._map(common, items)
@@ -99,6 +100,7 @@ class ForkPool(Generic[Common, Item, Result]):
 
     def _map(self, common: Common, items: Iterable[Item]) -> Iterator[Result]:
         left, results = enumerate(items), dict[int, Result]()
+        failures: dict[int, tuple[Item, str]] = {}
         busy = self._busy
         wanted, free, new = 0, [*self._pipes], {*self._pipes}
         while True:
@@ -111,7 +113,9 @@ class ForkPool(Generic[Common, Item, Result]):
                         pipe.send((numbered[1], common) if pipe in new else (numbered[1],))
                     new.discard(pipe)
             # Yield only now, with all processes busy.
-            while wanted in results:
+            while wanted in results or wanted in failures:
+                if wanted in failures:
+                    results[wanted] = self._retry(common, *failures.pop(wanted))
                 yield results.pop(wanted)
                 wanted += 1
             if not busy:
@@ -120,19 +124,24 @@ class ForkPool(Generic[Common, Item, Result]):
             ready = wait([*busy])
             for pipe in [pipe for pipe in busy if pipe in ready]:
                 number, item = busy[pipe]
-                results[number] = self._receive(pipe, common, item)
+                values, failure = self._receive(pipe)
                 del busy[pipe]
-                free += [pipe] if pipe in self._pipes else []
+                if failure:
+                    failures[number] = item, failure
+                else:
+                    results[number] = values[0]
+                    free += [pipe] if pipe in self._pipes else []
 
-    def _receive(self, pipe: Connection, common: Common, item: Item) -> Result:
-        """Return the result of a process, or compute it here if that process failed."""
+    def _receive(self, pipe: Connection) -> tuple[tuple[Result, ...], str]:
+        """Return the result of a process and an empty string, or no result and its failure."""
         try:
-            values, failure = self._buffers[pipe].read(pipe.recv())
+            received: tuple[tuple[Result, ...], str] = self._buffers[pipe].read(pipe.recv())
         except (EOFError, OSError):
-            values, failure = (), "a process died"
-        if values:
-            received: Result = values[0]
-            return received
+            return (), "a process died"
+        return received
+
+    def _retry(self, common: Common, item: Item, failure: str) -> Result:
+        """Compute an item here; if it succeeds, use the processes no more."""
         result = self._work(common, item)
         if self._pipes:
             message = f"training in one process, as forked processes fail: {failure}"
