@@ -24,8 +24,6 @@ from melisma.cli.options import (
 from melisma.cli.output import write
 from melisma.cli.views.run_summary_view import run_summary_view
 from melisma.cli.views.run_view import cycle_line, run_view
-from melisma.cycle.commands import AskBound, Benchmark
-from melisma.cycle.events import Evaluated
 from melisma.live.orchestrator.orchestrator import Watcher
 from melisma.live.preparation import prepare
 from melisma.live.training import run
@@ -42,7 +40,7 @@ class RunWatcher:
 
     def __init__(self) -> None:
         self._progress, self._lock, self._offset_s = RunProgress(), Lock(), 0.0
-        self._printed_joined = False
+        self._printed_joined, self._printed_cycle = False, 0
 
     def apply(self, step: Step) -> None:
         """Apply one step."""
@@ -60,14 +58,13 @@ class RunWatcher:
     def apply_and_print(self, step: Step) -> None:
         """Apply one step; print a line when learners begin to measure and when a cycle ends."""
         self.apply(step)
-        measuring = any(isinstance(command, Benchmark | AskBound) for command in step.commands)
-        if measuring and self._progress.current_cycle is None and not self._printed_joined:
+        progress = self._progress
+        if not self._printed_joined and progress.collecting and progress.current_cycle is None:
             self._printed_joined = True
-            joined, expected = len(self._progress.joined), len(self._progress.names)
-            write(f"{joined} of {expected} learners joined; measuring\n")
-        if isinstance(step.event, Evaluated):
-            cycle = self._progress.evaluated_cycle
-            write(f"{cycle_line(cycle)}\n" if cycle else "")
+            write(f"{len(progress.joined)} of {len(progress.names)} learners joined; measuring\n")
+        if progress.evaluated_number > self._printed_cycle and (cycle := progress.evaluated_cycle):
+            self._printed_cycle = cycle.number
+            write(f"{cycle_line(cycle)}\n")
 
 
 @contextmanager

@@ -30,7 +30,6 @@ from melisma.cli.output import write
 from melisma.cli.suggestions import SuggestingChoice
 from melisma.cli.views.run_summary_view import run_summary_view
 from melisma.cli.views.run_view import cycle_line
-from melisma.cycle.events import Evaluated
 from melisma.errors import SettingError
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
@@ -131,18 +130,19 @@ def command(  # noqa: PLR0913 - one argument per option
 
 def _simulate(prepared: PreparedSimulation, out: Path | None, as_json: bool) -> NoReturn:
     invariants, progress, began = Invariants(), RunProgress(), time.monotonic()
+    printed_cycle = 0
     faults = format_faults(prepared.scenario.faults)
     if not as_json:
         write(f"{_heading(prepared)}\n")
 
     def watch(step: Step) -> None:
+        nonlocal printed_cycle
         if faults:
             invariants.check(step)
-        if (
-            isinstance(step.event, Evaluated)
-            and not as_json
-            and (cycle := progress.evaluated_cycle)
-        ):
+        if as_json or progress.evaluated_number <= printed_cycle:
+            return
+        if cycle := progress.evaluated_cycle:
+            printed_cycle = cycle.number
             write(f"{cycle_line(cycle)}\n")
 
     # Output of the user's modules must not mix with the report.

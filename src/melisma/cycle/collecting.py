@@ -10,7 +10,7 @@ from math import inf, sqrt
 import numpy as np
 
 from melisma.cycle import commands, events
-from melisma.cycle.planning import held_ahead, ready_learners
+from melisma.cycle.planning import count_held_ahead, ready_learners
 from melisma.cycle.ragged import Ints
 from melisma.cycle.rounds import (
     MAX_EMPTY_CYCLES,
@@ -78,7 +78,7 @@ def ask_bound(state: CycleState, learners: Ints, deadline_s: float) -> commands.
         learners=learners,
         cycle=state.cycle,
         deadline_s=deadline_s,
-        held=held_ahead(state, learners),
+        held=count_held_ahead(state, learners),
     )
 
 

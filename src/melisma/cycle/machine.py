@@ -1,8 +1,13 @@
 """The global update cycle as a state machine: events in, commands out; no I/O, no clock.
 
-A run starts when all expected learners have joined. Each cycle then collects costs or bounds
-(`collecting`), plans and deals shards (`planning`, `dealing`), trains until the deadline
-(`rounds`), aggregates and evaluates.
+A run starts when all expected learners have joined. Its loop, by event, until `Finish`::
+
+    LearnersJoined             begin_run -> begin_cycle      request costs or bounds (`collecting`)
+    Estimates/BoundsReported   continue_if_ready -> dispatch plan, deal and send work (`rounds`)
+    UpdatesReceived            close_if_complete             aggregate when the last update is in
+    TimeReached                on_time                       go on without the missing learners
+    Aggregated                 on_aggregated                 evaluate the new model
+    Evaluated                  on_evaluated                  begin_cycle again, or finish
 """
 
 from collections.abc import Callable
@@ -75,19 +80,19 @@ def on_joined(state: CycleState, event: events.LearnersJoined) -> Commands:
     """Register learners; one that was present before has restarted, and its work is lost."""
     learners = state.learners
     learners.make_room(int(event.learners.max()) + 1)
-    again = event.learners[learners.present[event.learners]]
-    restarted = withdraw_restarted(state, again)
+    restarted = event.learners[learners.present[event.learners]]
+    withdrawals = withdraw_restarted(state, restarted)
     forget(state, event.learners)
     learners.present[event.learners] = True
     # A learner that joins during collection was not asked, so do not wait for it.
     learners.silent[event.learners] = state.stage in COLLECTING_STAGES
     levels = list(DISCLOSURE)
-    learners.discloses[event.learners] = [levels.index(each) for each in event.discloses]
+    learners.discloses[event.learners] = [levels.index(level) for level in event.discloses]
     for learner, name in zip(event.learners.tolist(), event.names, strict=True):
         learners.names[learner] = name
     if len(event.local_data):
         learners.local_shards.add(event.learners, event.local_data, state.task.seed)
-    return [*restarted, *continue_run(state, event.at_s)]
+    return [*withdrawals, *continue_run(state, event.at_s)]
 
 
 def withdraw_restarted(state: CycleState, learners: Ints) -> Commands:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from melisma.allocation import (
     CyclePlan,
@@ -27,6 +28,16 @@ class PlannedCycle:
     plan: CyclePlan
     predicted_s: Floats
     left_out: tuple[int, ...]
+
+    @property
+    def assigned(self) -> NDArray[np.bool_]:
+        """Which of the learners have shards and time for at least one pass over them."""
+        return (self.plan.shards > 0) & (self.plan.updates > 0)
+
+    @property
+    def no_pass(self) -> Ints:
+        """The learners that have shards, but no time for one pass over them."""
+        return self.learners[(self.plan.shards > 0) & ~self.assigned]
 
 
 def ready_learners(state: CycleState) -> Ints:
@@ -58,7 +69,7 @@ def plan_cycle(state: CycleState) -> PlannedCycle:
         except InfeasibleError as error:
             positions = list(error.learners)
             if not 0 < len(positions) < learners.size:
-                raise _named_error(state, error, learners) from error
+                raise _name_learners(state, error, learners) from error
             left_out += learners[positions].tolist()
             learners = np.delete(learners, positions)
         else:
@@ -66,14 +77,14 @@ def plan_cycle(state: CycleState) -> PlannedCycle:
             return PlannedCycle(learners, plan, predicted_s, tuple(left_out))
 
 
-def _named_error(state: CycleState, error: InfeasibleError, learners: Ints) -> InfeasibleError:
+def _name_learners(state: CycleState, error: InfeasibleError, learners: Ints) -> InfeasibleError:
     # A scheme numbers the learners of its problem; translate to numbers of the run.
     named = error.with_names([state.learners.names[learner] for learner in learners.tolist()])
     named.learners = tuple(learners[list(error.learners)].tolist())
     return named
 
 
-def held_ahead(state: CycleState, learners: Ints) -> Ints:
+def count_held_ahead(state: CycleState, learners: Ints) -> Ints:
     """Count the upcoming shards that each learner holds, if as many are dealt as last time."""
     size = state.samples.size
     wanted = state.last_shards if state.needs == "bounds" else size
@@ -111,7 +122,7 @@ def _problem(state: CycleState, learners: Ints) -> CycleProblem:
     if state.needs != "costs":
         # Without costs, held shards make no difference.
         return build_unmeasured_problem(state.task, learners.size, 0, local)
-    held = 0 if state.federated else held_ahead(state, learners)
+    held = 0 if state.federated else count_held_ahead(state, learners)
     costs = state.learners.costs[:, :, learners]
     return build_cycle_problem(
         state.task, Estimates(*(Estimate(*cost) for cost in costs)), held, local

@@ -1,9 +1,13 @@
-"""One training round: dispatch work, receive updates, close the cycle."""
+"""One training round: dispatch work, receive updates, close the cycle.
+
+A round begins with `dispatch`. It ends in `close_cycle`, when the last update is in or the time
+limit is reached: its updates are aggregated, or the cycle is empty.
+"""
 
 import numpy as np
 
 from melisma.cycle import commands, events
-from melisma.cycle.planning import deal, plan_cycle
+from melisma.cycle.planning import PlannedCycle, deal, plan_cycle
 from melisma.cycle.ragged import Ints
 from melisma.cycle.state import CycleState, Stage, WorkStatus
 from melisma.errors import InfeasibleError
@@ -23,36 +27,36 @@ def dispatch(state: CycleState, at_s: float) -> Commands:
         planned = plan_cycle(state)
     except InfeasibleError as error:
         return reject_plan(state, str(error))
-    learners = state.learners
-    busy = (planned.plan.shards > 0) & (planned.plan.updates > 0)
-    assigned, counts = planned.learners[busy], planned.plan.shards[busy]
-    no_pass = planned.learners[(planned.plan.shards > 0) & ~busy]
-    if not assigned.size and no_pass.size:
-        return reject_plan(state, describe_short_deadline(state, no_pass.size))
-    if not assigned.size:
-        return record_empty_cycle(state, "the plan gives no learner a shard and a pass")
-    shards = deal(state, assigned, counts)
-    learners.work[assigned], learners.attempts[assigned] = WorkStatus.ASSIGNED, 1
-    learners.shards[assigned], learners.passes[assigned] = counts, planned.plan.updates[busy]
-    tail_s = start_round(state, at_s)
-    names = ", ".join(learners.names[learner] for learner in planned.left_out)
+    if planned.assigned.any():
+        tail_s = start_round(state, at_s)
+        assignment = assign(state, planned, tail_s)
+        return [*benchmark_left_out(state, planned), assignment, *wake(state)]
+    if planned.no_pass.size:
+        return reject_plan(state, describe_short_deadline(state, planned.no_pass.size))
+    return record_empty_cycle(state, "the plan gives no learner a shard and a pass")
+
+
+def assign(state: CycleState, planned: PlannedCycle, tail_s: float) -> commands.Dispatch:
+    """Deal shards by the plan and record the assignments."""
+    table, assigned = state.learners, planned.assigned
+    learners, counts = planned.learners[assigned], planned.plan.shards[assigned]
+    shards = deal(state, learners, counts)
+    table.work[learners], table.attempts[learners] = WorkStatus.ASSIGNED, 1
+    table.shards[learners], table.passes[learners] = counts, planned.plan.updates[assigned]
+    names = ", ".join(table.names[learner] for learner in planned.left_out)
     too_slow = f"; {names} cannot meet the deadline" if names else ""
-    return [
-        *benchmark_left_out(state, (*planned.left_out, *no_pass.tolist())),
-        commands.Dispatch(
-            reason=f"scheme {state.scheme.name}{too_slow}",
-            learners=assigned,
-            cycle=state.cycle,
-            attempts=learners.attempts[assigned].copy(),
-            shards=shards,
-            passes=learners.passes[assigned].copy(),
-            seconds_left=state.task.deadline_s,
-            tail_s=tail_s,
-            predicted_s=planned.predicted_s[busy],
-            no_pass=no_pass,
-        ),
-        *wake(state),
-    ]
+    return commands.Dispatch(
+        reason=f"scheme {state.scheme.name}{too_slow}",
+        learners=learners,
+        cycle=state.cycle,
+        attempts=table.attempts[learners].copy(),
+        shards=shards,
+        passes=table.passes[learners].copy(),
+        seconds_left=state.task.deadline_s,
+        tail_s=tail_s,
+        predicted_s=planned.predicted_s[assigned],
+        no_pass=planned.no_pass,
+    )
 
 
 def start_round(state: CycleState, at_s: float) -> float:
@@ -82,8 +86,9 @@ def reject_plan(state: CycleState, reason: str) -> Commands:
     return record_empty_cycle(state, reason)
 
 
-def benchmark_left_out(state: CycleState, learners: tuple[int, ...]) -> Commands:
+def benchmark_left_out(state: CycleState, planned: PlannedCycle) -> Commands:
     """Measure learners without work again: no update will show that they have become faster."""
+    learners = [*planned.left_out, *planned.no_pass.tolist()]
     if not learners:
         return []
     return [

@@ -1,4 +1,4 @@
-"""The record of a run: what happened, how far it is, and what it came to.
+"""The record of a run: its trace, its progress and its report.
 
 ::
 

@@ -201,7 +201,7 @@ class Assignments(Sequence[Assignment]):
         return rows
 
     def find(self, learners: Ints | Small, attempts: Ints | Small) -> Ints:
-        """Return the row of each assignment, -1 if there is none."""
+        """Return the row of each assignment, -1 where it is missing."""
         if not len(self):
             return np.full(learners.size, -1)
         rows = self._first(learners)
@@ -217,7 +217,7 @@ class Assignments(Sequence[Assignment]):
         return concatenate_ranges(first, last - first)
 
     def latest_rows(self, learners: Ints) -> Ints:
-        """Return the row of the last attempt of each learner, -1 if there is none."""
+        """Return the row of the last attempt of each learner, -1 where it is missing."""
         last = np.searchsorted(self.learner, learners.astype(np.int32), "right") - 1
         found = last >= 0
         found[found] = self.learner[last[found]] == learners[found]
@@ -269,7 +269,7 @@ class Assignments(Sequence[Assignment]):
         return np.minimum(np.searchsorted(self.learner, learners.astype(np.int32)), last)
 
     def _later(self, learners: Ints | Small, attempts: Ints | Small) -> Ints:
-        """Return the rows of later attempts, -1 if there is none."""
+        """Return the rows of later attempts, -1 where it is missing."""
         keys, wanted = _keys(self.learner, self.attempt), _keys(learners, attempts)
         rows = np.minimum(np.searchsorted(keys, wanted), len(self) - 1)
         return np.where(keys[rows] == wanted, rows, -1)

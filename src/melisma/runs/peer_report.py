@@ -155,7 +155,7 @@ def describe_notice(output: Output) -> str:
 
 @dataclass(frozen=True)
 class PeerReport:
-    """A whole run: what was trained and how, and a report for each node."""
+    """A whole run: its settings and a report for each node."""
 
     algorithm: str
     topology: str

@@ -1,8 +1,8 @@
 """The progress of a run, folded from the steps of its trace.
 
 The only code that interprets steps: it serves the report of a finished run and the display of a
-running one, with three learners or a million. It repeats no decision of the machine: what counts is
-what the commands say. Steps are not kept.
+running one, with three learners or a million. It repeats no decision of the machine: an
+update counts if the commands count it. Steps are not kept.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from melisma.runs.shard_sizes import ShardSizes
 from melisma.runs.trace import Step
 from melisma.runs.usage import UNKNOWN_RATES, UsageRates
 
-Named = events.UpdatesReceived | commands.Dispatch | commands.Withdraw | commands.Aggregate
+WithAttempts = events.UpdatesReceived | commands.Dispatch | commands.Withdraw | commands.Aggregate
 
 # An update of an assignment with one of these statuses is a duplicate.
 COUNTED_OR_REFUSED = (STATUSES.index("counted"), STATUSES.index("refused"))
@@ -39,6 +39,7 @@ class RunProgress:
         self.names = np.empty(0, np.object_)
         self.joined, self.left, self.collecting = LearnerSet(), LearnerSet(), LearnerSet()
         self.collecting_cycle = 0  # the cycle for which bounds were last requested
+        self.evaluated_number = 0  # the cycle that was evaluated last
         self._submitted: events.TaskSubmitted | None = None
         self._rates = UNKNOWN_RATES
         self._shard_sizes = ShardSizes(np.empty(0, np.int64))
@@ -63,13 +64,13 @@ class RunProgress:
     @property
     def current_cycle(self) -> Cycle | None:
         """The cycle that began last."""
-        return self._cycle(max(self._cycles), self.names) if self._cycles else None
+        return self._snapshot(max(self._cycles), self.names) if self._cycles else None
 
     @property
     def evaluated_cycle(self) -> Cycle | None:
         """The cycle that was evaluated last."""
-        known = [number for number, each in self._cycles.items() if each.evaluate_s >= 0]
-        return self._cycle(max(known), self.names) if known else None
+        number = self.evaluated_number
+        return self._snapshot(number, self.names) if number else None
 
     def report(self) -> Report:
         """Return the report so far, without the trace."""
@@ -82,7 +83,7 @@ class RunProgress:
             departures=tuple(departures.tolist()),
             began_s=self.submission.at_s,
             ended_s=self.now_s,
-            cycles=tuple(self._cycle(number, names) for number in sorted(self._cycles)),
+            cycles=tuple(self._snapshot(number, names) for number in sorted(self._cycles)),
             outcome=self.outcome,
             reason=self.reason,
         )
@@ -93,8 +94,8 @@ class RunProgress:
             return
         # The event of an update has the instant of its arrival, which may lie before this step.
         self.now_s = max(self.now_s, float(step.event.at_s))
-        for each in (step.event, *step.commands):
-            HANDLERS.get(type(each), _ignore)(self, each)
+        for item in (step.event, *step.commands):
+            HANDLERS.get(type(item), _ignore)(self, item)
 
     def on_submitted(self, event: events.TaskSubmitted) -> None:
         """Keep the task, its sizes and rates."""
@@ -127,7 +128,7 @@ class RunProgress:
         self.collecting.discard(event.learners)
         for number, work in self._work.items():
             if work.with_status("training").any():
-                self._end(number, work.rows_of(event.learners), "left", event.reason)
+                self._end_work(number, work.rows_of(event.learners), "left", event.reason)
 
     def on_reported(self, event: events.EstimatesReported | events.BoundsReported) -> None:
         """Stop waiting for learners that reported."""
@@ -139,16 +140,16 @@ class RunProgress:
         rows = work.latest_rows(event.learners)
         known = np.flatnonzero(rows >= 0)
         known = known[work.with_status("training")[rows[known]]]
-        self._set(event.cycle, rows[known], visits=event.visits[known])
+        self._update_work(event.cycle, rows[known], visits=event.visits[known])
 
     def on_updates(self, event: events.UpdatesReceived) -> None:
         """Store updates, each once, and end their assignments."""
-        rows, indices = self._find(event)
+        rows, indices = self._find_rows(event)
         duplicate = np.isin(
             self._work.get(event.cycle, NO_ASSIGNMENTS).status[rows], COUNTED_OR_REFUSED
         )
-        rows, new = rows[~duplicate], _all_or(indices[~duplicate], event.learners.size)
-        self._set(
+        rows, new = rows[~duplicate], _slice_if_all(indices[~duplicate], event.learners.size)
+        self._update_work(
             event.cycle,
             rows,
             visits=event.visits[new],
@@ -158,22 +159,25 @@ class RunProgress:
             arrived_s=event.arrival_times_s[new],
         )
         ended_s = event.arrivals_s[new] if event.arrivals_s.size else self.now_s
-        self._end(
+        self._end_work(
             event.cycle, rows, "refused" if event.refused else "counted", event.refused, ended_s
         )
 
     def on_aggregated(self, event: events.Aggregated) -> None:
         """Store the seconds of aggregation and the training losses."""
-        self._note(event.cycle, aggregate_s=event.seconds)
+        self._update_cycle(event.cycle, aggregate_s=event.seconds)
         command, self._aggregate = self._aggregate, None
         if event.loss.size and command is not None and command.cycle == event.cycle:
-            rows, indices = self._find(command)
-            self._set(event.cycle, rows, loss=event.loss[indices])
+            rows, indices = self._find_rows(command)
+            self._update_work(event.cycle, rows, loss=event.loss[indices])
 
     def on_evaluated(self, event: events.Evaluated) -> None:
         """Store the score of a cycle."""
-        score = {"loss": _number(event.loss), "accuracy": _number(event.accuracy)}
-        self._note(event.cycle, evaluate_s=event.seconds, evaluated_s=float(event.at_s), **score)
+        self.evaluated_number = max(self.evaluated_number, event.cycle)
+        score = {"loss": _nan_if_none(event.loss), "accuracy": _nan_if_none(event.accuracy)}
+        self._update_cycle(
+            event.cycle, evaluate_s=event.seconds, evaluated_s=float(event.at_s), **score
+        )
 
     def on_collect(self, command: commands.Benchmark | commands.AskBound) -> None:
         """Wait for the reports of learners."""
@@ -182,8 +186,8 @@ class RunProgress:
 
     def on_dispatch(self, command: commands.Dispatch) -> None:
         """Open a cycle and its assignments."""
-        self._open(command.cycle, command.seconds_left)
-        self._note(command.cycle, tail_s=command.tail_s, no_pass=command.no_pass.size)
+        self._open_cycle(command.cycle, command.seconds_left)
+        self._update_cycle(command.cycle, tail_s=command.tail_s, no_pass=command.no_pass.size)
         self.collecting.clear()
         samples = self._shard_sizes.samples_in(command.learners, command.shards)
         new = Assignments.from_dispatch(command, samples, self.now_s, self.names, self._reasons)
@@ -193,19 +197,19 @@ class RunProgress:
     def on_withdraw(self, command: commands.Withdraw) -> None:
         """End withdrawn assignments."""
         late = self.now_s >= self._deadline_s(command.cycle)
-        rows, _ = self._find(command)
-        self._end(command.cycle, rows, "late" if late else "dropped", command.reason)
+        rows, _ = self._find_rows(command)
+        self._end_work(command.cycle, rows, "late" if late else "dropped", command.reason)
 
     def on_aggregate(self, command: commands.Aggregate) -> None:
         """Close a cycle."""
-        self._open(command.cycle, self.task.deadline_s)
+        self._open_cycle(command.cycle, self.task.deadline_s)
         self.collecting.clear()
         self._aggregate = command
-        rows, indices = self._find(command)
-        self._set(command.cycle, rows, weight=command.weights[indices])
+        rows, indices = self._find_rows(command)
+        self._update_work(command.cycle, rows, weight=command.weights[indices])
         ending = "aggregated" if command.learners.size else "empty"
         reason = command.reason.removeprefix("empty: ")
-        self._note(command.cycle, ending=ending, reason=reason, closed_s=self.now_s)
+        self._update_cycle(command.cycle, ending=ending, reason=reason, closed_s=self.now_s)
 
     def on_finish(self, command: commands.Finish) -> None:
         """End the run and all open cycles."""
@@ -214,43 +218,47 @@ class RunProgress:
         if command.outcome == "failed" and self.collecting_cycle > max(
             self._cycles, default=self.collecting_cycle
         ):
-            self._open(self.collecting_cycle, self.task.deadline_s)
+            self._open_cycle(self.collecting_cycle, self.task.deadline_s)
         unfinished = self._aggregate
         if unfinished is not None and unfinished.learners.size:
-            self._interrupt(unfinished.cycle, command)
-        for number, each in self._cycles.items():
-            if each.ending == "running":
-                self._interrupt(number, command)
+            self._interrupt_cycle(unfinished.cycle, command)
+        for number, cycle in self._cycles.items():
+            if cycle.ending == "running":
+                self._interrupt_cycle(number, command)
 
-    def _interrupt(self, number: int, command: commands.Finish) -> None:
+    def _interrupt_cycle(self, number: int, command: commands.Finish) -> None:
         """End a cycle with the run: its updates are in no model."""
         received = np.flatnonzero(self._work[number].counted_visits)
         dropped = {"status": STATUSES.index("dropped"), "reason": self._reason_code(command.reason)}
-        self._set(number, received, weight=0.0, **dropped)
+        self._update_work(number, received, weight=0.0, **dropped)
         ending = "empty" if command.outcome == "failed" and not received.size else "interrupted"
-        self._note(number, ending=ending, reason=command.reason, closed_s=self.now_s)
+        self._update_cycle(number, ending=ending, reason=command.reason, closed_s=self.now_s)
 
-    def _open(self, number: int, deadline_s: float) -> None:
+    def _open_cycle(self, number: int, deadline_s: float) -> None:
         if number not in self._cycles:
             self._cycles[number] = Cycle(number, self.now_s, deadline_s, rates=self._rates)
             self._work[number] = NO_ASSIGNMENTS
 
-    def _note(self, number: int, **values: Any) -> None:
+    def _update_cycle(self, number: int, **values: Any) -> None:
         self._cycles[number] = replace(self._cycles[number], **values)
 
-    def _set(self, number: int, rows: Ints, **values: Any) -> None:
+    def _update_work(self, number: int, rows: Ints, **values: Any) -> None:
         if rows.size:
             self._work[number] = self._work[number].update(rows, **values)
 
-    def _end(self, number: int, rows: Ints, status: Status, reason: str, at_s: Any = None) -> None:
+    def _end_work(
+        self, number: int, rows: Ints, status: Status, reason: str, at_s: Any = None
+    ) -> None:
         """End open assignments, now unless an instant is given."""
         if rows.size:
             code, ended_s = self._reason_code(reason), self.now_s if at_s is None else at_s
             self._work[number] = self._work[number].end(rows, status, code, ended_s)
 
-    def _find(self, named: Named) -> tuple[Ints, Ints]:
-        """Return the rows of named assignments and their indices; unknown ones are left out."""
-        rows = self._work.get(named.cycle, NO_ASSIGNMENTS).find(named.learners, named.attempts)
+    def _find_rows(self, message: WithAttempts) -> tuple[Ints, Ints]:
+        """Return the rows of the known assignments in a message, and their indices there."""
+        rows = self._work.get(message.cycle, NO_ASSIGNMENTS).find(
+            message.learners, message.attempts
+        )
         indices = np.flatnonzero(rows >= 0)
         return rows[indices], indices
 
@@ -265,17 +273,18 @@ class RunProgress:
         cycle = self._cycles.get(number)
         return cycle.began_s + cycle.deadline_s if cycle else nan
 
-    def _cycle(self, number: int, names: Names) -> Cycle:
+    def _snapshot(self, number: int, names: Names) -> Cycle:
+        """Return a cycle with its assignments, which later steps do not change."""
         work = replace(self._work[number].freeze(), names=names)
         return replace(self._cycles[number], assignments=work)
 
 
-def _all_or(indices: Ints, count: int) -> Any:
+def _slice_if_all(indices: Ints, count: int) -> Any:
     """Return the indices, or a slice where they are all, which needs no copy."""
     return slice(None) if indices.size == count else indices
 
 
-def _number(value: float | None) -> float:
+def _nan_if_none(value: float | None) -> float:
     return nan if value is None else value
 
 

@@ -164,7 +164,7 @@ class _Drawing:
     def bar(self, each: Assignment, x: Scale) -> Iterable[str]:
         y = self.rows_y + self.row * each.learner + self.row * 0.2
         high = self.row * 0.6
-        start, end = x(each.dispatched_s), x(self.ended_s(each))
+        start, end = x(each.dispatched_s), x(self.bar_end_s(each))
         name, samples = replace_unprintable(each.name), each.counted_visits
         tooltip = f"{name}, cycle {each.cycle}: {each.status}, {samples} samples"
         yield f"<g><title>{escape(tooltip)}</title>"
@@ -207,7 +207,7 @@ class _Drawing:
         yield from _end_labels(ends, top + 4, bottom + 4)
 
     def notes(self) -> list[str]:
-        """Return notes on what is not drawn."""
+        """Return notes on the time before the first cycle and on parts that are not drawn."""
         report, notes = self.report, list[str]()
         if report.cycles:
             before_s = report.cycles[0].began_s - report.began_s
@@ -238,7 +238,7 @@ class _Drawing:
         last_s = float(known_s.max(initial=closed_s))
         return max(cycle.deadline_s, last_s - cycle.began_s)
 
-    def ended_s(self, each: Assignment) -> float:
+    def bar_end_s(self, each: Assignment) -> float:
         return each.ended_s if isfinite(each.ended_s) else self.report.ended_s
 
 

@@ -50,9 +50,9 @@ def dashed_line(x: float, top: float, bottom: float) -> str:
 
 def text(x: float, y: float, content: str, color: str, style: str = "", title: str = "") -> str:
     """Return a text at a point; `title` is shown under the mouse pointer."""
-    whole = f"<title>{escape(title)}</title>" if title else ""
+    tooltip = f"<title>{escape(title)}</title>" if title else ""
     start = f'<text x="{x:.1f}" y="{y:.1f}" fill={quoteattr(color)} {style}'.rstrip()
-    return f"{start}>{whole}{escape(content)}</text>"
+    return f"{start}>{tooltip}{escape(content)}</text>"
 
 
 def replace_unprintable(name: str) -> str:
@@ -70,20 +70,20 @@ def truncate(name: str, letters: int) -> str:
     return name
 
 
-def space_out(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+def space_out(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Move labels so that neighbours are at least `gap` apart and all are from `low` to `high`.
 
-    Labels keep their order; where two begin at the same place, the first stays above. Without
+    Labels keep their order; where two begin at the same position, the first stays above. Without
     room for all of them they are closer than `gap`.
     """
-    count = len(places)
+    count = len(positions)
     gap = min(gap, (high - low) / max(count - 1, 1))
     spaced = [0.0] * count
     least = low
-    order = sorted(range(count), key=places.__getitem__)
+    order = sorted(range(count), key=positions.__getitem__)
     for rank, index in enumerate(order):
         ceiling = high - gap * (count - 1 - rank)
-        spaced[index] = min(max(places[index], least), ceiling)
+        spaced[index] = min(max(positions[index], least), ceiling)
         least = spaced[index] + gap
     return spaced
 
