@@ -12,7 +12,7 @@ apt = if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1); fi
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench fault-search docs clean system
+.PHONY: help run test test-all check bench fault-search docs clean system
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -20,17 +20,21 @@ help:  ## List the targets
 run: $(RUN)  ## Train digits on four emulated devices
 	@$(BIN)/melisma run
 
-# Folders whose tests may share the machine, but for those marked alone; in the others time matters.
-ALONGSIDE := $(addprefix tests/,allocation cli contracts cycle fleet learning peer simulation)
+# Tests run in three processes, because many wait; those marked alone run by themselves.
+PYTEST := $(BIN)/python -m pytest
+PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) --numprocesses 3 --dist loadgroup -m 'not alone'
 
-test: check system  ## Run the checks, then all tests, or those that ARGS says
+test: check system  ## Run the checks, then all tests but the long ones; or pytest with ARGS
 ifdef ARGS
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 else
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m 'not alone' $(ALONGSIDE)
-	$(BIN)/python -m pytest -m alone $(ALONGSIDE)
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(ALONGSIDE))
+	$(PARALLEL)
+	$(PYTEST) -m alone
 endif
+
+test-all: check system  ## Run the long tests and all random cases too
+	$(PARALLEL) --all
+	$(PYTEST) --all -m alone
 
 check: $(DEV)  ## Formatting, lint and types
 	$(BIN)/ruff format --check

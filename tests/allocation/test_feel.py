@@ -26,6 +26,7 @@ from tests.allocation.radio_problems import (
     random_radio,
     reorder_radio,
 )
+from tests.lanes import cases
 
 seeds = st.integers(0, 2**32 - 1)
 # Relative differences between similar learners.
@@ -107,7 +108,7 @@ def test_a_general_solver_finds_no_better_exact_plan(kind: str) -> None:
 
 
 @given(seeds, st.integers(1, 20), st.sampled_from(DEVICE_TYPES))
-@settings(max_examples=60)
+@settings(max_examples=cases(60))
 def test_better_links_and_wider_bounds_never_lower_the_exact_optimum(
     seed: int, learners: int, kind: str
 ) -> None:
@@ -127,7 +128,7 @@ def test_better_links_and_wider_bounds_never_lower_the_exact_optimum(
 
 
 @given(seeds, st.integers(1, 20), st.sampled_from(DEVICE_TYPES), st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=cases(60))
 def test_whole_batches_keep_bounds_and_frame_and_beat_no_exact_plan(
     seed: int, learners: int, kind: str, broadcast: bool
 ) -> None:
@@ -167,7 +168,7 @@ def test_small_fleets_get_optimal_whole_batches(kind: str) -> None:
 
 
 @given(seeds, st.integers(2, 200), st.integers(2, 12), st.sampled_from(SPREADS))
-@settings(max_examples=60)
+@settings(max_examples=cases(60))
 def test_identical_learners_do_no_worse_than_the_same_batch_for_all(
     seed: int, learners: int, max_batch: int, spread: float
 ) -> None:
@@ -229,7 +230,7 @@ def first_ready(up: Uplink, batch: Floats) -> tuple[Floats, float]:
 
 
 @given(seeds, st.integers(2, 40), st.sampled_from(DEVICE_TYPES))
-@settings(max_examples=40)
+@settings(max_examples=cases(40))
 def test_the_same_learners_in_another_order_get_the_same_plan(
     seed: int, learners: int, kind: str
 ) -> None:

@@ -12,6 +12,7 @@ from melisma.allocation.radio_problem import RadioProblem
 from melisma.allocation.slots import full_batch, online_batch, random_batch, slots
 from melisma.errors import SettingError
 from tests.allocation.radio_problems import DEVICE_TYPES, change_radio, random_radio, reorder_radio
+from tests.lanes import cases
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -72,7 +73,7 @@ def test_all_end_together_in_a_full_frame(seed: int, learners: int, kind: str) -
 
 
 @given(seeds, st.sampled_from([1, 2, 3, 10, 1000, 30_000]), st.floats(1e-5, 10.0))
-@settings(max_examples=30)
+@settings(max_examples=cases(30))
 def test_slots_fit_the_frame_in_any_order_of_summation(
     seed: int, learners: int, frame_s: float
 ) -> None:
@@ -133,7 +134,7 @@ def test_a_broadcast_takes_the_whole_frame_at_the_slowest_rate() -> None:
 
 
 @given(seeds, st.integers(2, 50))
-@settings(max_examples=40)
+@settings(max_examples=cases(40))
 def test_another_order_of_learners_gives_the_same_slots(seed: int, learners: int) -> None:
     rng = np.random.default_rng(seed)
     p = random_radio(rng, learners, "mixed")

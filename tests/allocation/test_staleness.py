@@ -10,6 +10,7 @@ from melisma.allocation.staleness import staleness
 from melisma.allocation.synchronous import synchronous
 from melisma.errors import InfeasibleError, SettingError
 from tests.allocation.problems import random_problem
+from tests.lanes import cases
 
 
 def updates_that_fit(problem: CycleProblem, learner: int, shards: int) -> int:
@@ -44,7 +45,7 @@ def brute_force(problem: CycleProblem) -> tuple[int, int] | None:
 def test_exact_is_optimal_among_all_allocations(seed: int) -> None:
     rng = np.random.default_rng(seed)
     compared = infeasible = 0
-    for problem in filter(None, (random_problem(rng) for _ in range(700))):
+    for problem in filter(None, (random_problem(rng) for _ in range(cases(700)))):
         best = brute_force(problem)
         try:
             plan = staleness(problem)
@@ -55,8 +56,8 @@ def test_exact_is_optimal_among_all_allocations(seed: int) -> None:
         assert best == (plan.max_staleness, plan.updates.min()), problem
         assert plan.shards.sum() == problem.shards
         compared += 1
-    assert compared > 250
-    assert infeasible > 30
+    assert compared > cases(700) // 3
+    assert infeasible > cases(700) // 24
 
 
 def test_two_separate_bisections_would_miss_the_optimum_here() -> None:
@@ -98,7 +99,7 @@ def test_without_bounds_least_staleness_is_the_synchronous_plan_at_the_papers_si
 def test_no_other_method_beats_exact(method: Any) -> None:
     rng = np.random.default_rng(11)
     compared = equally = 0
-    for problem in filter(None, (random_problem(rng) for _ in range(150))):
+    for problem in filter(None, (random_problem(rng) for _ in range(cases(150)))):
         try:
             best = staleness(problem)
         except InfeasibleError:
@@ -110,8 +111,8 @@ def test_no_other_method_beats_exact(method: Any) -> None:
             assert found.updates.min() <= best.updates.min()
             equally += 1
         compared += 1
-    assert compared > 50
-    assert equally > 20
+    assert compared > cases(150) // 3
+    assert equally > cases(150) // 8
 
 
 @pytest.mark.parametrize("method", ["numerical", "sai"])

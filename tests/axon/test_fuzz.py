@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from melisma.axon.codec.message import Message
 from tests.axon.fuzz import corpus, joined, mutant, put_together, read, rebuilt, taken_apart
 from tests.axon.values import pack
+from tests.lanes import cases
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch")
 MESSAGES = corpus()
@@ -39,7 +40,7 @@ def test_random_bytes_are_not_a_message(data: bytes) -> None:
     read(joined(Message(data)))
 
 
-@settings(max_examples=300)
+@settings(max_examples=cases(300))
 @given(st.sampled_from(MESSAGES), edits)
 def test_a_message_with_bytes_changed_gives_a_value_or_an_axon_error(
     message: Message, changes: list[tuple[float, int, bytes]]
@@ -47,7 +48,7 @@ def test_a_message_with_bytes_changed_gives_a_value_or_an_axon_error(
     read(edited(joined(message), changes))
 
 
-@settings(max_examples=300)
+@settings(max_examples=cases(300))
 @given(st.sampled_from(MESSAGES), edits)
 def test_a_tree_with_bytes_changed_gives_a_value_or_an_axon_error(
     message: Message, changes: list[tuple[float, int, bytes]]
@@ -55,7 +56,7 @@ def test_a_tree_with_bytes_changed_gives_a_value_or_an_axon_error(
     read(joined(Message(edited(bytes(message.tree), changes), message.frames)))
 
 
-@settings(max_examples=400)
+@settings(max_examples=cases(400))
 @given(st.integers(0, 1 << 64))
 def test_a_mutant_gives_a_value_or_an_axon_error(seed: int) -> None:
     read(mutant(random.Random(seed), MESSAGES))

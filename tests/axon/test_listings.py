@@ -8,6 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+# The listings use the port that they print, as do the pages of the docs.
+pytestmark = pytest.mark.xdist_group("printed_ports")
+
 ALGORITHM_4 = """
 from melisma import axon
 

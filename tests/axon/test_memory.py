@@ -36,6 +36,7 @@ def peak_bytes(process: "subprocess.Popen[str]") -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
+@pytest.mark.slow
 def test_two_gigabytes_pass_through_a_worker_that_grows_by_no_more(
     worker: "subprocess.Popen[str]",
 ) -> None:

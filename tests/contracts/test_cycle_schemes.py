@@ -12,13 +12,14 @@ from melisma.allocation.dab import dab_shards
 from melisma.allocation.schemes import SCHEMES, PlanInputs, Scheme
 from melisma.errors import InfeasibleError, SettingError
 from tests.allocation.problems import cycle_problems, sorted_shares
+from tests.lanes import cases
 
 ROWS = [row for row in SCHEMES.values() if row.problem == "cycle"]
 every_scheme = pytest.mark.parametrize("scheme", ROWS, ids=lambda row: row.name)
 # The NLP solver is slow.
-laws = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+laws = settings(max_examples=cases(60), suppress_health_check=[HealthCheck.too_slow])
 # The least number of plans for which a law must have been checked.
-MIN_PLANS = 15
+MIN_PLANS = cases(15)
 
 
 def plan_or_none(scheme: Scheme, problem: CycleProblem, inputs: PlanInputs) -> CyclePlan | None:

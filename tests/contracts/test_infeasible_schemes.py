@@ -9,6 +9,7 @@ import pytest
 from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.schemes import SCHEMES, PlanInputs, Scheme
 from melisma.errors import InfeasibleError
+from tests.lanes import cases
 
 ROWS = [row for row in SCHEMES.values() if row.problem == "cycle"]
 every_scheme = pytest.mark.parametrize("scheme", ROWS, ids=lambda row: row.name)
@@ -74,7 +75,7 @@ FEDERATED_FIXED = {"shards", "max_shards"}
 @every_scheme
 def test_named_changes_are_enough_and_no_smaller_ones_are(scheme: Scheme) -> None:
     rng, tried, several = np.random.default_rng(4), dict.fromkeys(EXTREMES, 0), 0
-    for problem in (tight_problem(rng) for _ in range(150)):
+    for problem in (tight_problem(rng) for _ in range(cases(150))):
         error = plan_error(scheme, problem)
         if error is None:
             continue
@@ -97,16 +98,16 @@ def test_named_changes_are_enough_and_no_smaller_ones_are(scheme: Scheme) -> Non
             endings = ("; no change of a single setting is enough", "; leave them out")
             assert str(error).endswith(endings)
     if scheme.keeps_deadline:
-        assert tried["deadline_s"] >= 10
-        assert several >= 5 or not scheme.hands_out_all
+        assert tried["deadline_s"] >= cases(10)
+        assert several >= cases(5) or not scheme.hands_out_all
     if scheme.hands_out_all:
-        assert min(tried["shards"], tried["max_shards"]) >= 5
+        assert min(tried["shards"], tried["max_shards"]) >= cases(5)
 
 
 @every_scheme
 def test_leaving_learners_out_is_advised_exactly_where_it_helps(scheme: Scheme) -> None:
     rng, advised, not_advised = np.random.default_rng(5), 0, 0
-    for problem in (tight_problem(rng) for _ in range(300)):
+    for problem in (tight_problem(rng) for _ in range(cases(300))):
         error = plan_error(scheme, problem)
         if error is None or not error.learners:
             continue
@@ -115,8 +116,8 @@ def test_leaving_learners_out_is_advised_exactly_where_it_helps(scheme: Scheme) 
         assert helps == ("leave them out" in str(error)), problem
         advised, not_advised = advised + helps, not_advised + (not helps)
     if scheme.hands_out_all and scheme.keeps_deadline:
-        assert advised >= 5
-        assert not_advised >= 5
+        assert advised >= cases(5)
+        assert not_advised >= cases(5)
 
 
 @pytest.mark.parametrize("scheme", ["synchronous", "staleness"])

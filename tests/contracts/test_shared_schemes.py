@@ -6,6 +6,7 @@ import pytest
 from melisma.allocation.schemes import SCHEMES, Scheme
 from melisma.allocation.shared_problem import SharedPlan, SharedProblem
 from melisma.errors import InfeasibleError
+from tests.lanes import cases
 
 ROWS = [row for row in SCHEMES.values() if row.problem == "shared"]
 every_scheme = pytest.mark.parametrize("scheme", ROWS, ids=lambda row: row.name)
@@ -35,7 +36,7 @@ def planned(scheme: Scheme, whole: SharedProblem) -> SharedPlan | None:
 @every_scheme
 def test_a_plan_keeps_deadlines_budget_and_one_task_each(scheme: Scheme) -> None:
     rng, found = np.random.default_rng(8), 0
-    for whole in (problem(rng) for _ in range(40)):
+    for whole in (problem(rng) for _ in range(cases(40))):
         if plan := planned(scheme, whole):
             found += 1
             assert plan.shards.dtype == np.int64
@@ -45,13 +46,13 @@ def test_a_plan_keeps_deadlines_budget_and_one_task_each(scheme: Scheme) -> None
             assert np.all(whole.seconds(plan.shards).max(axis=1) <= whole.deadline_s)
             assert plan.cost <= whole.budget * (1 + 1e-12)
             assert plan.bound_s <= plan.total_s
-    assert found > 15
+    assert found > cases(40) // 3
 
 
 @every_scheme
 def test_the_order_of_learners_does_not_matter(scheme: Scheme) -> None:
     rng, found = np.random.default_rng(9), 0
-    for whole in (problem(rng) for _ in range(20)):
+    for whole in (problem(rng) for _ in range(cases(20))):
         order = rng.permutation(whole.learners)
         other = SharedProblem(
             fixed_s=whole.fixed_s[:, order],
@@ -66,4 +67,4 @@ def test_the_order_of_learners_does_not_matter(scheme: Scheme) -> None:
         if plan and reordered:
             found += 1
             assert plan.shards[:, order].tolist() == reordered.shards.tolist()
-    assert found > 5
+    assert found > cases(20) // 4

@@ -16,6 +16,7 @@ from melisma.cycle.state import WorkStatus
 from melisma.errors import InfeasibleError, MelismaError, SettingError
 from melisma.runs.trace import Step, encode_step
 from melisma.testing import FakeDevice, VirtualRun, commands_in, make_task
+from tests.lanes import cases
 
 SHARD_SAMPLES = 10
 
@@ -554,7 +555,7 @@ def test_what_a_learner_holds_it_gets_again() -> None:
         assert kept == min(before.size, after.size)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=cases(40), deadline=None)
 @given(
     speeds=st.lists(st.floats(0.02, 3.0), min_size=1, max_size=6),
     scheme=st.sampled_from(CYCLE_SCHEMES),

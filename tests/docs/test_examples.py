@@ -5,15 +5,21 @@ import pytest
 from tests.docs.page import BLOCK, run_page
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = {str(page.relative_to(ROOT)): page for page in FILES}
+# Pages that train for minutes.
+SLOW = {"docs/quickstart.md", "docs/peer/index.md"}
 
 
-# Pages that train start processes, each of which loads a framework.
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
+@pytest.mark.xdist_group("printed_ports")
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))],
-    ids=lambda page: str(page.relative_to(ROOT)),
+    [
+        pytest.param(page, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
+        for name, page in PAGES.items()
+        if BLOCK.search(page.read_text(encoding="utf-8"))
+    ],
 )
 @pytest.mark.usefixtures("printed_ports")
 def test_the_examples_of_a_page_run_as_printed(

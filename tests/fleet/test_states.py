@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from melisma.errors import SettingError
 from melisma.fleet.states import StateCosts
+from tests.lanes import cases
 
 Floats = NDArray[np.float64]
 
@@ -30,7 +31,7 @@ def seconds(each: dict[str, Floats], shards: int, passes: int) -> Floats:
     st.integers(0, 40),
     st.integers(1, 9),
 )
-@settings(max_examples=200)
+@settings(max_examples=cases(200))
 def test_no_cycle_takes_longer_than_planned_more_often_than_caution_allows(
     seed: int, states: int, caution: float, shards: int, passes: int
 ) -> None:

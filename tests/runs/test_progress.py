@@ -16,6 +16,7 @@ from melisma.runs.progress import RunProgress
 from melisma.runs.report import Cycle, Report
 from melisma.runs.trace import Step
 from melisma.testing import make_task
+from tests.lanes import cases
 from tests.runs.naive_progress import RATES, Naive, one_by_one, random_trace
 from tests.runs.test_report import PLAYS
 
@@ -27,7 +28,7 @@ def same(found: Any, expected: Any) -> None:
         np.testing.assert_equal(getattr(found, each.name), getattr(expected, each.name), each.name)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(60), deadline=None)
 @given(TRACES)
 def test_columns_say_what_a_fold_learner_by_learner_says(trace: list[Step]) -> None:
     naive, story = Naive(), RunProgress()
@@ -41,7 +42,7 @@ def test_columns_say_what_a_fold_learner_by_learner_says(trace: list[Step]) -> N
         same(one, other)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(60), deadline=None)
 @given(TRACES)
 def test_figures_are_those_of_single_assignments(trace: list[Step]) -> None:
     for cycle in Report.of(trace).cycles:
@@ -71,7 +72,7 @@ def test_figures_are_those_of_single_assignments(trace: list[Step]) -> None:
         }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=cases(40), deadline=None)
 @given(TRACES)
 def test_bytes_joules_and_cost_are_sums_over_learners(trace: list[Step]) -> None:
     model_bytes, shard_bytes = make_task().model_bytes, make_task().shard_bytes
@@ -95,13 +96,13 @@ def test_bytes_joules_and_cost_are_sums_over_learners(trace: list[Step]) -> None
         )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(60), deadline=None)
 @given(TRACES)
 def test_many_at_once_are_the_same_as_one_by_one(trace: list[Step]) -> None:
     assert Report.of(one_by_one(trace)).as_dict() == Report.of(trace).as_dict()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=cases(20), deadline=None)
 @given(TRACES)
 def test_sums_of_learners_are_sums_of_their_work(trace: list[Step]) -> None:
     found = Report.of(trace)
@@ -120,7 +121,7 @@ def test_sums_of_learners_are_sums_of_their_work(trace: list[Step]) -> None:
             assert getattr(did, fate) == sum(each.status == fate for each in mine)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=cases(20), deadline=None)
 @given(TRACES)
 def test_a_report_stays_as_it_was_when_the_story_goes_on(trace: list[Step]) -> None:
     story, told = RunProgress(), []

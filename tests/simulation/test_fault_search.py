@@ -6,6 +6,7 @@ from melisma.simulation import fault_search
 from melisma.simulation.fault_search import find_violation, search_faults, shrink
 from melisma.simulation.faults import Fault, format_faults
 from melisma.simulation.scenario import with_random_faults
+from tests.lanes import cases
 from tests.simulation.scenarios import make_scenario
 
 
@@ -43,7 +44,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_random_faults_violate_no_invariant(name: str) -> None:
-    for seed in range(50):
+    for seed in range(cases(50)):
         scenario = with_random_faults(make_scenario(seed=seed, cycles=4, **SETTINGS[name]), seed)
         assert not find_violation(scenario), (
             f"seed {seed}: {find_violation(scenario)}: {format_faults(scenario.faults)}"

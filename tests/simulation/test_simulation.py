@@ -13,6 +13,7 @@ from melisma.errors import MelismaWarning, SettingError
 from melisma.runs.report import Report
 from melisma.runs.trace import Step, read_trace
 from melisma.simulation import SimulationOptions, simulate
+from tests.lanes import cases
 from tests.simulation.scenarios import LEARNERS, make_fleet, make_task
 
 TINY = {"model": "tests.live.tiny_task:Linear", "data": "tests.live.tiny_task:blobs", "sizes": {}}
@@ -104,7 +105,7 @@ def test_a_federated_run_whose_data_has_left_ends_with_that_reason(
 
 
 @given(st.data())
-@settings(max_examples=30)
+@settings(max_examples=cases(30))
 def test_a_federated_run_survives_any_learners_leaving(data: st.DataObject) -> None:
     devices = data.draw(st.integers(2, 6))
     scheme = data.draw(st.sampled_from(["equal", "proportional", "dab", "synchronous"]))

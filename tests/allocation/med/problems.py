@@ -9,8 +9,9 @@ from melisma.allocation.med import med
 from melisma.allocation.shared_problem import SharedPlan, SharedProblem
 from melisma.errors import InfeasibleError
 from tests.allocation.med.brute_force import least_sum
+from tests.lanes import cases
 
-BATCHES = range(10)
+BATCHES = range(cases(10))
 BATCH_SIZE = 30
 
 

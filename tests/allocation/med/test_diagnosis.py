@@ -58,6 +58,7 @@ def test_a_task_without_a_learner_is_an_error() -> None:
         med(instance(6, 2, 0), assigned=0)
 
 
+@pytest.mark.slow
 def test_a_search_without_a_plan_ends_after_its_time_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

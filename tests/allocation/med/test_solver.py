@@ -17,6 +17,7 @@ from tests.allocation.med.problems import (
     change,
     problem_batch,
 )
+from tests.lanes import cases
 
 
 @pytest.mark.parametrize("number", BATCHES)
@@ -80,7 +81,7 @@ def milp_sum(problem: SharedProblem) -> float:
     return float(found.fun)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(cases(3)))
 @pytest.mark.parametrize("tight", [False, True])
 def test_the_sum_equals_that_of_a_general_milp_solver(seed: int, tight: bool) -> None:
     problem = instance(9, 3, seed)
@@ -89,7 +90,7 @@ def test_the_sum_equals_that_of_a_general_milp_solver(seed: int, tight: bool) ->
     assert med(problem).total_s == pytest.approx(milp_sum(problem), rel=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(cases(3)))
 def test_longer_deadlines_and_larger_budgets_never_increase_the_sum(seed: int) -> None:
     problem = instance(8, 3, seed)
     least = cheapest(problem)[0]
@@ -116,7 +117,7 @@ def test_the_search_ends_at_the_requested_gap(gap: float) -> None:
     assert plan.bound_s <= best.total_s <= plan.total_s
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(cases(2)))
 def test_a_time_limit_gives_a_plan_and_a_valid_bound(seed: int) -> None:
     problem = instance(20, 5, seed)
     hasty, best = med(problem, time_limit_s=0.0), med(problem)
@@ -210,11 +211,11 @@ def many_shards(learners: int, shards: int) -> SharedProblem:
 def test_thousands_of_shards_each_need_little_memory() -> None:
     problem = many_shards(300, 300_000)
     tracemalloc.start()
-    plan = med(problem, gap=0.05, time_limit_s=5)
+    plan = med(problem, gap=0.04)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert_feasible(plan, problem)
-    assert plan.gap < 0.05
+    assert plan.gap <= 0.04
     assert peak < 500e6
 
 
@@ -274,9 +275,9 @@ def test_many_learners_without_a_budget_get_a_plan_near_the_bound(
         budget=np.inf,
         min_shards=min_shards,
     )
-    plan = med(problem, gap=0.02, time_limit_s=3)
+    plan = med(problem, gap=0.04)
     assert_feasible(plan, problem)
-    assert plan.gap < 0.05
+    assert plan.gap <= 0.04
 
 
 def test_far_more_learners_than_shards_leave_the_slow_ones_idle() -> None:
@@ -291,6 +292,6 @@ def test_far_more_learners_than_shards_leave_the_slow_ones_idle() -> None:
         budget=300.0,
         min_shards=0,
     )
-    plan = med(problem, gap=0.02, time_limit_s=3)
+    plan = med(problem, gap=0.04)
     assert_feasible(plan, problem)
-    assert plan.gap < 0.05
+    assert plan.gap <= 0.04

@@ -25,6 +25,7 @@ from tests.axon.values import (
     scalars,
     units,
 )
+from tests.lanes import cases
 
 SCALAR_TYPES = sorted(set(np.sctypeDict.values()) - {np.object_}, key=lambda kind: kind.__name__)
 NAMES = [
@@ -43,7 +44,7 @@ def test_every_dtype_arrives_in_every_layout(layout: str) -> None:
             assert same(array, round_trip(array)), (name, shape)
 
 
-@settings(max_examples=400)
+@settings(max_examples=cases(400))
 @given(arrays)
 def test_an_array_arrives_with_its_dtype_shape_order_and_bytes(array: Array) -> None:
     assert same(array, round_trip(array))

@@ -48,9 +48,10 @@ from tests.axon.values import (
     values,
     wire_bytes,
 )
+from tests.lanes import cases
 
 
-@settings(max_examples=400)
+@settings(max_examples=cases(400))
 @given(values)
 def test_every_value_arrives_as_it_was_sent(value: object) -> None:
     assert same(value, round_trip(value))

@@ -25,6 +25,7 @@ from tests.axon.values import (
     tensors,
     wire_bytes,
 )
+from tests.lanes import cases
 
 COMPRESSED = {
     "sparse_csr": ([0, 1, 1, 3], [1, 0, 3], (3, 4), (3,)),
@@ -42,7 +43,7 @@ def test_every_dtype_arrives_in_every_layout(dtype: torch.dtype) -> None:
             assert same(tensor, round_trip(tensor))
 
 
-@settings(max_examples=200)
+@settings(max_examples=cases(200))
 @given(tensors)
 def test_a_tensor_arrives_with_its_dtype_shape_and_bits(tensor: torch.Tensor) -> None:
     arrived = round_trip(tensor)

@@ -223,6 +223,7 @@ print(json.dumps(results | {"keep": simulate("train", True, True)}))
 """
 
 
+@pytest.mark.slow
 def test_a_simulation_trains_the_same_with_forked_processes_as_alone() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SIMULATED],

@@ -38,6 +38,7 @@ from melisma.simulation.peers.peer_simulation import (
     create_scenario,
     simulate_peers,
 )
+from tests.lanes import cases
 from tests.peer.simulated_group import SimulatedGroup, create_peers, run_checked
 from tests.peer.tiny_nodes import INITIAL, TASK, IntegerSteps
 
@@ -200,7 +201,7 @@ def test_a_report_is_json_without_nan() -> None:
 # Updates.
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(cases(12)))
 def test_every_update_counts_exactly_once_under_delays_and_losses(seed: int) -> None:
     """Checked by the models themselves: with integer gradients no sum is rounded."""
     rng = np.random.default_rng(seed)
@@ -498,9 +499,9 @@ def random_scenario(seed: int) -> tuple[PeerScenario, dict[str, Node], str]:
     return PeerScenario(topology, create_node, delays, faults, joins_s), nodes_by_name, description
 
 
-@pytest.mark.parametrize("first", range(0, 250, 25))
+@pytest.mark.parametrize("first", range(0, cases(250), 25))
 def test_no_fault_schedule_stops_training_or_loses_or_repeats_an_update(first: int) -> None:
-    for seed in range(first, first + 25):
+    for seed in range(first, min(first + 25, cases(250))):
         scenario, nodes_by_name, description = random_scenario(seed)
         try:
             nodes, _ = run_checked(scenario)
