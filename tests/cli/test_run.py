@@ -1,4 +1,4 @@
-"""`melisma run` as its user calls it."""
+"""`melisma run` as users call it."""
 
 import json
 import os
@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.cli.command_line import MELISMA, Result, melisma, melisma_process
 from tests.live import tiny_task
 
-MELISMA = [sys.executable, "-c", "from melisma.cli import main; main()", "run"]
 TASK = """
 [task]
 name = "blobs"
@@ -40,70 +41,99 @@ bandwidth_bps = 80e6
 """
 
 
+SMALL_RUN = ("run", "task.toml", "--fleet", "fleet.toml")
+
+
+def write_files(folder: Path) -> Path:
+    """Write a task, a fleet, and the user's model beside them."""
+    shutil.copy(tiny_task.__file__, folder / "tiny_task.py")
+    (folder / "task.toml").write_text(TASK)
+    (folder / "fleet.toml").write_text(FLEET)
+    return folder
+
+
+def replace_in(path: Path, before: str, after: str) -> None:
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+
+
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A folder with a task, a fleet, and a model of one's own beside them."""
-    shutil.copy(tiny_task.__file__, tmp_path / "tiny_task.py")
-    (tmp_path / "task.toml").write_text(TASK)
-    (tmp_path / "fleet.toml").write_text(FLEET)
-    return tmp_path
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working directory, with the files of a small run; the user's model is imported anew."""
+    monkeypatch.chdir(tmp_path)
+    sys.modules.pop("tiny_task", None)
+    yield write_files(tmp_path)
+    sys.modules.pop("tiny_task", None)
 
 
-def run(place: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [*MELISMA, *arguments], cwd=place, capture_output=True, text=True, check=False, timeout=50
-    )
+@pytest.fixture(scope="module")
+def json_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """The folder and the result of a run with --json, whose model prints when it is imported."""
+    folder = write_files(tmp_path_factory.mktemp("json"))
+    with (folder / "tiny_task.py").open("a") as module:
+        module.write('\nprint("loading")\n')
+    return folder, melisma_process(*SMALL_RUN, "--json", "--out", "results", folder=folder)
 
 
-def small_run(place: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return run(place, "task.toml", "--fleet", "fleet.toml", *arguments)
+@pytest.fixture(scope="module")
+def proportional_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """The folder and the result of a run with --scheme, and a device faster than a core."""
+    folder = write_files(tmp_path_factory.mktemp("proportional"))
+    replace_in(folder / "fleet.toml", "compute = 0.4", "compute = 4.0")
+    return folder, melisma_process(*SMALL_RUN, "--scheme", "proportional", folder=folder)
 
 
-def test_it_trains_and_says_what_came_of_it(place: Path) -> None:
-    result = small_run(place)
-    assert result.returncode == 0, result.stderr
+def test_a_run_prints_a_line_per_cycle_and_a_summary(folder: Path) -> None:
+    result = melisma_process(*SMALL_RUN)
+    assert result.code == 0, result.stderr
     assert result.stderr == ""
-    there, first, second, verdict, *rest = result.stdout.splitlines()
-    assert there == "2 of 2 learners joined; measuring"
+    joined, first, second, summary, *rest = result.stdout.splitlines()
+    assert joined == "2 of 2 learners joined; measuring"
     assert re.match(r"cycle 1: [\d.]+ of 6 s; 2 of 2 updates; accuracy", first)
     assert second.startswith("cycle 2:")
-    assert verdict.startswith("the deadline of 6 s held in 2 of 2 cycles")
+    assert summary.startswith("the deadline of 6 s held in 2 of 2 cycles")
     text = "\n".join(rest)
     assert "tortoise" in text
     assert "hare" in text
     for kind in ("model", "picture", "trace"):
         (path,) = re.findall(rf"^{kind} +(\S+)$", text, re.MULTILINE)
-        assert (place / path).is_file()
+        assert (folder / path).is_file()
         assert Path(path).is_relative_to("runs")
 
 
-def test_what_this_machine_cannot_stand_for_is_noted(place: Path) -> None:
-    text = (place / "fleet.toml").read_text().replace("compute = 0.4", "compute = 4.0")
-    (place / "fleet.toml").write_text(text)
-    result = small_run(place)
-    assert result.returncode == 0, result.stderr
-    assert result.stderr.startswith("note: hare: faster than a core of this machine")
-
-
-def test_json_is_the_same_as_data(place: Path) -> None:
-    result = small_run(place, "--json", "--out", "mine")
-    assert result.returncode == 0, result.stderr
+def test_json_is_the_report_of_the_run(json_run: tuple[Path, Result]) -> None:
+    folder, result = json_run
+    assert result.code == 0, result.stderr
     report = json.loads(result.stdout)
     assert report["outcome"] == "done"
     assert len(report["cycles"]) == 2
     assert report["accuracy"] > 0.9
-    assert Path(report["model"]).resolve() == (place / "mine" / "model.safetensors").resolve()
+    model = folder / "results" / "model.safetensors"
+    assert Path(report["model"]).resolve() == model.resolve()
 
 
-def test_another_scheme_can_be_asked_for(place: Path) -> None:
-    result = small_run(place, "--scheme", "proportional")
-    assert result.returncode == 0, result.stderr
+def test_output_of_the_users_modules_is_not_in_the_json(json_run: tuple[Path, Result]) -> None:
+    _, result = json_run
+    assert json.loads(result.stdout)["outcome"] == "done"
+    assert "loading" in result.stderr
+
+
+def test_a_device_faster_than_this_machine_is_noted(proportional_run: tuple[Path, Result]) -> None:
+    _, result = proportional_run
+    assert result.code == 0, result.stderr
+    assert result.stderr.startswith("note: hare: faster than a core of this machine")
+
+
+def test_the_scheme_of_the_command_line_is_used(proportional_run: tuple[Path, Result]) -> None:
+    folder, result = proportional_run
+    assert result.code == 0, result.stderr
     assert [line.partition(":")[0] for line in result.stdout.splitlines()[1:3]] == [
         "cycle 1",
         "cycle 2",
     ]
     assert "running" not in result.stdout
-    (trace,) = place.glob("runs/*/trace.jsonl")
+    (trace,) = folder.glob("runs/*/trace.jsonl")
     first = json.loads(trace.read_text().splitlines()[1])
     assert first["event"]["task"]["scheme"] == "proportional"
 
@@ -122,18 +152,16 @@ def test_another_scheme_can_be_asked_for(place: Path) -> None:
     ],
 )
 def test_a_mistake_in_a_file_is_one_line_that_names_it(
-    place: Path, change: tuple[str, str, str], words: list[str]
+    folder: Path, change: tuple[str, str, str], words: list[str]
 ) -> None:
     name, before, after = change
-    text = (place / name).read_text()
-    assert before in text
-    (place / name).write_text(text.replace(before, after))
-    result = small_run(place)
-    assert result.returncode == 2, result.stdout + result.stderr
+    replace_in(folder / name, before, after)
+    result = melisma(*SMALL_RUN)
+    assert result.code == 2, result.stdout + result.stderr
     assert len(result.stderr.splitlines()) == 1
     for word in words:
         assert word in result.stderr
-    assert not list(place.glob("runs/*/devices"))
+    assert not list(folder.glob("runs/*/devices"))
 
 
 @pytest.mark.parametrize(
@@ -147,9 +175,18 @@ def test_a_mistake_in_a_file_is_one_line_that_names_it(
         ("task.toml", "--fleet", "fleet.toml", "--out", "task.toml"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_no_traceback(place: Path, arguments: tuple[str, ...]) -> None:
-    result = run(place, *arguments)
-    assert result.returncode == 2, result.stdout + result.stderr
+@pytest.mark.usefixtures("folder")
+def test_wrong_usage_ends_with_2_and_no_traceback(arguments: tuple[str, ...]) -> None:
+    result = melisma("run", *arguments)
+    assert result.code == 2, result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_process_with_a_mistake_in_its_arguments_ends_with_2_and_one_line() -> None:
+    result = melisma_process("run", "nothing.toml")
+    assert result.code == 2, result.stdout + result.stderr
+    assert len(result.stderr.splitlines()) == 1
     assert "Traceback" not in result.stderr
 
 
@@ -166,74 +203,55 @@ def test_wrong_usage_ends_with_2_and_no_traceback(place: Path, arguments: tuple[
         ("points.astype(np.float32)", "points.astype(object)", ["object"]),
     ],
 )
-def test_a_mistake_in_one_s_own_code_is_one_line_with_its_place(
-    place: Path, before: str, after: str, words: list[str]
+def test_a_mistake_in_the_users_code_is_one_line_with_file_and_line(
+    folder: Path, before: str, after: str, words: list[str]
 ) -> None:
-    text = (place / "tiny_task.py").read_text()
-    assert before in text
-    (place / "tiny_task.py").write_text(text.replace(before, after))
-    result = small_run(place)
-    assert result.returncode == 2, result.stdout + result.stderr
+    replace_in(folder / "tiny_task.py", before, after)
+    result = melisma(*SMALL_RUN)
+    assert result.code == 2, result.stdout + result.stderr
     assert len(result.stderr.splitlines()) == 1
     for word in words:
         assert word in result.stderr
 
 
-def test_a_mistake_that_only_training_finds_is_told_with_its_place(place: Path) -> None:
-    text = (
-        (place / "tiny_task.py")
-        .read_text()
-        .replace("self._task, self._num", "self.task, self._num")
-    )
-    (place / "tiny_task.py").write_text(text)
-    result = small_run(place, "--out", "mine")
-    assert result.returncode == 1
+def test_a_mistake_found_during_training_is_printed_with_file_and_line(folder: Path) -> None:
+    replace_in(folder / "tiny_task.py", "self._task, self._num", "self.task, self._num")
+    result = melisma_process(*SMALL_RUN, "--out", "results")
+    assert result.code == 1
     assert "AttributeError: 'Linear' object has no" in result.stdout
     assert "(tiny_task.py," in result.stdout.replace("\n", " ")
-    assert "Traceback" in (place / "mine" / "logs" / "0.log").read_text()
+    assert "Traceback" in (folder / "results" / "logs" / "0.log").read_text()
 
 
-def test_what_own_modules_print_is_not_in_the_json(place: Path) -> None:
-    text = (place / "tiny_task.py").read_text()
-    (place / "tiny_task.py").write_text(text + '\nprint("loading")\n')
-    result = small_run(place, "--json")
-    assert json.loads(result.stdout)["outcome"] == "done"
-    assert "loading" in result.stderr
-
-
-def test_training_that_diverges_is_no_success(place: Path) -> None:
-    text = (place / "task.toml").read_text()
-    (place / "task.toml").write_text(text + '\n[task.model_args]\nbroken = "nan"\n')
-    result = small_run(place)
-    assert result.returncode == 1
+def test_training_that_diverges_ends_with_1(folder: Path) -> None:
+    with (folder / "task.toml").open("a") as task:
+        task.write('\n[task.model_args]\nbroken = "nan"\n')
+    result = melisma_process(*SMALL_RUN)
+    assert result.code == 1
     assert "not finite" in result.stdout
     assert "accuracy" not in result.stdout.splitlines()[-1]
 
 
-def test_too_few_shards_are_refused_at_once(place: Path) -> None:
-    text = (place / "task.toml").read_text().replace("shard_samples = 50", "shard_samples = 600")
-    (place / "task.toml").write_text(text)
-    result = small_run(place, "--scheme", "proportional")
-    assert result.returncode == 2
+def test_too_few_shards_are_refused_before_the_run(folder: Path) -> None:
+    replace_in(folder / "task.toml", "shard_samples = 50", "shard_samples = 600")
+    result = melisma(*SMALL_RUN, "--scheme", "proportional")
+    assert result.code == 2
     assert "use shard_samples <= 300" in result.stderr
 
 
-def test_a_deadline_that_nobody_can_meet_ends_with_1_and_says_which_would_do(place: Path) -> None:
-    text = (place / "task.toml").read_text().replace("deadline_s = 6.0", "deadline_s = 0.001")
-    (place / "task.toml").write_text(text)
-    result = small_run(place)
-    assert result.returncode == 1
+def test_a_deadline_that_no_learner_can_meet_ends_with_1_and_suggests_one(folder: Path) -> None:
+    replace_in(folder / "task.toml", "deadline_s = 6.0", "deadline_s = 0.001")
+    result = melisma_process(*SMALL_RUN)
+    assert result.code == 1
     stdout = " ".join(result.stdout.split())
     assert re.search(r"deadline_s = 0.001 is too short: .*; use deadline_s >= \d", stdout)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_ends_the_run_and_keeps_the_model(number: signal.Signals, place: Path) -> None:
-    text = (place / "task.toml").read_text().replace("cycles = 2", "cycles = 1000")
-    (place / "task.toml").write_text(text)
+def test_a_signal_ends_the_run_and_keeps_the_model(number: signal.Signals, folder: Path) -> None:
+    replace_in(folder / "task.toml", "cycles = 2", "cycles = 1000")
     process = subprocess.Popen(
-        [*MELISMA, "task.toml", "--fleet", "fleet.toml", "--out", "mine"],
-        cwd=place,
+        [*MELISMA, *SMALL_RUN, "--out", "results"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -246,31 +264,31 @@ def test_ctrl_c_ends_the_run_and_keeps_the_model(number: signal.Signals, place: 
     assert process.returncode == 130
     assert err == ""
     assert "interrupted" in out
-    assert (place / "mine" / "model.safetensors").is_file()
-    assert (place / "mine" / "trace.jsonl").is_file()
+    assert (folder / "results" / "model.safetensors").is_file()
+    assert (folder / "results" / "trace.jsonl").is_file()
 
 
-def test_in_a_terminal_each_learner_is_shown(place: Path) -> None:
-    mine, theirs = pty.openpty()
+@pytest.mark.usefixtures("folder")
+def test_in_a_terminal_each_learner_is_shown() -> None:
+    terminal, standard_output = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
     process = subprocess.Popen(
-        [*MELISMA, "task.toml", "--fleet", "fleet.toml"],
-        cwd=place,
-        stdout=theirs,
+        [*MELISMA, *SMALL_RUN],
+        stdout=standard_output,
         stderr=subprocess.PIPE,
         env=environment,
     )
-    os.close(theirs)
+    os.close(standard_output)
     shown, end = b"", time.monotonic() + 40
     while time.monotonic() < end:
         try:
-            piece = os.read(mine, 65536)
+            piece = os.read(terminal, 65536)
         except OSError:
             break
         if not piece:
             break
         shown += piece
-    os.close(mine)
+    os.close(terminal)
     assert process.stderr is not None
     error = process.stderr.read()
     process.stderr.close()
@@ -283,9 +301,9 @@ def test_in_a_terminal_each_learner_is_shown(place: Path) -> None:
 
 @pytest.mark.alone
 @pytest.mark.timeout(240)
-def test_without_arguments_four_unlike_devices_learn_digits(tmp_path: Path) -> None:
-    """The main job, as `make run` does it."""
-    command = [*MELISMA, "--json", "--out", "digits"]
+def test_without_arguments_four_unequal_devices_learn_digits(tmp_path: Path) -> None:
+    """The run of `make run`."""
+    command = [*MELISMA, "run", "--json", "--out", "digits"]
     result = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=220
     )
@@ -294,7 +312,7 @@ def test_without_arguments_four_unlike_devices_learn_digits(tmp_path: Path) -> N
     assert report["accuracy"] >= 0.9
     assert report["task"]["scheme"] == "dab"
     assert len(report["cycles"]) == 6
-    trained = {each["name"]: each["counted_visits"] for each in report["learners"]}
+    trained = {learner["name"]: learner["counted_visits"] for learner in report["learners"]}
     assert len(trained) == 4
-    # Who is faster trains more.
+    # A faster device trains more samples.
     assert trained["jetson"] > 2 * trained["pi-kitchen"]
