@@ -1,4 +1,4 @@
-"""Who has what, beside sets of pairs."""
+"""The cache index behaves like a set of pairs."""
 
 import numpy as np
 from hypothesis import given
@@ -11,24 +11,26 @@ Pairs = set[tuple[int, int]]
 pairs = st.sets(st.tuples(st.integers(0, 9), st.integers(0, 9)))
 
 
-def columns(some: Pairs) -> tuple[Ints, Ints]:
-    firsts, seconds = zip(*sorted(some), strict=True) if some else ((), ())
+def columns(pairs_to_add: Pairs) -> tuple[Ints, Ints]:
+    firsts, seconds = zip(*sorted(pairs_to_add), strict=True) if pairs_to_add else ((), ())
     return np.array(firsts, np.int64), np.array(seconds, np.int64)
 
 
 @given(pairs, pairs, pairs)
-def test_there_is_what_was_added(first: Pairs, second: Pairs, sought: Pairs) -> None:
+def test_an_index_contains_exactly_the_added_pairs(
+    first: Pairs, second: Pairs, sought: Pairs
+) -> None:
     held = EMPTY_CACHE.union(*columns(first)).union(*columns(second))
-    # Beyond the last numbers, too.
-    asked = sorted(first | second | sought | {(12, 3), (3, 12)})
-    assert held.contains(*columns(set(asked))).tolist() == [
-        pair in first | second for pair in asked
+    # Keys and values beyond the largest ones, too.
+    queried = sorted(first | second | sought | {(12, 3), (3, 12)})
+    assert held.contains(*columns(set(queried))).tolist() == [
+        pair in first | second for pair in queried
     ]
 
 
 @given(pairs, st.integers(0, 11), st.integers(0, 11))
-def test_pairs_are_found_from_one_number_to_another(all_pairs: Pairs, one: int, two: int) -> None:
-    held, first, last = EMPTY_CACHE.union(*columns(all_pairs)), min(one, two), max(one, two)
-    found = held.between(first, last)
+def test_between_returns_the_pairs_in_a_range_of_keys(all_pairs: Pairs, a: int, b: int) -> None:
+    held, first, last = EMPTY_CACHE.union(*columns(all_pairs)), min(a, b), max(a, b)
+    keys_and_values = held.between(first, last)
     expected = [pair for pair in sorted(all_pairs) if first <= pair[0] < last]
-    assert [*zip(*(each.tolist() for each in found), strict=True)] == expected
+    assert [*zip(*(column.tolist() for column in keys_and_values), strict=True)] == expected

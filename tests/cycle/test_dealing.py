@@ -17,48 +17,48 @@ def deck() -> Deck:
     return Deck.shuffle(SHARDS, np.random.default_rng(3))
 
 
-def places(shards: Ints) -> Ints:
-    """Where in the deck they are."""
+def positions(shards: Ints) -> Ints:
+    """Return the positions of shards in the deck."""
     return np.argsort(deck().order)[shards]
 
 
-def dealt_by(
-    deck: Deck, wanted: list[int], held: CacheIndex = EMPTY_CACHE
-) -> tuple[Deck, RaggedArray]:
+def deal(deck: Deck, wanted: list[int], held: CacheIndex = EMPTY_CACHE) -> tuple[Deck, RaggedArray]:
     after, dealt, new = deck.deal(np.arange(len(wanted)), np.array(wanted), held)
-    for learner, (mine, fresh) in enumerate(zip(dealt, new, strict=True)):
-        # What is not new to it, it holds.
-        known = np.setdiff1d(places(mine), fresh)
+    for learner, (learner_shards, fresh) in enumerate(zip(dealt, new, strict=True)):
+        # A learner holds all dealt shards that are not new to it.
+        known = np.setdiff1d(positions(learner_shards), fresh)
         assert held.contains(known, np.full(known.size, learner)).all()
-        assert np.isin(deck.order[fresh], mine).all()
+        assert np.isin(deck.order[fresh], learner_shards).all()
     return after, dealt
 
 
-def in_turn(stretch: list[int], wanted: list[int], held: dict[int, set[int]]) -> list[set[int]]:
-    """One learner after another takes the first that it holds, then all are filled up."""
+def deal_one_by_one(
+    stretch: list[int], wanted: list[int], held: dict[int, set[int]]
+) -> list[set[int]]:
+    """Give each learner in turn the first shards that it holds, then fill up all of them."""
     free = list(stretch)
-    taken = []
+    dealt = []
     for learner, count in enumerate(wanted):
-        mine = [shard for shard in free if shard in held.get(learner, set())][:count]
-        free = [shard for shard in free if shard not in mine]
-        taken.append(mine)
-    for mine, count in zip(taken, wanted, strict=True):
-        missing = count - len(mine)
-        mine.extend(free[:missing])
+        learner_shards = [shard for shard in free if shard in held.get(learner, set())][:count]
+        free = [shard for shard in free if shard not in learner_shards]
+        dealt.append(learner_shards)
+    for learner_shards, count in zip(dealt, wanted, strict=True):
+        missing = count - len(learner_shards)
+        learner_shards.extend(free[:missing])
         free = free[missing:]
-    return [set(mine) for mine in taken]
+    return [set(learner_shards) for learner_shards in dealt]
 
 
 @given(st.lists(counts, min_size=1, max_size=5))
-def test_every_shard_is_seen_before_any_is_seen_again(cycles: list[list[int]]) -> None:
-    now, times = deck(), np.zeros(SHARDS, dtype=np.int64)
+def test_every_shard_is_dealt_before_any_is_dealt_again(cycles: list[list[int]]) -> None:
+    current, times_dealt = deck(), np.zeros(SHARDS, dtype=np.int64)
     for wanted in cycles:
-        now, dealt = dealt_by(now, wanted)
+        current, dealt = deal(current, wanted)
         assert [part.size for part in dealt] == wanted
         for part in dealt:
             assert np.unique(part).size == part.size
-            times[part] += 1
-        assert times.max() - times.min() <= 1
+            times_dealt[part] += 1
+        assert times_dealt.max() - times_dealt.min() <= 1
 
 
 @given(
@@ -66,29 +66,29 @@ def test_every_shard_is_seen_before_any_is_seen_again(cycles: list[list[int]]) -
     st.dictionaries(st.integers(0, 5), st.sets(st.integers(0, SHARDS - 1))),
     st.integers(0, SHARDS - 1),
 )
-def test_learners_keep_what_they_hold_as_far_as_it_is_dealt(
+def test_learners_get_the_dealt_shards_that_they_hold(
     wanted: list[int], held: dict[int, set[int]], first: int
 ) -> None:
-    kept = EMPTY_CACHE
+    index = EMPTY_CACHE
     for learner, shards in held.items():
-        own = places(np.array(sorted(shards), np.int64))
-        kept = kept.union(own, np.full(own.size, learner))
-    now = replace(deck(), position=first)
-    after, plain = dealt_by(now, wanted)
-    again, dealt = dealt_by(now, wanted, kept)
-    assert again.position == after.position
+        held_positions = positions(np.array(sorted(shards), np.int64))
+        index = index.union(held_positions, np.full(held_positions.size, learner))
+    current = replace(deck(), position=first)
+    after, without_index = deal(current, wanted)
+    after_index, dealt = deal(current, wanted, index)
+    assert after_index.position == after.position
     assert dealt.counts.tolist() == wanted
-    assert sorted(dealt.values.tolist()) == sorted(plain.values.tolist())
+    assert sorted(dealt.values.tolist()) == sorted(without_index.values.tolist())
     if sum(wanted) <= SHARDS:
-        expected = in_turn(plain.values.tolist(), wanted, held)
+        expected = deal_one_by_one(without_index.values.tolist(), wanted, held)
         assert [set(row.tolist()) for row in dealt] == expected
 
 
-def test_nobody_gets_more_than_there_is() -> None:
+def test_a_learner_cannot_get_more_shards_than_the_deck_has() -> None:
     with pytest.raises(ValueError, match="cannot get 13 of 12"):
-        dealt_by(deck(), [13])
+        deal(deck(), [13])
 
 
-def test_the_same_seed_deals_the_same() -> None:
-    one, other = dealt_by(deck(), [5, 4]), dealt_by(deck(), [5, 4])
-    assert one[1].values.tolist() == other[1].values.tolist()
+def test_the_same_seed_deals_the_same_shards() -> None:
+    (_, first), (_, second) = deal(deck(), [5, 4]), deal(deck(), [5, 4])
+    assert first.values.tolist() == second.values.tolist()

@@ -10,8 +10,8 @@ from melisma.fleet.estimates import Estimate
 
 
 def cost_history(**estimates: Estimate) -> CostHistory:
-    one = Estimate(1.0, 0.1, 8)
-    parts = dict.fromkeys(("train_s", "ship_s", "down_s", "up_s", "rest_s"), one)
+    default = Estimate(1.0, 0.1, 8)
+    parts = dict.fromkeys(("train_s", "ship_s", "down_s", "up_s", "rest_s"), default)
     return CostHistory(**parts | estimates)
 
 

@@ -14,6 +14,7 @@ from melisma.cycle import commands, events
 from melisma.cycle.machine import CycleMachine
 from melisma.cycle.state import WorkStatus
 from melisma.errors import InfeasibleError, MelismaError, SettingError
+from melisma.fleet.task import StopSettings
 from melisma.runs.trace import Step, encode_step
 from melisma.testing import FakeDevice, VirtualRun, commands_in, make_task
 from tests.lanes import cases
@@ -24,45 +25,45 @@ CYCLE_SCHEMES = ["dab", "equal", "proportional", "synchronous", "staleness"]
 FLEET = [FakeDevice(0.1), FakeDevice(0.3), FakeDevice(0.8)]
 
 
-def of_scheme(name: str, **said: Any) -> Any:
+def task_for(name: str, **settings: Any) -> Any:
     passes = None if SCHEMES[name].passes == "chosen" else 2
-    return make_task(scheme=name, passes=passes, **said)
+    return make_task(scheme=name, passes=passes, **settings)
 
 
 def finish(trace: list[Step]) -> commands.Finish:
-    (only,) = commands_in(trace, commands.Finish)
-    assert isinstance(only, commands.Finish)
-    return only
+    (command,) = commands_in(trace, commands.Finish)
+    assert isinstance(command, commands.Finish)
+    return command
 
 
 def received(trace: list[Step], kind: type) -> list[Any]:
-    return [each.event for each in trace if isinstance(each.event, kind)]
+    return [step.event for step in trace if isinstance(step.event, kind)]
 
 
 @pytest.mark.parametrize("scheme", CYCLE_SCHEMES)
 def test_every_scheme_trains_all_cycles(scheme: str) -> None:
-    play = VirtualRun(of_scheme(scheme), FLEET)
-    trace = play.run()
+    virtual_run = VirtualRun(task_for(scheme), FLEET)
+    trace = virtual_run.run()
     assert finish(trace).outcome == "done"
-    assert [each.cycle for each in commands_in(trace, commands.Dispatch)] == [1, 2, 3]
-    assert [each.cycle for each in commands_in(trace, commands.Aggregate)] == [1, 2, 3]
-    assert [each.cycle for each in commands_in(trace, commands.Evaluate)] == [1, 2, 3]
+    assert [dispatch.cycle for dispatch in commands_in(trace, commands.Dispatch)] == [1, 2, 3]
+    assert [aggregate.cycle for aggregate in commands_in(trace, commands.Aggregate)] == [1, 2, 3]
+    assert [evaluate.cycle for evaluate in commands_in(trace, commands.Evaluate)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("scheme", CYCLE_SCHEMES)
-def test_nobody_gets_a_shard_twice_in_a_cycle(scheme: str) -> None:
-    for dispatch in commands_in(VirtualRun(of_scheme(scheme), FLEET).run(), commands.Dispatch):
+def test_no_learner_gets_a_shard_twice_in_a_cycle(scheme: str) -> None:
+    for dispatch in commands_in(VirtualRun(task_for(scheme), FLEET).run(), commands.Dispatch):
         for shards in dispatch.shards:
             assert len(set(shards.tolist())) == shards.size
 
 
 @pytest.mark.parametrize("scheme", ["equal", "proportional", "synchronous", "staleness"])
 def test_planned_cycles_hand_out_each_shard_once(scheme: str) -> None:
-    for dispatch in commands_in(VirtualRun(of_scheme(scheme), FLEET).run(), commands.Dispatch):
+    for dispatch in commands_in(VirtualRun(task_for(scheme), FLEET).run(), commands.Dispatch):
         assert sorted(np.concatenate(dispatch.shards).tolist()) == list(range(20))
 
 
-def test_every_shard_is_seen_before_any_is_seen_again() -> None:
+def test_every_shard_is_dealt_before_any_is_dealt_again() -> None:
     seen = np.zeros(20, np.int64)
     for dispatch in commands_in(
         VirtualRun(make_task(), [FakeDevice(0.7), FakeDevice(0.9)]).run(), commands.Dispatch
@@ -73,24 +74,24 @@ def test_every_shard_is_seen_before_any_is_seen_again() -> None:
 
 
 @pytest.mark.parametrize("scheme", CYCLE_SCHEMES)
-def test_weights_are_samples_less_what_was_not_visited(scheme: str) -> None:
-    play = VirtualRun(of_scheme(scheme, cycles=1), [FakeDevice(0.1), FakeDevice(3.0)])
-    trace = play.run()
+def test_weights_are_samples_times_the_fraction_of_visits_done(scheme: str) -> None:
+    virtual_run = VirtualRun(task_for(scheme, cycles=1), [FakeDevice(0.1), FakeDevice(3.0)])
+    trace = virtual_run.run()
     (dispatch,), (aggregate,) = (
         commands_in(trace, commands.Dispatch),
         commands_in(trace, commands.Aggregate),
     )
     visits = {int(e.learners[0]): int(e.visits[0]) for e in received(trace, events.UpdatesReceived)}
     for learner, weight in zip(aggregate.learners.tolist(), aggregate.weights, strict=True):
-        place = dispatch.learners.tolist().index(learner)
-        samples = dispatch.shards[place].size * SHARD_SAMPLES
-        assert weight == samples * visits[learner] / (samples * dispatch.passes[place])
+        index = dispatch.learners.tolist().index(learner)
+        samples = dispatch.shards[index].size * SHARD_SAMPLES
+        assert weight == samples * visits[learner] / (samples * dispatch.passes[index])
         assert 0 < weight <= samples
 
 
-def test_only_the_scheme_s_needs_are_asked_for() -> None:
+def test_learners_are_asked_only_for_the_needs_of_the_scheme() -> None:
     for scheme in CYCLE_SCHEMES:
-        trace = VirtualRun(of_scheme(scheme), FLEET).run()
+        trace = VirtualRun(task_for(scheme), FLEET).run()
         needs = SCHEMES[scheme].needs
         assert bool(commands_in(trace, commands.Benchmark)) == (needs == "costs")
         assert bool(commands_in(trace, commands.AskBound)) == (needs == "bounds")
@@ -98,50 +99,50 @@ def test_only_the_scheme_s_needs_are_asked_for() -> None:
 
 def first_dispatch(trace: list[Step]) -> Step:
     return next(
-        each for each in trace if any(isinstance(c, commands.Dispatch) for c in each.commands)
+        step for step in trace if any(isinstance(c, commands.Dispatch) for c in step.commands)
     )
 
 
-def test_slow_benchmarks_are_waited_for_while_answers_come() -> None:
-    """Longer than any deadline, as long as the next answer is not much later than the last."""
+def test_the_machine_waits_for_slow_benchmarks_while_answers_arrive() -> None:
+    """It waits longer than the deadline if no answer is much later than the previous one."""
     fleet = [FakeDevice(1.0), FakeDevice(4.0), FakeDevice(15.0)]
-    trace = VirtualRun(of_scheme("proportional", deadline_s=1.0), fleet).run()
+    trace = VirtualRun(task_for("proportional", deadline_s=1.0), fleet).run()
     reported = received(trace, events.EstimatesReported)
     assert first_dispatch(trace).event is reported[2]
     assert reported[2].at_s > 15
 
 
 @pytest.mark.parametrize("scheme", ["dab", "proportional"])
-def test_who_never_answers_is_not_waited_for_twice(scheme: str) -> None:
-    def silent(event: events.Event) -> list[events.Event]:
-        told = isinstance(event, events.BoundsReported | events.EstimatesReported)
-        return [] if told and event.learners[0] == 1 else [event]  # type: ignore[attr-defined]
+def test_a_learner_that_never_answers_is_waited_for_once(scheme: str) -> None:
+    def drop_answers(event: events.Event) -> list[events.Event]:
+        answers = isinstance(event, events.BoundsReported | events.EstimatesReported)
+        return [] if answers and event.learners[0] == 1 else [event]  # type: ignore[attr-defined]
 
-    trace = VirtualRun(of_scheme(scheme, cycles=4), FLEET, silent).run()
+    trace = VirtualRun(task_for(scheme, cycles=4), FLEET, drop_answers).run()
     assert finish(trace).outcome == "done"
     began = [
-        each.event.at_s
-        for each in trace
-        if any(isinstance(c, commands.Dispatch) for c in each.commands)
+        step.event.at_s
+        for step in trace
+        if any(isinstance(c, commands.Dispatch) for c in step.commands)
     ]
     assert began[0] >= 20.0
-    # Later cycles take what training takes: nobody waits for the silent one again.
+    # Later cycles last as long as training: the machine does not wait for learner 1 again.
     assert all(after - before < 11.5 for before, after in pairwise(began))
     assert {tuple(d.learners.tolist()) for d in commands_in(trace, commands.Dispatch)} == {(0, 2)}
 
 
-def test_a_shard_counts_as_held_when_an_update_shows_it() -> None:
-    def lost(event: events.Event) -> list[events.Event]:
-        gone = isinstance(event, events.UpdatesReceived) and event.learners[0] == 1
-        return [] if gone else [event]
+def test_a_shard_is_held_once_an_update_shows_that_it_was_trained() -> None:
+    def drop_updates(event: events.Event) -> list[events.Event]:
+        drop = isinstance(event, events.UpdatesReceived) and event.learners[0] == 1
+        return [] if drop else [event]
 
-    trace = VirtualRun(make_task(cycles=5), [FakeDevice(0.7), FakeDevice(0.9)], lost).run()
+    trace = VirtualRun(make_task(cycles=5), [FakeDevice(0.7), FakeDevice(0.9)], drop_updates).run()
     asked = commands_in(trace, commands.AskBound)
-    assert all(each.held[each.learners.tolist().index(1)] == 0 for each in asked)
-    assert any(each.held[0] > 0 for each in asked)
+    assert all(request.held[request.learners.tolist().index(1)] == 0 for request in asked)
+    assert any(request.held[0] > 0 for request in asked)
 
 
-def test_nobody_is_promised_what_another_gets() -> None:
+def test_each_learner_gets_the_held_shards_that_its_bound_assumed() -> None:
     trace = VirtualRun(
         make_task(cycles=12, seed=3), [FakeDevice(0.25), FakeDevice(0.35), FakeDevice(0.6)]
     ).run()
@@ -149,18 +150,18 @@ def test_nobody_is_promised_what_another_gets() -> None:
     for ask, dispatch in zip(
         commands_in(trace, commands.AskBound), commands_in(trace, commands.Dispatch), strict=True
     ):
-        together = sum(shards.size for shards in dispatch.shards)
-        for place, learner in enumerate(dispatch.learners.tolist()):
-            dealt = set(dispatch.shards[place].tolist())
-            if together <= 20:
+        total = sum(shards.size for shards in dispatch.shards)
+        for index, learner in enumerate(dispatch.learners.tolist()):
+            dealt = set(dispatch.shards[index].tolist())
+            if total <= 20:
                 promised = int(ask.held[ask.learners.tolist().index(learner)])
                 assert len(dealt & held[learner]) >= min(promised, len(dealt))
             held[learner] |= dealt
 
 
-def test_learners_that_cannot_make_it_are_left_out_and_measured_anew() -> None:
+def test_learners_that_cannot_meet_the_deadline_are_left_out_and_measured_again() -> None:
     trace = VirtualRun(
-        of_scheme("synchronous"), [FakeDevice(0.1), FakeDevice(0.2), FakeDevice(12.0)]
+        task_for("synchronous"), [FakeDevice(0.1), FakeDevice(0.2), FakeDevice(12.0)]
     ).run()
     dispatches = commands_in(trace, commands.Dispatch)
     assert [d.learners.tolist() for d in dispatches] == [[0, 1]] * 3
@@ -170,46 +171,48 @@ def test_learners_that_cannot_make_it_are_left_out_and_measured_anew() -> None:
     assert finish(trace).outcome == "done"
 
 
-def test_a_deadline_that_nobody_can_meet_is_refused_with_one_that_would_do() -> None:
+def test_a_deadline_that_no_learner_can_meet_fails_with_a_feasible_one() -> None:
     trace = VirtualRun(make_task(deadline_s=0.05), FLEET).run()
     assert not commands_in(trace, commands.Dispatch)
     reason = finish(trace).reason
-    # One shard of the fastest: 0.2 fixed, 0.1 to ship, twice 0.1 to train; and a margin.
+    # One shard of the fastest learner: 0.2 s fixed, 0.1 s to ship, 2 * 0.1 s to train; a margin.
     assert "use deadline_s >= 0.6" in reason
     assert finish(trace).outcome == "failed"
     trace = VirtualRun(make_task(deadline_s=0.51), FLEET).run()
     assert finish(trace).outcome == "done"
 
 
-def test_a_plan_that_cannot_be_found_is_refused_with_what_would_do() -> None:
-    trace = VirtualRun(of_scheme("staleness", deadline_s=0.6), FLEET).run()
+def test_a_task_without_a_plan_fails_with_a_feasible_deadline() -> None:
+    trace = VirtualRun(task_for("staleness", deadline_s=0.6), FLEET).run()
     assert not commands_in(trace, commands.Dispatch)
     assert "use deadline_s >= " in finish(trace).reason
 
 
-def test_a_refusal_names_learners() -> None:
-    trace = VirtualRun(of_scheme("synchronous"), [FakeDevice(12.0), FakeDevice(14.0)]).run()
+def test_an_infeasible_plan_names_learners() -> None:
+    trace = VirtualRun(task_for("synchronous"), [FakeDevice(12.0), FakeDevice(14.0)]).run()
     assert finish(trace).reason.startswith("2 of 2 learners (device-0, device-1) cannot ")
 
 
-def test_a_refusal_names_learners_by_the_run_s_own_numbers() -> None:
-    """The first has left: what a scheme calls 0 is number 1 here."""
+def test_an_infeasible_plan_names_learners_by_their_numbers_in_the_run() -> None:
+    """The first learner has left: learner 0 of the scheme's problem is learner 1 of the run."""
 
-    def leaving(event: events.Event) -> list[events.Event]:
+    def leave(event: events.Event) -> list[events.Event]:
         if isinstance(event, events.LearnersJoined) and event.learners[0] == 0:
             return [events.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="broken")]
         return [event]
 
     fleet = [FakeDevice(0.1), FakeDevice(12.0), FakeDevice(14.0)]
-    trace = VirtualRun(of_scheme("synchronous"), fleet, leaving).run()
+    trace = VirtualRun(task_for("synchronous"), fleet, leave).run()
     assert finish(trace).reason.startswith("2 of 2 learners (device-1, device-2) cannot ")
 
 
-def test_learners_that_a_scheme_does_not_mention_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learners_are_named_if_the_message_of_a_scheme_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(*_: object) -> NoReturn:
         raise InfeasibleError("too slow", constraint="x", miss=1, nearest={}, learners=[0, 1])
 
-    def leaving(event: events.Event) -> list[events.Event]:
+    def leave(event: events.Event) -> list[events.Event]:
         if isinstance(event, events.LearnersJoined) and event.learners[0] == 0:
             return [events.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="broken")]
         return [event]
@@ -217,32 +220,32 @@ def test_learners_that_a_scheme_does_not_mention_are_named(monkeypatch: pytest.M
     scheme = replace(SCHEMES["synchronous"], name="own", decide=refuse)
     monkeypatch.setitem(SCHEMES, "own", scheme)
     trace = VirtualRun(
-        of_scheme("own"), [FakeDevice(0.1), FakeDevice(0.1), FakeDevice(0.1)], leaving
+        task_for("own"), [FakeDevice(0.1), FakeDevice(0.1), FakeDevice(0.1)], leave
     ).run()
     assert finish(trace).reason == "too slow (device-1, device-2)"
 
 
 def test_an_update_counts_once() -> None:
-    def doubled(event: events.Event) -> list[events.Event]:
+    def repeat_updates(event: events.Event) -> list[events.Event]:
         return [event, event] if isinstance(event, events.UpdatesReceived) else [event]
 
-    once, twice = VirtualRun(make_task(), FLEET), VirtualRun(make_task(), FLEET, doubled)
-    for one, other in zip(
+    once, twice = VirtualRun(make_task(), FLEET), VirtualRun(make_task(), FLEET, repeat_updates)
+    for first, second in zip(
         commands_in(once.run(), commands.Aggregate),
         commands_in(twice.run(), commands.Aggregate),
         strict=True,
     ):
-        assert one.learners.tolist() == other.learners.tolist()
-        assert one.weights.tolist() == other.weights.tolist()
+        assert first.learners.tolist() == second.learners.tolist()
+        assert first.weights.tolist() == second.weights.tolist()
     repeated = commands_in(twice.trace, commands.Withdraw)
     assert repeated
     assert {"the update was already counted, or its cycle is closed"} == {
-        each.reason for each in repeated
+        withdraw.reason for withdraw in repeated
     }
 
 
-def test_a_late_update_is_dropped_and_its_learner_told() -> None:
-    def delayed(event: events.Event) -> list[events.Event]:
+def test_a_late_update_is_dropped_and_withdrawn() -> None:
+    def delay_update(event: events.Event) -> list[events.Event]:
         if (
             isinstance(event, events.UpdatesReceived)
             and event.learners[0] == 2
@@ -252,7 +255,7 @@ def test_a_late_update_is_dropped_and_its_learner_told() -> None:
             return [events.UpdatesReceived(**fields | {"at_s": event.at_s + 5.0})]
         return [event]
 
-    trace = VirtualRun(make_task(), FLEET, delayed).run()
+    trace = VirtualRun(make_task(), FLEET, delay_update).run()
     aggregates = commands_in(trace, commands.Aggregate)
     assert aggregates[0].learners.tolist() == [0, 1]
     assert aggregates[1].learners.tolist() == [0, 1, 2]
@@ -262,25 +265,25 @@ def test_a_late_update_is_dropped_and_its_learner_told() -> None:
     assert finish(trace).outcome == "done"
 
 
-def test_the_tail_is_bounded_and_forgets() -> None:
-    def dawdling(event: events.Event) -> list[events.Event]:
+def test_the_tail_is_bounded_and_shrinks_again() -> None:
+    def delay_updates(event: events.Event) -> list[events.Event]:
         if isinstance(event, events.UpdatesReceived) and event.learners[0] == 2 and event.cycle < 8:
             fields = {name: getattr(event, name) for name in event.__struct_fields__}
             return [events.UpdatesReceived(**fields | {"at_s": event.at_s + 0.99})]
         return [event]
 
-    trace = VirtualRun(make_task(cycles=14), FLEET, dawdling).run()
-    tails = [each.tail_s for each in commands_in(trace, commands.Dispatch)]
+    trace = VirtualRun(make_task(cycles=14), FLEET, delay_updates).run()
+    tails = [dispatch.tail_s for dispatch in commands_in(trace, commands.Dispatch)]
     assert max(tails) <= 5.0
     assert tails[-1] == pytest.approx(1.0)
 
 
 def test_a_cycle_closes_at_the_deadline_and_its_tail() -> None:
-    def lost(event: events.Event) -> list[events.Event]:
-        gone = isinstance(event, events.UpdatesReceived) and event.learners[0] == 2
-        return [] if gone else [event]
+    def drop_updates(event: events.Event) -> list[events.Event]:
+        drop = isinstance(event, events.UpdatesReceived) and event.learners[0] == 2
+        return [] if drop else [event]
 
-    trace = VirtualRun(make_task(cycles=1), FLEET, lost).run()
+    trace = VirtualRun(make_task(cycles=1), FLEET, drop_updates).run()
     began = next(
         s.event.at_s for s in trace if any(isinstance(c, commands.Dispatch) for c in s.commands)
     )
@@ -291,118 +294,126 @@ def test_a_cycle_closes_at_the_deadline_and_its_tail() -> None:
 
 
 def test_a_refused_update_is_not_waited_for() -> None:
-    def broken(event: events.Event) -> list[events.Event]:
+    def refuse_update(event: events.Event) -> list[events.Event]:
         if isinstance(event, events.UpdatesReceived) and event.learners[0] == 0:
             fields = {name: getattr(event, name) for name in event.__struct_fields__}
-            return [events.UpdatesReceived(**fields | {"refused": "weight is no number"})]
+            return [events.UpdatesReceived(**fields | {"refused": "weight is not finite"})]
         return [event]
 
-    trace = VirtualRun(make_task(), FLEET, broken).run()
-    assert [each.learners.tolist() for each in commands_in(trace, commands.Aggregate)] == [
-        [1, 2]
-    ] * 3
-    assert {each.reason for each in commands_in(trace, commands.Withdraw)} == {
-        "weight is no number"
+    trace = VirtualRun(make_task(), FLEET, refuse_update).run()
+    assert [
+        aggregate.learners.tolist() for aggregate in commands_in(trace, commands.Aggregate)
+    ] == [[1, 2]] * 3
+    assert {withdraw.reason for withdraw in commands_in(trace, commands.Withdraw)} == {
+        "weight is not finite"
     }
     assert all(
-        each.reason == "all updates are in" for each in commands_in(trace, commands.Aggregate)
+        aggregate.reason == "all updates are in"
+        for aggregate in commands_in(trace, commands.Aggregate)
     )
 
 
-def test_three_empty_cycles_end_the_run_and_say_why() -> None:
-    def lost(event: events.Event) -> list[events.Event]:
+def test_three_empty_cycles_end_the_run_with_the_reason() -> None:
+    def drop_updates(event: events.Event) -> list[events.Event]:
         return [] if isinstance(event, events.UpdatesReceived) else [event]
 
-    trace = VirtualRun(make_task(cycles=9), FLEET, lost).run()
+    trace = VirtualRun(make_task(cycles=9), FLEET, drop_updates).run()
     assert finish(trace).outcome == "failed"
     assert "3 cycles in a row were empty" in finish(trace).reason
     assert "no update was received" in finish(trace).reason
     aggregates = commands_in(trace, commands.Aggregate)
-    assert [each.learners.size for each in aggregates] == [0, 0]
-    assert all(each.reason.startswith("empty") for each in aggregates)
+    assert [aggregate.learners.size for aggregate in aggregates] == [0, 0]
+    assert all(aggregate.reason.startswith("empty") for aggregate in aggregates)
 
 
-def test_when_all_updates_are_refused_the_end_says_why() -> None:
-    def broken(event: events.Event) -> list[events.Event]:
+def test_a_run_whose_updates_are_all_refused_ends_with_the_reason() -> None:
+    def refuse_update(event: events.Event) -> list[events.Event]:
         if isinstance(event, events.UpdatesReceived):
             fields = {name: getattr(event, name) for name in event.__struct_fields__}
-            return [events.UpdatesReceived(**fields | {"refused": "weight is no number"})]
+            return [events.UpdatesReceived(**fields | {"refused": "weight is not finite"})]
         return [event]
 
-    assert "weight is no number" in finish(VirtualRun(make_task(), FLEET, broken).run()).reason
+    assert (
+        "weight is not finite" in finish(VirtualRun(make_task(), FLEET, refuse_update).run()).reason
+    )
 
 
 def test_a_plan_that_fails_once_is_tried_again_with_new_measurements() -> None:
-    slow: list[int] = []
+    reported: list[int] = []
 
-    def stumbling(event: events.Event) -> list[events.Event]:
+    def report_slow_costs(event: events.Event) -> list[events.Event]:
         if isinstance(event, events.Aggregated) and event.cycle == 1:
-            slow.append(1)
+            reported.append(1)
             worse = np.array([[9.0, 0.01, 10.0], [0.1, 0.0, 10.0], [0.2, 0.0, 10.0]])
-            late = [
+            estimates = [
                 events.EstimatesReported(
                     at_s=event.at_s, learners=np.array([k]), costs=worse[:, :, None]
                 )
                 for k in range(3)
             ]
-            return [*late, event]
+            return [*estimates, event]
         return [event]
 
-    trace = VirtualRun(of_scheme("synchronous", cycles=4), FLEET, stumbling).run()
-    assert slow
+    trace = VirtualRun(task_for("synchronous", cycles=4), FLEET, report_slow_costs).run()
+    assert reported
     assert finish(trace).outcome == "done"
-    assert [each.learners.size for each in commands_in(trace, commands.Aggregate)] == [3, 0, 3, 3]
+    assert [aggregate.learners.size for aggregate in commands_in(trace, commands.Aggregate)] == [
+        3,
+        0,
+        3,
+        3,
+    ]
 
 
-def test_an_empty_cycle_between_others_is_forgiven() -> None:
-    def lost(event: events.Event) -> list[events.Event]:
-        gone = isinstance(event, events.UpdatesReceived) and event.cycle % 2
-        return [] if gone else [event]
+def test_empty_cycles_that_are_not_in_a_row_do_not_end_the_run() -> None:
+    def drop_updates(event: events.Event) -> list[events.Event]:
+        drop = isinstance(event, events.UpdatesReceived) and event.cycle % 2
+        return [] if drop else [event]
 
-    trace = VirtualRun(make_task(cycles=8), FLEET, lost).run()
+    trace = VirtualRun(make_task(cycles=8), FLEET, drop_updates).run()
     assert finish(trace).outcome == "done"
 
 
 def test_a_learner_that_leaves_is_not_waited_for() -> None:
-    def leaving(event: events.Event) -> list[events.Event]:
+    def leave(event: events.Event) -> list[events.Event]:
         if isinstance(event, events.UpdatesReceived) and event.learners[0] == 2:
             return [events.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="cable")]
         return [event]
 
-    trace = VirtualRun(make_task(), FLEET, leaving).run()
+    trace = VirtualRun(make_task(), FLEET, leave).run()
     assert finish(trace).outcome == "done"
-    assert [each.learners.tolist() for each in commands_in(trace, commands.Dispatch)] == [
+    assert [dispatch.learners.tolist() for dispatch in commands_in(trace, commands.Dispatch)] == [
         [0, 1, 2],
         [0, 1],
         [0, 1],
     ]
 
 
-def test_when_the_last_one_leaves_the_run_ends_with_its_reason() -> None:
-    def leaving(event: events.Event) -> list[events.Event]:
+def test_a_run_ends_when_its_last_learner_leaves_with_the_reason() -> None:
+    def leave(event: events.Event) -> list[events.Event]:
         if isinstance(event, events.UpdatesReceived):
             return [
                 events.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="no power")
             ]
         return [event]
 
-    assert "no power" in finish(VirtualRun(make_task(), FLEET, leaving).run()).reason
+    assert "no power" in finish(VirtualRun(make_task(), FLEET, leave).run()).reason
 
 
-def test_a_learner_that_never_joins_holds_nobody_up() -> None:
-    def leaving(event: events.Event) -> list[events.Event]:
+def test_a_run_starts_without_a_learner_that_left_before_joining() -> None:
+    def leave(event: events.Event) -> list[events.Event]:
         if isinstance(event, events.LearnersJoined) and event.learners[0] == 1:
             return [events.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="broken")]
         return [event]
 
-    trace = VirtualRun(make_task(), FLEET, leaving).run()
+    trace = VirtualRun(make_task(), FLEET, leave).run()
     assert finish(trace).outcome == "done"
     assert commands_in(trace, commands.Dispatch)[0].learners.tolist() == [0, 2]
 
 
 def test_a_learner_that_joins_later_takes_part_from_the_next_cycle_on() -> None:
-    play = VirtualRun(make_task(), [FakeDevice(0.1), FakeDevice(0.3)])
-    play.devices.append(FakeDevice(0.2))
+    virtual_run = VirtualRun(make_task(), [FakeDevice(0.1), FakeDevice(0.3)])
+    virtual_run.devices.append(FakeDevice(0.2))
     late = events.LearnersJoined(
         at_s=3.0, learners=np.array([2]), names=("new",), discloses=("costs",)
     )
@@ -417,59 +428,53 @@ def test_a_learner_that_joins_later_takes_part_from_the_next_cycle_on() -> None:
             return [late]
         return [event]
 
-    play.intercept = change
-    trace = play.run()
-    assert [each.learners.tolist() for each in commands_in(trace, commands.Dispatch)] == [
+    virtual_run.intercept = change
+    trace = virtual_run.run()
+    assert [dispatch.learners.tolist() for dispatch in commands_in(trace, commands.Dispatch)] == [
         [0, 1],
         [0, 1, 2],
         [0, 1, 2],
     ]
 
 
-def test_cancelling_takes_work_back_and_ends_the_run() -> None:
-    play = VirtualRun(make_task(), FLEET)
-    play.schedule(events.TaskCancelled(at_s=2.0, reason="interrupted"))
-    trace = play.run()
+def test_cancelling_withdraws_work_and_ends_the_run() -> None:
+    virtual_run = VirtualRun(make_task(), FLEET)
+    virtual_run.schedule(events.TaskCancelled(at_s=2.0, reason="interrupted"))
+    trace = virtual_run.run()
     assert finish(trace).outcome == "cancelled"
     (withdrawn,) = commands_in(trace, commands.Withdraw)
     assert withdrawn.learners.tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("goal", [{"accuracy": 0.7}, {"loss": 1.5}])
-def test_a_goal_that_is_reached_ends_the_run(goal: dict[str, float]) -> None:
-    trace = VirtualRun(make_task(cycles=50, stop=goal_of(goal)), FLEET).run()
+@pytest.mark.parametrize("stop", [{"accuracy": 0.7}, {"loss": 1.5}])
+def test_a_run_stops_when_its_stop_setting_is_reached(stop: dict[str, float]) -> None:
+    trace = VirtualRun(make_task(cycles=50, stop=StopSettings(**stop)), FLEET).run()
     assert finish(trace).outcome == "stopped"
     assert len(commands_in(trace, commands.Aggregate)) == 2
 
 
-def goal_of(goal: dict[str, float]) -> Any:
-    from melisma.fleet.task import StopSettings
-
-    return StopSettings(**goal)
-
-
-def test_a_scheme_that_needs_what_learners_do_not_tell_is_refused() -> None:
+def test_a_scheme_that_needs_more_than_learners_disclose_is_refused() -> None:
     private = [FakeDevice(0.1), FakeDevice(0.3, discloses="bounds")]
-    reason = finish(VirtualRun(of_scheme("staleness"), private).run()).reason
+    reason = finish(VirtualRun(task_for("staleness"), private).run()).reason
     assert 'device-1 has discloses = "bounds"' in reason
     assert "use scheme dab with passes" in reason
-    assert finish(VirtualRun(of_scheme("dab"), private).run()).outcome == "done"
-    gone = [FakeDevice(0.1), FakeDevice(0.3, discloses="bounds"), FakeDevice(0.2)]
+    assert finish(VirtualRun(task_for("dab"), private).run()).outcome == "done"
+    with_third = [FakeDevice(0.1), FakeDevice(0.3, discloses="bounds"), FakeDevice(0.2)]
 
-    def leaving(event: events.Event) -> list[events.Event]:
+    def leave(event: events.Event) -> list[events.Event]:
         if isinstance(event, events.LearnersJoined) and event.learners[0] == 2:
             return [events.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="broken")]
         return [event]
 
-    reason = finish(VirtualRun(of_scheme("staleness"), gone, leaving).run()).reason
+    reason = finish(VirtualRun(task_for("staleness"), with_third, leave).run()).reason
     assert 'device-1 has discloses = "bounds"' in reason
-    silent = [FakeDevice(0.1), FakeDevice(0.3, discloses="nothing")]
-    assert "use scheme equal" in finish(VirtualRun(of_scheme("dab"), silent).run()).reason
-    assert finish(VirtualRun(of_scheme("equal"), silent).run()).outcome == "done"
+    private = [FakeDevice(0.1), FakeDevice(0.3, discloses="nothing")]
+    assert "use scheme equal" in finish(VirtualRun(task_for("dab"), private).run()).reason
+    assert finish(VirtualRun(task_for("equal"), private).run()).outcome == "done"
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"scheme": "med"}, "cannot run a cycle of one task"),
         ({"scheme": "feel"}, "cannot run a cycle of one task"),
@@ -478,8 +483,10 @@ def test_a_scheme_that_needs_what_learners_do_not_tell_is_refused() -> None:
         ({"scheme": "fastest"}, "no scheme is called 'fastest'"),
     ],
 )
-def test_a_task_that_cannot_be_run_is_refused_at_once(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(SettingError, match=said):
+def test_a_task_that_cannot_be_run_is_refused_at_once(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingError, match=message):
         VirtualRun(make_task(**settings), FLEET).run()
 
 
@@ -500,11 +507,11 @@ def test_without_passes_each_learner_makes_those_that_fit_by_the_deadline(scheme
 
 
 def test_equal_shares_without_passes_need_costs_and_with_passes_need_nothing() -> None:
-    silent = [FakeDevice(0.1), FakeDevice(0.3, discloses="nothing")]
-    reason = finish(VirtualRun(make_task(scheme="equal", passes=None), silent).run()).reason
+    private = [FakeDevice(0.1), FakeDevice(0.3, discloses="nothing")]
+    reason = finish(VirtualRun(make_task(scheme="equal", passes=None), private).run()).reason
     assert reason.startswith("scheme equal needs from each learner: train_s, ship_s")
     assert reason.endswith("use scheme equal with passes")
-    assert finish(VirtualRun(make_task(scheme="equal"), silent).run()).outcome == "done"
+    assert finish(VirtualRun(make_task(scheme="equal"), private).run()).outcome == "done"
 
 
 @pytest.mark.parametrize("scheme", ["equal", "proportional"])
@@ -512,17 +519,17 @@ def test_a_learner_too_slow_for_one_pass_is_measured_again_each_cycle(
     scheme: str,
 ) -> None:
     slow = FakeDevice(9.9)
-    play = VirtualRun(
+    virtual_run = VirtualRun(
         make_task(scheme=scheme, passes=None, cycles=4), [FakeDevice(0.1), FakeDevice(0.2), slow]
     )
 
-    def faster(event: events.Event) -> list[events.Event]:
+    def speed_up(event: events.Event) -> list[events.Event]:
         if isinstance(event, events.Aggregated):
             slow.train_s = 0.3
         return [event]
 
-    play.intercept = faster
-    trace = play.run()
+    virtual_run.intercept = speed_up
+    trace = virtual_run.run()
     first, *_, last = commands_in(trace, commands.Dispatch)
     assert (first.learners.tolist(), first.no_pass.tolist()) == ([0, 1], [2])
     assert (last.learners.tolist(), last.no_pass.tolist()) == ([0, 1, 2], [])
@@ -534,21 +541,21 @@ def test_a_deadline_by_which_no_learner_can_make_one_pass_is_refused() -> None:
     assert end.reason.startswith("deadline_s = 0.5 is too short: none of the")
 
 
-def test_nothing_can_happen_before_a_task() -> None:
+def test_an_event_before_any_task_is_an_error() -> None:
     with pytest.raises(MelismaError, match="before any task"):
         CycleMachine().handle(events.TimeReached(at_s=0.0))
 
 
-def test_in_federated_learning_data_stays_where_it_is() -> None:
+def test_in_federated_learning_each_learner_trains_its_own_shards() -> None:
     fleet = [FakeDevice(0.1, local_shards=4), FakeDevice(0.3, local_shards=6)]
     trace = VirtualRun(make_task(mode="federated"), fleet).run()
     for dispatch in commands_in(trace, commands.Dispatch):
-        assert [shards.max() < own for shards, own in zip(dispatch.shards, (4, 6), strict=True)]
+        assert [shards.max() < count for shards, count in zip(dispatch.shards, (4, 6), strict=True)]
         assert [len(set(shards.tolist())) for shards in dispatch.shards] == [4, 6]
 
 
-def test_what_a_learner_holds_it_gets_again() -> None:
-    trace = VirtualRun(of_scheme("proportional", cycles=4), FLEET).run()
+def test_a_learner_gets_the_shards_that_it_holds_again() -> None:
+    trace = VirtualRun(task_for("proportional", cycles=4), FLEET).run()
     first, second, *_ = commands_in(trace, commands.Dispatch)
     for before, after in zip(first.shards, second.shards, strict=True):
         kept = len(set(before.tolist()) & set(after.tolist()))
@@ -562,26 +569,26 @@ def test_what_a_learner_holds_it_gets_again() -> None:
     lost=st.lists(st.integers(0, 200), max_size=10),
     doubled=st.lists(st.integers(0, 200), max_size=10),
 )
-def test_whatever_is_lost_or_repeated_each_assignment_counts_at_most_once(
+def test_each_assignment_counts_at_most_once_even_if_messages_are_lost_or_repeated(
     speeds: list[float], scheme: str, lost: list[int], doubled: list[int]
 ) -> None:
-    heard = 0
+    received_events = 0
 
     def change(event: events.Event) -> list[events.Event]:
-        nonlocal heard
+        nonlocal received_events
         if not isinstance(
             event, events.UpdatesReceived | events.BoundsReported | events.EstimatesReported
         ):
             return [event]
-        heard += 1
-        if heard in lost and isinstance(event, events.UpdatesReceived):
+        received_events += 1
+        if received_events in lost and isinstance(event, events.UpdatesReceived):
             return []
-        return [event, event] if heard in doubled else [event]
+        return [event, event] if received_events in doubled else [event]
 
-    play = VirtualRun(of_scheme(scheme, cycles=4), [FakeDevice(s) for s in speeds], change)
-    trace = play.run()
+    virtual_run = VirtualRun(task_for(scheme, cycles=4), [FakeDevice(s) for s in speeds], change)
+    trace = virtual_run.run()
     assert finish(trace).outcome in ("done", "failed")
-    given_out = {
+    assigned_samples = {
         (d.cycle, learner): shards.size * SHARD_SAMPLES
         for d in commands_in(trace, commands.Dispatch)
         for learner, shards in zip(d.learners.tolist(), d.shards, strict=True)
@@ -589,10 +596,10 @@ def test_whatever_is_lost_or_repeated_each_assignment_counts_at_most_once(
     for aggregate in commands_in(trace, commands.Aggregate):
         assert len(set(aggregate.learners.tolist())) == aggregate.learners.size
         for learner, weight in zip(aggregate.learners.tolist(), aggregate.weights, strict=True):
-            assert 0 < weight <= given_out[aggregate.cycle, learner]
-    assert not (play.machine.state.learners.work == WorkStatus.ASSIGNED).any()
+            assert 0 < weight <= assigned_samples[aggregate.cycle, learner]
+    assert not (virtual_run.machine.state.learners.work == WorkStatus.ASSIGNED).any()
 
 
-def test_the_same_play_gives_the_same_trace_byte_for_byte() -> None:
-    one, other = (VirtualRun(of_scheme("staleness"), FLEET).run() for _ in range(2))
-    assert b"".join(map(encode_step, one)) == b"".join(map(encode_step, other))
+def test_the_same_run_gives_the_same_trace_byte_for_byte() -> None:
+    first, second = (VirtualRun(task_for("staleness"), FLEET).run() for _ in range(2))
+    assert b"".join(map(encode_step, first)) == b"".join(map(encode_step, second))

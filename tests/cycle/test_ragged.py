@@ -1,4 +1,4 @@
-"""Rows in two arrays, beside lists of lists."""
+"""A ragged array behaves like a list of lists."""
 
 from random import Random
 from unittest.mock import patch
@@ -13,29 +13,31 @@ from melisma.cycle.ragged import RaggedArray
 lists = st.lists(st.lists(st.integers(0, 99), max_size=4), max_size=9)
 
 
-def listed(rows: RaggedArray) -> list[list[int]]:
+def to_lists(rows: RaggedArray) -> list[list[int]]:
     return [row.tolist() for row in rows]
 
 
 @given(lists, st.integers(1, 10))
-def test_blocks_are_all_rows_so_many_at_a_time(rows: list[list[int]], size: int) -> None:
+def test_blocks_contain_all_rows_in_order_up_to_the_block_size(
+    rows: list[list[int]], size: int
+) -> None:
     with patch.object(module, "BLOCK", size):
         blocks = [*RaggedArray.of(np.array(row) for row in rows).blocks()]
-    found = [(at, listed(some)) for at, some in blocks]
-    assert [some for _, some in found] == [rows[at] for at, _ in found]
-    assert [row for _, some in found for row in some] == rows
-    assert all(len(some) <= size for _, some in found)
+    lists_of_blocks = [(part, to_lists(block)) for part, block in blocks]
+    assert [block for _, block in lists_of_blocks] == [rows[part] for part, _ in lists_of_blocks]
+    assert [row for _, block in lists_of_blocks for row in block] == rows
+    assert all(len(block) <= size for _, block in lists_of_blocks)
 
 
 @given(lists, st.randoms())
-def test_some_rows_come_in_the_order_asked_for(rows: list[list[int]], rng: Random) -> None:
+def test_take_returns_rows_in_the_given_order(rows: list[list[int]], rng: Random) -> None:
     order = list(range(len(rows)))
     rng.shuffle(order)
-    some = RaggedArray.of(np.array(row) for row in rows).take(np.array(order[:3], np.int64))
-    assert listed(some) == [rows[place] for place in order[:3]]
+    taken = RaggedArray.of(np.array(row) for row in rows).take(np.array(order[:3], np.int64))
+    assert to_lists(taken) == [rows[index] for index in order[:3]]
 
 
 @given(lists)
-def test_sums_are_those_of_each_row(rows: list[list[int]]) -> None:
+def test_row_sums_are_the_sums_of_the_rows(rows: list[list[int]]) -> None:
     all_rows = RaggedArray.of(np.array(row) for row in rows)
     assert all_rows.row_sums(all_rows.values).tolist() == [sum(row) for row in rows]

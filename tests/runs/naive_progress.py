@@ -1,6 +1,6 @@
-"""A trace folded learner by learner, and random traces: what the columns are held against."""
+"""A reference for `RunProgress` with one record per assignment, and random traces."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import nan
 from typing import Any
@@ -20,82 +20,83 @@ RATES = np.arange(3.0 * LEARNERS).reshape(3, LEARNERS)
 Key = tuple[int, int, int]  # cycle, learner and attempt
 
 
-class Naive:
+class NaiveProgress:
     """The assignments of a run, one record each."""
 
     def __init__(self) -> None:
         self.work: dict[Key, Assignment] = {}
         self.began_s: dict[int, float] = {}
-        self.own: dict[int, Any] = {}
+        self.local_samples: dict[int, Any] = {}
         self.samples: Any = None
-        self.averaged: list[Key] = []
+        self.aggregated_keys: list[Key] = []
         self.now_s = 0.0
 
-    def hear(self, step: Step) -> None:
+    def apply(self, step: Step) -> None:
         self.now_s = max(self.now_s, step.event.at_s)
-        for said in (step.event, *step.commands):
-            getattr(self, type(said).__name__, lambda _: None)(said)
+        for item in (step.event, *step.commands):
+            if type(item) in HANDLERS:
+                HANDLERS[type(item)](self, item)
 
-    def TaskSubmitted(self, event: events.TaskSubmitted) -> None:  # noqa: N802
+    def on_task_submitted(self, event: events.TaskSubmitted) -> None:
         self.samples = event.samples
 
-    def LearnersJoined(self, event: events.LearnersJoined) -> None:  # noqa: N802
+    def on_learners_joined(self, event: events.LearnersJoined) -> None:
         if len(event.local_data):
-            self.own |= dict(zip(event.learners.tolist(), event.local_data, strict=True))
+            self.local_samples |= dict(zip(event.learners.tolist(), event.local_data, strict=True))
 
-    def LearnersLeft(self, event: events.LearnersLeft) -> None:  # noqa: N802
+    def on_learners_left(self, event: events.LearnersLeft) -> None:
         for key in self.work:
             if key[1] in event.learners:
                 self.end(key, "left", event.reason, self.now_s)
 
-    def ProgressReported(self, event: events.ProgressReported) -> None:  # noqa: N802
+    def on_progress_reported(self, event: events.ProgressReported) -> None:
         for learner, visits in zip(event.learners.tolist(), event.visits.tolist(), strict=True):
             keys = [key for key in self.work if key[:2] == (event.cycle, learner)]
             if keys and self.work[max(keys)].status == "training":
                 self.work[max(keys)] = replace(self.work[max(keys)], visits=visits)
 
-    def UpdatesReceived(self, event: events.UpdatesReceived) -> None:  # noqa: N802
-        for place, key in enumerate(keys(event)):
+    def on_updates_received(self, event: events.UpdatesReceived) -> None:
+        for index, key in enumerate(keys(event)):
             if key not in self.work or self.work[key].status in ("counted", "refused"):
                 continue
-            came_s = float(event.arrivals_s[place]) if event.arrivals_s.size else self.now_s
+            arrived_s = float(event.arrivals_s[index]) if event.arrivals_s.size else self.now_s
             self.work[key] = replace(
                 self.work[key],
-                visits=int(event.visits[place]),
-                shipped=int(event.shipped[place]),
-                loss=float(event.loss[place]),
-                phases=tuple(event.phases[place].tolist()),
-                arrived_s=float(event.arrival_times_s[place]),
+                visits=int(event.visits[index]),
+                shipped=int(event.shipped[index]),
+                loss=float(event.loss[index]),
+                phases=tuple(event.phases[index].tolist()),
+                arrived_s=float(event.arrival_times_s[index]),
             )
-            self.end(key, "refused" if event.refused else "counted", event.refused, came_s)
+            self.end(key, "refused" if event.refused else "counted", event.refused, arrived_s)
 
-    def Aggregated(self, event: events.Aggregated) -> None:  # noqa: N802
-        for key, loss in zip(self.averaged, event.loss.tolist(), strict=False):
+    def on_aggregated(self, event: events.Aggregated) -> None:
+        for key, loss in zip(self.aggregated_keys, event.loss.tolist(), strict=False):
             self.work[key] = replace(self.work[key], loss=loss)
 
-    def Dispatch(self, command: commands.Dispatch) -> None:  # noqa: N802
+    def on_dispatch(self, command: commands.Dispatch) -> None:
         self.began_s.setdefault(command.cycle, self.now_s)
-        for place, (key, shards) in enumerate(zip(keys(command), command.shards, strict=True)):
+        for index, (key, shards) in enumerate(zip(keys(command), command.shards, strict=True)):
             self.work[key] = Assignment(
                 cycle=key[0],
                 learner=key[1],
                 name=f"device-{key[1]}",
                 attempt=key[2],
                 shards=shards.size,
-                passes=int(command.passes[place]),
-                samples=sum(self.own.get(key[1], self.samples)[shards].tolist()),
+                passes=int(command.passes[index]),
+                samples=sum(self.local_samples.get(key[1], self.samples)[shards].tolist()),
                 dispatched_s=self.now_s,
-                predicted_s=float(command.predicted_s[place]),
+                predicted_s=float(command.predicted_s[index]),
             )
 
-    def Withdraw(self, command: commands.Withdraw) -> None:  # noqa: N802
+    def on_withdraw(self, command: commands.Withdraw) -> None:
         late = self.now_s >= self.began_s.get(command.cycle, nan) + DEADLINE_S
         for key in keys(command):
             self.end(key, "late" if late else "dropped", command.reason, self.now_s)
 
-    def Aggregate(self, command: commands.Aggregate) -> None:  # noqa: N802
-        self.averaged = keys(command)
-        for key, weight in zip(self.averaged, command.weights.tolist(), strict=True):
+    def on_aggregate(self, command: commands.Aggregate) -> None:
+        self.aggregated_keys = keys(command)
+        for key, weight in zip(self.aggregated_keys, command.weights.tolist(), strict=True):
             self.work[key] = replace(self.work[key], weight=weight)
 
     def end(self, key: Key, status: Status, reason: str, at_s: float) -> None:
@@ -104,71 +105,84 @@ class Naive:
             self.work[key] = ended
 
 
-def keys(named: Any) -> list[Key]:
-    both = zip(named.learners.tolist(), named.attempts.tolist(), strict=True)
-    return [(named.cycle, learner, attempt) for learner, attempt in both]
+HANDLERS: dict[type, Callable[[NaiveProgress, Any], None]] = {
+    events.TaskSubmitted: NaiveProgress.on_task_submitted,
+    events.LearnersJoined: NaiveProgress.on_learners_joined,
+    events.LearnersLeft: NaiveProgress.on_learners_left,
+    events.ProgressReported: NaiveProgress.on_progress_reported,
+    events.UpdatesReceived: NaiveProgress.on_updates_received,
+    events.Aggregated: NaiveProgress.on_aggregated,
+    commands.Dispatch: NaiveProgress.on_dispatch,
+    commands.Withdraw: NaiveProgress.on_withdraw,
+    commands.Aggregate: NaiveProgress.on_aggregate,
+}
+
+
+def keys(message: Any) -> list[Key]:
+    pairs = zip(message.learners.tolist(), message.attempts.tolist(), strict=True)
+    return [(message.cycle, learner, attempt) for learner, attempt in pairs]
 
 
 def random_trace(seed: int, federated: bool = False) -> list[Step]:
-    """Anything that could be said of a few learners, and some of what could not."""
-    return list(_Chance(seed, federated).steps())
+    """Return a random trace of a few learners, with messages that a real run cannot have."""
+    return list(_RandomTrace(seed, federated).steps())
 
 
-class _Chance:
+class _RandomTrace:
     def __init__(self, seed: int, federated: bool) -> None:
         self.rng = np.random.default_rng(seed)
         self.federated, self.now_s = federated, 0.0
-        self.naive = Naive()
+        self.naive = NaiveProgress()
 
     def steps(self) -> Iterator[Step]:
-        for event, said in self.said():
-            step = Step(event, said)
-            self.naive.hear(step)
+        for event, issued in self.events_and_commands():
+            step = Step(event, issued)
+            self.naive.apply(step)
             yield step
 
-    def said(self) -> Iterator[tuple[Any, list[Any]]]:
+    def events_and_commands(self) -> Iterator[tuple[Any, list[Any]]]:
         yield self.submitted(), []
         yield self.joined(np.arange(LEARNERS)), []
         for cycle in range(1, 4):
             yield self.time(), [self.dispatch(cycle)]
             for _ in range(self.rng.integers(1, 9)):
-                yield self.something(cycle)
+                yield self.random_event(cycle)
             yield self.time(), [self.withdraw(cycle), self.aggregate(cycle)]
-            loss = self.rng.random(len(self.naive.averaged) * self.rng.integers(0, 2))
+            loss = self.rng.random(len(self.naive.aggregated_keys) * self.rng.integers(0, 2))
             yield events.Aggregated(at_s=self.now_s, cycle=cycle, seconds=0.1, loss=loss), []
 
-    def something(self, cycle: int) -> tuple[Any, list[Any]]:
-        what = self.rng.integers(0, 8)
-        if what == 0:
+    def random_event(self, cycle: int) -> tuple[Any, list[Any]]:
+        kind = self.rng.integers(0, 8)
+        if kind == 0:
             visits = self.rng.integers(0, 50, LEARNERS)
-            who = self.some()
-            at_s = self.later()
+            learners = self.random_learners()
+            at_s = self.advance()
             progress = events.ProgressReported(
-                at_s=at_s, learners=who, cycle=cycle, visits=visits[: who.size]
+                at_s=at_s, learners=learners, cycle=cycle, visits=visits[: learners.size]
             )
             return progress, []
-        if what == 1:
+        if kind == 1:
             left = events.LearnersLeft(
-                at_s=self.later(), learners=self.some(), reason=f"why {self.now_s}"
+                at_s=self.advance(), learners=self.random_learners(), reason=f"reason {self.now_s}"
             )
             return left, []
-        if what == 2:
-            return self.joined(self.some()), []
-        if what == 3:
+        if kind == 2:
+            return self.joined(self.random_learners()), []
+        if kind == 3:
             return self.time(), [self.dispatch(cycle)]
-        if what == 4:
+        if kind == 4:
             return self.time(), [self.withdraw(cycle)]
         return self.updates(int(self.rng.integers(1, cycle + 1))), []
 
-    def some(self) -> Any:
+    def random_learners(self) -> Any:
         return self.rng.permutation(LEARNERS)[: self.rng.integers(1, LEARNERS + 1)]
 
-    def later(self) -> float:
+    def advance(self) -> float:
         self.now_s += float(self.rng.random() * 3)
         return self.now_s
 
     def time(self) -> events.TimeReached:
-        return events.TimeReached(at_s=self.later())
+        return events.TimeReached(at_s=self.advance())
 
     def submitted(self) -> events.TaskSubmitted:
         settings = make_task(mode="federated" if self.federated else "parallelized")
@@ -184,85 +198,91 @@ class _Chance:
             rates=RATES,
         )
 
-    def joined(self, who: Any) -> events.LearnersJoined:
-        sizes = [self.rng.integers(1, 20, SHARDS + learner) for learner in who.tolist()]
+    def joined(self, learners: Any) -> events.LearnersJoined:
+        sizes = [self.rng.integers(1, 20, SHARDS + learner) for learner in learners.tolist()]
         return events.LearnersJoined(
-            at_s=self.later(),
-            learners=who,
-            names=tuple(f"device-{k}" for k in who.tolist()),
-            discloses=("costs",) * who.size,
+            at_s=self.advance(),
+            learners=learners,
+            names=tuple(f"device-{k}" for k in learners.tolist()),
+            discloses=("costs",) * learners.size,
             local_data=RaggedArray.of(sizes) if self.federated else NO_ROWS,
         )
 
     def dispatch(self, cycle: int) -> commands.Dispatch:
-        who = self.some()
-        dealt = [self.rng.permutation(SHARDS)[: self.rng.integers(0, SHARDS)] for _ in who]
+        learners = self.random_learners()
+        dealt = [self.rng.permutation(SHARDS)[: self.rng.integers(0, SHARDS)] for _ in learners]
         return commands.Dispatch(
-            reason="chance",
-            learners=who,
+            reason="random",
+            learners=learners,
             cycle=cycle,
-            attempts=self.rng.integers(1, 4, who.size),
+            attempts=self.rng.integers(1, 4, learners.size),
             shards=RaggedArray.of(dealt),
-            passes=self.rng.integers(1, 4, who.size),
+            passes=self.rng.integers(1, 4, learners.size),
             seconds_left=DEADLINE_S,
             tail_s=1.0,
-            predicted_s=np.where(self.rng.random(who.size) < 0.5, nan, 3.0),
+            predicted_s=np.where(self.rng.random(learners.size) < 0.5, nan, 3.0),
         )
 
     def withdraw(self, cycle: int) -> commands.Withdraw:
-        who = self.some()
-        attempts = self.rng.integers(1, 4, who.size)
-        return commands.Withdraw(reason="over", learners=who, cycle=cycle, attempts=attempts)
+        learners = self.random_learners()
+        attempts = self.rng.integers(1, 4, learners.size)
+        return commands.Withdraw(reason="late", learners=learners, cycle=cycle, attempts=attempts)
 
     def aggregate(self, cycle: int) -> commands.Aggregate:
-        taken = [k for k, each in self.naive.work.items() if k[0] == cycle and each.counted_visits]
+        counted = [
+            key
+            for key, assignment in self.naive.work.items()
+            if key[0] == cycle and assignment.counted_visits
+        ]
         return commands.Aggregate(
             reason="all are in",
             cycle=cycle,
-            learners=np.array([key[1] for key in taken], np.int64),
-            attempts=np.array([key[2] for key in taken], np.int64),
-            weights=self.rng.random(len(taken)),
+            learners=np.array([key[1] for key in counted], np.int64),
+            attempts=np.array([key[2] for key in counted], np.int64),
+            weights=self.rng.random(len(counted)),
         )
 
     def updates(self, cycle: int) -> events.UpdatesReceived:
-        who, began_s = self.some(), self.now_s
-        came_s = began_s + np.sort(self.rng.random(who.size))
-        self.now_s = float(came_s[-1])
+        learners, began_s = self.random_learners(), self.now_s
+        arrived_s = began_s + np.sort(self.rng.random(learners.size))
+        self.now_s = float(arrived_s[-1])
         return events.UpdatesReceived(
             at_s=self.now_s,
-            learners=who,
+            learners=learners,
             cycle=cycle,
-            attempts=self.rng.integers(1, 4, who.size),
-            visits=self.rng.integers(0, 60, who.size),
-            shipped=self.rng.integers(0, 5, who.size),
-            loss=self.rng.random(who.size),
-            phases=self.rng.random((who.size, len(events.PHASES))),
-            arrivals_s=came_s,
+            attempts=self.rng.integers(1, 4, learners.size),
+            visits=self.rng.integers(0, 60, learners.size),
+            shipped=self.rng.integers(0, 5, learners.size),
+            loss=self.rng.random(learners.size),
+            phases=self.rng.random((learners.size, len(events.PHASES))),
+            arrivals_s=arrived_s,
             refused="not finite" if self.rng.random() < 0.2 else "",
         )
 
 
-def one_by_one(trace: list[Step]) -> list[Step]:
-    """The same, with an event for each learner instead of one for many."""
-    alone = []
+def split_events(trace: list[Step]) -> list[Step]:
+    """Return the same trace with one event per learner instead of one for many."""
+    steps = []
     for step in trace:
         parts = [Step(part, []) for part in split(step.event)]
-        alone += [*parts[:-1], Step(parts[-1].event, step.commands)]
-    return alone
+        steps += [*parts[:-1], Step(parts[-1].event, step.commands)]
+    return steps
 
 
 def split(event: Any) -> list[Any]:
+    """Return one event for each learner of an event."""
     if isinstance(event, events.TaskSubmitted) or not hasattr(event, "learners"):
         return [event]
-    return [_alone(event, place) for place in range(event.learners.size)]
+    return [_event_of(event, index) for index in range(event.learners.size)]
 
 
-def _alone(event: Any, place: int) -> Any:
-    said: dict[str, Any] = {}
+def _event_of(event: Any, index: int) -> Any:
+    values: dict[str, Any] = {}
     for name in set(event.__struct_fields__) - {"at_s", "cycle", "reason", "refused", "arrivals_s"}:
-        values = getattr(event, name)
-        rows = isinstance(values, RaggedArray)
-        said[name] = values.take(np.array([place])[: len(values)]) if rows else values[place:][:1]
+        column = getattr(event, name)
+        ragged = isinstance(column, RaggedArray)
+        row = np.array([index])[: len(column)]
+        values[name] = column.take(row) if ragged else column[index:][:1]
     if isinstance(event, events.UpdatesReceived):
-        said |= {"at_s": float(event.arrivals_s[place]), "arrivals_s": events.NO_FLOATS}
-    return msgspec.structs.replace(event, **said)
+        values |= {"at_s": float(event.arrivals_s[index]), "arrivals_s": events.NO_FLOATS}
+    return msgspec.structs.replace(event, **values)

@@ -4,25 +4,27 @@ from hypothesis import strategies as st
 
 from melisma.runs.learner_set import LearnerSet
 
-SOME = st.lists(st.integers(0, 9), max_size=5)
+LEARNERS = st.lists(st.integers(0, 9), max_size=5)
 
 
-def crowd(learners: list[int]) -> LearnerSet:
-    made = LearnerSet()
-    made.add(np.array(learners, np.int64))
-    return made
+def make_set(learners: list[int]) -> LearnerSet:
+    learner_set = LearnerSet()
+    learner_set.add(np.array(learners, np.int64))
+    return learner_set
 
 
-@given(SOME, SOME, SOME)
-def test_a_crowd_is_a_set(first: list[int], then: list[int], gone: list[int]) -> None:
-    some, known = crowd(first), set(first)
-    some.add(np.array(then, np.int64))
-    some.discard(np.array(gone, np.int64))
-    known = (known | set(then)) - set(gone)
-    assert list(some) == sorted(known) == some.numbers.tolist()
-    assert (len(some), bool(some)) == (len(known), bool(known))
-    assert [k in some for k in range(12)] == [k in known for k in range(12)]
-    assert np.flatnonzero(some.mask(15)).tolist() == sorted(known)
-    assert list(some - crowd(first)) == sorted(known - set(first))
-    some.clear()
-    assert not some
+@given(LEARNERS, LEARNERS, LEARNERS)
+def test_a_learner_set_behaves_like_a_set(
+    first: list[int], added: list[int], removed: list[int]
+) -> None:
+    learners, expected = make_set(first), set(first)
+    learners.add(np.array(added, np.int64))
+    learners.discard(np.array(removed, np.int64))
+    expected = (expected | set(added)) - set(removed)
+    assert list(learners) == sorted(expected) == learners.numbers.tolist()
+    assert (len(learners), bool(learners)) == (len(expected), bool(expected))
+    assert [k in learners for k in range(12)] == [k in expected for k in range(12)]
+    assert np.flatnonzero(learners.mask(15)).tolist() == sorted(expected)
+    assert list(learners - make_set(first)) == sorted(expected - set(first))
+    learners.clear()
+    assert not learners

@@ -17,58 +17,66 @@ from melisma.runs.report import Cycle, Report
 from melisma.runs.trace import Step
 from melisma.testing import make_task
 from tests.lanes import cases
-from tests.runs.naive_progress import RATES, Naive, one_by_one, random_trace
-from tests.runs.test_report import PLAYS
+from tests.runs.naive_progress import RATES, NaiveProgress, random_trace, split_events
+from tests.runs.test_report import SCENARIOS
 
 TRACES = st.builds(random_trace, st.integers(0, 2**32 - 1), st.booleans())
 
 
-def same(found: Any, expected: Any) -> None:
-    for each in fields(expected):
-        np.testing.assert_equal(getattr(found, each.name), getattr(expected, each.name), each.name)
+def assert_same_fields(actual: Any, expected: Any) -> None:
+    for column in fields(expected):
+        np.testing.assert_equal(
+            getattr(actual, column.name), getattr(expected, column.name), column.name
+        )
 
 
 @settings(max_examples=cases(60), deadline=None)
 @given(TRACES)
-def test_columns_say_what_a_fold_learner_by_learner_says(trace: list[Step]) -> None:
-    naive, story = Naive(), RunProgress()
+def test_columns_agree_with_one_record_per_assignment(trace: list[Step]) -> None:
+    naive, progress = NaiveProgress(), RunProgress()
     for step in trace:
-        naive.hear(step)
-        story.apply(step)
-    found = [each for cycle in story.report().cycles for each in cycle.assignments]
+        naive.apply(step)
+        progress.apply(step)
+    assignments = [row for cycle in progress.report().cycles for row in cycle.assignments]
     expected = [naive.work[key] for key in sorted(naive.work)]
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        same(one, other)
+    assert len(assignments) == len(expected)
+    for actual, expected_one in zip(assignments, expected, strict=True):
+        assert_same_fields(actual, expected_one)
 
 
 @settings(max_examples=cases(60), deadline=None)
 @given(TRACES)
-def test_figures_are_those_of_single_assignments(trace: list[Step]) -> None:
+def test_figures_agree_with_single_assignments(trace: list[Step]) -> None:
     for cycle in Report.of(trace).cycles:
         work = list(cycle.assignments)
         done, planned = (
-            [each.counted_visits for each in work],
-            [each.planned_visits for each in work],
+            [assignment.counted_visits for assignment in work],
+            [assignment.planned_visits for assignment in work],
         )
         assert cycle.samples_trained == sum(done)
-        over = [each for each in work if each.status != "training"]
+        ended_work = [assignment for assignment in work if assignment.status != "training"]
         assert cycle.samples_dropped == sum(
-            max(each.planned_visits - each.counted_visits, 0) for each in over
+            max(assignment.planned_visits - assignment.counted_visits, 0)
+            for assignment in ended_work
         )
         np.testing.assert_allclose(cycle.fulfilment, metrics.fulfilment(done, planned))
         updates = [
-            nan if each.status == "training" else each.counted_visits / max(each.samples, 1)
-            for each in work
+            nan
+            if assignment.status == "training"
+            else assignment.counted_visits / max(assignment.samples, 1)
+            for assignment in work
         ]
         assert cycle.average_staleness == pytest.approx(metrics.average_staleness(updates))
-        taken = [each.arrived_s for each in work if each.status == "counted"]
-        ended = cycle.ending == "aggregated"
-        np.testing.assert_allclose(cycle.cycle_s, max(taken) - cycle.began_s if ended else nan)
-        busy = metrics.occupancy([each.busy_s for each in work], cycle.cycle_s)
+        arrived_s = [assignment.arrived_s for assignment in work if assignment.status == "counted"]
+        aggregated = cycle.ending == "aggregated"
+        np.testing.assert_allclose(
+            cycle.cycle_s, max(arrived_s) - cycle.began_s if aggregated else nan
+        )
+        busy = metrics.occupancy([assignment.busy_s for assignment in work], cycle.cycle_s)
         np.testing.assert_allclose(cycle.occupancy, metrics.mean_known(busy))
         assert cycle.counts == {
-            each.status: [w.status for w in work].count(each.status) for each in work
+            assignment.status: [w.status for w in work].count(assignment.status)
+            for assignment in work
         }
 
 
@@ -78,158 +86,177 @@ def test_bytes_joules_and_cost_are_sums_over_learners(trace: list[Step]) -> None
     model_bytes, shard_bytes = make_task().model_bytes, make_task().shard_bytes
     price, sample_j, byte_j = RATES
     for cycle in Report.of(trace).cycles:
-        carried = {
-            (each.learner, each.attempt): model_bytes * (1 + (each.arrived_s >= 0))
-            + shard_bytes * each.shipped
-            for each in cycle.assignments
+        transferred = {
+            (assignment.learner, assignment.attempt): model_bytes
+            * (1 + (assignment.arrived_s >= 0))
+            + shard_bytes * assignment.shipped
+            for assignment in cycle.assignments
         }
-        assert cycle.bytes == pytest.approx(sum(carried.values()))
+        assert cycle.bytes == pytest.approx(sum(transferred.values()))
         assert cycle.cost == pytest.approx(
-            sum(price[each.learner] * each.shards for each in cycle.assignments)
+            sum(price[assignment.learner] * assignment.shards for assignment in cycle.assignments)
         )
         assert cycle.joules == pytest.approx(
             sum(
-                each.visits * sample_j[each.learner]
-                + carried[each.learner, each.attempt] * byte_j[each.learner]
-                for each in cycle.assignments
+                assignment.visits * sample_j[assignment.learner]
+                + transferred[assignment.learner, assignment.attempt] * byte_j[assignment.learner]
+                for assignment in cycle.assignments
             )
         )
 
 
 @settings(max_examples=cases(60), deadline=None)
 @given(TRACES)
-def test_many_at_once_are_the_same_as_one_by_one(trace: list[Step]) -> None:
-    assert Report.of(one_by_one(trace)).as_dict() == Report.of(trace).as_dict()
+def test_events_of_many_learners_give_the_same_report_as_events_of_one(trace: list[Step]) -> None:
+    assert Report.of(split_events(trace)).as_dict() == Report.of(trace).as_dict()
 
 
 @settings(max_examples=cases(20), deadline=None)
 @given(TRACES)
-def test_sums_of_learners_are_sums_of_their_work(trace: list[Step]) -> None:
-    found = Report.of(trace)
-    work = [each for cycle in found.cycles for each in cycle.assignments]
-    for learner, did in enumerate(found.learners):
-        mine = [each for each in work if each.learner == learner]
-        assert did.cycles == len({each.cycle for each in mine})
-        assert did.shards == sum(each.shards for each in mine)
-        assert (did.counted_visits, did.planned_visits) == (
-            sum(each.counted_visits for each in mine),
-            sum(each.planned_visits for each in mine),
+def test_totals_of_learners_are_sums_over_their_assignments(trace: list[Step]) -> None:
+    report = Report.of(trace)
+    work = [assignment for cycle in report.cycles for assignment in cycle.assignments]
+    for learner, total in enumerate(report.learners):
+        mine = [assignment for assignment in work if assignment.learner == learner]
+        assert total.cycles == len({assignment.cycle for assignment in mine})
+        assert total.shards == sum(assignment.shards for assignment in mine)
+        assert (total.counted_visits, total.planned_visits) == (
+            sum(assignment.counted_visits for assignment in mine),
+            sum(assignment.planned_visits for assignment in mine),
         )
-        told = np.array([each.phases for each in mine]).reshape(-1, len(events.PHASES))
-        assert did.phases == pytest.approx(np.nansum(told, axis=0))
-        for fate in ("late", "dropped", "refused", "left"):
-            assert getattr(did, fate) == sum(each.status == fate for each in mine)
+        phases = np.array([assignment.phases for assignment in mine]).reshape(
+            -1, len(events.PHASES)
+        )
+        assert total.phases == pytest.approx(np.nansum(phases, axis=0))
+        for status in ("late", "dropped", "refused", "left"):
+            assert getattr(total, status) == sum(assignment.status == status for assignment in mine)
 
 
 @settings(max_examples=cases(20), deadline=None)
 @given(TRACES)
-def test_a_report_stays_as_it_was_when_the_story_goes_on(trace: list[Step]) -> None:
-    story, told = RunProgress(), []
+def test_later_steps_do_not_change_a_report(trace: list[Step]) -> None:
+    progress, reports = RunProgress(), []
     for step in trace:
-        story.apply(step)
-        report = story.report()
-        told.append((report, [list(cycle.assignments) for cycle in report.cycles]))
-    for report, before in told:
+        progress.apply(step)
+        report = progress.report()
+        reports.append((report, [list(cycle.assignments) for cycle in report.cycles]))
+    for report, before in reports:
         for cycle, work in zip(report.cycles, before, strict=True):
-            for one, other in zip(cycle.assignments, work, strict=True):
-                same(one, other)
+            for actual, expected_one in zip(cycle.assignments, work, strict=True):
+                assert_same_fields(actual, expected_one)
 
 
-def test_what_was_handed_out_cannot_be_changed() -> None:
-    work = Report.of(PLAYS["equal"]()).cycles[0].assignments
+def test_the_number_of_the_last_evaluated_cycle_is_known_after_each_step() -> None:
+    progress, last = RunProgress(), 0
+    for step in SCENARIOS["equal"]():
+        progress.apply(step)
+        last = step.event.cycle if isinstance(step.event, events.Evaluated) else last
+        assert progress.evaluated_number == last
+        evaluated = progress.evaluated_cycle
+        assert (evaluated.number if evaluated else 0) == last
+    assert last == 3
+
+
+def test_assignments_of_a_report_are_read_only() -> None:
+    work = Report.of(SCENARIOS["equal"]()).cycles[0].assignments
     with pytest.raises(ValueError, match="read-only"):
         work.visits[0] = 3
 
 
-def test_a_part_of_the_work_is_work_again() -> None:
-    work = Report.of(PLAYS["equal"]()).cycles[0].assignments
-    assert [each.name for each in work[1:]] == ["device-1", "device-2"]
+def test_a_slice_of_assignments_is_a_sequence_of_assignments() -> None:
+    work = Report.of(SCENARIOS["equal"]()).cycles[0].assignments
+    assert [assignment.name for assignment in work[1:]] == ["device-1", "device-2"]
     assert (work[-1].name, len(work[:2])) == ("device-2", 2)
     with pytest.raises(IndexError):
         work[3]
 
 
-def test_single_ones_become_columns_in_order() -> None:
+def test_records_become_columns_in_order() -> None:
     third, first = (
-        Assignment(1, 2, "c", 1, 1, 1, 5, 0.0, reason="why"),
+        Assignment(1, 2, "c", 1, 1, 1, 5, 0.0, reason="late"),
         Assignment(1, 0, "a", 2, 1, 1, 5, 0.0, status="counted"),
     )
     work = Assignments.from_records([third, first])
-    same(work[0], first)
-    same(work[1], third)
+    assert_same_fields(work[0], first)
+    assert_same_fields(work[1], third)
     assert len(Assignments.from_records([])) == 0
 
 
-def test_losses_told_with_the_model_are_those_of_the_updates_in_it() -> None:
-    trace = PLAYS["late"]()
-    for place, step in enumerate(trace):
+def test_losses_of_an_aggregation_belong_to_the_updates_in_it() -> None:
+    trace = SCENARIOS["late"]()
+    for index, step in enumerate(trace):
         if isinstance(step.event, events.Aggregated) and step.event.cycle == 2:
-            heard = events.Aggregated(
+            event = events.Aggregated(
                 at_s=step.event.at_s, cycle=2, seconds=0.1, loss=np.array([1, 3.0])
             )
-            trace[place] = Step(heard, step.commands)
-    found = Report.of(trace).cycles[1].assignments
-    assert found.loss.tolist() == [1, 0.7, 3]
-    assert found[1].status == "late"
+            trace[index] = Step(event, step.commands)
+    assignments = Report.of(trace).cycles[1].assignments
+    assert assignments.loss.tolist() == [1, 0.7, 3]
+    assert assignments[1].status == "late"
 
 
-def test_a_story_keeps_no_steps_and_little_for_each_learner() -> None:
-    count, story = 20_000, RunProgress()
-    who = np.arange(count)
-    names = ("one",) * count
+def test_progress_keeps_no_steps_and_few_bytes_per_learner() -> None:
+    count, progress = 20_000, RunProgress()
+    learners = np.arange(count)
+    names = ("device",) * count
     tracemalloc.start()
-    for step in big(who, names):
-        story.apply(step)
+    for step in large_trace(learners, names):
+        progress.apply(step)
         del step
-    kept, _ = tracemalloc.get_traced_memory()
+    kept_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert kept / count / 2 < 150
-    assert isinstance(story.current_cycle, Cycle)
+    assert kept_bytes / count / 2 < 150
+    assert isinstance(progress.current_cycle, Cycle)
 
 
-def big(who: Any, names: tuple[str, ...]) -> Any:
-    ones, at_s = np.ones(who.size, np.int64), 0.0
+def large_trace(learners: Any, names: tuple[str, ...]) -> Any:
+    ones, at_s = np.ones(learners.size, np.int64), 0.0
     start = events.TaskSubmitted(
-        at_s=0.0, run="r", task=make_task(), learners=who.size, samples=np.full(9, 10), names=names
+        at_s=0.0,
+        run="r",
+        task=make_task(),
+        learners=learners.size,
+        samples=np.full(9, 10),
+        names=names,
     )
     yield Step(start, [])
     for cycle in (1, 2):
-        given = commands.Dispatch(
+        dispatch = commands.Dispatch(
             reason="",
-            learners=who,
+            learners=learners,
             cycle=cycle,
             attempts=ones,
-            shards=RaggedArray(ones, who % 9),
+            shards=RaggedArray(ones, learners % 9),
             passes=ones,
             seconds_left=10.0,
             tail_s=1.0,
-            predicted_s=np.random.default_rng(0).random(who.size),
+            predicted_s=np.random.default_rng(0).random(learners.size),
         )
-        yield Step(events.TimeReached(at_s=at_s), [given])
+        yield Step(events.TimeReached(at_s=at_s), [dispatch])
         yield Step(
             events.UpdatesReceived(
                 at_s=at_s + 5,
-                learners=who[::-1],
+                learners=learners[::-1],
                 cycle=cycle,
                 attempts=ones,
-                visits=who % 11,
-                shipped=who % 2,
-                loss=np.full(who.size, nan),
-                phases=np.ones((who.size, 6)),
-                arrivals_s=at_s + np.linspace(1, 5, who.size),
+                visits=learners % 11,
+                shipped=learners % 2,
+                loss=np.full(learners.size, nan),
+                phases=np.ones((learners.size, 6)),
+                arrivals_s=at_s + np.linspace(1, 5, learners.size),
             ),
             [],
         )
         at_s += 10
 
 
-def test_of_many_learners_json_says_how_many_but_lists_none() -> None:
-    who = np.arange(6_000)
-    found = Report.of(big(who, ("one",) * who.size))
-    plain = found.as_dict()
-    assert [plain[name] for name in ("names", "departures", "learners")] == [None] * 3
-    assert [each["assignments"] for each in plain["cycles"]] == [None, None]
-    assert plain["learner_count"] == 6_000
-    assert plain["cycles"][0]["counts"] == {"counted": 6_000}
-    assert plain["cycles"][1]["samples_trained"] == int((who % 11).sum())
-    assert len(found.plot().svg) < 200_000
+def test_the_json_of_many_learners_has_their_number_but_no_lists() -> None:
+    learners = np.arange(6_000)
+    report = Report.of(large_trace(learners, ("device",) * learners.size))
+    values = report.as_dict()
+    assert [values[name] for name in ("names", "departures", "learners")] == [None] * 3
+    assert [cycle["assignments"] for cycle in values["cycles"]] == [None, None]
+    assert values["learner_count"] == 6_000
+    assert values["cycles"][0]["counts"] == {"counted": 6_000}
+    assert values["cycles"][1]["samples_trained"] == int((learners % 11).sum())
+    assert len(report.plot().svg) < 200_000

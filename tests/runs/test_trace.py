@@ -14,17 +14,17 @@ def trace(scheme: str = "dab") -> list[Step]:
 
 
 @pytest.mark.parametrize("scheme", ["dab", "proportional"])
-def test_what_is_written_is_read_again(scheme: str, tmp_path: Path) -> None:
-    told = trace(scheme)
+def test_a_written_trace_is_read_back(scheme: str, tmp_path: Path) -> None:
+    steps = trace(scheme)
     path = tmp_path / "trace.jsonl"
-    write_trace(path, told)
+    write_trace(path, steps)
     read = read_trace(path)
-    assert [encode_step(each) for each in read] == [encode_step(each) for each in told]
+    assert [encode_step(step) for step in read] == [encode_step(step) for step in steps]
     assert type(read[0].event) is events.TaskSubmitted
     assert read[0].event.task == make_task(scheme=scheme)
 
 
-def test_what_is_no_number_stays_none() -> None:
+def test_nan_and_none_survive_encoding() -> None:
     event = events.UpdatesReceived(
         at_s=1.0,
         learners=np.array([0]),
@@ -44,12 +44,12 @@ def test_what_is_no_number_stays_none() -> None:
     assert second.event.loss is None
 
 
-def test_a_torn_last_line_is_passed_over() -> None:
+def test_an_incomplete_last_line_is_skipped() -> None:
     lines = list(map(encode_step, trace()))
     assert len(list(decode_steps([*lines[:5], lines[5][:-9]]))) == 5
 
 
-def test_a_line_that_is_no_step_is_named() -> None:
+def test_an_invalid_line_is_named() -> None:
     lines = list(map(encode_step, trace()))
     with pytest.raises(DataError, match="mine, line 2"):
         list(decode_steps([lines[0], b'{"event": 3}\n'], "mine"))
@@ -79,7 +79,7 @@ def test_a_file_of_another_format_or_version_is_refused(
         read_trace(path)
 
 
-def test_a_growing_trace_is_read_like_a_whole_one(tmp_path: Path) -> None:
+def test_a_trace_written_step_by_step_equals_one_written_at_once(tmp_path: Path) -> None:
     file, steps = TraceFile(tmp_path), trace()
     assert not (tmp_path / "trace.jsonl").exists()
     for step in steps:

@@ -17,7 +17,16 @@ from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
 from melisma.runs.trace import Step
 from melisma.testing import FakeDevice, commands_in
-from tests.runs.test_report import FAST, PLAYS, changed, later, left, played, report, trace
+from tests.runs.test_report import (
+    FAST_DEVICES,
+    SCENARIOS,
+    change_update,
+    delay,
+    leave,
+    report_of,
+    run_virtually,
+    trace,
+)
 
 __all__ = ["trace"]
 LONG = "Q" * 58
@@ -62,15 +71,15 @@ def test_every_step_of_every_run_can_be_shown_and_nothing_is_cut(
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_long_names_run_over_and_are_whole(width: int) -> None:
-    story = told(played(), commands.Dispatch)
+    story = told(run_virtually(), commands.Dispatch)
     story.names[1] = LONG
     assert drawn(run_view(story, 1.0), width).count("Q") == len(LONG)
-    found = replace(report("equal"), names=("a", LONG, "c"))
+    found = replace(report_of("equal"), names=("a", LONG, "c"))
     assert LONG in drawn(run_summary_view(found), width)
 
 
 def test_the_time_in_the_cycle_and_who_is_late_are_shown() -> None:
-    story = told(played(change=changed(1, 1, later(20))), commands.Dispatch, more=2)
+    story = told(run_virtually(change=change_update(1, 1, delay(20))), commands.Dispatch, more=2)
     text = drawn(run_view(story, 10.6))
     assert text.startswith("digits: equal, cycle 1 of 3\n10.5 of 10 s, and 1 s for late updates ")
     assert row(text, "device-0") == ["device-0", "counted", "7", "100%", "-", "-"]
@@ -79,14 +88,14 @@ def test_the_time_in_the_cycle_and_who_is_late_are_shown() -> None:
 
 
 def test_an_update_in_the_tail_is_in_and_late() -> None:
-    story = told(PLAYS["tail"](), commands.Aggregate)
+    story = told(SCENARIOS["tail"](), commands.Aggregate)
     text = drawn(run_view(story, story.now_s))
     assert row(text, "device-2") == ["device-2", "counted", "6", "100%", "-", "0.5", "s"]
     assert "averaging and evaluating" in text
 
 
 def test_progress_and_predictions_are_shown_where_the_scheme_knows_them() -> None:
-    story = told(PLAYS["staleness"](), commands.Dispatch)
+    story = told(SCENARIOS["staleness"](), commands.Dispatch)
     assert story.current_cycle is not None
     work = story.current_cycle.assignments[1]
     half = np.array([work.planned_visits // 2])
@@ -100,7 +109,7 @@ def test_progress_and_predictions_are_shown_where_the_scheme_knows_them() -> Non
 
 
 def test_with_dab_progress_is_private_until_the_update_is_in() -> None:
-    steps = PLAYS["dab"]()
+    steps = SCENARIOS["dab"]()
     asked = drawn(run_view(told(steps, commands.AskBound), 0.1))
     assert row(asked, "device-0") == ["device-0", "measuring", "-", "-", "-", "-"]
     assert "measuring: device-0, device-1, device-2" in asked
@@ -114,7 +123,7 @@ def test_with_dab_progress_is_private_until_the_update_is_in() -> None:
 
 
 def test_between_two_cycles_of_dab_old_work_is_not_shown() -> None:
-    steps = PLAYS["dab"]()
+    steps = SCENARIOS["dab"]()
     second = [k for k, step in enumerate(steps) if commands_in([step], commands.AskBound)][1]
     story = RunProgress()
     for step in steps[: second + 2]:
@@ -126,7 +135,7 @@ def test_between_two_cycles_of_dab_old_work_is_not_shown() -> None:
 
 
 def test_who_left_is_gone_and_who_comes_back_waits() -> None:
-    steps = played(change=changed(2, 1, left))
+    steps = run_virtually(change=change_update(2, 1, leave))
     story = RunProgress()
     for step in steps:
         story.apply(step)
@@ -142,11 +151,14 @@ def test_who_left_is_gone_and_who_comes_back_waits() -> None:
 
 def test_of_many_learners_the_late_and_the_slow_come_first() -> None:
     devices = [FakeDevice(0.01 * (k % 7 + 1)) for k in range(60)]
-    story = told(played(devices, change=changed(33, 1, later(30)), min_shards=0), commands.Dispatch)
+    story = told(
+        run_virtually(devices, change=change_update(33, 1, delay(30)), min_shards=0),
+        commands.Dispatch,
+    )
     lines = drawn(run_view(story, 20.0)).splitlines()
     assert len(lines) == MAX_LEARNERS + 4
     assert lines[-1].startswith(f"{MAX_LEARNERS} of 60 learners; total: ")
-    slow = told(played(devices, scheme="proportional", min_shards=0), commands.Dispatch)
+    slow = told(run_virtually(devices, scheme="proportional", min_shards=0), commands.Dispatch)
     shown = [
         float(line.split()[4])
         for line in drawn(run_view(slow, slow.now_s)).splitlines()
@@ -177,14 +189,14 @@ def test_of_many_learners_the_late_and_the_slow_come_first() -> None:
     ],
 )
 def test_a_cycle_is_one_line(name: str, cycle: int, line: str) -> None:
-    assert cycle_line(report(name).cycles[cycle - 1]) == line
+    assert cycle_line(report_of(name).cycles[cycle - 1]) == line
 
 
 def test_a_cycle_under_way_says_so_and_many_absent_ones_are_counted() -> None:
-    cycle = told(played(), commands.Dispatch).current_cycle
+    cycle = told(run_virtually(), commands.Dispatch).current_cycle
     assert cycle is not None
     assert cycle_line(cycle) == "cycle 1: running"
-    whole = report("late").cycles[1]
+    whole = report_of("late").cycles[1]
     one, late, _ = whole.assignments
     many = replace(whole, assignments=Assignments.from_records([one, *[late] * 8]))
     assert "; 1 of 9 updates, device-1 late, device-1 late, " in cycle_line(many)
@@ -204,7 +216,7 @@ def test_the_last_screen_says_whether_the_deadline_held_who_did_what_and_where_i
     folder = Path("runs/1")
     folder.mkdir(parents=True)
     (folder / "picture.svg").touch()
-    found = replace(report("late"), model=folder / "model.npz", folder=folder)
+    found = replace(report_of("late"), model=folder / "model.npz", folder=folder)
     lines = drawn(run_summary_view(found)).splitlines()
     assert (
         lines[0]
@@ -225,7 +237,7 @@ def test_the_last_screen_says_whether_the_deadline_held_who_did_what_and_where_i
 
 @pytest.mark.parametrize("name", ["no plan", "cancelled", "empty", "all left", "stopped"])
 def test_the_last_screen_says_how_a_run_ended_that_did_not_go_to_its_last_cycle(name: str) -> None:
-    found = report(name)
+    found = report_of(name)
     lines = drawn(run_summary_view(found), 200).splitlines()
     assert lines[0] == found.deadline_summary
     assert lines[1] == f"{found.outcome}: {found.reason}"
@@ -233,19 +245,19 @@ def test_the_last_screen_says_how_a_run_ended_that_did_not_go_to_its_last_cycle(
 
 
 def test_learners_that_are_not_listed_are_summed_up() -> None:
-    text = drawn(run_summary_view(report("late"), show=1))
-    rest = report("late").learners[1:]
+    text = drawn(run_summary_view(report_of("late"), show=1))
+    rest = report_of("late").learners[1:]
     trained = sum(each.counted_visits for each in rest)
     assert f"and 2 more: {trained} samples trained, 1 updates missing" in text
 
 
 def test_screens_can_be_written_where_only_ascii_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    story = told(played(FAST), commands.Dispatch)
+    story = told(run_virtually(FAST_DEVICES), commands.Dispatch)
     story.names[0] = "k\N{LATIN SMALL LETTER U WITH DIAERESIS}che"
     raw = BytesIO()
     monkeypatch.setattr(sys, "stdout", TextIOWrapper(raw, encoding="ascii"))
     output.write(run_view(story, 1.0))
-    output.write(run_summary_view(Report.of(played())))
+    output.write(run_summary_view(Report.of(run_virtually())))
     lines = raw.getvalue().decode("ascii").splitlines()
     assert lines[1].startswith("0.9 of 10 s, and 1 s for late updates ==")
     assert any(line.startswith("k\\xfcche") for line in lines)
