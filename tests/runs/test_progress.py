@@ -117,19 +117,21 @@ def test_totals_of_learners_are_sums_over_their_assignments(trace: list[Step]) -
     report = Report.of(trace)
     work = [assignment for cycle in report.cycles for assignment in cycle.assignments]
     for learner, total in enumerate(report.learners):
-        mine = [assignment for assignment in work if assignment.learner == learner]
-        assert total.cycles == len({assignment.cycle for assignment in mine})
-        assert total.shards == sum(assignment.shards for assignment in mine)
+        learner_work = [assignment for assignment in work if assignment.learner == learner]
+        assert total.cycles == len({assignment.cycle for assignment in learner_work})
+        assert total.shards == sum(assignment.shards for assignment in learner_work)
         assert (total.counted_visits, total.planned_visits) == (
-            sum(assignment.counted_visits for assignment in mine),
-            sum(assignment.planned_visits for assignment in mine),
+            sum(assignment.counted_visits for assignment in learner_work),
+            sum(assignment.planned_visits for assignment in learner_work),
         )
-        phases = np.array([assignment.phases for assignment in mine]).reshape(
+        phases = np.array([assignment.phases for assignment in learner_work]).reshape(
             -1, len(events.PHASES)
         )
         assert total.phases == pytest.approx(np.nansum(phases, axis=0))
         for status in ("late", "dropped", "refused", "left"):
-            assert getattr(total, status) == sum(assignment.status == status for assignment in mine)
+            assert getattr(total, status) == sum(
+                assignment.status == status for assignment in learner_work
+            )
 
 
 @settings(max_examples=cases(20), deadline=None)
