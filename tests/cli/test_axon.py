@@ -1,20 +1,13 @@
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from melisma import axon, cli
+from melisma import axon
 from tests.axon.served_functions import a_worker
-
-
-def melisma_axon(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-c", "from melisma.cli import main; main()", "axon", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=30, env=environment or None
-    )
+from tests.cli.command_line import MELISMA, melisma, melisma_process
 
 
 @pytest.fixture(scope="module")
@@ -24,15 +17,15 @@ def address() -> Iterator[str]:
 
 
 def test_a_function_is_called_with_json_or_text(address: str) -> None:
-    assert melisma_axon("call", address, "add", "1", "2.5").stdout == "3.5\n"
-    assert melisma_axon("call", address, "echo", "plain text").stdout == "plain text\n"
-    result = melisma_axon("call", "--json", address, "echo", '{"a": [1, null]}')
+    assert melisma("axon", "call", address, "add", "1", "2.5").stdout == "3.5\n"
+    assert melisma("axon", "call", address, "echo", "plain text").stdout == "plain text\n"
+    result = melisma("axon", "call", "--json", address, "echo", '{"a": [1, null]}')
     assert json.loads(result.stdout) == {"a": [1, None]}
-    assert melisma_axon("call", address, "count_to", "3").stdout == "0\n1\n2\n"
+    assert melisma("axon", "call", address, "count_to", "3").stdout == "0\n1\n2\n"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said", "code"),
+    ("arguments", "message", "code"),
     [
         (["call", "{}", "fail", "no"], "melisma: ValueError: ", 1),
         (["call", "{}", "nothing"], "melisma: no function 'nothing' on this worker", 1),
@@ -47,61 +40,66 @@ def test_a_function_is_called_with_json_or_text(address: str) -> None:
         (["token", "pi"], "melisma: AXON_TOKEN is not set", 2),
     ],
 )
-def test_a_mistake_is_one_clear_line(
+def test_a_mistake_is_a_message_without_traceback(
     address: str,
     arguments: list[str],
-    said: str,
+    message: str,
     code: int,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.delenv("AXON_TOKEN", raising=False)
-    words = (argument.replace("{}", address) for argument in arguments)
-    monkeypatch.setattr(sys, "argv", ["melisma", "axon", *words])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    stderr = capsys.readouterr().err
-    assert said in stderr
-    assert "Traceback" not in stderr
-    assert end.value.code == code
+    result = melisma("axon", *(argument.replace("{}", address) for argument in arguments))
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.code == code
+
+
+def test_a_process_prints_the_result_and_ends_with_0(address: str) -> None:
+    assert melisma_process("axon", "call", address, "add", "1", "2.5") == (0, "3.5\n", "")
 
 
 def test_the_functions_of_a_worker_are_listed(address: str) -> None:
     assert "count_to(number: int) -> collections.abc.Iterator[int]" in (
-        melisma_axon("list", address).stdout.splitlines()
+        melisma("axon", "list", address).stdout.splitlines()
     )
-    names = [f["name"] for f in json.loads(melisma_axon("list", "--json", address).stdout)]
+    names = [
+        function["name"]
+        for function in json.loads(melisma("axon", "list", "--json", address).stdout)
+    ]
     assert "store.get" in names
 
 
-def test_a_token_issued_on_the_command_line_opens_a_worker() -> None:
-    token = melisma_axon("token", "pi", AXON_TOKEN="sesame").stdout.strip()
+def test_a_token_issued_on_the_command_line_opens_a_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AXON_TOKEN", "sesame")
+    token = melisma("axon", "token", "pi").stdout.strip()
+    monkeypatch.delenv("AXON_TOKEN")
     with a_worker(token="sesame").start() as address:
-        result = melisma_axon("call", "--token", token, address, "echo", "1")
+        result = melisma("axon", "call", "--token", token, address, "echo", "1")
         assert result.stdout == "1\n"
 
 
 @pytest.mark.parametrize("kind", ["board", "relay"])
-def test_a_board_and_a_relay_run_until_they_are_ended(kind: str) -> None:
-    command = [sys.executable, "-c", "from melisma.cli import main; main()", "axon", kind]
-    with subprocess.Popen(
-        [*command, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
-    ) as process:
+def test_a_board_and_a_relay_run_until_they_are_terminated(kind: str) -> None:
+    command = [*MELISMA, "axon", kind, "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        place = process.stdout.readline().split(" at ")[1].strip()
+        url = process.stdout.readline().split(" at ")[1].strip()
         if kind == "board":
-            with a_worker(name="here", board=place).start() as address:
-                found = melisma_axon("find", "--board", place)
-                assert found.stdout == f"here  {address}\n"
+            with a_worker(name="here", board=url).start() as address:
+                result = melisma("axon", "find", "--board", url)
+                assert result.stdout == f"here  {address}\n"
         else:
-            with a_worker(name="here", relay=place).start() as address, axon.connect(address) as r:
-                assert r.echo("through") == "through"
+            worker = a_worker(name="here", relay=url)
+            with worker.start() as address, axon.connect(address) as remote:
+                assert remote.echo("through") == "through"
         process.terminate()
         assert process.wait(20) == 0
 
 
-def test_nothing_found_is_said() -> None:
+def test_a_search_prints_a_list_and_ends_its_threads() -> None:
     threads = threading.active_count()
-    result = melisma_axon("find", "--seconds", "0.1", "--json")
+    result = melisma("axon", "find", "--seconds", "0.1", "--json")
     assert isinstance(json.loads(result.stdout), list)
     assert threading.active_count() == threads

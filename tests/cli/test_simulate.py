@@ -1,18 +1,19 @@
-"""`melisma simulate`, as it is typed."""
+"""`melisma simulate` as users call it."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from melisma import cli
 from melisma.simulation import fault_search
 from melisma.simulation.compute import memory
+from tests.cli.command_line import Result, melisma
+from tests.live import tiny_task
 
 TASK = """
 [task]
@@ -37,31 +38,23 @@ name = "hare"
 samples_per_s = 800
 bandwidth_bps = 50e6
 """
-Said = tuple[int, str, str]
 
 
-@pytest.fixture
-def melisma(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Said]:
-    """The command, in this process, beside two files."""
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a task and a fleet."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "task.toml").write_text(TASK)
     (tmp_path / "fleet.toml").write_text(FLEET)
-
-    def say(*words: str) -> Said:
-        files = ["task.toml", "--fleet", "fleet.toml"]
-        monkeypatch.setattr(sys, "argv", ["melisma", "simulate", *files, *words])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
-
-    return say
+    return tmp_path
 
 
-def test_a_run_is_told_cycle_by_cycle_and_then_on_one_screen(melisma: Callable[..., Said]) -> None:
-    code, out, err = melisma()
+def simulate(*options: str) -> Result:
+    return melisma("simulate", "task.toml", "--fleet", "fleet.toml", *options)
+
+
+def test_a_run_prints_a_line_per_cycle_and_a_summary() -> None:
+    code, out, err = simulate()
     assert (code, err) == (0, "")
     assert out.startswith("digits: dab, 2 learners, 2 cycles of 10 s, timing, seed 1\ncycle 1: ")
     assert "the deadline of 10 s held in 2 of 2 cycles" in out
@@ -70,56 +63,56 @@ def test_a_run_is_told_cycle_by_cycle_and_then_on_one_screen(melisma: Callable[.
     assert "simulated in" in out
 
 
-def test_json_is_one_object_with_what_went_wrong(melisma: Callable[..., Said]) -> None:
-    code, out, _ = melisma("--json", "--faults", "corrupt update 1 from 1", "--seed", "7")
-    told: dict[str, Any] = json.loads(out)
+def test_json_is_one_object_with_faults_and_usage() -> None:
+    code, out, _ = simulate("--json", "--faults", "corrupt update 1 from 1", "--seed", "7")
+    report: dict[str, Any] = json.loads(out)
     assert code == 0
-    assert told["faults"] == "corrupt update 1 from 1"
-    assert told["task"]["seed"] == 7
-    assert told["cycles"][0]["assignments"][1]["status"] == "refused"
-    assert told["bytes"] > 0
-    assert told["joules"] > 0
+    assert report["faults"] == "corrupt update 1 from 1"
+    assert report["task"]["seed"] == 7
+    assert report["cycles"][0]["assignments"][1]["status"] == "refused"
+    assert report["bytes"] > 0
+    assert report["joules"] > 0
 
 
-def test_what_is_kept_is_what_a_live_run_keeps(
-    melisma: Callable[..., Said], tmp_path: Path
-) -> None:
-    assert melisma("--out", "kept")[0] == 0
-    assert {path.name for path in (tmp_path / "kept").iterdir()} == {"picture.svg", "trace.jsonl"}
-    code, _, err = melisma("--out", "kept")
+def test_the_run_folder_has_picture_and_trace_and_must_be_empty(folder: Path) -> None:
+    assert simulate("--out", "results")[0] == 0
+    assert {path.name for path in (folder / "results").iterdir()} == {"picture.svg", "trace.jsonl"}
+    code, _, err = simulate("--out", "results")
     assert code == 2
     assert "is not empty" in err
 
 
-def test_a_number_draws_faults_and_the_same_number_the_same(melisma: Callable[..., Said]) -> None:
-    one, again, other = (json.loads(melisma("--json", "--faults", n)[1]) for n in ("3", "3", "4"))
-    assert one == again
-    assert one["faults"] != other["faults"]
+def test_the_same_number_draws_the_same_faults() -> None:
+    first, again, other = (
+        json.loads(simulate("--json", "--faults", seed).stdout) for seed in ("3", "3", "4")
+    )
+    assert first == again
+    assert first["faults"] != other["faults"]
 
 
-def test_a_schedule_that_breaks_something_is_printed_as_a_command(
-    melisma: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
+def test_a_schedule_that_violates_an_invariant_is_printed_as_a_command(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def breaks(scene: Any) -> str:
-        return "oh" if any(fault.kind == "clock" for fault in scene.faults) else ""
+    def find_violation(scenario: Any) -> str:
+        return "clock" if any(fault.kind == "clock" for fault in scenario.faults) else ""
 
-    monkeypatch.setattr(fault_search, "find_violation", breaks)
-    code, out, _ = melisma("--search-faults", "12", "--scheme", "equal", "--learners", "3")
+    monkeypatch.setattr(fault_search, "find_violation", find_violation)
+    code, out, _ = simulate("--search-faults", "12", "--scheme", "equal", "--learners", "3")
     assert code == 1
-    found = [line.strip() for line in out.splitlines() if line.startswith("  melisma simulate")]
-    assert f"12 fault schedules, {len(found)} violations" in out
+    printed = [line.strip() for line in out.splitlines() if line.startswith("  melisma simulate")]
+    assert f"12 fault schedules, {len(printed)} violations" in out
     start = "melisma simulate task.toml --fleet fleet.toml --scheme equal --learners 3"
-    assert found
-    assert all(line.startswith(start) and "--faults 'clock" in line for line in found)
+    assert printed
+    assert all(line.startswith(start) and "--faults 'clock" in line for line in printed)
 
 
-def test_a_fault_search_without_violations_succeeds(melisma: Callable[..., Said]) -> None:
-    code, out, _ = melisma("--search-faults", "5", "--json")
+def test_a_fault_search_without_violations_succeeds() -> None:
+    code, out, _ = simulate("--search-faults", "5", "--json")
     assert (code, json.loads(out)) == (0, {"schedules": 5, "violations": []})
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("options", "message"),
     [
         (["--faults", "crush 1 at 2"], "invalid fault"),
         (
@@ -137,51 +130,63 @@ def test_a_fault_search_without_violations_succeeds(melisma: Callable[..., Said]
         (["--work", "play"], "unknown value 'play'; expected one of"),
     ],
 )
-def test_a_mistake_is_said_in_one_line(
-    words: list[str], says: str, melisma: Callable[..., Said]
-) -> None:
-    code, out, err = melisma(*words)
+def test_a_mistake_in_the_options_ends_with_2(options: list[str], message: str) -> None:
+    code, out, err = simulate(*options)
     assert (code, out) == (2, "")
-    assert says in err
+    assert message in err
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("before", "after", "message"),
     [
         ("passes = 2", "passes = 0", "task.toml: task.passes"),
         ('work = "timing"', 'work = "sleep"', "task.toml: task.simulation.work"),
         ("deadline_s = 10.0", "deadline = 10.0", "unknown key deadline; did you mean deadline_s?"),
     ],
 )
-def test_a_bad_file_is_named_with_its_key(
-    old: str, new: str, says: str, melisma: Callable[..., Said], tmp_path: Path
+def test_a_mistake_in_a_file_names_file_and_key(
+    before: str, after: str, message: str, folder: Path
 ) -> None:
-    (tmp_path / "task.toml").write_text(TASK.replace(old, new))
-    code, _, err = melisma()
+    (folder / "task.toml").write_text(TASK.replace(before, after))
+    code, _, err = simulate()
     assert code == 2
-    assert says in " ".join(err.split())
+    assert message in " ".join(err.split())
 
 
-def test_what_does_not_fit_into_memory_is_said_before_it_begins(
-    melisma: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
+def test_a_fleet_too_large_for_the_memory_is_refused_before_the_run(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memory, "free_memory_bytes", lambda: 1e9)
-    code, out, err = melisma("--learners", "2000000")
+    monkeypatch.setattr(memory, "free_memory_bytes", lambda: 1e8)
+    code, out, err = simulate("--learners", "200000")
     assert (code, out) == (2, "")
-    assert "task.toml: task: 2,000,000 learners and 2 cycles need about" in err
-    assert "1 GB are free" in err
+    assert "task.toml: task: 200,000 learners and 2 cycles need about" in err
+    assert "but 0.1 GB are free" in err
+
+
+# The handler of SIGINT is set, because shells start background processes with SIGINT ignored.
+INTERRUPTIBLE = """
+import signal
+from melisma.cli import main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_who_asks_it_to_end_gets_what_there_is(number: signal.Signals, tmp_path: Path) -> None:
-    (tmp_path / "task.toml").write_text(TASK.replace("cycles = 2", "cycles = 100_000"))
-    (tmp_path / "fleet.toml").write_text(FLEET)
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    code += "from melisma.cli import main; main()"
-    words = ["simulate", "task.toml", "--fleet", "fleet.toml", "--work", "train", "--out", "mine"]
+def test_a_signal_ends_the_simulation_and_keeps_its_results(
+    number: signal.Signals, folder: Path
+) -> None:
+    shutil.copy(tiny_task.__file__, folder / "tiny_task.py")
+    (folder / "task.toml").write_text(
+        TASK.replace("cycles = 2", "cycles = 100_000")
+        .replace("twonn", "tiny_task:Linear")
+        .replace("mnist", "tiny_task:blobs")
+        .replace("samples = 3000", "samples = 600")
+    )
+    options = ["task.toml", "--fleet", "fleet.toml", "--work", "train", "--out", "results"]
     with subprocess.Popen(
-        [sys.executable, "-c", code, *words],
-        cwd=tmp_path,
+        [sys.executable, "-c", INTERRUPTIBLE, "simulate", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -192,33 +197,31 @@ def test_who_asks_it_to_end_gets_what_there_is(number: signal.Signals, tmp_path:
         out, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, "")
     assert "interrupted" in out
-    kept = {path.name for path in (tmp_path / "mine").iterdir()}
-    assert {"model.safetensors", "trace.jsonl"} < kept
+    names = {path.name for path in (folder / "results").iterdir()}
+    assert {"model.safetensors", "trace.jsonl"} < names
 
 
-LOUD = """
+PRINTING_MODEL = """
 from torch import nn
 
 
-class Loud(nn.Sequential):
+class Printing(nn.Sequential):
     def __init__(self):
         super().__init__(nn.Flatten(), nn.Linear(784, 10))
 
     def forward(self, x):
-        print("here I am")
+        print("forward")
         return super().forward(x)
 """
 
 
-def test_json_is_alone_on_standard_output_and_says_what_was_computed(
-    melisma: Callable[..., Said], tmp_path: Path
-) -> None:
-    (tmp_path / "loud.py").write_text(LOUD)
-    text = TASK.replace('model = "twonn"', 'model = "loud:Loud"').replace(
+def test_output_of_the_users_model_is_not_in_the_json(folder: Path) -> None:
+    (folder / "printing.py").write_text(PRINTING_MODEL)
+    text = TASK.replace('model = "twonn"', 'model = "printing:Printing"').replace(
         "cycles = 2", "cycles = 1"
     )
-    (tmp_path / "task.toml").write_text(text)
-    code, out, err = melisma("--work", "train", "--json")
+    (folder / "task.toml").write_text(text)
+    code, out, err = simulate("--work", "train", "--json")
     assert code == 0
     assert json.loads(out)["task"]["simulation"] == {"work": "train"}
-    assert "here I am" in err
+    assert "forward" in err
