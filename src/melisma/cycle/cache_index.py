@@ -47,8 +47,8 @@ class CacheIndex:
             beyond = (self.pairs.take(low + half, mode="clip") < sought) & (left > 0)
             low += np.where(beyond, half + 1, 0)
             left = np.where(beyond, left - half - 1, half)
-        found: NDArray[np.bool_] = self.pairs.take(low, mode="clip") == sought
-        return found
+        contained: NDArray[np.bool_] = self.pairs.take(low, mode="clip") == sought
+        return contained
 
     def between(self, first: int, last: int) -> tuple[Ints, Ints]:
         """Return the keys and values of all pairs with first <= key < last, in order."""

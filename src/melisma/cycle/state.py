@@ -151,7 +151,7 @@ class CycleState:
 
     @property
     def needs(self) -> Needs:
-        """What each learner discloses before its update."""
+        """The information that each learner discloses before its update."""
         return self.scheme.needs_with(self.task.passes)
 
     @property

@@ -219,9 +219,9 @@ class Assignments(Sequence[Assignment]):
     def latest_rows(self, learners: Ints) -> Ints:
         """Return the row of the last attempt of each learner, -1 where it is missing."""
         last = np.searchsorted(self.learner, learners.astype(np.int32), "right") - 1
-        found = last >= 0
-        found[found] = self.learner[last[found]] == learners[found]
-        return np.where(found, last, -1)
+        known = last >= 0
+        known[known] = self.learner[last[known]] == learners[known]
+        return np.where(known, last, -1)
 
     def update(self, rows: Ints, **values: Any) -> "Assignments":
         """Set values of rows, in place unless the column was given out."""

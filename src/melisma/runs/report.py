@@ -191,7 +191,7 @@ class Report:
     @property
     def ended_cycles(self) -> tuple[Cycle, ...]:
         """The cycles that ended, aggregated or empty."""
-        return tuple(each for each in self.cycles if each.ending in ("aggregated", "empty"))
+        return tuple(cycle for cycle in self.cycles if cycle.ending in ("aggregated", "empty"))
 
     @property
     def deadline_summary(self) -> str:
@@ -199,10 +199,10 @@ class Report:
         deadline_s = self.task.deadline_s
         if not self.ended_cycles:
             return f"no cycle ended; the deadline was {deadline_s:g} s"
-        kept = sum(each.met_deadline for each in self.ended_cycles)
+        met = sum(cycle.met_deadline for cycle in self.ended_cycles)
         cycles = _count(self.ended_cycles, "cycle")
-        summary = f"the deadline of {deadline_s:g} s held in {kept} of {cycles}"
-        waited = [each.waited_s for each in self.ended_cycles if not each.empty]
+        summary = f"the deadline of {deadline_s:g} s held in {met} of {cycles}"
+        waited = [cycle.waited_s for cycle in self.ended_cycles if not cycle.empty]
         if not waited:
             return summary
         late_s = max(waited) - deadline_s
@@ -222,48 +222,50 @@ class Report:
     @property
     def fulfilment(self) -> float:
         """Visits done divided by visits planned, over all ended cycles."""
-        visits = np.array([each._visits for each in self.ended_cycles]).reshape(-1, 2)
+        visits = np.array([cycle._visits for cycle in self.ended_cycles]).reshape(-1, 2)
         return metrics.fulfilment(visits[:, 0], visits[:, 1])
 
     @property
     def deadline_misses(self) -> int:
         """The number of ended cycles that did not meet the deadline."""
-        return sum(not each.met_deadline for each in self.ended_cycles)
+        return sum(not cycle.met_deadline for cycle in self.ended_cycles)
 
     @property
     def max_staleness(self) -> float:
         """The largest staleness of an ended cycle."""
-        return max((each.max_staleness for each in self.ended_cycles), default=nan)
+        return max((cycle.max_staleness for cycle in self.ended_cycles), default=nan)
 
     @property
     def average_staleness(self) -> float:
         """The mean staleness of ended cycles that are not empty."""
-        return metrics.mean_known([e.average_staleness for e in self.ended_cycles if not e.empty])
+        return metrics.mean_known(
+            [cycle.average_staleness for cycle in self.ended_cycles if not cycle.empty]
+        )
 
     @property
     def samples_trained(self) -> int:
         """The number of visits that count."""
-        return sum(each.samples_trained for each in self.cycles)
+        return sum(cycle.samples_trained for cycle in self.cycles)
 
     @property
     def samples_dropped(self) -> int:
         """The number of planned visits that were not done, interrupted cycles included."""
-        return sum(each.samples_dropped for each in self.cycles)
+        return sum(cycle.samples_dropped for cycle in self.cycles)
 
     @property
     def bytes(self) -> float:
         """The bytes of all cycles."""
-        return sum(each.bytes for each in self.cycles)
+        return sum(cycle.bytes for cycle in self.cycles)
 
     @property
     def joules(self) -> float:
         """The joules of all cycles."""
-        return sum(each.joules for each in self.cycles)
+        return sum(cycle.joules for cycle in self.cycles)
 
     @property
     def cost(self) -> float:
         """The cost of all cycles."""
-        return sum(each.cost for each in self.cycles)
+        return sum(cycle.cost for cycle in self.cycles)
 
     @property
     def training_s(self) -> float:
@@ -283,11 +285,11 @@ class Report:
     @cached_property
     def learners(self) -> LearnerTotals:
         """The totals of all learners, by number; a learner that never joined has no name."""
-        return LearnerTotals.of(self.names, [each.assignments for each in self.cycles])
+        return LearnerTotals.of(self.names, [cycle.assignments for cycle in self.cycles])
 
     def seconds_to(self, accuracy: float) -> float:
         """Return the seconds until a model reached an accuracy, NaN if none did."""
-        reached = [each.evaluated_s for each in self.cycles if each.accuracy >= accuracy]
+        reached = [cycle.evaluated_s for cycle in self.cycles if cycle.accuracy >= accuracy]
         return _seconds(self.began_s, reached[0]) if reached else nan
 
     @property
@@ -322,12 +324,12 @@ class Report:
         }
 
     def _of_cycles(self, name: str) -> tuple[list[float], list[float]]:
-        return [getattr(each, name) for each in self.ended_cycles], [
-            each.deadline_s for each in self.ended_cycles
+        return [getattr(cycle, name) for cycle in self.ended_cycles], [
+            cycle.deadline_s for cycle in self.ended_cycles
         ]
 
     def _last(self, name: str) -> float:
-        evaluated = [each for each in self.cycles if not isnan(each.evaluate_s)]
+        evaluated = [cycle for cycle in self.cycles if not isnan(cycle.evaluate_s)]
         return float(getattr(evaluated[-1], name)) if evaluated else nan
 
 
@@ -363,12 +365,12 @@ def _to_json(value: Any, left_out: tuple[str, ...]) -> Any:
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, tuple | Assignments | LearnerTotals):
-        return [_to_json(each, left_out) for each in value]
+        return [_to_json(item, left_out) for item in value]
     if isinstance(value, Path):
         return str(value)
     if not is_dataclass(value):
         return value
-    names = [each.name for each in fields(value) if each.name not in HIDDEN_FIELDS]
+    names = [field.name for field in fields(value) if field.name not in HIDDEN_FIELDS]
     return {
         name: None if name in left_out else _to_json(getattr(value, name), left_out)
         for name in (*names, *FIGURES.get(type(value), ()))

@@ -91,7 +91,7 @@ class _Drawing:
             for index, cycle in enumerate(self.cycles):
                 parts += self.panel(cycle, self.scale(index, cycle))
             bottom = self.axis_y + 44
-        if any(isfinite(each.accuracy) or isfinite(each.loss) for each in self.report.cycles):
+        if any(isfinite(cycle.accuracy) or isfinite(cycle.loss) for cycle in self.report.cycles):
             parts += self.scores(bottom)
             bottom += SCORES_HEIGHT + (44 if self.cut else 28)
         notes = [(note, GREY) for note in self.notes()] + [(row, RED) for row in self.failure()]
@@ -132,8 +132,8 @@ class _Drawing:
             y = self.rows_y + self.row * index
             yield line(x.start, y, x.end, y, "#e9edf1")
         work = cycle.assignments
-        for each in work[: int(np.searchsorted(work.learner, len(self.names)))]:
-            yield from self.bar(each, x)
+        for assignment in work[: int(np.searchsorted(work.learner, len(self.names)))]:
+            yield from self.bar(assignment, x)
         yield dashed_line(x(cycle.began_s + cycle.deadline_s), top, self.axis_y)
         yield line(x.start, self.axis_y, x.end, self.axis_y, PALE)
         yield from self.axis(Scale(0, self.span_s, x.start, x.end))
@@ -161,18 +161,18 @@ class _Drawing:
             y = self.rows_y - 40 + 14 * row
             yield text(x.start + 1, y, fits[0] if fits else forms[-1], color, style, forms[0])
 
-    def bar(self, each: Assignment, x: Scale) -> Iterable[str]:
-        y = self.rows_y + self.row * each.learner + self.row * 0.2
+    def bar(self, assignment: Assignment, x: Scale) -> Iterable[str]:
+        y = self.rows_y + self.row * assignment.learner + self.row * 0.2
         high = self.row * 0.6
-        start, end = x(each.dispatched_s), x(self.bar_end_s(each))
-        name, samples = replace_unprintable(each.name), each.counted_visits
-        tooltip = f"{name}, cycle {each.cycle}: {each.status}, {samples} samples"
+        start, end = x(assignment.dispatched_s), x(self.bar_end_s(assignment))
+        name, samples = replace_unprintable(assignment.name), assignment.counted_visits
+        tooltip = f"{name}, cycle {assignment.cycle}: {assignment.status}, {samples} samples"
         yield f"<g><title>{escape(tooltip)}</title>"
-        if each.status != "counted":
-            fill = PALE if each.status == "training" else "url(#dropped)"
+        if assignment.status != "counted":
+            fill = PALE if assignment.status == "training" else "url(#dropped)"
             yield rect(start, y, end - start, high, fill)
         else:
-            yield from _phases(each, x, y, high)
+            yield from _phases(assignment, x, y, high)
         yield "</g>"
 
     def scores(self, top: float) -> Iterable[str]:
@@ -187,13 +187,13 @@ class _Drawing:
                 yield text(x(value), bottom + 17, f"{value:g}", GREY, CENTER)
             yield text(LEFT - 12, bottom + 17, "cycle", GREY, ALIGN_RIGHT)
         lines = {
-            "accuracy": (COLORS["train"], [each.accuracy for each in cycles]),
-            "loss": (COLORS["fetch shards"], [each.loss for each in cycles]),
+            "accuracy": (COLORS["train"], [cycle.accuracy for cycle in cycles]),
+            "loss": (COLORS["fetch shards"], [cycle.loss for cycle in cycles]),
         }
         ends: list[tuple[float, float, str, str]] = []
         for name, (color, values) in lines.items():
             pairs = zip(cycles, values, strict=True)
-            points = [(x(each.number), v) for each, v in pairs if isfinite(v)]
+            points = [(x(cycle.number), v) for cycle, v in pairs if isfinite(v)]
             if points:
                 y = _range(name, [v for _, v in points], top, bottom)
                 yield from _curve(points, y, color)
@@ -238,8 +238,8 @@ class _Drawing:
         last_s = float(known_s.max(initial=closed_s))
         return max(cycle.deadline_s, last_s - cycle.began_s)
 
-    def bar_end_s(self, each: Assignment) -> float:
-        return each.ended_s if isfinite(each.ended_s) else self.report.ended_s
+    def bar_end_s(self, assignment: Assignment) -> float:
+        return assignment.ended_s if isfinite(assignment.ended_s) else self.report.ended_s
 
 
 def _score(cycle: Cycle) -> tuple[str, ...]:
@@ -249,13 +249,15 @@ def _score(cycle: Cycle) -> tuple[str, ...]:
     return (f"loss {cycle.loss:.3g}", f"{cycle.loss:.3g}") if isfinite(cycle.loss) else ("",)
 
 
-def _phases(each: Assignment, x: Scale, y: float, high: float) -> Iterable[str]:
+def _phases(assignment: Assignment, x: Scale, y: float, high: float) -> Iterable[str]:
     """Draw phases back from the arrival, compressed if they exceed the time since dispatch."""
-    phases = [seconds if isfinite(seconds) else 0.0 for seconds in each.phases]
-    busy_s, span_s = sum(phases[1:]), each.arrived_s - each.dispatched_s
+    phases = [seconds if isfinite(seconds) else 0.0 for seconds in assignment.phases]
+    busy_s, span_s = sum(phases[1:]), assignment.arrived_s - assignment.dispatched_s
     compression = min(1.0, span_s / busy_s) if busy_s > 0 else 1.0
-    at_s = each.arrived_s - busy_s * compression
-    yield rect(x(each.dispatched_s), y, x(at_s) - x(each.dispatched_s), high, COLORS["wait"])
+    at_s = assignment.arrived_s - busy_s * compression
+    yield rect(
+        x(assignment.dispatched_s), y, x(at_s) - x(assignment.dispatched_s), high, COLORS["wait"]
+    )
     for name, seconds in zip(PHASES[1:], phases[1:], strict=True):
         yield rect(x(at_s), y, x(at_s + seconds * compression) - x(at_s), high, COLORS[name])
         at_s += seconds * compression

@@ -68,7 +68,7 @@ class LearnerTotals(Sequence[LearnerTotal]):
     def __getitem__(self, index: slice) -> "LearnerTotals": ...
     def __getitem__(self, index: int | slice) -> "LearnerTotal | LearnerTotals":
         if isinstance(index, slice):
-            columns = [each.name for each in fields(self)]
+            columns = [column.name for column in fields(self)]
             return replace(self, **{name: getattr(self, name)[index] for name in columns})
         learner = range(len(self))[index]
         counts = {name: int(getattr(self, name)[learner]) for name in COUNTS}
