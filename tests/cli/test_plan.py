@@ -3,71 +3,46 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from melisma import cli
 from melisma.allocation.schemes import SCHEMES
+from tests.cli.command_line import MELISMA, Result, melisma, parse_json
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CLUSTER = ("mays-cluster/TASK.toml", "mays-cluster/FLEET.toml")
 NODES = ("twenty-nodes/TASK.toml", "twenty-nodes/FLEET.toml")
 CELL = ("lte-cell/TASK.toml", "lte-cell/FLEET.toml")
 MED = ("med/fashion.toml", "med/mnist-cn.toml", "med/mnist-ff.toml", "med/FLEET.toml")
-EVERY = pytest.mark.parametrize("files", [CLUSTER, NODES, CELL, MED], ids=lambda files: files[0])
-
-Plan = Callable[..., tuple[int, str, str]]
+EVERY_EXAMPLE = pytest.mark.parametrize(
+    "files", [CLUSTER, NODES, CELL, MED], ids=lambda files: files[0]
+)
 
 
 def arguments(*files: str | Path) -> list[str]:
-    """The last file is the fleet's."""
+    """Return the arguments for examples: tasks, and the fleet as the last file."""
     *tasks, fleet = (str(EXAMPLES / file) for file in files)
     return [*tasks, "--fleet", fleet]
 
 
-@pytest.fixture
-def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plan:
-    """Runs `melisma plan` to its end: exit code, output, errors."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-    def run(*options: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["melisma", "plan", *map(str, options)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        assert isinstance(end.value.code, int)
-        return end.value.code, *capsys.readouterr()
-
-    return run
+def plan(*options: str | Path) -> Result:
+    return melisma("plan", *options)
 
 
-def parsed(text: str) -> dict[str, Any]:
-    """One JSON object, without the NaN and Infinity that JSON does not know."""
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(constant)
-
-    found = json.loads(text, parse_constant=refuse)
-    assert isinstance(found, dict)
-    return found
-
-
-def edited(path: Path, of: str, **changes: str) -> Path:
-    """A copy of an example with other values at some keys."""
-    text = (EXAMPLES / of).read_text()
+def edit_example(path: Path, example: str, **changes: str) -> Path:
+    """Write a copy of an example with other values of the keys in `changes`."""
+    text = (EXAMPLES / example).read_text()
     for key, value in changes.items():
-        text, found = re.subn(rf"^{key} = .*$", f"{key} = {value}", text, flags=re.MULTILINE)
-        assert found == 1, key
+        text, count = re.subn(rf"^{key} = .*$", f"{key} = {value}", text, flags=re.MULTILINE)
+        assert count == 1, key
     path.write_text(text)
     return path
 
 
 def test_a_process_of_its_own_prints_the_plan() -> None:
-    code = "from melisma.cli import main; main()"
     result = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, "plan", *arguments(*CLUSTER)],
+        [sys.executable, "-W", "error", *MELISMA[1:], "plan", *arguments(*CLUSTER)],
         capture_output=True,
         text=True,
         check=True,
@@ -85,10 +60,8 @@ def test_a_process_of_its_own_prints_the_plan() -> None:
     ]
 
 
-@EVERY
-def test_every_example_has_a_plan(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch, files: tuple[str, ...]
-) -> None:
+@EVERY_EXAMPLE
+def test_every_example_has_a_plan(monkeypatch: pytest.MonkeyPatch, files: tuple[str, ...]) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     code, out, err = plan(*arguments(*files))
     assert (code, err) == (0, "")
@@ -96,8 +69,8 @@ def test_every_example_has_a_plan(
     assert all(len(line) <= 80 for line in out.splitlines())
 
 
-@EVERY
-def test_all_schemes_of_a_kind_stand_side_by_side(plan: Plan, files: tuple[str, ...]) -> None:
+@EVERY_EXAMPLE
+def test_all_lists_every_scheme_of_the_problem(files: tuple[str, ...]) -> None:
     code, out, err = plan(*arguments(*files), "--all")
     assert (code, err) == (0, "")
     listed = [line.split()[0] for line in out.splitlines()[1:] if ":" not in line]
@@ -106,15 +79,15 @@ def test_all_schemes_of_a_kind_stand_side_by_side(plan: Plan, files: tuple[str, 
     assert listed == expected
 
 
-def test_what_cannot_take_part_in_a_comparison_says_why(plan: Plan) -> None:
+def test_a_scheme_that_cannot_be_compared_is_listed_with_the_reason() -> None:
     _, out, _ = plan(*arguments(*NODES), "--all")
     assert out.splitlines()[-1] == "dab: scheme dab needs passes, for example passes = 1"
 
 
 @pytest.mark.parametrize("scheme", [r.name for r in SCHEMES.values() if r.problem == "cycle"])
-def test_the_totals_of_one_task_add_up(plan: Plan, scheme: str) -> None:
+def test_the_totals_of_one_task_add_up(scheme: str) -> None:
     code, out, _ = plan(*arguments(*CLUSTER), "--scheme", scheme, "--json")
-    report = parsed(out)
+    report = parse_json(out)
     rows = report["learners"]
     assert code == (1 if report["late"] else 0)
     assert report["feasible"] is True
@@ -135,17 +108,17 @@ def test_the_totals_of_one_task_add_up(plan: Plan, scheme: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["med", "mmtt"])
-def test_the_totals_of_several_tasks_add_up(plan: Plan, scheme: str) -> None:
+def test_the_totals_of_several_tasks_add_up(scheme: str) -> None:
     code, out, _ = plan(*arguments(*MED), "--scheme", scheme, "--json")
-    report = parsed(out)
+    report = parse_json(out)
     rows = report["learners"]
     assert code == 0
     for name, shards, ends_s in zip(
         report["tasks"], report["shards"], report["expected_s"], strict=True
     ):
-        mine = [row for row in rows if row["task"] == name]
-        assert sum(row["shards"] for row in mine) == shards
-        assert max(row["seconds"] for row in mine) == ends_s
+        task_rows = [row for row in rows if row["task"] == name]
+        assert sum(row["shards"] for row in task_rows) == shards
+        assert max(row["seconds"] for row in task_rows) == ends_s
     assert report["total_s"] == pytest.approx(sum(report["task_s"]))
     assert report["bound_s"] <= report["total_s"]
     assert report["gap"] == pytest.approx(1 - report["bound_s"] / report["total_s"])
@@ -154,16 +127,16 @@ def test_the_totals_of_several_tasks_add_up(plan: Plan, scheme: str) -> None:
         assert report["expected_s"] == report["task_s"]
 
 
-def test_expected_costs_are_no_worse_than_those_of_one_state(plan: Plan) -> None:
+def test_expected_costs_are_no_worse_than_those_of_one_state() -> None:
     _, out, _ = plan(*arguments(*MED), "--all", "--json")
-    med, mmtt = parsed(out)["plans"]
+    med, mmtt = parse_json(out)["plans"]
     assert sum(med["expected_s"]) <= sum(mmtt["expected_s"]) + 1e-9
 
 
 @pytest.mark.parametrize("scheme", ["feel", "online", "full", "random"])
-def test_the_totals_of_a_cell_add_up(plan: Plan, scheme: str) -> None:
+def test_the_totals_of_a_cell_add_up(scheme: str) -> None:
     code, out, _ = plan(*arguments(*CELL), "--scheme", scheme, "--json")
-    report = parsed(out)
+    report = parse_json(out)
     rows = report["learners"]
     assert code == 0
     assert sum(row["batch"] for row in rows) == report["batch"]
@@ -174,23 +147,23 @@ def test_the_totals_of_a_cell_add_up(plan: Plan, scheme: str) -> None:
     assert out == plan(*arguments(*CELL), "--scheme", scheme, "--json")[1]
 
 
-def test_a_comparison_is_one_json_object(plan: Plan) -> None:
+def test_a_comparison_is_one_json_object() -> None:
     _, out, _ = plan(*arguments(*NODES), "--all", "--json")
-    plans = {each["scheme"]: each for each in parsed(out)["plans"]}
+    plans = {report["scheme"]: report for report in parse_json(out)["plans"]}
     assert plans["equal"]["max_staleness"] == 4
     assert plans["equal"]["average_staleness"] == pytest.approx(2.11, abs=0.005)
     assert plans["staleness"]["max_staleness"] == 0
     assert plans["dab"]["feasible"] is False
 
 
-def test_the_scheme_of_the_command_line_goes_before_the_tasks(plan: Plan) -> None:
+def test_the_scheme_of_the_command_line_overrides_the_tasks() -> None:
     _, out, _ = plan(*arguments(*CLUSTER), "--scheme", "equal")
     assert out.startswith("digits: equal, 4 learners\n")
     assert "1 late: pi-1\n" in out
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--show", "-1"], "--show is -1; expected at least 0"),
         (["--time-limit", "0"], "--time-limit is 0; expected seconds, more than 0"),
@@ -202,12 +175,10 @@ def test_the_scheme_of_the_command_line_goes_before_the_tasks(plan: Plan) -> Non
         (["--scheme", "dab", "--all"], "--scheme and --all exclude each other; use one of them"),
     ],
 )
-def test_a_wrong_option_is_one_line_and_exit_code_2(
-    plan: Plan, options: list[str], said: str
-) -> None:
+def test_a_wrong_option_is_one_line_and_exit_code_2(options: list[str], message: str) -> None:
     code, out, err = plan(*arguments(*CLUSTER), *options)
     assert (code, out) == (2, "")
-    assert err.startswith(f"melisma: {said}")
+    assert err.startswith(f"melisma: {message}")
     assert err.count("\n") == 1
 
 
@@ -215,14 +186,14 @@ def test_a_wrong_option_is_one_line_and_exit_code_2(
     "options",
     [[], ["--fleet", "x"], ["x"], ["x", "--fleet", "x", "--show", "many"], ["x", "--nonsense"]],
 )
-def test_wrong_usage_is_exit_code_2(plan: Plan, options: list[str]) -> None:
+def test_wrong_usage_is_exit_code_2(options: list[str]) -> None:
     code, out, err = plan(*options)
     assert (code, out) == (2, "")
     assert "Traceback" not in err
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("TASK.toml", None, "no such file or directory"),
         ("FLEET.toml", None, "no such file or directory"),
@@ -233,7 +204,7 @@ def test_wrong_usage_is_exit_code_2(plan: Plan, options: list[str]) -> None:
     ],
 )
 def test_a_wrong_file_is_one_line_and_exit_code_2(
-    plan: Plan, tmp_path: Path, name: str, content: str | None, said: str
+    tmp_path: Path, name: str, content: str | None, message: str
 ) -> None:
     path = tmp_path / name
     if content is not None:
@@ -242,27 +213,27 @@ def test_a_wrong_file_is_one_line_and_exit_code_2(
     files[name] = path
     code, out, err = plan(*arguments(*files.values()))
     assert (code, out) == (2, "")
-    assert err.startswith(f"melisma: {path}: {said}")
+    assert err.startswith(f"melisma: {path}: {message}")
     assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"scheme": '"fedavg"'}, "task.scheme: 'fedavg'; expected one of equal, proportional"),
         ({"scheme": '"staleness"'}, "task.passes: scheme staleness chooses the passes; remove"),
     ],
 )
 def test_a_scheme_that_does_not_fit_the_file_is_named(
-    plan: Plan, tmp_path: Path, changes: dict[str, str], said: str
+    tmp_path: Path, changes: dict[str, str], message: str
 ) -> None:
-    path = edited(tmp_path / "TASK.toml", CLUSTER[0], **changes)
+    path = edit_example(tmp_path / "TASK.toml", CLUSTER[0], **changes)
     code, _, err = plan(*arguments(path, CLUSTER[1]))
     assert code == 2
-    assert err.startswith(f"melisma: {path}: {said}")
+    assert err.startswith(f"melisma: {path}: {message}")
 
 
-def test_a_scheme_that_needs_passes_names_the_file_without_them(plan: Plan) -> None:
+def test_a_scheme_that_needs_passes_names_the_file_without_them() -> None:
     code, _, err = plan(*arguments(*NODES), "--scheme", "dab")
     assert code == 2
     assert err.endswith(
@@ -271,7 +242,7 @@ def test_a_scheme_that_needs_passes_names_the_file_without_them(plan: Plan) -> N
 
 
 @pytest.mark.parametrize(
-    ("files", "options", "said"),
+    ("files", "options", "message"),
     [
         (MED, ["--scheme", "dab"], "scheme dab plans one task, found 3; use --scheme med or mmtt"),
         (MED, ["--scheme", "feel"], "scheme feel plans one task, found 3; use"),
@@ -279,53 +250,53 @@ def test_a_scheme_that_needs_passes_names_the_file_without_them(plan: Plan) -> N
     ],
 )
 def test_several_tasks_need_a_scheme_for_several(
-    plan: Plan, files: tuple[str, ...], options: list[str], said: str
+    files: tuple[str, ...], options: list[str], message: str
 ) -> None:
     code, out, err = plan(*arguments(*files), *options)
     assert (code, out) == (2, "")
-    assert err.startswith(f"melisma: {said}")
+    assert err.startswith(f"melisma: {message}")
     assert err.count("\n") == 1
 
 
-def test_several_tasks_go_to_med_whatever_each_of_them_names(plan: Plan, tmp_path: Path) -> None:
-    other = edited(tmp_path / "TASK.toml", CLUSTER[0], name='"other"', deadline_s="30.0")
+def test_several_tasks_are_planned_by_med_whatever_scheme_each_names(tmp_path: Path) -> None:
+    other = edit_example(tmp_path / "TASK.toml", CLUSTER[0], name='"other"', deadline_s="30.0")
     code, out, _ = plan(*arguments(CLUSTER[0], other, CLUSTER[1]), "--json")
     assert code == 0
     assert json.loads(out)["scheme"] == "med"
 
 
-def test_tasks_that_all_name_mmtt_get_it(plan: Plan, tmp_path: Path) -> None:
-    tasks = [edited(tmp_path / Path(name).name, name, scheme='"mmtt"') for name in MED[:-1]]
+def test_tasks_that_all_name_mmtt_are_planned_by_mmtt(tmp_path: Path) -> None:
+    tasks = [edit_example(tmp_path / Path(name).name, name, scheme='"mmtt"') for name in MED[:-1]]
     _, out, _ = plan(*arguments(*tasks, MED[-1]))
     assert out.startswith("fashion, mnist-cn, mnist-ff: mmtt, 10 learners\n")
 
 
-def test_a_deadline_that_cannot_be_met_says_who_is_in_the_way(plan: Plan, tmp_path: Path) -> None:
-    task = edited(tmp_path / "TASK.toml", CLUSTER[0], deadline_s="0.2")
+def test_a_deadline_that_cannot_be_met_names_learners_and_a_deadline(tmp_path: Path) -> None:
+    task = edit_example(tmp_path / "TASK.toml", CLUSTER[0], deadline_s="0.2")
     code, out, err = plan(*arguments(task, CLUSTER[1]), "--scheme", "synchronous")
     assert (code, err) == (1, "")
-    said = " ".join(out.split())
-    assert said.startswith("digits: no plan by synchronous: 1 of 4 learners")
-    assert said.count(", and ") == 1
-    assert "use deadline_s >= 2.3349" in said
-    assert "1 of 4 learners (pi-1) cannot train one shard once by 0.2 s" in said
+    text = " ".join(out.split())
+    assert text.startswith("digits: no plan by synchronous: 1 of 4 learners")
+    assert text.count(", and ") == 1
+    assert "use deadline_s >= 2.3349" in text
+    assert "1 of 4 learners (pi-1) cannot train one shard once by 0.2 s" in text
     code, out, err = plan(*arguments(task, CLUSTER[1]), "--scheme", "synchronous", "--json")
-    report = parsed(out)
+    report = parse_json(out)
     assert (code, err) == (1, "")
     assert report["feasible"] is False
     assert report["blocking_learners"] == ["pi-1"]
     assert report["constraint"] == "deadline_s"
-    # What is said to be enough is enough.
-    enough = edited(
-        tmp_path / "ENOUGH.toml", CLUSTER[0], deadline_s=repr(report["nearest"]["deadline_s"])
+    # The suggested deadline can be met.
+    longer = edit_example(
+        tmp_path / "LONGER.toml", CLUSTER[0], deadline_s=repr(report["nearest"]["deadline_s"])
     )
-    assert plan(*arguments(enough, CLUSTER[1]), "--scheme", "synchronous")[0] == 0
+    assert plan(*arguments(longer, CLUSTER[1]), "--scheme", "synchronous")[0] == 0
 
 
-def test_a_budget_that_is_too_small_says_which_would_do(plan: Plan, tmp_path: Path) -> None:
-    fleet = edited(tmp_path / "FLEET.toml", MED[-1], budget="50")
+def test_a_budget_that_is_too_small_is_refused_with_one_that_suffices(tmp_path: Path) -> None:
+    fleet = edit_example(tmp_path / "FLEET.toml", MED[-1], budget="50")
     code, out, _ = plan(*arguments(*MED[:-1], fleet), "--json")
-    report = parsed(out)
+    report = parse_json(out)
     assert code == 1
     assert (report["feasible"], report["constraint"]) == (False, "budget")
     assert report["nearest"]["budget"] == pytest.approx(50 + report["miss"])
@@ -334,21 +305,22 @@ def test_a_budget_that_is_too_small_says_which_would_do(plan: Plan, tmp_path: Pa
     assert "no plan by med: budget is 50" in out
 
 
-def test_a_comparison_without_any_plan_is_exit_code_1(plan: Plan, tmp_path: Path) -> None:
-    fleet = edited(tmp_path / "FLEET.toml", MED[-1], budget="50")
+def test_a_comparison_without_any_plan_is_exit_code_1(tmp_path: Path) -> None:
+    fleet = edit_example(tmp_path / "FLEET.toml", MED[-1], budget="50")
     code, out, _ = plan(*arguments(*MED[:-1], fleet), "--all")
     assert code == 1
     assert out.count("budget is 50") == 2
 
 
-def group(path: Path, count: int, more: str = "") -> Path:
+def write_group(path: Path, count: int, keys: str = "") -> Path:
+    """Write a fleet of `count` phones of unequal speed."""
     spread = "spread = { compute = 0.3, bandwidth_bps = 0.5 }"
-    path.write_text(f'[[fleet.group]]\ncount = {count}\nprofile = "phone"\n{spread}\n{more}\n')
+    path.write_text(f'[[fleet.group]]\ncount = {count}\nprofile = "phone"\n{spread}\n{keys}\n')
     return path
 
 
-def test_of_many_learners_only_some_are_shown(plan: Plan, tmp_path: Path) -> None:
-    fleet = group(tmp_path / "FLEET.toml", 500)
+def test_of_many_learners_the_first_are_shown(tmp_path: Path) -> None:
+    fleet = write_group(tmp_path / "FLEET.toml", 500)
     for options, shown in (([], 20), (["--show", "3"], 3), (["--show", "0"], 0)):
         code, out, _ = plan(*arguments(CLUSTER[0], fleet), *options)
         lines = out.splitlines()
@@ -360,10 +332,14 @@ def test_of_many_learners_only_some_are_shown(plan: Plan, tmp_path: Path) -> Non
     assert "more (--show)" not in out
 
 
-def test_late_learners_beyond_ten_are_counted_not_listed(plan: Plan, tmp_path: Path) -> None:
-    task = edited(tmp_path / "TASK.toml", CLUSTER[0], deadline_s="0.4", shard_samples="60")
+def test_late_learners_beyond_ten_are_counted_not_listed(tmp_path: Path) -> None:
+    task = edit_example(tmp_path / "TASK.toml", CLUSTER[0], deadline_s="0.4", shard_samples="60")
     _, out, _ = plan(
-        *arguments(task, group(tmp_path / "FLEET.toml", 500)), "--scheme", "equal", "--show", "0"
+        *arguments(task, write_group(tmp_path / "FLEET.toml", 500)),
+        "--scheme",
+        "equal",
+        "--show",
+        "0",
     )
     last = " ".join(out.split("taleness", 1)[1].split())
     assert " late: phone-" in last
@@ -371,9 +347,9 @@ def test_late_learners_beyond_ten_are_counted_not_listed(plan: Plan, tmp_path: P
     assert last.endswith(" ...")
 
 
-def test_dab_plans_for_more_learners_than_shards(plan: Plan, tmp_path: Path) -> None:
-    # Who asks for a share may get none, so there is no least one to run out of.
-    fleet = group(tmp_path / "FLEET.toml", 500)
+def test_dab_plans_for_more_learners_than_shards(tmp_path: Path) -> None:
+    # A learner may get no shard from dab, so shards cannot run out.
+    fleet = write_group(tmp_path / "FLEET.toml", 500)
     code, out, _ = plan(*arguments(CLUSTER[0], fleet), "--show", "0")
     assert code == 0
     assert "shards requested, 120 available" in out
@@ -383,11 +359,9 @@ def test_dab_plans_for_more_learners_than_shards(plan: Plan, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("scheme", ["equal", "proportional", "synchronous", "staleness", "dab"])
-def test_a_hundred_thousand_phones_get_a_plan_at_once(
-    plan: Plan, tmp_path: Path, scheme: str
-) -> None:
-    fleet = group(tmp_path / "FLEET.toml", 100_000)
-    task = edited(tmp_path / "TASK.toml", CLUSTER[0])
+def test_a_hundred_thousand_phones_are_planned_in_seconds(tmp_path: Path, scheme: str) -> None:
+    fleet = write_group(tmp_path / "FLEET.toml", 100_000)
+    task = edit_example(tmp_path / "TASK.toml", CLUSTER[0])
     task.write_text(task.read_text() + "\n[task.sizes]\nsamples = 200_000_000\n")
     code, out, _ = plan(*arguments(task, fleet), "--scheme", scheme)
     assert code == (1 if " late: " in out else 0)
@@ -395,51 +369,51 @@ def test_a_hundred_thousand_phones_get_a_plan_at_once(
     assert "400000 available" in out
 
 
-def test_a_comparison_leaves_out_who_would_take_too_long(plan: Plan, tmp_path: Path) -> None:
-    fleet = group(tmp_path / "FLEET.toml", 201)
-    task = edited(tmp_path / "TASK.toml", CLUSTER[0], shard_samples="50")
+def test_a_comparison_skips_schemes_that_would_take_too_long(tmp_path: Path) -> None:
+    fleet = write_group(tmp_path / "FLEET.toml", 201)
+    task = edit_example(tmp_path / "TASK.toml", CLUSTER[0], shard_samples="50")
     code, out, _ = plan(*arguments(task, fleet), "--all")
     assert code == 0
     assert "staleness-numerical: skipped: more than 200 learners" in out
 
 
-@EVERY
+@EVERY_EXAMPLE
 @pytest.mark.parametrize("options", [[], ["--all"]], ids=["one", "all"])
 def test_sixty_columns_are_enough(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch, files: tuple[str, ...], options: list[str]
+    monkeypatch: pytest.MonkeyPatch, files: tuple[str, ...], options: list[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     code, out, _ = plan(*arguments(*files), *options)
     lines = [line.rstrip() for line in out.splitlines()]
     assert code == 0
     assert all(len(line) <= 60 for line in lines)
-    # Nothing is cut off, and no bar is broken from its row.
+    # No text is cut off, and no bar is on a line of its own.
     assert "…" not in out
     assert not any(line.strip(" ━│") == "" for line in lines)
     if options and files[0] in {CLUSTER[0], NODES[0]}:
         assert "staleness-numerical: shards " in out
 
 
-def test_prices_are_added_up_where_there_are_any(plan: Plan, tmp_path: Path) -> None:
-    fleet = group(tmp_path / "FLEET.toml", 4, "price = 2.5")
+def test_prices_are_summed_into_the_cost(tmp_path: Path) -> None:
+    fleet = write_group(tmp_path / "FLEET.toml", 4, "price = 2.5")
     _, out, _ = plan(*arguments(CLUSTER[0], fleet), "--scheme", "equal")
     assert "staleness 0, average 0.00; cost 300.0" in out
     _, out, _ = plan(*arguments(CLUSTER[0], fleet), "--scheme", "equal", "--json")
-    assert parsed(out)["cost"] == 300.0
+    assert parse_json(out)["cost"] == 300.0
 
 
-def test_the_budget_stands_beside_the_cost(plan: Plan, tmp_path: Path) -> None:
+def test_the_budget_is_printed_with_the_cost(tmp_path: Path) -> None:
     _, out, _ = plan(*arguments(*MED))
     cost, budget = out.splitlines()[-1].strip().split(", ")
     assert cost.startswith("cost ")
     assert budget == "budget 300"
-    fleet = edited(tmp_path / "FLEET.toml", MED[-1], budget="inf")
+    fleet = edit_example(tmp_path / "FLEET.toml", MED[-1], budget="inf")
     _, out, _ = plan(*arguments(*MED[:-1], fleet), "--json")
-    assert parsed(out)["budget"] is None
+    assert parse_json(out)["budget"] is None
     assert plan(*arguments(*MED[:-1], fleet))[1].rstrip().endswith(", no budget")
 
 
-def test_names_are_printed_as_they_are(plan: Plan, tmp_path: Path) -> None:
+def test_names_are_printed_as_they_are(tmp_path: Path) -> None:
     fleet = tmp_path / "FLEET.toml"
     names = ["pi [kitchen]", "[/red]", ":smile:", "[bold]x", "küche 厨房", "a\\[b"]
     tables = [f'[[fleet.learner]]\nname = {json.dumps(n)}\nprofile = "phone"\n' for n in names]
@@ -450,11 +424,11 @@ def test_names_are_printed_as_they_are(plan: Plan, tmp_path: Path) -> None:
     assert [line.startswith(name) for line, name in zip(shown, names, strict=True)] == [True] * 6
 
 
-def test_the_same_files_give_the_same_output(plan: Plan) -> None:
+def test_the_same_files_give_the_same_output() -> None:
     assert plan(*arguments(*MED), "--all", "--json") == plan(*arguments(*MED), "--all", "--json")
 
 
-SEARCHING = """
+ANNOUNCING = """
 import signal
 import sys
 from melisma import cli
@@ -474,9 +448,9 @@ cli.main()
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_long_search_with_exit_code_130(tmp_path: Path, number: int) -> None:
-    fleet = edited(tmp_path / "FLEET.toml", MED[-1], count="60", budget="90")
+    fleet = edit_example(tmp_path / "FLEET.toml", MED[-1], count="60", budget="90")
     process = subprocess.Popen(
-        [sys.executable, "-c", SEARCHING, "plan", *arguments(*MED[:-1], fleet)],
+        [sys.executable, "-c", ANNOUNCING, "plan", *arguments(*MED[:-1], fleet)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
