@@ -16,8 +16,9 @@ from melisma.errors import SettingError
 from melisma.fleet.emulation import LinkShaper
 from melisma.fleet.task import Task
 from melisma.learning.data.shards import Shard
+from tests.cli.command_line import MELISMA
 
-# Data of three numbers, and a trainer that is done at once: what is tested here is the command.
+# Samples of three numbers and a trainer that takes no time, as only the command is tested.
 MODULE = """
 import numpy as np
 from melisma.learning.trainer import Score, TrainingResult
@@ -77,45 +78,49 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     sys.modules.pop("counted", None)
 
 
-def changed(folder: Path, text: str) -> str:
+def write_task(folder: Path, keys: str) -> str:
     path = folder / "OTHER.toml"
-    path.write_text(TASK + text)
+    path.write_text(TASK + keys)
     return str(path)
 
 
-def refused(*arguments: str | Path) -> str:
+def refusal(*arguments: str | Path) -> str:
     with pytest.raises(SettingError) as caught:
         CliRunner().invoke(melisma, ["bench", *map(str, arguments)], catch_exceptions=False)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def printed(*arguments: str | Path) -> str:
-    """In a process of its own: an emulated device sets threads before libraries are loaded."""
-    code = "from melisma.cli import main; main()"
-    command = [sys.executable, "-c", code, "bench", *map(str, arguments)]
-    wide = {**os.environ, "COLUMNS": "200"}
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=wide).stdout
+def bench_process(*arguments: str | Path) -> str:
+    """Return the output of a process: emulation sets threads before libraries are loaded."""
+    result = subprocess.run(
+        [*MELISMA, "bench", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    return result.stdout
 
 
-def check(part: dict[str, Any], counts: list[int], others: int) -> None:
-    assert part["shards"] == others
-    assert [prediction["shards"] for prediction in part["predictions"]] == counts
-    for prediction in part["predictions"]:
-        expected = 100 * (prediction["predicted_s"] / part["actual_s"] - 1)
+def check_predictions(measured: dict[str, Any], counts: list[int], others: int) -> None:
+    assert measured["shards"] == others
+    assert [prediction["shards"] for prediction in measured["predictions"]] == counts
+    for prediction in measured["predictions"]:
+        expected = 100 * (prediction["predicted_s"] / measured["actual_s"] - 1)
         assert prediction["error_percent"] == pytest.approx(expected)
 
 
-def test_this_device_is_predicted_and_checked(folder: Path) -> None:
-    found = CliRunner().invoke(
+def test_predictions_for_this_device_are_checked(folder: Path) -> None:
+    result = CliRunner().invoke(
         melisma,
         ["bench", str(folder / "TASK.toml"), "--shards", "3,1,3", "--json"],
         catch_exceptions=False,
     )
-    report = json.loads(found.stdout)
+    report = json.loads(result.stdout)
     assert (report["task"], report["device"], report["share"]) == ("counting", None, None)
-    check(report["train"], [1, 3], 10)
-    check(report["download"], [1, 3], 10)
+    check_predictions(report["train"], [1, 3], 10)
+    check_predictions(report["download"], [1, 3], 10)
     for prediction in report["train"]["predictions"]:
         expected = prediction["setup_s"] + 10 * prediction["shard_s"]
         assert prediction["predicted_s"] == pytest.approx(expected)
@@ -127,10 +132,10 @@ def test_this_device_is_predicted_and_checked(folder: Path) -> None:
 @pytest.mark.parametrize("learner", ["half", "timed"])
 def test_an_emulated_device_is_as_slow_as_the_fleet_says(folder: Path, learner: str) -> None:
     files = (folder / "TASK.toml", "--fleet", folder / "FLEET.toml", "--learner", learner)
-    report = json.loads(printed(*files, "--shards", "2,4", "--others", "6", "--json"))
+    report = json.loads(bench_process(*files, "--shards", "2,4", "--others", "6", "--json"))
     assert report["device"] == learner
-    check(report["train"], [2, 4], 6)
-    check(report["download"], [2, 4], 6)
+    check_predictions(report["train"], [2, 4], 6)
+    check_predictions(report["download"], [2, 4], 6)
     if learner == "half":
         assert report["share"] == 0.5
         # A link does not carry a shard sooner than its latency.
@@ -140,9 +145,9 @@ def test_an_emulated_device_is_as_slow_as_the_fleet_says(folder: Path, learner: 
     assert flops["error_percent"] == pytest.approx(expected)
 
 
-def test_the_page_shows_each_prediction(folder: Path) -> None:
-    page = printed(folder / "TASK.toml", "--profile", "laptop", "--shards", "2")
-    lines = page.splitlines()
+def test_the_table_shows_each_prediction(folder: Path) -> None:
+    table = bench_process(folder / "TASK.toml", "--profile", "laptop", "--shards", "2")
+    lines = table.splitlines()
     assert lines[0] == "counting on laptop, emulated: 2 of one core of this machine"
     assert "Training 11 other shards" in lines
     assert "Fetching 11 other shards" in lines
@@ -150,16 +155,16 @@ def test_the_page_shows_each_prediction(folder: Path) -> None:
     assert any(line.startswith("FLOPS (") for line in lines)
 
 
-def test_data_that_stay_on_devices_are_not_fetched(folder: Path) -> None:
-    task = changed(folder, 'mode = "federated"\n')
-    found = CliRunner().invoke(
+def test_data_of_a_federated_task_are_not_fetched(folder: Path) -> None:
+    task = write_task(folder, 'mode = "federated"\n')
+    result = CliRunner().invoke(
         melisma, ["bench", task, "--shards", "1", "--json"], catch_exceptions=False
     )
-    assert json.loads(found.stdout)["download"] is None
+    assert json.loads(result.stdout)["download"] is None
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--shards", "two"], "--shards is 'two'; expected numbers such as 2,4,8"),
         (["--shards", "2,,4"], "--shards is '2,,4'; expected numbers"),
@@ -174,12 +179,12 @@ def test_data_that_stay_on_devices_are_not_fetched(folder: Path) -> None:
         ),
     ],
 )
-def test_options_that_cannot_work_are_named(folder: Path, options: list[str], said: str) -> None:
-    assert refused(folder / "TASK.toml", *options).startswith(said)
+def test_invalid_options_are_named(folder: Path, options: list[str], message: str) -> None:
+    assert refusal(folder / "TASK.toml", *options).startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ("[task.model_args]\nwidth = 4\n", "samples are float32[3], labels"),
         ("[task.model_args]\ndepth = 4\n", "model counted:Counter with {'depth': 4}: "),
@@ -187,28 +192,28 @@ def test_options_that_cannot_work_are_named(folder: Path, options: list[str], sa
         ("dedline_s = 4\n", "unknown key dedline_s; did you mean deadline_s?"),
     ],
 )
-def test_a_task_that_cannot_work_is_named(folder: Path, keys: str, said: str) -> None:
-    assert said in refused(changed(folder, keys), "--shards", "1")
+def test_an_invalid_task_is_refused_with_the_reason(folder: Path, keys: str, message: str) -> None:
+    assert message in refusal(write_task(folder, keys), "--shards", "1")
 
 
 @pytest.fixture
-def threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the command sets for its own process is not for the tests that follow."""
+def restored_thread_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restore the environment variables that the command sets for its own process."""
     for name in bench.THREAD_VARIABLES:
         monkeypatch.setenv(name, "1")
 
 
-@pytest.mark.usefixtures("threads")
-def test_devices_that_nobody_knows_are_named(folder: Path) -> None:
+@pytest.mark.usefixtures("restored_thread_variables")
+def test_unknown_devices_are_named(folder: Path) -> None:
     task, fleet = folder / "TASK.toml", folder / "FLEET.toml"
-    assert refused(task, "--profile", "phne").startswith("--profile is 'phne'; did you mean phone?")
-    said = refused(task, "--fleet", fleet, "--learner", "pi")
-    assert said == f"{fleet}: unknown learner 'pi'; expected one of half, timed"
-    missing = refused(task, "--fleet", folder / "NONE.toml", "--learner", "pi")
+    assert refusal(task, "--profile", "phne").startswith("--profile is 'phne'; did you mean phone?")
+    unknown = refusal(task, "--fleet", fleet, "--learner", "pi")
+    assert unknown == f"{fleet}: unknown learner 'pi'; expected one of half, timed"
+    missing = refusal(task, "--fleet", folder / "NONE.toml", "--learner", "pi")
     assert missing.startswith(f"{folder / 'NONE.toml'}: no such file")
 
 
-def test_a_device_that_is_said_in_seconds_gets_the_share_that_takes_them(folder: Path) -> None:
+def test_a_device_with_a_training_time_gets_the_share_that_takes_it(folder: Path) -> None:
     task = Task(name="a", model="a:b", data="a:b", deadline_s=1.0)
     timed = bench_device.select_device(task, str(folder / "FLEET.toml"), "timed", None)
     assert timed is not None
@@ -218,7 +223,7 @@ def test_a_device_that_is_said_in_seconds_gets_the_share_that_takes_them(folder:
     assert half.core_share(7.0) == 0.5
 
 
-def test_what_is_fetched_passes_the_link(tmp_path: Path) -> None:
+def test_shards_are_fetched_through_the_link(tmp_path: Path) -> None:
     (tmp_path / "abc").write_bytes(bytes(100_000))
     slept: list[float] = []
     link = LinkShaper(8e6, 0.25, lambda: 0.0, slept.append)

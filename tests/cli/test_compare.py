@@ -1,10 +1,8 @@
-"""`melisma compare` as its user calls it."""
+"""`melisma compare` as users call it."""
 
-import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -13,6 +11,7 @@ from click.testing import CliRunner, Result
 from melisma.cli.compare import command
 from melisma.errors import MelismaWarning, SettingError
 from melisma.simulation.faults import parse_faults
+from tests.cli.command_line import parse_json
 from tests.live import tiny_task
 
 TASK = """
@@ -42,9 +41,9 @@ bandwidth_bps = 1e6
 """
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a task, a fleet, and a model of one's own beside them."""
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a task, a fleet, and the user's model."""
     shutil.copy(tiny_task.__file__, tmp_path / "tiny_task.py")
     (tmp_path / "task.toml").write_text(TASK)
     (tmp_path / "fleet.toml").write_text(FLEET)
@@ -58,18 +57,7 @@ def compare(*options: str) -> Result:
     return CliRunner().invoke(command, ["task.toml", "--fleet", "fleet.toml", *options])
 
 
-def parsed(text: str) -> dict[str, Any]:
-    """One JSON object, without the NaN and Infinity that JSON does not know."""
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(constant)
-
-    found = json.loads(text, parse_constant=refuse)
-    assert isinstance(found, dict)
-    return found
-
-
-def test_it_prints_a_row_a_scheme_and_who_was_first(place: Path) -> None:
+def test_a_comparison_prints_a_row_per_scheme_and_the_fastest() -> None:
     result = compare("--schemes", "dab, equal,staleness", "--seeds", "2")
     assert result.exit_code == 0, result.output
     assert len(result.stderr.splitlines()) == 6
@@ -85,17 +73,17 @@ def test_it_prints_a_row_a_scheme_and_who_was_first(place: Path) -> None:
 
 
 @pytest.mark.parametrize("faults", ["crash 1 at 1", "5"])
-def test_faults_are_told(place: Path, faults: str) -> None:
-    asked = ("--schemes", "dab", "--seeds", "1", "--work", "timing", "--faults", faults)
-    words = parsed(compare(*asked, "--json").stdout)["faults"]
-    # Those that a number draws are told one by one, so that they can be had again.
-    assert parse_faults(words, learners=3)
-    assert (words == faults) == (faults != "5")
-    text = " ".join(compare(*asked).stdout.split())
-    assert f"with faults ({words}) in every run" in text
+def test_faults_are_printed(faults: str) -> None:
+    options = ("--schemes", "dab", "--seeds", "1", "--work", "timing", "--faults", faults)
+    printed = parse_json(compare(*options, "--json").stdout)["faults"]
+    # Faults drawn by a number are listed, so that a run can be repeated with them.
+    assert parse_faults(printed, learners=3)
+    assert (printed == faults) == (faults != "5")
+    text = " ".join(compare(*options).stdout.split())
+    assert f"with faults ({printed}) in every run" in text
 
 
-def test_without_training_no_column_is_about_accuracy(place: Path) -> None:
+def test_without_training_there_is_no_column_of_accuracy() -> None:
     result = compare("--schemes", "equal,staleness", "--seeds", "2", "--work", "timing")
     assert result.exit_code == 0, result.output
     assert "no accuracy: nothing is trained" in result.stdout
@@ -103,28 +91,28 @@ def test_without_training_no_column_is_about_accuracy(place: Path) -> None:
     assert re.search(r"\w+ finished first", result.stdout)
 
 
-def test_one_seed_has_no_interval_and_says_so(place: Path) -> None:
+def test_one_seed_has_no_confidence_interval() -> None:
     result = compare("--schemes", "dab,equal", "--seeds", "1", "--work", "timing")
     assert "one seed, so no confidence intervals" in result.stdout
     assert " ± ? s" in result.stdout
     assert "one seed shows no significance" in result.stdout
 
 
-def test_who_never_gets_there_is_told(place: Path) -> None:
+def test_schemes_that_never_reach_the_accuracy_are_marked() -> None:
     result = compare("--schemes", "dab,equal", "--seeds", "2", "--accuracy", "1.0")
     assert result.exit_code == 0
     assert result.stdout.count(" never ") == 2
     assert "no scheme reached 100.00%" in result.stdout
 
 
-def test_json_is_the_same_byte_for_byte(place: Path) -> None:
+def test_the_same_seeds_give_the_same_json_byte_for_byte() -> None:
     options = ("--schemes", "dab,staleness", "--seeds", "2", "--first-seed", "7", "--json")
-    one, other = compare(*options), compare(*options)
-    assert one.stdout == other.stdout
-    assert one.stderr == ""
-    found = parsed(one.stdout)
-    assert found["seeds"] == [7, 8]
-    first, second = found["schemes"]
+    result, again = compare(*options), compare(*options)
+    assert result.stdout == again.stdout
+    assert result.stderr == ""
+    report = parse_json(result.stdout)
+    assert report["seeds"] == [7, 8]
+    first, second = report["schemes"]
     assert [run["seed"] for run in first["runs"]] == [7, 8]
     assert first["differences"]["training_s"] == {
         "mean": 0,
@@ -133,78 +121,80 @@ def test_json_is_the_same_byte_for_byte(place: Path) -> None:
         "count": 2,
     }
     assert second["figures"]["accuracy_s"]["known"] == 2
-    assert found["lead"]["figure"] == "accuracy_s"
+    assert report["lead"]["figure"] == "accuracy_s"
 
 
-def test_if_every_run_fails_it_ends_with_1_and_the_reasons(place: Path) -> None:
-    (place / "task.toml").write_text(TASK.replace("deadline_s = 2.0", "deadline_s = 0.001"))
+def test_if_every_run_fails_it_ends_with_1_and_the_reasons(folder: Path) -> None:
+    (folder / "task.toml").write_text(TASK.replace("deadline_s = 2.0", "deadline_s = 0.001"))
     result = compare("--schemes", "dab,staleness", "--seeds", "2", "--work", "timing")
     assert result.exit_code == 1
     assert re.search(r"^staleness: 2 of 2 failed; seed 0: .+", result.stdout, re.MULTILINE)
     assert result.stdout.endswith("every run failed\n")
 
 
-def test_a_picture_is_drawn(place: Path) -> None:
-    result = compare("--schemes", "dab,equal", "--seeds", "2", "--picture", "found.svg")
-    assert "picture  found.svg" in result.stdout
-    assert ET.parse(place / "found.svg").getroot().tag.endswith("svg")
+def test_a_picture_is_drawn(folder: Path) -> None:
+    result = compare("--schemes", "dab,equal", "--seeds", "2", "--picture", "comparison.svg")
+    assert "picture  comparison.svg" in result.stdout
+    assert ET.parse(folder / "comparison.svg").getroot().tag.endswith("svg")
 
 
-def no_picture(*_: object) -> object:
+def fail_to_draw(*_: object) -> object:
     raise ZeroDivisionError("a scale without a span")
 
 
-def test_a_picture_that_cannot_be_drawn_does_not_cost_the_table(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_table_is_printed_if_the_picture_cannot_be_drawn(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("melisma.cli.compare.draw_comparison", no_picture)
-    with pytest.warns(MelismaWarning, match=r"cannot draw found\.svg: ZeroDivisionError"):
-        result = compare("--schemes", "dab,equal", "--work", "timing", "--picture", "found.svg")
+    monkeypatch.setattr("melisma.cli.compare.draw_comparison", fail_to_draw)
+    with pytest.warns(MelismaWarning, match=r"cannot draw comparison\.svg: ZeroDivisionError"):
+        result = compare(
+            "--schemes", "dab,equal", "--work", "timing", "--picture", "comparison.svg"
+        )
     assert result.exit_code == 0
     assert "dab" in result.stdout
-    assert "found.svg" not in result.stdout
-    assert not (place / "found.svg").exists()
+    assert "comparison.svg" not in result.stdout
+    assert not (folder / "comparison.svg").exists()
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("--schemes", "feel"), "expected one of equal, proportional"),
         (("--schemes", "dab,dab"), "named twice"),
         (("--schemes", "dab,"), "'' is unknown"),
         (("--schemes", "dab", "--accuracy", "2"), "at most 1"),
-        (("--schemes", "dab", "--picture", "nowhere/found.svg"), "--picture is nowhere"),
+        (("--schemes", "dab", "--picture", "nowhere/comparison.svg"), "--picture is nowhere"),
         (("--schemes", "dab", "--faults", "nonsense"), "invalid fault"),
     ],
 )
-def test_mistakes_are_told_before_anything_runs(
-    place: Path, options: tuple[str, ...], said: str
-) -> None:
+def test_mistakes_are_refused_before_any_run(options: tuple[str, ...], message: str) -> None:
     result = compare(*options)
     assert isinstance(result.exception, SettingError)
-    assert said in str(result.exception)
+    assert message in str(result.exception)
 
 
-def test_missing_passes_name_file_and_key(place: Path) -> None:
-    (place / "task.toml").write_text(TASK.replace("passes = 2\n", ""))
+def test_missing_passes_name_file_and_key(folder: Path) -> None:
+    (folder / "task.toml").write_text(TASK.replace("passes = 2\n", ""))
     result = compare("--schemes", "staleness,dab")
     assert str(result.exception).startswith("task.toml: task: passes is missing; scheme dab")
 
 
-def test_schemes_that_choose_passes_are_compared_with_those_that_let_speed_choose(
-    place: Path,
+def test_a_task_without_passes_compares_schemes_that_choose_them(
+    folder: Path,
 ) -> None:
-    (place / "task.toml").write_text(TASK.replace("passes = 2\n", ""))
+    (folder / "task.toml").write_text(TASK.replace("passes = 2\n", ""))
     schemes = "staleness,equal,proportional,synchronous"
     result = compare("--schemes", schemes, "--seeds", "1", "--work", "timing", "--json")
     assert result.exit_code == 0, result.exception
-    assert {each["scheme"] for each in parsed(result.stdout)["schemes"]} == set(schemes.split(","))
-
-
-def test_faults_happen_to_every_run(place: Path) -> None:
-    options = ("--schemes", "equal", "--seeds", "2", "--work", "timing", "--json")
-    well, ill = (
-        parsed(compare(*options, *more).stdout) for more in ((), ("--faults", "crash 2 at 0.5"))
+    assert {scheme["scheme"] for scheme in parse_json(result.stdout)["schemes"]} == set(
+        schemes.split(",")
     )
-    trained = [each["schemes"][0]["figures"]["samples_trained"]["mean"] for each in (well, ill)]
-    assert trained[1] < trained[0]
+
+
+def test_faults_happen_to_every_run() -> None:
+    options = ("--schemes", "equal", "--seeds", "2", "--work", "timing", "--json")
+    trained, trained_with_faults = (
+        parse_json(compare(*options, *faults).stdout)["schemes"][0]["figures"]["samples_trained"]
+        for faults in ((), ("--faults", "crash 2 at 0.5"))
+    )
+    assert trained_with_faults["mean"] < trained["mean"]

@@ -16,12 +16,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def output(*arguments: str) -> str:
-    found = CliRunner().invoke(melisma, ["data", *arguments], catch_exceptions=False)
-    assert found.exit_code == 0
-    return found.output
+    result = CliRunner().invoke(melisma, ["data", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
 
 
-def test_what_is_listed_can_be_brought_here_and_found(home: Path) -> None:
+def test_a_listed_data_set_can_be_downloaded_and_located(home: Path) -> None:
     rows = json.loads(output("list", "--json"))
     assert [row["name"] for row in rows] == list(CATALOG)
     assert not any(row["downloaded"] for row in rows)
@@ -34,6 +34,6 @@ def test_what_is_listed_can_be_brought_here_and_found(home: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["get", "where"])
-def test_an_unknown_name_lists_those_there_are(command: str) -> None:
+def test_an_unknown_data_set_is_refused(command: str) -> None:
     with pytest.raises(SettingError, match="no data set is called 'cats'"):
         output(command, "cats")

@@ -16,7 +16,7 @@ def failing_command(error: Exception) -> click.Command:
     return click.Command("run", callback=fail)
 
 
-def end_of_main(monkeypatch: pytest.MonkeyPatch, error: Exception) -> int:
+def exit_code_of_main(monkeypatch: pytest.MonkeyPatch, error: Exception) -> int:
     monkeypatch.setattr(sys, "argv", ["melisma", "run"])
     monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: failing_command(error))
     with pytest.raises(SystemExit) as end:
@@ -28,7 +28,7 @@ def end_of_main(monkeypatch: pytest.MonkeyPatch, error: Exception) -> int:
 def test_an_error_of_melisma_is_one_line_and_exit_code_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert end_of_main(monkeypatch, MelismaError("no such worker;\n  start one first")) == 1
+    assert exit_code_of_main(monkeypatch, MelismaError("no such worker;\n  start one first")) == 1
     assert capsys.readouterr() == ("", "melisma: no such worker; start one first\n")
 
 
@@ -63,18 +63,18 @@ def test_a_remote_traceback_is_left_out_of_the_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = RemoteError("it broke", "Broken", "Traceback (most recent call last): ...")
-    assert end_of_main(monkeypatch, error) == 1
+    assert exit_code_of_main(monkeypatch, error) == 1
     assert capsys.readouterr().err == "melisma: it broke\n"
 
 
-def test_a_mistake_in_the_program_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_other_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["melisma", "run"])
     monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: failing_command(KeyError("x")))
     with pytest.raises(KeyError):
         cli.main()
 
 
-WARNING = """
+WARNING_PROGRAM = """
 import warnings
 import click
 from melisma import cli
@@ -89,13 +89,13 @@ cli.main()
 """
 
 
-def test_a_warning_of_melisma_is_one_line_and_one_of_others_says_where() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WARNING, "run"], capture_output=True, text=True, check=True
+def test_a_warning_of_melisma_is_one_line_and_other_warnings_have_their_line() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", WARNING_PROGRAM, "run"], capture_output=True, text=True, check=True
     )
-    ours, theirs, *_ = done.stderr.splitlines()
-    assert ours == "melisma: something happened"
-    assert theirs == "<string>:9: RuntimeWarning: another thing"
+    of_melisma, other, *_ = result.stderr.splitlines()
+    assert of_melisma == "melisma: something happened"
+    assert other == "<string>:9: RuntimeWarning: another thing"
 
 
 @pytest.mark.parametrize("arguments", [["no-such-command"], ["--no-such-option"]])
@@ -108,13 +108,13 @@ def test_the_version_is_the_package_version() -> None:
 
 
 @pytest.mark.parametrize("name", cli.SUBCOMMANDS)
-def test_every_subcommand_can_be_loaded_and_explains_itself(name: str) -> None:
+def test_every_subcommand_can_be_loaded_and_has_help(name: str) -> None:
     result = CliRunner().invoke(cli.melisma, [name, "--help"])
     assert result.exit_code == 0
     assert f"{name} [OPTIONS]" in result.output
 
 
-def test_subcommands_are_not_imported_until_asked_for() -> None:
+def test_subcommands_are_not_imported_until_they_are_used() -> None:
     code = "import sys, melisma.cli; print([m for m in sys.modules if 'melisma.cli.' in m])"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

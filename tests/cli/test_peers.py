@@ -1,4 +1,4 @@
-"""`melisma peers`: what it prints, and what it refuses."""
+"""`melisma peers`: output and refused options."""
 
 import json
 from pathlib import Path
@@ -16,11 +16,11 @@ def simulate(*args: str) -> Result:
     return CliRunner().invoke(command, ["simulate", *args], catch_exceptions=False)
 
 
-def test_a_screen_shows_each_node_and_what_was_sent(tmp_path: Path) -> None:
-    found = simulate(*SMALL, "--out", str(tmp_path / "run"))
-    assert found.exit_code == 0
-    assert "3 of 3 nodes finished, mean accuracy" in found.stdout
-    assert [line.split()[0] for line in found.stdout.splitlines() if line.startswith("n")] == [
+def test_the_table_has_a_row_per_node_and_models_are_saved(tmp_path: Path) -> None:
+    result = simulate(*SMALL, "--out", str(tmp_path / "run"))
+    assert result.exit_code == 0
+    assert "3 of 3 nodes finished, mean accuracy" in result.stdout
+    assert [line.split()[0] for line in result.stdout.splitlines() if line.startswith("n")] == [
         "node",
         "n0",
         "n1",
@@ -32,41 +32,41 @@ def test_a_screen_shows_each_node_and_what_was_sent(tmp_path: Path) -> None:
 
 
 def test_json_has_all_figures() -> None:
-    found = json.loads(simulate(*SMALL, "--json", "--compress", "q8", "--lag", "auto").stdout)
-    assert found["total"]["samples"] == 3 * 40 * 16
-    assert found["compression"] == "q8"
-    assert all(0 < node["accuracy"] <= 1 for node in found["nodes"])
-    assert all(len(node["chosen_lags"]) >= node["updates"] > 1 for node in found["nodes"])
+    report = json.loads(simulate(*SMALL, "--json", "--compress", "q8", "--lag", "auto").stdout)
+    assert report["total"]["samples"] == 3 * 40 * 16
+    assert report["compression"] == "q8"
+    assert all(0 < node["accuracy"] <= 1 for node in report["nodes"])
+    assert all(len(node["chosen_lags"]) >= node["updates"] > 1 for node in report["nodes"])
 
 
-def test_ten_times_ten_rounds_and_a_bit() -> None:
-    said = ("--work", "timing", "--iterations", "60000", "--json")
-    found = json.loads(simulate(*said).stdout)
-    assert [node["updates"] for node in found["nodes"]] == [110] * 5
+def test_the_number_of_updates_follows_from_the_iterations() -> None:
+    options = ("--work", "timing", "--iterations", "60000", "--json")
+    report = json.loads(simulate(*options).stdout)
+    assert [node["updates"] for node in report["nodes"]] == [110] * 5
 
 
 def test_a_fault_search_counts_violations() -> None:
-    found = simulate(*SMALL, "--search-faults", "3", "--patience", "0.1")
-    assert (found.exit_code, found.stdout) == (0, "3 fault schedules, 0 violations\n")
+    result = simulate(*SMALL, "--search-faults", "3", "--patience", "0.1")
+    assert (result.exit_code, result.stdout) == (0, "3 fault schedules, 0 violations\n")
 
 
-def test_faults_are_told() -> None:
-    said = ("--work", "timing", "--iterations", "600", "--patience", "0.02")
-    found = simulate(*said, "--faults", "crash 1 at 0.05", "--topology", "line", "--nodes", "3")
-    assert found.exit_code == 1
-    assert "n1: it crashed" in found.stdout
-    assert "the topology split into 2 parts: n0; n2" in found.stdout
+def test_faults_are_printed() -> None:
+    options = ("--work", "timing", "--iterations", "600", "--patience", "0.02")
+    result = simulate(*options, "--faults", "crash 1 at 0.05", "--topology", "line", "--nodes", "3")
+    assert result.exit_code == 1
+    assert "n1: it crashed" in result.stdout
+    assert "the topology split into 2 parts: n0; n2" in result.stdout
 
 
-def test_who_joins_later_begins_with_a_neighbours_model() -> None:
-    said = ("--work", "timing", "--iterations", "600", "--patience", "0.02")
-    found = simulate(*said, "--join", "n2@0.1", "--nodes", "3")
-    assert "n2 at" in found.stdout
-    assert "starts with the model of" in found.stdout
+def test_a_node_that_joins_later_starts_with_the_model_of_a_neighbour() -> None:
+    options = ("--work", "timing", "--iterations", "600", "--patience", "0.02")
+    result = simulate(*options, "--join", "n2@0.1", "--nodes", "3")
+    assert "n2 at" in result.stdout
+    assert "starts with the model of" in result.stdout
 
 
 @pytest.mark.parametrize(
-    ("args", "what"),
+    ("args", "message"),
     [
         (("--set", "foo=1"), "aet has no setting foo; expected one of learning_rate, decay"),
         (("--set", "learning_rate"), "--set learning_rate; expected NAME=VALUE"),
@@ -85,14 +85,14 @@ def test_who_joins_later_begins_with_a_neighbours_model() -> None:
         (("--search-faults", "2", "--faults", "1"), "--search-faults draws its faults"),
     ],
 )
-def test_what_makes_no_sense_is_said(args: tuple[str, ...], what: str) -> None:
+def test_invalid_options_of_a_simulation_are_named(args: tuple[str, ...], message: str) -> None:
     with pytest.raises(SettingError) as error:
         simulate("--work", "timing", *args)
-    assert what in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("args", "what"),
+    ("args", "message"),
     [
         (("--part", "3/2"), "--part 3/2; expected 1/2 to 2/2"),
         (("--part", "x"), "--part x; expected K/N"),
@@ -100,7 +100,7 @@ def test_what_makes_no_sense_is_said(args: tuple[str, ...], what: str) -> None:
         (("--peers", "missing.toml"), "missing.toml: No such file"),
     ],
 )
-def test_what_a_node_cannot_be_told_is_said(args: tuple[str, ...], what: str) -> None:
+def test_invalid_options_of_a_node_are_named(args: tuple[str, ...], message: str) -> None:
     with pytest.raises(SettingError) as error:
         CliRunner().invoke(command, ["node", "--name", "a", *args], catch_exceptions=False)
-    assert what in str(error.value)
+    assert message in str(error.value)
