@@ -198,7 +198,7 @@ def test_wrong_usage_is_exit_code_2(options: list[str]) -> None:
         ("TASK.toml", None, "no such file or directory"),
         ("FLEET.toml", None, "no such file or directory"),
         ("TASK.toml", "", "top level: task is missing"),
-        ("FLEET.toml", "[fleet]", "fleet: names no learner"),
+        ("FLEET.toml", "[fleet]", "fleet: has no learners"),
         ("FLEET.toml", "[[fleet.learner]]\nname = 'a'\ncompute = inf", "fleet.learner[0].compute:"),
         ("TASK.toml", "[task]\nname = 'a'\nmodel = 'b'\ndata = 'c'", "task: deadline_s is missing"),
     ],

@@ -37,14 +37,14 @@ def test_the_mean_over_fading_is_the_exponential_integral() -> None:
 
 
 @pytest.mark.parametrize("snr", [1e-4, 0.02, 0.5, 0.66, 0.67, 3.0, 1e3])
-def test_the_mean_over_fading_is_an_integral_over_it(snr: float) -> None:
-    found, _ = quad(
+def test_the_mean_over_fading_is_the_numeric_integral(snr: float) -> None:
+    expected, _ = quad(
         lambda x: math.log1p(snr * x) / math.log(2) * math.exp(-x), 0, 60, epsabs=0, epsrel=1e-12
     )
-    assert rayleigh_bits(snr) == pytest.approx(found, rel=1e-9)
+    assert rayleigh_bits(snr) == pytest.approx(expected, rel=1e-9)
 
 
-def test_the_mean_over_fading_is_what_draws_come_to() -> None:
+def test_the_mean_over_fading_is_the_mean_of_random_draws() -> None:
     rng = np.random.default_rng(1)
     for snr in (0.1, 3.0, 1e4):
         drawn = np.log2(1 + snr * rng.exponential(size=400_000))
@@ -60,30 +60,30 @@ def test_tiny_and_huge_ratios_keep_their_limits() -> None:
 
 
 @given(st.floats(1e-9, 1e15), st.floats(1.0, 10.0))
-def test_a_better_ratio_gives_more_and_fading_costs(snr: float, factor: float) -> None:
+def test_the_rate_grows_with_the_ratio_and_fading_lowers_it(snr: float, factor: float) -> None:
     assert rayleigh_bits(snr * factor) >= rayleigh_bits(snr) * (1 - 1e-12)
     assert rayleigh_bits(snr) <= math.log1p(snr) / math.log(2) * (1 + 1e-12)
 
 
 @given(st.floats(1.0, 5000.0), st.floats(1.0, 3.0))
-def test_farther_is_never_faster(distance_m: float, factor: float) -> None:
+def test_the_rate_never_grows_with_distance(distance_m: float, factor: float) -> None:
     for channel in (FEEL, ASYNC):
         near, far = channel.mean_rate_bps([distance_m, distance_m * factor])
         assert far <= near * (1 + 1e-12)
 
 
-def test_devices_lie_evenly_in_the_cell() -> None:
-    away_m = random_distances_m(100_000, 200.0, np.random.default_rng(3))
-    assert away_m.min() > 0
-    assert away_m.max() <= 200
+def test_random_distances_are_uniform_over_the_cell() -> None:
+    distances_m = random_distances_m(100_000, 200.0, np.random.default_rng(3))
+    assert distances_m.min() > 0
+    assert distances_m.max() <= 200
     # Evenly over the area: the square of the distance is uniform.
-    inside = [float(np.mean(away_m <= 200 * math.sqrt(part))) for part in (0.1, 0.5, 0.9)]
+    inside = [float(np.mean(distances_m <= 200 * math.sqrt(part))) for part in (0.1, 0.5, 0.9)]
     assert inside == pytest.approx([0.1, 0.5, 0.9], abs=0.01)
-    assert np.array_equal(away_m, random_distances_m(100_000, 200.0, np.random.default_rng(3)))
+    assert np.array_equal(distances_m, random_distances_m(100_000, 200.0, np.random.default_rng(3)))
 
 
 @pytest.mark.parametrize(
-    ("fields", "complaint"),
+    ("fields", "message"),
     [
         ({"bandwidth_hz": 0}, "bandwidth_hz is 0; expected a finite number above 0"),
         ({"power_dbm": math.nan}, "power_dbm is nan; expected a finite number"),
@@ -92,12 +92,12 @@ def test_devices_lie_evenly_in_the_cell() -> None:
         ({"path_loss": "rural"}, "path_loss is 'rural'; did you mean urban"),
     ],
 )
-def test_a_channel_that_cannot_be_is_refused(fields: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(SettingError, match=complaint):
+def test_an_invalid_channel_is_an_error(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
         Channel(**{"bandwidth_hz": 1e6, "power_dbm": 20} | fields)
 
 
-def test_distances_and_cells_of_no_size_are_refused() -> None:
+def test_distances_and_sizes_out_of_range_are_an_error() -> None:
     with pytest.raises(SettingError, match="distance_m"):
         FEEL.rate_bps([10.0, 0.0])
     with pytest.raises(SettingError, match="radius_m"):

@@ -8,7 +8,7 @@ from melisma.fleet.emulation import MIN_SLEEP_S, ComputePacer, LinkShaper
 
 @dataclass
 class Machine:
-    """A clock that only work and sleep move; others may use the processor meanwhile."""
+    """A machine whose clock only advances by work, sleep and the load of other processes."""
 
     now_s: float = 100.0
     used_s: float = 7.0
@@ -29,7 +29,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("share", [0.02, 0.25, 0.9, 1.0])
-def test_work_takes_as_long_as_on_the_share(share: float) -> None:
+def test_work_takes_the_time_of_the_share(share: float) -> None:
     machine = Machine()
     pace = machine.pace(share)
     for piece in range(1, 200):
@@ -42,7 +42,7 @@ def test_work_takes_as_long_as_on_the_share(share: float) -> None:
     assert machine.now_s - 100.0 == pytest.approx(used_s / share, rel=0.01)
 
 
-def test_other_load_on_the_machine_is_waited_for_less() -> None:
+def test_other_load_on_the_machine_shortens_the_sleep() -> None:
     machine = Machine()
     pace = machine.pace(0.25)
     for _ in range(100):
@@ -52,7 +52,7 @@ def test_other_load_on_the_machine_is_waited_for_less() -> None:
     assert machine.now_s - 100.0 == pytest.approx(0.2 / 0.25, rel=0.01)
 
 
-def test_what_was_before_the_beginning_is_not_made_up_for() -> None:
+def test_work_before_begin_is_ignored() -> None:
     machine = Machine()
     pace = machine.pace(0.5)
     machine.work(10.0)
@@ -63,7 +63,7 @@ def test_what_was_before_the_beginning_is_not_made_up_for() -> None:
 
 
 @pytest.mark.parametrize("pieces", [[1_000_000], [1000] * 1000, [10, 999_990]])
-def test_bytes_take_as_long_as_on_the_link(pieces: list[int]) -> None:
+def test_transfers_take_the_time_of_the_link(pieces: list[int]) -> None:
     machine = Machine()
     link = machine.link(8e6, latency_s=0.03)
     link.begin()
@@ -72,7 +72,7 @@ def test_bytes_take_as_long_as_on_the_link(pieces: list[int]) -> None:
     assert machine.now_s - 100.0 == pytest.approx(1.03, rel=0.01)
 
 
-def test_a_real_link_that_is_slower_is_not_slowed_further() -> None:
+def test_a_slower_real_link_is_not_slowed_further() -> None:
     machine = Machine()
     link = machine.link(8e6)
     link.begin()
@@ -82,7 +82,7 @@ def test_a_real_link_that_is_slower_is_not_slowed_further() -> None:
     assert machine.now_s - 100.0 == pytest.approx(10 * 0.01)
 
 
-def test_what_was_slept_too_long_is_made_up_for() -> None:
+def test_oversleeping_is_made_up_for() -> None:
     machine = Machine()
     link = LinkShaper(8e6, 0.0, lambda: machine.now_s, lambda s: machine.sleep(s + 0.002))
     link.begin()
@@ -91,7 +91,7 @@ def test_what_was_slept_too_long_is_made_up_for() -> None:
     assert machine.now_s - 100.0 == pytest.approx(1.0, rel=0.01)
 
 
-def test_an_idle_link_saves_nothing_up() -> None:
+def test_an_idle_link_gains_no_credit() -> None:
     machine = Machine()
     link = machine.link(8e6)
     for _ in range(10):
@@ -102,12 +102,12 @@ def test_an_idle_link_saves_nothing_up() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, -1.0, float("nan")])
-def test_a_share_of_nothing_is_refused(share: float) -> None:
+def test_an_invalid_share_is_an_error(share: float) -> None:
     with pytest.raises(SettingError, match="share is"):
         Machine().pace(share)
 
 
 @pytest.mark.parametrize(("bandwidth_bps", "latency_s"), [(0.0, 0.0), (1.0, -1.0)])
-def test_a_link_of_nothing_is_refused(bandwidth_bps: float, latency_s: float) -> None:
-    with pytest.raises(SettingError, match="a link of"):
+def test_an_invalid_link_is_an_error(bandwidth_bps: float, latency_s: float) -> None:
+    with pytest.raises(SettingError, match=r"link has bandwidth_bps .* and latency_s"):
         Machine().link(bandwidth_bps, latency_s)

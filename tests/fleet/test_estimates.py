@@ -18,31 +18,31 @@ COSTS = ("train_s", "ship_s", "fixed_s")
 
 
 @given(st.floats(1e-6, 1e6), st.floats(0, 20.0), st.floats(0.5, 0.999), st.integers(2, 50))
-def test_a_quantile_is_students_for_the_next_measurement(
+def test_the_quantile_is_that_of_students_t_for_the_next_measurement(
     mean: float, relative: float, share: float, count: int
 ) -> None:
     t = student.ppf(share, count - 1) * math.sqrt(1 + 1 / count)
-    found = Estimate(mean, mean * relative, count).quantile(share)
-    assert float(found) == pytest.approx(mean * (1 + t * relative), rel=1e-6)
+    quantile = Estimate(mean, mean * relative, count).quantile(share)
+    assert float(quantile) == pytest.approx(mean * (1 + t * relative), rel=1e-6)
 
 
 @given(st.floats(0, 1e9), SHARES, st.sampled_from([2.0, 9.0, math.inf]))
 def test_without_spread_every_quantile_is_the_mean(mean: float, share: float, count: float) -> None:
-    found = Estimate([mean, 0.0], 0.0, count).quantile(share)
-    assert found.tolist() == pytest.approx([mean, 0.0], rel=1e-15)
+    quantile = Estimate([mean, 0.0], 0.0, count).quantile(share)
+    assert quantile.tolist() == pytest.approx([mean, 0.0], rel=1e-15)
 
 
 @given(st.floats(0, 100), st.floats(0, 1000), st.tuples(SHARES, SHARES), COUNTS)
-def test_more_caution_never_gives_less(
+def test_the_quantile_grows_with_caution(
     mean: float, spread: float, shares: tuple[float, float], count: float
 ) -> None:
-    known = Estimate(mean, spread, count)
-    low, high = known.quantile(min(shares)), known.quantile(max(shares))
+    estimate = Estimate(mean, spread, count)
+    low, high = estimate.quantile(min(shares)), estimate.quantile(max(shares))
     assert 0 <= low <= high
 
 
 @given(st.floats(0.01, 100), st.tuples(st.floats(0, 1e3), st.floats(0, 1e3)), st.floats(0.5, 0.999))
-def test_more_spread_never_gives_less_however_large(
+def test_the_quantile_grows_with_the_spread(
     mean: float, spreads: tuple[float, float], share: float
 ) -> None:
     less, more = (Estimate(mean, spread, 5).quantile(share) for spread in sorted(spreads))
@@ -50,7 +50,7 @@ def test_more_spread_never_gives_less_however_large(
 
 
 @given(st.floats(0.01, 100), st.floats(0, 100), st.floats(0.5, 0.999), st.integers(2, 30))
-def test_fewer_measurements_with_the_same_spread_never_give_less(
+def test_the_quantile_grows_with_fewer_measurements(
     mean: float, spread: float, share: float, count: int
 ) -> None:
     few, more = (Estimate(mean, spread, each).quantile(share) for each in (count, count + 1))
@@ -58,23 +58,23 @@ def test_fewer_measurements_with_the_same_spread_never_give_less(
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.5, 1.5, math.nan, math.inf])
-def test_a_share_that_is_none_is_refused(share: float) -> None:
+def test_a_share_outside_0_to_1_is_an_error(share: float) -> None:
     with pytest.raises(SettingError, match=r"caution is .*; expected more than 0 and less than 1"):
         Estimate(1, 1).quantile(share)
 
 
-def test_measurements_of_several_learners_are_counted_apart() -> None:
-    known = Estimate.from_measurements([[1.0, 5.0], [2.0, 5.0], [6.0, 5.0]])
-    assert known.mean.tolist() == [3.0, 5.0]
-    assert known.spread.tolist() == pytest.approx([math.sqrt(7), 0.0])
-    assert known.count.tolist() == [3, 3]
+def test_learners_are_estimated_separately() -> None:
+    estimate = Estimate.from_measurements([[1.0, 5.0], [2.0, 5.0], [6.0, 5.0]])
+    assert estimate.mean.tolist() == [3.0, 5.0]
+    assert estimate.spread.tolist() == pytest.approx([math.sqrt(7), 0.0])
+    assert estimate.count.tolist() == [3, 3]
 
 
-def test_one_measurement_is_given_a_spread() -> None:
-    known = Estimate.from_measurements([0.25])
-    assert known.mean == 0.25
+def test_a_single_measurement_gets_the_assumed_spread() -> None:
+    estimate = Estimate.from_measurements([0.25])
+    assert estimate.mean == 0.25
     expected = 0.25 * (1 + norm.ppf(0.9) * ASSUMED_SPREAD * math.sqrt(2))
-    assert float(known.quantile(0.9)) == pytest.approx(expected)
+    assert float(estimate.quantile(0.9)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 39])
@@ -87,24 +87,24 @@ def test_caution_holds_for_the_next_measurement(count: int, caution: float) -> N
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 39])
-def test_caution_holds_about_where_times_have_a_tail(count: int) -> None:
+def test_caution_holds_approximately_for_lognormal_times(count: int) -> None:
     rng = np.random.default_rng(6)
     drawn = rng.lognormal(0.0, 0.3, size=(count + 1, 40_000))
     held = drawn[-1] <= Estimate.from_measurements(drawn[:-1]).quantile(0.9)
-    # One alone is only as good as the spread that is assumed.
+    # A single measurement depends on the assumed spread.
     assert held.mean() == pytest.approx(0.9, abs=0.03 if count > 1 else 0.06)
 
 
 @pytest.mark.parametrize(
     "wrong", [[], 3.0, [1.0, math.nan], [math.inf], [-1.0, 1.0], np.zeros((0, 3))]
 )
-def test_what_is_no_measurement_is_refused(wrong: Any) -> None:
+def test_invalid_measurements_are_an_error(wrong: Any) -> None:
     with pytest.raises(SettingError, match="at least one measurement, each a finite number"):
         Estimate.from_measurements(wrong)
 
 
 @pytest.mark.parametrize(
-    ("reported", "said"),
+    ("arguments", "message"),
     [
         (([1.0, math.nan], 0), "mean of an estimate is nan; expected a finite number of at least"),
         ((-1.0, 0), "mean of an estimate is -1"),
@@ -112,27 +112,29 @@ def test_what_is_no_measurement_is_refused(wrong: Any) -> None:
         ((1.0, 1.0, 0.5), "count of an estimate is 0.5; expected a finite number of at least 1"),
     ],
 )
-def test_what_is_no_estimate_is_refused(reported: tuple[Any, ...], said: str) -> None:
-    with pytest.raises(SettingError, match=said):
-        Estimate(*reported)
+def test_invalid_estimates_are_an_error(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        Estimate(*arguments)
 
 
 @given(st.lists(st.floats(0, 100), min_size=2, max_size=int(MEMORY_MEASUREMENTS)))
-def test_measurements_one_by_one_tell_the_same_as_at_once(measured: list[float]) -> None:
-    known = Estimate.from_measurements(measured[:1])
+def test_observations_one_by_one_give_the_same_estimate_as_all_at_once(
+    measured: list[float],
+) -> None:
+    estimate = Estimate.from_measurements(measured[:1])
     for value in measured[1:]:
-        known = known.with_observation(value)
+        estimate = estimate.with_observation(value)
     at_once = Estimate.from_measurements(measured)
-    assert float(known.mean) == pytest.approx(float(at_once.mean), abs=1e-9)
-    assert float(known.spread) == pytest.approx(float(at_once.spread), abs=1e-6)
-    assert known.count == at_once.count
+    assert float(estimate.mean) == pytest.approx(float(at_once.mean), abs=1e-9)
+    assert float(estimate.spread) == pytest.approx(float(at_once.spread), abs=1e-6)
+    assert estimate.count == at_once.count
 
 
-def test_a_device_that_slows_down_is_followed() -> None:
+def test_the_estimate_follows_a_device_that_slows_down() -> None:
     rng = np.random.default_rng(3)
-    known = Estimate.from_measurements(rng.normal(1.0, 0.05, 50))
-    slow = known.with_observation(3.0)
-    # Careful at once; after a while the mean has arrived, and the spread is a small one again.
+    estimate = Estimate.from_measurements(rng.normal(1.0, 0.05, 50))
+    slow = estimate.with_observation(3.0)
+    # The quantile grows at once; later the mean follows and the spread shrinks again.
     assert slow.quantile(0.9) > 2.0
     for value in rng.normal(3.0, 0.15, 40):
         slow = slow.with_observation(value)
@@ -140,64 +142,68 @@ def test_a_device_that_slows_down_is_followed() -> None:
     assert float(slow.quantile(0.9)) == pytest.approx(3.25, rel=0.07)
 
 
-def test_caution_goes_on_holding_cycle_after_cycle() -> None:
+def test_caution_holds_in_every_later_cycle() -> None:
     rng = np.random.default_rng(4)
     drawn = rng.normal(1.0, 0.1, size=(60, 5_000))
-    known, held = Estimate.from_measurements(drawn[:2]), []
+    estimate, held = Estimate.from_measurements(drawn[:2]), []
     for value in drawn[2:]:
-        held.append(value <= known.quantile(0.9))
-        known = known.with_observation(value)
+        held.append(value <= estimate.quantile(0.9))
+        estimate = estimate.with_observation(value)
     assert np.mean(held) == pytest.approx(0.9, abs=0.01)
 
 
-def test_who_was_not_seen_keeps_its_estimate() -> None:
-    known = Estimate([1.0, 2.0], [0.1, 0.2], [3, 4]).with_observation([math.nan, 3.0])
-    assert (known.mean[0], known.spread[0], known.count[0]) == (1.0, 0.1, 3.0)
-    assert (known.mean[1], known.count[1]) == (2.2, 5.0)
+def test_a_learner_without_observation_keeps_its_estimate() -> None:
+    estimate = Estimate([1.0, 2.0], [0.1, 0.2], [3, 4]).with_observation([math.nan, 3.0])
+    assert (estimate.mean[0], estimate.spread[0], estimate.count[0]) == (1.0, 0.1, 3.0)
+    assert (estimate.mean[1], estimate.count[1]) == (2.2, 5.0)
 
 
-def reported(train_s: float, count: int) -> Estimates:
+def estimates_of(train_s: float, count: int) -> Estimates:
     return Estimates(Estimate(train_s, 0.1, count), Estimate(0.5, 0, count), Estimate(2, 0, count))
 
 
-def test_reports_of_learners_are_joined_in_their_order() -> None:
-    known = Estimates.concatenate([reported(1.0, 2), reported(3.0, 5), reported(2.0, 1)])
-    assert known.train_s.mean.tolist() == [1.0, 3.0, 2.0]
-    assert known.train_s.count.tolist() == [2, 5, 1]
+def test_estimates_of_learners_are_concatenated_in_order() -> None:
+    estimate = Estimates.concatenate(
+        [estimates_of(1.0, 2), estimates_of(3.0, 5), estimates_of(2.0, 1)]
+    )
+    assert estimate.train_s.mean.tolist() == [1.0, 3.0, 2.0]
+    assert estimate.train_s.count.tolist() == [2, 5, 1]
     alone = [
-        float(reported(*each).train_s.quantile(0.9)) for each in ((1.0, 2), (3.0, 5), (2.0, 1))
+        float(estimates_of(*each).train_s.quantile(0.9)) for each in ((1.0, 2), (3.0, 5), (2.0, 1))
     ]
-    assert known.quantile(0.9)["train_s"].tolist() == pytest.approx(alone)
-    assert tuple(known.mean()) == tuple(known.quantile(0.9)) == COSTS
-    assert Estimates.concatenate([known, known]).fixed_s.mean.tolist() == [2.0] * 6
-    with pytest.raises(SettingError, match="nobody reported"):
+    assert estimate.quantile(0.9)["train_s"].tolist() == pytest.approx(alone)
+    assert tuple(estimate.mean()) == tuple(estimate.quantile(0.9)) == COSTS
+    assert Estimates.concatenate([estimate, estimate]).fixed_s.mean.tolist() == [2.0] * 6
+    with pytest.raises(
+        SettingError, match="no estimates to concatenate; expected those of at least one"
+    ):
         Estimates.concatenate([])
 
 
-def test_a_cycle_refreshes_the_costs_that_it_showed() -> None:
-    known = Estimates.concatenate([reported(1.0, 2), reported(3.0, 5)])
-    after = known.with_observations(train_s=[2.0, 3.0], fixed_s=[math.nan, 3.0])
+def test_only_observed_costs_are_updated() -> None:
+    estimate = Estimates.concatenate([estimates_of(1.0, 2), estimates_of(3.0, 5)])
+    after = estimate.with_observations(train_s=[2.0, 3.0], fixed_s=[math.nan, 3.0])
     assert after.train_s.count.tolist() == [3, 6]
     assert after.fixed_s.count.tolist() == [2, 6]
-    assert after.ship_s is known.ship_s
+    assert after.ship_s is estimate.ship_s
 
 
 @pytest.mark.parametrize(
-    ("observed", "said"),
+    ("observed", "message"),
     [
-        ({"foo": [1.0, 1.0]}, "costs are train_s, ship_s, fixed_s, not foo"),
-        ({"train_s": [-1.0, 1.0]}, "each not below 0"),
-        ({"train_s": [1.0]}, r"has shape \(1,\); expected \(2,\)"),
+        ({"foo": [1.0, 1.0]}, "unknown cost foo; expected one of train_s, ship_s, fixed_s"),
+        ({"train_s": [-1.0, 1.0]}, "observed seconds are -1; expected at least 0"),
+        ({"train_s": [1.0]}, r"have shape \(1,\); expected \(2,\)"),
     ],
 )
-def test_what_no_cycle_can_have_taken_is_refused(observed: dict[str, Any], said: str) -> None:
-    known = Estimates(*(Estimate([1.0, 2.0], [0.1, 0.1], 3) for _ in range(3)))
-    with pytest.raises(SettingError, match=said):
-        known.with_observations(**observed)
+def test_invalid_observations_are_an_error(observed: dict[str, Any], message: str) -> None:
+    estimate = Estimates(*(Estimate([1.0, 2.0], [0.1, 0.1], 3) for _ in range(3)))
+    with pytest.raises(SettingError, match=message):
+        estimate.with_observations(**observed)
 
 
 @pytest.mark.parametrize("caution", [1e-9, 1e-6, 0.5])
-def test_the_fastest_state_is_kept_whatever_the_caution(caution: float) -> None:
+def test_the_fastest_state_is_always_kept(caution: float) -> None:
     one = np.array([[1.0, 2.0]])
     states = StateCosts(np.array([[0.7, 0.3]]), one, one, one, one)
     assert states.quantile(caution)["train_s"].tolist() == [1.0]

@@ -1,4 +1,4 @@
-import pickle  # noqa: TID251 - what is copied to processes of one's own
+import pickle  # noqa: TID251 - generators are sent to worker processes
 import time
 from copy import deepcopy
 from itertools import combinations
@@ -21,7 +21,7 @@ KEYS = [
 ]
 
 
-def test_the_same_key_gives_the_same_numbers_whatever_was_drawn_before() -> None:
+def test_the_same_key_gives_the_same_numbers_in_any_order_of_calls() -> None:
     first = generator(7, "states", 3, 5).random(8)
     generator(7, "prices").random(1000)
     again = generator(7, "states", 3, 5)
@@ -30,25 +30,25 @@ def test_the_same_key_gives_the_same_numbers_whatever_was_drawn_before() -> None
 
 
 @pytest.mark.parametrize(("one", "other"), list(combinations(KEYS, 2)))
-def test_every_part_of_the_key_counts(
+def test_every_part_of_the_key_changes_the_numbers(
     one: tuple[int, str, int, int], other: tuple[int, str, int, int]
 ) -> None:
     assert not np.any(generator(*one).random(100) == generator(*other).random(100))
 
 
-def test_numbers_stay_the_same_from_version_to_version() -> None:
+def test_numbers_are_the_same_in_every_version() -> None:
     drawn = generator(1, "fleet placement").bit_generator.random_raw(2)
     assert drawn.tolist() == [8002849172017870386, 15596246392116660858]
 
 
-def test_neighbouring_learners_are_not_alike() -> None:
+def test_neighbouring_learners_get_different_numbers() -> None:
     drawn = np.array([generator(1, "states", 0, learner).normal() for learner in range(4000)])
     assert abs(drawn.mean()) < 4 / np.sqrt(drawn.size)
     assert drawn.std() == pytest.approx(1, abs=0.05)
     assert abs(np.corrcoef(drawn[:-1], drawn[1:])[0, 1]) < 4 / np.sqrt(drawn.size)
 
 
-def test_a_learner_has_its_number_whoever_else_is_asked() -> None:
+def test_the_number_of_a_learner_does_not_depend_on_other_learners() -> None:
     everyone = np.arange(1000)
     together = uniform(7, "sleep", 3, everyone)
     rng = np.random.default_rng(1)
@@ -92,7 +92,7 @@ UNIFORMS = {
 
 
 @pytest.mark.parametrize(("one", "other"), list(combinations(UNIFORMS, 2)))
-def test_uniform_numbers_of_different_keys_have_nothing_in_common(one: str, other: str) -> None:
+def test_uniform_numbers_of_different_keys_are_uncorrelated(one: str, other: str) -> None:
     def drawn(which: str) -> Floats:
         seed, purpose, cycle, learner, draw = UNIFORMS[which]
         return uniform(seed, purpose, cycle, learner + np.arange(100_000), draw)
@@ -100,12 +100,12 @@ def test_uniform_numbers_of_different_keys_have_nothing_in_common(one: str, othe
     assert abs(np.corrcoef(drawn(one), drawn(other))[0, 1]) < 5 / np.sqrt(100_000)
 
 
-def test_uniform_numbers_stay_the_same_from_version_to_version() -> None:
+def test_uniform_numbers_are_the_same_in_every_version() -> None:
     drawn = uniform(1, "state", 2, np.array([0, 1, 10**6]), 3)
     assert drawn.tolist() == [0.041115250919293134, 0.719240630707856, 0.8250023141360622]
 
 
-def test_a_million_numbers_take_a_moment() -> None:
+def test_a_million_numbers_take_less_than_half_a_second() -> None:
     learners = np.arange(1_000_000)
     began_s = time.process_time()
     uniform(1, "state", 0, learners)
@@ -114,25 +114,27 @@ def test_a_million_numbers_take_a_moment() -> None:
 
 @pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**40])
 @pytest.mark.parametrize("learners", [[], [0], [3, 1, 10**6], [2**32 - 1, 5], [2**32 + 1, 5]])
-def test_generators_of_many_learners_are_those_of_each(seed: int, learners: list[int]) -> None:
-    together = Generators(seed, "train", 4, np.array(learners, np.int64))
-    for place, learner in enumerate(learners):
-        one, alone = together.get(place), generator(seed, "train", 4, learner)
-        assert one.random(5).tolist() == alone.random(5).tolist()
-        words, expected = (each.bit_generator.seed_seq.generate_state(3) for each in (one, alone))
+def test_generators_of_many_learners_equal_those_of_single_learners(
+    seed: int, learners: list[int]
+) -> None:
+    generators = Generators(seed, "train", 4, np.array(learners, np.int64))
+    for index, learner in enumerate(learners):
+        rng, single = generators.get(index), generator(seed, "train", 4, learner)
+        assert rng.random(5).tolist() == single.random(5).tolist()
+        words, expected = (g.bit_generator.seed_seq.generate_state(3) for g in (rng, single))
         assert words.tolist() == expected.tolist()
 
 
-def test_a_generator_of_many_is_a_whole_one() -> None:
-    def asked(rng: np.random.Generator) -> list[Any]:
+def test_a_generator_of_many_learners_can_be_spawned_copied_and_pickled() -> None:
+    def results(rng: np.random.Generator) -> list[Any]:
         seed: Any = rng.bit_generator.seed_seq
         children = [child.random() for child in rng.spawn(2)]
         words = seed.generate_state(20), seed.generate_state(9, np.uint64)
-        return [children, *(each.tolist() for each in words), seed.entropy, seed.spawn_key]
+        return [children, *(array.tolist() for array in words), seed.entropy, seed.spawn_key]
 
-    def one() -> np.random.Generator:
+    def create() -> np.random.Generator:
         return Generators(1, "train", 3, np.array([9, 2])).get(1)
 
-    alone = asked(generator(1, "train", 3, 2))
-    for rng in (one(), deepcopy(one()), pickle.loads(pickle.dumps(one()))):
-        assert asked(rng) == alone
+    expected = results(generator(1, "train", 3, 2))
+    for rng in (create(), deepcopy(create()), pickle.loads(pickle.dumps(create()))):
+        assert results(rng) == expected

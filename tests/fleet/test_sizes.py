@@ -44,15 +44,15 @@ NETWORKS: dict[str, list[nn.Module]] = {
 }
 
 
-def counted(layers: list[nn.Module]) -> ModelSize:
-    """Parameters of a network, and multiplications as its layers report them for one image."""
+def count_size(layers: list[nn.Module]) -> ModelSize:
+    """Count parameters, and multiplications for one image as its layers report them."""
     network = nn.Sequential(*layers)
-    seen: list[int] = []
+    multiplications: list[int] = []
 
     def count(layer: nn.Module, _: Any, output: Tensor) -> None:
-        (weight,) = (each for name, each in layer.named_parameters() if name == "weight")
-        # Each output needs as many multiplications as its filter, or its row, has weights.
-        seen.append(output.numel() * weight[0].numel())
+        (weight,) = (parameter for name, parameter in layer.named_parameters() if name == "weight")
+        # Each output needs one multiplication per weight of its filter or row.
+        multiplications.append(output.numel() * weight[0].numel())
 
     for layer in network:
         if isinstance(layer, nn.Conv2d | nn.Linear):
@@ -62,31 +62,33 @@ def counted(layers: list[nn.Module]) -> ModelSize:
     image = torch.zeros(1, 3, 32, 32) if coloured else torch.zeros(1, 1, 28, 28)
     result = network(image.flatten(1) if flat else image)
     assert result.shape == (1, 10)
-    return ModelSize(sum(each.numel() for each in network.parameters()), sum(seen))
+    return ModelSize(
+        sum(parameter.numel() for parameter in network.parameters()), sum(multiplications)
+    )
 
 
-def test_every_model_that_we_name_is_checked() -> None:
+def test_every_known_model_is_checked() -> None:
     assert set(NETWORKS) == set(MODELS)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_size_is_that_of_the_real_network(name: str) -> None:
-    assert model_size(name, {}) == counted(NETWORKS[name])
+def test_the_size_equals_that_of_the_real_network(name: str) -> None:
+    assert model_size(name, {}) == count_size(NETWORKS[name])
 
 
 @pytest.mark.parametrize("layers", [[784, 10], [784, 50, 20, 10], [784, 300, 124, 60, 10]])
-def test_an_mlp_is_as_large_as_its_layers(layers: list[int]) -> None:
-    assert model_size("mlp", {"layers": layers}) == counted(linear(*layers))
+def test_the_size_of_an_mlp_follows_from_its_layers(layers: list[int]) -> None:
+    assert model_size("mlp", {"layers": layers}) == count_size(linear(*layers))
 
 
-def test_bytes_and_operations_follow() -> None:
+def test_bytes_and_operations_follow_from_the_counts() -> None:
     size = dense(3, 2)
     assert (size.parameters, size.multiplications) == (8, 6)
     assert size.model_bytes == 32
     assert size.sample_ops == 36
 
 
-def test_the_operations_are_those_that_pytorch_counts() -> None:
+def test_the_operations_equal_the_count_of_pytorch() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
     network, images = nn.Sequential(*linear(784, 50, 20, 10)), torch.zeros(8, 784)
@@ -96,7 +98,7 @@ def test_the_operations_are_those_that_pytorch_counts() -> None:
     assert counter.get_total_flops() == 8 * model_size("twonn", {}).sample_ops
 
 
-def test_data_sets_have_their_size() -> None:
+def test_data_sets_have_their_known_sizes() -> None:
     assert data_size("mnist").samples == 60_000
     assert data_size("mnist").sample_bytes == 28 * 28 + 1
     assert data_size("cifar-10").samples == 50_000
@@ -104,7 +106,7 @@ def test_data_sets_have_their_size() -> None:
     assert set(DATA) == {"mnist", "fashion-mnist", "kmnist", "cifar-10"}
 
 
-def test_an_unknown_name_says_which_are_known_and_what_to_say_instead() -> None:
+def test_an_unknown_name_is_reported_with_known_names_and_the_missing_keys() -> None:
     with pytest.raises(
         SettingError, match=r"'vgg'.*model_bytes and sample_ops in \[task.*cnn,.*mlp.*twonn"
     ):
@@ -117,14 +119,15 @@ def test_an_unknown_name_says_which_are_known_and_what_to_say_instead() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [None, 784, [], [784], [784, 0], [784, -1], [784, 1.5], [True, 10], ["a", 2], [1, 1e3]]
+    "layers",
+    [None, 784, [], [784], [784, 0], [784, -1], [784, 1.5], [True, 10], ["a", 2], [1, 1e3]],
 )
-def test_widths_that_are_none_are_refused(wrong: Any) -> None:
+def test_invalid_widths_are_an_error(layers: Any) -> None:
     with pytest.raises(SettingError, match=r"model_args.layers is .* such as \[784, 50, 10\]"):
-        model_size("mlp", {"layers": wrong} if wrong is not None else {})
+        model_size("mlp", {"layers": layers} if layers is not None else {})
 
 
-def test_a_width_that_no_machine_could_hold_is_refused() -> None:
+def test_a_width_beyond_double_precision_is_an_error() -> None:
     with pytest.raises(SettingError, match=r"model_args.layers"):
         model_size("mlp", {"layers": [784, 10**400]})
     assert math.isfinite(float(model_size("mlp", {"layers": [2**53 - 1] * 3}).sample_ops))

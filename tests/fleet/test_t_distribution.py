@@ -16,12 +16,12 @@ def test_quantiles_are_those_of_scipy(share: float) -> None:
 
 
 @pytest.mark.parametrize("share", SHARES)
-def test_with_many_measurements_they_are_normal(share: float) -> None:
+def test_quantiles_are_normal_for_many_degrees_of_freedom(share: float) -> None:
     many = np.array([[5e6, 1e8], [1e300, np.inf]])
-    found = t_quantile(share, many)
-    assert found.shape == (2, 2)
-    np.testing.assert_allclose(found, norm.ppf(share), rtol=1e-5, atol=1e-10)
+    quantiles = t_quantile(share, many)
+    assert quantiles.shape == (2, 2)
+    np.testing.assert_allclose(quantiles, norm.ppf(share), rtol=1e-5, atol=1e-10)
 
 
-def test_a_single_number_may_stand_for_all() -> None:
+def test_a_scalar_number_of_degrees_of_freedom_is_accepted() -> None:
     assert float(t_quantile(0.9, np.asarray(3.0))) == pytest.approx(student.ppf(0.9, 3.0))

@@ -11,25 +11,25 @@ from melisma.fleet.task import Task, read_sized_task, read_task
 NEEDED = {"name": '"digits"', "model": '"twonn"', "data": '"mnist"', "deadline_s": "15.0"}
 
 
-def written(tmp_path: Path, **keys: str | None) -> Path:
-    """A file with these keys beside the ones that every task needs, or without those of None."""
+def write_task(tmp_path: Path, **keys: str | None) -> Path:
+    """Write a task with the required keys and these; None leaves a key out."""
     lines = [f"{key} = {value}" for key, value in (NEEDED | keys).items() if value is not None]
     path = tmp_path / "TASK.toml"
     path.write_text("\n".join(["[task]", *lines]))
     return path
 
 
-def refusal(path: Path, read: Callable[[Path], Task] = read_task) -> str:
+def read_error(path: Path, read: Callable[[Path], Task] = read_task) -> str:
     with pytest.raises(SettingError) as caught:
         read(path)
-    said = str(caught.value)
-    assert said.startswith(f"{path}: ")
-    assert "\n" not in said
-    return said.removeprefix(f"{path}: ")
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    return message.removeprefix(f"{path}: ")
 
 
-def test_little_needs_to_be_said(tmp_path: Path) -> None:
-    task = read_task(written(tmp_path))
+def test_four_keys_are_enough(tmp_path: Path) -> None:
+    task = read_task(write_task(tmp_path))
     assert (task.mode, task.scheme, task.passes) == ("parallelized", "dab", None)
     assert (task.shard_samples, task.batch, task.caution) == (500, 32, 0.9)
     assert (task.samples, task.shards, task.shard_bytes) == (60_000, 120, 785 * 500)
@@ -37,19 +37,19 @@ def test_little_needs_to_be_said(tmp_path: Path) -> None:
 
 
 def test_the_last_shard_may_be_short(tmp_path: Path) -> None:
-    assert read_task(written(tmp_path, shard_samples="7000")).shards == 9
-    assert read_task(written(tmp_path, shard_samples="60_001")).shards == 1
+    assert read_task(write_task(tmp_path, shard_samples="7000")).shards == 9
+    assert read_task(write_task(tmp_path, shard_samples="60_001")).shards == 1
 
 
-def test_sizes_go_before_what_names_tell(tmp_path: Path) -> None:
+def test_sizes_override_those_of_known_names(tmp_path: Path) -> None:
     sizes = "{ samples = 1001, sample_bytes = 3, model_bytes = 5, sample_ops = 7 }"
-    task = read_task(written(tmp_path, model='"my.net:Net"', data='"my.data:load"', sizes=sizes))
+    task = read_task(write_task(tmp_path, model='"my.net:Net"', data='"my.data:load"', sizes=sizes))
     assert (task.shards, task.shard_bytes) == (3, 1500)
     assert (task.model_bytes, task.sample_ops) == (5, 7)
 
 
-def test_all_of_the_contract_can_be_said(tmp_path: Path) -> None:
-    path = written(
+def test_all_keys_are_read(tmp_path: Path) -> None:
+    path = write_task(
         tmp_path,
         mode='"federated"',
         partition='{ kind = "dirichlet", alpha = 0.1 }',
@@ -73,11 +73,11 @@ def test_all_of_the_contract_can_be_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", NEEDED)
 def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
-    assert refusal(written(tmp_path, **{key: None})) == f"task: {key} is missing"
+    assert read_error(write_task(tmp_path, **{key: None})) == f"task: {key} is missing"
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
+    ("key", "value", "message"),
     [
         ("deadline_s", '"soon"', "task.deadline_s: 'soon'; expected a number"),
         ("deadline_s", "true", "task.deadline_s: True; expected a number"),
@@ -90,14 +90,14 @@ def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
         ("partition", '{ kind = "odd" }', "task.partition.kind: 'odd'; expected one of dirichlet"),
     ],
 )
-def test_a_wrong_type_is_named_with_what_was_found_and_expected(
-    tmp_path: Path, key: str, value: str, said: str
+def test_a_wrong_type_is_reported_with_the_value_found_and_expected(
+    tmp_path: Path, key: str, value: str, message: str
 ) -> None:
-    assert refusal(written(tmp_path, **{key: value})).startswith(said)
+    assert read_error(write_task(tmp_path, **{key: value})).startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
+    ("key", "value", "message"),
     [
         ("deadline_s", "0", "a number above 0"),
         ("deadline_s", "-3.5", "a number above 0"),
@@ -113,8 +113,13 @@ def test_a_wrong_type_is_named_with_what_was_found_and_expected(
         ("passes", "9223372036854775808", "a whole number of at most 9007199254740992"),
     ],
 )
-def test_what_is_out_of_range_is_named(tmp_path: Path, key: str, value: str, said: str) -> None:
-    assert refusal(written(tmp_path, **{key: value})) == f"task.{key}: {value}; expected {said}"
+def test_a_value_out_of_range_is_reported(
+    tmp_path: Path, key: str, value: str, message: str
+) -> None:
+    assert (
+        read_error(write_task(tmp_path, **{key: value}))
+        == f"task.{key}: {value}; expected {message}"
+    )
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e400", "-nan"])
@@ -135,18 +140,18 @@ def test_what_is_out_of_range_is_named(tmp_path: Path, key: str, value: str, sai
         "radio.update_cycles",
     ],
 )
-def test_numbers_that_are_none_are_refused(tmp_path: Path, key: str, value: str) -> None:
-    said = refusal(written(tmp_path, mode='"federated"', **{key: value}))
-    assert said.startswith(f"task.{key}: ")
-    assert "; expected a number " in said
+def test_nan_and_infinity_are_errors(tmp_path: Path, key: str, value: str) -> None:
+    message = read_error(write_task(tmp_path, mode='"federated"', **{key: value}))
+    assert message.startswith(f"task.{key}: ")
+    assert "; expected a number " in message
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ({"dedline_s": "1"}, "task: unknown key dedline_s; did you mean deadline_s?"),
         ({"stop.acuracy": "0.5"}, "task.stop: unknown key acuracy; did you mean accuracy?"),
-        # A key of another table is no help here.
+        # A key of another table is not suggested.
         ({"frame_s": "1.0"}, "task: unknown key frame_s; expected one of name, model,"),
         ({"stop.xyz": "1"}, "task.stop: unknown key xyz; expected one of accuracy, loss"),
         ({"name": '"  "'}, "task: name is empty"),
@@ -163,14 +168,14 @@ def test_numbers_that_are_none_are_refused(tmp_path: Path, key: str, value: str)
         ),
     ],
 )
-def test_what_does_not_fit_together_is_named(
-    tmp_path: Path, keys: dict[str, Any], said: str
+def test_unknown_and_contradictory_keys_are_reported(
+    tmp_path: Path, keys: dict[str, Any], message: str
 ) -> None:
-    assert refusal(written(tmp_path, **keys)).startswith(said)
+    assert read_error(write_task(tmp_path, **keys)).startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         (
             {"model": '"resnet"'},
@@ -184,20 +189,20 @@ def test_what_does_not_fit_together_is_named(
             {"data": '"x:y"', "sizes": "{ samples = 4 }"},
             "task: the size of data 'x:y' is unknown: give sample_bytes in [task.sizes]",
         ),
-        ({"model": '"mlp"'}, "task: model_args.layers is None; mlp needs widths such as [784, 50"),
+        ({"model": '"mlp"'}, "task: model_args.layers is None; expected widths such as [784, 50"),
         ({"model": '"mlp"', "model_args": "{ layers = [1] }"}, "task: model_args.layers is [1];"),
     ],
 )
-def test_sizes_that_nobody_knows_are_missed_where_they_are_needed(
-    tmp_path: Path, keys: dict[str, Any], said: str
+def test_unknown_sizes_are_an_error_only_if_they_are_needed(
+    tmp_path: Path, keys: dict[str, Any], message: str
 ) -> None:
-    path = written(tmp_path, **keys)
+    path = write_task(tmp_path, **keys)
     assert read_task(path).name == "digits"
-    assert refusal(path, read_sized_task).startswith(said)
+    assert read_error(path, read_sized_task).startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"", "top level: task is missing"),
         (b"# nothing\n", "top level: task is missing"),
@@ -212,31 +217,31 @@ def test_sizes_that_nobody_knows_are_missed_where_they_are_needed(
         (b"x = " + b"[" * 100_000, "not TOML: "),
     ],
 )
-def test_a_file_that_is_no_task_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+def test_a_file_without_a_task_is_an_error(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "TASK.toml"
     path.write_bytes(content)
-    assert refusal(path).startswith(said)
+    assert read_error(path).startswith(message)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "none.toml") == "no such file or directory"
-    assert refusal(tmp_path) == "is a directory"
-    beyond = written(tmp_path) / "TASK.toml"
-    assert refusal(beyond) == "not a directory"
+def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
+    assert read_error(tmp_path / "none.toml") == "no such file or directory"
+    assert read_error(tmp_path) == "is a directory"
+    beyond = write_task(tmp_path) / "TASK.toml"
+    assert read_error(beyond) == "not a directory"
 
 
-def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
-    path = written(tmp_path)
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
+    path = write_task(tmp_path)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert read_task(path).name == "digits"
 
 
-def test_words_of_our_messages_in_a_file_confuse_nobody(tmp_path: Path) -> None:
-    path = written(tmp_path, mode='"x - at `$.task.name`"')
-    assert refusal(path).startswith("task.mode: 'x - at `$.task.name`'; expected one of")
+def test_values_that_look_like_error_messages_are_reported_correctly(tmp_path: Path) -> None:
+    path = write_task(tmp_path, mode='"x - at `$.task.name`"')
+    assert read_error(path).startswith("task.mode: 'x - at `$.task.name`'; expected one of")
 
 
-def test_a_task_made_in_python_is_checked_too() -> None:
+def test_a_task_created_in_python_is_checked_too() -> None:
     with pytest.raises(ValueError, match="name is empty"):
         Task(name="", model="twonn", data="mnist", deadline_s=1.0)
 

@@ -41,9 +41,9 @@ class Changes:
         at_s = np.concatenate([np.zeros(0), *(part.at_s for part in parts)])
         none = np.zeros(0, dtype=np.int64)
         learners = np.concatenate([none, *(part.learners for part in parts)])
-        what = np.concatenate([none, *(part.kinds for part in parts)])
+        kinds = np.concatenate([none, *(part.kinds for part in parts)])
         order = np.lexsort((learners, at_s))
-        return cls(at_s[order], learners[order], what[order])
+        return cls(at_s[order], learners[order], kinds[order])
 
     def __len__(self) -> int:
         return self.at_s.size
@@ -69,13 +69,13 @@ class Availability:
 
     @property
     def present_at_start(self) -> NDArray[np.bool_]:
-        """Which learners are present and awake when a run starts."""
+        """A mask of the learners that are present and awake when a run starts."""
         present = self.joins_s <= 0.0
-        known, first = np.unique(self.traced.learners, return_index=True)
-        present[known] = self.traced.kinds[first] != JOIN
-        at_once = self.traced.select(self.traced.at_s <= 0.0)
+        traced, first = np.unique(self.traced.learners, return_index=True)
+        present[traced] = self.traced.kinds[first] != JOIN
+        at_start = self.traced.select(self.traced.at_s <= 0.0)
         # Of several changes at 0 the last one counts.
-        present[at_once.learners] = np.isin(at_once.kinds, (JOIN, WAKE))
+        present[at_start.learners] = np.isin(at_start.kinds, (JOIN, WAKE))
         return present
 
     def changes(self, until_s: float, seed: int) -> Changes:
@@ -96,12 +96,12 @@ class Availability:
         while learners.size:
             numbers = np.arange(first, first + spans)
             ends_s = self._ends_s(learners, at_s, numbers, seed)
-            there = (ends_s <= until_s) & (ends_s < self.leaves_s[learners, None])
-            row, column = np.nonzero(there)
-            what = np.where(numbers % 2, WAKE, SLEEP)[column]
-            yield Changes(ends_s[there], learners[row], what)
-            on = there[:, -1]
-            learners, at_s, first = learners[on], ends_s[on, -1], first + spans
+            in_time = (ends_s <= until_s) & (ends_s < self.leaves_s[learners, None])
+            row, column = np.nonzero(in_time)
+            kinds = np.where(numbers % 2, WAKE, SLEEP)[column]
+            yield Changes(ends_s[in_time], learners[row], kinds)
+            more = in_time[:, -1]
+            learners, at_s, first = learners[more], ends_s[more, -1], first + spans
             spans = min(2 * spans, max(1, BLOCK_SPANS // max(1, learners.size)))
 
     def _ends_s(self, learners: Ints, at_s: Floats, numbers: Ints, seed: int) -> Floats:
@@ -114,19 +114,21 @@ class Availability:
 
     def _check(self, sleepers: Ints, until_s: float) -> None:
         """Raise SettingError if the expected number of changes does not fit into memory."""
-        there_s = np.minimum(self.leaves_s[sleepers], until_s) - self.joins_s[sleepers]
-        often = float(np.sum(2 * there_s / (self.awake_s[sleepers] + self.asleep_s[sleepers])))
-        if often > MAX_CHANGES:
+        present_s = np.minimum(self.leaves_s[sleepers], until_s) - self.joins_s[sleepers]
+        period_s = self.awake_s[sleepers] + self.asleep_s[sleepers]
+        expected = float(np.sum(2 * present_s / period_s))
+        if expected > MAX_CHANGES:
             raise SettingError(
-                f"learners fall asleep and wake about {often:.3g} times in {until_s:g} s; expected "
-                f"at most {MAX_CHANGES:.3g}: make awake_s or asleep_s longer, or learners fewer"
+                f"learners fall asleep and wake about {expected:.3g} times in {until_s:g} s; "
+                f"expected at most {MAX_CHANGES:.3g}: use longer awake_s or asleep_s, or fewer "
+                "learners"
             )
 
 
-def _single_changes(at_s: Floats, what: int, until_s: float) -> Changes:
+def _single_changes(at_s: Floats, kind: int, until_s: float) -> Changes:
     """Return one change per learner, if it happens by `until_s`."""
     learners = np.flatnonzero(_in_range(at_s, until_s))
-    return Changes(at_s[learners], learners, np.full(learners.size, what))
+    return Changes(at_s[learners], learners, np.full(learners.size, kind))
 
 
 def _in_range(at_s: Floats, until_s: float) -> NDArray[np.bool_]:

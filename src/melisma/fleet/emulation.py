@@ -1,8 +1,8 @@
-"""Emulated devices: a process slowed to the compute and the link of the device it stands for.
+"""Emulation of devices: slows a process to the compute and the link of another device.
 
-Both count what really happened and wait for the rest, so that small errors never add up. Compute
-is paced by the processor time that was used: other load on the machine makes a learner wait less,
-not train less. Clocks and sleep are arguments.
+The classes compare the time that has passed with the time that the device would need in total, and
+sleep for the difference, so that errors do not add up. Compute is measured in processor time: other
+load on the machine makes a learner sleep less, not train less. Clocks and sleep are arguments.
 """
 
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from melisma.errors import SettingError
 
-# Whoever sleeps wakes to cold caches, and small models then take twice the processor time: rests
-# are saved up to naps of this length.
+# A process that wakes has cold caches, and small models then take twice the processor time: sleep
+# at least this long at once.
 MIN_SLEEP_S = 0.05
-# A link makes up for what sleeping and scheduling took too long, as far back as this.
+# A link makes up for at most this much oversleeping.
 MAX_CATCH_UP_S = 0.05
 
 
@@ -21,9 +21,9 @@ MAX_CATCH_UP_S = 0.05
 class ComputePacer:
     """Makes work take as long as on a share of one core.
 
-    The device would be done when the processor time used so far, divided by the share, has passed:
-    `now` is its clock. `rest`, called after every small piece of work, keeps this machine's clock
-    within a nap of it; `settle` brings it there. `used_s` is the processor time of this process.
+    The device needs the processor time used so far divided by the share. `now` is the device's
+    clock. `throttle`, called after every small piece of work, keeps this machine's clock within
+    `MIN_SLEEP_S` of it; `catch_up` removes the rest. `used_s` is this process's processor time.
     """
 
     share: float
@@ -38,24 +38,24 @@ class ComputePacer:
         self.begin()
 
     def begin(self) -> None:
-        """Start counting: what was before is not made up for."""
+        """Start counting; ignore processor time used before."""
         self._began = self.now_s(), self.used_s()
 
     def now(self) -> float:
-        """The time on the device."""
+        """Return the time on the device."""
         return max(self.now_s(), self._due_s())
 
     def throttle(self) -> None:
-        """Wait for the device, if it is a nap behind."""
-        self._wait(least_s=MIN_SLEEP_S)
+        """Sleep until the device is done, if that takes longer than `MIN_SLEEP_S`."""
+        self._wait(min_s=MIN_SLEEP_S)
 
     def catch_up(self) -> None:
-        """Wait for the device."""
-        self._wait(least_s=0.0)
+        """Sleep until the device is done."""
+        self._wait(min_s=0.0)
 
-    def _wait(self, least_s: float) -> None:
+    def _wait(self, min_s: float) -> None:
         left_s = self._due_s() - self.now_s()
-        if left_s > least_s:
+        if left_s > min_s:
             self.sleep(left_s)
 
     def _due_s(self) -> float:
@@ -65,10 +65,9 @@ class ComputePacer:
 
 @dataclass
 class DurationPacer:
-    """Makes pieces of work take as long as is said of each, however soon this machine has done it.
+    """Makes each piece of work take a given number of seconds, however fast this machine is.
 
-    `worked` is called after a piece that began at the last call, or at `begin`. What lies between
-    pieces takes as long as it takes here.
+    `finish_piece` ends the piece that began at `begin` or at the previous `finish_piece`.
     """
 
     now_s: Callable[[], float]
@@ -77,38 +76,38 @@ class DurationPacer:
     _free_s: float = field(init=False, default=float("-inf"))
 
     def begin(self) -> None:
-        """A piece of work begins."""
+        """Start a piece of work now."""
         self._mark_s = self.now()
 
     def finish_piece(self, seconds: float) -> None:
-        """It is done, and the next one begins."""
+        """End a piece that takes `seconds` on the device, and start the next one."""
         self._free_s = max(self._free_s, self._mark_s + seconds)
         self.begin()
 
     def now(self) -> float:
-        """The time on the device."""
+        """Return the time on the device."""
         return max(self.now_s(), self._free_s)
 
     def throttle(self) -> None:
-        """Wait for the device, if it is a nap behind."""
-        self._wait(least_s=MIN_SLEEP_S)
+        """Sleep until the device is done, if that takes longer than `MIN_SLEEP_S`."""
+        self._wait(min_s=MIN_SLEEP_S)
 
     def catch_up(self) -> None:
-        """Wait for the device."""
-        self._wait(least_s=0.0)
+        """Sleep until the device is done."""
+        self._wait(min_s=0.0)
 
-    def _wait(self, least_s: float) -> None:
+    def _wait(self, min_s: float) -> None:
         left_s = self._free_s - self.now_s()
-        if left_s > least_s:
+        if left_s > min_s:
             self.sleep(left_s)
 
 
 @dataclass
 class LinkShaper:
-    """Makes bytes take as long as on a link of some bandwidth and latency, one way at a time.
+    """Makes transfers take as long as on a link of a given bandwidth and latency, in one direction.
 
-    `begin` is called where a transfer starts and waits for the latency; `passed` after every piece,
-    and waits until the link would have carried it. Pieces of several transfers queue up.
+    Call `begin` at the start of a transfer and `transfer` after every piece of it. Pieces of
+    several transfers share the link one after another.
     """
 
     bandwidth_bps: float
@@ -120,17 +119,17 @@ class LinkShaper:
     def __post_init__(self) -> None:
         if not self.bandwidth_bps > 0 or not self.latency_s >= 0:
             raise SettingError(
-                f"a link of {self.bandwidth_bps:g} bits/s and {self.latency_s:g} s; expected more "
-                "than 0, and at least 0"
+                f"link has bandwidth_bps {self.bandwidth_bps:g} and latency_s {self.latency_s:g}; "
+                "expected a bandwidth above 0 and a latency of at least 0"
             )
 
     def begin(self) -> None:
-        """The first byte is on its way."""
+        """Start a transfer: wait for the latency."""
         self.sleep(self.latency_s)
         self._free_s = max(self._free_s, self.now_s())
 
     def transfer(self, size_bytes: int) -> None:
-        """So many bytes more have gone over the link."""
+        """Wait until the link would have carried `size_bytes` more bytes."""
         now_s = self.now_s()
         since_s = max(self._free_s, now_s - MAX_CATCH_UP_S)
         self._free_s = since_s + 8 * size_bytes / self.bandwidth_bps

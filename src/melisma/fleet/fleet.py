@@ -97,22 +97,22 @@ class Fleet:
         return StateCosts(self.state_probability, typical_s, train_s, ship_s, fixed_s)
 
     def own_shards(self, task: Task) -> Ints:
-        """Shards that lie on each device before the first cycle: none in parallelized learning.
+        """Return the shards on each device before the first cycle: 0 in parallelized learning.
 
-        In federated learning all shards lie there, as many on each device; the first ones have one
-        more where that leaves some over. `partition` says which samples these are, not how many.
+        In federated learning the shards are divided evenly, and the first devices get one more if
+        there is a remainder. `partition` selects which samples these are, not how many.
         """
         if task.mode == "parallelized":
             return np.zeros(self.learners, dtype=np.int64)
-        each, over = divmod(task.shards, self.learners)
-        if each < task.min_shards:
-            enough = task.samples // (self.learners * task.min_shards)
+        per_learner, remainder = divmod(task.shards, self.learners)
+        if per_learner < task.min_shards:
+            shard_samples = task.samples // (self.learners * task.min_shards)
             raise SettingError(
                 f"task {task.name}: {task.shards} shards on {self.learners} devices "
-                f"leave {each} to some; expected at least min_shards, {task.min_shards}"
-                + (f": shard_samples of {enough} would do" if enough else "")
+                f"leave {per_learner} to some; expected at least min_shards, {task.min_shards}"
+                + (f": use shard_samples <= {shard_samples}" if shard_samples else "")
             )
-        return each + (np.arange(self.learners) < over).astype(np.int64)
+        return per_learner + (np.arange(self.learners) < remainder).astype(np.int64)
 
     def states_in_cycle(self, cycle: int) -> Ints:
         """Return the operating state of each learner in a cycle, drawn by the fleet's seed."""
@@ -124,7 +124,7 @@ class Fleet:
 
     @property
     def present_at_start(self) -> NDArray[np.bool_]:
-        """Which learners are present and awake when a run starts."""
+        """A mask of the learners that are present and awake when a run starts."""
         return self.availability.present_at_start
 
     def changes(self, until_s: float) -> Changes:

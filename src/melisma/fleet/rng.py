@@ -1,9 +1,9 @@
-"""Chance by key: the order of calls decides nothing, nor who else is asked.
+"""Random numbers by key: they depend neither on the order of calls nor on other learners.
 
-`generator` is for one purpose, cycle and learner; `Generators` are the same ones, seeded for many
-learners at once. `uniform` is a number for each of many learners: a hash of the key and the
-learner's number (two rounds of splitmix64; Steele, Lea and Flood 2014), so that one learner by
-itself finds the number that it has among a million.
+`generator` returns the generator of one purpose, cycle and learner; `Generators` seeds those of
+many learners at once. `uniform` returns one number per learner, a hash of the key and the
+learner's number (two rounds of splitmix64; Steele, Lea and Flood 2014): a single learner computes
+the same number for itself as in a call for a million learners.
 """
 
 from collections.abc import Iterator
@@ -25,22 +25,23 @@ Words32 = NDArray[np.uint32]
 GOLDEN, MIX_1, MIX_2 = (
     np.uint64(word) for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 )
-# Those of NumPy's SeedSequence: what hashes begin with and are multiplied by, and how two mix.
+# The constants of NumPy's SeedSequence: initial value and multiplier of each hash, and the factors
+# that mix two words.
 POOL_HASH, POOL_MIX = (0x43B0D7E5, 0x931E8875), (np.uint32(0xCA01F9DD), np.uint32(0x4973F715))
 STATE_HASH, STATE_WORDS = (0x8B51F9DD, 0x58F38DED), 8
 SHIFT = np.uint32(16)
-# Doubles between 0 and 1 that are equally far apart have this many bits.
+# Bits of a double between 0 and 1.
 MANTISSA_BITS = 53
 WORD_LIMIT = 1 << 32
 
 
 def generator(seed: int, purpose: str, cycle: int = 0, learner: int = 0) -> np.random.Generator:
-    """The generator of a run's seed for one purpose, cycle and learner."""
+    """Return the generator of a seed for one purpose, cycle and learner."""
     return np.random.default_rng((seed, crc32(purpose.encode()), cycle, learner))
 
 
 class Generators:
-    """Those of many learners for one purpose and cycle, in less than half the time."""
+    """Generators of many learners for one purpose and cycle, seeded in less than half the time."""
 
     def __init__(self, seed: int, purpose: str, cycle: int, learners: Ints) -> None:
         self._key, self._learners = (seed, crc32(purpose.encode()), cycle), learners
@@ -48,18 +49,18 @@ class Generators:
         if max(*self._key, int(learners.max(initial=0))) < WORD_LIMIT:
             self._states = _seed_states([*(np.full_like(learners, w) for w in self._key), learners])
 
-    def get(self, place: int) -> np.random.Generator:
-        """That of the learner in this place."""
-        key = (*self._key, int(self._learners[place]))
+    def get(self, index: int) -> np.random.Generator:
+        """Return the generator of the learner at this index."""
+        key = (*self._key, int(self._learners[index]))
         if not self._states.size:
             return np.random.default_rng(key)
         return np.random.Generator(
-            np.random.PCG64(_PrecomputedSeedSequence(key, self._states[place]))
+            np.random.PCG64(_PrecomputedSeedSequence(key, self._states[index]))
         )
 
 
 class _PrecomputedSeedSequence(ISpawnableSeedSequence):
-    """A `SeedSequence` of which the first words are known; the rest of it is made if need be."""
+    """A `SeedSequence` whose first words are known; computed in full only when more are needed."""
 
     def __init__(self, key: tuple[int, ...], words: Words32) -> None:
         self._key, self._words = key, words
@@ -85,14 +86,15 @@ class _PrecomputedSeedSequence(ISpawnableSeedSequence):
 
 
 def _seed_states(key: list[Ints]) -> Words32:
-    """As `SeedSequence.generate_state` for keys of four words, a row for each learner."""
+    """Compute `SeedSequence.generate_state` for keys of four words, one row per learner."""
     constants = _hash_constants(*POOL_HASH)
     pool = [_hash(words.astype(np.uint32), *next(constants)) for words in key]
     for source, target in permutations(range(len(pool)), 2):
         mixed = pool[target] * POOL_MIX[0] - _hash(pool[source], *next(constants)) * POOL_MIX[1]
         pool[target] = mixed ^ (mixed >> SHIFT)
-    both = zip(repeated(pool), islice(_hash_constants(*STATE_HASH), STATE_WORDS), strict=False)
-    return np.stack([_hash(words, *pair) for words, pair in both], axis=1)
+    pairs = islice(_hash_constants(*STATE_HASH), STATE_WORDS)
+    hashes = [_hash(words, *pair) for words, pair in zip(repeated(pool), pairs, strict=False)]
+    return np.stack(hashes, axis=1)
 
 
 def _hash(words: Words32, added: np.uint32, factor: np.uint32) -> Words32:
@@ -101,30 +103,30 @@ def _hash(words: Words32, added: np.uint32, factor: np.uint32) -> Words32:
 
 
 def _hash_constants(word: int, factor: int) -> Iterator[tuple[np.uint32, np.uint32]]:
-    """Neighbours of the powers of a factor."""
+    """Yield pairs of successive terms of the sequence word * factor**n."""
     while True:
         yield np.uint32(word), np.uint32(word := word * factor % WORD_LIMIT)
 
 
 def uniform(seed: int, purpose: str, cycle: int, learners: Ints, draw: int | Ints = 0) -> Floats:
-    """A number of at least 0 and below 1 for each learner, by seed, purpose, cycle and its number.
+    """Return a number in [0, 1) for each learner, by seed, purpose, cycle and learner number.
 
-    `draw` counts the numbers of one learner, where it needs several. As an array it is broadcast
-    against `learners`: a column of these and a row of draws give a table.
+    `draw` numbers the draws of one learner if it needs several. As an array it is broadcast
+    against `learners`: a column of learners and a row of draws give a matrix.
     """
     key = np.random.SeedSequence((seed, crc32(purpose.encode()), cycle))
-    of_learner, of_draw = key.generate_state(2, np.uint64)
-    word = _mix(_weyl(learners, of_learner)) + _weyl(draw, of_draw)
+    learner_key, draw_key = key.generate_state(2, np.uint64)
+    word = _mix(_weyl(learners, learner_key)) + _weyl(draw, draw_key)
     return np.asarray((_mix(word) >> np.uint64(64 - MANTISSA_BITS)) * 2.0**-MANTISSA_BITS)
 
 
 def _weyl(number: int | Ints, key: np.uint64) -> Words:
-    # One dimension at least: NumPy warns of scalars that wrap around, and here all do.
+    # An array even for one number: NumPy warns when scalars overflow, which is intended here.
     return np.atleast_1d(np.asarray(number)).astype(np.uint64) * GOLDEN + key
 
 
 def _mix(word: Words) -> Words:
-    """The words, changed in place so that each bit depends on all."""
+    """Mix the words in place, so that each bit depends on all bits, and return them."""
     word ^= word >> np.uint64(30)
     word *= MIX_1
     word ^= word >> np.uint64(27)

@@ -1,7 +1,7 @@
-"""How large models and data sets are, and what a sample costs, where no benchmark has told yet.
+"""Known sizes of models and data sets, and operations per sample, for plans without a benchmark.
 
-Operations are floating-point ones to train on one sample: two for each multiplication of the
-forward pass, four for the backward pass. Parameters travel in 32 bits.
+Operations are floating-point operations to train on one sample: two for each multiplication of the
+forward pass, and four for the backward pass. Parameters have 32 bits.
 """
 
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ class ModelSize:
 
     @property
     def model_bytes(self) -> int:
-        """Of all parameters in 32 bits."""
+        """Bytes of all parameters, 32 bits each."""
         return 4 * self.parameters
 
     @property
     def sample_ops(self) -> int:
-        """Forward and backward."""
+        """Floating-point operations to train on one sample once, forward and backward."""
         return 6 * self.multiplications
 
     def __add__(self, other: "ModelSize") -> "ModelSize":
@@ -39,21 +39,21 @@ class ModelSize:
 
 @dataclass(frozen=True)
 class DataSize:
-    """Training samples of a data set, and bytes of one with its label."""
+    """Training samples of a data set, and bytes of one sample with its label."""
 
     samples: int
     sample_bytes: int
 
 
 def dense(*widths: int) -> ModelSize:
-    """Fully connected layers of these widths."""
+    """Return the size of fully connected layers of these widths."""
     pairs = list(pairwise(widths))
     weights = sum(a * b for a, b in pairs)
     return ModelSize(weights + sum(b for _, b in pairs), weights)
 
 
 def convolution(channels: int, filters: int, kernel: int, side: int) -> ModelSize:
-    """A square convolution whose output is `side` by `side`."""
+    """Return the size of a square convolution whose output is `side` by `side`."""
     weights = channels * filters * kernel**2
     return ModelSize(weights + filters, weights * side**2)
 
@@ -85,22 +85,22 @@ DATA = {
 def model_size(
     name: str, args: dict[str, Any], missing: str = "model_bytes and sample_ops"
 ) -> ModelSize:
-    """The size of a model by its name; `mlp` takes its `layers` from the arguments.
+    """Return the size of a model by name; `mlp` takes its `layers` from the arguments.
 
-    `missing` are the keys of `[task.sizes]` that would make the name's size unnecessary.
+    `missing` names the keys of `[task.sizes]` that an error message asks for.
     """
     if name == "mlp":
         layers = args.get("layers")
         if not isinstance(layers, list) or len(layers) < 2 or not all(map(_is_width, layers)):
             raise SettingError(
-                f"model_args.layers is {layers!r}; mlp needs widths such as [784, 50, 10]"
+                f"model_args.layers is {layers!r}; expected widths such as [784, 50, 10] for mlp"
             )
         return dense(*layers)
     return _look_up(MODELS, "model", name, missing, also=("mlp",))
 
 
 def data_size(name: str, missing: str = "samples and sample_bytes") -> DataSize:
-    """The size of a data set by its name; `missing` as for models."""
+    """Return the size of a data set by name; `missing` as in `model_size`."""
     return _look_up(DATA, "data", name, missing)
 
 
@@ -109,12 +109,12 @@ def _is_width(width: object) -> bool:
 
 
 def _look_up(
-    table: Mapping[str, Size], what: str, name: str, missing: str, also: tuple[str, ...] = ()
+    table: Mapping[str, Size], kind: str, name: str, missing: str, also: tuple[str, ...] = ()
 ) -> Size:
     if name not in table:
-        # A name with a colon is the user's own, so that no other is meant.
+        # A name with a colon refers to user code, so a similar known name does not help.
         known = "" if ":" in name else f"; {suggest(name, sorted((*table, *also)))}"
         raise SettingError(
-            f"the size of {what} {name!r} is unknown: give {missing} in [task.sizes]{known}"
+            f"the size of {kind} {name!r} is unknown: give {missing} in [task.sizes]{known}"
         )
     return table[name]

@@ -1,10 +1,10 @@
-"""Costs of devices whose operating states, and how likely each is, are known.
+"""Costs of devices whose operating states and their probabilities are known.
 
-A cycle's seconds add up costs of one and the same state, so quantiles of single costs do not do:
-a state that slows training and another that slows the link would both be left out, and together
-they are likely. Instead states are left out one by one, the slowest first, as long as the rest is
-as likely as `caution`. Each cost is the largest in the states that stay: whatever the shards and
-passes, a cycle in one of these takes no longer than planned.
+All costs of a cycle are those of the same state, so the quantile of each cost alone would be too
+low: a state that slows training and another that slows the link would both be left out, although
+one of the two is likely. Instead states are left out, the slowest first, while the probability of
+the others is at least `caution`, and each cost is its maximum over the states that remain. A cycle
+in one of these takes no longer than planned, for any number of shards and passes.
 """
 
 from dataclasses import dataclass
@@ -16,28 +16,28 @@ from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.estimates import check_caution
 from melisma.fleet.rng import uniform
 
-# What sums of probabilities may lack by rounding, and by the digits in which files give them.
-ROUNDING = 1e-6
+# Sums of probabilities may miss 1 by this much, since files give them rounded.
+PROBABILITY_TOLERANCE = 1e-6
 
 
-def cycle_states(cycle: int, chances: Floats, seed: int, learners: Ints) -> Ints:
-    """The states of these learners in a cycle; a device by itself finds its own as all find it."""
-    return choose_states(chances, uniform(seed, "state", cycle, learners))
+def cycle_states(cycle: int, probability: Floats, seed: int, learners: Ints) -> Ints:
+    """Return the state of each learner in a cycle; the same for one learner alone as among many."""
+    return choose_states(probability, uniform(seed, "state", cycle, learners))
 
 
-def choose_states(chances: Floats, numbers: Floats) -> Ints:
-    """The state of each learner, by its chances, learners by states, and a number from 0 to 1."""
-    passed = np.cumsum(chances, axis=1)
-    # By their sum, which may lack what files round: a state that never happens is not drawn.
-    before = passed[:, :-1] <= numbers[:, None] * passed[:, -1:]
+def choose_states(probability: Floats, numbers: Floats) -> Ints:
+    """Return the state of each learner, from probabilities (learners by states) and uniforms."""
+    cumulative = np.cumsum(probability, axis=1)
+    # Scale by the sum, which rounding may leave below 1: no state of probability 0 is drawn.
+    before = cumulative[:, :-1] <= numbers[:, None] * cumulative[:, -1:]
     return np.asarray(before.sum(axis=1, dtype=np.int64))
 
 
 @dataclass(frozen=True, eq=False)
 class StateCosts:
-    """The three costs of a cycle, learners by states, and how likely each state is.
+    """The three costs of a cycle and the probability of each state, learners by states.
 
-    `typical_s` is what a cycle of usual size takes in each state; by it one is slower than another.
+    `typical_s` is the seconds of a cycle of typical size in each state, by which states are ranked.
     """
 
     probability: Floats
@@ -47,20 +47,20 @@ class StateCosts:
     fixed_s: Floats
 
     def costs(self) -> dict[str, Floats]:
-        """Each cost by name, learners by states."""
+        """Return each cost by name, learners by states."""
         return {"train_s": self.train_s, "ship_s": self.ship_s, "fixed_s": self.fixed_s}
 
     def mean(self) -> dict[str, Floats]:
-        """Each cost by name, as expected (Eq. 4.3 of Mays' thesis is linear in them)."""
+        """Return the mean of each cost by name (Eq. 4.3 of Mays' thesis is linear in them)."""
         return {name: (self.probability * row).sum(axis=1) for name, row in self.costs().items()}
 
     def in_states(self, state: Ints) -> dict[str, Floats]:
-        """Each cost by name, with each learner in the state of that number."""
+        """Return each cost by name, with each learner in the state given by its number."""
         at = np.arange(state.size), state
         return {name: row[at] for name, row in self.costs().items()}
 
     def quantile(self, share: float) -> dict[str, Floats]:
-        """Each cost by name; no cycle exceeds all three together more often than 1 - `share`."""
+        """Return each cost by name; a cycle takes longer with probability 1 - `share` at most."""
         check_caution(share)
         kept = self._likely_states(share)
         return {
@@ -69,12 +69,11 @@ class StateCosts:
         }
 
     def _likely_states(self, share: float) -> NDArray[np.bool_]:
-        """The fastest states that are together as likely as `share`."""
+        """Return a mask of the fastest states whose total probability reaches `share`."""
         order = np.argsort(self.typical_s, axis=1, kind="stable")
         likely = np.take_along_axis(self.probability, order, axis=1)
         faster = np.cumsum(likely, axis=1) - likely
         kept = np.zeros(order.shape, dtype=np.bool_)
-        np.put_along_axis(
-            kept, order, (faster < max(share - ROUNDING, 1e-300)) & (likely > 0), axis=1
-        )
+        threshold = max(share - PROBABILITY_TOLERANCE, 1e-300)
+        np.put_along_axis(kept, order, (faster < threshold) & (likely > 0), axis=1)
         return kept

@@ -8,7 +8,7 @@ import numpy as np
 
 from melisma.fleet.array_types import Floats
 
-# Gauss-Legendre on this many points is exact to ten digits here.
+# Gauss-Legendre quadrature on 64 points is exact to ten digits here.
 POINTS, WEIGHTS = np.polynomial.legendre.leggauss(64)
 BISECTIONS = 60
 # From here on the first correction to the normal quantile is as accurate.
@@ -21,12 +21,12 @@ def t_quantile(share: float, freedom: Floats) -> Floats:
     With t = sqrt(v) * tan(a), the probability of 0 to t is the integral of cos(x)^(v - 1) from 0
     to a, times a constant; a is found by bisection.
     """
-    different, place = np.unique(freedom, return_inverse=True)
+    distinct, index = np.unique(freedom, return_inverse=True)
     z = abs(NormalDist().inv_cdf(share))
-    found = z + (z**3 + z) / (4.0 * different)
-    few = different < NORMAL_FROM_FREEDOM
-    found[few] = [_bisect(abs(share - 0.5), each) for each in different[few].tolist()]
-    return np.asarray(math.copysign(1.0, share - 0.5) * found[place.reshape(np.shape(freedom))])
+    t = z + (z**3 + z) / (4.0 * distinct)
+    few = distinct < NORMAL_FROM_FREEDOM
+    t[few] = [_bisect(abs(share - 0.5), degrees) for degrees in distinct[few].tolist()]
+    return np.asarray(math.copysign(1.0, share - 0.5) * t[index.reshape(np.shape(freedom))])
 
 
 @lru_cache(maxsize=4096)

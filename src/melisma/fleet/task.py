@@ -1,4 +1,4 @@
-"""A task as its TOML file says it: what is trained, by which deadline, with which scheme."""
+"""TASK.toml: the model and data to train, the deadline of a cycle, and the scheme."""
 
 from math import ceil
 from pathlib import Path
@@ -11,7 +11,7 @@ from melisma.errors import SettingError
 from melisma.fleet.files.toml_file import read_toml
 from melisma.fleet.sizes import DataSize, ModelSize, data_size, model_size
 
-# Between these no product or quotient of a few figures leaves double precision.
+# Within these limits no product or quotient of a few numbers overflows double precision.
 MIN_POSITIVE, MAX_NUMBER = 1e-30, 1e30
 # Counts stay exact in double precision.
 MAX_COUNT = 2**53
@@ -25,11 +25,11 @@ OpenFraction = Annotated[float, Meta(gt=0, lt=1)]
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of a file; unknown keys are refused."""
+    """A table of a TOML file; unknown keys are errors."""
 
 
 def check_name(name: str) -> None:
-    """A name is a line of its own in what is printed."""
+    """Raise ValueError if a name is empty or would not print as one line."""
     if not name.strip():
         raise ValueError("name is empty")
     if not name.isprintable():
@@ -37,7 +37,7 @@ def check_name(name: str) -> None:
 
 
 class OptimizerSettings(Table, frozen=True, kw_only=True):
-    """How a learner steps."""
+    """The optimizer of a learner."""
 
     name: str = "sgd"
     lr: Positive = 0.1
@@ -47,21 +47,21 @@ class OptimizerSettings(Table, frozen=True, kw_only=True):
 
 
 class PartitionSettings(Table, frozen=True, kw_only=True):
-    """How data lies on the devices in federated learning."""
+    """The distribution of samples over devices in federated learning."""
 
     kind: Literal["iid", "sorted", "dirichlet"] = "iid"
     alpha: Positive = 0.5
 
 
 class StopSettings(Table, frozen=True, kw_only=True):
-    """When to end before the last cycle."""
+    """Conditions to stop before the last cycle."""
 
     accuracy: Annotated[float, Meta(gt=0, le=1)] | None = None
     loss: Positive | None = None
 
 
 class TaskSizes(Table, frozen=True, kw_only=True):
-    """What a model and its data weigh, where the names alone do not tell, or a study differs."""
+    """Sizes of model and data, if their names are unknown or a study counts otherwise."""
 
     samples: PositiveInt | None = None
     sample_bytes: PositiveInt | None = None
@@ -70,7 +70,7 @@ class TaskSizes(Table, frozen=True, kw_only=True):
 
 
 class RadioSettings(Table, frozen=True, kw_only=True):
-    """How gradients travel in a radio cell, for `feel` and its baselines."""
+    """The transmission of gradients in a radio cell, for `feel` and its baselines."""
 
     gradient_bits: Positive | None = None
     frame_s: Positive = 0.01
@@ -79,7 +79,7 @@ class RadioSettings(Table, frozen=True, kw_only=True):
     update_cycles: NonNegative = 0.0
 
     def __post_init__(self) -> None:
-        """Bounds that leave room."""
+        """Raise ValueError if no batch size is allowed."""
         if self.min_batch > self.max_batch:
             raise ValueError(
                 f"min_batch is {self.min_batch}; expected at most max_batch, {self.max_batch}"
@@ -87,13 +87,13 @@ class RadioSettings(Table, frozen=True, kw_only=True):
 
 
 class SimulationSettings(Table, frozen=True, kw_only=True):
-    """What a simulated run computes: nothing but time, or the true training, many at once."""
+    """The work of a simulated run: timing only, or real training, one by one or batched."""
 
     work: Literal["timing", "train", "batched"] = "batched"
 
 
 class Task(Table, frozen=True, kw_only=True):
-    """One task, one file."""
+    """A training task, as described by one TASK.toml."""
 
     name: str
     model: str
@@ -120,7 +120,7 @@ class Task(Table, frozen=True, kw_only=True):
     simulation: SimulationSettings = SimulationSettings()
 
     def __post_init__(self) -> None:
-        """What one key alone cannot show."""
+        """Raise ValueError for keys that contradict each other."""
         check_name(self.name)
         if self.max_shards is not None and self.min_shards > self.max_shards:
             raise ValueError(
@@ -131,17 +131,17 @@ class Task(Table, frozen=True, kw_only=True):
 
     @property
     def samples(self) -> int:
-        """Training samples in all."""
+        """The number of training samples."""
         return self.sizes.samples or self._data_size().samples
 
     @property
     def shards(self) -> int:
-        """Shards in all; the last one may be short."""
+        """The number of shards; the last one may be short."""
         return ceil(self.samples / self.shard_samples)
 
     @property
     def shard_bytes(self) -> int:
-        """Bytes of a whole shard."""
+        """Bytes of a full shard."""
         sample_bytes = self.sizes.sample_bytes or self._data_size().sample_bytes
         return sample_bytes * self.shard_samples
 
@@ -162,7 +162,7 @@ class Task(Table, frozen=True, kw_only=True):
         return model_size(self.model, self.model_args, self._missing("model_bytes", "sample_ops"))
 
     def _missing(self, *keys: str) -> str:
-        """The keys of these that `sizes` leaves out."""
+        """Return those of the keys that `sizes` leaves out, as words."""
         return " and ".join(key for key in keys if getattr(self.sizes, key) is None)
 
 
@@ -173,15 +173,15 @@ class TaskFile(Table, frozen=True, kw_only=True):
 
 
 def read_task(path: str | Path) -> Task:
-    """The task of a TASK.toml; `SettingError` names file and key.
+    """Read a TASK.toml; a `SettingError` names file and key.
 
-    What model and data of one's own weigh may be unsaid: the loaded data and the built model tell.
+    Sizes of custom models and data may be missing: they are measured once both are loaded.
     """
     return read_toml(path, TaskFile).task
 
 
 def read_sized_task(path: str | Path) -> Task:
-    """A task whose sizes are known without loading anything; `SettingError` if they are not."""
+    """Read a task whose sizes are known without loading model or data, or raise SettingError."""
     task = read_task(path)
     try:
         _ = task.shards, task.shard_bytes, task.model_bytes, task.sample_ops

@@ -20,17 +20,17 @@ CELL = "[fleet.cell]\nradius_m = 50\nbandwidth_hz = 5e6\npower_dbm = 23\n"
 STALENESS_CELL = CELL + 'path_loss = "attenuation"\nfading = "none"\n'
 
 
-def fleet(text: str, learners: int | None = None) -> Fleet:
+def build(text: str, learners: int | None = None) -> Fleet:
     return build_fleet(msgspec.convert(tomllib.loads(text), FleetFile).fleet, learners)
 
 
-def group(count: int, lines: str = 'profile = "phone"', **settings: Any) -> Fleet:
+def build_group(count: int, lines: str = 'profile = "phone"', **settings: Any) -> Fleet:
     top = "".join(f"{key} = {value}\n" for key, value in settings.items())
-    return fleet(f"[fleet]\n{top}[[fleet.group]]\ncount = {count}\n{lines}\n")
+    return build(f"[fleet]\n{top}[[fleet.group]]\ncount = {count}\n{lines}\n")
 
 
-def test_singles_come_first_and_keep_their_order() -> None:
-    found = fleet(
+def test_single_learners_come_first_in_the_order_of_the_file() -> None:
+    fleet = build(
         """
         [[fleet.group]]
         count = 2
@@ -51,36 +51,36 @@ def test_singles_come_first_and_keep_their_order() -> None:
         bandwidth_bps = 1e6
         """
     )
-    assert found.names[:5] == ("zoe", "adam", "phone-1", "phone-2", "pi-01")
-    assert found.names[-2:] == ("pi-12", "group-3-1")
-    assert found.learners == 17
-    assert found.bandwidth_bps[:5].tolist() == [150e6, 900e6, 15e6, 15e6, 40e6]
-    for field in fields(found):
-        value = getattr(found, field.name)
+    assert fleet.names[:5] == ("zoe", "adam", "phone-1", "phone-2", "pi-01")
+    assert fleet.names[-2:] == ("pi-12", "group-3-1")
+    assert fleet.learners == 17
+    assert fleet.bandwidth_bps[:5].tolist() == [150e6, 900e6, 15e6, 15e6, 40e6]
+    for field in fields(fleet):
+        value = getattr(fleet, field.name)
         if isinstance(value, np.ndarray):
             assert len(value) == 17, field.name
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_a_profile_is_what_a_device_of_that_name_can_do(name: str) -> None:
-    found, profile = group(1, f'profile = "{name}"'), PROFILES[name]
-    assert found.ops_per_s.tolist() == [profile.compute * CORE_OPS_PER_S]
-    assert found.bandwidth_bps.tolist() == [profile.bandwidth_bps]
-    assert found.latency_s.tolist() == [profile.latency_s]
-    assert found.price.tolist() == [1.0]
-    assert found.budget == float("inf")
+def test_a_profile_gives_speed_and_link(name: str) -> None:
+    fleet, profile = build_group(1, f'profile = "{name}"'), PROFILES[name]
+    assert fleet.ops_per_s.tolist() == [profile.compute * CORE_OPS_PER_S]
+    assert fleet.bandwidth_bps.tolist() == [profile.bandwidth_bps]
+    assert fleet.latency_s.tolist() == [profile.latency_s]
+    assert fleet.price.tolist() == [1.0]
+    assert fleet.budget == float("inf")
 
 
-def test_what_is_said_goes_before_the_profile() -> None:
-    said = 'profile = "phone"\nbandwidth_bps = 7e6\nlatency_s = 0'
-    found = group(1, said + "\ncompute = 2.0", core_ops_per_s=3e9)
-    assert found.ops_per_s.tolist() == [6e9]
-    assert found.bandwidth_bps.tolist() == [7e6]
-    assert found.latency_s.tolist() == [0]
+def test_keys_override_the_profile() -> None:
+    lines = 'profile = "phone"\nbandwidth_bps = 7e6\nlatency_s = 0'
+    fleet = build_group(1, lines + "\ncompute = 2.0", core_ops_per_s=3e9)
+    assert fleet.ops_per_s.tolist() == [6e9]
+    assert fleet.bandwidth_bps.tolist() == [7e6]
+    assert fleet.latency_s.tolist() == [0]
 
 
 @pytest.mark.parametrize(
-    ("said", "shard_s", "sample_s", "ops_per_s", "clock_hz"),
+    ("lines", "shard_s", "sample_s", "ops_per_s", "clock_hz"),
     [
         ("compute = 0.5", nan, nan, 0.5 * CORE_OPS_PER_S, nan),
         ("train_s = 3", 3.0, nan, nan, nan),
@@ -90,55 +90,55 @@ def test_what_is_said_goes_before_the_profile() -> None:
     ],
 )
 @pytest.mark.parametrize("before", ['profile = "phone"\n', "bandwidth_bps = 1e6\n"])
-def test_speed_is_kept_as_it_was_said(
-    before: str, said: str, shard_s: float, sample_s: float, ops_per_s: float, clock_hz: float
+def test_speed_is_kept_in_the_unit_of_the_file(
+    before: str, lines: str, shard_s: float, sample_s: float, ops_per_s: float, clock_hz: float
 ) -> None:
-    found = group(1, before + said)
-    got = [found.shard_s, found.sample_s, found.ops_per_s, found.clock_hz]
+    fleet = build_group(1, before + lines)
+    got = [fleet.shard_s, fleet.sample_s, fleet.ops_per_s, fleet.clock_hz]
     expected = [[shard_s], [sample_s], [ops_per_s], [clock_hz]]
     np.testing.assert_allclose(np.array(got), expected, rtol=1e-15)
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.3, 0.8])
-def test_a_spread_has_the_mean_and_the_deviation_asked_for(spread: float) -> None:
-    said = f"{{ compute = {spread}, bandwidth_bps = {spread}, latency_s = {spread} }}"
-    found = group(200_000, f'profile = "phone"\nspread = {said}')
-    drawn = {
-        "ops_per_s": found.ops_per_s / (0.3 * CORE_OPS_PER_S),
-        "bandwidth_bps": found.bandwidth_bps / 15e6,
-        "latency_s": found.latency_s / 0.030,
+def test_a_spread_has_the_given_mean_and_deviation(spread: float) -> None:
+    lines = f"{{ compute = {spread}, bandwidth_bps = {spread}, latency_s = {spread} }}"
+    fleet = build_group(200_000, f'profile = "phone"\nspread = {lines}')
+    values_by_key = {
+        "ops_per_s": fleet.ops_per_s / (0.3 * CORE_OPS_PER_S),
+        "bandwidth_bps": fleet.bandwidth_bps / 15e6,
+        "latency_s": fleet.latency_s / 0.030,
     }
-    for values in drawn.values():
+    for values in values_by_key.values():
         assert values.min() > 0
         assert values.mean() == pytest.approx(1, abs=0.01)
         assert values.std() == pytest.approx(spread, rel=0.03, abs=1e-12)
     if spread:
-        between = np.corrcoef(list(drawn.values())) - np.eye(3)
+        between = np.corrcoef(list(values_by_key.values())) - np.eye(3)
         assert np.abs(between).max() < 0.01
 
 
 @pytest.mark.parametrize(
-    ("said", "column"),
+    ("lines", "column"),
     [("train_s = 2.0", "shard_s"), ("samples_per_s = 0.5", "sample_s")],
 )
-def test_a_spread_of_compute_is_one_of_speed_however_speed_is_said(said: str, column: str) -> None:
-    found = group(100_000, f"bandwidth_bps = 1e6\nspread.compute = 0.3\n{said}")
-    speed = 2.0 / getattr(found, column)
+def test_a_spread_of_compute_applies_to_speed_in_every_unit(lines: str, column: str) -> None:
+    fleet = build_group(100_000, f"bandwidth_bps = 1e6\nspread.compute = 0.3\n{lines}")
+    speed = 2.0 / getattr(fleet, column)
     assert speed.mean() == pytest.approx(1, abs=0.01)
     assert speed.std() == pytest.approx(0.3, rel=0.03)
 
 
 def test_clock_and_cycles_spread_together() -> None:
-    found = group(
+    fleet = build_group(
         9, "clock_hz = 1e9\ncycles_per_sample = 1e6\nbandwidth_bps = 1\nspread.compute = 1"
     )
-    np.testing.assert_allclose(found.sample_s * found.clock_hz, 1e6)
+    np.testing.assert_allclose(fleet.sample_s * fleet.clock_hz, 1e6)
 
 
-def same(one: Any, other: Any) -> bool:
+def equal(one: Any, other: Any) -> bool:
     if is_dataclass(one):
         names = [each.name for each in fields(one)]
-        return all(same(getattr(one, name), getattr(other, name)) for name in names)
+        return all(equal(getattr(one, name), getattr(other, name)) for name in names)
     if isinstance(one, np.ndarray):
         return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
     return bool(one == other)
@@ -152,49 +152,53 @@ states = { compute = [1.0, 0.4], bandwidth = [1.0, 0.9] }
 """
 
 
-def test_the_same_seed_gives_the_same_fleet_and_another_another_one() -> None:
-    first, again, other = group(50, DRAWN, seed=3), group(50, DRAWN, seed=3), group(50, DRAWN)
-    assert same(first, again)
+def test_the_same_seed_gives_the_same_fleet_and_another_seed_another_fleet() -> None:
+    first, again, other = (
+        build_group(50, DRAWN, seed=3),
+        build_group(50, DRAWN, seed=3),
+        build_group(50, DRAWN),
+    )
+    assert equal(first, again)
     for column in ("ops_per_s", "bandwidth_bps", "latency_s", "price", "state_probability"):
         assert not np.array_equal(getattr(first, column), getattr(other, column)), column
 
 
-def test_a_group_is_drawn_alike_whatever_singles_stand_beside_it() -> None:
-    alone = group(5, DRAWN)
-    beside = fleet(
+def test_a_group_does_not_depend_on_single_learners_in_the_file() -> None:
+    alone = build_group(5, DRAWN)
+    beside = build(
         f'[[fleet.learner]]\nname = "a"\nprofile = "laptop"\n[[fleet.group]]\ncount = 5\n{DRAWN}'
     )
     assert beside.ops_per_s[1:].tolist() == alone.ops_per_s.tolist()
     assert beside.price[1:].tolist() == alone.price.tolist()
 
 
-def test_two_groups_are_drawn_apart() -> None:
-    both = fleet("".join(f'[[fleet.group]]\ncount = 5\nname = "{n}"{DRAWN}' for n in "ab"))
+def test_two_groups_are_drawn_independently() -> None:
+    both = build("".join(f'[[fleet.group]]\ncount = 5\nname = "{n}"{DRAWN}' for n in "ab"))
     assert not np.any(both.ops_per_s[:5] == both.ops_per_s[5:])
 
 
 def test_states_are_the_softmax_of_the_study() -> None:
     factors = "compute = [1.0, 0.4, 0.9], bandwidth = [1.0, 0.9, 0.3]"
-    found = group(3000, f'profile = "jetson-nano"\nstates = {{ heat = 0.5, {factors} }}')
+    fleet = build_group(3000, f'profile = "jetson-nano"\nstates = {{ heat = 0.5, {factors} }}')
     np.testing.assert_allclose(
-        np.sort(found.state_probability)[:, ::-1], [[0.787, 0.107, 0.107]] * 3000, 1e-2
+        np.sort(fleet.state_probability)[:, ::-1], [[0.787, 0.107, 0.107]] * 3000, 1e-2
     )
-    np.testing.assert_allclose(found.state_probability.sum(axis=1), 1.0)
-    assert found.state_compute[7].tolist() == [1.0, 0.4, 0.9]
-    assert found.state_bandwidth[7].tolist() == [1.0, 0.9, 0.3]
-    likely = np.bincount(found.state_probability.argmax(axis=1)) / 3000
+    np.testing.assert_allclose(fleet.state_probability.sum(axis=1), 1.0)
+    assert fleet.state_compute[7].tolist() == [1.0, 0.4, 0.9]
+    assert fleet.state_bandwidth[7].tolist() == [1.0, 0.9, 0.3]
+    likely = np.bincount(fleet.state_probability.argmax(axis=1)) / 3000
     assert likely.tolist() == pytest.approx([1 / 3] * 3, abs=0.04)
 
 
 @pytest.mark.parametrize(("heat", "likely"), [("1e-30", 1.0), ("1e-3", 1.0), ("1e30", 0.5)])
 def test_the_lower_the_heat_the_more_likely_is_one_state(heat: str, likely: float) -> None:
-    said = f"states = {{ heat = {heat}, compute = [1, 0.5], bandwidth = [1, 1] }}"
-    found = group(20, f'profile = "phone"\n{said}')
-    assert found.state_probability.max(axis=1).tolist() == pytest.approx([likely] * 20)
+    lines = f"states = {{ heat = {heat}, compute = [1, 0.5], bandwidth = [1, 1] }}"
+    fleet = build_group(20, f'profile = "phone"\n{lines}')
+    assert fleet.state_probability.max(axis=1).tolist() == pytest.approx([likely] * 20)
 
 
-def test_learners_with_fewer_states_have_others_that_never_happen() -> None:
-    found = fleet(
+def test_learners_with_fewer_states_are_padded_with_states_of_probability_0() -> None:
+    fleet = build(
         """
         [[fleet.learner]]
         name = "a"
@@ -205,53 +209,53 @@ def test_learners_with_fewer_states_have_others_that_never_happen() -> None:
         state = [{ probability = 0.25, compute = 0.5 }, { probability = 0.75, bandwidth = 0.1 }]
         """
     )
-    assert found.state_probability.tolist() == [[1.0, 0.0], [0.25, 0.75]]
-    assert found.state_compute.tolist() == [[1.0, 1.0], [0.5, 1.0]]
-    assert found.state_bandwidth.tolist() == [[1.0, 1.0], [1.0, 0.1]]
+    assert fleet.state_probability.tolist() == [[1.0, 0.0], [0.25, 0.75]]
+    assert fleet.state_compute.tolist() == [[1.0, 1.0], [0.5, 1.0]]
+    assert fleet.state_bandwidth.tolist() == [[1.0, 1.0], [1.0, 0.1]]
 
 
-def test_prices_are_drawn_and_cut_to_their_range() -> None:
-    said = "price = { mean = 1.0, sd = 0.5, low = 0.1, high = 1.5 }"
-    price = group(20_000, f'profile = "phone"\n{said}').price
+def test_prices_are_drawn_and_clipped_to_their_range() -> None:
+    lines = "price = { mean = 1.0, sd = 0.5, low = 0.1, high = 1.5 }"
+    price = build_group(20_000, f'profile = "phone"\n{lines}').price
     assert (price.min(), price.max()) == (0.1, 1.5)
     assert np.mean(price == 1.5) == pytest.approx(0.159, abs=0.01)
     assert np.median(price) == pytest.approx(1.0, abs=0.02)
-    assert group(3, 'profile = "phone"\nprice = 2.5').price.tolist() == [2.5] * 3
+    assert build_group(3, 'profile = "phone"\nprice = 2.5').price.tolist() == [2.5] * 3
 
 
-def test_at_the_edge_of_the_staleness_papers_cell_is_the_papers_rate() -> None:
-    found = fleet(f'[[fleet.group]]\ncount = 3\ncompute = 1\n{STALENESS_CELL}placement = "edge"\n')
+def test_learners_at_the_edge_of_the_staleness_papers_cell_have_its_rate() -> None:
+    fleet = build(f'[[fleet.group]]\ncount = 3\ncompute = 1\n{STALENESS_CELL}placement = "edge"\n')
     # 5 MHz, 23 dBm, 7 + 2.1 * log10(50) dB, -174 dBm/Hz.
     snr = 10 ** ((23 - 7 - 2.1 * np.log10(50) + 174) / 10) / 5e6
-    assert found.bandwidth_bps.tolist() == pytest.approx([5e6 * np.log2(1 + snr)] * 3)
-    assert found.latency_s.tolist() == [0.0] * 3
+    assert fleet.bandwidth_bps.tolist() == pytest.approx([5e6 * np.log2(1 + snr)] * 3)
+    assert fleet.latency_s.tolist() == [0.0] * 3
 
 
 def test_learners_spread_over_a_cell_have_better_rates_than_its_edge() -> None:
     lines = f"[[fleet.group]]\ncount = 500\ncompute = 1\n{STALENESS_CELL}"
-    found = fleet(lines)
+    fleet = build(lines)
     channel = Channel(5e6, 23, path_loss="attenuation")
-    assert len(set(found.bandwidth_bps)) == 500
-    assert found.bandwidth_bps.min() >= channel.rate_bps(50.0)
+    assert len(set(fleet.bandwidth_bps)) == 500
+    assert fleet.bandwidth_bps.min() >= channel.rate_bps(50.0)
     # Half of the disc's area is within its radius over the square root of two.
-    median = float(np.median(found.bandwidth_bps))
+    median = float(np.median(fleet.bandwidth_bps))
     assert median == pytest.approx(float(channel.rate_bps(50 / np.sqrt(2))), rel=0.01)
-    assert found.bandwidth_bps.tolist() == fleet(lines).bandwidth_bps.tolist()
+    assert fleet.bandwidth_bps.tolist() == build(lines).bandwidth_bps.tolist()
     assert (
-        found.bandwidth_bps.tolist() != fleet("[fleet]\nseed = 9\n" + lines).bandwidth_bps.tolist()
+        fleet.bandwidth_bps.tolist() != build("[fleet]\nseed = 9\n" + lines).bandwidth_bps.tolist()
     )
 
 
-def test_fading_costs_as_the_channel_says() -> None:
+def test_fading_lowers_the_rate_as_in_the_channel() -> None:
     text = f'[[fleet.group]]\ncount = 1\ncompute = 1\n{CELL}placement = "edge"\n'
-    rates = [fleet(text + f'fading = "{kind}"\n').bandwidth_bps[0] for kind in ("rayleigh", "none")]
+    rates = [build(text + f'fading = "{kind}"\n').bandwidth_bps[0] for kind in ("rayleigh", "none")]
     channel = Channel(5e6, 23)
     assert rates == [float(channel.mean_rate_bps(50.0)), float(channel.rate_bps(50.0))]
     assert rates[0] < rates[1]
 
 
-def test_in_a_cell_the_radio_decides_but_for_who_names_a_bandwidth() -> None:
-    found = fleet(
+def test_in_a_cell_only_learners_with_bandwidth_bps_keep_it() -> None:
+    fleet = build(
         f"""
         [[fleet.learner]]
         name = "wired"
@@ -265,30 +269,34 @@ def test_in_a_cell_the_radio_decides_but_for_who_names_a_bandwidth() -> None:
         """
     )
     rate = float(Channel(5e6, 23, path_loss="attenuation").rate_bps(50.0))
-    assert found.bandwidth_bps.tolist() == [1e9, rate]
-    assert found.latency_s.tolist() == [0.003] * 2
+    assert fleet.bandwidth_bps.tolist() == [1e9, rate]
+    assert fleet.latency_s.tolist() == [0.003] * 2
 
 
-def test_a_spread_is_of_the_distribution_asked_for() -> None:
-    said = 'profile = "phone"\nspread = {{ compute = 0.3, latency_s = 0.2, distribution = "{}" }}'
-    drawn = {kind: group(50_000, said.format(kind)) for kind in ("normal", "lognormal", "uniform")}
-    for found in drawn.values():
-        assert found.ops_per_s.std() / found.ops_per_s.mean() == pytest.approx(0.3, rel=0.02)
-        assert found.latency_s.std() / found.latency_s.mean() == pytest.approx(0.2, rel=0.02)
-    speed = {kind: found.ops_per_s / (0.3 * CORE_OPS_PER_S) for kind, found in drawn.items()}
+def test_a_spread_has_the_given_distribution() -> None:
+    lines = 'profile = "phone"\nspread = {{ compute = 0.3, latency_s = 0.2, distribution = "{}" }}'
+    values_by_key = {
+        kind: build_group(50_000, lines.format(kind)) for kind in ("normal", "lognormal", "uniform")
+    }
+    for fleet in values_by_key.values():
+        assert fleet.ops_per_s.std() / fleet.ops_per_s.mean() == pytest.approx(0.3, rel=0.02)
+        assert fleet.latency_s.std() / fleet.latency_s.mean() == pytest.approx(0.2, rel=0.02)
+    speed = {
+        kind: fleet.ops_per_s / (0.3 * CORE_OPS_PER_S) for kind, fleet in values_by_key.items()
+    }
     reach = np.sqrt(3) * 0.3
     assert 1 - reach < speed["uniform"].min() < speed["uniform"].max() < 1 + reach
     assert speed["normal"].max() < 2 < speed["lognormal"].max()
 
 
-def test_a_spread_is_log_normal_unless_said() -> None:
-    said = 'profile = "phone"\nspread = { compute = 0.3, latency_s = 0.2 }'
-    explicit = said.replace(" }", ', distribution = "lognormal" }')
-    assert same(group(9, said), group(9, explicit))
+def test_a_spread_is_lognormal_by_default() -> None:
+    lines = 'profile = "phone"\nspread = { compute = 0.3, latency_s = 0.2 }'
+    explicit = lines.replace(" }", ', distribution = "lognormal" }')
+    assert equal(build_group(9, lines), build_group(9, explicit))
 
 
-def test_energy_is_that_of_the_table_and_else_nothing() -> None:
-    found = fleet(
+def test_energy_is_read_from_the_table_and_0_by_default() -> None:
+    fleet = build(
         """
         [[fleet.learner]]
         name = "a"
@@ -299,16 +307,16 @@ def test_energy_is_that_of_the_table_and_else_nothing() -> None:
         energy = { sample_j = 0.02, byte_j = 1e-7 }
         """
     )
-    assert found.sample_j.tolist() == [0.0, 0.02, 0.02]
-    assert found.byte_j.tolist() == [0.0, 1e-7, 1e-7]
+    assert fleet.sample_j.tolist() == [0.0, 0.02, 0.02]
+    assert fleet.byte_j.tolist() == [0.0, 1e-7, 1e-7]
 
 
-def test_who_says_nothing_of_it_is_always_there() -> None:
-    found = group(3)
-    assert found.availability.joins_s.tolist() == [0.0] * 3
-    assert found.availability.leaves_s.tolist() == [inf] * 3
-    assert found.present_at_start.all()
-    assert len(found.changes(1e9)) == 0
+def test_learners_are_always_present_by_default() -> None:
+    fleet = build_group(3)
+    assert fleet.availability.joins_s.tolist() == [0.0] * 3
+    assert fleet.availability.leaves_s.tolist() == [inf] * 3
+    assert fleet.present_at_start.all()
+    assert len(fleet.changes(1e9)) == 0
 
 
 MIXED = """
@@ -330,76 +338,74 @@ profile = "jetson-nano"
 """
 
 
-def test_a_fleet_of_another_size_has_the_proportions_of_the_file() -> None:
-    found = fleet(MIXED, 20)
-    assert found.names[:5] == ("zoe-1", "zoe-2", "adam-1", "adam-2", "phone-01")
-    assert found.names[-5:] == ("phone-12", *(f"jetson-nano-{n}" for n in range(1, 5)))
-    assert found.price[:5].tolist() == [1.0, 1.0, 3.0, 3.0, 1.0]
-    assert found.state_probability[:3].tolist() == [[0.25, 0.75], [0.25, 0.75], [1.0, 0.0]]
-    assert len(set(found.ops_per_s[4:16])) == 12
+def test_a_fleet_of_another_size_keeps_the_proportions_of_the_file() -> None:
+    fleet = build(MIXED, 20)
+    assert fleet.names[:5] == ("zoe-1", "zoe-2", "adam-1", "adam-2", "phone-01")
+    assert fleet.names[-5:] == ("phone-12", *(f"jetson-nano-{n}" for n in range(1, 5)))
+    assert fleet.price[:5].tolist() == [1.0, 1.0, 3.0, 3.0, 1.0]
+    assert fleet.state_probability[:3].tolist() == [[0.25, 0.75], [0.25, 0.75], [1.0, 0.0]]
+    assert len(set(fleet.ops_per_s[4:16])) == 12
 
 
-def test_a_fleet_of_the_size_of_the_file_is_that_of_the_file() -> None:
-    assert same(fleet(MIXED, 10), fleet(MIXED))
+def test_a_fleet_of_the_same_size_equals_that_of_the_file() -> None:
+    assert equal(build(MIXED, 10), build(MIXED))
 
 
-def test_a_smaller_fleet_leaves_some_out_and_draws_its_groups_as_if_they_were_all() -> None:
-    assert fleet(MIXED, 1).names == ("phone-1",)
-    small = fleet(MIXED, 3)
+def test_a_smaller_fleet_omits_tables_and_draws_groups_with_their_new_counts() -> None:
+    assert build(MIXED, 1).names == ("phone-1",)
+    small = build(MIXED, 3)
     assert small.names == ("phone-1", "phone-2", "jetson-nano-1")
-    alone = fleet(MIXED.replace("count = 6", "count = 2"))
+    alone = build(MIXED.replace("count = 6", "count = 2"))
     assert small.ops_per_s[:2].tolist() == alone.ops_per_s[2:4].tolist()
 
 
-def test_a_group_without_a_name_keeps_its_number_when_others_are_left_out() -> None:
+def test_a_group_without_a_name_keeps_its_number_when_others_are_omitted() -> None:
     text = "".join(
         f"[[fleet.group]]\ncount = {count}\ncompute = 1\nbandwidth_bps = 1e6\n" for count in (1, 9)
     )
-    assert fleet(text, 2).names == ("group-2-1", "group-2-2")
+    assert build(text, 2).names == ("group-2-1", "group-2-2")
 
 
-def test_a_single_that_is_numbered_may_not_meet_another_of_that_name() -> None:
+def test_numbered_copies_of_a_learner_may_not_duplicate_a_name() -> None:
     text = "".join(f'[[fleet.learner]]\nname = "{n}"\nprofile = "phone"\n' for n in ("a", "a-1"))
-    assert fleet(text).names == ("a", "a-1")
-    with pytest.raises(SettingError, match="2 learners are called 'a-1'"):
-        fleet(text, 3)
+    assert build(text).names == ("a", "a-1")
+    with pytest.raises(SettingError, match="2 learners have the name 'a-1'"):
+        build(text, 3)
 
 
 @pytest.mark.parametrize("learners", [0, -3, 10_000_001])
-def test_a_fleet_of_nobody_is_refused(tmp_path: Path, learners: int) -> None:
+def test_a_number_of_learners_out_of_range_is_an_error(tmp_path: Path, learners: int) -> None:
     path = tmp_path / "FLEET.toml"
     path.write_text(MIXED)
     with pytest.raises(SettingError, match=f"FLEET.toml: fleet: {learners} learners requested;"):
         read_fleet(path, learners)
 
 
-def traced(folder: Path, lines: str, learners: int | None = None) -> Fleet:
+def read_traced(folder: Path, lines: str, learners: int | None = None) -> Fleet:
     (folder / "FLEET.toml").write_text('[fleet]\ntrace = "phones.csv"\n' + MIXED)
     (folder / "phones.csv").write_text("learner,at_s,event\n" + lines)
     return read_fleet(folder / "FLEET.toml", learners)
 
 
-def test_a_trace_lies_beside_the_file_that_names_it(tmp_path: Path) -> None:
-    found = traced(tmp_path, "phone-2,30,join\nadam,7,sleep\nadam,9,wake\n")
-    assert np.flatnonzero(~found.present_at_start).tolist() == [found.names.index("phone-2")]
-    changes = found.changes(100.0)
+def test_the_path_of_a_trace_is_relative_to_the_fleet_file(tmp_path: Path) -> None:
+    fleet = read_traced(tmp_path, "phone-2,30,join\nadam,7,sleep\nadam,9,wake\n")
+    assert np.flatnonzero(~fleet.present_at_start).tolist() == [fleet.names.index("phone-2")]
+    changes = fleet.changes(100.0)
     assert changes.at_s.tolist() == [7.0, 9.0, 30.0]
-    assert [found.names[learner] for learner in changes.learners] == ["adam", "adam", "phone-2"]
+    assert [fleet.names[learner] for learner in changes.learners] == ["adam", "adam", "phone-2"]
 
 
-def test_what_is_wrong_with_a_trace_is_said_with_both_files(tmp_path: Path) -> None:
+def test_errors_in_a_trace_name_both_files(tmp_path: Path) -> None:
     with pytest.raises(SettingError) as caught:
-        traced(tmp_path, "phone-2,30,wake\n")
-    said = f"{tmp_path}/FLEET.toml: fleet: {tmp_path}/phones.csv: line 2: 'phone-2' has wake first"
-    assert str(caught.value).startswith(said)
+        read_traced(tmp_path, "phone-2,30,wake\n")
+    lines = f"{tmp_path}/FLEET.toml: fleet: {tmp_path}/phones.csv: line 2: 'phone-2' has wake first"
+    assert str(caught.value).startswith(lines)
 
 
-def test_a_trace_of_learners_that_another_size_does_not_have_is_refused(tmp_path: Path) -> None:
-    assert traced(tmp_path, "phone-6,30,join\n").learners == 10
-    with pytest.raises(
-        SettingError, match=r"line 2: no learner is called 'phone-6'; .* 3 were ask"
-    ):
-        traced(tmp_path, "phone-6,30,join\n", learners=3)
+def test_a_trace_with_learners_that_a_smaller_fleet_lacks_is_an_error(tmp_path: Path) -> None:
+    assert read_traced(tmp_path, "phone-6,30,join\n").learners == 10
+    with pytest.raises(SettingError, match=r"line 2: unknown learner 'phone-6'; .* 3 were reque"):
+        read_traced(tmp_path, "phone-6,30,join\n", learners=3)
 
 
 def test_a_million_learners_are_read_in_seconds(tmp_path: Path) -> None:
@@ -408,12 +414,12 @@ def test_a_million_learners_are_read_in_seconds(tmp_path: Path) -> None:
         f'[[fleet.learner]]\nname = "a"\nprofile = "laptop"\n[[fleet.group]]\ncount = 9\n{DRAWN}'
     )
     began_s = time.process_time()
-    found = read_fleet(path, 1_000_000)
+    fleet = read_fleet(path, 1_000_000)
     assert time.process_time() - began_s < 10
-    assert found.learners == len(set(found.names)) == 1_000_000
+    assert fleet.learners == len(set(fleet.names)) == 1_000_000
 
 
 def test_sd_of_a_price_is_a_standard_deviation_and_not_a_variance() -> None:
-    said = "price = { mean = 10.0, sd = 0.5, low = 0.0, high = 20.0 }"
-    price = group(20_000, f'profile = "phone"\n{said}').price
+    lines = "price = { mean = 10.0, sd = 0.5, low = 0.0, high = 20.0 }"
+    price = build_group(20_000, f'profile = "phone"\n{lines}').price
     assert np.std(price) == pytest.approx(0.5, rel=0.03)

@@ -12,24 +12,24 @@ CELL = LEARNER + PHONE + "[fleet.cell]\n"
 SIZE = "radius_m = 10\nbandwidth_hz = 1e6\npower_dbm = 20\n"
 
 
-def refusal(tmp_path: Path, content: str) -> str:
+def read_error(tmp_path: Path, content: str) -> str:
     path = tmp_path / "FLEET.toml"
     path.write_text(content)
     with pytest.raises(SettingError) as caught:
         read_fleet(path)
-    said = str(caught.value)
-    assert said.startswith(f"{path}: ")
-    assert "\n" not in said
-    return said.removeprefix(f"{path}: ")
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    return message.removeprefix(f"{path}: ")
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("", "top level: fleet is missing"),
         ("[task]\n", "top level: unknown key task; expected one of fleet"),
-        ("[fleet]\n", "fleet: names no learner: add [[fleet.learner]] or [[fleet.group]]"),
-        ("[fleet]\nlearner = []\n", "fleet: names no learner"),
+        ("[fleet]\n", "fleet: has no learners: add [[fleet.learner]] or [[fleet.group]]"),
+        ("[fleet]\nlearner = []\n", "fleet: has no learners"),
         ("[fleet.learner]\nname = 'a'\n", "fleet.learner: {'name': 'a'}; expected a list"),
         ("[[fleet.learner]]\n" + PHONE, "fleet.learner[0]: name is missing"),
         ("[[fleet.learner]]\nname = ' '\n" + PHONE, "fleet.learner[0]: name is empty"),
@@ -38,8 +38,10 @@ def refusal(tmp_path: Path, content: str) -> str:
         (GROUP + PHONE + "name = ''", "fleet.group[0]: name is empty"),
     ],
 )
-def test_a_fleet_has_learners_and_they_have_names(tmp_path: Path, content: str, said: str) -> None:
-    assert refusal(tmp_path, content).startswith(said)
+def test_a_fleet_needs_learners_with_valid_names(
+    tmp_path: Path, content: str, message: str
+) -> None:
+    assert read_error(tmp_path, content).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -50,13 +52,13 @@ def test_a_fleet_has_learners_and_they_have_names(tmp_path: Path, content: str, 
         ('[[fleet.learner]]\nname = "phone-2"\n' + PHONE, GROUP + PHONE),
     ],
 )
-def test_two_learners_of_one_name_are_refused(tmp_path: Path, first: str, second: str) -> None:
-    said = refusal(tmp_path, first + second)
-    assert "fleet: 2 learners are called '" in said
-    assert "another name" in said
+def test_duplicate_names_are_an_error(tmp_path: Path, first: str, second: str) -> None:
+    message = read_error(tmp_path, first + second)
+    assert "fleet: 2 learners have the name '" in message
+    assert "rename one" in message
 
 
-def test_many_learners_one_by_one_are_read_at_once(tmp_path: Path) -> None:
+def test_thousands_of_single_learners_are_read(tmp_path: Path) -> None:
     content = "".join(f'[[fleet.learner]]\nname = "{n}"\n{PHONE}' for n in range(5000))
     path = tmp_path / "FLEET.toml"
     path.write_text(content)
@@ -67,21 +69,21 @@ SPEEDS = "a profile or one of compute, train_s, samples_per_s, clock_hz"
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
-        (LEARNER, f"fleet.learner[0]: says nothing of speed: {SPEEDS}"),
-        (GROUP, f"fleet.group[0]: says nothing of speed: {SPEEDS}"),
+        (LEARNER, f"fleet.learner[0]: speed is missing: add {SPEEDS}"),
+        (GROUP, f"fleet.group[0]: speed is missing: add {SPEEDS}"),
         (
             LEARNER + "profile = 'phne'",
             "fleet.learner[0]: profile 'phne' is unknown; did you mean phone?",
         ),
         (
             LEARNER + PHONE + "compute = 1\ntrain_s = 1",
-            "fleet.learner[0]: compute and train_s both say how fast it is; one is enough",
+            "fleet.learner[0]: compute and train_s all give the speed; keep one of them",
         ),
         (
             GROUP + "samples_per_s = 1\nclock_hz = 1",
-            "fleet.group[0]: samples_per_s and clock_hz both say how fast it is",
+            "fleet.group[0]: samples_per_s and clock_hz all give the speed",
         ),
         (
             LEARNER + PHONE + "cycles_per_sample = 9",
@@ -89,17 +91,17 @@ SPEEDS = "a profile or one of compute, train_s, samples_per_s, clock_hz"
         ),
         (
             LEARNER + "compute = 0.1",
-            "fleet: learner 'pi' has no bandwidth_bps; say it, or a profile, or a [fleet.cell]",
+            "fleet: learner 'pi' has no bandwidth_bps; add it, a profile, or a [fleet.cell]",
         ),
         (GROUP + "compute = 0.1", "fleet: learner 'group-1-1' has no bandwidth_bps"),
     ],
 )
-def test_speed_and_link_are_said_once_each(tmp_path: Path, content: str, said: str) -> None:
-    assert refusal(tmp_path, content).startswith(said)
+def test_speed_and_link_are_given_exactly_once(tmp_path: Path, content: str, message: str) -> None:
+    assert read_error(tmp_path, content).startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (LEARNER + PHONE + "bandwith_bps = 1", "unknown key bandwith_bps; did you mean bandwidth_"),
         # `states` is for groups, `state` for a learner.
@@ -114,18 +116,18 @@ def test_speed_and_link_are_said_once_each(tmp_path: Path, content: str, said: s
         (CELL + SIZE + "radius = 1", "fleet.cell: unknown key radius; did you mean radius_m?"),
     ],
 )
-def test_an_unknown_key_is_named_with_one_of_the_same_table(
-    tmp_path: Path, content: str, said: str
+def test_an_unknown_key_is_reported_with_a_similar_key_of_the_same_table(
+    tmp_path: Path, content: str, message: str
 ) -> None:
-    assert said in refusal(tmp_path, content)
+    assert message in read_error(tmp_path, content)
 
 
 def test_a_hint_is_never_the_unknown_key_itself(tmp_path: Path) -> None:
-    assert refusal(tmp_path, LEARNER + "states = {}").endswith("did you mean state?")
+    assert read_error(tmp_path, LEARNER + "states = {}").endswith("did you mean state?")
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (LEARNER + "train_s = 'fast'", "fleet.learner[0].train_s: 'fast'; expected a number"),
         (LEARNER + PHONE + "threshold = 1.5", "fleet.learner[0].threshold: 1.5; expected a whole"),
@@ -158,13 +160,13 @@ def test_a_hint_is_never_the_unknown_key_itself(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_wrong_type_or_range_is_named(tmp_path: Path, content: str, said: str) -> None:
-    assert said in refusal(tmp_path, content)
+def test_a_wrong_type_or_range_is_reported(tmp_path: Path, content: str, message: str) -> None:
+    assert message in read_error(tmp_path, content)
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e400"])
 @pytest.mark.parametrize(
-    "place",
+    "table_and_key",
     [
         *(
             f"learner:{key}"
@@ -184,33 +186,33 @@ def test_a_wrong_type_or_range_is_named(tmp_path: Path, content: str, said: str)
         *(f"fleet:{key}" for key in ("core_ops_per_s", "cell.radius_m", "cell.power_dbm")),
     ],
 )
-def test_numbers_that_are_none_are_refused(tmp_path: Path, place: str, value: str) -> None:
-    table, _, key = place.partition(":")
+def test_nan_and_infinity_are_errors(tmp_path: Path, table_and_key: str, value: str) -> None:
+    table, _, key = table_and_key.partition(":")
     line = f"{key} = {value}\n"
     content = {
         "learner": LEARNER + line,
         "group": GROUP + PHONE + line,
         "fleet": "[fleet]\n" + line + LEARNER + PHONE,
     }[table]
-    said = refusal(tmp_path, content)
-    assert f"{key}: " in said
-    assert "; expected a number " in said
+    message = read_error(tmp_path, content)
+    assert f"{key}: " in message
+    assert "; expected a number " in message
 
 
 def test_a_budget_may_be_infinite_but_not_nan(tmp_path: Path) -> None:
     path = tmp_path / "FLEET.toml"
     path.write_text("[fleet]\nbudget = inf\n" + LEARNER + PHONE)
     assert read_fleet(path).budget == float("inf")
-    said = refusal(tmp_path, "[fleet]\nbudget = nan\n" + LEARNER + PHONE)
-    assert said == "fleet.budget: nan; expected a number of at least 0"
+    message = read_error(tmp_path, "[fleet]\nbudget = nan\n" + LEARNER + PHONE)
+    assert message == "fleet.budget: nan; expected a number of at least 0"
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (
             "state = [{ probability = 0.5 }, { probability = 0.4 }]",
-            "fleet.learner[0]: probabilities of its states sum to 0.9; expected 1",
+            "fleet.learner[0]: probabilities of the states sum to 0.9; expected 1",
         ),
         ("state = [{ compute = 1 }]", "fleet.learner[0].state[0]: probability is missing"),
         ("state = [{ probability = 1.5 }]", "state[0].probability: 1.5; expected a number of at "),
@@ -222,30 +224,37 @@ def test_a_budget_may_be_infinite_but_not_nan(tmp_path: Path) -> None:
         ("state = { probability = 1 }", "state: {'probability': 1}; expected a list"),
     ],
 )
-def test_states_of_a_learner_are_all_there_are(tmp_path: Path, content: str, said: str) -> None:
-    assert said in refusal(tmp_path, LEARNER + PHONE + content)
+def test_probabilities_of_states_are_valid_and_sum_to_1(
+    tmp_path: Path, content: str, message: str
+) -> None:
+    assert message in read_error(tmp_path, LEARNER + PHONE + content)
 
 
 @pytest.mark.parametrize(
-    ("states", "said"),
+    ("states", "message"),
     [
         ("{ compute = [1] }", "fleet.group[0].states: bandwidth is missing"),
         (
             "{ compute = [1], bandwidth = [1, 2] }",
-            "fleet.group[0].states: compute and bandwidth need one factor for each state",
+            "fleet.group[0].states: compute has 1 factors and bandwidth 2; expected one factor for",
         ),
-        ("{ compute = [], bandwidth = [] }", "need one factor for each state"),
+        (
+            "{ compute = [], bandwidth = [] }",
+            "compute has 0 factors and bandwidth 0; expected one factor for each state",
+        ),
         ("{ compute = [nan], bandwidth = [1] }", "fleet.group[0].states.compute[0]: nan; expect"),
         ("{ compute = [1], bandwidth = [1], heat = 0 }", "fleet.group[0].states.heat: 0; expecte"),
     ],
 )
-def test_states_of_a_group_are_lists_of_one_length(tmp_path: Path, states: str, said: str) -> None:
-    assert said in refusal(tmp_path, GROUP + PHONE + f"states = {states}")
+def test_states_of_a_group_are_lists_of_the_same_length(
+    tmp_path: Path, states: str, message: str
+) -> None:
+    assert message in read_error(tmp_path, GROUP + PHONE + f"states = {states}")
 
 
 @pytest.mark.parametrize("table", [LEARNER + PHONE, GROUP + PHONE])
 @pytest.mark.parametrize(
-    ("said", "refused"),
+    ("lines", "message"),
     [
         ("energy = { sample_j = -1 }", "energy.sample_j: -1; expected a number of at least 0"),
         ("energy = { byte_j = inf }", "energy.byte_j: inf; expected a number of at most 1e+30"),
@@ -259,48 +268,48 @@ def test_states_of_a_group_are_lists_of_one_length(tmp_path: Path, states: str, 
         ),
         (
             "availability = { awake_s = 30 }",
-            "availability: awake_s and asleep_s are said together; asleep_s is missing",
+            "availability: awake_s and asleep_s are needed together; asleep_s is missing",
         ),
         (
             "availability = { asleep_s = 30 }",
-            "availability: awake_s and asleep_s are said together; awake_s is missing",
+            "availability: awake_s and asleep_s are needed together; awake_s is missing",
         ),
         ("availability.awake_s = 0", "availability.awake_s: 0; expected a number above 0"),
         ("availability.join_s = 1", "unknown key join_s; did you mean joins_s?"),
     ],
 )
-def test_energy_and_availability_are_said_in_full(
-    tmp_path: Path, table: str, said: str, refused: str
+def test_invalid_energy_and_availability_are_reported(
+    tmp_path: Path, table: str, lines: str, message: str
 ) -> None:
-    assert refused in refusal(tmp_path, table + said)
+    assert message in read_error(tmp_path, table + lines)
 
 
 @pytest.mark.parametrize(
-    ("spread", "said"),
+    ("spread", "message"),
     [
         (
             'compute = 0.4, distribution = "normal"',
-            'compute is 0.4; expected at most 0.333 with distribution = "normal": more would go',
+            'compute is 0.4; expected at most 0.333 with distribution = "normal"; use "lognormal"',
         ),
         (
             'latency_s = 0.6, distribution = "uniform"',
-            'latency_s is 0.6; expected at most 0.57 with distribution = "uniform": more would',
+            'latency_s is 0.6; expected at most 0.57 with distribution = "uniform"; use "log',
         ),
         ('distribution = "gamma"', "'gamma'; expected one of lognormal, normal, uniform"),
     ],
 )
-def test_a_spread_stays_above_0(tmp_path: Path, spread: str, said: str) -> None:
-    assert said in refusal(tmp_path, GROUP + PHONE + f"spread = {{ {spread} }}")
+def test_a_spread_that_could_reach_0_is_an_error(tmp_path: Path, spread: str, message: str) -> None:
+    assert message in read_error(tmp_path, GROUP + PHONE + f"spread = {{ {spread} }}")
 
 
-def test_a_trace_that_is_not_there_is_named(tmp_path: Path) -> None:
-    said = refusal(tmp_path, '[fleet]\ntrace = "none.csv"\n' + LEARNER + PHONE)
-    assert said == f"fleet: {tmp_path / 'none.csv'}: no such file or directory"
+def test_a_missing_trace_is_reported(tmp_path: Path) -> None:
+    message = read_error(tmp_path, '[fleet]\ntrace = "none.csv"\n' + LEARNER + PHONE)
+    assert message == f"fleet: {tmp_path / 'none.csv'}: no such file or directory"
 
 
-def test_files_that_are_no_fleet_are_named(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"none.toml: no such file or directory"):
         read_fleet(tmp_path / "none.toml")
     with pytest.raises(SettingError, match=r": is a directory"):
         read_fleet(tmp_path)
-    assert refusal(tmp_path, "[fleet").startswith("not TOML: ")
+    assert read_error(tmp_path, "[fleet").startswith("not TOML: ")

@@ -18,8 +18,8 @@ def apportion(counts: Sequence[int], learners: int | None) -> list[int]:
         raise SettingError(f"{learners} learners requested; expected 1 to {MAX_LEARNERS}")
     total = sum(counts)
     shares = [divmod(learners * count, total) for count in counts]
-    wanted = [whole for whole, _ in shares]
-    first = sorted(range(len(shares)), key=lambda index: -shares[index][1])
-    for index in first[: learners - sum(wanted)]:
-        wanted[index] += 1
-    return wanted
+    result = [whole for whole, _ in shares]
+    by_fraction = sorted(range(len(shares)), key=lambda index: -shares[index][1])
+    for index in by_fraction[: learners - sum(result)]:
+        result[index] += 1
+    return result

@@ -1,7 +1,7 @@
-"""From the tables of a FLEET.toml to the learners themselves: profiles, groups, radio, states.
+"""Building of a fleet from the tables of a FLEET.toml: profiles, groups, radio cell, states.
 
-A fleet of another size has the proportions of the file: its groups are drawn with other counts,
-and a single learner that is wanted several times is numbered, each with the same figures.
+A fleet of another size keeps the proportions of the file: groups are drawn with other counts, and
+copies of a single learner are numbered and have the same values.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ from melisma.fleet.files.trace_file import read_trace
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
 
-# One core, in operations a second: a small dense model, batches of 32, on a 2.x GHz server core.
+# Operations per second of one core: a small dense model, batches of 32, on a 2.x GHz server core.
 CORE_OPS_PER_S = 1e10
 NO_PROFILE = Profile(nan, nan, 0.0, "")
 
@@ -52,10 +52,10 @@ class _LearnerBlock:
 
 
 def read_fleet(path: str | Path, learners: int | None = None, seed: int | None = None) -> Fleet:
-    """The fleet of a FLEET.toml; `SettingError` names file and key.
+    """Read the fleet of a FLEET.toml; a `SettingError` names file and key.
 
-    With `learners`, a fleet of so many, in the proportions of the file; with `seed`, drawn by it
-    instead of the file's.
+    With `learners`, the fleet has that number, in the proportions of the file; `seed` replaces the
+    seed of the file.
     """
     table = read_toml(path, FleetFile).fleet
     if seed is not None:
@@ -69,7 +69,7 @@ def read_fleet(path: str | Path, learners: int | None = None, seed: int | None =
 
 
 def build_fleet(table: FleetTable, learners: int | None = None) -> Fleet:
-    """All learners of the file, singles first, in its order, or so many in its proportions."""
+    """Return the learners of the file, single ones first, or `learners` in its proportions."""
     parts = _build_blocks(table, learners)
     names = _unique_names(parts)
     columns = {
@@ -89,12 +89,12 @@ def build_fleet(table: FleetTable, learners: int | None = None) -> Fleet:
         budget=table.budget,
         seed=table.seed,
         core_ops_per_s=table.core_ops_per_s or CORE_OPS_PER_S,
-        discloses=tuple(tells for part in parts for tells in [part.discloses] * len(part.names)),
+        discloses=tuple(part.discloses for part in parts for _ in part.names),
     )
 
 
 def _build_blocks(table: FleetTable, learners: int | None) -> list[_LearnerBlock]:
-    """The learners of each table that has any."""
+    """Build the learners of each table that has any."""
     singles = len(table.learner)
     counts = apportion([1] * singles + [group.count for group in table.group], learners)
     parts = [
@@ -114,18 +114,18 @@ def _unique_names(parts: Sequence[_LearnerBlock]) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         (name, times), *_ = Counter(names).most_common(1)
         raise SettingError(
-            f"{times} learners are called {name!r}; give one, or its group, another name"
+            f"{times} learners have the name {name!r}; rename one of them or its group"
         )
     return names
 
 
-def _numbered_names(name: str, count: int) -> list[str]:
+def _number_names(name: str, count: int) -> list[str]:
     digits = len(str(count))
     return [f"{name}-{number:0{digits}d}" for number in range(1, count + 1)]
 
 
 def _build_single(learner: FleetLearner, count: int, table: FleetTable) -> _LearnerBlock:
-    names = [learner.name] if count == 1 else _numbered_names(learner.name, count)
+    names = [learner.name] if count == 1 else _number_names(learner.name, count)
     columns = {
         name: np.full(count, value) for name, value in _hardware_columns(learner, table).items()
     }
@@ -136,46 +136,44 @@ def _build_single(learner: FleetLearner, count: int, table: FleetTable) -> _Lear
 
 
 def _build_group(group: FleetGroup, number: int, table: FleetTable) -> _LearnerBlock:
-    """Learners around the group's figures, each drawn from the fleet's seed."""
+    """Draw the learners of a group by the fleet's seed."""
     name, count = group.name or group.profile or f"group-{number + 1}", group.count
     columns = {key: np.full(count, value) for key, value in _hardware_columns(group, table).items()}
 
-    def drawn(what: str) -> np.random.Generator:
-        return generator(table.seed, f"fleet group {number} {what}")
+    def group_rng(purpose: str) -> np.random.Generator:
+        return generator(table.seed, f"fleet group {number} {purpose}")
 
-    def spread(what: str) -> Floats:
-        relative: float = getattr(group.spread, what)
-        return draw_factors(relative, group.spread.distribution, count, drawn(what))
+    def factors(key: str) -> Floats:
+        relative: float = getattr(group.spread, key)
+        return draw_factors(relative, group.spread.distribution, count, group_rng(key))
 
-    faster = spread("compute")
+    speed_factors = factors("compute")
     for key in ("shard_s", "sample_s"):
-        columns[key] = columns[key] / faster
+        columns[key] = columns[key] / speed_factors
     for key in ("ops_per_s", "clock_hz"):
-        columns[key] = columns[key] * faster
+        columns[key] = columns[key] * speed_factors
     for key in ("bandwidth_bps", "latency_s"):
-        columns[key] = columns[key] * spread(key)
-    columns["price"] = _draw_prices(group, drawn("price"))
-    return _LearnerBlock(
-        _numbered_names(name, count), group.discloses, columns, _draw_states(group, drawn("states"))
-    )
+        columns[key] = columns[key] * factors(key)
+    columns["price"] = _draw_prices(group, group_rng("price"))
+    states = _draw_states(group, group_rng("states"))
+    return _LearnerBlock(_number_names(name, count), group.discloses, columns, states)
 
 
 def _draw_prices(group: FleetGroup, rng: np.random.Generator) -> Floats:
     if not isinstance(group.price, PriceTable):
         return np.full(group.count, group.price)
-    drawn = rng.normal(group.price.mean, group.price.sd, group.count)
-    return np.clip(drawn, group.price.low, group.price.high)
+    prices = rng.normal(group.price.mean, group.price.sd, group.count)
+    return np.clip(prices, group.price.low, group.price.high)
 
 
 def _hardware_columns(device: HardwareTable, table: FleetTable) -> dict[str, float]:
-    """Figures of one device, the profile's where nothing else is said."""
+    """Return the values of one device; the profile supplies those that are not given."""
     profile = PROFILES[device.profile] if device.profile else NO_PROFILE
     speed = _speed_columns(device, profile, table.core_ops_per_s or CORE_OPS_PER_S)
-    link = device.bandwidth_bps
-    # Within a cell the radio decides, not what such a device has elsewhere.
-    usual = nan if table.cell else profile.bandwidth_bps
+    # In a cell the radio channel replaces the bandwidth of the profile.
+    default_bps = nan if table.cell else profile.bandwidth_bps
     return speed | {
-        "bandwidth_bps": usual if link is None else link,
+        "bandwidth_bps": default_bps if device.bandwidth_bps is None else device.bandwidth_bps,
         "latency_s": profile.latency_s if device.latency_s is None else device.latency_s,
         "base_s": device.base_s,
         "threshold": float(device.threshold),
@@ -185,24 +183,25 @@ def _hardware_columns(device: HardwareTable, table: FleetTable) -> dict[str, flo
     }
 
 
-def _availability_columns(said: AvailabilityTable) -> dict[str, float]:
-    """When a device is there; it never leaves and never sleeps unless that is said."""
+def _availability_columns(times: AvailabilityTable) -> dict[str, float]:
+    """Return the availability of a device; by default it never leaves and never sleeps."""
     return {
-        "joins_s": said.joins_s,
-        "leaves_s": inf if said.leaves_s is None else said.leaves_s,
-        "awake_s": inf if said.awake_s is None else said.awake_s,
-        "asleep_s": 0.0 if said.asleep_s is None else said.asleep_s,
+        "joins_s": times.joins_s,
+        "leaves_s": inf if times.leaves_s is None else times.leaves_s,
+        "awake_s": inf if times.awake_s is None else times.awake_s,
+        "asleep_s": 0.0 if times.asleep_s is None else times.asleep_s,
     }
 
 
 def _build_availability(
-    columns: dict[str, Floats], names: tuple[str, ...], trace: str | None, asked: int | None
+    columns: dict[str, Floats], names: tuple[str, ...], trace: str | None, learners: int | None
 ) -> Availability:
-    """Takes its columns out of the others; what is traced stands instead of what they say."""
-    times = {key: columns.pop(key) for key in _availability_columns(AvailabilityTable())}
-    traced = read_trace(trace, names, asked) if trace is not None else Changes.merge([])
-    for key, usual in _availability_columns(AvailabilityTable()).items():
-        times[key][traced.learners] = usual
+    """Take the availability out of `columns`; traced learners follow the trace only."""
+    defaults = _availability_columns(AvailabilityTable())
+    times = {key: columns.pop(key) for key in defaults}
+    traced = read_trace(trace, names, learners) if trace is not None else Changes.merge([])
+    for key, default in defaults.items():
+        times[key][traced.learners] = default
     return Availability(**times, traced=traced)
 
 
@@ -228,47 +227,49 @@ def _draw_states(group: FleetGroup, rng: np.random.Generator) -> list[Floats]:
     if group.states is None:
         return [np.ones((group.count, 1))] * 3
     kinds = len(group.states.compute)
-    # softmax(one-hot / heat), the one drawn uniformly (section 4.3.1 of Mays' thesis); less 1,
-    # so that a low heat makes the others unlikely rather than the one too large.
-    unlikely = np.eye(kinds)[rng.integers(0, kinds, group.count)] - 1
-    weight = np.exp(unlikely / group.states.heat)
-    factors = (group.states.compute, group.states.bandwidth)
-    left = [np.tile(np.array(factor), (group.count, 1)) for factor in factors]
-    return [weight / weight.sum(axis=1, keepdims=True), *left]
+    # softmax(one-hot / heat) with a uniform one-hot (section 4.3.1 of Mays' thesis); subtracting 1
+    # avoids overflow at a low heat.
+    logits = np.eye(kinds)[rng.integers(0, kinds, group.count)] - 1
+    weight = np.exp(logits / group.states.heat)
+    shares = (group.states.compute, group.states.bandwidth)
+    rows = [np.tile(np.array(share), (group.count, 1)) for share in shares]
+    return [weight / weight.sum(axis=1, keepdims=True), *rows]
 
 
 def _pad_states(parts: Sequence[_LearnerBlock]) -> list[list[Floats]]:
-    """States of all parts, filled up with states that never happen."""
+    """Pad the states of all parts to the same number with states of probability 0."""
     width = max(part.state_arrays[0].shape[1] for part in parts)
 
-    def wider(array: Floats, fill: float) -> Floats:
+    def pad(array: Floats, fill: float) -> Floats:
         missing = ((0, 0), (0, width - array.shape[1]))
         return np.pad(array, missing, constant_values=fill)
 
     return [
-        [wider(array, fill) for array, fill in zip(part.state_arrays, (0.0, 1.0, 1.0), strict=True)]
+        [pad(array, fill) for array, fill in zip(part.state_arrays, (0.0, 1.0, 1.0), strict=True)]
         for part in parts
     ]
 
 
 def _set_bandwidth(columns: dict[str, Floats], names: Sequence[str], table: FleetTable) -> None:
-    """Radio rates for whoever has no bandwidth of its own; somebody without both is refused."""
+    """Fill in radio rates where bandwidth is missing; raise SettingError if there is no cell."""
     if table.cell is not None:
-        named = columns["bandwidth_bps"]
-        rates = _radio_rates_bps(named.size, table.cell, table.seed)
-        columns["bandwidth_bps"] = np.where(np.isnan(named), rates, named)
-    unreachable = np.flatnonzero(np.isnan(columns["bandwidth_bps"]))
-    if unreachable.size:
+        given_bps = columns["bandwidth_bps"]
+        radio_bps = _radio_rates_bps(given_bps.size, table.cell, table.seed)
+        columns["bandwidth_bps"] = np.where(np.isnan(given_bps), radio_bps, given_bps)
+    missing = np.flatnonzero(np.isnan(columns["bandwidth_bps"]))
+    if missing.size:
         raise SettingError(
-            f"learner {names[int(unreachable[0])]!r} has no bandwidth_bps; "
-            f"say it, or a profile, or a [fleet.cell]"
+            f"learner {names[int(missing[0])]!r} has no bandwidth_bps; "
+            "add it, a profile, or a [fleet.cell]"
         )
 
 
 def _radio_rates_bps(count: int, cell: CellTable, seed: int) -> Floats:
     channel = Channel(cell.bandwidth_hz, cell.power_dbm, cell.noise_dbm_per_hz, cell.path_loss)
     if cell.placement == "edge":
-        away_m = np.full(count, cell.radius_m)
+        distances_m = np.full(count, cell.radius_m)
     else:
-        away_m = random_distances_m(count, cell.radius_m, generator(seed, "fleet placement"))
-    return (channel.mean_rate_bps if cell.fading == "rayleigh" else channel.rate_bps)(away_m)
+        rng = generator(seed, "fleet placement")
+        distances_m = random_distances_m(count, cell.radius_m, rng)
+    rate_bps = channel.mean_rate_bps if cell.fading == "rayleigh" else channel.rate_bps
+    return rate_bps(distances_m)

@@ -1,4 +1,4 @@
-"""FLEET.toml: learners one by one, groups of them, and the radio cell they are in."""
+"""The tables of FLEET.toml: single learners, groups of learners, and their radio cell."""
 
 from math import inf, isclose
 from typing import Annotated, Literal
@@ -12,9 +12,9 @@ from melisma.fleet.task import NonNegative, NonNegativeInt, Positive, Seed, Tabl
 
 Probability = Annotated[float, Meta(ge=0, le=1)]
 SPEEDS = ("compute", "train_s", "samples_per_s", "clock_hz")
-# The most that a learner lets out of itself before its update.
+# The most that a learner discloses before its update.
 Disclosure = Literal["nothing", "bounds", "costs"]
-# What a scheme may learn from a learner before its update, from the least to the most, in words.
+# Data that a scheme needs from a learner before its update, from the least to the most.
 DISCLOSURE = {
     "nothing": "nothing",
     "bounds": "number of shards wanted",
@@ -29,7 +29,7 @@ Budget = Annotated[float, Meta(ge=0)]
 
 
 class StateTable(Table, frozen=True, kw_only=True):
-    """An operating state: how likely it is, and what it leaves of compute and bandwidth."""
+    """An operating state: its probability, and the shares of compute and bandwidth left in it."""
 
     probability: Probability
     compute: Positive = 1.0
@@ -38,14 +38,14 @@ class StateTable(Table, frozen=True, kw_only=True):
 
 
 class EnergyTable(Table, frozen=True, kw_only=True):
-    """What work costs, in joules: a sample trained once, a byte sent or received."""
+    """Energy in joules to train one sample once, and to send or receive one byte."""
 
     sample_j: NonNegative = 0.0
     byte_j: NonNegative = 0.0
 
 
 class AvailabilityTable(Table, frozen=True, kw_only=True):
-    """When a device is there: from when, until when, and for how long awake and asleep, on average.
+    """Times at which a device joins and leaves, and its mean spans awake and asleep.
 
     Without `leaves_s` it stays; without `awake_s` and `asleep_s` it never sleeps.
     """
@@ -56,18 +56,18 @@ class AvailabilityTable(Table, frozen=True, kw_only=True):
     asleep_s: Positive | None = None
 
     def __post_init__(self) -> None:
-        """Some time between coming and going, and both means or none."""
+        """Raise ValueError if the device leaves before it joins, or one mean span is missing."""
         if self.leaves_s is not None and self.leaves_s <= self.joins_s:
             raise ValueError(
                 f"leaves_s is {self.leaves_s:g}; expected more than joins_s, {self.joins_s:g}"
             )
         if (self.awake_s is None) != (self.asleep_s is None):
             missing = "awake_s" if self.awake_s is None else "asleep_s"
-            raise ValueError(f"awake_s and asleep_s are said together; {missing} is missing")
+            raise ValueError(f"awake_s and asleep_s are needed together; {missing} is missing")
 
 
 class HardwareTable(Table, frozen=True, kw_only=True):
-    """What a device can do: a profile, and whatever is said instead of it."""
+    """The speed and the link of a device: a profile, and keys that override it."""
 
     profile: str | None = None
     compute: Positive | None = None
@@ -84,38 +84,38 @@ class HardwareTable(Table, frozen=True, kw_only=True):
     discloses: Disclosure = "costs"
 
     def __post_init__(self) -> None:
-        """One way to say the speed, and a profile that exists."""
+        """Raise ValueError unless the speed is given in exactly one way."""
         if self.profile is not None and self.profile not in PROFILES:
             raise ValueError(
                 f"profile {self.profile!r} is unknown; {suggest(self.profile, PROFILES)}"
             )
-        said = [name for name in SPEEDS if getattr(self, name) is not None]
-        if len(said) > 1:
-            raise ValueError(f"{' and '.join(said)} both say how fast it is; one is enough")
-        if not said and self.profile is None:
-            raise ValueError(f"says nothing of speed: a profile or one of {', '.join(SPEEDS)}")
+        speeds = [name for name in SPEEDS if getattr(self, name) is not None]
+        if len(speeds) > 1:
+            raise ValueError(f"{' and '.join(speeds)} all give the speed; keep one of them")
+        if not speeds and self.profile is None:
+            raise ValueError(f"speed is missing: add a profile or one of {', '.join(SPEEDS)}")
         if self.cycles_per_sample is not None and self.clock_hz is None:
             raise ValueError("cycles_per_sample needs clock_hz")
 
 
 class FleetLearner(HardwareTable, frozen=True, kw_only=True):
-    """One learner."""
+    """A single learner."""
 
     name: str
     price: NonNegative = 1.0
     state: tuple[StateTable, ...] = ()
 
     def __post_init__(self) -> None:
-        """States that are all there are."""
+        """Raise ValueError for an invalid name, or probabilities that do not sum to 1."""
         super().__post_init__()
         check_name(self.name)
         total = sum(state.probability for state in self.state)
         if self.state and not isclose(total, 1.0, abs_tol=1e-6):
-            raise ValueError(f"probabilities of its states sum to {total:g}; expected 1")
+            raise ValueError(f"probabilities of the states sum to {total:g}; expected 1")
 
 
 class PriceTable(Table, frozen=True, kw_only=True):
-    """Prices drawn from a normal distribution and cut to a range.
+    """Prices drawn from a normal distribution and clipped to a range.
 
     `sd` is the standard deviation: 0.5 in the code of the MED study, which prints 0.5 as variance.
     """
@@ -126,26 +126,32 @@ class PriceTable(Table, frozen=True, kw_only=True):
     high: NonNegative = 1.5
 
     def __post_init__(self) -> None:
-        """A range that is one."""
+        """Raise ValueError if the range is empty."""
         if self.low > self.high:
             raise ValueError(f"low is {self.low:g}; expected at most high, {self.high:g}")
 
 
 class GroupStatesTable(Table, frozen=True, kw_only=True):
-    """States of a group: one, drawn for each learner, is likely; the lower the heat the more so."""
+    """Operating states of a group; one, drawn for each learner, is more likely than the others.
+
+    The lower the heat, the more likely it is.
+    """
 
     compute: tuple[Positive, ...]
     bandwidth: tuple[Positive, ...]
     heat: Positive = 0.5
 
     def __post_init__(self) -> None:
-        """One factor a state in both lists."""
+        """Raise ValueError unless both lists have one factor for each state."""
         if not self.compute or len(self.compute) != len(self.bandwidth):
-            raise ValueError("compute and bandwidth need one factor for each state")
+            raise ValueError(
+                f"compute has {len(self.compute)} factors and bandwidth {len(self.bandwidth)}; "
+                "expected one factor for each state in both"
+            )
 
 
 class SpreadTable(Table, frozen=True, kw_only=True):
-    """Relative standard deviations within a group, and of which distribution."""
+    """Relative standard deviations within a group, and their distribution."""
 
     compute: NonNegative = 0.0
     bandwidth_bps: NonNegative = 0.0
@@ -153,13 +159,13 @@ class SpreadTable(Table, frozen=True, kw_only=True):
     distribution: Distribution = "lognormal"
 
     def __post_init__(self) -> None:
-        """Nothing that would have to go below 0."""
+        """Raise ValueError if values could reach 0."""
         for name in ("compute", "bandwidth_bps", "latency_s"):
             check_spread(name, getattr(self, name), self.distribution)
 
 
 class FleetGroup(HardwareTable, frozen=True, kw_only=True):
-    """So many learners of one kind, each a little different."""
+    """A number of learners of one kind, with random differences."""
 
     count: MemberCount
     name: str | None = None
@@ -168,14 +174,14 @@ class FleetGroup(HardwareTable, frozen=True, kw_only=True):
     states: GroupStatesTable | None = None
 
     def __post_init__(self) -> None:
-        """A name, if there is one, that can be read."""
+        """Raise ValueError for an invalid name."""
         super().__post_init__()
         if self.name is not None:
             check_name(self.name)
 
 
 class CellTable(Table, frozen=True, kw_only=True):
-    """A radio cell around the orchestrator; it gives the rate of whoever names no bandwidth."""
+    """A radio cell around the orchestrator, with the rates of learners without `bandwidth_bps`."""
 
     radius_m: Positive
     bandwidth_hz: Positive
@@ -187,7 +193,7 @@ class CellTable(Table, frozen=True, kw_only=True):
 
 
 class FleetTable(Table, frozen=True, kw_only=True):
-    """All of it."""
+    """The learners of a fleet and the settings that they share."""
 
     learner: tuple[FleetLearner, ...] = ()
     group: tuple[FleetGroup, ...] = ()
@@ -198,9 +204,9 @@ class FleetTable(Table, frozen=True, kw_only=True):
     seed: Seed = 1
 
     def __post_init__(self) -> None:
-        """Somebody."""
+        """Raise ValueError if there are no learners."""
         if not self.learner and not self.group:
-            raise ValueError("names no learner: add [[fleet.learner]] or [[fleet.group]]")
+            raise ValueError("has no learners: add [[fleet.learner]] or [[fleet.group]]")
 
 
 class FleetFile(Table, frozen=True, kw_only=True):

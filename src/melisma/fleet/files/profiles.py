@@ -1,9 +1,9 @@
-"""Devices by name: what to assume of one before it has been measured.
+"""Assumed speed and link of known devices, used until a device is measured.
 
-`compute` is the share of one core of the machine that runs Melisma which the whole device amounts
-to in training; links are what such a device reaches in practice. None of these is a benchmark:
-the devices of the Mays papers are listed with their hardware, but no rates, so these are rough
-figures to plan and emulate with, and a learner's own measurement replaces them.
+`compute` is the training speed of the whole device as a share of one core of the machine that runs
+Melisma; links have rates that such devices reach in practice. These are rough figures for plans and
+emulation, not benchmarks (the Mays papers list the hardware of their devices, but no rates), and a
+learner's own measurements replace them.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Profile:
-    """A kind of device."""
+    """The assumed speed and link of a kind of device."""
 
     compute: float
     bandwidth_bps: float

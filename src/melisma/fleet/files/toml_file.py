@@ -1,4 +1,4 @@
-"""TOML files read into typed records, with errors that name the file and the key."""
+"""Reading of TOML files into typed records, with errors that name the file and the key."""
 
 import re
 import tomllib
@@ -24,28 +24,28 @@ BOUND_WORDS = {">": "above", ">=": "of at least", "<": "below", "<=": "of at mos
 
 
 def read_toml(path: str | Path, record: type[Record]) -> Record:
-    """The file's contents as `record`; all that is wrong with it is a `SettingError`."""
+    """Read a file as `record`; raise SettingError if it is missing, no TOML, or invalid."""
     text = read_text(path)
     try:
-        found = tomllib.loads(text)
-    # Endless digits and endless brackets are no TOMLDecodeError.
+        content = tomllib.loads(text)
+    # Too many digits and too deep nesting are no TOMLDecodeError.
     except (ValueError, RecursionError) as error:
         raise SettingError(f"{path}: not TOML: {error}") from None
-    return convert(str(path), found, record)
+    return convert(str(path), content, record)
 
 
-def convert(what: str, found: Any, record: type[Record]) -> Record:
-    """What was said as `record`; `SettingError` says of what, at which key, and what is right."""
+def convert(source: str, content: Any, record: type[Record]) -> Record:
+    """Convert built-in types to `record`; a `SettingError` names the source and the key."""
     try:
-        return msgspec.convert(found, record)
+        return msgspec.convert(content, record)
     except msgspec.ValidationError as error:
-        raise SettingError(f"{what}: {_describe(str(error), record, found)}") from None
+        raise SettingError(f"{source}: {_describe(str(error), record, content)}") from None
 
 
 def read_text(path: str | Path) -> str:
-    """What stands in a file; `SettingError` where that is no text."""
+    """Read a text file; raise SettingError if it cannot be read or is not UTF-8."""
     try:
-        # Some editors begin a file with a byte order mark.
+        # Some editors write a byte order mark.
         return Path(path).read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise SettingError(f"{path}: {(error.strerror or str(error)).lower()}") from None
@@ -53,46 +53,47 @@ def read_text(path: str | Path) -> str:
         raise SettingError(f"{path}: not text in UTF-8") from None
 
 
-def _describe(message: str, record: type[msgspec.Struct], found: Any) -> str:
-    """`msgspec`'s message with the key first, what was found there, and what was expected."""
-    said, at, place = message.rpartition(" - at `$")
-    said, place = (said, place) if at else (message, "")
-    kinds: Sequence[inspect.Type] = [inspect.type_info(record)]
-    for key, number in re.findall(r"\.(\w+)|\[(\d+)\]", place):
-        kinds = _types_at(kinds, key)
-        found = found[key or int(number)]
-    where = place.removesuffix("`").removeprefix(".") or "top level"
-    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", said):
-        return f"{where}: unknown key {unknown[1]}; {_suggestion(unknown[1], kinds)}"
-    if missing := re.fullmatch(r"Object missing required field `(.*)`", said):
+def _describe(message: str, record: type[msgspec.Struct], content: Any) -> str:
+    """Rewrite a message of `msgspec` as key, value found and value expected."""
+    problem, at, path = message.rpartition(" - at `$")
+    problem, path = (problem, path) if at else (message, "")
+    types: Sequence[inspect.Type] = [inspect.type_info(record)]
+    value = content
+    for key, number in re.findall(r"\.(\w+)|\[(\d+)\]", path):
+        types = _types_at(types, key)
+        value = value[key or int(number)]
+    where = path.removesuffix("`").removeprefix(".") or "top level"
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", problem):
+        return f"{where}: unknown key {unknown[1]}; {_suggestion(unknown[1], types)}"
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", problem):
         return f"{where}: {missing[1]} is missing"
-    if said.startswith("Invalid enum value"):
-        values = [value for kind in kinds for value in getattr(kind, "values", ())]
-        return f"{where}: {found!r:.60}; {suggest(found, values)}"
-    if expected := re.fullmatch(r"Expected `([\w |]+)`(?:, got .*| ([<>]=?) (.*))", said):
-        named = [TYPE_WORDS[kind] for kind in expected[1].split(" | ") if kind in TYPE_WORDS]
+    if problem.startswith("Invalid enum value"):
+        choices = [choice for kind in types for choice in getattr(kind, "values", ())]
+        return f"{where}: {value!r:.60}; {suggest(value, choices)}"
+    if expected := re.fullmatch(r"Expected `([\w |]+)`(?:, got .*| ([<>]=?) (.*))", problem):
+        words = [TYPE_WORDS[kind] for kind in expected[1].split(" | ") if kind in TYPE_WORDS]
         bound = _describe_bound(expected[2], float(expected[3])) if expected[2] else ""
-        return f"{where}: {found!r:.60}; expected {' or '.join(named)}{bound}"
-    return f"{where}: {said}"
+        return f"{where}: {value!r:.60}; expected {' or '.join(words)}{bound}"
+    return f"{where}: {problem}"
 
 
 def _describe_bound(sign: str, limit: float) -> str:
-    """The limit in words; one that only keeps quotients in range is as good as 0."""
-    least = sign == ">=" and 0 < limit < 1e-20
-    return " above 0" if least else f" {BOUND_WORDS[sign]} {limit:.16g}"
+    """Return the limit in words; one that only keeps quotients finite is shown as 0."""
+    tiny = sign == ">=" and 0 < limit < 1e-20
+    return " above 0" if tiny else f" {BOUND_WORDS[sign]} {limit:.16g}"
 
 
-def _types_at(kinds: Sequence[inspect.Type], key: str) -> Sequence[inspect.Type]:
-    """What may stand at a key of a table, or, without a key, in a list."""
-    within = [field.type for field in _fields(kinds) if field.encode_name == key]
-    items = [kind.item_type for kind in kinds if isinstance(kind, inspect.VarTupleType)]
-    return [one for each in within or items for one in getattr(each, "types", (each,))]
+def _types_at(types: Sequence[inspect.Type], key: str) -> Sequence[inspect.Type]:
+    """Return the types allowed at a key of a table or, without a key, in a list."""
+    values = [field.type for field in _fields(types) if field.encode_name == key]
+    items = [kind.item_type for kind in types if isinstance(kind, inspect.VarTupleType)]
+    return [member for kind in values or items for member in getattr(kind, "types", (kind,))]
 
 
-def _suggestion(unknown: str, kinds: Sequence[inspect.Type]) -> str:
-    return suggest(unknown, [field.encode_name for field in _fields(kinds)])
+def _suggestion(unknown: str, types: Sequence[inspect.Type]) -> str:
+    return suggest(unknown, [field.encode_name for field in _fields(types)])
 
 
-def _fields(kinds: Sequence[inspect.Type]) -> list[inspect.Field]:
-    tables = [kind for kind in kinds if isinstance(kind, inspect.StructType)]
+def _fields(types: Sequence[inspect.Type]) -> list[inspect.Field]:
+    tables = [kind for kind in types if isinstance(kind, inspect.StructType)]
     return [field for table in tables for field in table.fields]
