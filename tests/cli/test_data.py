@@ -35,5 +35,5 @@ def test_a_listed_data_set_can_be_downloaded_and_located(home: Path) -> None:
 
 @pytest.mark.parametrize("command", ["get", "where"])
 def test_an_unknown_data_set_is_refused(command: str) -> None:
-    with pytest.raises(SettingError, match="no data set is called 'cats'"):
+    with pytest.raises(SettingError, match="unknown data set 'cats'"):
         output(command, "cats")

@@ -80,7 +80,9 @@ def test_a_missing_array_is_named(spool: UpdateSpool) -> None:
 
 
 def test_updates_without_weight_have_no_mean(spool: UpdateSpool) -> None:
-    with pytest.raises(DataError, match="no update has any weight"):
+    with pytest.raises(
+        DataError, match=r"the weights of 1 updates sum to 0\.0; expected a sum above 0"
+    ):
         weighted_mean(LAYOUT, [SpooledUpdate(1, 0.0, spool.add(1, update(0)))])
 
 

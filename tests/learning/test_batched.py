@@ -352,7 +352,7 @@ def test_samples_of_another_form_train_one_by_one_and_labels_that_do_not_fit_are
     assert not can_train_together(TASK, trainer, mixed)
     assert len(each_of(train_many(TASK, trainer, trainer.initial(), mixed))) == len(mixed)
     wrong = [TrainingWork(Split(flat.samples, np.ones(9)), 1, drawing(1), 9)] * 2
-    with pytest.raises(DataError, match="needs whole numbers"):
+    with pytest.raises(DataError, match="needs integers"):
         each_of(train_many(TASK, trainer, trainer.initial(), wrong))
 
 
@@ -387,7 +387,9 @@ def test_every_activation_is_trained_by_hand(said: OptimizerSettings) -> None:
     task = replace(TASK, optimizer=said, **own(Bent))
     trainer = trainer_for(task)
     assert isinstance(trainer, TorchTrainer)
-    assert torch_batched.stacked_model_for(task, trainer, works()) is torch_batched.LayerwiseModel
+    assert (
+        torch_batched.choose_stacked_model(task, trainer, works()) is torch_batched.LayerwiseModel
+    )
     found = each_of(train_many(task, trainer, trainer.initial(), works()))
     assert_same(found, one_by_one(trainer, trainer.initial(), works()))
 

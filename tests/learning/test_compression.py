@@ -167,7 +167,7 @@ def test_numbers_that_are_not_finite_are_not_taken(wrong: float) -> None:
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -1.0, 3e38])
 def test_scales_that_cannot_be_are_refused(name: str, wrong: float) -> None:
     content = compression_for(name).pack(bell(10))
-    with pytest.raises(DataError, match="scales are not from 0 to"):
+    with pytest.raises(DataError, match="a scale is out of range; expected scales from 0 to"):
         compression_for(name).unpack(np.float32(wrong).tobytes() + content[4:], 10)
 
 
@@ -175,7 +175,7 @@ def test_scales_that_cannot_be_are_refused(name: str, wrong: float) -> None:
 def test_a_number_beyond_the_steps_is_refused(name: str, wrong: int) -> None:
     content = bytearray(compression_for(name).pack(bell(10)))
     content[-1] = wrong
-    with pytest.raises(DataError, match=r"a number is -\d+; expected from -\d+"):
+    with pytest.raises(DataError, match=r"a code is -\d+; expected at least -\d+"):
         compression_for(name).unpack(bytes(content), 10)
 
 
@@ -184,8 +184,8 @@ def test_a_number_beyond_the_steps_is_refused(name: str, wrong: int) -> None:
     [
         ([0, 2, 4], "index 4 is out of range; expected below 4"),
         ([0, 1, 2**32 - 1], "index 4294967295 is out of range"),
-        ([0, 2, 2], "indices do not ascend; expected each once"),
-        ([2, 1, 3], "indices do not ascend"),
+        ([0, 2, 2], "indices are not strictly ascending; expected each index once"),
+        ([2, 1, 3], "indices are not strictly ascending"),
     ],
 )
 def test_indices_that_cannot_be_are_refused(indices: list[int], said: str) -> None:
@@ -205,7 +205,7 @@ INVALID_PARTS = ["topk", "topk:", "topk:0", "topk:1.1", "topk:-1", "topk:nan"]
         ("Q8", r"did you mean q8\?"),
         ("non", r"did you mean none\?"),
         ("q8:1", r"did you mean q8\?"),
-        *[(name, "expected topk: with a part above 0") for name in INVALID_PARTS],
+        *[(name, "expected topk: with a fraction above 0") for name in INVALID_PARTS],
     ],
 )
 def test_the_error_about_an_unknown_compression_names_the_known_ones(

@@ -227,7 +227,7 @@ def test_the_last_batch_of_a_pass_may_be_short() -> None:
         (own(Half), "Half has weight in torch.float16; expected torch.float32"),
         (replace(own(Frozen), model_args={"layers": 2}), "Frozen has no parameters to train"),
         (replace(TASK, model="torch.nn:Flatten"), "Flatten has no parameters to train"),
-        (own(Memory), "Memory trains by itself, and cannot be stepped; expected a torch.nn.Module"),
+        (own(Memory), "Memory is a trainer and has no single steps; expected a torch.nn.Module"),
     ],
 )
 def test_what_cannot_be_stepped_is_named(task: Task, said: str) -> None:
@@ -262,7 +262,7 @@ for model in ("own:Own", "twonn"):
 """
     command = [sys.executable, "-c", code]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert "trains by itself" in said[0]
+    assert "is a trainer and has no single steps" in said[0]
     assert "needs PyTorch, which is not installed" in said[1]
 
 

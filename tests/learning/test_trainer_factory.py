@@ -101,7 +101,7 @@ def test_a_model_that_fits_its_data_passes(changes: dict[str, Any], found: DataS
         ({}, data((28, 28), [*range(40), 3]), "from 0 to 39"),
         ({}, data((28, 28), [-1, 3]), "Target -1 is out of bounds.*from -1 to 3"),
         ({"model": "lenet"}, data((7, 7), range(10)), "does not fit the data"),
-        ({}, data((28, 28), [0.5, 1.0]), "loss cross_entropy needs whole numbers.*from 0.5 to 1"),
+        ({}, data((28, 28), [0.5, 1.0]), "loss cross_entropy needs integers.*from 0.5 to 1"),
         ({"loss": "mse"}, data((28, 28), [0.5, 1.0]), "does not fit the data"),
     ],
 )

@@ -1,8 +1,8 @@
 """The weighted mean of updates, from files, in a fixed order and bounded memory.
 
-An update is written to a file of its own as it arrives, and gets its name by an atomic rename: a
-kill at any instant leaves whole updates only. At the end of a cycle they are averaged in the order
-of learners, chunk by chunk, in double precision: the result does not depend on who came first.
+Each update is written to its own file when it arrives, then renamed atomically, so that a process
+killed at any time leaves only complete updates. At the end of a cycle the updates are averaged in
+learner order, chunk by chunk, in double precision: the result does not depend on arrival order.
 """
 
 import os
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from melisma.errors import DataError
 from melisma.learning.parameters import Arrays, Layout
 
-CHUNK_NUMBERS = 1 << 15  # numbers at a time: with their double they stay in the processor's cache
+CHUNK_NUMBERS = 1 << 15  # numbers per chunk: with their float64 copy they fit in the CPU cache
 
 
 @dataclass(frozen=True)
 class SpooledUpdate:
-    """An update on disk, and what it weighs."""
+    """An update on disk and its weight in the mean."""
 
     learner: int
     weight: float
@@ -30,14 +30,14 @@ class SpooledUpdate:
 
 
 class UpdateSpool:
-    """The updates of one cycle, one file each, in a folder of their own."""
+    """The updates of one cycle, one file each, in one folder."""
 
     def __init__(self, folder: Path, layout: Layout) -> None:
         self._folder, self._layout = folder, layout
         folder.mkdir(parents=True, exist_ok=True)
 
     def add(self, learner: int, update: Arrays) -> Path:
-        """Keep an update; `DataError` if it does not fit the model or holds what is no number."""
+        """Write an update; raise `DataError` if it does not fit the model or is not finite."""
         self._layout.check(update)
         for name, array in update.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -55,7 +55,7 @@ class UpdateSpool:
 
 @dataclass(frozen=True)
 class _TypeRun:
-    """Neighbouring arrays of one type, which are averaged as one."""
+    """Consecutive arrays of one dtype, averaged as one array."""
 
     dtype: np.dtype[Any]
     start: int
@@ -67,26 +67,29 @@ class _TypeRun:
 
 
 def weighted_mean(layout: Layout, updates: Sequence[SpooledUpdate]) -> dict[str, NDArray[Any]]:
-    """The mean by weight; whole numbers are those of the heaviest update, the first of equals."""
-    ordered = sorted(updates, key=lambda each: each.learner)
-    total = sum(each.weight for each in ordered)
+    """Return the weighted mean; take integers from the heaviest update (the first if equal)."""
+    ordered = sorted(updates, key=lambda update: update.learner)
+    total = sum(update.weight for update in ordered)
     if not total > 0:
-        raise DataError("no update has any weight")
-    heaviest = max(ordered, key=lambda each: each.weight)
-    whole = bytearray(layout.size_bytes)
+        raise DataError(
+            f"the weights of {len(ordered)} updates sum to {total}; expected a sum above 0"
+        )
+    heaviest = max(ordered, key=lambda update: update.weight)
+    block = bytearray(layout.size_bytes)
     for run in _type_runs(layout):
-        target = np.frombuffer(whole, run.dtype, run.size, run.start)
+        target = np.frombuffer(block, run.dtype, run.size, run.start)
         if run.dtype.kind == "f":
-            _average(run, target, [(each.path, each.weight / total) for each in ordered])
+            _average(run, target, [(update.path, update.weight / total) for update in ordered])
         else:
             target[:] = np.fromfile(heaviest.path, run.dtype, run.size, offset=run.start)
-    return layout.unpack(whole)
+    return layout.unpack(block)
 
 
 class RunningMean:
-    """The same, to rounding, of updates in memory, of which some at a time are added.
+    """The weighted mean of updates in memory, added in groups.
 
-    Their shares sum to one. Updates that hold what is no finite number are left out, and counted.
+    It equals `weighted_mean` up to rounding. The shares of all updates sum to 1. Updates with
+    non-finite numbers are excluded and counted.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -97,26 +100,26 @@ class RunningMean:
             f.name: np.zeros(f.shape, f.dtype) for f in layout.fields if f.dtype.kind != "f"
         }
 
-    def add(self, shares: NDArray[np.float64], some: Arrays) -> None:
-        """Some updates, which every array has on its first axis."""
-        sums = {name: np.einsum("i,i...->...", shares, some[name]) for name in self._sums}
+    def add(self, shares: NDArray[np.float64], updates: Arrays) -> None:
+        """Add a group of updates, stacked along the first axis of every array."""
+        sums = {name: np.einsum("i,i...->...", shares, updates[name]) for name in self._sums}
         if not all(np.isfinite(total).all() for total in sums.values()):
-            rows = [np.isfinite(some[name]).reshape(shares.size, -1).all(1) for name in sums]
-            sound = np.logical_and.reduce(rows)
-            self.excluded += int((~sound).sum())
-            self._excluded_share += float(shares[~sound].sum())
-            if sound.any():
-                self.add(shares[sound], {name: array[sound] for name, array in some.items()})
+            rows = [np.isfinite(updates[name]).reshape(shares.size, -1).all(1) for name in sums]
+            finite = np.logical_and.reduce(rows)
+            self.excluded += int((~finite).sum())
+            self._excluded_share += float(shares[~finite].sum())
+            if finite.any():
+                self.add(shares[finite], {name: array[finite] for name, array in updates.items()})
             return
         for name, total in sums.items():
             self._sums[name] += total
         first = int(shares.argmax())
         self._take_if_heaviest(
-            float(shares[first]), {name: some[name][first] for name in self._whole}
+            float(shares[first]), {name: updates[name][first] for name in self._whole}
         )
 
     def merge(self, other: "RunningMean") -> None:
-        """What was added to another one, after what was added to this."""
+        """Add everything that was added to `other`."""
         for name in self._sums:
             self._sums[name] += other._sums[name]
         self.excluded += other.excluded
@@ -124,26 +127,26 @@ class RunningMean:
         self._take_if_heaviest(other._heaviest, other._whole)
 
     def result(self) -> dict[str, NDArray[Any]]:
-        """The mean."""
+        """Return the mean of the updates added."""
         sums = self._sums
         if self._excluded_share:
             sums = {name: total / (1 - self._excluded_share) for name, total in sums.items()}
-        found = {**sums, **self._whole}
+        arrays = {**sums, **self._whole}
         return {
-            field.name: np.array(found[field.name], field.dtype) for field in self._layout.fields
+            field.name: np.array(arrays[field.name], field.dtype) for field in self._layout.fields
         }
 
     @property
     def nbytes(self) -> int:
-        """Of its arrays."""
+        """Bytes of memory that the arrays take."""
         return sum(array.nbytes for array in (*self._sums.values(), *self._whole.values()))
 
     def __bool__(self) -> bool:
-        """Whether any update is in it."""
+        """Whether any update was added."""
         return self._heaviest > 0
 
     def _take_if_heaviest(self, share: float, whole: Arrays) -> None:
-        """Whole numbers are those of the heaviest."""
+        """Keep the integer arrays of the heaviest update."""
         if share > self._heaviest:
             self._heaviest = share
             self._whole = {name: np.array(array) for name, array in whole.items()}
@@ -169,7 +172,7 @@ def _average(run: _TypeRun, target: NDArray[Any], shares: list[tuple[Path, float
         total, part = double[: end - start], scaled[: end - start]
         total[:] = 0.0
         for source, share in sources:
-            # First doubled in width, then weighed: the product itself would be of single precision.
+            # Convert before multiplying: the product would otherwise have single precision.
             part[:] = source[start:end]
             part *= share
             total += part

@@ -1,6 +1,6 @@
-"""Training of many learners for a simulation: together where the model allows, else one by one.
+"""Training of many learners for a simulation: together if the model allows it, else one by one.
 
-Either way the results are those of `Trainer.train`; `torch_batched` says how close.
+Both ways give the results of `Trainer.train`; `torch_batched` states the rounding differences.
 """
 
 import sys
@@ -19,17 +19,17 @@ from melisma.learning.trainer import Trainer, TrainingResult
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-# Learners that train at a time: calls are paid off by some thirty, and more leave the cache.
+# Learners in one stack: about thirty amortize the cost of calls; more do not fit in the cache.
 STACK_LEARNERS = 32
-# Factor on that where learners have few batches: setting up a stack costs as much as several.
+# Factor on STACK_LEARNERS for short work: setting up a stack costs as much as several batches.
 SHORT_WORK_FACTOR = 2
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingWork:
-    """The training of one learner in a cycle; it stops after `batches`, also within a pass.
+    """The training of one learner in a cycle; it stops after `batches`, even within a pass.
 
-    `rows` selects its samples; by default all. `rng` is called when the training starts.
+    `rows` selects its samples (default: all). `rng` is called when the training starts.
     """
 
     samples: Split
@@ -51,7 +51,7 @@ class TrainingWork:
 
 @dataclass(frozen=True, eq=False)
 class BatchedResults:
-    """Results of some works: their indices, and `TrainingResult` with works on the first axis."""
+    """Results of a group of works: their indices, and results stacked along the first axis."""
 
     indices: Ints
     parameters: Arrays
@@ -59,26 +59,26 @@ class BatchedResults:
     loss: Floats
 
     @classmethod
-    def from_one(cls, place: int, trained: TrainingResult) -> "BatchedResults":
+    def from_one(cls, index: int, trained: TrainingResult) -> "BatchedResults":
         """Return the results of a single work."""
         arrays = {name: array[None] for name, array in trained.parameters.items()}
-        return cls(np.array([place]), arrays, np.array([trained.visits]), np.array([trained.loss]))
+        return cls(np.array([index]), arrays, np.array([trained.visits]), np.array([trained.loss]))
 
 
 def train_many(
     task: Task, trainer: Trainer, parameters: Arrays, works: Sequence[TrainingWork]
 ) -> Iterator[BatchedResults]:
-    """Yield what `trainer.train` returns for each work, all from the same parameters."""
-    together = _stacked_training(task, trainer, works)
-    if together is not None:
-        return together(parameters)
-    alone = (train_one(trainer, parameters, work) for work in works)
-    return (BatchedResults.from_one(place, trained) for place, trained in enumerate(alone))
+    """Yield the results of `trainer.train` for each work, all from the same parameters."""
+    train_together = _bind_stacked_training(task, trainer, works)
+    if train_together is not None:
+        return train_together(parameters)
+    results = (train_one(trainer, parameters, work) for work in works)
+    return (BatchedResults.from_one(index, trained) for index, trained in enumerate(results))
 
 
 def can_train_together(task: Task, trainer: Trainer, works: Sequence[TrainingWork]) -> bool:
     """Whether these learners can train together, as shown by a trial."""
-    return _stacked_training(task, trainer, works) is not None
+    return _bind_stacked_training(task, trainer, works) is not None
 
 
 def train_one(trainer: Trainer, parameters: Arrays, work: TrainingWork) -> TrainingResult:
@@ -89,20 +89,20 @@ def train_one(trainer: Trainer, parameters: Arrays, work: TrainingWork) -> Train
 
 def stop_after(batches: int) -> Callable[[], bool]:
     """Return a `stop` that allows `batches` batches."""
-    asked = count()
-    return lambda: next(asked) >= batches
+    calls = count()
+    return lambda: next(calls) >= batches
 
 
-def _stacked_training(
+def _bind_stacked_training(
     task: Task, trainer: Trainer, works: Sequence[TrainingWork]
 ) -> Callable[[Arrays], Iterator[BatchedResults]] | None:
     # A trainer of the user may not need PyTorch: do not import it just to check.
     if "melisma.learning.pytorch.torch_trainer" not in sys.modules or len(works) < 2:
         return None
-    from melisma.learning.pytorch.torch_batched import stacked_model_for, train_stacked
+    from melisma.learning.pytorch.torch_batched import choose_stacked_model, train_stacked
     from melisma.learning.pytorch.torch_trainer import TorchTrainer
 
     if type(trainer) is not TorchTrainer:
         return None
-    way = stacked_model_for(task, trainer, works)
-    return None if way is None else partial(train_stacked, task, trainer, way, works)
+    model = choose_stacked_model(task, trainer, works)
+    return None if model is None else partial(train_stacked, task, trainer, model, works)

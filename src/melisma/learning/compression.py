@@ -1,8 +1,8 @@
-"""How a vector of numbers travels between peers: whole, in few bits, or only its largest numbers.
+"""Compression of vectors between peers: none, quantization, or only the largest numbers (top-k).
 
-What a compression drops is the difference of what was packed and what comes out; whoever sends
-keeps it for the next time. Both ends know the size and the compression, so that a content has no
-head. All numbers are little-endian.
+The compression error is the packed vector minus the unpacked one; the sender adds it to its next
+vector. Both peers know the size and the compression, so the packed bytes have no header. All
+numbers are little-endian.
 """
 
 from collections.abc import Callable
@@ -20,50 +20,50 @@ Vector = NDArray[np.float32]
 BLOCK_NUMBERS = 256  # numbers that share a scale
 MIN_NORMAL = np.finfo(np.float32).tiny
 MAX_FLOAT = np.finfo(np.float32).max
-TOPK = "topk: with a part above 0 and of at most 1, such as topk:0.01"
+TOPK = "topk: with a fraction above 0 and at most 1, such as topk:0.01"
 
 
 class Compression(Protocol):
-    """From numbers to bytes and back."""
+    """Converts vectors to bytes and back."""
 
     @property
     def exact(self) -> bool:
-        """Whether what comes out is what was packed, bit for bit."""
+        """Whether unpacking returns the packed vector bit for bit."""
 
     @property
     def name(self) -> str:
-        """As `compression_for` takes it."""
+        """The name that `compression_for` accepts."""
 
     def pack(self, vector: Vector) -> bytes:
-        """The bytes of a vector; `DataError` unless all of it is finite."""
+        """Return a vector as bytes; raise `DataError` unless all numbers are finite."""
 
     def unpack(self, content: bytes, size: int) -> Vector:
-        """A vector of that size; `DataError` where the bytes cannot be one."""
+        """Return the vector of `size` numbers; raise `DataError` if the bytes are invalid."""
 
 
 @dataclass(frozen=True)
 class Uncompressed:
-    """All numbers, 32 bits each."""
+    """All numbers as float32."""
 
     exact: ClassVar[bool] = True
     name: ClassVar[str] = "none"
 
     def pack(self, vector: Vector) -> bytes:
-        """As they lie in memory."""
+        """Return the float32 numbers as they are in memory."""
         return _require_finite(vector).astype("<f4", copy=False).tobytes()
 
     def unpack(self, content: bytes, size: int) -> Vector:
-        """It looks into the bytes, and may not be written to."""
+        """Return a read-only view of the bytes."""
         _check_length(content, 4 * size, size)
         return _require_finite(_from_bytes(content))
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """A float32 scale for every block, then a whole number of `bits` for every number.
+    """A float32 scale for every block, then an integer code of `bits` bits for every number.
 
-    A scale is the largest magnitude of its block over `steps`; numbers are rounded to the nearest
-    multiple. Blocks too small for a scale in full precision are 0.
+    A scale is the largest magnitude of its block divided by `max_code`; numbers are rounded to the
+    nearest multiple of it. Blocks whose scale would be subnormal become 0.
     """
 
     bits: int
@@ -71,25 +71,25 @@ class Quantized:
 
     @property
     def name(self) -> str:
-        """By its bits."""
+        """The letter q and the bits, such as q8."""
         return f"q{self.bits}"
 
     @property
     def max_code(self) -> int:
-        """The largest whole number; below 0 there are as many."""
+        """The largest code; the smallest is its negative."""
         return int(2 ** (self.bits - 1)) - 1
 
     @property
     def max_scale(self) -> np.float32:
-        """The largest scale: so many steps of it are still a float32."""
+        """The largest scale whose product with `max_code` is a finite float32."""
         return np.float32(np.nextafter(np.float32(MAX_FLOAT / self.max_code), np.float32(0)))
 
     def pack(self, vector: Vector) -> bytes:
-        """Scales, then numbers; two of four bits share a byte, the first in the lower half."""
+        """Return scales, then codes; two 4-bit codes share a byte, the first in the low half."""
         blocks = np.zeros((ceil(vector.size / BLOCK_NUMBERS), BLOCK_NUMBERS), np.float32)
         blocks.reshape(-1)[: vector.size] = _require_finite(vector)
-        most = np.maximum(blocks.max(axis=1), -blocks.min(axis=1))
-        scales: Vector = most / np.float32(self.max_code)
+        magnitudes = np.maximum(blocks.max(axis=1), -blocks.min(axis=1))
+        scales: Vector = magnitudes / np.float32(self.max_code)
         scales[scales < MIN_NORMAL] = 0
         np.minimum(scales, self.max_scale, out=scales)
         blocks[scales == 0] = 0
@@ -98,19 +98,21 @@ class Quantized:
         return scales.astype("<f4", copy=False).tobytes() + self._bytes(codes[: vector.size])
 
     def unpack(self, content: bytes, size: int) -> Vector:
-        """Scales times numbers."""
+        """Return scales times codes."""
         blocks = ceil(size / BLOCK_NUMBERS)
         _check_length(content, 4 * blocks + ceil(size * self.bits / 8), size)
         scales = _from_bytes(content[: 4 * blocks])
-        # Not finite ones are no larger than the most, either.
+        # NaN and infinity fail this comparison too.
         if not np.all((scales >= 0) & (scales <= self.max_scale)):
-            raise DataError(f"scales are not from 0 to {self.max_scale:g}")
+            raise DataError(
+                f"a scale is out of range; expected scales from 0 to {self.max_scale:g}"
+            )
         codes = self._codes(content[4 * blocks :], blocks * BLOCK_NUMBERS)
         if codes.min(initial=0) < -self.max_code:
-            raise DataError(f"a number is {codes.min()}; expected from {-self.max_code}")
-        found = codes.astype(np.float32).reshape(blocks, BLOCK_NUMBERS)
-        found *= scales[:, None]
-        return found.reshape(-1)[:size]
+            raise DataError(f"a code is {codes.min()}; expected at least {-self.max_code}")
+        numbers = codes.astype(np.float32).reshape(blocks, BLOCK_NUMBERS)
+        numbers *= scales[:, None]
+        return numbers.reshape(-1)[:size]
 
     def _bytes(self, codes: NDArray[np.int8]) -> bytes:
         if self.bits == 8:
@@ -120,73 +122,75 @@ class Quantized:
         packed = halves[::2] | halves[1::2] << 4
         return packed.tobytes()
 
-    def _codes(self, content: bytes, room: int) -> NDArray[np.int8]:
-        """Whole numbers, filled up with 0."""
-        codes = np.zeros(room, np.int8)
-        found = np.frombuffer(content, np.int8)
+    def _codes(self, content: bytes, size: int) -> NDArray[np.int8]:
+        """Return the codes, padded with 0 to `size`."""
+        codes = np.zeros(size, np.int8)
+        packed = np.frombuffer(content, np.int8)
         if self.bits == 8:
-            codes[: found.size] = found
+            codes[: packed.size] = packed
         else:
-            # Shifted to the upper half and back, the sign comes along.
-            codes[: 2 * found.size : 2] = found << 4 >> 4
-            codes[1 : 2 * found.size : 2] = found >> 4
+            # Shifting to the upper half and back extends the sign.
+            codes[: 2 * packed.size : 2] = packed << 4 >> 4
+            codes[1 : 2 * packed.size : 2] = packed >> 4
         return codes
 
 
 @dataclass(frozen=True)
 class TopK:
-    """The part of the numbers with the largest magnitudes; the others are 0.
+    """The fraction of the numbers with the largest magnitudes; the others become 0.
 
-    First the indices, uint32 and ascending, then the numbers, float32. At least one travels; of
-    equal magnitudes those that stand first.
+    The bytes are the indices (uint32, ascending), then the numbers (float32). At least one number
+    is kept; of equal magnitudes the first ones.
     """
 
     fraction: float
 
     @property
     def exact(self) -> bool:
-        """Where all travel."""
+        """Whether all numbers are kept."""
         return self.fraction == 1
 
     @property
     def name(self) -> str:
-        """With its part."""
+        """The word topk and the fraction, such as topk:0.01."""
         return f"topk:{self.fraction}"
 
     def pack(self, vector: Vector) -> bytes:
-        """Indices, then numbers."""
+        """Return indices, then numbers."""
         count = self._count(vector.size)
-        places = _largest_indices(np.abs(_require_finite(vector)), count)
-        return places.astype("<u4").tobytes() + vector[places].astype("<f4", copy=False).tobytes()
+        indices = _largest_indices(np.abs(_require_finite(vector)), count)
+        return indices.astype("<u4").tobytes() + vector[indices].astype("<f4", copy=False).tobytes()
 
     def unpack(self, content: bytes, size: int) -> Vector:
-        """The numbers at their places."""
+        """Return the numbers at their indices, 0 elsewhere."""
         count = self._count(size)
         _check_length(content, 8 * count, size)
-        places = np.frombuffer(content[: 4 * count], "<u4")
-        # Words of 32 bits wrap around when subtracted; they can be compared.
-        if not np.all(places[1:] > places[:-1]):
-            raise DataError("indices do not ascend; expected each once, the smallest first")
-        if count and places[-1] >= size:
-            raise DataError(f"index {places[-1]} is out of range; expected below {size}")
-        found = np.zeros(size, np.float32)
-        found[places] = _require_finite(_from_bytes(content[4 * count :]))
-        return found
+        indices = np.frombuffer(content[: 4 * count], "<u4")
+        # Compare instead of subtracting: uint32 differences wrap around.
+        if not np.all(indices[1:] > indices[:-1]):
+            raise DataError(
+                "indices are not strictly ascending; expected each index once, the smallest first"
+            )
+        if count and indices[-1] >= size:
+            raise DataError(f"index {indices[-1]} is out of range; expected below {size}")
+        vector = np.zeros(size, np.float32)
+        vector[indices] = _require_finite(_from_bytes(content[4 * count :]))
+        return vector
 
     def _count(self, size: int) -> int:
         return min(size, max(1, round(self.fraction * size)))
 
 
 def compression_for(name: str) -> Compression:
-    """The compression of that name; `SettingError` says which there are."""
+    """Return the compression of that name; raise `SettingError` if it is unknown."""
     if name in COMPRESSIONS:
         return COMPRESSIONS[name]()
-    kind, _, part = name.partition(":")
+    kind, _, argument = name.partition(":")
     if kind != "topk":
         raise SettingError(f"compression is {name!r}; {suggest(name, COMPRESSIONS, TOPK)}")
-    if (found := _parse_fraction(part)) is None:
+    if (fraction := _parse_fraction(argument)) is None:
         raise SettingError(f"compression is {name!r}; expected {TOPK}")
-    return TopK(found)
+    return TopK(fraction)
 
 
 COMPRESSIONS: dict[str, Callable[[], Compression]] = {
@@ -196,16 +200,16 @@ COMPRESSIONS: dict[str, Callable[[], Compression]] = {
 }
 
 
-def _parse_fraction(said: str) -> float | None:
+def _parse_fraction(text: str) -> float | None:
     try:
-        part = float(said)
+        fraction = float(text)
     except ValueError:
         return None
-    return part if 0 < part <= 1 else None
+    return fraction if 0 < fraction <= 1 else None
 
 
 def _largest_indices(magnitudes: Vector, count: int) -> NDArray[np.intp]:
-    """Where the so many largest are, ascending."""
+    """Return the indices of the `count` largest, ascending."""
     if count == magnitudes.size:
         return np.arange(count)
     least = np.partition(magnitudes, -count)[-count]
@@ -220,8 +224,8 @@ def _from_bytes(content: bytes) -> Vector:
 
 def _require_finite(vector: Vector) -> Vector:
     if not np.isfinite(vector).all():
-        place = int(np.flatnonzero(~np.isfinite(vector))[0])
-        raise DataError(f"number {place} is {vector[place]}; expected finite numbers")
+        index = int(np.flatnonzero(~np.isfinite(vector))[0])
+        raise DataError(f"number {index} is {vector[index]}; expected finite numbers")
     return vector
 
 

@@ -16,9 +16,9 @@ from melisma.learning.user_code import is_import_path
 
 @dataclass(frozen=True)
 class LoadedTask:
-    """The task with the sizes that its data and its model have; its data, limited to `samples`.
+    """A task with the measured sizes of its data and model, its trainer, and its limited data.
 
-    `path` are folders where modules of one's own are looked for.
+    `path` lists the folders that are searched for modules of the user.
     """
 
     task: Task
@@ -42,9 +42,9 @@ def add_module_path(task: Task, file: str | Path | None) -> tuple[str, ...]:
     """Add the folders of the user's modules to `sys.path`; empty if the task names none."""
     if not is_import_path(task.model) and not is_import_path(task.data):
         return ()
-    places = [Path(file).resolve().parent] if file is not None else []
-    path = tuple(dict.fromkeys(map(str, [*places, Path.cwd()])))
-    sys.path += [place for place in path if place not in sys.path]
+    folders = [Path(file).resolve().parent] if file is not None else []
+    path = tuple(dict.fromkeys(map(str, [*folders, Path.cwd()])))
+    sys.path += [folder for folder in path if folder not in sys.path]
     return path
 
 
@@ -57,5 +57,7 @@ def _load_data(task: Task) -> DataSet:
             raise SettingError(str(error)) from error
         raise
     if not len(data.test) and task.mode != "federated":
-        raise SettingError(f"data {task.data} has no test samples to score a model with")
+        raise SettingError(
+            f"data {task.data} has no test samples; add some or use mode = 'federated'"
+        )
     return data

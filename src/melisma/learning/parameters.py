@@ -1,7 +1,7 @@
-"""Parameters of a model as named arrays, laid one behind the other in one stretch of bytes.
+"""Parameters of a model as named arrays, one after the other in one block of bytes.
 
-The layout (names, types, shapes) is the model's; what travels, lies on disk or is averaged is the
-stretch. Nothing in it is executed, and its size is checked before it is read.
+The model defines the layout (names, dtypes, shapes); the block is sent, stored and
+averaged. Its size is checked before it is read, and nothing in it is executed.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Field:
-    """One array of a model: its name, type and shape, and where it begins."""
+    """One array of a model: its name, dtype, shape and first byte."""
 
     name: str
     dtype: np.dtype[Any]
@@ -28,24 +28,24 @@ class Field:
 
     @property
     def size(self) -> int:
-        """How many numbers it holds."""
+        """The number of elements."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
     def end(self) -> int:
-        """The byte after its last."""
+        """The index after its last byte."""
         return self.start + self.size * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The arrays of a model in their order."""
+    """The arrays of a model, in order."""
 
     fields: tuple[Field, ...]
 
     @classmethod
     def of(cls, arrays: Arrays) -> "Layout":
-        """The layout of these arrays, in their order."""
+        """Return the layout of these arrays, in order."""
         sizes = [array.nbytes for array in arrays.values()]
         starts = [0, *accumulate(sizes)][:-1]
         return cls(
@@ -57,37 +57,37 @@ class Layout:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all arrays together."""
+        """Total bytes of all arrays."""
         return self.fields[-1].end if self.fields else 0
 
     def pack(self, arrays: Arrays) -> bytearray:
-        """All arrays in one stretch; `DataError` if they are not of this layout."""
+        """Copy the arrays into one block; raise `DataError` if they do not have this layout."""
         self.check(arrays)
-        whole = bytearray(self.size_bytes)
-        for field, array in zip(self.unpack(whole).items(), arrays.values(), strict=True):
-            field[1][...] = array
-        return whole
+        block = bytearray(self.size_bytes)
+        for view, array in zip(self.unpack(block).values(), arrays.values(), strict=True):
+            view[...] = array
+        return block
 
-    def unpack(self, whole: bytes | bytearray | memoryview) -> dict[str, NDArray[Any]]:
-        """Arrays that look into the stretch, without a copy."""
-        if len(whole) != self.size_bytes:
-            raise DataError(f"parameters of {len(whole)} bytes; expected {self.size_bytes}")
+    def unpack(self, block: bytes | bytearray | memoryview) -> dict[str, NDArray[Any]]:
+        """Return the arrays as views of the block, without a copy."""
+        if len(block) != self.size_bytes:
+            raise DataError(f"parameters of {len(block)} bytes; expected {self.size_bytes}")
         return {
             field.name: np.frombuffer(
-                whole, field.dtype, count=field.size, offset=field.start
+                block, field.dtype, count=field.size, offset=field.start
             ).reshape(field.shape)
             for field in self.fields
         }
 
     def check(self, arrays: Arrays) -> None:
-        """`DataError` that names the first array which is missing, new, or of another form."""
+        """Raise `DataError` for an array that is missing, unknown, or of another dtype or shape."""
         known = {field.name: field for field in self.fields}
         for name in [*(known.keys() - arrays.keys()), *(arrays.keys() - known.keys())]:
             raise DataError(f"{name} is {'missing' if name in known else 'not of this model'}")
         for name, field in known.items():
-            found = arrays[name]
-            if found.shape != field.shape or found.dtype != field.dtype:
+            array = arrays[name]
+            if array.shape != field.shape or array.dtype != field.dtype:
                 raise DataError(
-                    f"{name} is {found.dtype}{list(found.shape)}; "
+                    f"{name} is {array.dtype}{list(array.shape)}; "
                     f"expected {field.dtype}{list(field.shape)}"
                 )

@@ -1,7 +1,7 @@
-"""Plain SGD one step at a time, on all parameters as one vector: what a peer computes.
+"""Plain SGD one step at a time, for peers; all parameters are one vector.
 
-Between two steps the vector may be changed in place, and the model with it. PyTorch is imported
-only for a task that needs it.
+Changing the vector in place between two steps changes the model. PyTorch is imported only for a
+task that needs it.
 """
 
 import sys
@@ -21,7 +21,7 @@ from melisma.learning.trainer_factory import trainer_for
 
 
 class Stepper(Protocol):
-    """A model that is trained step by step on samples of its own.
+    """A model that is trained step by step on its own samples.
 
     `vector` holds all parameters, one after the other. `gradient_sum` is the sum of the gradients
     since the caller last set it to 0. Both are changed in place. `visits` counts samples trained.
@@ -32,21 +32,21 @@ class Stepper(Protocol):
     visits: int
 
     def step(self, rate: float) -> float:
-        """Take the next batch and `vector -= rate * gradient`; the loss of the batch before it.
+        """Apply `vector -= rate * gradient` of the next batch; return its loss before the step.
 
-        There is no end to the batches; every pass over the samples is in an order of its own.
+        Batches never end; every pass over the samples is in a new random order.
         """
 
     def score(self, samples: Split) -> Score:
-        """How good the parameters are."""
+        """Evaluate the parameters on the samples."""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Copies of the parameters by name, as a model is saved."""
+        """Return copies of the parameters by name, as in a saved model."""
 
 
 @dataclass(eq=False)
 class NullStepper:
-    """For timing only: nothing is computed, visits are counted in batches of at most `samples`."""
+    """Computes nothing, for timing only; counts visits in batches of at most `samples`."""
 
     batch: int
     samples: int
@@ -54,31 +54,31 @@ class NullStepper:
     gradient_sum: Vector = field(default_factory=lambda: np.empty(0, np.float32), init=False)
     visits: int = field(default=0, init=False)
 
-    def step(self, rate: float) -> float:  # noqa: ARG002 - as `Steps` says
-        """A batch was visited, and its loss is not known."""
+    def step(self, rate: float) -> float:  # noqa: ARG002 - an argument of Stepper
+        """Count the visits of one batch; return NaN as its loss."""
         self.visits += min(self.batch, self.samples)
         return nan
 
-    def score(self, samples: Split) -> Score:  # noqa: ARG002 - as `Steps` says
-        """Of no samples."""
+    def score(self, samples: Split) -> Score:  # noqa: ARG002 - an argument of Stepper
+        """Return a score of no samples."""
         return Score(0, 0.0, 0)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """None."""
+        """Return no arrays."""
         return {}
 
 
 def stepper_for(task: Task, samples: Split, rng: np.random.Generator) -> Stepper:
-    """Steps of a task on these samples, from the parameters that its trainer begins with.
+    """Return a stepper of the task on these samples, with the trainer's initial parameters.
 
-    `SettingError` where the task asks for more than plain SGD, or its model has more than
-    parameters in 32 bits; `DataError` where there are no samples.
+    Raise `SettingError` unless the task uses plain SGD and its model holds float32 parameters
+    only; raise `DataError` without samples.
     """
     _check_plain_sgd(task.optimizer)
     if not len(samples):
-        raise DataError("there are no samples to take steps on; expected at least one")
+        raise DataError("there are no samples to train on; expected at least one")
     trainer = trainer_for(task)
-    # A trainer of one's own needs no PyTorch, and it is not imported to find that out.
+    # A trainer of the user may not need PyTorch: do not import it just to check.
     if "melisma.learning.pytorch.torch_trainer" in sys.modules:
         from melisma.learning.pytorch.torch_stepper import TorchStepper
         from melisma.learning.pytorch.torch_trainer import TorchTrainer
@@ -86,16 +86,18 @@ def stepper_for(task: Task, samples: Split, rng: np.random.Generator) -> Stepper
         if type(trainer) is TorchTrainer:
             return TorchStepper(task, trainer, samples, rng)
     raise SettingError(
-        f"peers take plain SGD steps: model {task.model} trains by itself, and cannot be stepped; "
+        f"peers take plain SGD steps: model {task.model} is a trainer and has no single steps; "
         "expected a torch.nn.Module"
     )
 
 
-def _check_plain_sgd(said: OptimizerSettings) -> None:
+def _check_plain_sgd(settings: OptimizerSettings) -> None:
     wrong = [
-        f"optimizer.name is {said.name!r}; expected 'sgd'" if said.name != "sgd" else "",
-        f"optimizer.momentum is {said.momentum:g}; expected 0" if said.momentum else "",
-        f"optimizer.weight_decay is {said.weight_decay:g}; expected 0" if said.weight_decay else "",
+        f"optimizer.name is {settings.name!r}; expected 'sgd'" if settings.name != "sgd" else "",
+        f"optimizer.momentum is {settings.momentum:g}; expected 0" if settings.momentum else "",
+        f"optimizer.weight_decay is {settings.weight_decay:g}; expected 0"
+        if settings.weight_decay
+        else "",
     ]
     if any(wrong):
         raise SettingError(f"peers take plain SGD steps: {', '.join(filter(None, wrong))}")

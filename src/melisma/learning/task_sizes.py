@@ -1,4 +1,4 @@
-"""The sizes of a task that trains: `samples` limits its data, the others are measured."""
+"""The sizes of a task that trains: `samples` limits its data; the others are measured."""
 
 import numpy as np
 from msgspec.structs import replace
@@ -15,35 +15,35 @@ def limit_samples(task: Task, data: DataSet) -> DataSet:
 
     Without `sizes.samples` that is all data. `SettingError` if the data has fewer samples.
     """
-    samples, there = task.sizes.samples, len(data.train)
-    if samples is None or samples == there:
+    samples, available = task.sizes.samples, len(data.train)
+    if samples is None or samples == available:
         return data
-    if samples > there:
+    if samples > available:
         raise SettingError(
-            f"sizes.samples is {samples}, but data {task.data} has {there} training samples; "
-            f"use samples of at most {there}, or leave it out"
+            f"sizes.samples is {samples}, but data {task.data} has {available} training samples; "
+            f"use samples of at most {available}, or leave it out"
         )
     # The shuffle from which shards are cut, so that the data is that of the first shards.
-    chosen = np.sort(generator(task.seed, "samples").permutation(there)[:samples])
+    chosen = np.sort(generator(task.seed, "samples").permutation(available)[:samples])
     return DataSet(Split(data.train.samples[chosen], data.train.labels[chosen]), data.test)
 
 
 def with_actual_sizes(task: Task, data: DataSet, layout: Layout) -> Task:
-    """The task with the sizes of this data and of parameters laid out so.
+    """Return the task with the sizes of this data and of parameters with this layout.
 
-    `SettingError` if its file states other sizes: a run would not have them. Only what a sample
-    costs cannot be measured here.
+    Raise `SettingError` if the task states other sizes. `sample_ops` is kept: it cannot be measured
+    here.
     """
     measured = {
         "sample_bytes": (sample_bytes(data.train), f"a sample of data {task.data} with its label"),
         "model_bytes": (layout.size_bytes, f"model {task.model}"),
     }
-    for key, (found, what) in measured.items():
+    for key, (size, description) in measured.items():
         stated = getattr(task.sizes, key)
-        if stated not in (None, found):
+        if stated not in (None, size):
             raise SettingError(
-                f"sizes.{key} is {stated}, but {what} has {found} bytes; "
-                f"use {key} = {found}, or leave it out"
+                f"sizes.{key} is {stated}, but {description} has {size} bytes; "
+                f"use {key} = {size}, or leave it out"
             )
     sizes = TaskSizes(
         samples=len(data.train),

@@ -1,7 +1,7 @@
-"""The seam between learning and a framework: whatever turns its parameters into named arrays.
+"""The interface between Melisma and a framework; parameters are named arrays.
 
-A trainer gets parameters, samples and a number of passes, and returns the changed parameters with
-what it has really done: it calls `stop` before every batch and ends when that returns True, also
+A trainer takes parameters, samples and a number of passes, and returns the trained parameters with
+the number of visits. It calls `stop` before every batch and ends when that returns True, even
 within a pass.
 """
 
@@ -49,7 +49,7 @@ class Score:
 
     @property
     def loss(self) -> float:
-        """Mean loss of a sample; NaN where there is none."""
+        """Mean loss of a sample; NaN without samples."""
         return self.loss_sum / self.samples if self.samples else nan
 
     @property
@@ -67,7 +67,7 @@ class Trainer(Protocol):
     """Trains one task."""
 
     def initial(self) -> dict[str, NDArray[Any]]:
-        """Parameters to begin with, by the seed of the task."""
+        """Return the initial parameters, which depend on the seed of the task."""
 
     def train(
         self,

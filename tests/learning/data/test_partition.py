@@ -66,7 +66,9 @@ def test_shards_are_all_samples_and_the_last_may_be_short() -> None:
 @pytest.mark.parametrize("kind", ["sorted", "dirichlet"])
 @pytest.mark.parametrize("labels", [np.zeros(9), np.zeros((9, 2), np.int64)])
 def test_only_whole_numbers_can_be_sorted_by(kind: Any, labels: NDArray[Any]) -> None:
-    with pytest.raises(SettingError, match=f"partition {kind} goes by label; these are"):
+    with pytest.raises(
+        SettingError, match=f"partition {kind} needs one integer label per sample; found"
+    ):
         partition_by_sizes(
             labels, np.array([4, 4]), PartitionSettings(kind=kind), np.random.default_rng(0)
         )

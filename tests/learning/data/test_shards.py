@@ -86,7 +86,7 @@ def test_what_arrives_in_parts_is_taken_up_where_it_ended(
 def test_what_has_another_hash_gets_no_name(tmp_path: Path) -> None:
     cache = ShardCache(tmp_path, 10**6)
     cache.append("0" * 64, b"something else")
-    with pytest.raises(DataError, match="a shard arrived with SHA-256"):
+    with pytest.raises(DataError, match="received a shard with SHA-256"):
         cache.finish("0" * 64)
     assert cache.hashes() == set()
     assert cache.partial_bytes("0" * 64) == 0
@@ -116,7 +116,7 @@ def test_a_shard_that_is_cut_off_is_refused(cut: int) -> None:
 
 def test_a_shard_that_claims_more_than_it_has_is_refused() -> None:
     content = encode_shard(split(3)).replace(b"[3,[4,3],", b"[9,[4,3],")
-    with pytest.raises(DataError, match="longer or shorter than it says"):
+    with pytest.raises(DataError, match="does not match its header"):
         decode_shard(content)
 
 

@@ -143,7 +143,7 @@ def test_an_optimizer_is_kept_only_if_the_task_says_so() -> None:
             {"optimizer": OptimizerSettings(name="adamm")},
             "optimizer.name is 'adamm'; did you mean adam",
         ),
-        ({"model": "resnet"}, "no model is called 'resnet'; did you mean lenet"),
+        ({"model": "resnet"}, "unknown model 'resnet'; did you mean lenet"),
         (
             {"model": "no.such.module:Net"},
             "model no.such.module:Net: ModuleNotFoundError: No module named",
@@ -212,7 +212,7 @@ def test_each_of_several_labels_of_a_sample_is_judged() -> None:
 def test_labels_that_the_loss_cannot_use_are_named() -> None:
     trainer = TorchTrainer(TASK)
     samples = Split(blobs(10).samples, np.zeros(10))
-    with pytest.raises(DataError, match="labels are float64; loss cross_entropy needs whole"):
+    with pytest.raises(DataError, match="labels are float64; loss cross_entropy needs integers"):
         trainer.score(trainer.initial(), samples)
 
 

@@ -3,8 +3,8 @@
 ::
 
     datasets.py    data sets by name
-    sources.py     where their files are fetched from, checked by hash
-    images.py      IDX and PNG files
-    shards.py      shards as content with a hash, on disk and in a cache
-    partition.py   which samples belong to which shard and device
+    sources.py     downloads of their files, checked by hash
+    images.py      readers of IDX and PNG files
+    shards.py      encoding of shards, their folder and their cache
+    partition.py   the assignment of samples to shards and devices
 """

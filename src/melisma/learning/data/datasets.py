@@ -1,7 +1,7 @@
-"""Data sets: samples and labels as plain numbers, by the names that tasks use.
+"""Data sets by name: samples and labels as arrays of numbers.
 
-`load` reads from the cache of this machine and fills it first where needed, or calls a function of
-your own. What cannot be had is an error that lists what was tried; nothing takes its place.
+`load_dataset` reads a data set from the cache of this machine, which it fills first if needed, or
+calls a function of the user. A failed download is an error that lists all sources tried.
 """
 
 import gzip
@@ -20,7 +20,7 @@ from melisma.learning.data.images import read_idx, read_png
 from melisma.learning.data.sources import DebianSource, HttpSource, NpmSource, Source, fetch_files
 from melisma.learning.user_code import call_user_code, is_import_path
 
-# Numbers that mean the same on every machine; nothing in them can be executed.
+# Types with the same meaning on every machine; none of them can execute code.
 PLAIN_DTYPES = (
     *("|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8"),
     *("<f2", "<f4", "<f8"),
@@ -29,7 +29,7 @@ PLAIN_DTYPES = (
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Samples on the first axis, and a label each; `DataError` unless both are plain numbers."""
+    """Samples on the first axis, with one label each; `DataError` unless both are numbers."""
 
     samples: NDArray[Any]
     labels: NDArray[Any]
@@ -37,11 +37,13 @@ class Split:
     def __post_init__(self) -> None:
         for name, array in (("samples", self.samples), ("labels", self.labels)):
             if not array.ndim:
-                raise DataError(f"{name} are one number; expected an array")
+                raise DataError(f"{name} are a single number; expected an array")
             if array.dtype.newbyteorder("<").str not in PLAIN_DTYPES:
-                raise DataError(f"{name} are {array.dtype}; expected whole or floating numbers")
+                raise DataError(f"{name} are {array.dtype}; expected integers, floats or booleans")
         if len(self.samples) != len(self.labels):
-            raise DataError(f"{len(self.samples)} samples with {len(self.labels)} labels")
+            raise DataError(
+                f"{len(self.samples)} samples with {len(self.labels)} labels; expected equal counts"
+            )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -49,7 +51,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """What to train on, and what to test with: nothing, where learners hold samples back."""
+    """Training and test samples; test may be empty where learners hold out samples."""
 
     train: Split
     test: Split
@@ -57,7 +59,7 @@ class DataSet:
 
 @dataclass(frozen=True)
 class CatalogEntry:
-    """A data set by name: its files with their SHA-256, where they come from, how to read them."""
+    """A named data set: its files with their SHA-256, its sources, and its reader."""
 
     description: str
     files: Mapping[str, str]
@@ -74,53 +76,53 @@ IDX_FILES = (
 
 
 def load_dataset(name: str, args: Mapping[str, Any] | None = None) -> DataSet:
-    """The data set of that name, brought here first if it is not here yet.
+    """Return the data set of that name; download it first if it is not in the cache.
 
-    `package.module:function` is called with the arguments, and returns a `DataSet` or a pair of
-    pairs of arrays: `(samples, labels), (test_samples, test_labels)`.
+    A `package.module:function` is called with `args` and returns a `DataSet` or two pairs of
+    arrays: `(samples, labels), (test_samples, test_labels)`.
     """
     if is_import_path(name):
         return _from_user_code(name, call_user_code("data", name, **(args or {})))
-    known = catalog_entry(name)
+    entry = catalog_entry(name)
     if args:
         raise SettingError(f"data set {name} takes no arguments; found {', '.join(args)}")
     folder = cache_folder(name)
     if not is_cached(name):
         fetch_dataset(name)
     try:
-        return known.read(folder)
+        return entry.read(folder)
     except DataError as error:
-        raise DataError(f"data set {name}: {error}; remove {folder} to get it anew") from None
+        raise DataError(f"data set {name}: {error}; remove {folder} to download it again") from None
 
 
 def fetch_dataset(name: str) -> Path:
-    """Bring a data set into the cache; where it lies then."""
-    known, folder = catalog_entry(name), cache_folder(name)
-    missing = {file: sha for file, sha in known.files.items() if not (folder / file).is_file()}
+    """Download a data set into the cache; return its folder."""
+    entry, folder = catalog_entry(name), cache_folder(name)
+    missing = {file: sha for file, sha in entry.files.items() if not (folder / file).is_file()}
     if missing:
         try:
-            fetch_files(known.sources, missing, folder)
+            fetch_files(entry.sources, missing, folder)
         except DataError as error:
             raise DataError(f"data set {name}: {error}") from None
     return folder
 
 
 def is_cached(name: str) -> bool:
-    """Whether all of its files are in the cache."""
+    """Whether all files of the data set are in the cache."""
     return all((cache_folder(name) / file).is_file() for file in catalog_entry(name).files)
 
 
 def cache_folder(name: str) -> Path:
-    """The folder of a data set in the cache of this machine."""
+    """Return the folder of a data set in the cache of this machine."""
     home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(home) / "melisma" / "data" / name
 
 
 def catalog_entry(name: str) -> CatalogEntry:
-    """The row of that name."""
+    """Return the entry of that name; raise `SettingError` if it is unknown."""
     if name not in CATALOG:
         expected = suggest(name, CATALOG, "package.module:function")
-        raise SettingError(f"no data set is called {name!r}; {expected}")
+        raise SettingError(f"unknown data set {name!r}; {expected}")
     return CATALOG[name]
 
 
@@ -136,19 +138,20 @@ def _from_user_code(name: str, returned: Any) -> DataSet:
             "of arrays: (samples, labels), (test_samples, test_labels)"
         )
     if not len(data.train):
-        raise DataError(f"data {name}: train: there are no samples")
+        raise DataError(f"data {name}: train has no samples; expected at least one")
     for part, split in (("train", data.train), ("test", data.test)):
         if split.samples.dtype.kind == "f" and not np.isfinite(split.samples).all():
-            raise DataError(f"data {name}: {part}: samples hold numbers that are not finite")
+            raise DataError(f"data {name}: {part} samples contain NaN or infinity")
         if len(split) and (not split.samples.size or not split.labels.size):
-            raise DataError(f"data {name}: {part}: samples or labels hold no numbers")
-    for what in ("samples", "labels"):
+            raise DataError(f"data {name}: {part} samples or labels have size 0")
+    for array_name in ("samples", "labels"):
         train, test = (
-            _describe_form(getattr(data.train, what)),
-            _describe_form(getattr(data.test, what)),
+            _describe_form(getattr(split, array_name)) for split in (data.train, data.test)
         )
         if train != test:
-            raise DataError(f"data {name}: {what} to train are {train}, to test {test}")
+            raise DataError(
+                f"data {name}: train {array_name} are {train}, but test {array_name} {test}"
+            )
     return data
 
 
@@ -159,17 +162,17 @@ def _to_split(name: str, part: str, pair: Any) -> Split:
         raise DataError(f"data {name}: {part}: {error}") from None
 
 
-def _is_pair(found: Any) -> bool:
-    return isinstance(found, tuple | list) and len(found) == 2
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2
 
 
-def _describe_value(found: Any) -> str:
-    """A short word for what was found."""
-    return f"{len(found)} values" if isinstance(found, tuple | list) else type(found).__name__
+def _describe_value(value: Any) -> str:
+    """Return the number of values of a sequence, or the type of another object."""
+    return f"{len(value)} values" if isinstance(value, tuple | list) else type(value).__name__
 
 
 def _describe_form(array: NDArray[Any]) -> str:
-    """Type and shape of one sample or label."""
+    """Return the dtype and shape of one sample or label."""
     return f"{array.dtype}{list(array.shape[1:])}"
 
 
@@ -179,7 +182,7 @@ def _read_idx_files(folder: Path) -> DataSet:
 
 
 def _read_file(folder: Path, name: str) -> bytes:
-    """A file as it is, or unpacked where it is kept packed."""
+    """Return the content of a file; decompress it if it is stored as gzip."""
     packed = folder / f"{name}.gz"
     return gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / name).read_bytes()
 
@@ -193,7 +196,7 @@ def _read_cifar(folder: Path) -> DataSet:
 
 
 def _read_image_rows(folder: Path, name: str) -> NDArray[np.uint8]:
-    """Images of 32 x 32, one in each row."""
+    """Return images of 32 x 32 from a picture with one image in each row."""
     rows = read_png((folder / name).read_bytes(), name)
     return np.ascontiguousarray(rows.reshape(-1, 32, 32, 3))
 
@@ -235,7 +238,7 @@ CATALOG: dict[str, CatalogEntry] = {
         ),
         _read_idx_files,
     ),
-    # Its published hashes are those of the packed files, so they are kept packed.
+    # Its published hashes are those of the gzip files, so they are stored compressed.
     "kmnist": CatalogEntry(
         "cursive Japanese characters, 28 x 28",
         _idx_hashes(

@@ -1,4 +1,4 @@
-"""Images as data sets come: IDX files, and PNG files of plain colours."""
+"""Readers of IDX files and of PNG files with 8-bit RGB."""
 
 import struct
 import zlib
@@ -13,48 +13,48 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 def read_idx(raw: bytes, name: str) -> Bytes:
-    """The array of an IDX file of unsigned bytes (as MNIST is kept)."""
+    """Return the array of an IDX file of unsigned bytes, the format of MNIST."""
     if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
-        raise DataError(f"{name} is not an IDX file of bytes")
+        raise DataError(f"{name} is not an IDX file of unsigned bytes")
     axes = raw[3]
     shape = struct.unpack_from(f">{axes}I", raw, 4) if len(raw) >= 4 + 4 * axes else ()
     start = 4 + 4 * axes
     if not shape or len(raw) - start != int(np.prod(shape, dtype=np.int64)):
-        raise DataError(f"{name} ends before, or goes on after, the array that it says it holds")
+        raise DataError(
+            f"{name} has {len(raw)} bytes, which does not match the array in its header"
+        )
     return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
 
 
 def read_png(raw: bytes, name: str) -> Bytes:
-    """Rows x pixels x 3 of a PNG file with 8 bits a colour, not interlaced."""
+    """Return rows x pixels x 3 of a PNG file with 8-bit RGB, not interlaced."""
     try:
         chunks = dict(_chunks(raw))
         width, height, *kind = struct.unpack(">IIBBBBB", chunks[b"IHDR"])
         lines = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8)
         lines = lines.reshape(height, 3 * width + 1)
     except (KeyError, ValueError, struct.error, zlib.error) as error:
-        raise DataError(f"{name} is not a PNG file that can be read: {error}") from None
+        raise DataError(f"{name} is not a readable PNG file: {error}") from None
     if kind != [8, 2, 0, 0, 0]:
-        raise DataError(
-            f"{name} is a PNG file of another kind than 8 bits a colour, red green blue"
-        )
+        raise DataError(f"{name} has PNG format {kind}; expected 8-bit RGB without interlacing")
     return _undo_filters(lines[:, 0], lines[:, 1:].reshape(height, width, 3))
 
 
 def _chunks(raw: bytes) -> list[tuple[bytes, bytes]]:
-    """Chunks by type; the parts of the image put together."""
+    """Return the content of each chunk type; chunks of the same type are joined."""
     if raw[:8] != SIGNATURE:
-        raise ValueError("it does not begin like one")
-    found: dict[bytes, list[bytes]] = {}
-    place = 8
-    while place + 12 <= len(raw):
-        (size,) = struct.unpack_from(">I", raw, place)
-        found.setdefault(raw[place + 4 : place + 8], []).append(raw[place + 8 : place + 8 + size])
-        place += 12 + size
-    return [(kind, b"".join(parts)) for kind, parts in found.items()]
+        raise ValueError("its signature is missing")
+    chunks: dict[bytes, list[bytes]] = {}
+    start = 8
+    while start + 12 <= len(raw):
+        (size,) = struct.unpack_from(">I", raw, start)
+        chunks.setdefault(raw[start + 4 : start + 8], []).append(raw[start + 8 : start + 8 + size])
+        start += 12 + size
+    return [(kind, b"".join(parts)) for kind, parts in chunks.items()]
 
 
 def _undo_filters(filters: Bytes, lines: Bytes) -> Bytes:
-    """Undo what each line was filtered with; lines differ from the pixel before, mostly."""
+    """Undo the filter of each line; most lines use filter 1, the difference to the left."""
     pixels = np.array(lines)
     left = filters == 1
     pixels[left] = np.cumsum(lines[left], axis=1, dtype=np.uint8)
@@ -68,20 +68,22 @@ def _undo_filters(filters: Bytes, lines: Bytes) -> Bytes:
 
 
 def _undo_prediction(line: Bytes, above: Bytes, *, paeth: bool) -> None:
-    """Add to each pixel what its left and upper neighbours suggest, in place."""
+    """Add the prediction from the left and upper neighbours to each pixel, in place."""
     before, corner = np.zeros(3, np.int64), np.zeros(3, np.int64)
-    for place in range(len(line)):
-        up = above[place].astype(np.int64)
+    for column in range(len(line)):
+        up = above[column].astype(np.int64)
         guess = _paeth(before, up, corner) if paeth else (before + up) // 2
-        line[place] = (line[place] + guess) & 255
-        before, corner = line[place].astype(np.int64), up
+        line[column] = (line[column] + guess) & 255
+        before, corner = line[column].astype(np.int64), up
 
 
 def _paeth(
     left: NDArray[np.int64], up: NDArray[np.int64], corner: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Of the three the one nearest to left + up - corner; the first of equals."""
-    each = np.stack([left, up, corner])
-    far = np.abs(left + up - corner - each)
-    nearest: NDArray[np.int64] = np.take_along_axis(each, far.argmin(axis=0)[None], axis=0)[0]
+    """Return whichever is nearest to left + up - corner; the first if equal."""
+    candidates = np.stack([left, up, corner])
+    distances = np.abs(left + up - corner - candidates)
+    nearest: NDArray[np.int64] = np.take_along_axis(
+        candidates, distances.argmin(axis=0)[None], axis=0
+    )[0]
     return nearest

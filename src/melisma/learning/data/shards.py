@@ -1,8 +1,9 @@
-"""Shards are content: a stretch of bytes with a hash, cut from a data set, kept where it is used.
+"""Shards as bytes with a hash: their encoding, the folder of a data set, the cache of a device.
 
-A shard says its own form in a short head, so that a device can read it with nothing else at hand.
-The cache of a device keeps shards by hash, below a limit of bytes: what was used longest ago goes
-first. What arrives in parts is taken up where it ended, and has no name before its hash is right.
+A short header describes the arrays of a shard, so that a device can decode it without further
+information. The cache of a device stores shards by hash up to a limit in bytes and evicts the
+least recently used ones first. Interrupted downloads are resumed; a shard gets its final file name
+only after its hash was checked.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ MAX_AXES = 32
 
 
 class ShardHeader(msgspec.Struct, frozen=True, array_like=True):
-    """How many samples, and the shape and type of one sample and of one label."""
+    """The number of samples, and the shape and dtype of one sample and one label."""
 
     count: int
     shape: tuple[int, ...]
@@ -37,28 +38,32 @@ class ShardHeader(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def from_split(cls, split: Split) -> Self:
-        """The form of these samples."""
+        """Return the header of these samples."""
         x, y = split.samples, split.labels
         return cls(
             len(split), x.shape[1:], _little_endian(x).str, y.shape[1:], _little_endian(y).str
         )
 
     def check(self) -> None:
-        """`DataError` unless it is one that `of` could have given."""
-        sides = self.shape + self.label_shape
-        # An empty side would let any count pass as no bytes at all.
-        if self.count < 0 or min(sides, default=1) < 1 or len(sides) > MAX_AXES:
-            raise DataError(f"a shard of {self.count} samples with sides {list(sides)}"[:200])
+        """Raise `DataError` unless `from_split` could have made this header."""
+        axes = self.shape + self.label_shape
+        # With an empty axis any count would need 0 bytes.
+        if self.count < 0 or min(axes, default=1) < 1 or len(axes) > MAX_AXES:
+            raise DataError(
+                f"a shard has {self.count} samples with axes {list(axes)}; expected none empty"[
+                    :200
+                ]
+            )
         for dtype in (self.dtype, self.label_dtype):
             if dtype not in PLAIN_DTYPES:
                 raise DataError(
-                    f"a shard of {dtype!r:.20}; expected one of {', '.join(PLAIN_DTYPES)}"
+                    f"a shard has dtype {dtype!r:.20}; expected one of {', '.join(PLAIN_DTYPES)}"
                 )
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A shard by its number: the hash of its content, its bytes and its samples."""
+    """A numbered shard: the hash of its content, its size in bytes and its sample count."""
 
     number: int
     sha256: str
@@ -67,44 +72,54 @@ class Shard:
 
 
 def encode_shard(split: Split) -> bytes:
-    """Samples and labels as one stretch of bytes."""
-    form = ShardHeader.from_split(split)
-    form.check()
-    head = msgspec.json.encode(form)
+    """Return samples and labels as bytes."""
+    header = ShardHeader.from_split(split)
+    header.check()
+    header_bytes = msgspec.json.encode(header)
     arrays = (np.ascontiguousarray(a, _little_endian(a)) for a in (split.samples, split.labels))
-    return b"".join([HEADER_LENGTH.pack(len(head)), head, *(array.tobytes() for array in arrays)])
+    return b"".join(
+        [
+            HEADER_LENGTH.pack(len(header_bytes)),
+            header_bytes,
+            *(array.tobytes() for array in arrays),
+        ]
+    )
 
 
 def decode_shard(content: bytes) -> Split:
-    """What `encoded` made; `DataError` if it is not such."""
-    form, start = _decode_header(content)
-    form.check()
-    labels_start = start + form.count * prod(form.shape) * np.dtype(form.dtype).itemsize
-    label_bytes = prod(form.label_shape) * np.dtype(form.label_dtype).itemsize
-    if len(content) != labels_start + form.count * label_bytes:
-        raise DataError("a shard that is longer or shorter than it says")
+    """Decode the bytes of `encode_shard`; raise `DataError` if they are invalid."""
+    header, start = _decode_header(content)
+    header.check()
+    labels_start = start + header.count * prod(header.shape) * np.dtype(header.dtype).itemsize
+    label_bytes = prod(header.label_shape) * np.dtype(header.label_dtype).itemsize
+    if len(content) != labels_start + header.count * label_bytes:
+        raise DataError(f"a shard has {len(content)} bytes, which does not match its header")
     return Split(
-        _decode_array(content[start:labels_start], form.dtype, (form.count, *form.shape)),
-        _decode_array(content[labels_start:], form.label_dtype, (form.count, *form.label_shape)),
+        _decode_array(content[start:labels_start], header.dtype, (header.count, *header.shape)),
+        _decode_array(
+            content[labels_start:], header.label_dtype, (header.count, *header.label_shape)
+        ),
     )
 
 
 def _decode_header(content: bytes) -> tuple[ShardHeader, int]:
-    """The form, and where the samples begin."""
+    """Return the header and the index of the first sample byte."""
     try:
         (size,) = HEADER_LENGTH.unpack_from(content)
         if size > MAX_HEADER_BYTES:
-            raise DataError(f"this is no shard: a head of {size} bytes")
+            raise DataError(
+                f"not a shard: its header has {size} bytes; expected at most {MAX_HEADER_BYTES}"
+            )
         start = HEADER_LENGTH.size + size
         return msgspec.json.decode(content[HEADER_LENGTH.size : start], type=ShardHeader), start
     except (struct.error, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"this is no shard: {error}") from None
+        raise DataError(f"not a shard: {error}") from None
 
 
 def _decode_array(content: bytes, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    # A byte that is neither 0 nor 1 would be a truth value that equals no other.
+    # A boolean byte other than 0 and 1 would compare unequal to both.
     if dtype == "|b1" and content.translate(None, b"\x00\x01"):
-        raise DataError("a shard with truth values that are neither 0 nor 1")
+        raise DataError("a shard has boolean bytes other than 0 and 1")
     return np.frombuffer(content, dtype).reshape(shape)
 
 
@@ -113,7 +128,7 @@ def _little_endian(array: NDArray[Any]) -> np.dtype[Any]:
 
 
 def concatenate(splits: list[Split]) -> Split:
-    """Several shards as one set of samples."""
+    """Join several shards into one set of samples."""
     return Split(
         np.concatenate([split.samples for split in splits]),
         np.concatenate([split.labels for split in splits]),
@@ -121,7 +136,7 @@ def concatenate(splits: list[Split]) -> Split:
 
 
 class ShardFolder:
-    """Shards of one data set as files named by their hash, each written once."""
+    """The shards of one data set, as files named by hash; equal shards share a file."""
 
     def __init__(self, folder: Path, data: Split, parts: list[NDArray[np.int64]]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -130,7 +145,7 @@ class ShardFolder:
         self._hashes = {shard.sha256 for shard in self.shards}
 
     def path(self, sha256: str) -> Path | None:
-        """Where the shard of that hash lies; nothing if it is none of these."""
+        """Return the file of the shard with that hash; None if it is not in this folder."""
         return self._folder / sha256 if sha256 in self._hashes else None
 
     def _write(self, number: int, data: Split, part: NDArray[np.int64]) -> Shard:
@@ -138,58 +153,58 @@ class ShardFolder:
         sha256 = hashlib.sha256(content).hexdigest()
         path = self._folder / sha256
         if not path.is_file():
-            unnamed = path.with_suffix(".part")
-            unnamed.write_bytes(content)
-            unnamed.replace(path)
+            partial = path.with_suffix(".part")
+            partial.write_bytes(content)
+            partial.replace(path)
         return Shard(number, sha256, len(content), len(part))
 
 
 class ShardCache:
-    """Shards on a device, below a limit of bytes."""
+    """The shards stored on a device, up to a limit in bytes."""
 
-    def __init__(self, folder: Path, most_bytes: int) -> None:
+    def __init__(self, folder: Path, max_bytes: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._most_bytes = folder, most_bytes
+        self._folder, self._max_bytes = folder, max_bytes
 
     def __contains__(self, sha256: str) -> bool:
         return (self._folder / sha256).is_file()
 
     def hashes(self) -> set[str]:
-        """Hashes of what is here, whole."""
+        """Return the hashes of the complete shards."""
         return {path.name for path in self._folder.iterdir() if not path.suffix}
 
     def read(self, sha256: str) -> Split:
-        """A shard that is here; from now on it counts as used last."""
+        """Decode a stored shard and mark it as the most recently used."""
         path = self._folder / sha256
         content = path.read_bytes()
         os.utime(path)
         return decode_shard(content)
 
     def partial_bytes(self, sha256: str) -> int:
-        """How much of a shard has arrived; where to take it up."""
+        """Return the number of bytes already received of an incomplete shard."""
         part = self._part(sha256)
         return part.stat().st_size if part.is_file() else 0
 
     def append(self, sha256: str, piece: bytes | bytearray) -> None:
-        """One more piece of a shard that is on its way."""
+        """Append received bytes to an incomplete shard."""
         with self._part(sha256).open("ab") as file:
             file.write(piece)
 
     def finish(self, sha256: str, needed: Collection[str] = ()) -> None:
-        """Give a shard its name, if its hash is right; make room, but not at what is needed."""
+        """Check the hash of a received shard, name its file, and evict shards not in `needed`."""
         part = self._part(sha256)
-        found = hashlib.sha256(part.read_bytes()).hexdigest()
-        if found != sha256:
+        actual = hashlib.sha256(part.read_bytes()).hexdigest()
+        if actual != sha256:
             part.unlink()
-            raise DataError(f"a shard arrived with SHA-256 {found}; expected {sha256}")
+            raise DataError(f"received a shard with SHA-256 {actual}; expected {sha256}")
         part.replace(self._folder / sha256)
         self._evict({sha256, *needed})
 
     def _evict(self, needed: set[str]) -> None:
         files = [(path, path.stat()) for path in self._folder.iterdir() if not path.suffix]
         total = sum(stat.st_size for _, stat in files)
-        for path, stat in sorted(files, key=lambda each: (each[1].st_mtime_ns, each[0].name)):
-            if total <= self._most_bytes:
+        for path, stat in sorted(files, key=lambda file: (file[1].st_mtime_ns, file[0].name)):
+            if total <= self._max_bytes:
                 return
             if path.name not in needed:
                 path.unlink()

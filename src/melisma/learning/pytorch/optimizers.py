@@ -1,7 +1,7 @@
-"""Steps of the optimisers by name, through PyTorch's functional interface.
+"""Optimizers by name, through PyTorch's functional interface.
 
-Its optimiser classes load a compiler when the first one is made: two seconds of a server's core,
-and far more on a small device, for nothing that is used here.
+Creating the first of PyTorch's optimizer classes loads a compiler that is not used here: two
+seconds on a server, and far more on a small device.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,64 +17,66 @@ from melisma.fleet.task import OptimizerSettings
 
 
 class FunctionalOptimizer(Protocol):
-    """The state of an optimiser: of one cycle, or of all."""
+    """An optimizer and its state, which lasts for one cycle or for all."""
 
     def step(self, weights: Sequence[Tensor]) -> None:
-        """Move weights along their gradients."""
+        """Update the weights from their gradients."""
 
     def keep_first(self, count: int) -> None:
-        """Go on with the first so many along the first axis of every weight."""
+        """Keep the state of the first `count` rows along the first axis of every weight."""
 
 
 class Sgd:
-    """Stochastic gradient descent, with momentum where there is some."""
+    """Stochastic gradient descent with optional momentum."""
 
-    def __init__(self, said: OptimizerSettings) -> None:
-        self._said = said
+    def __init__(self, settings: OptimizerSettings) -> None:
+        self._settings = settings
         self._momenta: list[Tensor | None] = []
 
     def step(self, weights: Sequence[Tensor]) -> None:
-        """As `torch.optim.SGD`."""
-        moved, gradients = _trainable(weights)
-        self._momenta = self._momenta or [None] * len(moved)
+        """Update the weights like `torch.optim.SGD`."""
+        trainable, gradients = _trainable(weights)
+        self._momenta = self._momenta or [None] * len(trainable)
         with torch.no_grad():
             sgd(
-                moved,
+                trainable,
                 gradients,
                 self._momenta,
-                lr=self._said.lr,
-                momentum=self._said.momentum,
-                weight_decay=self._said.weight_decay,
+                lr=self._settings.lr,
+                momentum=self._settings.momentum,
+                weight_decay=self._settings.weight_decay,
                 dampening=0.0,
                 nesterov=False,
                 maximize=False,
             )
 
     def keep_first(self, count: int) -> None:
-        """Their momenta."""
-        self._momenta = [each if each is None else each[:count] for each in self._momenta]
+        """Keep the momenta of the first rows."""
+        self._momenta = [
+            momentum if momentum is None else momentum[:count] for momentum in self._momenta
+        ]
 
 
 class Adam:
-    """Adam with the usual constants."""
+    """Adam with the default constants of PyTorch."""
 
-    def __init__(self, said: OptimizerSettings) -> None:
-        self._said = said
+    def __init__(self, settings: OptimizerSettings) -> None:
+        self._settings = settings
         self._state: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
 
     def step(self, weights: Sequence[Tensor]) -> None:
-        """As `torch.optim.Adam`."""
-        moved, gradients = _trainable(weights)
+        """Update the weights like `torch.optim.Adam`."""
+        trainable, gradients = _trainable(weights)
         if not self._state[0]:
             self._state = (
-                [torch.zeros_like(weight) for weight in moved],
-                [torch.zeros_like(weight) for weight in moved],
-                [torch.tensor(0.0) for _ in moved],
+                [torch.zeros_like(weight) for weight in trainable],
+                [torch.zeros_like(weight) for weight in trainable],
+                [torch.tensor(0.0) for _ in trainable],
             )
         means, squares, steps = self._state
         with torch.no_grad():
             adam(
-                moved,
+                trainable,
                 gradients,
                 means,
                 squares,
@@ -83,16 +85,16 @@ class Adam:
                 amsgrad=False,
                 beta1=0.9,
                 beta2=0.999,
-                lr=self._said.lr,
-                weight_decay=self._said.weight_decay,
+                lr=self._settings.lr,
+                weight_decay=self._settings.weight_decay,
                 eps=1e-8,
                 maximize=False,
             )
 
     def keep_first(self, count: int) -> None:
-        """Their moments; all have made the same number of steps."""
+        """Keep the moments of the first rows; all rows made the same number of steps."""
         means, squares, steps = self._state
-        self._state = [each[:count] for each in means], [each[:count] for each in squares], steps
+        self._state = [mean[:count] for mean in means], [sq[:count] for sq in squares], steps
 
 
 OPTIMIZERS: dict[str, Callable[[OptimizerSettings], FunctionalOptimizer]] = {
@@ -101,20 +103,20 @@ OPTIMIZERS: dict[str, Callable[[OptimizerSettings], FunctionalOptimizer]] = {
 }
 
 
-def optimizer_for(said: OptimizerSettings) -> FunctionalOptimizer:
-    """The optimiser of that name, at its beginning."""
-    if said.name not in OPTIMIZERS:
-        expected = suggest(said.name, OPTIMIZERS)
-        raise SettingError(f"optimizer.name is {said.name!r}; {expected}")
-    return OPTIMIZERS[said.name](said)
+def optimizer_for(settings: OptimizerSettings) -> FunctionalOptimizer:
+    """Return a new optimizer with these settings."""
+    if settings.name not in OPTIMIZERS:
+        expected = suggest(settings.name, OPTIMIZERS)
+        raise SettingError(f"optimizer.name is {settings.name!r}; {expected}")
+    return OPTIMIZERS[settings.name](settings)
 
 
-def is_plain_sgd(said: OptimizerSettings) -> bool:
-    """Whether a step keeps no state: w (1 - lr weight_decay) - lr g."""
-    return OPTIMIZERS[said.name] is Sgd and not said.momentum
+def is_plain_sgd(settings: OptimizerSettings) -> bool:
+    """Whether a step is w (1 - lr weight_decay) - lr g, without state."""
+    return OPTIMIZERS[settings.name] is Sgd and not settings.momentum
 
 
 def _trainable(weights: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Weights that have a gradient, and the gradients."""
+    """Return the weights that have a gradient, and their gradients."""
     pairs = [(weight, weight.grad) for weight in weights if weight.grad is not None]
     return [weight for weight, _ in pairs], [gradient for _, gradient in pairs]

@@ -22,29 +22,29 @@ from melisma.learning.pytorch.optimizers import optimizer_for
 from melisma.learning.trainer import Score, TrainingResult
 
 
-def _mse(out: Tensor, wanted: Tensor, reduction: str = "mean") -> Tensor:
-    # One number a sample may come as an axis of one or as none; torch would compare all with all.
-    return functional.mse_loss(out, wanted.reshape(out.shape), reduction=reduction)
+def _mse(out: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
+    # Without reshape, torch would broadcast labels of shape (n,) and outputs of shape (n, 1).
+    return functional.mse_loss(out, labels.reshape(out.shape), reduction=reduction)
 
 
-# Of outputs and labels: their mean, or with `reduction="none"` one of each label.
+# Loss of outputs and labels: the mean, or with `reduction="none"` one value for each label.
 Loss = Callable[..., Any]
 LOSSES: dict[str, Loss] = {
     "cross_entropy": functional.cross_entropy,
     "nll": functional.nll_loss,
     "mse": _mse,
 }
-SCORE_BATCH = 1000  # samples at a time
+SCORE_BATCH = 1000  # samples per evaluation step
 
 
 class TorchTrainer:
-    """Trains one task with PyTorch on the processor."""
+    """Trains one task with PyTorch on the CPU."""
 
     def __init__(self, task: Task) -> None:
         if task.loss not in LOSSES:
             raise SettingError(f"loss is {task.loss!r}; {suggest(task.loss, LOSSES)}")
         if task.loss == "mse" and task.stop.accuracy is not None:
-            raise SettingError("stop.accuracy has no meaning with loss mse; say stop.loss")
+            raise SettingError("stop.accuracy has no meaning with loss mse; use stop.loss")
         self._task, self.loss = task, LOSSES[task.loss]
         self._optimizer = optimizer_for(task.optimizer)
         with torch.random.fork_rng(devices=()):
@@ -54,11 +54,11 @@ class TorchTrainer:
 
     @cached_property
     def weights(self) -> dict[str, Tensor]:
-        """Of the model as it was built, by name: to look for them takes as long as a step."""
+        """Parameters of the built model by name, cached: the lookup takes as long as a step."""
         return dict(self.model.named_parameters())
 
     def initial(self) -> dict[str, NDArray[Any]]:
-        """Parameters to begin with; buffers such as BatchNorm's are among them."""
+        """Return the initial parameters and buffers, such as those of BatchNorm."""
         return {name: array.copy() for name, array in self._initial.items()}
 
     def train(
@@ -69,11 +69,11 @@ class TorchTrainer:
         rng: np.random.Generator,
         stop: Callable[[], bool],
     ) -> TrainingResult:
-        """As `Trainer` says; the optimiser begins anew unless the task keeps its state."""
+        """Train as `Trainer` defines; the optimizer is reset unless the task keeps its state."""
         self.load_for_training(parameters)
         if not self._task.optimizer.keep:
             self._optimizer = optimizer_for(self._task.optimizer)
-        # A model may have put others in their place.
+        # Not `self.weights`: a model may replace its parameters when training begins.
         weights = list(self.model.parameters())
         x, y = self.tensors(samples)
         visits, loss_sum = 0, 0.0
@@ -89,43 +89,43 @@ class TorchTrainer:
         return training_result(self._arrays(), visits, loss_sum)
 
     def score(self, parameters: Arrays, samples: Split) -> Score:
-        """Sums over the samples, some at a time."""
+        """Return sums over the samples, evaluated in batches."""
         self._load(parameters)
         self.model.eval()
         x, y = self.tensors(samples)
         total = Score(0, 0.0, 0)
         with torch.inference_mode(), _torch_seeded_by(generator(self._task.seed, "score")):
-            for some in _slices(np.arange(len(samples)), SCORE_BATCH):
-                out = self.model(to_model_input(x[some]))
-                loss = self.loss(out, y[some]).item()
-                total += Score(len(some), loss * len(some), *self._count_correct(out, y[some]))
+            for batch in _slices(np.arange(len(samples)), SCORE_BATCH):
+                out = self.model(to_model_input(x[batch]))
+                loss = self.loss(out, y[batch]).item()
+                total += Score(len(batch), loss * len(batch), *self._count_correct(out, y[batch]))
         return total
 
-    def _count_correct(self, out: Tensor, wanted: Tensor) -> tuple[int, int]:
-        """How many labels were met, and of how many; quantities are not judged."""
+    def _count_correct(self, out: Tensor, labels: Tensor) -> tuple[int, int]:
+        """Return the numbers of correct and of all labels; both are 0 for regression."""
         if self._task.loss == "mse":
             return 0, 0
-        return int((out.argmax(dim=1) == wanted).sum()), wanted.numel()
+        return int((out.argmax(dim=1) == labels).sum()), labels.numel()
 
     def load_for_training(self, parameters: Arrays) -> None:
-        """Have the model hold these parameters, and ready to be trained."""
+        """Load the parameters into the model and switch it to training mode."""
         self._load(parameters)
         self.model.train()
 
     def tensors(self, split: Split) -> tuple[Tensor, Tensor]:
-        """Samples and labels."""
+        """Return samples and labels as tensors."""
         return self.samples_tensor(split.samples), self.labels_tensor(split.labels)
 
     def samples_tensor(self, samples: NDArray[Any]) -> Tensor:
-        """As bytes, float32 or, where they are whole numbers such as words, int64."""
+        """Return samples as uint8, float32 or, for other integers such as words, int64."""
         return _tensor(samples, _sample_dtype(samples))
 
     def labels_tensor(self, labels: NDArray[Any]) -> Tensor:
-        """As whole numbers, or as float32 where they are quantities."""
+        """Return labels as int64, or as float32 for loss mse."""
         if self._task.loss != "mse" and labels.dtype.kind == "f":
             raise DataError(
-                f"labels are {labels.dtype}; loss {self._task.loss} needs whole numbers, "
-                "quantities need loss mse"
+                f"labels are {labels.dtype}; loss {self._task.loss} needs integers; "
+                "use loss = 'mse' for regression"
             )
         return _tensor(labels, np.float32 if self._task.loss == "mse" else np.int64)
 
@@ -141,7 +141,7 @@ class TorchTrainer:
 def batch_indices(
     samples: int, passes: int, size: int, rng: np.random.Generator
 ) -> Iterator[Tensor]:
-    """Indices of one batch after the other; every pass is in an order of its own."""
+    """Yield the sample indices of each batch; every pass is in a new random order."""
     for _ in range(passes):
         yield from _slices(rng.permutation(samples), size)
 
@@ -149,13 +149,13 @@ def batch_indices(
 def training_result(
     parameters: dict[str, NDArray[Any]], visits: int, loss_sum: float
 ) -> TrainingResult:
-    """What training returns; where nothing was visited there is no mean loss."""
+    """Return the result of a training; its mean loss is NaN without visits."""
     return TrainingResult(parameters, visits, loss_sum / visits if visits else nan)
 
 
 @contextmanager
 def _torch_seeded_by(rng: np.random.Generator) -> Iterator[None]:
-    """Chance in a model, such as dropout, by the key of the generator; it draws nothing from it."""
+    """Seed torch (dropout and the like) from the seed of `rng`, without drawing from `rng`."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(int(rng.bit_generator.seed_seq.generate_state(1)[0]))
         yield
@@ -172,6 +172,6 @@ def _sample_dtype(samples: NDArray[Any]) -> type[np.generic]:
 
 
 def _tensor(array: NDArray[Any], dtype: type[np.generic]) -> Tensor:
-    """Of that type; a copy only where the array is of another, or may not be written to."""
+    """Return a tensor; copy only if the dtype differs or the array is read-only."""
     fits = array.dtype == dtype and array.flags.carray
     return torch.from_numpy(array if fits else np.require(array, dtype, ["C", "W", "A"]))
