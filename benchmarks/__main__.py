@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME`: run one benchmark, print its tables and save its figures."""
+"""`python -m benchmarks NAME`: run one benchmark, print its tables and save its results."""
 
 import argparse
 import importlib
@@ -24,18 +24,18 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
-    """Run one benchmark, print its tables, write its JSON file."""
+    """Run one benchmark, print its tables and write its JSON file."""
     # Exit through the `with` blocks on SIGTERM too, so that no server is left running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = _options()
-    if options.what == "http_stack":
+    if options.benchmark == "http_stack":
         _continue_in(environments.python(environments.RPC))
-    benchmark = importlib.import_module(f"benchmarks.{MODULES[options.what]}")
-    figures = benchmark.run(quick=options.quick, only=tuple(options.only))
-    path = options.json or RESULTS / f"{options.what}.json"
+    module = importlib.import_module(f"benchmarks.{MODULES[options.benchmark]}")
+    results = module.run(quick=options.quick, only=tuple(options.only))
+    path = options.json or RESULTS / f"{options.benchmark}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n")
-    print(f"\nwritten to {path}")
+    path.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+    print(f"\nresults written to {path}")
 
 
 def _continue_in(python: str) -> None:
@@ -47,13 +47,15 @@ def _continue_in(python: str) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "what",
+        "benchmark",
         nargs="?",
         default="rpc",
         choices=tuple(MODULES),
     )
-    parser.add_argument("--json", type=Path, metavar="PATH", help="file for the figures")
-    parser.add_argument("--quick", action="store_true", help="one round, for a first look")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="file for the results")
+    parser.add_argument(
+        "--quick", action="store_true", help="measure one round, for a first impression"
+    )
     parser.add_argument(
         "--only",
         nargs="+",

@@ -3,9 +3,9 @@
 `feel` finds the exact optimum and whole batches; SciPy's SLSQP and trust-constr find the exact
 optimum of the same problems with analytic gradients, in the form that suits them best: slots and
 the downlink are eliminated beforehand, so that batches and one time are left, with one convex
-constraint and exact bounds. Where SLSQP takes the problem as the paper states it (batches, both
-slots of each learner, both maxima) is shown as well. All run in this process in one thread; figures
-are processor seconds, medians over instances whose optimum is not simply the full batch.
+constraint and exact bounds. SLSQP also solves the problem as the paper states it (batches, both
+slots of each learner, both maxima). All run in this process in one thread; figures are processor
+seconds, medians over instances whose optimum is not simply the full batch.
 """
 
 import math
@@ -14,17 +14,18 @@ import resource
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
-# Settled when NumPy is imported: one thread, or the solvers' idle ones count as processor time.
+# NumPy reads these on import; idle threads of a solver would count as processor time.
 os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 from scipy.optimize import BFGS, Bounds, NonlinearConstraint, minimize
 
 from benchmarks.harness import machine, table
-from benchmarks.harness.effort import peak_mb, timed
+from benchmarks.harness.call_cost import peak_mb, time_call
 from melisma.allocation.checks import Floats
 from melisma.allocation.feel import feel
 from melisma.allocation.radio_problem import RadioPlan, RadioProblem
@@ -43,28 +44,28 @@ COLUMNS = [
     "fastest solver / exact",
     "fastest solver / whole",
 ]
-# Larger ones would take minutes an instance.
+# Larger instances would take minutes each.
 SOLVER_UP_TO = {"SLSQP": 1_000, "trust-constr": 100, "SLSQP, as stated": 100}
 SLOW = {"SLSQP": 1_000, "trust-constr": 1_000, "SLSQP, as stated": 100}
 QUICK_UP_TO = {"SLSQP": 100, "trust-constr": 10, "SLSQP, as stated": 10}
 
 
 def run(quick: bool = False, only: tuple[str, ...] = ()) -> dict[str, object]:
-    """Measure every size; print the tables; return what goes to the JSON file."""
+    """Measure every size, print the tables and return the results for the JSON file."""
     described = machine.describe(PACKAGES)
     print(machine.summary(described))
     sizes = [size for size in SIZES if not only or str(size) in only]
-    visits: dict[str, list[dict[str, float]]] = {}
+    trials: dict[str, list[dict[str, float]]] = {}
     for size in sizes:
         print(f"  {size} devices", file=sys.stderr)
-        visits[f"{size:,}"] = _visits(size, quick)
-    rows = {name: _medians(visited) for name, visited in visits.items()}
+        trials[f"{size:,}"] = _trials(size, quick)
+    rows = {name: _medians(figures) for name, figures in trials.items()}
     result: dict[str, Any] = {
         "machine": described,
         "sizes": rows,
         "growth": _growth(rows),
-        "worst": {name: _worst(visited) for name, visited in visits.items()},
-        "visits": visits,
+        "worst": {name: _worst(figures) for name, figures in trials.items()},
+        "trials": trials,
         "process_peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, 1),
     }
     report(result)
@@ -72,21 +73,21 @@ def run(quick: bool = False, only: tuple[str, ...] = ()) -> dict[str, object]:
 
 
 def report(result: dict[str, Any]) -> None:
-    """Print the figures, how they grow, and how close the solvers and whole batches come."""
-    print("\nProcessor time to plan one round; peak memory of the whole plan alone")
+    """Print the figures, their growth, and the efficiency lost by solvers and whole batches."""
+    print("\nProcessor time to plan one round; peak memory of planning whole batches")
     print(table.render(COLUMNS, result["sizes"]))
     for name, factor in result["growth"].items():
         print(f"{name}: {factor} x the time")
-    print("\nWorst instance, and the largest part of the exact efficiency that is lost")
+    print("\nWorst instance, and the largest fraction of the exact efficiency lost")
     for name, worst in result["worst"].items():
         print(f"{name:>8} devices: {', '.join(f'{key} {value}' for key, value in worst.items())}")
 
 
 def cell(devices: int, seed: int) -> RadioProblem:
-    """Devices of three speeds in the paper's cell, every third a GPU; bits shared by more devices.
+    """Return devices of three speeds in the paper's cell, every third with a GPU.
 
-    Cycles and bits are not in the paper: 1e8 a sample, and 3e8 bits in all that are sent in a
-    round, so that neither radio nor computing dominates at any size.
+    The paper does not state cycles and bits: here a sample takes 1e8 cycles, and the devices of a
+    round send 3e8 bits in total, so that neither radio nor computing dominates at any size.
     """
     rng = np.random.default_rng([devices, seed])
     rate_bps = Channel(bandwidth_hz=10e6, power_dbm=28).mean_rate_bps(
@@ -106,32 +107,32 @@ def cell(devices: int, seed: int) -> RadioProblem:
     )
 
 
-def _visits(devices: int, quick: bool) -> list[dict[str, float]]:
+def _trials(devices: int, quick: bool) -> list[dict[str, float]]:
     limits = QUICK_UP_TO if quick else SOLVER_UP_TO
-    visited = []
+    trials = []
     for seed in range(2 if quick else 5):
         p = cell(devices, seed)
-        exact, exact_s = timed(lambda p=p: feel(p, integral=False), 3)
-        plan, whole_s = timed(lambda p=p: feel(p), 3)
+        exact, exact_s = time_call(partial(feel, p, integral=False), 3)
+        plan, whole_s = time_call(partial(feel, p), 3)
         figures = {
             "exact ms": exact_s * 1e3,
             "whole ms": whole_s * 1e3,
-            "peak MB": peak_mb(lambda p=p: feel(p)),
+            "peak MB": peak_mb(partial(feel, p)),
             "whole batches lose": 1 - plan.efficiency / exact.efficiency,
         }
         for name, solve in SOLVERS.items():
-            # What takes a solver half a minute is seen once.
+            # Solvers that take half a minute run once.
             if devices <= limits[name] and (devices < SLOW[name] or seed == 0):
-                found, taken_s = timed(lambda p=p, solve=solve: solve(p), 1)
+                solution, taken_s = time_call(partial(solve, p), 1)
                 figures[f"{name} ms"] = taken_s * 1e3
-                figures[f"{name} loses"] = 1 - found.efficiency / exact.efficiency
-        visited.append(figures)
-    return visited
+                figures[f"{name} loses"] = 1 - solution.efficiency / exact.efficiency
+        trials.append(figures)
+    return trials
 
 
-def _medians(visited: list[dict[str, float]]) -> dict[str, float]:
-    names = dict.fromkeys(name for figures in visited for name in figures if name in COLUMNS)
-    row = {n: round(statistics.median(f[n] for f in visited if n in f), 3) for n in names}
+def _medians(trials: list[dict[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for figures in trials for name in figures if name in COLUMNS)
+    row = {n: round(statistics.median(f[n] for f in trials if n in f), 3) for n in names}
     solvers = [row[f"{name} ms"] for name in SOLVERS if f"{name} ms" in row]
     for kind in ("exact", "whole") if solvers else ():
         row[f"fastest solver / {kind}"] = round(min(solvers) / row[f"{kind} ms"], 1)
@@ -139,7 +140,7 @@ def _medians(visited: list[dict[str, float]]) -> dict[str, float]:
 
 
 def _growth(rows: dict[str, dict[str, float]]) -> dict[str, float]:
-    """How much longer a plan takes from each size to the next."""
+    """Return how many times longer a plan takes from each size to the next."""
     names = list(rows)
     return {
         f"{small} to {large} devices, {kind}": round(
@@ -150,14 +151,14 @@ def _growth(rows: dict[str, dict[str, float]]) -> dict[str, float]:
     }
 
 
-def _worst(visited: list[dict[str, float]]) -> dict[str, str]:
-    names = dict.fromkeys(name for figures in visited for name in figures if "lose" in name)
-    worst = {f"{k} ms": f"{max(f[f'{k} ms'] for f in visited):.3g}" for k in ("exact", "whole")}
-    return worst | {n: f"{max(f[n] for f in visited if n in f):.1e}" for n in names}
+def _worst(trials: list[dict[str, float]]) -> dict[str, str]:
+    names = dict.fromkeys(name for figures in trials for name in figures if "lose" in name)
+    worst = {f"{k} ms": f"{max(f[f'{k} ms'] for f in trials):.3g}" for k in ("exact", "whole")}
+    return worst | {n: f"{max(f[n] for f in trials if n in f):.1e}" for n in names}
 
 
 class _Reduced:
-    """Batches and X as variables: minimise log(X + Y) - log(B) / 2, keep the frame."""
+    """The problem in batches and X: minimise log(X + Y) - log(B) / 2 within the frame."""
 
     def __init__(self, p: RadioProblem) -> None:
         self.p, self.rest_s = p, downlink_end_s(p, broadcast=False)
@@ -172,16 +173,17 @@ class _Reduced:
         slope = np.append(-0.5 * self.most / total, self.unit_s / round_s)
         return math.log(round_s) - 0.5 * math.log(total), slope
 
-    def _sending(self, v: Floats) -> Floats:
-        return v[-1] * self.unit_s - self.p.gradient_s(v[:-1] * self.most)
+    def _sending_s(self, v: Floats) -> Floats:
+        sending_s: Floats = v[-1] * self.unit_s - self.p.gradient_s(v[:-1] * self.most)
+        return sending_s
 
-    def room(self, v: Floats) -> float:
-        # Nobody can send for less than air_s: below it the tangent, so that there is no pole.
-        y, air_s = self._sending(v), self.p.uplink_s
+    def slack(self, v: Floats) -> float:
+        # No device sends for less than air_s; below it, the tangent avoids the pole.
+        y, air_s = self._sending_s(v), self.p.uplink_s
         return 1.0 - float(np.where(y < air_s, 2.0 - y / air_s, air_s / np.maximum(y, air_s)).sum())
 
-    def room_slope(self, v: Floats) -> Floats:
-        y, air_s = self._sending(v), self.p.uplink_s
+    def slack_slope(self, v: Floats) -> Floats:
+        y, air_s = self._sending_s(v), self.p.uplink_s
         steep = air_s / np.maximum(y, air_s) ** 2
         return np.append(-steep * self.p.slope_s * self.most, float(steep.sum()) * self.unit_s)
 
@@ -191,24 +193,24 @@ class _Reduced:
 
 def _slsqp(p: RadioProblem) -> RadioPlan:
     r = _Reduced(p)
-    found = minimize(
+    solution = minimize(
         r.objective,
         r.start,
         jac=True,
         method="SLSQP",
         bounds=r.bounds,
-        constraints={"type": "ineq", "fun": r.room, "jac": r.room_slope},
+        constraints={"type": "ineq", "fun": r.slack, "jac": r.slack_slope},
         options={"maxiter": 500, "ftol": 1e-10},
     )
-    return r.plan(found.x)
+    return r.plan(solution.x)
 
 
 def _trust_constr(p: RadioProblem) -> RadioPlan:
     r = _Reduced(p)
     frame = NonlinearConstraint(
-        r.room, 0.0, np.inf, jac=lambda v: r.room_slope(v)[None], hess=BFGS()
+        r.slack, 0.0, np.inf, jac=lambda v: r.slack_slope(v)[None], hess=BFGS()
     )
-    found = minimize(
+    solution = minimize(
         r.objective,
         r.start,
         jac=True,
@@ -218,11 +220,11 @@ def _trust_constr(p: RadioProblem) -> RadioPlan:
         constraints=frame,
         options={"maxiter": 500, "gtol": 1e-7, "xtol": 1e-9},
     )
-    return r.plan(found.x)
+    return r.plan(solution.x)
 
 
 def _slsqp_as_stated(p: RadioProblem) -> RadioPlan:
-    """Batches, shares of both frames, X and Y as variables (problem P1 of the paper)."""
+    """Solve problem P1 of the paper: batches, shares of both frames, X and Y as variables."""
     k, most = p.learners, p.max_batch.astype(float)
     least, rows = p.least_batch.astype(float), np.arange(p.learners)
     half, shares = (least + most) / 2, np.full(2 * k, 1.0 / k)
@@ -235,12 +237,12 @@ def _slsqp_as_stated(p: RadioProblem) -> RadioPlan:
         slope[:k], slope[-2:] = -0.5 * most / total, 1.0 / (v[-2] + v[-1])
         return math.log(v[-2] + v[-1]) - 0.5 * math.log(total), slope
 
-    def room(v: Floats) -> Floats:
+    def slack(v: Floats) -> Floats:
         up = v[-2] - (p.gradient_s(v[:k] * most) + p.uplink_s / v[k : 2 * k]) / unit_s
         down = v[-1] - (p.downlink_s / v[2 * k : -2] + p.apply_s) / unit_s
         return np.concatenate([up, down, [1 - v[k : 2 * k].sum(), 1 - v[2 * k : -2].sum()]])
 
-    def room_slope(v: Floats) -> Floats:
+    def slack_slope(v: Floats) -> Floats:
         jacobian = np.zeros((2 * k + 2, 3 * k + 2))
         jacobian[rows, rows] = -p.slope_s * most / unit_s
         jacobian[rows, k + rows] = p.uplink_s / v[k : 2 * k] ** 2 / unit_s
@@ -250,16 +252,16 @@ def _slsqp_as_stated(p: RadioProblem) -> RadioPlan:
         return jacobian
 
     low = np.concatenate([least / most, np.full(2 * k, 1e-7), [1e-9, 1e-9]])
-    found = minimize(
+    solution = minimize(
         objective,
         np.concatenate([half / most, shares, [x0 / unit_s, y0 / unit_s]]),
         jac=True,
         method="SLSQP",
         bounds=Bounds(low, np.append(np.ones(3 * k), [np.inf, np.inf])),
-        constraints={"type": "ineq", "fun": room, "jac": room_slope},
+        constraints={"type": "ineq", "fun": slack, "jac": slack_slope},
         options={"maxiter": 500, "ftol": 1e-10},
     )
-    return slots(p, np.clip(found.x[:k] * most, least, most))
+    return slots(p, np.clip(solution.x[:k] * most, least, most))
 
 
 SOLVERS: dict[str, Callable[[RadioProblem], RadioPlan]] = {

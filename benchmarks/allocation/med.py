@@ -1,8 +1,8 @@
-"""How fast MED is proven best, and how near to the best it is where that takes too long.
+"""Time of MED to a proven optimum, or its gap where a proof takes too long.
 
 Every size is a set of random problems (`med_instances.py`), each with the mean budget and with the
-tight one. Beside it Gurobi, CP-SAT and HiGHS solve the textbook program of the first few problems,
-in the same run and one after the other, each in a process of its own with one thread.
+tight one. Gurobi, CP-SAT and HiGHS solve the textbook program of the first few problems in the same
+run, one after the other, each in its own process with one thread.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ LIMIT_S = 5.0
 
 
 def run(quick: bool = False, only: tuple[str, ...] = ()) -> dict[str, object]:
-    """Measure ours and the solvers; print the tables; return what goes to the JSON file."""
+    """Measure Melisma and the solvers, print tables and return the results for the JSON file."""
     described = machine.describe(["melisma", "numpy"])
     print(machine.summary(described))
     solvers = [name for name in SOLVERS if not only or name in only]
@@ -38,31 +38,35 @@ def run(quick: bool = False, only: tuple[str, ...] = ()) -> dict[str, object]:
     for name, (learners, tasks) in PROVEN.items():
         for budget in ("mean", "tight"):
             count = {"mean": 3 if quick else 30, "tight": 1 if quick else 5}[budget]
-            rows[f"{name}, {budget} budget"] = _ours(learners, tasks, count, budget, LIMIT_S)
+            rows[f"{name}, {budget} budget"] = _measure_melisma(
+                learners, tasks, count, budget, LIMIT_S
+            )
     for name, (learners, tasks, count, limit_s) in ({} if quick else CERTIFIED).items():
         for budget in ("mean", "tight"):
-            rows[f"{name}, {budget} budget"] = _ours(learners, tasks, count, budget, limit_s)
+            rows[f"{name}, {budget} budget"] = _measure_melisma(
+                learners, tasks, count, budget, limit_s
+            )
     print("\nmelisma")
     print(table.render(COLUMNS, rows))
-    peers = {name: _peers(name, solvers, quick) for name in COMPARED}
-    for name, figures in peers.items():
+    competitors = {name: _compare(name, solvers, quick) for name in COMPARED}
+    for name, figures in competitors.items():
         print(f"\n{name}, mean budget, {figures['melisma']['problems']:g} problems, same run")
         print(table.render(COLUMNS, figures))
     return {
         "machine": described,
-        "pinned": environments.pinned(REQUIREMENTS),
+        "pinned": environments.pinned_packages(REQUIREMENTS),
         "melisma": rows,
-        "peers": peers,
+        "competitors": competitors,
     }
 
 
-def _ours(
+def _measure_melisma(
     learners: int, tasks: int, count: int, budget: str, limit_s: float
 ) -> dict[str, float | None]:
     answers = []
     for seed in range(count):
         print(f"  {learners} x {tasks}, {budget} budget, seed {seed}", file=sys.stderr)
-        answers.append(_melisma(_problem(learners, tasks, seed, budget), limit_s))
+        answers.append(_solve_melisma(_problem(learners, tasks, seed, budget), limit_s))
     return _figures(answers, limit_s)
 
 
@@ -73,37 +77,37 @@ def _problem(learners: int, tasks: int, seed: int, budget: str) -> SharedProblem
     return with_budget(problem, 1.05 * cheapest(problem, max_nodes=1)[0])
 
 
-def _peers(name: str, solvers: list[str], quick: bool) -> dict[str, dict[str, float | None]]:
+def _compare(name: str, solvers: list[str], quick: bool) -> dict[str, dict[str, float | None]]:
     count, limit_s = COMPARED[name]
     learners, tasks = PROVEN[name]
     problems = [instance(learners, tasks, seed) for seed in range(1 if quick else count)]
     limit_s = 5.0 if quick else limit_s
-    ours = [_melisma(problem, limit_s) for problem in problems]
-    figures = {"melisma": _figures(ours, limit_s)}
+    answers = [_solve_melisma(problem, limit_s) for problem in problems]
+    figures = {"melisma": _figures(answers, limit_s)}
     for solver in solvers:
         print(f"  {name}, {solver}", file=sys.stderr)
-        theirs = [_general(solver, problem, limit_s) for problem in problems]
-        figures[solver] = _figures(theirs, limit_s)
+        answers = [_solve_general(solver, problem, limit_s) for problem in problems]
+        figures[solver] = _figures(answers, limit_s)
     return figures
 
 
-def _melisma(problem: SharedProblem, limit_s: float) -> dict[str, float]:
+def _solve_melisma(problem: SharedProblem, limit_s: float) -> dict[str, float]:
     start_s = time.perf_counter()
     plan = med(problem, time_limit_s=limit_s)
     taken_s = time.perf_counter() - start_s
     return {"taken_s": taken_s, "total_s": plan.total_s, "bound_s": plan.bound_s}
 
 
-def _general(solver: str, problem: SharedProblem, limit_s: float) -> dict[str, float]:
+def _solve_general(solver: str, problem: SharedProblem, limit_s: float) -> dict[str, float]:
     fields = {field.name: getattr(problem, field.name) for field in dataclasses.fields(problem)}
-    order: dict[str, Any] = {
+    job: dict[str, Any] = {
         "limit_s": limit_s,
         "problem": {name: np.asarray(value).tolist() for name, value in fields.items()},
     }
     command = [environments.python(REQUIREMENTS), "-m", "benchmarks.allocation.med_solvers", solver]
     done = subprocess.run(
         command,
-        input=json.dumps(order),
+        input=json.dumps(job),
         cwd=processes.ROOT,
         env=processes.environment(),
         capture_output=True,

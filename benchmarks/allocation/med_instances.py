@@ -1,6 +1,6 @@
-"""Random problems for MED, by a seed.
+"""Random problems for MED, drawn by seed.
 
-Each problem has 2 to 6 shards a learner on average, dealt to the tasks at random; models of 0.5 to
+Each problem has 2 to 6 shards per learner on average, dealt to tasks at random; models of 0.5 to
 8 MB, shards of 0.1 to 0.5 MB, 1 or 2 passes; links of 1 to 12 MB/s and training of 0.3 to 3
 shards/s in three states with Dirichlet(1) probabilities; prices normal, mean 1, standard deviation
 0.5, cut to [0.1, 1.5]. Deadlines are 1.5 times what a random association needs, so that they bind
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 
 def instance(learners: int, tasks: int, seed: int) -> SharedProblem:
-    """The problem of one seed, with the mean budget."""
+    """Return the problem of one seed, with the mean budget."""
     rng = np.random.default_rng([seed, learners, tasks])
     fixed_s, shard_s = _seconds(learners, tasks, rng)
     shards = _shards(learners, tasks, rng)
@@ -35,13 +35,13 @@ def instance(learners: int, tasks: int, seed: int) -> SharedProblem:
 
 
 def with_budget(problem: SharedProblem, budget: float) -> SharedProblem:
-    """The same problem with another budget."""
+    """Return the same problem with another budget."""
     fields = {field.name: getattr(problem, field.name) for field in dataclasses.fields(problem)}
     return SharedProblem(**(fields | {"budget": budget}))
 
 
 def _seconds(learners: int, tasks: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Eq. 4.3: expected fixed seconds and seconds a shard, tasks x learners."""
+    """Return the expected fixed seconds and seconds per shard (Eq. 4.3), tasks x learners."""
     model, shard = rng.uniform(0.5, 8.0, tasks), rng.uniform(0.1, 0.5, tasks)
     passes = rng.integers(1, 3, tasks)
     state = rng.dirichlet(np.ones(3), learners)
@@ -59,7 +59,7 @@ def _shards(learners: int, tasks: int, rng: np.random.Generator) -> NDArray[np.i
 def _dealt_s(
     fixed_s: Floats, shard_s: Floats, shards: NDArray[np.int64], rng: np.random.Generator
 ) -> Floats:
-    """What each task takes when learners are dealt to the tasks in turn."""
+    """Return the duration of each task when learners are dealt to the tasks in turn."""
     tasks, learners = fixed_s.shape
     task_of = rng.permutation(np.arange(learners) % tasks)
     taken_s = np.empty(tasks)

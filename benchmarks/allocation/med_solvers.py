@@ -1,8 +1,8 @@
-"""MED as the textbook program, with big-M, by a general solver: one problem in, one answer out.
+"""Solve MED as the textbook program, with big-M, by a general solver.
 
 `python -m benchmarks.allocation.med_solvers highs` reads a problem as JSON from
-standard input and prints the seconds it took, the sum and the bound. Each solver runs in a process
-of its own, single-threaded.
+standard input and prints the seconds taken, the sum and the bound. Each solver runs in its own
+process with one thread.
 """
 
 import importlib
@@ -27,7 +27,7 @@ class Program:
 
 
 def textbook(problem: dict[str, Any]) -> Program:
-    """Eq. 4.4 with x_ij for "learner j works for task i"."""
+    """Return Eq. 4.4, where x_ij = 1 if learner j works for task i."""
     fixed_s, shard_s, shards = problem["fixed_s"], problem["shard_s"], problem["shards"]
     tasks, learners = len(fixed_s), len(fixed_s[0])
     size, infinite = tasks * learners, float("inf")
@@ -53,7 +53,7 @@ def textbook(problem: dict[str, Any]) -> Program:
 
 
 def highs(program: Program, limit_s: float) -> tuple[float, float]:
-    """The sum and the bound that HiGHS ends with."""
+    """Return the sum and the bound of HiGHS."""
     highspy = importlib.import_module("highspy")
     model = highspy.Highs()
     for name, value in {
@@ -76,7 +76,7 @@ def highs(program: Program, limit_s: float) -> tuple[float, float]:
 
 
 def gurobi(program: Program, limit_s: float) -> tuple[float, float]:
-    """The sum and the bound that Gurobi ends with."""
+    """Return the sum and the bound of Gurobi."""
     gurobipy = importlib.import_module("gurobipy")
     model = gurobipy.Model(env=gurobipy.Env(params={"OutputFlag": 0}))
     model.Params.Threads, model.Params.TimeLimit, model.Params.MIPGap = 1, limit_s, 0.0
@@ -95,7 +95,7 @@ def gurobi(program: Program, limit_s: float) -> tuple[float, float]:
 
 
 def cp_sat(program: Program, limit_s: float, scale: int = 10**6) -> tuple[float, float]:
-    """The sum and the bound that CP-SAT ends with; seconds and prices in whole millionths."""
+    """Return the sum and the bound of CP-SAT; seconds and prices are scaled to integers."""
     cp_model = importlib.import_module("ortools.sat.python.cp_model")
     model, solver = cp_model.CpModel(), cp_model.CpSolver()
     solver.parameters.num_workers, solver.parameters.max_time_in_seconds = 1, limit_s
@@ -111,26 +111,26 @@ def cp_sat(program: Program, limit_s: float, scale: int = 10**6) -> tuple[float,
         if most < float("inf"):
             model.add(total <= round(most * scale))
     model.minimize(sum(v for v, cost in zip(variables, program.cost, strict=True) if cost))
-    found = solver.solve(model)
-    known = found in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    status = solver.solve(model)
+    known = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     total_s = solver.objective_value / scale if known else float("inf")
     return total_s, solver.best_objective_bound / scale
 
 
 def main() -> None:
-    """Read one problem, solve it, print the figures."""
-    order = json.load(sys.stdin)
+    """Read one problem, solve it and print the result."""
+    job = json.load(sys.stdin)
     solve: Callable[[Program, float], tuple[float, float]] = {
         "highs": highs,
         "gurobi": gurobi,
         "cp-sat": cp_sat,
     }[sys.argv[1]]
-    # The import is not counted: it is not what is compared.
+    # Import before the measurement: import times are not compared.
     importlib.import_module(
         {"gurobi": "gurobipy", "cp-sat": "ortools.sat.python.cp_model"}.get(sys.argv[1], "highspy")
     )
     start_s = time.perf_counter()
-    total_s, bound_s = solve(textbook(order["problem"]), order["limit_s"])
+    total_s, bound_s = solve(textbook(job["problem"]), job["limit_s"])
     taken_s = time.perf_counter() - start_s
     print(json.dumps({"taken_s": taken_s, "total_s": total_s, "bound_s": bound_s}))
 

@@ -1,10 +1,10 @@
-"""What the least staleness costs to find: exactly, and by the two methods of the paper.
+"""Cost of finding the least staleness: exactly, and with the two methods of the paper.
 
 Fleets are random: costs log-normal around the paper's own, spread by a factor of about three, on
-average 50 shards a learner; with and without bounds on them and shards that learners hold. The
+average 50 shards for each learner; with and without bounds and shards held by learners. The
 relaxation is solved by SciPy's SLSQP with analytic gradients, from shares in proportion to speed,
-in two forms: `numerical` as melisma has it, with the updates eliminated and one window for all,
-and as problem (8) of the paper states it, with shares, updates and every pair of learners.
+in two forms: `numerical` of Melisma, with the updates eliminated and one window for all, and as
+problem (8) of the paper states it, with shares, updates and every pair of learners.
 All run in this process in one thread; figures are medians of processor time.
 """
 
@@ -13,17 +13,18 @@ import resource
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 from itertools import combinations, pairwise
 from typing import Any
 
-# Settled when NumPy is imported: one thread, or the solver's idle ones count as processor time.
+# NumPy reads these on import; idle threads of a solver would count as processor time.
 os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 from scipy.optimize import minimize
 
 from benchmarks.harness import machine, table
-from benchmarks.harness.effort import peak_mb, timed
+from benchmarks.harness.call_cost import peak_mb, time_call
 from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
 from melisma.allocation.shares import split_by_weight
 from melisma.allocation.staleness import staleness
@@ -31,10 +32,10 @@ from melisma.allocation.staleness.relaxation import real_updates
 
 PACKAGES = ["melisma", "numpy", "scipy"]
 SIZES = (20, 100, 1_000, 10_000, 100_000, 1_000_000)
-# Larger ones would take minutes an instance.
+# Larger instances would take minutes each.
 UP_TO = {"numerical": 100, "as stated": 100, "sai": 10_000}
 QUICK_UP_TO = {"numerical": 20, "as stated": 20, "sai": 1_000}
-# What takes minutes is seen once.
+# Methods that take minutes run once.
 SLOW = {"as stated": 100}
 COLUMNS = [
     "exact ms",
@@ -53,7 +54,7 @@ KINDS = ("free", "bounds and held shards")
 
 
 def run(quick: bool = False, only: tuple[str, ...] = ()) -> dict[str, object]:
-    """Measure every size and kind; print the tables; return what goes to the JSON file."""
+    """Measure every size and kind, print the tables and return the results for the JSON file."""
     described = machine.describe(PACKAGES)
     print(machine.summary(described))
     result: dict[str, Any] = {"machine": described, "kinds": {}, "growth": {}}
@@ -71,9 +72,9 @@ def run(quick: bool = False, only: tuple[str, ...] = ()) -> dict[str, object]:
 
 
 def report(result: dict[str, Any]) -> None:
-    """Print the figures of each kind and how they grow."""
+    """Print the figures of each kind and their growth."""
     for kind, rows in result["kinds"].items():
-        print(f"\n{kind}: processor time to plan one cycle; memory beside the problem itself")
+        print(f"\n{kind}: processor time to plan one cycle; memory without the problem itself")
         print(table.render(COLUMNS, rows))
         for step, factor in result["growth"][kind].items():
             print(f"{step}: {factor} x the time")
@@ -81,7 +82,7 @@ def report(result: dict[str, Any]) -> None:
 
 
 def fleet(learners: int, kind: str, seed: int) -> CycleProblem:
-    """Learners of very different speed that can just do what is asked of them."""
+    """Return learners of very different speed for which a plan exists."""
     rng = np.random.default_rng([learners, seed])
     shards = 50 * learners
     bounds: dict[str, Any] = {}
@@ -91,7 +92,7 @@ def fleet(learners: int, kind: str, seed: int) -> CycleProblem:
         bounds["held"] = rng.integers(0, 101, learners)
     train_s = 0.01 * np.exp(rng.normal(0.0, 1.0, learners))
     return CycleProblem(
-        # Beyond this nobody could train its least share once.
+        # A slower learner could not train its smallest share once.
         train_s=np.minimum(train_s, 0.5),
         ship_s=0.002 * np.exp(rng.normal(0.0, 1.0, learners)),
         fixed_s=rng.uniform(0.1, 1.0, learners),
@@ -103,36 +104,36 @@ def fleet(learners: int, kind: str, seed: int) -> CycleProblem:
 
 def _row(size: int, kind: str, quick: bool) -> dict[str, float]:
     limits = QUICK_UP_TO if quick else UP_TO
-    visits: list[dict[str, float]] = []
+    trials: list[dict[str, float]] = []
     for seed in range(2 if quick else 5):
         problem = fleet(size, kind, seed)
-        plan, exact_s = timed(lambda p=problem: staleness(p), 5 if size <= 10_000 else 1)
+        plan, exact_s = time_call(partial(staleness, problem), 5 if size <= 10_000 else 1)
         figures = {
             "exact ms": exact_s * 1e3,
-            "peak MB": peak_mb(lambda p=problem: staleness(p)),
+            "peak MB": peak_mb(partial(staleness, problem)),
             "staleness": plan.max_staleness,
         }
         for method, limit in limits.items():
             if size > limit or (size >= SLOW.get(method, size + 1) and seed):
                 continue
-            found, taken_s = timed(lambda p=problem, m=method: METHODS[m](p), 1)
+            result, taken_s = time_call(partial(METHODS[method], problem), 1)
             figures[f"{method} ms"] = taken_s * 1e3
-            if isinstance(found, CyclePlan):
-                figures[f"of {method}"] = found.max_staleness
-        visits.append(figures)
+            if isinstance(result, CyclePlan):
+                figures[f"of {method}"] = result.max_staleness
+        trials.append(figures)
     row = {
-        name: round(statistics.median(v[name] for v in visits if name in v), 3)
-        for name in visits[0]
+        name: round(statistics.median(trial[name] for trial in trials if name in trial), 3)
+        for name in trials[0]
     }
     for method in limits:
         if f"{method} ms" in row:
             row[f"{method} / exact"] = round(row[f"{method} ms"] / row["exact ms"], 1)
-    row["worst exact ms"] = round(max(v["exact ms"] for v in visits), 3)
+    row["worst exact ms"] = round(max(trial["exact ms"] for trial in trials), 3)
     return row
 
 
 def _growth(rows: dict[str, dict[str, float]]) -> dict[str, float]:
-    """How much longer a plan takes from each size to the next."""
+    """Return how many times longer a plan takes from each size to the next."""
     return {
         f"{small} to {large} learners": round(rows[large]["exact ms"] / rows[small]["exact ms"], 1)
         for small, large in pairwise(rows)
@@ -140,16 +141,16 @@ def _growth(rows: dict[str, dict[str, float]]) -> dict[str, float]:
 
 
 def _as_stated(problem: CycleProblem) -> object:
-    """Problem (8): shares, updates and z as variables; z bounds every pair of updates."""
+    """Solve problem (8): shares, updates and z as variables; z bounds every pair of updates."""
     k, unit = problem.learners, problem.shards / problem.learners
     pairs = np.array(list(combinations(range(k), 2)))
     rows = np.arange(len(pairs))
     first = split_by_weight(problem, 1 / (problem.ship_s + problem.train_s)).astype(float)
     scale = float(real_updates(problem, first).mean())
-    differ = np.zeros((2 * len(pairs), 2 * k + 1))
+    differences = np.zeros((2 * len(pairs), 2 * k + 1))
     for sign, part in ((1, rows), (-1, len(pairs) + rows)):
-        differ[part, k + pairs[:, 0]], differ[part, k + pairs[:, 1]] = -sign, sign
-    differ[:, -1] = 1.0
+        differences[part, k + pairs[:, 0]], differences[part, k + pairs[:, 1]] = -sign, sign
+    differences[:, -1] = 1.0
 
     def times(x: Any) -> Any:
         shares, updates = x[:k] * unit, x[k:-1] * scale
@@ -161,9 +162,9 @@ def _as_stated(problem: CycleProblem) -> object:
         shares, updates = x[:k] * unit, x[k:-1] * scale
         slope = np.zeros((k + 1, 2 * k + 1))
         shipping = np.where(shares >= problem.held, problem.ship_s, 0.0)
-        at = np.arange(k)
-        slope[at, at] = (shipping + problem.train_s * updates) * unit / problem.deadline_s
-        slope[at, k + at] = problem.train_s * shares * scale / problem.deadline_s
+        learner = np.arange(k)
+        slope[learner, learner] = (shipping + problem.train_s * updates) * unit / problem.deadline_s
+        slope[learner, k + learner] = problem.train_s * shares * scale / problem.deadline_s
         slope[-1, :k] = 1 / k
         return slope
 
@@ -177,7 +178,7 @@ def _as_stated(problem: CycleProblem) -> object:
         bounds=bounds + [(0.0, None)] * (k + 1),
         constraints=[
             {"type": "eq", "fun": times, "jac": times_slope},
-            {"type": "ineq", "fun": lambda x: differ @ x, "jac": lambda _: differ},
+            {"type": "ineq", "fun": lambda x: differences @ x, "jac": lambda _: differences},
         ],
         method="SLSQP",
         options={"maxiter": 200, "ftol": 1e-9},

@@ -1,1 +1,1 @@
-"""Remote calls beside other RPC systems and HTTP stacks."""
+"""Remote calls, compared with other RPC systems and HTTP stacks."""

@@ -1,4 +1,4 @@
-"""Memory for a body of known length."""
+"""Buffers for bodies of known length."""
 
 import mmap
 
@@ -6,10 +6,10 @@ LARGE_BYTES = 1 << 20
 
 
 def empty(length: int) -> memoryview:
-    """A writable buffer; a large one has pages of its own that the kernel fills when written to.
+    """Return a writable buffer; a large one has its own pages, allocated on the first write.
 
     A bytearray is zeroed first, which touches every page once more. Private huge pages are as
-    fast as NumPy's and need no NumPy; pages shared by default, as mmap makes them, are slower.
+    fast as NumPy's without NumPy; shared pages, the default of mmap, are slower.
     """
     if length < LARGE_BYTES:
         return memoryview(bytearray(length))

@@ -1,4 +1,4 @@
-"""Many callers at once, in one process, for a bounded time."""
+"""Concurrent callers in one process, for a limited time."""
 
 import asyncio
 import inspect
@@ -11,12 +11,12 @@ from benchmarks.harness.timing import TEXT
 
 
 def kind(call: Callable[[str], Any]) -> str:
-    """Whether a call is made from tasks or from threads."""
+    """Return whether a call is made from tasks or from threads."""
     return "tasks" if inspect.iscoroutinefunction(call) else "threads"
 
 
 async def calls_per_s(call: Callable[[str], Any], callers: int, limit_s: float) -> float:
-    """Calls a second that so many callers make, each waiting for its answer before the next."""
+    """Return calls per second of N callers, each waiting for its answer before the next call."""
     if kind(call) == "tasks":
         return await _tasks(call, callers, limit_s)
     return _threads(call, callers, limit_s)

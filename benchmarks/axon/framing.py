@@ -1,4 +1,4 @@
-"""A body behind eight bytes of length, on a blocking socket: the least that a call can cost."""
+"""A body after eight bytes of length, on a blocking socket: a lower bound on the cost of a call."""
 
 import socket
 
@@ -9,14 +9,14 @@ FIRST_BYTES = 1024
 
 
 def connect(port: int) -> socket.socket:
-    """A loopback connection that sends at once what it is given."""
+    """Open a loopback connection without Nagle's algorithm."""
     connection = socket.create_connection(("127.0.0.1", port))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
 def send(connection: socket.socket, body: bytes | memoryview) -> None:
-    """Send one body; the length and what fits beside it leave in one packet."""
+    """Send one body; the length and the first bytes share a packet."""
     view = memoryview(body)
     length = len(view).to_bytes(LENGTH_BYTES, "big")
     connection.sendall(length + view[:FIRST_BYTES])
@@ -30,7 +30,7 @@ def receive(connection: socket.socket) -> memoryview:
 
 
 def echo(connection: socket.socket) -> None:
-    """Send back every body until the other side leaves."""
+    """Send back every body until the other side closes the connection."""
     with connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:

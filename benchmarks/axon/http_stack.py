@@ -1,10 +1,10 @@
-"""Which HTTP stack costs least: one small keep-alive POST, and echoes of 10 and 100 MB.
+"""Cost of HTTP stacks: one small keep-alive POST, and echoes of 10 and 100 MB.
 
 Servers are measured with one client, a blocking socket, so that the differences are theirs;
 clients are measured against the server that answered the small call fastest. Bodies are raw
-bytes, no codec. Every server runs in a process of its own on one core, the client on the other.
-All are visited in each of several rounds and the medians over the rounds are kept, so that a
-slow minute of the machine hits all alike.
+bytes, without a codec. Every server runs in its own process on one core, the client on the other.
+All are measured in each of several rounds and the medians over the rounds are kept, so that a
+slow minute of the machine affects all alike.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from benchmarks.harness.selection import select
 
 
 class Stack(NamedTuple):
-    """A module of benchmarks/stacks, what a program that uses it imports, and its client."""
+    """A module of benchmarks/axon/stacks, the imports of a program that uses it, and its client."""
 
     module: str
     imports: str
@@ -56,22 +56,22 @@ PAYLOADS = {"10 MB": (10_000_000, 10), "100 MB": (100_000_000, 3)}
 
 
 def run(quick: bool = False, only: tuple[str, ...] = ()) -> dict[str, object]:
-    """Measure everything; print the tables; return what goes to the JSON file."""
+    """Measure all stacks, print the tables and return the results for the JSON file."""
     os.sched_setaffinity(0, {processes.CLIENT_CORE})
     described = machine.describe(PACKAGES)
     print(machine.summary(described))
     rounds = 1 if quick else 3
-    servers = _over_rounds(list(select(SERVERS, only)), rounds, measure_server)
+    servers = _measure_rounds(list(select(SERVERS, only)), rounds, measure_server)
     http = [name for name in servers if SERVERS[name].client == "socket_client"]
     fastest = min(http, key=lambda name: servers[name]["median µs"])
-    clients = _over_rounds(list(CLIENTS), rounds, lambda name: measure_client(name, fastest))
+    clients = _measure_rounds(list(CLIENTS), rounds, lambda name: measure_client(name, fastest))
     quiet.wait()
     for stacks, figures in ((SERVERS, servers), (CLIENTS, clients)):
         for name in figures:
             figures[name]["import ms"] = round(processes.import_ms(stacks[name].imports), 1)
     print(f"\nServers, each called by a blocking socket; echoes in MB/s; {rounds} rounds.")
-    print("The median holds two wake-ups of an idle core; CPU is what the process itself used,")
-    print("others what the rest of the machine used meanwhile, of one core.")
+    print("The median includes two wake-ups of an idle core. CPU is the processor time of the")
+    print("process; others is the load of other processes in percent of one core.")
     print(table.render(SERVER_COLUMNS, servers))
     print(f"\nClients of '{fastest}'")
     print(table.render(CLIENT_COLUMNS, clients))
@@ -79,9 +79,9 @@ def run(quick: bool = False, only: tuple[str, ...] = ()) -> dict[str, object]:
 
 
 def measure_server(name: str) -> dict[str, float]:
-    """One round of one server, with the blocking socket as its client."""
+    """Measure one round of one server, with the blocking socket as its client."""
     quiet.wait()
-    with serving(name) as (port, pid):
+    with run_server(name) as (port, pid):
         idle_mb = usage.resident_mb(pid)
         watch, before_s = quiet.Watch(), usage.cpu_s(pid)
         figures = asyncio.run(measure(SERVERS[name].client, port, pid))
@@ -91,24 +91,24 @@ def measure_server(name: str) -> dict[str, float]:
 
 
 def measure_client(name: str, server: str) -> dict[str, float]:
-    """One round of one client."""
+    """Measure one round of one client."""
     quiet.wait()
-    with serving(server) as (port, _):
+    with run_server(server) as (port, _):
         return asyncio.run(measure(CLIENTS[name].module, port, os.getpid()))
 
 
 @contextmanager
-def serving(name: str) -> Iterator[tuple[int, int]]:
-    """A server that listens: its port and its process id."""
+def run_server(name: str) -> Iterator[tuple[int, int]]:
+    """Start a server; yield its port and its process id."""
     port = processes.free_port()
     command = [sys.executable, "-m", "benchmarks.axon.stacks", SERVERS[name].module, str(port)]
-    with processes.pinned(command, processes.SERVER_CORE) as process:
+    with processes.run_pinned(command, processes.SERVER_CORE) as process:
         processes.wait_for_port(port, process)
         yield port, process.pid
 
 
 async def measure(client_module: str, port: int, pid: int) -> dict[str, float]:
-    """Latency of the small call and what it costs process `pid`, then throughput of the echoes."""
+    """Measure latency and processor time of the small call, then throughput of the echoes."""
     client = importlib.import_module(f"benchmarks.axon.stacks.{client_module}").Client(port)
     post = timing.as_coroutine(client.post)
     await timing.durations_s(post, SMALL, times=0, warm_up=200)
@@ -118,7 +118,7 @@ async def measure(client_module: str, port: int, pid: int) -> dict[str, float]:
     for column, (payload_bytes, times) in PAYLOADS.items():
         body = os.urandom(payload_bytes)
         if bytes(await post(body)) != body:
-            raise RuntimeError(f"{client_module} did not get back what it sent")
+            raise RuntimeError(f"{client_module} received other bytes than it sent")
         taken_s = await timing.durations_s(post, body, times, warm_up=1)
         figures[column] = timing.echo_mb_per_s(payload_bytes, taken_s)
     closing = client.close()
@@ -127,13 +127,13 @@ async def measure(client_module: str, port: int, pid: int) -> dict[str, float]:
     return figures
 
 
-def _over_rounds(
-    names: list[str], rounds: int, measured: Callable[[str], dict[str, float]]
+def _measure_rounds(
+    names: list[str], rounds: int, measure_once: Callable[[str], dict[str, float]]
 ) -> dict[str, dict[str, float]]:
-    """Visit every name once a round; the medians over the rounds."""
-    visits: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    """Measure every name once per round; return the medians over the rounds."""
+    rows: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for _ in range(rounds):
         for name in names:
             print(f"  {name}", file=sys.stderr)
-            visits[name].append(measured(name))
-    return {name: timing.over_rounds(figures) for name, figures in visits.items()}
+            rows[name].append(measure_once(name))
+    return {name: timing.medians(figures) for name, figures in rows.items()}

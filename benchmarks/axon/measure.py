@@ -1,6 +1,6 @@
-"""One round of one peer's client: every figure that the caller can see.
+"""Measure one round of one competitor's client.
 
-A column that a peer cannot fill, because it fails or refuses, is left out and its error kept.
+A column in which a competitor fails is left out, and its error is kept.
 """
 
 import time
@@ -17,7 +17,7 @@ ECHO_S, ECHO_TIMES, SLOW_S = 1.5, 8, 4.0
 
 
 async def measure(client: Any, quick: bool) -> dict[str, Any]:
-    """Figures by column, errors by column, and what the concurrent callers were."""
+    """Return figures by column, errors by column, and the kind of the concurrent callers."""
     figures: dict[str, float] = {}
     errors: dict[str, str] = {}
     figures |= await small_call(client, times=300 if quick else 1000)
@@ -27,13 +27,13 @@ async def measure(client: Any, quick: bool) -> dict[str, Any]:
     for column, payload_bytes in SIZES_BYTES.items():
         try:
             figures[column] = await echo(client, payload_bytes)
-        except Exception as error:  # noqa: BLE001  peers fail each in their own way
+        except Exception as error:  # noqa: BLE001  every competitor has its own errors
             errors[column] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
     return {"figures": figures, "errors": errors, "callers": callers.kind(client.concurrent_small)}
 
 
 async def small_call(client: Any, times: int) -> dict[str, float]:
-    """Latency of one small call after another."""
+    """Return the latency of small calls, one after another."""
     call = timing.as_coroutine(client.small)
     if await call(timing.TEXT) != timing.TEXT:
         raise RuntimeError("the small call did not return its argument")
@@ -41,16 +41,16 @@ async def small_call(client: Any, times: int) -> dict[str, float]:
 
 
 async def echo(client: Any, payload_bytes: int) -> float:
-    """MB/s of an array that goes there and back; the first, which is checked, does not count."""
+    """Return the MB/s of echoing an array; the first call is checked and not counted."""
     array = np.arange(payload_bytes // 4, dtype=np.float32).reshape(-1, 1000)
     call = timing.as_coroutine(client.echo)
     start_s = time.perf_counter()
     returned = await call(array)
     first_s = time.perf_counter() - start_s
     if not np.array_equal(returned, array):
-        raise RuntimeError("the array came back changed")
+        raise RuntimeError("the returned array differs from the one sent")
     del returned
-    if first_s > SLOW_S:  # What a first call has to warm up does not show at this speed.
+    if first_s > SLOW_S:  # Warm-up is negligible at this speed.
         return timing.echo_mb_per_s(payload_bytes, [first_s])
     taken_s = await timing.durations_s(call, array, _times(first_s), warm_up=0)
     return timing.echo_mb_per_s(payload_bytes, taken_s)

@@ -1,9 +1,9 @@
-"""What a call costs in melisma.axon and beside it.
+"""Cost of a call in melisma.axon and in its competitors.
 
-Every peer's server runs in a process of its own on one core and its client in another on the
-other core, over loopback. All peers are visited in each of several rounds and the medians over
-the rounds are kept, so that a slow minute of the machine hits all alike. Ratios within one run
-are what counts: absolute figures move from run to run.
+Every server runs in its own process on one core and its client in another process on the other
+core, over loopback. All competitors are measured in each of several rounds and the medians over the
+rounds are kept, so that a slow minute of the machine affects all alike. Compare ratios within one
+run: absolute figures vary from run to run.
 """
 
 import sys
@@ -11,8 +11,8 @@ from dataclasses import asdict
 from typing import Any
 
 from benchmarks.axon import rpc_targets
-from benchmarks.axon.visits import Visit, visit
-from benchmarks.competitors import PEERS
+from benchmarks.axon.trial import Trial, run_trial
+from benchmarks.competitors import COMPETITORS
 from benchmarks.harness import environments, machine, processes, quiet, table, timing
 from benchmarks.harness.selection import select
 
@@ -33,52 +33,59 @@ REACHED = {True: "reached", False: "MISSED", None: "not measured"}
 
 
 def run(quick: bool = False, only: tuple[str, ...] = ()) -> dict[str, object]:
-    """Measure every peer; print the table and the targets; return what goes to the JSON file."""
-    chosen = select(PEERS, only)
-    pythons = {name: environments.python(peer.requirements) for name, peer in chosen.items()}
+    """Measure every competitor, print the figures and return the results for the JSON file."""
+    chosen = select(COMPETITORS, only)
+    pythons = {
+        name: environments.python(competitor.requirements) for name, competitor in chosen.items()
+    }
     described = machine.describe(PACKAGES)
     print(machine.summary(described))
-    visits: dict[str, list[Visit]] = {name: [] for name in chosen}
+    trials: dict[str, list[Trial]] = {name: [] for name in chosen}
     for number in range(1 if quick else ROUNDS):
-        for name, peer in chosen.items():
+        for name, competitor in chosen.items():
             print(f"  round {number + 1}: {name}", file=sys.stderr)
-            visits[name].append(visit(peer, pythons[name], quick))
-    rows = {name: timing.over_rounds([v.figures for v in visits[name]]) for name in chosen}
+            trials[name].append(run_trial(competitor, pythons[name], quick))
+    rows = {name: timing.medians([v.figures for v in trials[name]]) for name in chosen}
     quiet.wait()
-    for name, peer in chosen.items():
-        rows[name]["import ms"] = round(processes.import_ms(peer.imports, pythons[name]), 1)
+    for name, competitor in chosen.items():
+        rows[name]["import ms"] = round(processes.import_ms(competitor.imports, pythons[name]), 1)
     result: dict[str, Any] = {
         "machine": described,
-        "pinned": {name: environments.pinned(peer.requirements) for name, peer in chosen.items()},
-        "peers": rows,
-        "callers": {name: max(v.callers or "" for v in visits[name]) for name in chosen},
-        "errors": {name: _errors(visits[name]) for name in chosen},
+        "pinned": {
+            name: environments.pinned_packages(competitor.requirements)
+            for name, competitor in chosen.items()
+        },
+        "competitors": rows,
+        "callers": {name: max(v.callers or "" for v in trials[name]) for name in chosen},
+        "errors": {name: _errors(trials[name]) for name in chosen},
         "targets": rpc_targets.compare(rows),
-        "visits": {name: [asdict(each) for each in visits[name]] for name in chosen},
+        "trials": {name: [asdict(each) for each in trials[name]] for name in chosen},
     }
     report(result)
     return result
 
 
-def _errors(visits: list[Visit]) -> dict[str, str]:
-    """The last error of each column, whichever round it happened in."""
-    return {column: error for each in visits for column, error in each.errors.items()}
+def _errors(trials: list[Trial]) -> dict[str, str]:
+    """Return the last error of each column over all rounds."""
+    return {column: error for each in trials for column, error in each.errors.items()}
 
 
 def report(result: dict[str, Any]) -> None:
-    """Print the figures, what failed, and the targets."""
+    """Print the figures, the errors and the targets."""
     print("\nSmall call and concurrent callers; echoes of float32 arrays in MB/s, both ways")
-    print(table.render(COLUMNS, result["peers"]))
+    print(table.render(COLUMNS, result["competitors"]))
     for kind in ("threads", "tasks"):
         names = [name for name, each in result["callers"].items() if each == kind]
         print(f"concurrent callers are {kind}: {'; '.join(names)}")
-    busiest = max(v["others_share"] for each in result["visits"].values() for v in each)
-    print(f"the rest of the machine used at most {busiest} of a core during any visit")
+    busiest = max(v["others_share"] for each in result["trials"].values() for v in each)
+    print(f"other processes used at most {busiest} of a core during any trial")
     for name, errors in result["errors"].items():
         for column, error in errors.items():
             print(f"failed: {name}, {column}: {error}")
     print("\nTargets")
-    for each in result["targets"]:
-        ratio = "-" if each["ratio"] is None else f"{each['ratio']:.2f}"
-        reached = REACHED[each["reached"]]
-        print(f"{each['target']:38} {each['ours']:22} {ratio:>8}  {each['bound']:13} {reached}")
+    for target in result["targets"]:
+        ratio = "-" if target["ratio"] is None else f"{target['ratio']:.2f}"
+        reached = REACHED[target["reached"]]
+        print(
+            f"{target['title']:38} {target['system']:22} {ratio:>8}  {target['bound']:13} {reached}"
+        )

@@ -1,4 +1,4 @@
-"""One end of one peer, in a process of its own.
+"""Run one end of one competitor in its own process.
 
 `python -m benchmarks.competitors serve MODULE` prints its address once it listens;
 `python -m benchmarks.competitors measure MODULE ADDRESS [--quick]` prints the figures of one
@@ -11,27 +11,27 @@ import json
 import sys
 from typing import Any
 
-SAYS = "benchmark: "
+OUTPUT_PREFIX = "benchmark: "
 
 
-def serve(peer: Any) -> None:
-    peer.serve(lambda address: print(SAYS + address, flush=True))
+def serve(competitor: Any) -> None:
+    competitor.serve(lambda address: print(OUTPUT_PREFIX + address, flush=True))
 
 
-async def call(peer: Any, address: str, quick: bool) -> None:
-    from benchmarks.axon import measure  # Brings NumPy, which would weigh on a server.
+async def call(competitor: Any, address: str, quick: bool) -> None:
+    from benchmarks.axon import measure  # Imports NumPy, which would add to a server's memory.
 
-    figures = await measure.measure(peer.Client(address), quick)
-    print(SAYS + json.dumps(figures), flush=True)
+    figures = await measure.measure(competitor.Client(address), quick)
+    print(OUTPUT_PREFIX + json.dumps(figures), flush=True)
 
 
 def main() -> None:
-    what, module, *rest = sys.argv[1:]
-    peer = importlib.import_module(f"benchmarks.competitors.{module}")
-    if what == "serve":
-        serve(peer)
+    role, module, *rest = sys.argv[1:]
+    competitor = importlib.import_module(f"benchmarks.competitors.{module}")
+    if role == "serve":
+        serve(competitor)
     else:
-        asyncio.run(call(peer, rest[0], "--quick" in rest))
+        asyncio.run(call(competitor, rest[0], "--quick" in rest))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""An array as bytes: 64 bytes that say type and shape, then its memory. For peers without a codec.
+"""Arrays as bytes, for competitors without a codec: type and shape in 64 bytes, then the memory.
 
-Encoding copies the array once, which bytes cannot avoid; decoding is a view.
+Encoding copies the array once, which bytes cannot avoid; decoding returns a view.
 """
 
 from typing import Any
@@ -12,12 +12,12 @@ HEADER_BYTES = 64
 
 
 def encode(array: NDArray[Any]) -> bytes:
-    """The header and the memory of a contiguous array in one piece."""
+    """Return the header and the memory of a contiguous array as one bytes object."""
     return _header(array) + array.data.cast("B")
 
 
 def decode(data: bytes | memoryview) -> NDArray[Any]:
-    """A view of the array that starts after its header."""
+    """Return a view of the array after the header."""
     dtype, shape = bytes(data[:HEADER_BYTES]).decode().split()
     return np.frombuffer(data, dtype, offset=HEADER_BYTES).reshape(
         [int(size) for size in shape.split(",")]
@@ -25,5 +25,5 @@ def decode(data: bytes | memoryview) -> NDArray[Any]:
 
 
 def _header(array: NDArray[Any]) -> bytes:
-    """Type and shape, padded to a fixed length."""
+    """Return type and shape, padded to a fixed length."""
     return f"{array.dtype.str} {','.join(map(str, array.shape))}".encode().ljust(HEADER_BYTES)

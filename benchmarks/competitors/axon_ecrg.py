@@ -1,6 +1,6 @@
 """The original Axon, with its inline executor and its blocking stubs.
 
-Its worker would listen on every interface; here its Flask application listens on loopback.
+Its worker listens on every interface; here its Flask application listens on loopback only.
 """
 
 from collections.abc import Callable

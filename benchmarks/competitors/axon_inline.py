@@ -1,4 +1,4 @@
-"""melisma.axon with functions that run inline, the choice for what returns at once."""
+"""melisma.axon with the inline executor, for functions that return at once."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Our codec over asyncio's socket calls, which copy nothing: stricter than its streams."""
+"""Axon's codec over asyncio's socket calls, which copy nothing."""
 
 import asyncio
 import socket
@@ -57,7 +57,7 @@ def serve(ready: Callable[[str], None]) -> None:
 
 
 class Client:
-    """Connections that are kept and lent to one call at a time."""
+    """A pool of connections, each used by one call at a time."""
 
     def __init__(self, address: str) -> None:
         self.port = int(address)

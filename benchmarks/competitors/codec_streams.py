@@ -1,4 +1,4 @@
-"""Our codec over a bare asyncio TCP stream: what the worker, HTTP and safety add to it shows."""
+"""Axon's codec over a bare asyncio TCP stream, without worker, HTTP and safety."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.competitors import codec
 
-# A stream copies what the socket did not take at once, so a large buffer goes out in pieces.
+# A stream copies bytes that the socket does not accept at once, so send large buffers in pieces.
 PIECE_BYTES = 1 << 20
 
 
@@ -42,7 +42,7 @@ def serve(ready: Callable[[str], None]) -> None:
 
 
 class Client:
-    """Connections that are kept and lent to one call at a time."""
+    """A pool of connections, each used by one call at a time."""
 
     def __init__(self, address: str) -> None:
         self.port = int(address)

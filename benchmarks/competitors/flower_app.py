@@ -1,8 +1,8 @@
-"""A Flower app, copied into a folder of its own to be deployed.
+"""A Flower app, copied into a folder to be deployed.
 
-Its run configuration says whether there is nothing to train, or TwoNN on MNIST. The server writes a
-line of JSON to a file after every round: the instant, and how good the model is by then. FedAvg,
-evaluated on the server only; each client's samples lie on its own disk.
+Its run configuration selects the task: nothing to train, or TwoNN on MNIST. After every round the
+server appends a line of JSON to a file, with the time and the accuracy. FedAvg is evaluated on the
+server only; each client reads its samples from disk.
 """
 
 import json
@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-# One a line: Flower looks for these names without running the module.
+# One assignment per line: Flower looks for these names without running the module.
 client = ClientApp()
 server = ServerApp()
 
@@ -25,11 +25,11 @@ server = ServerApp()
 def train(message: Message, context: Context) -> Message:
     arrays = message.content["arrays"].to_numpy_ndarrays()
     config, samples = context.run_config, 1
-    if config["what"] == "mnist":
+    if config["task"] == "mnist":
         import flower_mnist
 
-        mine = Path(config["data"]) / f"{context.node_config['partition-id']}.npz"
-        arrays, samples = flower_mnist.trained(arrays, mine, config)
+        own_path = Path(config["data"]) / f"{context.node_config['partition-id']}.npz"
+        arrays, samples = flower_mnist.train(arrays, own_path, config)
     metrics = MetricRecord({"num-examples": samples})
     content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics})
     return Message(content=content, reply_to=message)
@@ -38,11 +38,11 @@ def train(message: Message, context: Context) -> Message:
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     config, learners = context.run_config, context.run_config["learners"]
-    told = Path(config["told"])
+    results = Path(config["results"])
 
     def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
         accuracy = _accuracy(arrays, config)
-        with told.open("a") as file:
+        with results.open("a") as file:
             line = {"round": number, "at": time.time(), "accuracy": accuracy}
             file.write(json.dumps(line) + "\n")
         return MetricRecord({"accuracy": accuracy})
@@ -57,7 +57,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _initial(config: Any) -> list[Any]:
-    if config["what"] == "mnist":
+    if config["task"] == "mnist":
         import flower_mnist
 
         return flower_mnist.initial(config)
@@ -65,7 +65,7 @@ def _initial(config: Any) -> list[Any]:
 
 
 def _accuracy(arrays: ArrayRecord, config: Any) -> float:
-    if config["what"] == "mnist":
+    if config["task"] == "mnist":
         import flower_mnist
 
         test = Path(config["data"]) / "test.npz"

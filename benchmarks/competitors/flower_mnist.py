@@ -1,4 +1,4 @@
-"""TwoNN in plain PyTorch, for the Flower app: the same model, batches and steps as ours."""
+"""TwoNN in plain PyTorch, for the Flower app: the same model, batches and steps as in Melisma."""
 
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ def initial(config: Any) -> list[Any]:
     return _arrays(_model())
 
 
-def trained(arrays: list[Any], path: Path, config: Any) -> tuple[list[Any], int]:
-    """After some passes over one client's samples in random order."""
-    model = _filled(arrays)
+def train(arrays: list[Any], path: Path, config: Any) -> tuple[list[Any], int]:
+    """Train several passes over one client's samples in random order."""
+    model = _model_with(arrays)
     optimizer = torch.optim.SGD(model.parameters(), config["lr"])
     x, y = _tensors(path)
     for _ in range(config["passes"]):
@@ -30,8 +30,8 @@ def trained(arrays: list[Any], path: Path, config: Any) -> tuple[list[Any], int]
 def accuracy(arrays: list[Any], path: Path) -> float:
     x, y = _tensors(path)
     with torch.inference_mode():
-        found = _filled(arrays)(x.float() / 255).argmax(dim=1)
-    return float((found == y).float().mean())
+        predicted = _model_with(arrays)(x.float() / 255).argmax(dim=1)
+    return float((predicted == y).float().mean())
 
 
 def _model() -> nn.Module:
@@ -39,7 +39,7 @@ def _model() -> nn.Module:
     return nn.Sequential(nn.Flatten(), *layers)
 
 
-def _filled(arrays: list[Any]) -> nn.Module:
+def _model_with(arrays: list[Any]) -> nn.Module:
     model = _model()
     names = model.state_dict()
     tensors = (torch.from_numpy(np.array(array)) for array in arrays)

@@ -1,4 +1,4 @@
-"""What the gRPC peers share: unary calls of raw bytes by generic handlers, no message limit."""
+"""Shared by both gRPC modules: unary calls of raw bytes, generic handlers, no message limit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,17 +14,17 @@ OPTIONS = [
 
 
 def small(request: bytes) -> bytes:
-    """The small function behind its bytes."""
+    """Decode and encode a small text."""
     return request.decode().encode()
 
 
 def echo(request: bytes) -> bytes:
-    """The echo of an array behind its bytes."""
+    """Decode and encode an array."""
     return arrays.encode(arrays.decode(request))
 
 
 def handlers(small: Callable[..., Any], echo: Callable[..., Any]) -> Any:
-    """The two functions as a generic handler."""
+    """Return a generic handler for the two functions."""
     methods = {
         "small": grpc.unary_unary_rpc_method_handler(small),
         "echo": grpc.unary_unary_rpc_method_handler(echo),
@@ -33,5 +33,5 @@ def handlers(small: Callable[..., Any], echo: Callable[..., Any]) -> Any:
 
 
 def calls(channel: Any) -> tuple[Any, Any]:
-    """The two functions as a caller has them."""
+    """Return the two functions for a caller."""
     return channel.unary_unary("/benchmark/small"), channel.unary_unary("/benchmark/echo")

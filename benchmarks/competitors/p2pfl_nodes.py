@@ -1,16 +1,16 @@
-"""p2pfl: one node in a process of its own, its gossip and FedAvg over TCP, training by Lightning.
+"""p2pfl: one node in its own process, with gossip and FedAvg over TCP, and training by Lightning.
 
-`python -m benchmarks.competitors.p2pfl_nodes ORDER.json PLACE` trains and writes the accuracy
-after each round and the bytes that the node had sent by then. Bytes are those of its messages as
-it hands them to sockets, neither encrypted nor with metrics (`simulation`, its default).
+`python -m benchmarks.competitors.p2pfl_nodes JOB.json INDEX` trains and writes the accuracy after
+each round and the bytes that the node had sent by then. Bytes are those of messages passed to
+sockets, without encryption and metrics (`simulation`, its default).
 
-For each round p2pfl connects all that train with each other, and takes what was not there before
-down again. All are connected from the beginning here: of a ring, a node that is late sends the
-models of the round before over connections made anew, and they count, for they tell no round.
+For each round p2pfl connects all training nodes with each other, and closes the new connections
+afterwards. Here all nodes are connected from the start: in a ring, a late node would send models
+of the previous round over new connections, and they would count, because they carry no round.
 
-p2pfl 0.1.5 imports names that Lightning 2 has moved; they are put where it looks for them. A node
-to which two neighbours bring the first model at once would fall over, so models are taken in one at
-a time. Nothing else of it is changed, but for what is counted and `Settings`.
+p2pfl 0.1.5 imports names that Lightning 2 has moved; `alias_module` restores them. A node fails if
+two neighbours send the first model at the same time, so models are accepted one at a time. Nothing
+else is changed, except for the counters and `Settings`.
 """
 
 import json
@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader, TensorDataset
 try:
     import torchvision  # noqa: F401
 except RuntimeError:
-    # Built for graphics cards, it lacks operators beside a PyTorch without; nobody calls them here.
+    # A torchvision built for CUDA lacks operators with a CPU build of PyTorch; they are not used.
     OPERATORS = torch.library.Library("torchvision", "DEF")
     for operator in ("nms", "qnms"):
         OPERATORS.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -45,19 +45,19 @@ from pytorch_lightning.loggers.logger import Logger, rank_zero_experiment
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 
-def moved(name: str, **members: Any) -> None:
-    """A module that Lightning had once."""
+def alias_module(name: str, **members: Any) -> None:
+    """Register a module under its former name."""
     module = ModuleType(name)
     vars(module).update(members)
     sys.modules[name] = module
 
 
-moved(
+alias_module(
     "pytorch_lightning.loggers.base",
     LightningLoggerBase=Logger,
     rank_zero_experiment=rank_zero_experiment,
 )
-moved("pytorch_lightning.utilities.distributed", rank_zero_only=rank_zero_only)
+alias_module("pytorch_lightning.utilities.distributed", rank_zero_only=rank_zero_only)
 
 from p2pfl.communication_protocol import CommunicationProtocol  # noqa: E402
 from p2pfl.learning.pytorch import lightninglearner  # noqa: E402
@@ -65,13 +65,13 @@ from p2pfl.node import Node  # noqa: E402
 from p2pfl.node_connection import NodeConnection  # noqa: E402
 from p2pfl.settings import Settings  # noqa: E402
 
-HOST, LOOK_S = "127.0.0.1", 0.05
-SCORED = 500
-"""Test samples at once."""
+HOST, POLL_S = "127.0.0.1", 0.05
+TEST_BATCH = 500
+"""Test samples per batch."""
 
 
-class Order(NamedTuple):
-    """What is to be trained, by which nodes, and where the figures go."""
+class Job(NamedTuple):
+    """The training to do, its nodes, and the files for the results."""
 
     data: str
     out: str
@@ -82,18 +82,18 @@ class Order(NamedTuple):
     settings: dict[str, float]
 
     @classmethod
-    def read(cls, path: str) -> "Order":
+    def read(cls, path: str) -> "Job":
         return cls(**json.loads(Path(path).read_text()))
 
 
-class Sent:
-    """What this node has sent: text messages and models, and the bytes of both."""
+class SentCounter:
+    """Count the text messages, models and bytes that this node sends."""
 
     def __init__(self) -> None:
         self.bytes = self.messages = self.models = 0
 
     def count(self) -> None:
-        """Count from now on."""
+        """Start counting."""
         send, params = NodeConnection.send, CommunicationProtocol.build_params_msg
 
         def counted(connection: NodeConnection, data: bytes) -> bool:
@@ -139,12 +139,12 @@ class Network(lightning.LightningModule):
 
 
 class Data(lightning.LightningDataModule):
-    """The samples of one node, and those that all are scored on."""
+    """The training samples of one node, and the test samples of all nodes."""
 
-    def __init__(self, path: str, place: int, batch: int) -> None:
+    def __init__(self, path: str, index: int, batch: int) -> None:
         super().__init__()
         with np.load(path) as file:
-            own = file[f"part-{place}"]
+            own = file[f"part-{index}"]
             self.train = _tensors(file["train-x"][own], file["train-y"][own])
             self.test = _tensors(file["test-x"], file["test-y"])
         self.batch = batch
@@ -153,21 +153,21 @@ class Data(lightning.LightningDataModule):
         return DataLoader(self.train, self.batch, shuffle=True)
 
     def test_dataloader(self) -> DataLoader[Any]:
-        return DataLoader(self.test, SCORED)
+        return DataLoader(self.test, TEST_BATCH)
 
 
 class Learner(lightninglearner.LightningLearner):  # type: ignore[misc]
-    """p2pfl's own, which notes what came out and when."""
+    """p2pfl's learner, which also records scores and times."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.sent, self.scores = Sent(), list[dict[str, float]]()
+        self.sent, self.scores = SentCounter(), list[dict[str, float]]()
 
     def evaluate(self) -> tuple[float, float] | None:
-        """Before each round, and after the last."""
-        found: tuple[float, float] | None = super().evaluate()
-        if found is None:
-            raise RuntimeError("it could not be scored")
+        """Evaluate; called before each round and after the last."""
+        score: tuple[float, float] | None = super().evaluate()
+        if score is None:
+            raise RuntimeError("evaluation returned no score")
         self.scores.append(
             {
                 "at_s": time.time(),
@@ -175,22 +175,22 @@ class Learner(lightninglearner.LightningLearner):  # type: ignore[misc]
                 "sent_bytes": self.sent.bytes,
                 "messages": self.sent.messages,
                 "models": self.sent.models,
-                "accuracy": found[1],
-                "loss": found[0],
+                "accuracy": score[1],
+                "loss": score[0],
             }
         )
-        return found
+        return score
 
 
-class Peer(Node):  # type: ignore[misc]
-    """p2pfl's own, which takes in one model at a time."""
+class SerialNode(Node):  # type: ignore[misc]
+    """p2pfl's node, which accepts one model at a time."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.door = Lock()
+        self.model_lock = Lock()
         super().__init__(*args, **kwargs)
 
     def add_model(self, m: bytes) -> None:
-        with self.door:
+        with self.model_lock:
             super().add_model(m)
 
 
@@ -205,56 +205,56 @@ def _start(path: str) -> list[Tensor]:
         return [torch.from_numpy(file[name]) for name in names]
 
 
-def _reach(node: Node, port: int) -> None:
-    """Connect to a neighbour as soon as it listens."""
+def _connect(node: Node, port: int) -> None:
+    """Connect to a neighbour once it listens."""
     while True:
         with suppress(OSError), create_connection((HOST, port), 1.0):
             break
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     if node.connect_to(HOST, port) is None:
-        raise RuntimeError(f"it could not connect to {port}")
+        raise RuntimeError(f"no connection to port {port}")
 
 
-def _watch() -> None:
-    """Whoever started it holds standard input open; when it closes, it is over."""
+def _exit_with_parent() -> None:
+    """Exit when standard input closes, that is, when the parent process ends."""
     while os.read(0, 1024):
         pass
     os._exit(1)
 
 
 def main() -> None:
-    Thread(target=_watch, daemon=True).start()
-    order, place = Order.read(sys.argv[1]), int(sys.argv[2])
-    for name, value in order.settings.items():
+    Thread(target=_exit_with_parent, daemon=True).start()
+    job, index = Job.read(sys.argv[1]), int(sys.argv[2])
+    for name, value in job.settings.items():
         setattr(Settings, name, value)
-    # Bars of progress on five terminals are nobody's.
+    # Nothing shows progress bars here.
     lightninglearner.Trainer = partial(lightning.Trainer, enable_progress_bar=False)
     torch.set_num_threads(1)
-    torch.manual_seed(place)
-    model, data = Network(_start(order.data), order.lr), Data(order.data, place, order.batch)
-    node = Peer(model, data, HOST, order.ports[place], learner=Learner)
+    torch.manual_seed(index)
+    model, data = Network(_start(job.data), job.lr), Data(job.data, index, job.batch)
+    node = SerialNode(model, data, HOST, job.ports[index], learner=Learner)
     node.learner.sent.count()
     node.start()
-    for port in order.ports[place + 1 :]:
-        _reach(node, port)
-    others = len(order.ports) - 1
+    for port in job.ports[index + 1 :]:
+        _connect(node, port)
+    others = len(job.ports) - 1
     while len(node.get_neighbors()) < others or len(node.get_network_nodes()) <= others:
-        time.sleep(LOOK_S)
-    Path(f"{order.out}-{place}.ready").touch()
-    if place == 0:
-        while not all(Path(f"{order.out}-{n}.ready").exists() for n in range(len(order.ports))):
-            time.sleep(LOOK_S)
-        node.set_start_learning(order.rounds, 1)
+        time.sleep(POLL_S)
+    Path(f"{job.out}-{index}.ready").touch()
+    if index == 0:
+        while not all(Path(f"{job.out}-{n}.ready").exists() for n in range(len(job.ports))):
+            time.sleep(POLL_S)
+        node.set_start_learning(job.rounds, 1)
     # A score before each round, and one after the last.
-    while len(node.learner.scores) <= order.rounds:
+    while len(node.learner.scores) <= job.rounds:
         if not node.is_alive():
-            # Its other threads might never end.
+            # The other threads of p2pfl may never end.
             os._exit(1)
-        time.sleep(LOOK_S)
-    part = Path(f"{order.out}-{place}.part")
+        time.sleep(POLL_S)
+    part = Path(f"{job.out}-{index}.part")
     part.write_text(json.dumps(node.learner.scores))
-    part.rename(f"{order.out}-{place}.json")
-    # Others may not have done yet.
+    part.rename(f"{job.out}-{index}.json")
+    # Other nodes may still need this one.
     Event().wait()
 
 

@@ -1,8 +1,8 @@
 """pfl-research: FederatedAveraging on its SimulatedBackend, with its PyTorch model.
 
-User datasets are tensors in memory, made once, as its docs advise; it keeps their batches and does
-not shuffle them. It evaluates users in the first round, which is not counted. Under `torchrun` the
-users of a round are split among processes.
+User datasets are tensors in memory, created once, as its docs advise; it keeps their batches and
+does not shuffle them. It evaluates users in the first round, which is not counted. Under `torchrun`
+the users of a round are split among processes.
 """
 
 import sys
@@ -24,11 +24,11 @@ from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.competitors.plain_loop import Order, beginning, layers, learners
+from benchmarks.competitors.plain_loop import Job, initial_parameters, layers, learners
 
 
 class Network(nn.Sequential):
-    """What pfl asks of a module."""
+    """A module with the methods that pfl requires."""
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         return functional.cross_entropy(self(x), y)
@@ -40,7 +40,7 @@ class Network(nn.Sequential):
 
 
 class Clock(TrainingProcessCallback):
-    """Notes when each round ended."""
+    """Record when each round ended."""
 
     def __init__(self) -> None:
         self.ended_s: list[float] = []
@@ -51,31 +51,31 @@ class Clock(TrainingProcessCallback):
 
 
 def main() -> None:
-    order = Order.read(sys.argv[1])
-    network, clock = Network(*layers(order.widths)), Clock()
-    network.load_state_dict(beginning(order.data, [*network.state_dict()]))
+    job = Job.read(sys.argv[1])
+    network, clock = Network(*layers(job.widths)), Clock()
+    network.load_state_dict(initial_parameters(job.data, [*network.state_dict()]))
     model = PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), 1.0))
-    users = [PyTorchTensorDataset(each) for each in learners(order.data, order.learners)]
+    users = [PyTorchTensorDataset(each) for each in learners(job.data, job.learners)]
     sampler = get_user_sampler("minimize_reuse", range(len(users)))
     data = FederatedDataset(users.__getitem__, sampler)
     FederatedAveraging().run(
         NNAlgorithmParams(
-            central_num_iterations=order.rounds,
-            evaluation_frequency=order.rounds,
-            train_cohort_size=order.learners,
+            central_num_iterations=job.rounds,
+            evaluation_frequency=job.rounds,
+            train_cohort_size=job.learners,
             val_cohort_size=0,
         ),
         SimulatedBackend(data, data),
         model,
         NNTrainHyperParams(
-            local_num_epochs=1, local_learning_rate=order.lr, local_batch_size=order.batch
+            local_num_epochs=1, local_learning_rate=job.lr, local_batch_size=job.batch
         ),
         NNEvalHyperParams(local_batch_size=None),
         [clock],
         send_metrics_to_platform=False,
     )
     if get_framework_module().distributed.global_rank == 0:
-        order.write(clock.ended_s, network)
+        job.write(clock.ended_s, network)
 
 
 if __name__ == "__main__":

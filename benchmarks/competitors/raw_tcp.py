@@ -1,4 +1,4 @@
-"""Blocking sockets, a thread for each connection, nothing decoded: what the machine can do."""
+"""Blocking sockets, a thread for each connection, nothing decoded: the limit of the machine."""
 
 import socket
 import threading
@@ -29,7 +29,7 @@ class Client:
     concurrent_small = small
 
     def echo(self, array: Any) -> Any:
-        import numpy as np  # The server does without.
+        import numpy as np  # The server does not need it.
 
         data = self._call(memoryview(array).cast("B"))
         return np.frombuffer(data, array.dtype).reshape(array.shape)

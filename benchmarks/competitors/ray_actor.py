@@ -1,7 +1,7 @@
 """A Ray actor on one host: arrays pass through shared memory, so no network is involved.
 
-The server process starts a cluster of its own, whose daemons and actor inherit its core; the
-caller joins it as a driver.
+The server process starts its own cluster, whose daemons and actor inherit its core; the caller
+joins it as a driver.
 """
 
 import threading
@@ -33,7 +33,7 @@ def serve(ready: Callable[[str], None]) -> None:
         namespace=NAMESPACE,
         logging_level="error",
     )
-    actor = ray.remote(Actor).options(name="peer", num_cpus=0, max_concurrency=64).remote()
+    actor = ray.remote(Actor).options(name="echo", num_cpus=0, max_concurrency=64).remote()
     ray.get(actor.small.remote("warm"))
     ready(ray.get_runtime_context().gcs_address)
     threading.Event().wait()
@@ -42,7 +42,7 @@ def serve(ready: Callable[[str], None]) -> None:
 class Client:
     def __init__(self, address: str) -> None:
         ray.init(address=address, namespace=NAMESPACE, logging_level="error", log_to_driver=False)
-        self.actor = ray.get_actor("peer")
+        self.actor = ray.get_actor("echo")
 
     def small(self, text: str) -> str:
         return str(ray.get(self.actor.small.remote(text)))

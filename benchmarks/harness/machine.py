@@ -1,4 +1,4 @@
-"""What the figures were taken on: processor, kernel, Python and package versions."""
+"""Description of the machine: processor, kernel, Python and package versions."""
 
 import os
 import platform
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def describe(packages: list[str]) -> dict[str, object]:
-    """The machine as a record for the JSON file, with the versions of `packages`."""
+    """Return the machine as a record for the JSON file, with the versions of `packages`."""
     return {
         "cpu": _field("/proc/cpuinfo", "model name"),
         "cores": os.cpu_count(),
@@ -19,7 +19,7 @@ def describe(packages: list[str]) -> dict[str, object]:
 
 
 def summary(machine: dict[str, object]) -> str:
-    """One line for people."""
+    """Return the description as one line of text."""
     return (
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, "
         f"Linux {machine['kernel']}, Python {machine['python']}"

@@ -1,6 +1,6 @@
-"""Turns the figures of the last runs into the tables and the picture of the docs.
+"""Write the tables and the picture of the docs from the results of the last runs.
 
-`python -m benchmarks.harness.page` reads benchmarks/results and writes the figures folders of docs.
+`python -m benchmarks.harness.page` reads benchmarks/results and writes docs/*/figures.
 """
 
 import json
@@ -26,7 +26,7 @@ PANELS = [
     ("10 MB", "echo of 10 MB, MB/s (more is better)"),
     ("100 MB", "echo of 100 MB, MB/s (more is better)"),
 ]
-SHOWN = [
+PICTURE_ROWS = [
     "melisma.axon, inline",
     "melisma.axon, threads",
     "gRPC sync",
@@ -39,16 +39,16 @@ PANEL_PX, LABEL_PX, BAR_PX, ROW_PX = 440, 170, 190, 19
 
 
 def main() -> None:
-    """Write all that the docs show of the benchmarks."""
+    """Write all tables and the picture."""
     FIGURES.mkdir(parents=True, exist_ok=True)
     calls = json.loads((RESULTS / "rpc.json").read_text())
     stacks = json.loads((RESULTS / "http_stack.json").read_text())
-    _write("rpc.md", calls["machine"], [table.render(rpc.COLUMNS, calls["peers"])])
+    _write("rpc.md", calls["machine"], [table.render(rpc.COLUMNS, calls["competitors"])])
     _write("targets.md", calls["machine"], [_targets(calls["targets"])])
     servers = table.render(http_stack.SERVER_COLUMNS, stacks["servers"])
     clients = table.render(http_stack.CLIENT_COLUMNS, stacks["clients"])
     _write("http_stack.md", stacks["machine"], [servers, clients])
-    (FIGURES / "rpc.svg").write_text(_picture(calls["peers"]))
+    (FIGURES / "rpc.svg").write_text(_picture(calls["competitors"]))
     _write_allocation()
     _write_live()
     _write_parts(simulation.BENCHMARK, "simulation")
@@ -58,59 +58,59 @@ def main() -> None:
 def _write_allocation() -> None:
     folder = DOCS / "allocation" / "figures"
     folder.mkdir(parents=True, exist_ok=True)
-    every = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in ALLOCATION}
+    results = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in ALLOCATION}
     for name, tables in ALLOCATION.items():
-        _write(f"{name}.md", every[name]["machine"], tables(every[name]), folder)
-    (folder / "wanted.md").write_text(targets.table(every) + "\n")
+        _write(f"{name}.md", results[name]["machine"], tables(results[name]), folder)
+    (folder / "targets.md").write_text(targets.table(results) + "\n")
 
 
 def _write_live() -> None:
     folder = DOCS / "live" / "figures"
     folder.mkdir(parents=True, exist_ok=True)
-    found = json.loads((RESULTS / "live.json").read_text())
-    rows = ["| target | measured | wanted | |", "|---|--:|--:|---|"]
-    for name, measured in found["parts"].items():
+    results = json.loads((RESULTS / "live.json").read_text())
+    rows = ["| figure | measured | target | |", "|---|--:|--:|---|"]
+    for name, measured in results["parts"].items():
         part = live.PARTS[name]
-        rows += [target.row(measured) for target in part.wanted]
-        said = [table.render(part.columns, measured["rows"])]
-        said += [
-            f"Flower's / ours, {what}: {ratio(measured):.2g}."
-            for what, ratio in part.ratios.items()
+        rows += [target.row(measured) for target in part.targets]
+        sections = [table.render(part.columns, measured["rows"])]
+        sections += [
+            f"Flower / Melisma, {title}: {ratio(measured):.2g}."
+            for title, ratio in part.ratios.items()
         ]
-        said.append(f"Others used {measured['others_share']} of a core meanwhile.")
-        _write(f"{name}.md", found["machine"], said, folder)
-    (folder / "wanted.md").write_text("\n".join(rows) + "\n")
-    if "deadline" in found["parts"]:
-        learners = found["parts"]["deadline"]["learners"]
-        shown = table.render(deadline.LEARNER_COLUMNS, learners)
-        (folder / "learners.md").write_text(shown + "\n")
+        sections.append(f"Other processes used {measured['others_share']} of a core.")
+        _write(f"{name}.md", results["machine"], sections, folder)
+    (folder / "targets.md").write_text("\n".join(rows) + "\n")
+    if "deadline" in results["parts"]:
+        learners = results["parts"]["deadline"]["learners"]
+        learner_table = table.render(deadline.LEARNER_COLUMNS, learners)
+        (folder / "learners.md").write_text(learner_table + "\n")
 
 
 def _write_parts(benchmark: Benchmark, part: str) -> None:
     folder = DOCS / part / "figures"
     folder.mkdir(parents=True, exist_ok=True)
-    found = json.loads((RESULTS / f"{benchmark.name}.json").read_text())
-    for name, measured in found["parts"].items():
-        _write(f"{name}.md", found["machine"], benchmark.told(name, measured), folder)
+    results = json.loads((RESULTS / f"{benchmark.name}.json").read_text())
+    for name, measured in results["parts"].items():
+        _write(f"{name}.md", results["machine"], benchmark.sections(name, measured), folder)
 
 
-def _staleness(found: dict[str, Any]) -> list[str]:
+def _staleness(results: dict[str, Any]) -> list[str]:
     parts = []
-    for kind, rows in found["kinds"].items():
+    for kind, rows in results["kinds"].items():
         parts += [f"{kind.capitalize()}:", table.render(staleness.COLUMNS, rows)]
-    return [*parts, f"Peak memory of the whole process: {found['process_peak_mb']} MB."]
+    return [*parts, f"Peak memory of the whole process: {results['process_peak_mb']} MB."]
 
 
-def _feel(found: dict[str, Any]) -> list[str]:
-    return [table.render(feel.COLUMNS, found["sizes"])]
+def _feel(results: dict[str, Any]) -> list[str]:
+    return [table.render(feel.COLUMNS, results["sizes"])]
 
 
-def _med(found: dict[str, Any]) -> list[str]:
-    parts = [table.render(med.COLUMNS, found["melisma"])]
-    for size, rows in found["peers"].items():
+def _med(results: dict[str, Any]) -> list[str]:
+    parts = [table.render(med.COLUMNS, results["melisma"])]
+    for size, rows in results["competitors"].items():
         count = rows["melisma"]["problems"]
         parts += [f"{size}, mean budget, {count:g} problems:", table.render(med.COLUMNS, rows)]
-    return [*parts, f"Solvers: {', '.join(found['pinned'])}."]
+    return [*parts, f"Solvers: {', '.join(results['pinned'])}."]
 
 
 ALLOCATION: dict[str, Callable[[dict[str, Any]], list[str]]] = {
@@ -126,27 +126,29 @@ def _write(name: str, described: dict[str, Any], tables: list[str], folder: Path
 
 
 def _targets(compared: list[dict[str, Any]]) -> str:
-    rows = ["| target | ours | ratio or figure | wanted | |", "|---|---|--:|---|---|"]
-    for each in compared:
-        ratio = "-" if each["ratio"] is None else f"{each['ratio']:.2f}"
-        reached = rpc.REACHED[each["reached"]]
+    rows = ["| figure | system | measured | target | |", "|---|---|--:|---|---|"]
+    for target in compared:
+        ratio = "-" if target["ratio"] is None else f"{target['ratio']:.2f}"
+        reached = rpc.REACHED[target["reached"]]
         rows.append(
-            f"| {each['target']} | {each['ours']} | {ratio} | {each['bound']} | {reached} |"
+            f"| {target['title']} | {target['system']} | {ratio} | {target['bound']} | {reached} |"
         )
     return "\n".join(rows)
 
 
-def _picture(peers: Mapping[str, Mapping[str, float]]) -> str:
-    height = 20 + 2 * (len(SHOWN) * ROW_PX + 50) - 30
+def _picture(figures: Mapping[str, Mapping[str, float]]) -> str:
+    height = 20 + 2 * (len(PICTURE_ROWS) * ROW_PX + 50) - 30
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * PANEL_PX} {height}">',
         "<style>text { font: 11px sans-serif } .title { font-weight: bold }</style>",
         f'<rect width="{2 * PANEL_PX}" height="{height}" fill="#ffffff"/>',
     ]
     for number, (column, title) in enumerate(PANELS):
-        x, y = 10 + number % 2 * PANEL_PX, 20 + number // 2 * (len(SHOWN) * ROW_PX + 50)
+        x, y = 10 + number % 2 * PANEL_PX, 20 + number // 2 * (len(PICTURE_ROWS) * ROW_PX + 50)
         parts.append(f'<text x="{x}" y="{y}" class="title">{escape(title)}</text>')
-        parts += _bars({name: peers[name].get(column) for name in SHOWN if name in peers}, x, y)
+        parts += _bars(
+            {name: figures[name].get(column) for name in PICTURE_ROWS if name in figures}, x, y
+        )
     return "\n".join([*parts, "</svg>\n"])
 
 

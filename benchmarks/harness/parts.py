@@ -1,7 +1,7 @@
 """A benchmark of several parts, each measured alone or together with the others.
 
-A part that is run by itself takes the place of the same part in the figures of the last run; each
-says when it was measured and how much of a core others used meanwhile.
+A part that is measured alone replaces the same part in the results of the last run. Each part
+records when it was measured and how much of a core other processes used during the measurement.
 """
 
 import json
@@ -15,72 +15,73 @@ from benchmarks.harness import machine, quiet, table
 from benchmarks.harness.targets import Target
 
 RESULTS = Path(__file__).parents[1] / "results"
-MOST_OTHERS = 0.2
-"""Of a core: with more than that threads of peers wait for each other, and ratios flatter us."""
-Found = Mapping[str, Any]
+MAX_OTHERS_SHARE = 0.2
+"""Share of a core that other processes may use: above it, threads of competitors wait for each
+other, and ratios favour Melisma."""
+Results = Mapping[str, Any]
 
 
 class Part(NamedTuple):
-    """One thing to measure: how, what to show, and what was to be reached."""
+    """One measurement: its function, the columns to show, and its targets."""
 
     title: str
     measure: Callable[[bool], dict[str, Any]]
     columns: list[str]
-    wanted: tuple[Target, ...] = ()
+    targets: tuple[Target, ...] = ()
     timed: bool = True
-    """Whether what others do meanwhile matters; in virtual time it does not."""
+    """Whether the load of other processes matters; in virtual time it does not."""
 
 
 class Benchmark(NamedTuple):
-    """The parts of one benchmark, and the packages that matter to it."""
+    """The parts of one benchmark, and the packages whose versions it records."""
 
     name: str
     parts: Mapping[str, Part]
     packages: list[str]
 
     def run(self, quick: bool, only: tuple[str, ...]) -> dict[str, Any]:
-        """Measure the parts; print them; return what goes to the JSON file."""
+        """Measure the parts, print them and return the results for the JSON file."""
         if unknown := set(only) - self.parts.keys():
             names = ", ".join(self.parts)
-            raise SystemExit(f"no {', '.join(sorted(unknown))}; there are: {names}")
+            raise SystemExit(f"unknown parts {', '.join(sorted(unknown))}; use {names}")
         described = machine.describe(self.packages)
         print(machine.summary(described))
-        found: dict[str, Any] = {} if quick or not only else self._last(described)
+        results: dict[str, Any] = {} if quick or not only else self._last_parts(described)
         for name, part in self.parts.items():
             if not only or name in only:
                 print(f"  {name}", file=sys.stderr)
-                found[name] = _measured(part, quick)
-                print("\n\n".join([f"\n{part.title}", *self.told(name, found[name])]))
+                results[name] = _measure(part, quick)
+                print("\n\n".join([f"\n{part.title}", *self.sections(name, results[name])]))
         return {
             "machine": described,
-            "parts": {name: found[name] for name in self.parts if name in found},
+            "parts": {name: results[name] for name in self.parts if name in results},
         }
 
-    def reached(self, name: str, found: Found) -> list[str]:
-        """Rows of what was wanted of a part; of a first look only what it has."""
+    def target_rows(self, name: str, results: Results) -> list[str]:
+        """Return a table row for each target; a quick run may lack some of the figures."""
         rows = []
-        for wanted in self.parts[name].wanted:
+        for target in self.parts[name].targets:
             try:
-                rows.append(wanted.row(found))
+                rows.append(target.row(results))
             except KeyError:
-                if not found["quick"]:
+                if not results["quick"]:
                     raise
         return rows
 
-    def told(self, name: str, found: Found) -> list[str]:
-        """The figures of a part as text, and whether they are to be relied on."""
-        share, rows = found["others_share"], self.reached(name, found)
-        said = [table.render(self.parts[name].columns, found["rows"])]
-        head = ["| target | measured | wanted | |", "|---|--:|--:|---|"]
-        said += ["\n".join([*head, *rows])] if rows else []
+    def sections(self, name: str, results: Results) -> list[str]:
+        """Return the results of a part as Markdown, with a warning if they are unreliable."""
+        share, rows = results["others_share"], self.target_rows(name, results)
+        sections = [table.render(self.parts[name].columns, results["rows"])]
+        head = ["| figure | measured | target | |", "|---|--:|--:|---|"]
+        sections += ["\n".join([*head, *rows])] if rows else []
         timed = self.parts[name].timed
-        said += [f"Others used {share} of a core meanwhile."] if timed else []
-        doubts = ["a first look"] * found["quick"]
-        doubts += ["others were at work"] * (timed and share > MOST_OTHERS)
-        return said + ([f"**To be measured again: {' and '.join(doubts)}.**"] if doubts else [])
+        sections += [f"Other processes used {share} of a core."] if timed else []
+        doubts = ["this was a quick run"] * results["quick"]
+        doubts += ["other processes were busy"] * (timed and share > MAX_OTHERS_SHARE)
+        return sections + ([f"**Measure again: {' and '.join(doubts)}.**"] if doubts else [])
 
-    def _last(self, described: dict[str, object]) -> dict[str, Any]:
-        """The parts of the last run, if it was on this machine."""
+    def _last_parts(self, described: dict[str, object]) -> dict[str, Any]:
+        """Return the parts of the last run, if it was on this machine."""
         path = RESULTS / f"{self.name}.json"
         if not path.exists():
             return {}
@@ -89,16 +90,16 @@ class Benchmark(NamedTuple):
         return dict(last["parts"]) if same else {}
 
 
-def cell(row: str, column: str) -> Callable[[Found], float]:
-    """One figure of a part."""
+def cell(row: str, column: str) -> Callable[[Results], float]:
+    """Return a function that reads one figure of a part."""
     return lambda part: float(part["rows"][row][column])
 
 
-def _measured(part: Part, quick: bool) -> dict[str, Any]:
+def _measure(part: Part, quick: bool) -> dict[str, Any]:
     if part.timed:
         quiet.wait()
     at = datetime.now().astimezone().isoformat(timespec="seconds")
     watch = quiet.Watch()
-    found = part.measure(quick)
-    others_share = round(watch.others_share(found.pop("own_s")), 2)
-    return {"at": at, "others_share": others_share, "quick": quick, **found}
+    results = part.measure(quick)
+    others_share = round(watch.others_share(results.pop("own_s")), 2)
+    return {"at": at, "others_share": others_share, "quick": quick, **results}

@@ -1,7 +1,7 @@
-"""Processes pinned to one core, and their end.
+"""Start processes on one core, and end them with all their descendants.
 
-A server runs in a process of its own, on a core of its own, and is ended with everything it
-started when its `with` block is left, by an error or Ctrl-C too.
+A server has its own process and core. It ends with all its descendants when its `with` block is
+left, also by an error or Ctrl-C.
 """
 
 import functools
@@ -29,62 +29,62 @@ NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Process:
-    """A running command; what it writes to standard error is kept for when it fails."""
+    """A running command and the file of its standard error, for error messages."""
 
     name: str
     popen: subprocess.Popen[str]
-    complaints: IO[str]
+    stderr: IO[str]
 
     @property
     def pid(self) -> int:
         return self.popen.pid
 
     def failure(self) -> RuntimeError:
-        """An error that says how the process ended and the last that it complained about."""
-        self.complaints.seek(0)
-        words = self.complaints.read().strip().splitlines() or ["without a word"]
+        """Return an error with the exit code and the last line of standard error."""
+        self.stderr.seek(0)
+        lines = self.stderr.read().strip().splitlines() or ["no error message"]
         code = self.popen.poll()
-        how = "is silent" if code is None else f"ended with code {code}"
-        return RuntimeError(f"{self.name} {how}: {words[-1]}")
+        state = "does not answer" if code is None else f"ended with code {code}"
+        return RuntimeError(f"{self.name} {state}: {lines[-1]}")
 
 
 @contextmanager
-def pinned(
+def run_pinned(
     arguments: Sequence[str], core: int, variables: Mapping[str, str] = NO_VARIABLES
 ) -> Iterator[Process]:
-    """Run a command on one core; end it and all its descendants on leaving."""
-    with tempfile.TemporaryFile("w+") as complaints:
+    """Run a command on one core; end it and all its descendants on exit."""
+    with tempfile.TemporaryFile("w+") as stderr:
         popen = subprocess.Popen(
             ["taskset", "--cpu-list", str(core), *arguments],
             cwd=ROOT,
             env={**environment(), **variables},
             stdout=subprocess.PIPE,
-            stderr=complaints,
+            stderr=stderr,
             text=True,
             start_new_session=True,
         )
         try:
-            yield Process(" ".join(arguments[1:]), popen, complaints)
+            yield Process(" ".join(arguments[1:]), popen, stderr)
         finally:
             end(popen)
 
 
 def end(popen: subprocess.Popen[str]) -> None:
-    """Ask a process to stop, then kill whatever of its tree is still there."""
-    family = usage.descendants(popen.pid)
+    """Terminate a process, then kill the rest of its process tree."""
+    pids = usage.descendants(popen.pid)
     popen.terminate()
     with suppress(subprocess.TimeoutExpired):
         popen.wait(GRACE_S)
     with suppress(ProcessLookupError):
         os.killpg(popen.pid, signal.SIGKILL)
-    for pid in family:
+    for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     popen.communicate()
 
 
-def said(arguments: Sequence[str], limit_s: float) -> str:
-    """What a command of this interpreter prints; if it fails, an error with what it complained."""
+def run_python(arguments: Sequence[str], limit_s: float) -> str:
+    """Run this interpreter and return its output; raise with its standard error if it fails."""
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
@@ -100,20 +100,20 @@ def said(arguments: Sequence[str], limit_s: float) -> str:
 
 
 def environment() -> dict[str, str]:
-    """The environment of a measured process: this repository's packages, compiled once."""
+    """Return the environment of a measured process: this repository's packages, with bytecode."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on."""
+    """Return a free loopback port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
 def wait_for_port(port: int, process: Process, limit_s: float = 20.0) -> None:
-    """Return when somebody listens on the port; fail if the process died or never does."""
+    """Wait until the process listens on the port; raise if it ends or the limit passes."""
     give_up_s = time.monotonic() + limit_s
     while time.monotonic() < give_up_s and process.popen.poll() is None:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.2):
@@ -124,7 +124,7 @@ def wait_for_port(port: int, process: Process, limit_s: float = 20.0) -> None:
 
 @functools.cache
 def import_ms(statement: str, python: str = sys.executable, times: int = 5) -> float:
-    """How long an import takes in a fresh interpreter, the interpreter's own start left out."""
+    """Return the time of an import in a new interpreter, without the interpreter's start."""
     code = (
         "import time; start_s = time.perf_counter(); "
         f"{statement}; print((time.perf_counter() - start_s) * 1e3)"

@@ -1,11 +1,11 @@
-"""Which rows of a comparison to run."""
+"""Selection of the rows of a comparison."""
 
 from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
 
 class Row(Protocol):
-    """Something that is measured, named by its module."""
+    """A measured system, named by its module."""
 
     @property
     def module(self) -> str: ...
@@ -15,8 +15,8 @@ R = TypeVar("R", bound=Row)
 
 
 def select(rows: Mapping[str, R], only: tuple[str, ...]) -> dict[str, R]:
-    """The rows whose modules are named, or all; a name that nobody has ends the program."""
+    """Return the rows whose modules are named, or all; exit on an unknown name."""
     known = {row.module for row in rows.values()}
     if unknown := set(only) - known:
-        raise SystemExit(f"no {', '.join(sorted(unknown))}; there are: {', '.join(sorted(known))}")
+        raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; use {', '.join(sorted(known))}")
     return {name: row for name, row in rows.items() if not only or row.module in only}

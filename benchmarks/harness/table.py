@@ -1,10 +1,10 @@
-"""Figures as text in columns."""
+"""Figures as a Markdown table."""
 
 from collections.abc import Mapping, Sequence
 
 
 def render(columns: Sequence[str], rows: Mapping[str, Mapping[str, float | None]]) -> str:
-    """A Markdown table with one row a name; a missing figure is a dash."""
+    """Return a Markdown table with one row for each name; a missing figure is a dash."""
     cells = [["", *columns]]
     cells += [[name, *(_cell(row.get(column)) for column in columns)] for name, row in rows.items()]
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]

@@ -1,67 +1,68 @@
-"""What planning was to reach, beside what the last runs measured."""
+"""Targets of benchmarks, and the targets of planning."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-Found = Mapping[str, Any]
-YES, NO = "reached", "**not reached**"
+Results = Mapping[str, Any]
+REACHED, MISSED = "reached", "**not reached**"
 
 
 class Target(NamedTuple):
-    """A target: what it is about, the figure, and the limit from above or from below."""
+    """A figure with an upper or a lower limit."""
 
-    what: str
-    figure: Callable[[Found], float]
+    title: str
+    figure: Callable[[Results], float]
     most: float | None = None
     least: float | None = None
     unit: str = ""
 
-    def row(self, found: Found) -> str:
-        """The target as a row of a table."""
-        figure = self.figure(found)
+    def row(self, results: Results) -> str:
+        """Return the target as a row of a table."""
+        figure = self.figure(results)
         limit = self.most if self.least is None else self.least
         assert limit is not None
         holds = figure <= limit if self.least is None else figure >= limit
         sign = "≤" if self.least is None else "≥"
-        said = f"{figure:,.0f}" if figure >= 100 else f"{figure:.2g}"
-        return f"| {self.what} | {said} {self.unit} | {sign} {limit:g} | {YES if holds else NO} |"
+        measured = f"{figure:,.0f}" if figure >= 100 else f"{figure:.2g}"
+        outcome = REACHED if holds else MISSED
+        return f"| {self.title} | {measured} {self.unit} | {sign} {limit:g} | {outcome} |"
 
 
-def table(found: Found) -> str:
-    """All targets; `found` has the results of staleness, med and feel by name."""
+def table(results: Results) -> str:
+    """Return all targets of planning; `results` has the results of staleness, med and feel."""
     return "\n".join(
         [
-            "| target | measured | wanted | |",
+            "| figure | measured | target | |",
             "|---|--:|--:|---|",
-            *(wanted.row(found) for wanted in WANTED),
+            *(target.row(results) for target in TARGETS),
         ]
     )
 
 
-def _staleness(kind: str, size: str, column: str) -> Callable[[Found], float]:
-    return lambda found: float(found["staleness"]["kinds"][kind][size][column])
+def _staleness(kind: str, size: str, column: str) -> Callable[[Results], float]:
+    return lambda results: float(results["staleness"]["kinds"][kind][size][column])
 
 
-def _med(row: str, column: str) -> Callable[[Found], float]:
-    return lambda found: float(found["med"]["melisma"][row][column])
+def _med(row: str, column: str) -> Callable[[Results], float]:
+    return lambda results: float(results["med"]["melisma"][row][column])
 
 
-def _gurobi(found: Found) -> float:
-    figures = found["med"]["peers"]["10 x 3"]
+def _gurobi(results: Results) -> float:
+    figures = results["med"]["competitors"]["10 x 3"]
     return float(figures["gurobi"]["median ms"] / figures["melisma"]["median ms"])
 
 
-def _feel(size: str, column: str) -> Callable[[Found], float]:
-    return lambda found: float(found["feel"]["sizes"][size][column])
+def _feel(size: str, column: str) -> Callable[[Results], float]:
+    return lambda results: float(results["feel"]["sizes"][size][column])
 
 
-def _as_stated(found: Found) -> float:
-    figures = found["feel"]["sizes"]["100"]
+def _as_stated(results: Results) -> float:
+    figures = results["feel"]["sizes"]["100"]
     return float(figures["SLSQP, as stated ms"] / figures["exact ms"])
 
 
 BOUNDS = "bounds and held shards"
-WANTED = [
+TARGETS = [
     Target("staleness, 10⁶ learners", _staleness("free", "1,000,000", "exact ms"), 1000, unit="ms"),
     Target(
         "staleness, 10⁶ learners with bounds and held shards",
@@ -71,12 +72,12 @@ WANTED = [
     ),
     Target(
         "staleness, memory of the process",
-        lambda found: float(found["staleness"]["process_peak_mb"]),
+        lambda results: float(results["staleness"]["process_peak_mb"]),
         500,
         unit="MB",
     ),
     Target(
-        "staleness, 100 learners, beside the relaxation as the paper states it",
+        "staleness, 100 learners, compared with the relaxation as the paper states it",
         _staleness("free", "100", "as stated / exact"),
         least=100,
         unit="x",
@@ -88,16 +89,20 @@ WANTED = [
         unit="x",
     ),
     Target(
-        "staleness, 100 learners, beside `numerical`",
+        "staleness, 100 learners, compared with `numerical`",
         _staleness("free", "100", "numerical / exact"),
         least=100,
         unit="x",
     ),
-    Target("MED, 10 x 3, proven best", _med("10 x 3, mean budget", "median ms"), 200, unit="ms"),
-    Target("MED, 10 x 3, beside Gurobi", _gurobi, least=10, unit="x"),
-    Target("MED, 20 x 3, proven best", _med("20 x 3, mean budget", "median ms"), 500, unit="ms"),
-    Target("MED, 20 x 5, proven best", _med("20 x 5, mean budget", "median ms"), 1000, unit="ms"),
-    Target("MED, 30 x 3, proven best", _med("30 x 3, mean budget", "median ms"), 2000, unit="ms"),
+    Target("MED, 10 x 3, proven optimal", _med("10 x 3, mean budget", "median ms"), 200, unit="ms"),
+    Target("MED, 10 x 3, compared with Gurobi", _gurobi, least=10, unit="x"),
+    Target("MED, 20 x 3, proven optimal", _med("20 x 3, mean budget", "median ms"), 500, unit="ms"),
+    Target(
+        "MED, 20 x 5, proven optimal", _med("20 x 5, mean budget", "median ms"), 1000, unit="ms"
+    ),
+    Target(
+        "MED, 30 x 3, proven optimal", _med("30 x 3, mean budget", "median ms"), 2000, unit="ms"
+    ),
     Target("MED, 100 x 5 in 30 s", _med("100 x 5, mean budget", "largest gap %"), 1, unit="%"),
     Target(
         "MED, 100 x 5 in 30 s, tight budget, median",
@@ -125,10 +130,13 @@ WANTED = [
     ),
     Target("FEEL, 100,000 devices, whole batches", _feel("100,000", "whole ms"), 1000, unit="ms"),
     Target(
-        "FEEL, 100 devices, beside SLSQP on the paper's problem", _as_stated, least=100, unit="x"
+        "FEEL, 100 devices, compared with SLSQP on the paper's problem",
+        _as_stated,
+        least=100,
+        unit="x",
     ),
     Target(
-        "FEEL, 100 devices, beside SLSQP with slots eliminated",
+        "FEEL, 100 devices, compared with SLSQP with slots eliminated",
         _feel("100", "fastest solver / exact"),
         least=100,
         unit="x",

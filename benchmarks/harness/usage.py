@@ -1,4 +1,4 @@
-"""Memory and processor time of a process and all that it started, as the kernel counts them."""
+"""Memory and processor time of a process and its descendants, as the kernel counts them."""
 
 import time
 from contextlib import suppress
@@ -6,27 +6,27 @@ from pathlib import Path
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that a process started, directly or not."""
-    found: list[int] = []
+    """Return the direct and indirect children of a process."""
+    pids: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
             for child in map(int, task.read_text().split()):
-                found += [child, *descendants(child)]
-    return found
+                pids += [child, *descendants(child)]
+    return pids
 
 
 def resident_mb(pid: int) -> float:
-    """Resident memory now; pages that processes share count once for each."""
+    """Return the current resident memory; shared pages count once for each process."""
     return sum(_status_mb(each, "VmRSS") for each in [pid, *descendants(pid)])
 
 
 def peak_mb(pid: int) -> float:
-    """The most that was ever resident, each process's own peak added up."""
+    """Return the sum of the peak resident memory of each process."""
     return sum(_status_mb(each, "VmHWM") for each in [pid, *descendants(pid)])
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time of all threads, also of those that have ended."""
+    """Return the processor time of all threads, including those that have ended."""
     used_s = 0.0
     for each in [pid, *descendants(pid)]:
         with suppress(OSError):
@@ -35,7 +35,7 @@ def cpu_s(pid: int) -> float:
 
 
 def _clock(pid: int) -> int:
-    """The kernel's number for the CPU clock of a process, as clock_getcpuclockid(3) makes it."""
+    """Return the id of the CPU clock of a process, computed as by clock_getcpuclockid(3)."""
     return (~pid << 3) | 2
 
 

@@ -1,1 +1,1 @@
-"""Runs with processes on this machine beside Flower."""
+"""Runs with processes on this machine, compared with Flower."""

@@ -1,8 +1,8 @@
-"""Seconds to 90 % of MNIST with TwoNN, from nothing running to the model that has it.
+"""Seconds to 90 % accuracy on MNIST with TwoNN, from the start of the first process.
 
-Four learners, each a quarter of the samples a cycle, one pass in batches of 32, SGD at 0.1; one
-thread each. Ours hands the samples out over loopback; Flower's clients find theirs on disk. With
-each seed both begin with the same parameters; how samples are split and ordered is each one's own.
+Four learners with one thread each train a quarter of the samples in each cycle, one pass in batches
+of 32, SGD at 0.1. Melisma sends the samples over loopback; Flower's clients read theirs from disk.
+Both start from the same parameters for each seed, but split and order the samples differently.
 """
 
 import statistics
@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.live import flower_deployment, melisma_run
 from melisma.learning.data.datasets import load_dataset
 
-GOAL, LEARNERS, TIMES, LIMIT_S = 0.9, 4, 3, 300.0
+TARGET_ACCURACY, LEARNERS, SEEDS, LIMIT_S = 0.9, 4, 3, 300.0
 TASK = {
     "name": "digits",
     "model": "twonn",
@@ -27,28 +27,28 @@ TASK = {
     "cycles": 20,
     "batch": 32,
     "optimizer": {"name": "sgd", "lr": 0.1},
-    "stop": {"accuracy": GOAL},
+    "stop": {"accuracy": TARGET_ACCURACY},
 }
 COLUMNS = ["cycles", "to 90 % s", "accuracy %", "before the first cycle s", "a cycle s"]
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    """One after the other in turn, medians of each."""
-    ours, theirs, own_s = [], [], 0.0
-    for seed in range(1, 2 if quick else TIMES + 1):
-        ours.append(_ours(seed))
-        figures, unseen_s = _theirs(seed)
-        theirs.append(figures)
+    """Measure both in turn and return the medians of each."""
+    melisma, flower, own_s = [], [], 0.0
+    for seed in range(1, 2 if quick else SEEDS + 1):
+        melisma.append(_run_melisma(seed))
+        figures, unseen_s = _run_flower(seed)
+        flower.append(figures)
         own_s += unseen_s
-    rows = {"melisma": _medians(ours), "Flower": _medians(theirs)}
-    return {"rows": rows, "raw": {"melisma": ours, "Flower": theirs}, "own_s": own_s}
+    rows = {"melisma": _medians(melisma), "Flower": _medians(flower)}
+    return {"rows": rows, "raw": {"melisma": melisma, "Flower": flower}, "own_s": own_s}
 
 
 def _medians(runs: Sequence[dict[str, float]]) -> dict[str, float]:
     return {name: round(statistics.median(run[name] for run in runs), 2) for name in runs[0]}
 
 
-def _ours(seed: int) -> dict[str, float]:
+def _run_melisma(seed: int) -> dict[str, float]:
     run = melisma_run.run({**TASK, "seed": seed}, LEARNERS, LIMIT_S)
     cycles, at = run["cycles"], run["evaluated_at"]
     first_s = cycles[0]["waited_s"] + cycles[0]["aggregate_s"] + cycles[0]["evaluate_s"]
@@ -62,11 +62,11 @@ def _ours(seed: int) -> dict[str, float]:
     }
 
 
-def _theirs(seed: int) -> tuple[dict[str, float], float]:
-    with TemporaryDirectory(prefix="beside-mnist-") as name:
-        _laid_out(Path(name), seed)
+def _run_flower(seed: int) -> tuple[dict[str, float], float]:
+    with TemporaryDirectory(prefix="benchmark-mnist-") as name:
+        _write_samples(Path(name), seed)
         config = {
-            "what": "mnist",
+            "task": "mnist",
             "data": name,
             "rounds": TASK["cycles"],
             "passes": TASK["passes"],
@@ -74,23 +74,25 @@ def _theirs(seed: int) -> tuple[dict[str, float], float]:
             "lr": 0.1,
             "seed": seed,
         }
-        with flower_deployment.deployed(LEARNERS) as flower:
-            told = flower.run(config)
-            found = flower.rounds(told, lambda last: last["accuracy"] >= GOAL, LIMIT_S)
+        with flower_deployment.deploy(LEARNERS) as flower:
+            results = flower.run(config)
+            rounds = flower.rounds(
+                results, lambda last: last["accuracy"] >= TARGET_ACCURACY, LIMIT_S
+            )
             own_s = flower.unseen_cpu_s()
-    rounds = found[-1]["round"]
+    last_round = rounds[-1]["round"]
     return {
-        "cycles": rounds,
-        "to 90 % s": found[-1]["at"] - flower.began_at,
-        "accuracy %": 100 * found[-1]["accuracy"],
-        "before the first cycle s": found[0]["at"] - flower.began_at,
-        "a cycle s": (found[-1]["at"] - found[0]["at"]) / rounds,
-        "from `flwr run` s": found[-1]["at"] - flower.up_at,
+        "cycles": last_round,
+        "to 90 % s": rounds[-1]["at"] - flower.began_at,
+        "accuracy %": 100 * rounds[-1]["accuracy"],
+        "before the first cycle s": rounds[0]["at"] - flower.began_at,
+        "a cycle s": (rounds[-1]["at"] - rounds[0]["at"]) / last_round,
+        "from `flwr run` s": rounds[-1]["at"] - flower.up_at,
     }, own_s
 
 
-def _laid_out(folder: Path, seed: int) -> None:
-    """The samples in random order, a quarter a client; not in the time that is measured."""
+def _write_samples(folder: Path, seed: int) -> None:
+    """Write the samples in random order, a quarter for each client; this is not timed."""
     data = load_dataset("mnist")
     order = np.random.default_rng(seed).permutation(len(data.train))
     for number, part in enumerate(np.array_split(order, LEARNERS)):

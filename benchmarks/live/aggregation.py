@@ -1,10 +1,10 @@
-"""How fast updates are averaged, beside a plain `a += w * b` over the same bytes.
+"""Rate of averaging updates, compared with a plain `a += w * b` over the same bytes.
 
-Ours reads updates from files, which lie in the page cache as they do at the end of a cycle, and
-adds in double precision, chunk by chunk, into one new model. The plain sum has all updates in
-memory, as whole arrays of single precision, with one temporary array a step, and adds to one that
-is there. *From files* is the same plain sum over files that were memory-mapped beforehand. All in
-one thread, one after the other in turn; rates are bytes of updates over the median time.
+Melisma reads updates from files, which are in the page cache as at the end of a cycle, and adds in
+double precision, chunk by chunk, into one new model. The plain sum has all updates in memory, as
+whole arrays of single precision, with one temporary array for each step, and adds to an existing
+array. *From files* is the same plain sum over files that were memory-mapped beforehand. All run in
+one thread, in turn; rates are bytes of updates divided by the median time.
 """
 
 import statistics
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from melisma.learning.aggregation import SpooledUpdate, UpdateSpool, weighted_mean
 from melisma.learning.parameters import Layout
 
-UPDATES, FLOATS, TIMES = 8, 10_000_000, 15
-# One array, and layers as a network has them: few large ones, many small ones.
-SHAPES = {
+UPDATES, FLOATS, REPEATS = 8, 10_000_000, 15
+# One array, and the layers of a network: few large ones, many small ones.
+SHAPES: dict[str, list[tuple[int, ...]]] = {
     "one array": [(FLOATS,)],
     "60 layers": [(1_000, 495)] * 20 + [(2_475,)] * 40,
 }
@@ -30,16 +30,16 @@ COLUMNS = ["ms", "GB/s", "of plain %"]
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    """Rows for each way to lay out the same bytes."""
+    """Return rows for each layout of the same bytes."""
     rows: dict[str, dict[str, float]] = {}
     for name, shapes in SHAPES.items():
-        with TemporaryDirectory(prefix="beside-mean-") as folder:
-            found = _measured(Path(folder), shapes, 3 if quick else TIMES)
-        rows |= {f"{way}, {name}": row for way, row in found.items()}
+        with TemporaryDirectory(prefix="benchmark-mean-") as folder:
+            layout_rows = _measure_layout(Path(folder), shapes, 3 if quick else REPEATS)
+        rows |= {f"{way}, {name}": row for way, row in layout_rows.items()}
     return {"rows": rows, "own_s": 0.0}
 
 
-def _measured(
+def _measure_layout(
     folder: Path, shapes: Sequence[tuple[int, ...]], times: int
 ) -> dict[str, dict[str, float]]:
     rng = np.random.default_rng(0)
@@ -48,11 +48,11 @@ def _measured(
     spool = UpdateSpool(folder, layout)
     pairs = enumerate(zip(weights, updates, strict=True))
     spooled = [SpooledUpdate(k, w, spool.add(k, u)) for k, (w, u) in pairs]
-    mapped = [_mapped(layout, each) for each in spooled]
+    mapped = [_map_update(layout, each) for each in spooled]
     ways: dict[str, Callable[[], object]] = {
         "melisma": lambda: weighted_mean(layout, spooled),
-        "plain": _plain(updates, weights),
-        "plain, from files": _plain(mapped, weights),
+        "plain": _plain_sum(updates, weights),
+        "plain, from files": _plain_sum(mapped, weights),
     }
     taken_s: dict[str, list[float]] = {way: [] for way in ways}
     for number in range(times + 1):
@@ -61,7 +61,7 @@ def _measured(
             work()
             if number:
                 taken_s[way].append(time.perf_counter() - began_s)
-    _agree(weighted_mean(layout, spooled), updates)
+    _check_mean(weighted_mean(layout, spooled), updates)
     return _rows(taken_s, UPDATES * layout.size_bytes)
 
 
@@ -86,14 +86,14 @@ def _update(
     }
 
 
-def _mapped(layout: Layout, spooled: SpooledUpdate) -> dict[str, NDArray[Any]]:
+def _map_update(layout: Layout, spooled: SpooledUpdate) -> dict[str, NDArray[Any]]:
     return {
         field.name: np.memmap(spooled.path, field.dtype, "r", field.start, field.shape)
         for field in layout.fields
     }
 
 
-def _plain(
+def _plain_sum(
     updates: Sequence[dict[str, NDArray[Any]]], weights: Sequence[float]
 ) -> Callable[[], object]:
     total = {name: np.zeros(array.shape, array.dtype) for name, array in updates[0].items()}
@@ -109,7 +109,7 @@ def _plain(
     return work
 
 
-def _agree(mean: dict[str, NDArray[Any]], updates: Sequence[dict[str, NDArray[Any]]]) -> None:
+def _check_mean(mean: dict[str, NDArray[Any]], updates: Sequence[dict[str, NDArray[Any]]]) -> None:
     for name, array in mean.items():
         if not np.allclose(array, np.mean([each[name] for each in updates], axis=0), atol=1e-6):
             raise RuntimeError(f"the mean of {name} is wrong")

@@ -1,7 +1,7 @@
-"""What a cycle costs when there is nothing to train: from one dispatch to the next.
+"""Cost of a cycle without training: from one dispatch to the next.
 
-Learners get the model, return it as it came, and it is averaged and scored. Flower's round is taken
-from one evaluation on its server to the next, which is the same stretch.
+Learners fetch the model and return it unchanged; it is averaged and evaluated. Flower's round is
+the time from one evaluation on its server to the next, which covers the same steps.
 """
 
 import statistics
@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.live import flower_deployment, melisma_run
 
-# Name: bytes of the model, our cycles, and Flower's rounds and clients.
+# Name: bytes of the model, Melisma's cycles, and Flower's rounds and clients.
 SIZES = {"4 KB": (4_096, 50, 5, 4), "40 MB": (40_000_000, 20, 4, 1)}
 LEARNERS, LIMIT_S = 4, 400.0
 COLUMNS = ["clients", "cycles", "median ms", "95 % ms"]
@@ -19,27 +19,27 @@ PHASES = ("wait", "fetch model", "fetch shards", "load", "train", "upload")
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    """Rows by size and system, and where the time of our cycles goes."""
+    """Return rows by size and system, and the phases of Melisma's cycles."""
     rows: dict[str, dict[str, float]] = {}
     parts: dict[str, dict[str, float]] = {}
-    others_own_s, raw = 0.0, {}
+    flower_cpu_s, raw = 0.0, {}
     for name, (model_bytes, cycles, rounds, clients) in SIZES.items():
-        ours = melisma_run.run(task(model_bytes, 8 if quick else cycles), LEARNERS, LIMIT_S)
-        taken_s = _ours_s(ours["cycles"])
-        rows[f"melisma, {name}"] = _row(LEARNERS, taken_s)
-        parts[f"melisma, {name}"] = _parts(ours["cycles"])
-        theirs_s, own_s = _theirs_s(model_bytes, 2 if quick else rounds, clients)
-        others_own_s += own_s
-        rows[f"Flower, {name}"] = _row(clients, theirs_s)
-        raw[name] = {"melisma s": taken_s, "Flower s": theirs_s}
-    return {"rows": rows, "parts": parts, "raw": raw, "own_s": others_own_s}
+        run = melisma_run.run(task(model_bytes, 8 if quick else cycles), LEARNERS, LIMIT_S)
+        melisma_s = _melisma_s(run["cycles"])
+        rows[f"melisma, {name}"] = _row(LEARNERS, melisma_s)
+        parts[f"melisma, {name}"] = _phase_medians(run["cycles"])
+        flower_s, own_s = _flower_s(model_bytes, 2 if quick else rounds, clients)
+        flower_cpu_s += own_s
+        rows[f"Flower, {name}"] = _row(clients, flower_s)
+        raw[name] = {"melisma s": melisma_s, "Flower s": flower_s}
+    return {"rows": rows, "parts": parts, "raw": raw, "own_s": flower_cpu_s}
 
 
 def task(model_bytes: int, cycles: int) -> dict[str, Any]:
-    """Nothing to train, on data of a few bytes."""
+    """Return a task without training, on data of a few bytes."""
     return {
         "name": "nothing",
-        "model": "benchmarks.live.empty_task:Nothing",
+        "model": "benchmarks.live.empty_task:NoTraining",
         "model_args": {"model_bytes": model_bytes},
         "data": "benchmarks.live.empty_task:samples",
         "scheme": "equal",
@@ -51,17 +51,17 @@ def task(model_bytes: int, cycles: int) -> dict[str, Any]:
     }
 
 
-def _ours_s(cycles: Sequence[dict[str, Any]]) -> list[float]:
+def _melisma_s(cycles: Sequence[dict[str, Any]]) -> list[float]:
     return [after["began_s"] - before["began_s"] for before, after in pairwise(cycles)]
 
 
-def _theirs_s(model_bytes: int, rounds: int, clients: int) -> tuple[list[float], float]:
-    with flower_deployment.deployed(clients) as flower:
-        config = {"what": "empty", "model-bytes": model_bytes, "rounds": rounds}
-        told = flower.run(config)
-        found = flower.rounds(told, lambda last: last["round"] >= rounds, LIMIT_S)
+def _flower_s(model_bytes: int, rounds: int, clients: int) -> tuple[list[float], float]:
+    with flower_deployment.deploy(clients) as flower:
+        config = {"task": "empty", "model-bytes": model_bytes, "rounds": rounds}
+        results = flower.run(config)
+        rounds_done = flower.rounds(results, lambda last: last["round"] >= rounds, LIMIT_S)
         own_s = flower.unseen_cpu_s()
-    return [after["at"] - before["at"] for before, after in pairwise(found)], own_s
+    return [after["at"] - before["at"] for before, after in pairwise(rounds_done)], own_s
 
 
 def _row(clients: int, taken_s: Sequence[float]) -> dict[str, float]:
@@ -74,13 +74,13 @@ def _row(clients: int, taken_s: Sequence[float]) -> dict[str, float]:
     }
 
 
-def _parts(cycles: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Medians in ms: each phase of the learners, then what the orchestrator does on its own."""
+def _phase_medians(cycles: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return medians in ms of the learners' phases and of the orchestrator's own work."""
     work = [each["phases"] for cycle in cycles for each in cycle["assignments"]]
-    found = {
-        phase: statistics.median(phases[place] for phases in work) * 1e3
-        for place, phase in enumerate(PHASES)
+    medians = {
+        phase: statistics.median(phases[index] for phases in work) * 1e3
+        for index, phase in enumerate(PHASES)
     }
     for name in ("waited_s", "aggregate_s", "evaluate_s"):
-        found[name.removesuffix("_s")] = statistics.median(c[name] for c in cycles) * 1e3
-    return {name: round(ms, 2) for name, ms in found.items()}
+        medians[name.removesuffix("_s")] = statistics.median(c[name] for c in cycles) * 1e3
+    return {name: round(ms, 2) for name, ms in medians.items()}

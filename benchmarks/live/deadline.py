@@ -1,16 +1,15 @@
-"""How punctual short cycles are: the four devices of `melisma run`, emulated, by DAB.
+"""Lateness of short cycles: the four default devices of `melisma run`, emulated, with DAB.
 
-A cycle ends when nobody is waited for any longer. How late it is, is a part of the deadline.
+A cycle ends when it closes. Lateness is a fraction of the deadline.
 """
 
 import statistics
-from pathlib import Path
 from typing import Any
 
 from benchmarks.live import melisma_run
 from melisma.cli.options import DEFAULT_FLEET
 
-DEADLINE_S, CYCLES, LIMIT_S, TARDY = 1.0, 110, 400.0, 0.03
+DEADLINE_S, CYCLES, LIMIT_S, TOLERANCE = 1.0, 110, 400.0, 0.03
 TASK = {
     "name": "digits",
     "model": "twonn",
@@ -27,11 +26,11 @@ LEARNER_COLUMNS = ["late", "dropped", "shards", "median %", "95 % %", "largest %
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    """Lateness of cycles and of each learner in percent of the deadline; negative is early."""
-    run = melisma_run.run(TASK | {"cycles": 15 if quick else CYCLES}, _fleet(), LIMIT_S)
+    """Return the lateness of cycles and learners in percent of the deadline; negative is early."""
+    run = melisma_run.run(TASK | {"cycles": 15 if quick else CYCLES}, DEFAULT_FLEET, LIMIT_S)
     cycles = run["cycles"]
-    waited = [_late(c["waited_s"]) for c in cycles if c["waited_s"] is not None]
-    within = sum(late <= 100 * TARDY for late in waited)
+    waited = [_lateness(c["waited_s"]) for c in cycles if c["waited_s"] is not None]
+    within = sum(late <= 100 * TOLERANCE for late in waited)
     row = {
         "cycles": len(cycles),
         "within 3 % %": round(100 * within / len(cycles), 1),
@@ -47,11 +46,7 @@ def measure(quick: bool) -> dict[str, Any]:
     }
 
 
-def _fleet() -> Path:
-    return DEFAULT_FLEET
-
-
-def _late(seconds: float) -> float:
+def _lateness(seconds: float) -> float:
     return 100 * (seconds / DEADLINE_S - 1)
 
 
@@ -65,34 +60,34 @@ def _spread(late: list[float]) -> dict[str, float]:
 
 
 def _learners(cycles: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Each learner's updates, from the dispatch of their cycle."""
+    """Return the lateness of each learner's updates, counted from the dispatch of their cycle."""
     rows: dict[str, dict[str, float]] = {}
     work = [(cycle, each) for cycle in cycles for each in cycle["assignments"]]
     for name in dict.fromkeys(each["name"] for _, each in work):
-        mine = [(cycle, each) for cycle, each in work if each["name"] == name]
-        took = [
-            _late(each["arrived_s"] - cycle["began_s"])
-            for cycle, each in mine
+        own_work = [(cycle, each) for cycle, each in work if each["name"] == name]
+        lateness = [
+            _lateness(each["arrived_s"] - cycle["began_s"])
+            for cycle, each in own_work
             if each["arrived_s"] is not None
         ]
         rows[name] = {
-            "late": sum(late > 100 * TARDY for late in took),
-            "dropped": sum(each["status"] == "dropped" for _, each in mine),
-            "shards": statistics.median(each["shards"] for _, each in mine),
-            **(_spread(took) if took else {}),
+            "late": sum(late > 100 * TOLERANCE for late in lateness),
+            "dropped": sum(each["status"] == "dropped" for _, each in own_work),
+            "shards": statistics.median(each["shards"] for _, each in own_work),
+            **(_spread(lateness) if lateness else {}),
         }
     return rows
 
 
 def _slowest(cycles: list[dict[str, Any]], count: int = 5) -> list[dict[str, Any]]:
-    """The latest cycles, with who was last and what it did when, to see why."""
+    """Return the latest cycles with the phases of the last learner, to show the reason."""
     ended = [each for each in cycles if each["waited_s"] is not None]
-    found = []
+    rows = []
     for cycle in sorted(ended, key=lambda each: -float(each["waited_s"]))[:count]:
         in_time = [each for each in cycle["assignments"] if each["arrived_s"] is not None]
         last = max(in_time, key=lambda each: float(each["arrived_s"]), default=None)
         dropped = [each["name"] for each in cycle["assignments"] if each["status"] == "dropped"]
-        found.append(
+        rows.append(
             {
                 "cycle": cycle["number"],
                 "waited_s": cycle["waited_s"],
@@ -101,4 +96,4 @@ def _slowest(cycles: list[dict[str, Any]], count: int = 5) -> list[dict[str, Any
                 "dropped": dropped,
             }
         )
-    return found
+    return rows

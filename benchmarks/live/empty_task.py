@@ -1,6 +1,6 @@
-"""A task with nothing to train: a cycle is then all that it costs to run one.
+"""A task without training, to measure the cost of a cycle itself.
 
-The model is as many bytes as asked for, in one array; training returns it as it came.
+The model is one array of `model_bytes`; training returns it unchanged.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,12 @@ SAMPLES = 8
 
 
 def samples() -> DataSet:
-    """A few numbers, for the shards that a cycle hands out."""
+    """Return a few samples for the shards that a cycle hands out."""
     numbers, labels = np.zeros((SAMPLES, 1), np.float32), np.zeros(SAMPLES, np.uint8)
     return DataSet(Split(numbers, labels), Split(numbers[:1], labels[:1]))
 
 
-class Nothing:
+class NoTraining:
     """A trainer that visits every sample and changes nothing."""
 
     def __init__(self, task: Task, model_bytes: int) -> None:

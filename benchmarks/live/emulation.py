@@ -1,10 +1,9 @@
-"""How true emulated devices are on this machine: a paced process, and a shaped link.
+"""Accuracy of emulated devices on this machine: a paced process, and a shaped link.
 
-The paced process multiplies small matrices for some seconds in a process of its own; its rate is
-the processor time that it used over the time that passed, as the device asks for. Work is what it
-got done beside the share of what it gets done unpaced. A link fetches a file over loopback, as
-learners do; its rate is bits over time. Each is measured on an idle machine, beside one busy
-process, and with every core busy.
+The paced process multiplies small matrices for some seconds; its rate is its processor time divided
+by the elapsed time. *Work* compares the work done with that share of the work done unpaced. A link
+fetches a file over loopback, as learners do; its rate is bits divided by time. Each is measured on
+an idle machine, with one busy process, and with every core busy.
 """
 
 import json
@@ -20,32 +19,32 @@ from benchmarks.harness import processes
 from benchmarks.live.paced_device import FETCHED_BYTES, PACED_S
 
 SHARES, RATES_BPS = (0.1, 0.25, 0.6), (15e6, 300e6)
-COLUMNS = ["asked", "measured", "error %", "work error %"]
+COLUMNS = ["requested", "measured", "error %", "work error %"]
 LIMIT_S = 60.0
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    """A row for each device and load."""
+    """Return a row for each device and load."""
     cores = os.cpu_count() or 1
     seconds = PACED_S / 4 if quick else PACED_S
     rows: dict[str, dict[str, float]] = {}
-    alone = _child("pace", 1.0, seconds)
+    unpaced = _run_device("pace", 1.0, seconds)
     for busy, title in ((0, "idle"), (1, "one busy process"), (cores, "every core busy")):
         with _busy(busy):
             for share in SHARES:
-                rows[f"{share:g} of a core, {title}"] = _paced(share, seconds, alone)
+                rows[f"{share:g} of a core, {title}"] = _paced(share, seconds, unpaced)
             for bps in RATES_BPS:
                 rows[f"{bps / 1e6:g} Mbit/s, {title}"] = _shaped(bps)
     return {"rows": rows, "own_s": 0.0}
 
 
-def _paced(share: float, seconds: float, alone: dict[str, float]) -> dict[str, float]:
-    found = _child("pace", share, seconds)
-    measured = found["used_s"] / found["passed_s"]
-    work = found["pieces"] / found["passed_s"]
-    whole = alone["pieces"] / alone["used_s"]
+def _paced(share: float, seconds: float, unpaced: dict[str, float]) -> dict[str, float]:
+    result = _run_device("pace", share, seconds)
+    measured = result["used_s"] / result["passed_s"]
+    work = result["pieces"] / result["passed_s"]
+    whole = unpaced["pieces"] / unpaced["used_s"]
     return {
-        "asked": share,
+        "requested": share,
         "measured": round(measured, 4),
         "error %": round(100 * (measured / share - 1), 2),
         "work error %": round(100 * (work / (share * whole) - 1), 2),
@@ -53,18 +52,18 @@ def _paced(share: float, seconds: float, alone: dict[str, float]) -> dict[str, f
 
 
 def _shaped(bps: float) -> dict[str, float]:
-    found = _child("link", bps, FETCHED_BYTES[bps])
-    measured = 8 * found["bytes"] / found["passed_s"]
+    result = _run_device("link", bps, FETCHED_BYTES[bps])
+    measured = 8 * result["bytes"] / result["passed_s"]
     return {
-        "asked": round(bps / 1e6, 1),
+        "requested": round(bps / 1e6, 1),
         "measured": round(measured / 1e6, 3),
         "error %": round(100 * (measured / bps - 1), 2),
     }
 
 
-def _child(*words: str | float) -> dict[str, float]:
+def _run_device(*arguments: str | float) -> dict[str, float]:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.live.paced_device", *map(str, words)],
+        [sys.executable, "-m", "benchmarks.live.paced_device", *map(str, arguments)],
         cwd=processes.ROOT,
         env={**processes.environment(), "OPENBLAS_NUM_THREADS": "1"},
         capture_output=True,
@@ -73,14 +72,14 @@ def _child(*words: str | float) -> dict[str, float]:
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"{words}: {done.stderr.strip()[-600:]}")
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+        raise RuntimeError(f"paced_device {arguments}: {done.stderr.strip()[-600:]}")
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
 
 
 @contextmanager
 def _busy(count: int) -> Iterator[None]:
-    """So many processes that do nothing but compute; ended on leaving."""
+    """Run `count` processes that only compute; end them on exit."""
     with ExitStack() as stack:
         for _ in range(count):
             spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"], text=True)

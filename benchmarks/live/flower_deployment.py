@@ -1,7 +1,7 @@
-"""Flower deployed on this machine: a SuperLink, SuperNodes, and an app that is run on them.
+"""Flower deployed on this machine: a SuperLink, SuperNodes, and an app that runs on them.
 
-All of it are processes on loopback, in an environment of their own; nothing is encrypted, nothing
-is installed at run time, telemetry is off. Every process is ended when the `with` block is left.
+All are processes on loopback, in their own environment, without encryption, installation at run
+time and telemetry. Every process ends when the `with` block is left.
 """
 
 import json
@@ -23,15 +23,14 @@ REQUIREMENTS = "flower.txt"
 APP = Path(__file__).parents[1] / "competitors"
 FILES = ("flower_app.py", "flower_mnist.py")
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-CALLS_S = 60.0
-"""How long a command of Flower's may take."""
+COMMAND_LIMIT_S = 60.0
 PROJECT = """
 [build-system]
 requires = ["hatchling"]
 build-backend = "hatchling.build"
 
 [project]
-name = "beside-melisma"
+name = "melisma-benchmark"
 version = "1.0.0"
 license = "Apache-2.0"
 dependencies = []
@@ -51,8 +50,8 @@ clientapp = "flower_app:client"
 
 
 @dataclass(frozen=True)
-class Deployed:
-    """A SuperLink and SuperNodes that know it, and where an app can be run."""
+class Deployment:
+    """A SuperLink with its SuperNodes, on which an app can run."""
 
     folder: Path
     began_at: float
@@ -61,52 +60,52 @@ class Deployed:
     supernodes: tuple[Process, ...]
 
     def processes(self) -> int:
-        """How many the first SuperNode is, with all that it started and that have not ended."""
+        """Return the number of live processes of the first SuperNode."""
         pid = self.supernodes[0].pid
         return sum(usage.resident_mb(each) > 0 for each in (pid, *usage.descendants(pid)))
 
     def memory_mb(self) -> float:
-        """What the first SuperNode and all that it started hold now."""
+        """Return the resident memory of the first SuperNode and its descendants."""
         return usage.resident_mb(self.supernodes[0].pid)
 
     def unseen_cpu_s(self) -> float:
-        """Processor time of what its processes started, which nobody is told of at their end."""
+        """Return the processor time of descendants, which `quiet.own_s` does not include."""
         roots = [self.superlink.pid, *(node.pid for node in self.supernodes)]
         return sum(_cpu_s(each) for root in roots for each in usage.descendants(root))
 
     def run(self, config: Mapping[str, Any]) -> Path:
-        """Start the app; the file to which it tells its rounds."""
-        told, app = self.folder / "told.jsonl", self.folder / "app"
+        """Start the app; return the file to which it writes its rounds."""
+        results, app = self.folder / "results.jsonl", self.folder / "app"
         app.mkdir()
         for name in FILES:
             shutil.copy(APP / name, app / name)
-        said = {**config, "learners": len(self.supernodes), "told": str(told)}
-        lines = [f"{name} = {json.dumps(value)}\n" for name, value in said.items()]
+        settings = {**config, "learners": len(self.supernodes), "results": str(results)}
+        lines = [f"{name} = {json.dumps(value)}\n" for name, value in settings.items()]
         (app / "pyproject.toml").write_text(PROJECT + "".join(lines))
-        _called(self.folder, "run", str(app), "here", "--format", "json")
-        return told
+        _run_flwr(self.folder, "run", str(app), "here", "--format", "json")
+        return results
 
     def rounds(
-        self, told: Path, enough: Callable[[dict[str, Any]], bool], limit_s: float
+        self, results: Path, enough: Callable[[dict[str, Any]], bool], limit_s: float
     ) -> list[dict[str, Any]]:
-        """What the app tells, until `enough` says so of the last round."""
+        """Wait until `enough(last_round)` is true; return all rounds."""
         give_up_at = time.monotonic() + limit_s
         while time.monotonic() < give_up_at:
-            lines = told.read_text().splitlines() if told.exists() else []
-            found = [json.loads(line) for line in lines]
-            if found and enough(found[-1]):
-                return found
+            lines = results.read_text().splitlines() if results.exists() else []
+            rounds = [json.loads(line) for line in lines]
+            if rounds and enough(rounds[-1]):
+                return rounds
             for process in (self.superlink, *self.supernodes):
                 if process.popen.poll() is not None:
                     raise process.failure()
             time.sleep(0.05)
-        raise RuntimeError(f"Flower did not get there in {limit_s:g} s; it told {found}")
+        raise RuntimeError(f"Flower did not finish in {limit_s:g} s; its rounds: {rounds}")
 
 
 @contextmanager
-def deployed(learners: int, limit_s: float = 60.0) -> Iterator[Deployed]:
-    """SuperNodes that are known to their SuperLink; ended on leaving."""
-    with TemporaryDirectory(prefix="beside-flower-") as name, ExitStack() as stack:
+def deploy(learners: int, limit_s: float = 60.0) -> Iterator[Deployment]:
+    """Start a SuperLink and SuperNodes; end them on exit."""
+    with TemporaryDirectory(prefix="benchmark-flower-") as name, ExitStack() as stack:
         folder, port = Path(name), processes.free_port()
         (folder / "config.toml").write_text(
             f'[superlink]\ndefault = "here"\n\n'
@@ -115,14 +114,14 @@ def deployed(learners: int, limit_s: float = 60.0) -> Iterator[Deployed]:
         environments.python(REQUIREMENTS)
         began_at = time.time()
         link = ["flower-superlink", "--insecure", "--disable-runtime-dependency-installation"]
-        superlink = stack.enter_context(_started(folder, [*link, "--port", str(port)]))
+        superlink = stack.enter_context(_start(folder, [*link, "--port", str(port)]))
         processes.wait_for_port(port, superlink, limit_s)
         nodes = [
-            stack.enter_context(_started(folder, _node(number, learners, port)))
+            stack.enter_context(_start(folder, _node(number, learners, port)))
             for number in range(learners)
         ]
-        _until_known(folder, learners, limit_s)
-        yield Deployed(folder, began_at, time.time(), superlink, tuple(nodes))
+        _wait_until_online(folder, learners, limit_s)
+        yield Deployment(folder, began_at, time.time(), superlink, tuple(nodes))
 
 
 def _node(number: int, learners: int, port: int) -> list[str]:
@@ -131,46 +130,46 @@ def _node(number: int, learners: int, port: int) -> list[str]:
     return ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}", *own]
 
 
-def _until_known(folder: Path, learners: int, limit_s: float) -> None:
-    """Asks Flower itself, which takes it about a second a time."""
+def _wait_until_online(folder: Path, learners: int, limit_s: float) -> None:
+    """Poll with the `flwr` command, which takes about a second each time."""
     give_up_at = time.monotonic() + limit_s
     while time.monotonic() < give_up_at:
-        said = _called(folder, "supernode", "list", "here", "--format", "json")
-        if said.count('"online"') >= learners:
+        output = _run_flwr(folder, "supernode", "list", "here", "--format", "json")
+        if output.count('"online"') >= learners:
             return
-    raise RuntimeError(f"SuperNodes did not come online in {limit_s:g} s: {said}")
+    raise RuntimeError(f"SuperNodes did not come online in {limit_s:g} s: {output}")
 
 
 @contextmanager
-def _started(folder: Path, command: Sequence[str]) -> Iterator[Process]:
+def _start(folder: Path, command: Sequence[str]) -> Iterator[Process]:
     program, *arguments = command
-    with TemporaryFile("w+") as complaints:
+    with TemporaryFile("w+") as output:
         popen = subprocess.Popen(
             [_python(), str(_bin() / program), *arguments],
             cwd=folder,
             env={**os.environ, **_variables(folder)},
-            stdout=complaints,
-            stderr=complaints,
+            stdout=output,
+            stderr=output,
             text=True,
             start_new_session=True,
         )
         try:
-            yield Process(program, popen, complaints)
+            yield Process(program, popen, output)
         finally:
             processes.end(popen)
 
 
-def _called(folder: Path, *arguments: str) -> str:
+def _run_flwr(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
         [_python(), str(_bin() / "flwr"), *arguments],
         cwd=folder,
         env={**os.environ, **_variables(folder)},
         capture_output=True,
         text=True,
-        timeout=CALLS_S,
+        timeout=COMMAND_LIMIT_S,
         check=False,
     )
-    # A refused app is told in words only: the exit code is 0.
+    # The exit code is 0 even if an app is refused.
     if done.returncode or '"success": false' in done.stdout:
         raise RuntimeError(f"flwr {arguments[0]}: {(done.stderr or done.stdout).strip()[-600:]}")
     return done.stdout
@@ -191,7 +190,7 @@ def _bin() -> Path:
 
 
 def _cpu_s(pid: int) -> float:
-    """Processor time of a process and of those that it started and that have ended."""
+    """Return the processor time of a process and of its children that have ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

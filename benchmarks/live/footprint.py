@@ -1,4 +1,4 @@
-"""What an agent weighs: in memory before it trains, and on disk as it is installed."""
+"""Memory of an agent before it trains, and size of its installation."""
 
 import os
 import statistics
@@ -17,20 +17,22 @@ from benchmarks.live import accuracy, cycle, flower_deployment, melisma_run
 LIMIT_S = 300.0
 MEMORY_COLUMNS = ["processes", "resident MB"]
 SIZE_COLUMNS = ["packages", "MB", "of it NumPy MB"]
-(FLWR,) = [each for each in environments.pinned(flower_deployment.REQUIREMENTS) if "flwr" in each]
+(FLWR,) = [
+    each for each in environments.pinned_packages(flower_deployment.REQUIREMENTS) if "flwr" in each
+]
 NUMPY = ("numpy", "numpy.libs")
-_COMES_WITH = 2  # pip and setuptools
+_PREINSTALLED = 2  # pip and setuptools
 
 
 def memory(quick: bool) -> dict[str, Any]:
-    """Resident MB of one learner of ours and of one SuperNode, pages that are shared included."""
+    """Return resident MB of one Melisma learner and of one SuperNode, including shared pages."""
     del quick
     empty = melisma_run.run(cycle.task(4_096, 2), 4, LIMIT_S)["before_mb"]
     torch = melisma_run.run({**accuracy.TASK, "cycles": 1}, 4, LIMIT_S)["before_mb"]
-    idle_mb, working_mb, own_s = _theirs_mb()
+    idle_mb, working_mb, own_s = _flower_mb()
     rows = {
-        "our agent, before its framework is loaded": _resident(1, empty),
-        "our agent, PyTorch loaded": _resident(1, torch),
+        "Melisma agent, before its framework is loaded": _resident(1, empty),
+        "Melisma agent, PyTorch loaded": _resident(1, torch),
         "Flower SuperNode, idle (with its SuperExec)": _resident(2, [idle_mb]),
         "Flower SuperNode, while its app runs (without PyTorch)": _resident(3, [working_mb]),
     }
@@ -38,66 +40,66 @@ def memory(quick: bool) -> dict[str, Any]:
 
 
 def size(quick: bool) -> dict[str, Any]:
-    """What `pip install` adds to a fresh environment, files of bytecode included."""
+    """Return what `pip install` adds to a new environment, including bytecode."""
     del quick
-    with TemporaryDirectory(prefix="beside-size-") as name:
+    with TemporaryDirectory(prefix="benchmark-size-") as name:
         folder = Path(name)
         wheel = _wheel(folder)
-        python, ours = _installed(folder / "ours", wheel, "constraints.txt")
-        theirs = _installed(folder / "theirs", FLWR, None)[1]
-        imports = _said(
+        python, melisma = _install(folder / "melisma", wheel, "constraints.txt")
+        flower = _install(folder / "flower", FLWR, None)[1]
+        imports = _try_import(
             python,
             "import melisma.cli, melisma.live.training, melisma.live.learner.learner_process",
         )
-    return {"rows": {"melisma, core": ours, FLWR: theirs}, "imports": imports, "own_s": 0.0}
+    return {"rows": {"melisma, core": melisma, FLWR: flower}, "imports": imports, "own_s": 0.0}
 
 
 def _resident(count: int, each_mb: list[float]) -> dict[str, float]:
     return {"processes": count, "resident MB": round(statistics.median(each_mb), 1)}
 
 
-def _theirs_mb() -> tuple[float, float, float]:
-    """One SuperNode: idle, and the median while its app runs, over two rounds of nothing."""
-    seen: list[float] = []
-    with flower_deployment.deployed(1) as flower:
-        time.sleep(2.0)  # What it loads late is loaded.
+def _flower_mb() -> tuple[float, float, float]:
+    """Return MB of one SuperNode: idle, and the median while its app runs two empty rounds."""
+    samples_mb: list[float] = []
+    with flower_deployment.deploy(1) as flower:
+        time.sleep(2.0)  # Wait for modules that it loads late.
         idle_mb, done = flower.memory_mb(), threading.Event()
 
-        def look() -> None:
+        def sample() -> None:
             while not done.wait(0.05):
-                # Between fork and exec a process counts twice; the median does not mind.
+                # Between fork and exec a process counts twice; the median is robust to that.
                 if flower.processes() == 3:
-                    seen.append(flower.memory_mb())
+                    samples_mb.append(flower.memory_mb())
 
-        watcher = threading.Thread(target=look)
+        watcher = threading.Thread(target=sample)
         watcher.start()
         try:
-            told = flower.run({"what": "empty", "model-bytes": 4_096, "rounds": 2})
-            flower.rounds(told, lambda last: last["round"] >= 2, LIMIT_S)
+            results = flower.run({"task": "empty", "model-bytes": 4_096, "rounds": 2})
+            flower.rounds(results, lambda last: last["round"] >= 2, LIMIT_S)
         finally:
             done.set()
             watcher.join()
         own_s = flower.unseen_cpu_s()
-    return idle_mb, statistics.median(seen), own_s
+    return idle_mb, statistics.median(samples_mb), own_s
 
 
 def _wheel(folder: Path) -> str:
-    """Built from a copy of the files that it is made of: nothing is left in the repository."""
+    """Build the wheel from a copy, so that no files are left in the repository."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
-    _ran([*command, "--wheel-dir", str(folder), str(processes.ROOT)])
+    _run([*command, "--wheel-dir", str(folder), str(processes.ROOT)])
     (wheel,) = folder.glob("melisma-*.whl")
     return str(wheel)
 
 
-def _installed(folder: Path, what: str, constraints: str | None) -> tuple[str, dict[str, float]]:
+def _install(folder: Path, package: str, constraints: str | None) -> tuple[str, dict[str, float]]:
     venv.create(folder, with_pip=True)
     python = str(folder / "bin" / "python")
     (packages,) = folder.glob("lib/python*/site-packages")
     before = _bytes(packages)
     limits = ["--constraint", str(processes.ROOT / constraints)] if constraints else []
-    _ran([python, "-m", "pip", "install", "--quiet", *limits, what])
+    _run([python, "-m", "pip", "install", "--quiet", *limits, package])
     return python, {
-        "packages": len(list(packages.glob("*.dist-info"))) - _COMES_WITH,
+        "packages": len(list(packages.glob("*.dist-info"))) - _PREINSTALLED,
         "MB": round((_bytes(packages) - before) / 1e6, 1),
         "of it NumPy MB": round(sum(_bytes(packages / part) for part in NUMPY) / 1e6, 1),
     }
@@ -109,12 +111,12 @@ def _bytes(folder: Path) -> int:
     )
 
 
-def _ran(command: list[str]) -> None:
+def _run(command: list[str]) -> None:
     subprocess.run(command, check=True, stdout=sys.stderr, timeout=LIMIT_S)
 
 
-def _said(python: str, statement: str) -> str:
-    """Whether what was installed can be imported, in the words of Python if it cannot."""
+def _try_import(python: str, statement: str) -> str:
+    """Return "everything" if the statement runs, else Python's error message."""
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [python, "-c", statement]
     done = subprocess.run(command, env=clean, capture_output=True, text=True, check=False)

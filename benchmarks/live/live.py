@@ -1,8 +1,8 @@
 """Cost of training with processes over HTTP, compared with Flower on the same machine.
 
-Each part stands alone and measures ours and its peer one after the other. A part that is run by
-itself takes the place of the same part in the figures of the last run; each says when it was
-measured and how much of a core others used meanwhile.
+Each part measures Melisma and its competitor one after the other. A part that is measured alone
+replaces the same part in the results of the last run. Each part records when it was measured and
+how much of a core other processes used.
 """
 
 import json
@@ -27,50 +27,50 @@ from benchmarks.live import (
 )
 
 PACKAGES = ["melisma", "numpy", "torch"]
-LAST = Path(__file__).parents[1] / "results" / "live.json"
-Found = Mapping[str, Any]
+RESULTS = Path(__file__).parents[1] / "results" / "live.json"
+Results = Mapping[str, Any]
 
 
 class Part(NamedTuple):
-    """One thing to measure: how, what to show, what was to be reached, and Flower's beside ours."""
+    """One measurement: its function, columns and targets, and ratios of Flower to Melisma."""
 
     title: str
     measure: Callable[[bool], dict[str, Any]]
     columns: list[str]
-    wanted: tuple[Target, ...]
-    ratios: Mapping[str, Callable[[Found], float]] = MappingProxyType({})
+    targets: tuple[Target, ...]
+    ratios: Mapping[str, Callable[[Results], float]] = MappingProxyType({})
 
 
-def cell(row: str, column: str) -> Callable[[Found], float]:
-    """A figure of a part."""
+def cell(row: str, column: str) -> Callable[[Results], float]:
+    """Return a function that reads one figure of a part."""
     return lambda part: float(part["rows"][row][column])
 
 
-def times(row: str, column: str, ours: str) -> Callable[[Found], float]:
-    """How many times ours another's figure is."""
-    return lambda part: float(part["rows"][row][column] / part["rows"][ours][column])
+def ratio(row: str, column: str, base: str) -> Callable[[Results], float]:
+    """Return a function that divides the figure of `row` by that of `base`."""
+    return lambda part: float(part["rows"][row][column] / part["rows"][base][column])
 
 
-def _at_two_cycles(part: Found) -> float:
-    """The ratio if both had taken two cycles, whatever chance gave each."""
+def _at_two_cycles(part: Results) -> float:
+    """Return the ratio for two cycles each; the actual number of cycles depends on the seed."""
     first, each = "before the first cycle s", "a cycle s"
     whole = {name: row[first] + 2 * row[each] for name, row in part["rows"].items()}
     return float(whole["Flower"] / whole["melisma"])
 
 
-def largest(kind: str) -> Callable[[Found], float]:
-    """The largest error of rates, of the rows whose names end so."""
+def largest(kind: str) -> Callable[[Results], float]:
+    """Return a function that finds the largest error of a rate, in rows of one kind."""
 
-    def figure(part: Found) -> float:
+    def figure(part: Results) -> float:
         rows = part["rows"].items()
         return max(abs(float(row["error %"])) for name, row in rows if name.endswith(kind))
 
     return figure
 
 
-MEDIAN, CYCLE = "median ms", "to 90 % s"
-BEFORE, IDLE = (
-    "our agent, before its framework is loaded",
+MEDIAN, TO_TARGET = "median ms", "to 90 % s"
+AGENT, SUPERNODE = (
+    "Melisma agent, before its framework is loaded",
     "Flower SuperNode, idle (with its SuperExec)",
 )
 PARTS = {
@@ -83,29 +83,33 @@ PARTS = {
             Target("empty cycle, 40 MB", cell("melisma, 40 MB", MEDIAN), 3000, unit="ms"),
         ),
         {
-            "4 KB": times("Flower, 4 KB", MEDIAN, "melisma, 4 KB"),
-            "40 MB, 1 client beside our 4": times("Flower, 40 MB", MEDIAN, "melisma, 40 MB"),
+            "4 KB": ratio("Flower, 4 KB", MEDIAN, "melisma, 4 KB"),
+            "40 MB, 1 client to 4 learners": ratio("Flower, 40 MB", MEDIAN, "melisma, 40 MB"),
         },
     ),
     "memory": Part(
         "Memory of an agent",
         footprint.memory,
         footprint.MEMORY_COLUMNS,
-        (Target("agent before training", cell(BEFORE, "resident MB"), 60, unit="MB"),),
-        {"idle": times(IDLE, "resident MB", BEFORE)},
+        (Target("agent before training", cell(AGENT, "resident MB"), 60, unit="MB"),),
+        {"idle": ratio(SUPERNODE, "resident MB", AGENT)},
     ),
     "size": Part(
         "Size of an install",
         footprint.size,
         footprint.SIZE_COLUMNS,
         (Target("core install", cell("melisma, core", "MB"), 120, unit="MB"),),
-        {"without PyTorch": times(footprint.FLWR, "MB", "melisma, core")},
+        {"without PyTorch": ratio(footprint.FLWR, "MB", "melisma, core")},
     ),
     "accuracy": Part(
         "Time to 90 % on MNIST",
         accuracy.measure,
         accuracy.COLUMNS,
-        (Target("90 % sooner than Flower", times("Flower", CYCLE, "melisma"), least=3, unit="x"),),
+        (
+            Target(
+                "90 % sooner than Flower", ratio("Flower", TO_TARGET, "melisma"), least=3, unit="x"
+            ),
+        ),
         {"if both had taken two cycles": _at_two_cycles},
     ),
     "deadline": Part(
@@ -146,7 +150,7 @@ PARTS = {
         aggregation.COLUMNS,
         tuple(
             Target(
-                f"beside `a += w * b`, {shape}",
+                f"compared with `a += w * b`, {shape}",
                 cell(f"melisma, {shape}", "of plain %"),
                 least=70,
                 unit="%",
@@ -167,48 +171,48 @@ PARTS = {
 
 
 def run(quick: bool = False, only: tuple[str, ...] = ()) -> dict[str, object]:
-    """Measure the parts; print them; return what goes to the JSON file."""
+    """Measure the parts, print them and return the results for the JSON file."""
     if unknown := set(only) - PARTS.keys():
-        raise SystemExit(f"no {', '.join(sorted(unknown))}; there are: {', '.join(PARTS)}")
+        raise SystemExit(f"unknown parts {', '.join(sorted(unknown))}; use {', '.join(PARTS)}")
     described = machine.describe(PACKAGES)
     print(machine.summary(described))
-    parts: dict[str, Any] = {} if quick or not only else _last(described)
+    parts: dict[str, Any] = {} if quick or not only else _last_parts(described)
     for name, part in PARTS.items():
         if not only or name in only:
             print(f"  {name}", file=sys.stderr)
-            parts[name] = _measured(part, quick)
+            parts[name] = _measure(part, quick)
             report(name, parts[name])
     return {
         "machine": described,
-        "pinned": environments.pinned(flower_deployment.REQUIREMENTS),
+        "pinned": environments.pinned_packages(flower_deployment.REQUIREMENTS),
         "parts": {name: parts[name] for name in PARTS if name in parts},
     }
 
 
-def report(name: str, found: Found) -> None:
-    """Print the figures of one part, what was to be reached, and what ran beside."""
+def report(name: str, results: Results) -> None:
+    """Print the figures of one part, its targets, and the load of other processes."""
     print(f"\n{PARTS[name].title}")
-    print(table.render(PARTS[name].columns, found["rows"]))
-    for wanted in PARTS[name].wanted:
-        print(wanted.row(found))
-    for what, ratio in PARTS[name].ratios.items():
-        print(f"Flower's / ours, {what}: {ratio(found):.2g}")
-    print(f"others used {found['others_share']} of a core meanwhile")
+    print(table.render(PARTS[name].columns, results["rows"]))
+    for target in PARTS[name].targets:
+        print(target.row(results))
+    for title, ratio_of in PARTS[name].ratios.items():
+        print(f"Flower / Melisma, {title}: {ratio_of(results):.2g}")
+    print(f"other processes used {results['others_share']} of a core")
 
 
-def _measured(part: Part, quick: bool) -> dict[str, Any]:
+def _measure(part: Part, quick: bool) -> dict[str, Any]:
     quiet.wait()
     at = datetime.now().astimezone().isoformat(timespec="seconds")
     watch = quiet.Watch()
-    found = part.measure(quick)
-    others_share = round(watch.others_share(found.pop("own_s")), 2)
-    return {"at": at, "others_share": others_share, **found}
+    results = part.measure(quick)
+    others_share = round(watch.others_share(results.pop("own_s")), 2)
+    return {"at": at, "others_share": others_share, **results}
 
 
-def _last(described: dict[str, object]) -> dict[str, Any]:
-    """The parts of the last run, if it was on this machine."""
-    if not LAST.exists():
+def _last_parts(described: dict[str, object]) -> dict[str, Any]:
+    """Return the parts of the last run, if it was on this machine."""
+    if not RESULTS.exists():
         return {}
-    last = json.loads(LAST.read_text())
+    last = json.loads(RESULTS.read_text())
     same = all(last["machine"][key] == described[key] for key in ("cpu", "cores", "python"))
     return dict(last["parts"]) if same else {}

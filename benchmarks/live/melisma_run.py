@@ -1,7 +1,7 @@
-"""One run of ours in a fresh process: an order in as JSON, what became of each cycle out.
+"""Run Melisma in a new process: a job as JSON in, the cycles of the run as JSON out.
 
-The order has the keys of a task, and `fleet`: a file, or a number of learners like this machine's
-own core on a link that holds nothing up.
+The job has a `task` with its keys, and a `fleet`: a file, or a number of learners with the speed of
+one core of this machine on links without delay.
 """
 
 import json
@@ -20,12 +20,12 @@ LEARNER = 'name = "learner-{}"\ncompute = 1.0\nbandwidth_bps = 1e15\nlatency_s =
 
 
 def run(task: Mapping[str, Any], fleet: int | Path, limit_s: float) -> dict[str, Any]:
-    """Train in a process of its own; `began_at` is when that was started."""
-    order = {"task": dict(task), "fleet": fleet if isinstance(fleet, int) else str(fleet)}
+    """Train in a new process; `began_at` is the time of its start."""
+    job = {"task": dict(task), "fleet": fleet if isinstance(fleet, int) else str(fleet)}
     began_at = time.time()
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.live.melisma_run"],
-        input=json.dumps(order),
+        input=json.dumps(job),
         cwd=processes.ROOT,
         env=processes.environment(),
         capture_output=True,
@@ -34,32 +34,32 @@ def run(task: Mapping[str, Any], fleet: int | Path, limit_s: float) -> dict[str,
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"our run failed: {done.stderr.strip()[-1000:]}")
-    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if said["outcome"] not in ("done", "stopped"):
-        raise RuntimeError(f"our run {said['outcome']}: {said['reason']}")
-    return {**said, "began_at": began_at, "ended_at": time.time()}
+        raise RuntimeError(f"the run of Melisma failed: {done.stderr.strip()[-1000:]}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if result["outcome"] not in ("done", "stopped"):
+        raise RuntimeError(f"the run of Melisma {result['outcome']}: {result['reason']}")
+    return {**result, "began_at": began_at, "ended_at": time.time()}
 
 
 def main() -> None:
-    """Follow the order on standard input."""
-    order = json.load(sys.stdin)
-    with TemporaryDirectory(prefix="beside-ours-") as name:
-        print(json.dumps(_trained(order, Path(name))))
+    """Run the job on standard input and print the result."""
+    job = json.load(sys.stdin)
+    with TemporaryDirectory(prefix="benchmark-melisma-") as name:
+        print(json.dumps(_train(job, Path(name))))
 
 
-def _trained(order: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _train(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     from melisma.cycle.commands import Dispatch
     from melisma.cycle.events import Evaluated
     from melisma.live.training import train
 
     fleet, task = folder / "fleet.toml", folder / "task.toml"
-    if isinstance(order["fleet"], int):
-        rows = (LEARNER.format(number) for number in range(order["fleet"]))
+    if isinstance(job["fleet"], int):
+        rows = (LEARNER.format(number) for number in range(job["fleet"]))
         fleet.write_text("".join(f"[[fleet.learner]]\n{row}" for row in rows))
     else:
-        fleet.write_text(Path(order["fleet"]).read_text())
-    task.write_text(_toml(order["task"]))
+        fleet.write_text(Path(job["fleet"]).read_text())
+    task.write_text(_toml(job["task"]))
     evaluated_at: list[float] = []
     before_mb: list[float] = []
 
@@ -70,18 +70,17 @@ def _trained(order: dict[str, Any], folder: Path) -> dict[str, Any]:
             before_mb.extend(_learners_mb())
 
     report = train(task, fleet, folder=folder / "run", watch=watch)
-    told = report.as_dict()
     return {
         "outcome": report.outcome,
         "reason": report.reason,
         "evaluated_at": evaluated_at,
         "before_mb": before_mb,
-        "cycles": told["cycles"],
+        "cycles": report.as_dict()["cycles"],
     }
 
 
 def _learners_mb() -> list[float]:
-    """What each learner holds: they are the processes that this one started."""
+    """Return the resident memory of each learner; learners are the children of this process."""
     return [usage.resident_mb(pid) for pid in usage.descendants(os.getpid())]
 
 

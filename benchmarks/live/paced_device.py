@@ -1,4 +1,4 @@
-"""One emulated device in a process of its own: paced work for some seconds, or a shaped fetch."""
+"""One emulated device in its own process: paced work for some seconds, or a shaped download."""
 
 import asyncio
 import json
@@ -18,16 +18,16 @@ FAST, SIDE = 1e15, 128
 
 
 def pace(share: float, seconds: float) -> dict[str, float]:
-    """Pieces of work of about a batch each, and a rest after each."""
+    """Work in pieces of about one batch, with a pause after each."""
     device = Device(EmulatedDevice(share, FAST, 0.0))
-    one = np.ones((SIDE, SIDE), np.float32)
+    matrix = np.ones((SIDE, SIDE), np.float32)
     for _ in range(50):
-        one @ one
+        matrix @ matrix
     device.start_compute()
     began, used_before_s, pieces = time.monotonic(), time.process_time(), 0
     while time.monotonic() < began + seconds:
         for _ in range(10):
-            one @ one
+            matrix @ matrix
         pieces += 1
         device.throttle()
     passed_s = time.monotonic() - began
@@ -39,19 +39,19 @@ def pace(share: float, seconds: float) -> dict[str, float]:
 
 
 def link(bps: float, size_bytes: int) -> dict[str, float]:
-    """One file, fetched as a learner fetches; served by another thread of this process."""
-    with TemporaryDirectory(prefix="beside-link-") as name:
+    """Download one file as a learner does; another thread of this process serves it."""
+    with TemporaryDirectory(prefix="benchmark-link-") as name:
         path = Path(name) / "file"
         path.write_bytes(bytes(size_bytes))
-        return asyncio.run(_served(path, Device(EmulatedDevice(1.0, bps, 0.0))))
+        return asyncio.run(_serve(path, Device(EmulatedDevice(1.0, bps, 0.0))))
 
 
-async def _served(path: Path, device: Device) -> dict[str, float]:
+async def _serve(path: Path, device: Device) -> dict[str, float]:
     async with axon.Worker(port=0, files=lambda _: path).listening() as address:
-        return await asyncio.to_thread(_fetched, address, device)
+        return await asyncio.to_thread(_fetch, address, device)
 
 
-def _fetched(address: str, device: Device) -> dict[str, float]:
+def _fetch(address: str, device: Device) -> dict[str, float]:
     orchestrator, total_bytes = axon.connect(address), 0
     began = time.monotonic()
     device.start_transfer()
@@ -63,9 +63,9 @@ def _fetched(address: str, device: Device) -> dict[str, float]:
 
 def main() -> None:
     """`python -m benchmarks.live.paced_device pace SHARE SECONDS` or `link BPS BYTES`."""
-    what, rate, amount = sys.argv[1:]
-    found = pace(float(rate), float(amount)) if what == "pace" else link(float(rate), int(amount))
-    print(json.dumps(found))
+    mode, rate, amount = sys.argv[1:]
+    result = pace(float(rate), float(amount)) if mode == "pace" else link(float(rate), int(amount))
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""How well a benchmark of 8 shards foretells what further ones take: `melisma bench`.
+"""Error of predictions from a benchmark of 8 shards: `melisma bench`.
 
-Each of the four devices of `melisma run`, emulated; beside the subset benchmark FLOPS, which asks
-how fast the device multiplies matrices.
+The four default devices of `melisma run`, emulated. FLOPS predicts from the speed of multiplying
+matrices, instead of a subset of the task.
 """
 
 import json
@@ -13,15 +13,15 @@ from melisma.cli.options import DEFAULT_FLEET, DEFAULT_TASK
 from melisma.fleet.files.fleet_builder import read_fleet
 
 MELISMA = "from melisma.cli import main; main()"
-SHARDS, TIMES, LIMIT_S = 8, 3, 120.0
+SHARDS, REPEATS, LIMIT_S = 8, 3, 120.0
 COLUMNS = ["subset, training %", "subset, download %", "FLOPS, training %"]
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    """Errors in percent of what it took, without their sign: the median of several runs."""
+    """Return absolute errors in percent of the measured time, as medians of several runs."""
     names = read_fleet(DEFAULT_FLEET).names
     raw: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-    for _ in range(1 if quick else TIMES):
+    for _ in range(1 if quick else REPEATS):
         for name in names:
             raw[name].append(_errors(name))
     rows = {
@@ -31,12 +31,12 @@ def measure(quick: bool) -> dict[str, Any]:
         }
         for name, runs in raw.items()
     }
-    every = [run for runs in raw.values() for run in runs]
-    for title, of in (("median over devices", None), ("largest of all runs", max)):
+    all_runs = [run for runs in raw.values() for run in runs]
+    for title, largest in (("median over devices", False), ("largest of all runs", True)):
         rows[title] = {
             column: round(
-                max(abs(run[column]) for run in every)
-                if of
+                max(abs(run[column]) for run in all_runs)
+                if largest
                 else statistics.median(rows[name][column] for name in names),
                 2,
             )
@@ -46,13 +46,15 @@ def measure(quick: bool) -> dict[str, Any]:
 
 
 def _errors(name: str) -> dict[str, float]:
-    """One run of `melisma bench`."""
-    where = ["--fleet", str(DEFAULT_FLEET), "--learner", name]
-    command = ["-c", MELISMA, "bench", str(DEFAULT_TASK), *where]
-    said = json.loads(processes.said([*command, "--shards", str(SHARDS), "--json"], LIMIT_S))
-    found = (
-        said["train"]["sb"][-1]["error_percent"],
-        said["download"]["sb"][-1]["error_percent"],
-        said["flops"]["error_percent"],
+    """Run `melisma bench` once and return its errors."""
+    device = ["--fleet", str(DEFAULT_FLEET), "--learner", name]
+    command = ["-c", MELISMA, "bench", str(DEFAULT_TASK), *device]
+    report = json.loads(
+        processes.run_python([*command, "--shards", str(SHARDS), "--json"], LIMIT_S)
     )
-    return dict(zip(COLUMNS, found, strict=True))
+    errors = (
+        report["train"]["sb"][-1]["error_percent"],
+        report["download"]["sb"][-1]["error_percent"],
+        report["flops"]["error_percent"],
+    )
+    return dict(zip(COLUMNS, errors, strict=True))

@@ -1,1 +1,1 @@
-"""Training without an orchestrator beside p2pfl."""
+"""Training without an orchestrator, compared with p2pfl."""

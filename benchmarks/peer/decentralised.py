@@ -1,41 +1,41 @@
-"""Training without an orchestrator: what it comes to, what d brings, how it grows, live."""
+"""Training without an orchestrator: accuracy, the effect of the lag d, growth, and live nodes."""
 
 from collections.abc import Callable
 
 from benchmarks.harness import environments
-from benchmarks.harness.parts import Benchmark, Found, Part, cell
+from benchmarks.harness.parts import Benchmark, Part, Results, cell
 from benchmarks.harness.targets import Target
 from benchmarks.peer import live_nodes, simulated_nodes
 from benchmarks.peer.simulated_nodes import KINDS, LAGS, SIZES
 
-AET, EVENT, ONE = "AET-SGD", "event-triggered", "batch 1"
+AET, EVENT, BATCH_1 = "AET-SGD", "event-triggered", "batch 1"
 
 
-def _apart(one: str, other: str) -> Callable[[Found], float]:
-    """By how many points the first is below the other."""
-    return lambda part: cell(other, "accuracy %")(part) - cell(one, "accuracy %")(part)
+def _points_below(row: str, reference: str) -> Callable[[Results], float]:
+    """Return a function that subtracts the accuracy of `row` from that of `reference`."""
+    return lambda part: cell(reference, "accuracy %")(part) - cell(row, "accuracy %")(part)
 
 
-def _fewer(one: str, other: str, column: str) -> Callable[[Found], float]:
-    return lambda part: cell(other, column)(part) / cell(one, column)(part)
+def _times_fewer(row: str, reference: str, column: str) -> Callable[[Results], float]:
+    return lambda part: cell(reference, column)(part) / cell(row, column)(part)
 
 
-def _slower(kind: str) -> Callable[[Found], float]:
-    """How much slower any d is than a smaller one, at most, in percent."""
+def _slowdown(kind: str) -> Callable[[Results], float]:
+    """Return a function that finds the largest slowdown in percent from a d to a larger one."""
 
-    def figure(part: Found) -> float:
+    def figure(part: Results) -> float:
         seconds = [cell(f"{kind}, d = {d}", "seconds")(part) for d in LAGS]
         best, worst = seconds[0], 0.0
-        for each in seconds[1:]:
-            worst, best = max(worst, 100 * (each / best - 1)), min(best, each)
+        for time_s in seconds[1:]:
+            worst, best = max(worst, 100 * (time_s / best - 1)), min(best, time_s)
         return worst
 
     return figure
 
 
-def _grown(shape: str) -> Callable[[Found], float]:
-    """What a round costs for each node and edge, largest by smallest."""
-    column = "us a round, node and edge"
+def _growth(shape: str) -> Callable[[Results], float]:
+    """Return a function that divides the unit cost of the largest size by that of the smallest."""
+    column = "us per round, node and edge"
     return lambda part: (
         cell(f"{shape}, {SIZES[-1]:,}", column)(part) / cell(f"{shape}, {SIZES[0]:,}", column)(part)
     )
@@ -47,10 +47,14 @@ PARTS = {
         simulated_nodes.accuracy,
         simulated_nodes.ACCURACY,
         (
-            Target("points below event-triggered SGD", _apart(AET, EVENT), 0.5),
-            Target("the same, batch 1", _apart(f"{AET}, {ONE}", f"{EVENT}, {ONE}"), 0.5),
-            Target("8 bits: bytes fewer", _fewer(f"{AET}, 8 bits", AET, "MB sent"), least=3.5),
-            Target("8 bits: points lost", _apart(f"{AET}, 8 bits", AET), 0.2),
+            Target("points below event-triggered SGD", _points_below(AET, EVENT), 0.5),
+            Target(
+                "the same, batch 1", _points_below(f"{AET}, {BATCH_1}", f"{EVENT}, {BATCH_1}"), 0.5
+            ),
+            Target(
+                "8 bits: bytes fewer", _times_fewer(f"{AET}, 8 bits", AET, "MB sent"), least=3.5
+            ),
+            Target("8 bits: points lost", _points_below(f"{AET}, 8 bits", AET), 0.2),
         ),
         timed=False,
     ),
@@ -59,7 +63,7 @@ PARTS = {
         simulated_nodes.lag,
         simulated_nodes.LAG,
         tuple(
-            Target(f"{kind}: slower for a larger d", _slower(kind), 0, unit="%") for kind in KINDS
+            Target(f"{kind}: slower for a larger d", _slowdown(kind), 0, unit="%") for kind in KINDS
         ),
         timed=False,
     ),
@@ -68,7 +72,7 @@ PARTS = {
         simulated_nodes.growth,
         simulated_nodes.GROWTH,
         tuple(
-            Target(f"{shape}: 1,000 nodes by 125", _grown(shape), 1.25, unit="x")
+            Target(f"{shape}: 1,000 / 125 nodes", _growth(shape), 1.25, unit="x")
             for shape in simulated_nodes.GRAPHS
         ),
     ),
@@ -78,6 +82,6 @@ BENCHMARK = Benchmark("decentralised", PARTS, ["melisma", "numpy", "torch"])
 
 
 def run(quick: bool = False, only: tuple[str, ...] = ()) -> dict[str, object]:
-    """Measure the parts; print them; return what goes to the JSON file."""
-    pinned = {"p2pfl": environments.pinned(live_nodes.P2PFL)}
+    """Measure the parts, print them and return the results for the JSON file."""
+    pinned = {"p2pfl": environments.pinned_packages(live_nodes.P2PFL)}
     return {**BENCHMARK.run(quick, only), "pinned": pinned}

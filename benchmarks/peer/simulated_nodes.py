@@ -1,4 +1,4 @@
-"""Nodes without an orchestrator in virtual time: what they come to, what d brings, how it grows."""
+"""Nodes without an orchestrator in virtual time: accuracy, the effect of the lag d, and growth."""
 
 import time
 from typing import Any
@@ -14,7 +14,7 @@ from melisma.simulation.peers.delays import Delays
 from melisma.simulation.peers.peer_simulation import PeerOptions, simulate_peers
 
 SAMPLES = 32_000
-"""Of each node, whatever the batch."""
+"""Samples that each node trains, for any batch size."""
 NODES = 5
 RUNS: dict[str, tuple[Algorithm, int, str]] = {
     "AET-SGD": (AetSgd(), 16, "none"),
@@ -51,24 +51,24 @@ LAG = ["seconds", "d = 0 / this", "waited %", "accuracy %"]
 SEEDS = 3
 SIZES = (125, 250, 500, 1000)
 GRAPHS = ("ring", "regular:8")
-GROWTH = ["nodes", "edges", "messages", "seconds", "us a round, node and edge"]
+GROWTH = ["nodes", "edges", "messages", "seconds", "us per round, node and edge"]
 
 
 def task_of(model: str, batch: int) -> Task:
-    """MNIST, dealt to the nodes in like parts."""
+    """Return a task on MNIST, split evenly among the nodes."""
     return Task(name="peers", model=model, data="mnist", deadline_s=1.0, batch=batch)
 
 
 def peers_of(
     task: Task, algorithm: Algorithm, iterations: int, shape: str = "ring", nodes: int = NODES
 ) -> Peers:
-    """Nodes on that topology."""
+    """Return a group of nodes on a topology."""
     group = PeerSettings(task, algorithm, iterations)
     return Peers(group, topology_for(shape, nodes, 1), shape)
 
 
 def accuracy(quick: bool) -> dict[str, Any]:
-    """The same number of samples by each algorithm, in a ring of five, LeNet on MNIST."""
+    """Train the same number of samples with each algorithm, in a ring of five, LeNet on MNIST."""
     samples = SAMPLES // 20 if quick else SAMPLES
     rows: dict[str, dict[str, float]] = {}
     began = time.process_time()
@@ -96,12 +96,14 @@ def _row(report: PeerReport) -> dict[str, float]:
 
 
 def lag(quick: bool) -> dict[str, Any]:
-    """d from 0 to 10: 60,000 iterations in time alone; accuracy of 1,500 with a small model."""
+    """Vary d from 0 to 10: time of 60,000 iterations; accuracy of 1,500 with a small model."""
     began, rows = time.process_time(), {}
     for kind, delays in KINDS.items():
         base = 0.0
         for d in LAGS:
-            runs = [_timed(delays, d, seed) for seed in range(1, 2 if quick else SEEDS + 1)]
+            runs = [
+                _simulate_timing(delays, d, seed) for seed in range(1, 2 if quick else SEEDS + 1)
+            ]
             seconds = float(np.mean([run.seconds for run in runs]))
             waited = float(np.mean([run.total("waiting_s") / NODES / run.seconds for run in runs]))
             base = base or seconds
@@ -109,27 +111,27 @@ def lag(quick: bool) -> dict[str, Any]:
                 "seconds": seconds,
                 "d = 0 / this": base / seconds,
                 "waited %": 100 * waited,
-                "accuracy %": 100 * _trained(delays, d, 300 if quick else 1500),
+                "accuracy %": 100 * _accuracy(delays, d, 300 if quick else 1500),
             }
     return {"rows": rows, "own_s": time.process_time() - began}
 
 
-def _timed(delays: Delays, d: int, seed: int) -> PeerReport:
+def _simulate_timing(delays: Delays, d: int, seed: int) -> PeerReport:
     peers = peers_of(task_of("lenet", 16), AetSgd(max_lag=d), 60_000)
-    return simulate_peers(peers, PeerOptions("timing", _seeded(delays, seed)))
+    return simulate_peers(peers, PeerOptions("timing", _with_seed(delays, seed)))
 
 
-def _trained(delays: Delays, d: int, iterations: int) -> float:
+def _accuracy(delays: Delays, d: int, iterations: int) -> float:
     peers = peers_of(task_of("twonn", 16), AetSgd(max_lag=d), iterations)
     return simulate_peers(peers, PeerOptions("train", delays)).accuracy
 
 
-def _seeded(delays: Delays, seed: int) -> Delays:
+def _with_seed(delays: Delays, seed: int) -> Delays:
     return Delays(drawn=delays.drawn, tail=delays.tail, seed=seed)
 
 
 def growth(quick: bool) -> dict[str, Any]:
-    """Nodes and edges that grow: 2,000 iterations of each node, in time alone."""
+    """Vary nodes and edges: timing of 2,000 iterations of each node."""
     began, rows = time.process_time(), {}
     for shape in GRAPHS:
         for nodes in SIZES[:2] if quick else SIZES:
@@ -144,6 +146,6 @@ def growth(quick: bool) -> dict[str, Any]:
                 "edges": edges,
                 "messages": report.total("messages"),
                 "seconds": seconds,
-                "us a round, node and edge": 1e6 * seconds / rounds / (nodes + edges),
+                "us per round, node and edge": 1e6 * seconds / rounds / (nodes + edges),
             }
     return {"rows": rows, "own_s": time.process_time() - began}

@@ -1,1 +1,1 @@
-"""Virtual time beside Flower, pfl-research and a plain loop."""
+"""Virtual time, compared with Flower, pfl-research and a plain loop."""

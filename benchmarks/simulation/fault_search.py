@@ -1,4 +1,4 @@
-"""Run ten thousand random fault schedules, over schemes, both modes and fleets of several sizes.
+"""Run ten thousand random fault schedules over schemes, both modes and fleets of several sizes.
 
 Each schedule is drawn from its seed, and the invariants are checked after each step of each run. A
 violation is printed as the command that runs it again, and counted in the table of the docs.
@@ -108,7 +108,7 @@ def main(schedules: int = SCHEDULES) -> int:
         work = [Cell(*cell, range(n * each, (n + 1) * each)) for n, cell in enumerate(cells)]
         for result in pool.map(search, work):
             results.append(result)
-            sys.stdout.write("".join(f"{one}\n" for one in result.violations))
+            sys.stdout.write("".join(f"{violation}\n" for violation in result.violations))
     text = page(results, time.monotonic() - began)
     if schedules == SCHEDULES:
         PAGE.parent.mkdir(parents=True, exist_ok=True)

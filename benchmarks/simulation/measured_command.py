@@ -1,4 +1,4 @@
-"""`melisma` in a process that tells what it used: `OUT.json`, then the arguments of the command."""
+"""Run `melisma` and record its peak memory: `OUT.json`, then the arguments of the command."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from melisma.cli import main as melisma
 
 
 def main() -> None:
-    """Run it, and write the most that was ever resident to the file."""
+    """Run the command and write its peak resident memory to the file."""
     out, *sys.argv[1:] = sys.argv[1:]
     try:
         melisma()

@@ -1,6 +1,6 @@
-"""One simulation of ours in a fresh process, by the same order as the peers get.
+"""Run one simulation of Melisma in a new process, with the same job as its competitors.
 
-Evaluation is left out of the time: from what ended one cycle to the averaged model of the next.
+The measured time excludes evaluation: it ends with the averaged model of each cycle.
 """
 
 import json
@@ -21,59 +21,59 @@ from melisma.simulation.simulation import prepare, run
 SAMPLES = 60_000
 
 
-def task_for(order: dict[str, Any]) -> Task:
-    """Every learner trains all it has once; nobody is near the deadline."""
+def task_for(job: dict[str, Any]) -> Task:
+    """Return a task in which every learner trains its samples once, long before the deadline."""
     return msgspec.convert(
         {
             "name": "updates",
             "model": "mlp",
-            "model_args": {"layers": order["widths"]},
+            "model_args": {"layers": job["widths"]},
             "data": "mnist",
             "mode": "federated",
             "scheme": "equal",
             "passes": 1,
             "deadline_s": 60.0,
-            "cycles": order.get("timed", order["rounds"]),
-            "shard_samples": SAMPLES // order["learners"],
-            "batch": order["batch"],
-            "optimizer": {"name": "sgd", "lr": order["lr"]},
+            "cycles": job.get("timed", job["rounds"]),
+            "shard_samples": SAMPLES // job["learners"],
+            "batch": job["batch"],
+            "optimizer": {"name": "sgd", "lr": job["lr"]},
             "simulation": {"work": "batched"},
         },
         Task,
     )
 
 
-def like(learners: int) -> FleetTable:
-    """So many like devices."""
+def uniform_fleet(learners: int) -> FleetTable:
+    """Return a fleet of equal devices."""
     group = {"count": learners, "samples_per_s": 1e4, "bandwidth_bps": 1e9, "latency_s": 0.01}
     return msgspec.convert({"group": [group]}, FleetTable)
 
 
 def main() -> None:
-    """Follow the order in the file."""
-    order = json.loads(Path(sys.argv[1]).read_text())
-    staged = prepare(task_for(order), build_fleet(like(order["learners"])))
-    seen: list[tuple[type, float]] = []
+    """Run the job in the file."""
+    job = json.loads(Path(sys.argv[1]).read_text())
+    prepared = prepare(task_for(job), build_fleet(uniform_fleet(job["learners"])))
+    times: list[tuple[type, float]] = []
 
     def watch(step: Step) -> None:
         if isinstance(step.event, Aggregated | Evaluated):
-            seen.append((type(step.event), time.monotonic()))
+            times.append((type(step.event), time.monotonic()))
 
-    report = run(staged, watch=watch)
+    report = run(prepared, watch=watch)
     expected = SAMPLES * len(report.cycles)
     if report.samples_trained != expected:
         raise SystemExit(f"{report.samples_trained} samples were trained; expected {expected}")
-    said = {"ended_s": _without_evaluation(seen), "unseen_s": 0.0}
-    # After as many rounds as the others train.
-    scored = report.cycles[order["rounds"] - 1]
-    said |= {"accuracy": scored.accuracy, "loss": scored.loss}
-    Path(order["out"]).write_text(json.dumps(said))
+    results = {"ended_s": _without_evaluation(times), "unseen_s": 0.0}
+    # Score after the number of rounds that competitors train.
+    scored = report.cycles[job["rounds"] - 1]
+    results |= {"accuracy": scored.accuracy, "loss": scored.loss}
+    Path(job["out"]).write_text(json.dumps(results))
 
 
-def _without_evaluation(seen: list[tuple[type, float]]) -> list[float]:
-    """When each cycle would have ended had nothing been evaluated."""
+def _without_evaluation(times: list[tuple[type, float]]) -> list[float]:
+    """Return when each cycle would have ended without evaluation."""
     ended_s, spent_s, since_s = [], 0.0, 0.0
-    for kind, at_s in seen:
+    for kind, at_s in times:
         if kind is Aggregated:
             ended_s.append(at_s - spent_s)
             since_s = at_s

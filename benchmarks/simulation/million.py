@@ -1,6 +1,6 @@
-"""Time alone, of up to a million learners: `melisma simulate` in processes of their own.
+"""Timing-only runs of up to a million learners: `melisma simulate` in its own process.
 
-Ten cycles by DAB on phones and Raspberry Pis, each a little different; seconds are those of the
+Ten cycles with DAB on phones and Raspberry Pis, each slightly different; seconds are those of the
 whole process, from its start to its end.
 """
 
@@ -15,8 +15,8 @@ from benchmarks.harness import processes
 
 CYCLES, SHARD_SAMPLES, LIMIT_S = 10, 50, 900.0
 SIZES = (10_000, 100_000, 1_000_000)
-TRACED = 100_000
-"""A trace is written for so many: that of a million learners would be several gigabytes."""
+TRACED_LEARNERS = 100_000
+"""Learners of the run with a trace: the trace of a million would be several gigabytes."""
 FLEET = """
 [fleet]
 [[fleet.group]]
@@ -49,42 +49,42 @@ COLUMNS = ["seconds", "peak GB", "µs a learner and cycle", "trace MB"]
 
 
 class Kind(NamedTuple):
-    """Shards for each learner, and what else the task says."""
+    """Shards for each learner, and a bound for the task file."""
 
     shards: int
     bound: str = ""
 
 
-# Without a bound DAB hands each learner all that it asks for, whoever else has it: hundreds of
-# shards a learner, and in a small fleet all there are.
+# Without a bound DAB gives each learner all shards that it requests, even if others have them:
+# hundreds for each learner, and in a small fleet all shards.
 KINDS = {"federated": Kind(8), "parallelized": Kind(5, "max_shards = 5\n")}
 
 
 def name_of(kind: str, learners: int, traced: bool = False) -> str:
-    """The name of a row."""
+    """Return the name of a row."""
     return f"{kind}, {learners:,}" + (", with its trace" if traced else "")
 
 
 def growth(kind: str, part: Mapping[str, Any]) -> float:
-    """Seconds a learner at a million, beside those at a tenth of it."""
+    """Return the seconds per learner of a million, divided by those of a tenth of it."""
     rows, most = part["rows"], SIZES[-1]
     large, small = (rows[name_of(kind, size)]["seconds"] for size in (most, most // 10))
     return float(large / small / 10)
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    """Both kinds in each size, and one size with its trace."""
+    """Measure both kinds in each size, and one size with its trace."""
     rows = {}
     for kind in KINDS:
         for learners in SIZES[:1] if quick else SIZES:
             rows[name_of(kind, learners)] = _run(kind, learners, traced=False)
-        traced = SIZES[0] if quick else TRACED
+        traced = SIZES[0] if quick else TRACED_LEARNERS
         rows[name_of(kind, traced, traced=True)] = _run(kind, traced, traced=True)
     return {"rows": rows, "own_s": 0.0}
 
 
 def _run(kind: str, learners: int, *, traced: bool) -> dict[str, float]:
-    with TemporaryDirectory(prefix="beside-million-") as name:
+    with TemporaryDirectory(prefix="benchmark-million-") as name:
         folder = Path(name)
         task, fleet, used = (folder / file for file in ("task.toml", "fleet.toml", "used.json"))
         task.write_text(_task(kind, learners))
@@ -92,7 +92,7 @@ def _run(kind: str, learners: int, *, traced: bool) -> dict[str, float]:
         command = ["simulate", str(task), "--fleet", str(fleet), "--learners", str(learners)]
         command += ["--out", str(folder / "out")] if traced else []
         began = time.monotonic()
-        _called([str(used), *command, "--json"])
+        _simulate([str(used), *command, "--json"])
         seconds = time.monotonic() - began
         row = {
             "seconds": round(seconds, 2),
@@ -115,8 +115,9 @@ def _task(kind: str, learners: int) -> str:
     )
 
 
-def _called(arguments: list[str]) -> None:
-    printed = processes.said(["-m", "benchmarks.simulation.measured_command", *arguments], LIMIT_S)
-    cycles = json.loads(printed)["cycles"]
+def _simulate(arguments: list[str]) -> None:
+    command = ["-m", "benchmarks.simulation.measured_command", *arguments]
+    output = processes.run_python(command, LIMIT_S)
+    cycles = json.loads(output)["cycles"]
     if len(cycles) != CYCLES or any(cycle["ending"] != "aggregated" for cycle in cycles):
-        raise RuntimeError(f"not every cycle ended with a model: {printed[-600:]}")
+        raise RuntimeError(f"some cycles were not aggregated: {output[-600:]}")

@@ -1,56 +1,56 @@
-"""What a simulation costs and how true it is, beside Flower's, pfl-research and a plain loop."""
+"""Cost and accuracy of simulations, compared with Flower, pfl-research and a plain loop."""
 
 from collections.abc import Callable
 
 from benchmarks.harness import environments
-from benchmarks.harness.parts import Benchmark, Found, Part, cell
+from benchmarks.harness.parts import Benchmark, Part, Results, cell
 from benchmarks.harness.targets import Target
-from benchmarks.simulation import live_beside_simulated, million, updates
+from benchmarks.simulation import live_and_simulated, million, updates
 
 
-def _beside(peer: str, setting: tuple[str, int]) -> Callable[[Found], float]:
-    """Times as many updates of ours as of a peer, in the fastest way that it was run."""
+def _speedup(competitor: str, setting: tuple[str, int]) -> Callable[[Results], float]:
+    """Return a function that compares Melisma with the fastest mode of a competitor."""
 
-    def figure(part: Found) -> float:
-        among = updates.LOOKED_AT if part["quick"] else updates.CONTESTANTS
-        ways = [way for way in among if way.startswith(peer)]
-        rows = [part["rows"][updates.name_of(way, setting)] for way in ways]
-        return min(float(row["ours / theirs"]) for row in rows)
+    def figure(part: Results) -> float:
+        contestants = updates.QUICK_CONTESTANTS if part["quick"] else updates.CONTESTANTS
+        modes = [name for name in contestants if name.startswith(competitor)]
+        rows = [part["rows"][updates.name_of(mode, setting)] for mode in modes]
+        return min(float(row["melisma / this"]) for row in rows)
 
     return figure
 
 
-def _grown(kind: str) -> Callable[[Found], float]:
+def _growth(kind: str) -> Callable[[Results], float]:
     return lambda part: million.growth(kind, part)
 
 
 def _updates() -> tuple[Target, ...]:
     return tuple(
         Target(
-            updates.name_of(f"beside {peer}", setting),
-            _beside(peer, setting),
+            updates.name_of(f"compared with {competitor}", setting),
+            _speedup(competitor, setting),
             least=least,
             unit="x",
         )
         for setting in updates.settings()
-        for peer, least in updates.WANTED.items()
+        for competitor, least in updates.MIN_SPEEDUPS.items()
     )
 
 
 def _million() -> tuple[Target, ...]:
-    found: list[Target] = []
+    targets: list[Target] = []
     for kind in million.KINDS:
         row = million.name_of(kind, million.SIZES[-1])
-        found += [
+        targets += [
             Target(f"{row} learners", cell(row, "seconds"), 60, unit="s"),
             Target(f"{row} learners, memory", cell(row, "peak GB"), 4, unit="GB"),
-            Target(f"{kind}, seconds a learner, 10⁶ beside 10⁵", _grown(kind), 1.5, unit="x"),
+            Target(f"{kind}, seconds per learner, 10⁶ / 10⁵", _growth(kind), 1.5, unit="x"),
         ]
-    return tuple(found)
+    return tuple(targets)
 
 
 def _live() -> tuple[Target, ...]:
-    settings = live_beside_simulated.SETTINGS
+    settings = live_and_simulated.SETTINGS
     times = (
         Target(f"cycle times of {name}, median error", cell(name, "median error %"), 5, unit="%")
         for name in settings
@@ -59,7 +59,7 @@ def _live() -> tuple[Target, ...]:
         Target(
             f"cycles of {name} with the same plans",
             cell(name, "same plans"),
-            least=live_beside_simulated.CYCLES,
+            least=live_and_simulated.CYCLES,
         )
         for name, setting in settings.items()
         if not setting.fine
@@ -69,7 +69,7 @@ def _live() -> tuple[Target, ...]:
 
 PARTS = {
     "updates": Part(
-        "Learner updates a second",
+        "Learner updates per second",
         updates.measure,
         updates.COLUMNS,
         _updates(),
@@ -81,9 +81,9 @@ PARTS = {
         _million(),
     ),
     "live": Part(
-        "Live beside simulated",
-        live_beside_simulated.measure,
-        live_beside_simulated.COLUMNS,
+        "Live and simulated runs",
+        live_and_simulated.measure,
+        live_and_simulated.COLUMNS,
         _live(),
     ),
 }
@@ -91,9 +91,9 @@ BENCHMARK = Benchmark("simulation", PARTS, ["melisma", "numpy", "torch"])
 
 
 def run(quick: bool = False, only: tuple[str, ...] = ()) -> dict[str, object]:
-    """Measure the parts; print them; return what goes to the JSON file."""
+    """Measure the parts, print them and return the results for the JSON file."""
     pinned = {
-        "Flower": environments.pinned(updates.FLOWER),
-        "pfl-research": environments.pinned(updates.PFL),
+        "Flower": environments.pinned_packages(updates.FLOWER),
+        "pfl-research": environments.pinned_packages(updates.PFL),
     }
     return {**BENCHMARK.run(quick, only), "pinned": pinned}

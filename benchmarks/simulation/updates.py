@@ -1,9 +1,9 @@
-"""Learner updates a second: ours beside a plain loop, pfl-research and Flower's simulation.
+"""Learner updates per second: Melisma, a plain loop, pfl-research and Flower's simulation.
 
-MNIST is dealt to all learners, each trains one pass a round in batches of 32 by SGD at 0.1, and all
-updates are averaged by samples. Everybody begins with the same parameters, in a process of its own;
-the first round is not counted, and nobody evaluates in what is. The whole set is run several times
-in turn, but for what takes minutes, and the median of each counts.
+MNIST is dealt to all learners, each trains one pass per round in batches of 32 by SGD at 0.1, and
+all updates are averaged by samples. All systems start from the same parameters, each in its own
+process; the first round and evaluation are not timed. The whole set runs several times in turn,
+except for systems that take minutes, and the medians count.
 """
 
 import json
@@ -25,18 +25,18 @@ from melisma.learning.data.datasets import load_dataset
 from melisma.learning.trainer_factory import trainer_for
 
 PFL, FLOWER = "pfl.txt", "flower-sim.txt"
-ROUNDS, TIMES, BATCH, LR, LIMIT_S = 6, 3, 32, 0.1, 240.0
+ROUNDS, REPEATS, BATCH, LR, LIMIT_S = 6, 3, 32, 0.1, 240.0
 WIDTHS = {"784-50-20-10": [784, 50, 20, 10]}  # TwoNN
 LEARNERS = (100, 1000)
 SEED = 1
-COLUMNS = ["updates/s", "ours / theirs", "a round s", "accuracy %", "test loss x 1000"]
+COLUMNS = ["updates/s", "melisma / this", "round s", "accuracy %", "test loss x 1000"]
 TORCHRUN = ("torch.distributed.run", "--standalone", f"--nproc-per-node={os.cpu_count()}", "-m")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-OURS = "melisma"
+MELISMA = "melisma"
 
 
 class Contestant(NamedTuple):
-    """An environment, and what is run in it."""
+    """An environment and the arguments of its interpreter."""
 
     requirements: str | None
     arguments: tuple[str, ...]
@@ -44,7 +44,7 @@ class Contestant(NamedTuple):
 
 
 CONTESTANTS = {
-    OURS: Contestant(None, ("benchmarks.simulation.melisma_simulation",)),
+    MELISMA: Contestant(None, ("benchmarks.simulation.melisma_simulation",)),
     "plain loop": Contestant(None, ("benchmarks.competitors.plain_loop",)),
     "plain loop, 1 thread": Contestant(None, ("benchmarks.competitors.plain_loop",), ONE_THREAD),
     "pfl-research": Contestant(PFL, ("benchmarks.competitors.pfl_fedavg",)),
@@ -52,59 +52,63 @@ CONTESTANTS = {
     "pfl-research, torchrun": Contestant(PFL, (*TORCHRUN, "benchmarks.competitors.pfl_fedavg")),
     "Flower, Ray": Contestant(FLOWER, ("benchmarks.competitors.flower_sim",)),
 }
-LONGER = 6
-"""Times as many rounds of ours are timed, so that it is measured about as long as the others."""
-ONCE = {"Flower, Ray": 3}
-"""Minutes a run, and far behind: run once, for so many rounds."""
-LOOKED_AT = (OURS, "plain loop, 1 thread", "pfl-research, 1 thread", "Flower, Ray")
-"""For a first look: those whom others on the machine do not bring to a standstill."""
-WANTED = {"plain loop": 3, "pfl-research": 5, "Flower": 15}
-"""Times as many updates of ours as of theirs; of several ways to run a peer the fastest counts."""
+ROUNDS_FACTOR = 6
+"""Melisma runs more rounds by this factor, so that it is timed about as long as the others."""
+SLOW_ROUNDS = {"Flower, Ray": 3}
+"""Rounds of systems that take minutes; they run once."""
+QUICK_CONTESTANTS = (MELISMA, "plain loop, 1 thread", "pfl-research, 1 thread", "Flower, Ray")
+"""Contestants of a quick run, which other load on the machine slows down least."""
+MIN_SPEEDUPS = {"plain loop": 3, "pfl-research": 5, "Flower": 15}
+"""Targets for updates/s of Melisma divided by those of a competitor in its fastest mode."""
 
 
 def settings(quick: bool = False) -> list[tuple[str, int]]:
-    """Widths by name, and numbers of learners."""
-    every = list(product(WIDTHS, LEARNERS))
-    return every[:1] if quick else every
+    """Return pairs of widths and numbers of learners."""
+    pairs = list(product(WIDTHS, LEARNERS))
+    return pairs[:1] if quick else pairs
 
 
 def name_of(contestant: str, setting: tuple[str, int]) -> str:
-    """The name of a row."""
+    """Return the name of a row."""
     widths, learners = setting
     return f"{contestant}, {learners:,} x {melisma_simulation.SAMPLES // learners}, {widths}"
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    """All in turn, several times; medians."""
+    """Run all contestants in turn, several times, and return medians."""
     raw: dict[str, list[dict[str, float]]] = {}
-    among = LOOKED_AT if quick else tuple(CONTESTANTS)
-    for each in CONTESTANTS.values():
-        environments.python(each.requirements)
+    contestants = QUICK_CONTESTANTS if quick else tuple(CONTESTANTS)
+    for system in CONTESTANTS.values():
+        environments.python(system.requirements)
     own_s = 0.0
-    with TemporaryDirectory(prefix="beside-simulation-") as folder:
-        for turn in range(1 if quick else TIMES):
-            for setting, contestant in product(settings(quick), among):
-                if turn and contestant in ONCE:
+    with TemporaryDirectory(prefix="benchmark-simulation-") as folder:
+        for turn in range(1 if quick else REPEATS):
+            for setting, contestant in product(settings(quick), contestants):
+                if turn and contestant in SLOW_ROUNDS:
                     continue
-                rounds = 2 if quick else ONCE.get(contestant, ROUNDS)
-                found, unseen_s = _run(contestant, setting, Path(folder), rounds)
-                raw.setdefault(name_of(contestant, setting), []).append(found)
+                rounds = 2 if quick else SLOW_ROUNDS.get(contestant, ROUNDS)
+                figures, unseen_s = _run(contestant, setting, Path(folder), rounds)
+                raw.setdefault(name_of(contestant, setting), []).append(figures)
                 own_s += unseen_s
-    return {"rows": _rows(raw, list(product(settings(quick), among))), "raw": raw, "own_s": own_s}
+    return {
+        "rows": _rows(raw, list(product(settings(quick), contestants))),
+        "raw": raw,
+        "own_s": own_s,
+    }
 
 
 def _rows(
-    raw: dict[str, list[dict[str, float]]], among: Sequence[tuple[tuple[str, int], str]]
+    raw: dict[str, list[dict[str, float]]], pairs: Sequence[tuple[tuple[str, int], str]]
 ) -> dict[str, dict[str, float]]:
-    """Medians; ours comes first, for the ratios of the others."""
+    """Return medians; Melisma comes first, because the ratios of the others need it."""
     rows: dict[str, dict[str, float]] = {}
-    for setting, contestant in among:
+    for setting, contestant in pairs:
         name = name_of(contestant, setting)
         rows[name] = {
             column: statistics.median(run[column] for run in raw[name]) for column in raw[name][0]
         }
-        ours = rows[name_of(OURS, setting)]["updates/s"]
-        rows[name]["ours / theirs"] = ours / rows[name]["updates/s"]
+        melisma = rows[name_of(MELISMA, setting)]["updates/s"]
+        rows[name]["melisma / this"] = melisma / rows[name]["updates/s"]
     return rows
 
 
@@ -112,8 +116,8 @@ def _run(
     contestant: str, setting: tuple[str, int], folder: Path, rounds: int
 ) -> tuple[dict[str, float], float]:
     widths, learners = setting
-    timed = LONGER * rounds if contestant == OURS else rounds
-    order = {
+    timed = ROUNDS_FACTOR * rounds if contestant == MELISMA else rounds
+    job = {
         "data": str(_data(folder, widths)),
         "out": str(folder / "out.json"),
         "learners": learners,
@@ -123,28 +127,28 @@ def _run(
         "batch": BATCH,
         "lr": LR,
     }
-    path = folder / "order.json"
-    path.write_text(json.dumps(order))
-    said = _said(contestant, path, folder / "out.json")
-    seconds = (said["ended_s"][-1] - said["ended_s"][0]) / (timed - 1)
+    path = folder / "job.json"
+    path.write_text(json.dumps(job))
+    results = _run_process(contestant, path, folder / "out.json")
+    seconds = (results["ended_s"][-1] - results["ended_s"][0]) / (timed - 1)
     return {
         "updates/s": learners / seconds,
-        "accuracy %": 100 * said["accuracy"],
-        "test loss x 1000": 1000 * said["loss"],
-        "a round s": seconds,
-    }, float(said["unseen_s"])
+        "accuracy %": 100 * results["accuracy"],
+        "test loss x 1000": 1000 * results["loss"],
+        "round s": seconds,
+    }, float(results["unseen_s"])
 
 
-def _said(contestant: str, order: Path, out: Path) -> dict[str, Any]:
-    """What a contestant in a process of its own wrote; it is ended with all that it started."""
+def _run_process(contestant: str, job: Path, out: Path) -> dict[str, Any]:
+    """Run a contestant in its own process and return its results; end all its descendants."""
     requirements, arguments, variables = CONTESTANTS[contestant]
     out.unlink(missing_ok=True)
     popen = subprocess.Popen(
-        [environments.python(requirements), "-m", *arguments, str(order)],
+        [environments.python(requirements), "-m", *arguments, str(job)],
         cwd=processes.ROOT,
-        env={**processes.environment(), **_quiet(order.parent), **variables},
+        env={**processes.environment(), **_quiet(job.parent), **variables},
         stdout=subprocess.DEVNULL,
-        stderr=(complaints := (order.parent / "complaints.txt").open("w+")),
+        stderr=(stderr := (job.parent / "stderr.txt").open("w+")),
         text=True,
         start_new_session=True,
     )
@@ -152,31 +156,34 @@ def _said(contestant: str, order: Path, out: Path) -> dict[str, Any]:
         popen.wait(LIMIT_S)
     finally:
         processes.end(popen)
-        complaints.close()
+        stderr.close()
     if not out.exists():
-        words = (order.parent / "complaints.txt").read_text().strip()
-        raise RuntimeError(f"{contestant} failed: {words[-1500:]}")
-    found: dict[str, Any] = json.loads(out.read_text())
-    return found
+        message = (job.parent / "stderr.txt").read_text().strip()
+        raise RuntimeError(f"{contestant} failed: {message[-1500:]}")
+    results: dict[str, Any] = json.loads(out.read_text())
+    return results
 
 
 def _quiet(folder: Path) -> dict[str, str]:
-    """Nobody reports to its makers, or leaves anything in the home folder."""
+    """Disable telemetry, and keep files out of the home folder."""
     off = dict.fromkeys(("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED"), "0")
     return {**off, "FLWR_HOME": str(folder / "flwr")}
 
 
 def _data(folder: Path, widths: str) -> Path:
-    """Our data in random order, and the parameters that our task begins with."""
+    """Write the data in random order and the initial parameters of the task."""
     path = folder / f"{widths}.npz"
     if path.exists():
         return path
     data = load_dataset("mnist")
-    mixed = np.random.default_rng(SEED).permutation(len(data.train))
-    order = {"widths": WIDTHS[widths], "rounds": 1, "learners": 100, "batch": BATCH, "lr": LR}
-    start = trainer_for(melisma_simulation.task_for(order)).initial().values()
+    permutation = np.random.default_rng(SEED).permutation(len(data.train))
+    job = {"widths": WIDTHS[widths], "rounds": 1, "learners": 100, "batch": BATCH, "lr": LR}
+    start = trainer_for(melisma_simulation.task_for(job)).initial().values()
     arrays = {f"start-{number}": array for number, array in enumerate(start)}
-    arrays |= {"train-x": data.train.samples[mixed], "train-y": data.train.labels[mixed]}
+    arrays |= {
+        "train-x": data.train.samples[permutation],
+        "train-y": data.train.labels[permutation],
+    }
     arrays |= {"test-x": data.test.samples, "test-y": data.test.labels}
     np.savez(path, allow_pickle=False, **arrays)
     return path

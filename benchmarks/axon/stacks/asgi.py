@@ -1,4 +1,4 @@
-"""The ASGI application that uvicorn and granian serve: no framework, one buffer, no copies more."""
+"""The ASGI application of uvicorn and granian: no framework, one buffer, no extra copies."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -12,7 +12,7 @@ async def echo(
     receive: Callable[[], Awaitable[Message]],
     send: Callable[[Message], Awaitable[None]],
 ) -> None:
-    """Join the body, then send it in pieces: a server that gets it whole copies it once more."""
+    """Join the body, then send it in pieces: a server copies a whole body once more."""
     if scope["type"] != "http":
         return
     pieces, more = [], True

@@ -1,4 +1,4 @@
-"""granian as before, on uvloop's event loop."""
+"""granian as in granian_server, on uvloop's event loop."""
 
 from granian.constants import Loops
 

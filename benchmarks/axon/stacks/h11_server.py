@@ -1,4 +1,4 @@
-"""A bare asyncio protocol that leaves HTTP to h11."""
+"""A bare asyncio protocol with h11 for HTTP."""
 
 import asyncio
 from typing import cast

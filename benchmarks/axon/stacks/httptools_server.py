@@ -1,8 +1,8 @@
-"""A bare asyncio protocol: httptools reads the head, the body lands straight in its buffer.
+"""A bare asyncio protocol: httptools parses the head, the body is received into its own buffer.
 
-The kernel writes a body of known length into one buffer that was made for it, so it is copied
-once, out of the socket. The answer leaves in pieces, the next when the last is gone, since
-asyncio copies whatever the socket did not take at once.
+The kernel writes a body of known length into one buffer, so it is copied once, out of the socket.
+The answer is sent in pieces, each after the previous one is sent, because asyncio copies bytes that
+the socket does not accept at once.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class Echo(asyncio.BufferedProtocol):
             piece, self.unsent = self.unsent[:CHUNK_BYTES], self.unsent[CHUNK_BYTES:]
             self.transport.write(piece)
         if not self.unsent:
-            self.unsent = NOTHING  # an empty rest would keep the whole body alive
+            self.unsent = NOTHING  # an empty slice would keep the whole body alive
 
     def pause_writing(self) -> None:
         self.writable = False

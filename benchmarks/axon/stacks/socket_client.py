@@ -1,4 +1,4 @@
-"""A minimal keep-alive client on a blocking socket, the one that measures every server."""
+"""A minimal keep-alive client on a blocking socket; it measures every server."""
 
 import socket
 import struct
@@ -11,12 +11,12 @@ HEAD_BYTES = 64 * 1024
 
 
 class Client:
-    """One connection; httptools reads the head, the body lands in one buffer of its length."""
+    """One connection; httptools parses the head, the body is received into one buffer."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A limit in the kernel: Python's own timeout would poll before every read.
+        # Set the timeout in the kernel: Python's timeout would poll before every read.
         limit = struct.pack("ll", 30, 0)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         self.head = bytearray(HEAD_BYTES)

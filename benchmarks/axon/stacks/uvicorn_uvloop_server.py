@@ -1,4 +1,4 @@
-"""uvicorn as before, on uvloop's event loop."""
+"""uvicorn as in uvicorn_server, on uvloop's event loop."""
 
 from benchmarks.axon.stacks import uvicorn_server
 

@@ -1,4 +1,4 @@
-"""What one call costs: processor time and memory."""
+"""Processor time and memory of one call."""
 
 import statistics
 import time
@@ -9,8 +9,8 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 
-def timed(call: Callable[[], Result], times: int) -> tuple[Result, float]:
-    """The result, and the median of the processor seconds it took."""
+def time_call(call: Callable[[], Result], times: int) -> tuple[Result, float]:
+    """Return the result and the median processor seconds of `times` calls."""
     taken_s = []
     for _ in range(times):
         start_s = time.process_time()
@@ -20,7 +20,7 @@ def timed(call: Callable[[], Result], times: int) -> tuple[Result, float]:
 
 
 def peak_mb(call: Callable[[], object]) -> float:
-    """The most memory that the call held at once."""
+    """Return the peak memory of the call in MB."""
     tracemalloc.start()
     call()
     peak = tracemalloc.get_traced_memory()[1]

@@ -1,7 +1,7 @@
-"""The same task on the same fleet, live or simulated, in a fresh process: what became of it.
+"""Run a task on a fleet, live or simulated, in a new process.
 
-`python -m benchmarks.simulation.pair live|simulated FOLDER`, where the folder has the two files;
-the model is left there.
+`python -m benchmarks.simulation.single_run live|simulated FOLDER` reads the two files in the folder
+and leaves the model there.
 """
 
 import json
@@ -13,27 +13,27 @@ from melisma.runs.report import Report
 
 
 def main() -> None:
-    """Print cycles, outcome and where the model is."""
-    how, name = sys.argv[1:]
+    """Print cycles, accuracy and the path of the model."""
+    mode, name = sys.argv[1:]
     folder = Path(name)
-    report = _run(how, folder / "task.toml", folder / "fleet.toml", folder / how)
+    report = _run(mode, folder / "task.toml", folder / "fleet.toml", folder / mode)
     if report.outcome != "done":
-        raise SystemExit(f"it {report.outcome}: {report.reason}")
-    print(json.dumps(_told(report)))
+        raise SystemExit(f"run {report.outcome}: {report.reason}")
+    print(json.dumps(_summary(report)))
 
 
-def _run(how: str, task: Path, fleet: Path, folder: Path) -> Report:
-    if how == "live":
+def _run(mode: str, task: Path, fleet: Path, folder: Path) -> Report:
+    if mode == "live":
         from melisma.live.training import train
 
         return train(task, fleet, folder=folder)
     from melisma.simulation.simulation import SimulationOptions, simulate
 
-    # One by one, as live: sums in another order would part the models in thousands of steps.
+    # Train one learner after another, as live: sums in another order would change the models.
     return simulate(task, fleet, SimulationOptions(work="train"), folder=folder)
 
 
-def _told(report: Report) -> dict[str, Any]:
+def _summary(report: Report) -> dict[str, Any]:
     cycles = []
     for cycle in report.as_dict()["cycles"]:
         plan = {each["name"]: [each["shards"], each["passes"]] for each in cycle["assignments"]}

@@ -1,9 +1,9 @@
-"""Live beside simulated: the same files, by `melisma.train` and by `simulate`.
+"""Live and simulated runs of the same files, by `melisma.train` and by `simulate`.
 
-Four emulated devices whose speeds are said in samples a second, so that the machine's own does not
-matter. A plan is the number of shards and passes of each learner. Shards, passes and deadline are
-such that costs measured one part in a hundred off give the same plan; of fine shards, where they do
-not, it is told how far the plans are apart.
+The speeds of the four emulated devices are given in samples per second, so that the speed of the
+machine does not matter. A plan is the number of shards and passes of each learner. Shards, passes
+and deadline are chosen such that an error of one percent in measured costs gives the same plan;
+with fine shards it does not, and the difference of the plans is measured.
 """
 
 import json
@@ -23,7 +23,7 @@ DEADLINE_S, CYCLES, LIMIT_S = 6.15, 5, 300.0
 
 
 class Setting(NamedTuple):
-    """What a task says beside what all of them say."""
+    """The settings in which tasks differ."""
 
     scheme: str
     passes: int | None
@@ -31,7 +31,7 @@ class Setting(NamedTuple):
 
     @property
     def fine(self) -> bool:
-        """Whether plans are so fine that what was measured never gives the same one twice."""
+        """Whether shards are so small that measured costs give a different plan each time."""
         return self.shard_samples < 300
 
 
@@ -53,7 +53,7 @@ TASK = """
 [task]
 name = "both"
 model = "twonn"
-data = "benchmarks.simulation.mnist_part:some"
+data = "benchmarks.simulation.mnist_part:load"
 scheme = "{scheme}"
 deadline_s = {deadline_s}
 cycles = {cycles}
@@ -76,19 +76,19 @@ COLUMNS = [
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    """Each setting live, then simulated."""
+    """Measure each setting live, then simulated."""
     rows, raw = {}, {}
     for name in ("equal",) if quick else SETTINGS:
-        with TemporaryDirectory(prefix="beside-live-") as folder:
-            here = Path(folder)
-            _laid_out(here, SETTINGS[name], 2 if quick else CYCLES)
-            raw[name] = {how: _said(how, here) for how in ("live", "simulated")}
-            apart = _apart(here, **raw[name])
-            rows[name] = _compared(**raw[name]) | {"parameters apart %": apart}
+        with TemporaryDirectory(prefix="benchmark-live-") as folder:
+            run_folder = Path(folder)
+            _write_files(run_folder, SETTINGS[name], 2 if quick else CYCLES)
+            raw[name] = {mode: _run(mode, run_folder) for mode in ("live", "simulated")}
+            apart = _model_distance(run_folder, **raw[name])
+            rows[name] = _compare(**raw[name]) | {"parameters apart %": apart}
     return {"rows": rows, "raw": raw, "own_s": 0.0}
 
 
-def _laid_out(folder: Path, setting: Setting, cycles: int) -> None:
+def _write_files(folder: Path, setting: Setting, cycles: int) -> None:
     scheme, passes, shard = setting
     task = TASK.format(scheme=scheme, shard_samples=shard, deadline_s=DEADLINE_S, cycles=cycles)
     (folder / "task.toml").write_text(task + (f"passes = {passes}\n" if passes else ""))
@@ -100,20 +100,20 @@ def _laid_out(folder: Path, setting: Setting, cycles: int) -> None:
     (folder / "fleet.toml").write_text("".join(devices))
 
 
-def _said(how: str, folder: Path) -> dict[str, Any]:
-    pair = ["-m", "benchmarks.simulation.pair", how, str(folder)]
-    found: dict[str, Any] = json.loads(processes.said(pair, LIMIT_S).splitlines()[-1])
-    return found
+def _run(mode: str, folder: Path) -> dict[str, Any]:
+    command = ["-m", "benchmarks.simulation.single_run", mode, str(folder)]
+    result: dict[str, Any] = json.loads(processes.run_python(command, LIMIT_S).splitlines()[-1])
+    return result
 
 
-def _compared(live: dict[str, Any], simulated: dict[str, Any]) -> dict[str, float]:
+def _compare(live: dict[str, Any], simulated: dict[str, Any]) -> dict[str, float]:
     pairs = list(zip(live["cycles"], simulated["cycles"], strict=True))
-    both = [(a["cycle_s"], b["cycle_s"]) for a, b in pairs]
-    errors = [100 * abs(b / a - 1) for a, b in both]
+    times_s = [(a["cycle_s"], b["cycle_s"]) for a, b in pairs]
+    errors = [100 * abs(b / a - 1) for a, b in times_s]
     gaps = [gap for a, b in pairs for gap in _gaps(a["plan"], b["plan"])]
     return {
-        "cycle, live s": statistics.median(a for a, _ in both),
-        "cycle, simulated s": statistics.median(b for _, b in both),
+        "cycle, live s": statistics.median(a for a, _ in times_s),
+        "cycle, simulated s": statistics.median(b for _, b in times_s),
         "median error %": statistics.median(errors),
         "largest error %": max(errors),
         "same plans": sum(a["plan"] == b["plan"] for a, b in pairs),
@@ -125,7 +125,7 @@ def _compared(live: dict[str, Any], simulated: dict[str, Any]) -> dict[str, floa
 
 
 def _gaps(live: dict[str, list[int]], simulated: dict[str, list[int]]) -> list[int]:
-    """How many shards each learner's plans differ by, in a cycle whose plans do."""
+    """Return the difference in shards of each learner, if the plans of a cycle differ."""
     if live == simulated:
         return []
     nothing = [0, 0]
@@ -135,13 +135,13 @@ def _gaps(live: dict[str, list[int]], simulated: dict[str, list[int]]) -> list[i
     ]
 
 
-def _apart(folder: Path, live: dict[str, Any], simulated: dict[str, Any]) -> float:
-    """The distance of the two models by the distance that the live one moved."""
+def _model_distance(folder: Path, live: dict[str, Any], simulated: dict[str, Any]) -> float:
+    """Return the distance between the models in percent of the distance that the live one moved."""
     start = trainer_for(read_task(folder / "task.toml")).initial()
-    one, other = load_file(live["model"]), load_file(simulated["model"])
-    return 100 * _distance(one, other) / _distance(one, start)
+    live_model, simulated_model = load_file(live["model"]), load_file(simulated["model"])
+    return 100 * _distance(live_model, simulated_model) / _distance(live_model, start)
 
 
-def _distance(one: dict[str, Any], other: dict[str, Any]) -> float:
-    gaps = (np.square(array - other[name], dtype=np.float64).sum() for name, array in one.items())
-    return float(np.sqrt(sum(gaps)))
+def _distance(a: dict[str, Any], b: dict[str, Any]) -> float:
+    squares = (np.square(array - b[name], dtype=np.float64).sum() for name, array in a.items())
+    return float(np.sqrt(sum(squares)))
