@@ -152,3 +152,9 @@ def test_an_import_along_the_direction_is_allowed(part: str, code: str) -> None:
 
 def test_torch_is_allowed_where_it_belongs() -> None:
     assert violations("learning", "from torch import nn", torch_allowed=True) == []
+
+
+def test_every_layer_exists() -> None:
+    package = SOURCE / "melisma"
+    parts = {part for layer in LAYERS for part in layer} | {"axon"}
+    assert parts == {path.stem for path in package.iterdir() if path.stem[:2] != "__"}
