@@ -1,4 +1,4 @@
-"""A model and data of one's own: the speed of a wave, told from a few points of it."""
+"""A custom model and custom data: estimate the speed of a wave from a few of its points."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ Pair = tuple[Any, Any]
 
 
 def load(points: int = 32, count: int = 6000) -> tuple[Pair, Pair]:
-    """Samples and labels to train on, and to test with."""
+    """Return samples and labels for training and for testing."""
     rng = np.random.default_rng(0)
     speed = rng.uniform(1.0, 5.0, (count, 1))
     start = rng.uniform(0.0, 0.5, (count, 1))
@@ -20,7 +20,7 @@ def load(points: int = 32, count: int = 6000) -> tuple[Pair, Pair]:
 
 
 class Net(nn.Module):
-    """Points in, one number out."""
+    """A network that maps the points of a wave to its speed."""
 
     def __init__(self, points: int = 32, width: int = 64) -> None:
         super().__init__()

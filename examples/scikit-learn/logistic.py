@@ -1,4 +1,4 @@
-"""Logistic regression, one class against the rest, with scikit-learn, as a trainer for Melisma."""
+"""A trainer for Melisma with scikit-learn: one-vs-rest logistic regression."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ Arrays = Mapping[str, Any]
 
 
 class Logistic:
-    """One linear classifier for each class, trained batch by batch with `partial_fit`."""
+    """A linear classifier for each class, trained in batches with `partial_fit`."""
 
     def __init__(self, task: Task, features: int, classes: int) -> None:
         if classes < 3:
@@ -23,7 +23,7 @@ class Logistic:
         self._task, self._features, self._classes = task, features, classes
 
     def initial(self) -> dict[str, Any]:
-        """Zeros: the loss has one lowest place, wherever one begins."""
+        """Return zeros: the loss is convex, so the start does not matter."""
         return {
             "coef": np.zeros((self._classes, self._features)),
             "intercept": np.zeros(self._classes),
@@ -37,7 +37,7 @@ class Logistic:
         rng: np.random.Generator,
         stop: Callable[[], bool],
     ) -> TrainingResult:
-        """So many passes in batches; asks before every batch whether to stop."""
+        """Train `passes` passes in batches; return early if `stop()` is true before a batch."""
         model = self._loaded(parameters)
         x, y = self._flat(samples), samples.labels
         visits, loss_sum = 0, 0.0
@@ -53,7 +53,7 @@ class Logistic:
         return self._trained(model, visits, loss_sum)
 
     def score(self, parameters: Arrays, samples: Split) -> Score:
-        """Sums over the samples."""
+        """Return the summed loss and the number of correct predictions."""
         return self._score(self._loaded(parameters), self._flat(samples), samples.labels)
 
     def _loaded(self, parameters: Arrays) -> SGDClassifier:
