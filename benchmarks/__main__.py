@@ -29,7 +29,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = _options()
     if options.benchmark == "http_stack":
-        _continue_in(environments.python(environments.RPC))
+        _restart_in(environments.python(environments.RPC))
     module = importlib.import_module(f"benchmarks.{MODULES[options.benchmark]}")
     results = module.run(quick=options.quick, only=tuple(options.only))
     path = options.json or RESULTS / f"{options.benchmark}.json"
@@ -38,7 +38,7 @@ def main() -> None:
     print(f"\nresults written to {path}")
 
 
-def _continue_in(python: str) -> None:
+def _restart_in(python: str) -> None:
     """Restart this command in the interpreter that has the HTTP stacks installed."""
     if sys.prefix != str(Path(python).parents[1]):
         os.execv(python, [python, "-m", "benchmarks", *sys.argv[1:]])

@@ -1,1 +1,1 @@
-"""Staleness, MED and FEEL beside general solvers."""
+"""Staleness, MED and FEEL, compared with general solvers."""

@@ -1,6 +1,6 @@
 """Cost of HTTP stacks: one small keep-alive POST, and echoes of 10 and 100 MB.
 
-Servers are measured with one client, a blocking socket, so that the differences are theirs;
+Servers are measured with one client, a blocking socket, so that only the servers differ;
 clients are measured against the server that answered the small call fastest. Bodies are raw
 bytes, without a codec. Every server runs in its own process on one core, the client on the other.
 All are measured in each of several rounds and the medians over the rounds are kept, so that a

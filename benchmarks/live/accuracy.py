@@ -29,7 +29,7 @@ TASK = {
     "optimizer": {"name": "sgd", "lr": 0.1},
     "stop": {"accuracy": TARGET_ACCURACY},
 }
-COLUMNS = ["cycles", "to 90 % s", "accuracy %", "before the first cycle s", "a cycle s"]
+COLUMNS = ["cycles", "to 90 % s", "accuracy %", "before the first cycle s", "cycle s"]
 
 
 def measure(quick: bool) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _run_melisma(seed: int) -> dict[str, float]:
         "to 90 % s": at[-1] - run["began_at"],
         "accuracy %": 100 * cycles[-1]["accuracy"],
         "before the first cycle s": at[0] - first_s - run["began_at"],
-        "a cycle s": (at[-1] - at[0] + first_s) / len(cycles),
+        "cycle s": (at[-1] - at[0] + first_s) / len(cycles),
         "until its process ended s": run["ended_at"] - run["began_at"],
     }
 
@@ -86,7 +86,7 @@ def _run_flower(seed: int) -> tuple[dict[str, float], float]:
         "to 90 % s": rounds[-1]["at"] - flower.began_at,
         "accuracy %": 100 * rounds[-1]["accuracy"],
         "before the first cycle s": rounds[0]["at"] - flower.began_at,
-        "a cycle s": (rounds[-1]["at"] - rounds[0]["at"]) / last_round,
+        "cycle s": (rounds[-1]["at"] - rounds[0]["at"]) / last_round,
         "from `flwr run` s": rounds[-1]["at"] - flower.up_at,
     }, own_s
 

@@ -16,7 +16,7 @@ from benchmarks.live import accuracy, cycle, flower_deployment, melisma_run
 
 LIMIT_S = 300.0
 MEMORY_COLUMNS = ["processes", "resident MB"]
-SIZE_COLUMNS = ["packages", "MB", "of it NumPy MB"]
+SIZE_COLUMNS = ["packages", "MB", "NumPy MB"]
 (FLWR,) = [
     each for each in environments.pinned_packages(flower_deployment.REQUIREMENTS) if "flwr" in each
 ]
@@ -101,7 +101,7 @@ def _install(folder: Path, package: str, constraints: str | None) -> tuple[str, 
     return python, {
         "packages": len(list(packages.glob("*.dist-info"))) - _PREINSTALLED,
         "MB": round((_bytes(packages) - before) / 1e6, 1),
-        "of it NumPy MB": round(sum(_bytes(packages / part) for part in NUMPY) / 1e6, 1),
+        "NumPy MB": round(sum(_bytes(packages / part) for part in NUMPY) / 1e6, 1),
     }
 
 

@@ -53,7 +53,7 @@ def ratio(row: str, column: str, base: str) -> Callable[[Results], float]:
 
 def _at_two_cycles(part: Results) -> float:
     """Return the ratio for two cycles each; the actual number of cycles depends on the seed."""
-    first, each = "before the first cycle s", "a cycle s"
+    first, each = "before the first cycle s", "cycle s"
     whole = {name: row[first] + 2 * row[each] for name, row in part["rows"].items()}
     return float(whole["Flower"] / whole["melisma"])
 

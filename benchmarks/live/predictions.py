@@ -53,8 +53,8 @@ def _errors(name: str) -> dict[str, float]:
         processes.run_python([*command, "--shards", str(SHARDS), "--json"], LIMIT_S)
     )
     errors = (
-        report["train"]["sb"][-1]["error_percent"],
-        report["download"]["sb"][-1]["error_percent"],
+        report["train"]["predictions"][-1]["error_percent"],
+        report["download"]["predictions"][-1]["error_percent"],
         report["flops"]["error_percent"],
     )
     return dict(zip(COLUMNS, errors, strict=True))

@@ -198,7 +198,7 @@ def _run_melisma(name: str, seed: int, passes: int, folder: Path) -> NodeResults
 def _run_p2pfl(name: str, seed: int, passes: int, folder: Path) -> NodeResults:
     """Start five processes of p2pfl; end them when all have written their results."""
     job = {
-        "data": str(_data(seed, folder)),
+        "data": str(_write_data(seed, folder)),
         "out": str(folder / "node"),
         "ports": [processes.free_port() for _ in range(NODES)],
         "rounds": passes,
@@ -266,7 +266,7 @@ def _read_scores(
     }
 
 
-def _data(seed: int, folder: Path) -> Path:
+def _write_data(seed: int, folder: Path) -> Path:
     """Write the samples, their partition and the initial parameters of the task."""
     data, task = digits(), task_of(seed)
     parts = partition_samples(task, data.train.labels, NODES)

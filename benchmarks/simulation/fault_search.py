@@ -46,7 +46,7 @@ class CellResult(NamedTuple):
     scheme: str
     schedules: int
     violations: tuple[str, ...]
-    ends: Counter[str]
+    statuses: Counter[str]
 
 
 def search(cell: Cell) -> CellResult:
@@ -59,13 +59,13 @@ def search(cell: Cell) -> CellResult:
     violations = tuple(
         f"{each.violation}: {replay_command(files, options, each)}" for each in failures if each
     )
-    ends: Counter[str] = Counter()
+    statuses: Counter[str] = Counter()
     for seed in cell.seeds[:: max(1, len(cell.seeds) // 20)]:
-        ends += _ends(prepare(*files, replace(options, seed=seed)).scenario, seed)
-    return CellResult(cell.mode, cell.scheme, len(cell.seeds), violations, ends)
+        statuses += _count_statuses(prepare(*files, replace(options, seed=seed)).scenario, seed)
+    return CellResult(cell.mode, cell.scheme, len(cell.seeds), violations, statuses)
 
 
-def _ends(scenario: Scenario, seed: int) -> Counter[str]:
+def _count_statuses(scenario: Scenario, seed: int) -> Counter[str]:
     """Count the status of assignments, which shows that faults have an effect."""
     steps: list[Step] = []
     Driver(with_random_faults(scenario, seed), TimingOnly(), steps.append).run()
@@ -81,8 +81,8 @@ def page(results: list[CellResult], seconds: float) -> str:
     ]
     for mode, scheme in product(MODES, SCHEMES):
         rows = [each for each in results if (each.mode, each.scheme) == (mode, scheme)]
-        ends = sum((each.ends for each in rows), Counter[str]())
-        parts = [ends[end] / max(ends.total(), 1) for end in STATUSES]
+        statuses = sum((each.statuses for each in rows), Counter[str]())
+        parts = [statuses[status] / max(statuses.total(), 1) for status in STATUSES]
         shown = " | ".join(f"{part:.1%}" for part in parts)
         schedules, violations = (
             sum(each.schedules for each in rows),

@@ -45,7 +45,7 @@ samples = {samples}
 [task.simulation]
 work = "timing"
 """
-COLUMNS = ["seconds", "peak GB", "µs a learner and cycle", "trace MB"]
+COLUMNS = ["seconds", "peak GB", "µs per learner and cycle", "trace MB"]
 
 
 class Kind(NamedTuple):
@@ -97,7 +97,7 @@ def _run(kind: str, learners: int, *, traced: bool) -> dict[str, float]:
         row = {
             "seconds": round(seconds, 2),
             "peak GB": round(json.loads(used.read_text())["peak_bytes"] / 1e9, 3),
-            "µs a learner and cycle": round(1e6 * seconds / learners / CYCLES, 2),
+            "µs per learner and cycle": round(1e6 * seconds / learners / CYCLES, 2),
         }
         trace = folder / "out" / "trace.jsonl"
         return row | ({"trace MB": round(trace.stat().st_size / 1e6, 1)} if traced else {})

@@ -118,7 +118,7 @@ def _run(
     widths, learners = setting
     timed = ROUNDS_FACTOR * rounds if contestant == MELISMA else rounds
     job = {
-        "data": str(_data(folder, widths)),
+        "data": str(_write_data(folder, widths)),
         "out": str(folder / "out.json"),
         "learners": learners,
         "widths": WIDTHS[widths],
@@ -170,7 +170,7 @@ def _quiet(folder: Path) -> dict[str, str]:
     return {**off, "FLWR_HOME": str(folder / "flwr")}
 
 
-def _data(folder: Path, widths: str) -> Path:
+def _write_data(folder: Path, widths: str) -> Path:
     """Write the data in random order and the initial parameters of the task."""
     path = folder / f"{widths}.npz"
     if path.exists():
