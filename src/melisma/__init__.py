@@ -8,23 +8,23 @@
     print(report.accuracy, report.model)
     report.plot()
 
-What is where::
+The layout::
 
     errors.py    every exception
-    atomic.py    file writes that a crash cannot cut short
+    atomic.py    file writes that survive a crash
     axon/        remote calls over HTTP; can be used alone
-    fleet/       what devices are: profiles, links, states, estimates, emulation, the two TOML files
-    allocation/  who trains how much: problem -> plan, one scheme a file
-    learning/    what is trained: data, shards, models, trainers, benchmark, aggregation, metrics
+    fleet/       devices: profiles, links, states, estimates, emulation, the two TOML files
+    allocation/  how much each learner trains: problem -> plan, one scheme a file
+    learning/    data, shards, models, trainers, benchmark, aggregation, metrics
     cycle/       the global update cycle as a state machine: events in, commands out
     runs/        the record of a run: trace, folder, progress, report, pictures
     peer/        training without an orchestrator, as state machines: AET-SGD and its baselines
-    live/        the cycle on the wall clock: orchestrator, learners and peers as processes
-    simulation/  the same machines in virtual time: faults, comparisons, up to a million learners
+    live/        the wall clock: orchestrator, learners and peers as processes
+    simulation/  the virtual clock: faults, comparisons, up to a million learners
     testing/     helpers to test schemes and trainers
-    cli/         the `melisma` command, one file a subcommand; the only place that prints
+    cli/         the `melisma` command, one file a subcommand; the only part that prints
 
-Importing this package imports nothing else: each part is loaded when it is first named.
+Importing this package imports none of its parts; each is imported on first access.
 """
 
 from importlib import import_module

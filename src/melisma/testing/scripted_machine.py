@@ -76,7 +76,7 @@ class ScriptedMachine:
         )
 
     def update(self, at_s: float, visits: Mapping[str, int], refused: str = "") -> list[Command]:
-        """Receive the updates of learners, after so many visits each, in the current cycle."""
+        """Receive the updates of learners, each after `visits` visits, in the current cycle."""
         learners, count = self._numbers(list(visits)), len(visits)
         return self.send(
             events.UpdatesReceived(
