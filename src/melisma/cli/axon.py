@@ -80,13 +80,13 @@ def list_command(address: str, token: str | None, as_json: bool) -> None:
 @json_option
 def find_command(board: str | None, seconds: float, token: str | None, as_json: bool) -> None:
     """Find workers, on the local network or on a notice board."""
-    found = axon.workers(board, token=token) if board else axon.discover(seconds)
+    workers = axon.workers(board, token=token) if board else axon.discover(seconds)
     if as_json:
-        click.echo(json.dumps([asdict(worker) for worker in found]))
+        click.echo(json.dumps([asdict(worker) for worker in workers]))
         return
-    for worker in found:
+    for worker in workers:
         click.echo(f"{worker.name}  {worker.address}")
-    if not found:
+    if not workers:
         click.echo("no workers found", err=True)
 
 
