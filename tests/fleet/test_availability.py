@@ -56,10 +56,10 @@ def test_spans_awake_and_asleep_are_exponential_with_their_means() -> None:
     at_s, kind = events.at_s[order], events.kinds[order]
     span_s, same = np.diff(at_s), np.diff(events.learners[order]) == 0
     awake_s, asleep_s = span_s[same & (kind[1:] == SLEEP)], span_s[same & (kind[1:] == WAKE)]
-    # Ends within the run make them a little short: spans that go beyond it are not seen.
+    # Spans that end after the run are missing, so the means are slightly low.
     assert awake_s.mean() == pytest.approx(60, rel=0.03)
     assert asleep_s.mean() == pytest.approx(20, rel=0.03)
-    # The standard deviation is the mean, and e^-1 are longer.
+    # An exponential distribution: its deviation is its mean, and a share of 1/e is longer.
     assert awake_s.std() == pytest.approx(60, rel=0.04)
     assert np.mean(asleep_s > 20) == pytest.approx(np.exp(-1), abs=0.01)
 
@@ -113,7 +113,7 @@ def test_sleep_of_a_learner_does_not_depend_on_other_learners(
     many = build(300, awake_s=20.0, asleep_s=5.0).changes(500, seed=1)
     few = build(7, awake_s=20.0, asleep_s=5.0).changes(500, seed=1)
     assert rows(many.select(many.learners < 7)) == rows(few)
-    # However many spans are drawn at once.
+    # The number of spans drawn at once does not matter either.
     monkeypatch.setattr(availability, "BLOCK_SPANS", 16)
     assert rows(build(300, awake_s=20.0, asleep_s=5.0).changes(500, seed=1)) == rows(many)
 
@@ -178,6 +178,6 @@ def test_a_million_sleepers_take_seconds() -> None:
     began_s = time.process_time()
     events = build(1_000_000, awake_s=600.0, asleep_s=60.0).changes(150, seed=1)
     assert time.process_time() - began_s < 5
-    # Of an alternating process of both rates that begins awake: 150 / 660 + (1 - e^-2.75) / 11^2.
+    # An alternating process that begins awake: 150 / 660 + (1 - e^-2.75) / 11^2.
     expected = 1e6 * (150 / 660 + (1 - np.exp(-2.75)) / 121)
     assert np.count_nonzero(events.kinds == SLEEP) == pytest.approx(expected, rel=0.01)

@@ -76,7 +76,7 @@ def test_random_distances_are_uniform_over_the_cell() -> None:
     distances_m = random_distances_m(100_000, 200.0, np.random.default_rng(3))
     assert distances_m.min() > 0
     assert distances_m.max() <= 200
-    # Evenly over the area: the square of the distance is uniform.
+    # Uniform over the area: the square of the distance is uniform.
     inside = [float(np.mean(distances_m <= 200 * math.sqrt(part))) for part in (0.1, 0.5, 0.9)]
     assert inside == pytest.approx([0.1, 0.5, 0.9], abs=0.01)
     assert np.array_equal(distances_m, random_distances_m(100_000, 200.0, np.random.default_rng(3)))

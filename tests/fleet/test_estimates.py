@@ -204,6 +204,6 @@ def test_invalid_observations_are_an_error(observed: dict[str, Any], message: st
 
 @pytest.mark.parametrize("caution", [1e-9, 1e-6, 0.5])
 def test_the_fastest_state_is_always_kept(caution: float) -> None:
-    one = np.array([[1.0, 2.0]])
-    states = StateCosts(np.array([[0.7, 0.3]]), one, one, one, one)
+    cost_s = np.array([[1.0, 2.0]])
+    states = StateCosts(np.array([[0.7, 0.3]]), cost_s, cost_s, cost_s, cost_s)
     assert states.quantile(caution)["train_s"].tolist() == [1.0]

@@ -41,7 +41,7 @@ def test_numbers_are_the_same_in_every_version() -> None:
     assert drawn.tolist() == [8002849172017870386, 15596246392116660858]
 
 
-def test_neighbouring_learners_get_different_numbers() -> None:
+def test_neighbouring_learners_are_uncorrelated() -> None:
     drawn = np.array([generator(1, "states", 0, learner).normal() for learner in range(4000)])
     assert abs(drawn.mean()) < 4 / np.sqrt(drawn.size)
     assert drawn.std() == pytest.approx(1, abs=0.05)

@@ -135,13 +135,13 @@ def test_clock_and_cycles_spread_together() -> None:
     np.testing.assert_allclose(fleet.sample_s * fleet.clock_hz, 1e6)
 
 
-def equal(one: Any, other: Any) -> bool:
-    if is_dataclass(one):
-        names = [each.name for each in fields(one)]
-        return all(equal(getattr(one, name), getattr(other, name)) for name in names)
-    if isinstance(one, np.ndarray):
-        return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
-    return bool(one == other)
+def equal(first: Any, second: Any) -> bool:
+    if is_dataclass(first):
+        names = [field.name for field in fields(first)]
+        return all(equal(getattr(first, name), getattr(second, name)) for name in names)
+    if isinstance(first, np.ndarray):
+        return np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
+    return bool(first == second)
 
 
 DRAWN = """

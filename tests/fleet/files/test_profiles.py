@@ -1,4 +1,4 @@
-"""The page lists every profile with its figures."""
+"""Test that the fleet page lists every profile with its values."""
 
 import re
 from pathlib import Path
