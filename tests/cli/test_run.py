@@ -199,7 +199,7 @@ def test_a_process_with_a_mistake_in_its_arguments_ends_with_2_and_one_line() ->
             '    raise OSError("no disk")',
             ["OSError: no disk"],
         ),
-        ("points.astype(np.float32)", "(points * np.nan).astype(np.float32)", ["not finite"]),
+        ("points.astype(np.float32)", "(points * np.nan).astype(np.float32)", ["NaN or infinity"]),
         ("points.astype(np.float32)", "points.astype(object)", ["object"]),
     ],
 )

@@ -16,6 +16,11 @@ def test_shrinking_keeps_only_the_faults_that_are_needed() -> None:
     assert set(shrink(faults, lambda subset: needed <= set(subset))) == needed
 
 
+def test_shrinking_keeps_one_fault_so_that_the_command_can_be_replayed() -> None:
+    faults = tuple(Fault("clock", (number,), by=1.1) for number in range(3))
+    assert len(shrink(faults, lambda _: True)) == 1
+
+
 def test_a_failure_names_its_seed_and_its_shrunk_faults(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

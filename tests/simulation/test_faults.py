@@ -21,6 +21,12 @@ def test_faults_are_parsed_from_text() -> None:
     assert parse_faults("", 3) == ()
 
 
+@pytest.mark.parametrize("text", ["lose order 2 from 1", "lose report 3 to 0"])
+def test_a_message_in_the_wrong_direction_is_an_error(text: str) -> None:
+    with pytest.raises(SettingError, match=r"order|report"):
+        parse_faults(text, 4)
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

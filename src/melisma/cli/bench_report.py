@@ -4,10 +4,8 @@ The reference device of FLOPS is one core of this machine, timed on the shards t
 It exists only if the measured device is emulated by a share of that core.
 """
 
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,6 +30,7 @@ from melisma.learning.benchmark import (
 from melisma.learning.data.datasets import DataSet, Split, load_dataset
 from melisma.learning.data.partition import shuffle_into_shards
 from melisma.learning.data.shards import Shard, ShardFolder, concatenate
+from melisma.learning.loaded_task import add_module_path
 from melisma.learning.task_sizes import limit_samples
 from melisma.learning.trainer import Trainer
 from melisma.learning.trainer_factory import check_model_fits, trainer_for, use_one_thread
@@ -125,9 +124,9 @@ def run_bench(
     path: str, task: Task, device: BenchDevice | None, counts: list[int], others: int
 ) -> BenchReport:
     """Measure on this machine, or on a device that it emulates."""
-    with _import_path(Path(path).resolve().parent):
-        data = limit_samples(task, load_dataset(task.data, task.data_args))
-        trainer = trainer_for(task)
+    add_module_path(task, path)
+    data = limit_samples(task, load_dataset(task.data, task.data_args))
+    trainer = trainer_for(task)
     check_model_fits(trainer, data)
     parts = _draw_shards(task, data, counts[-1], others)
     splits = [Split(data.train.samples[part], data.train.labels[part]) for part in parts]
@@ -257,13 +256,3 @@ def _draw_shards(task: Task, data: DataSet, count: int, others: int) -> list[NDA
             "need at least one more; use smaller shard_samples"
         )
     return parts[: count + others]
-
-
-@contextmanager
-def _import_path(folder: Path) -> Iterator[None]:
-    """Make modules beside the task's file importable."""
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))

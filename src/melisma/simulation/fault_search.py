@@ -56,11 +56,11 @@ def _shrink_failure(scenario: Scenario, seed: int) -> Failure:
 def shrink(
     faults: tuple[Fault, ...], fails: Callable[[tuple[Fault, ...]], bool]
 ) -> tuple[Fault, ...]:
-    """Return a subset of the faults that still fails, and of which none can be left out."""
+    """Return a subset of at least one fault that still fails, and of which none can be left out."""
     index = 0
     while index < len(faults):
         fewer = faults[:index] + faults[index + 1 :]
-        if fails(fewer):
+        if fewer and fails(fewer):
             faults, index = fewer, 0
         else:
             index += 1

@@ -41,7 +41,9 @@ MAX_RANDOM_FAULTS = 12
 _NUMBER = r"(?P<{}>[0-9.]+(?:e[+-]?[0-9]+)?)"
 _AT, _FOR, _BY = (_NUMBER.format(name) for name in ("at_s", "for_s", "by"))
 _LEARNERS, _NTH = r"(?P<learners>[0-9]+(?:,[0-9]+)*)", r"(?P<nth>[1-9][0-9]*)"
-_MESSAGE = rf"(?P<message>order|report) {_NTH} (?:to|from) {_LEARNERS}"
+# Orders travel to learners, reports come from them.
+_DIRECTION = r"order(?= [0-9]+ to )|report(?= [0-9]+ from )"
+_MESSAGE = rf"(?P<message>{_DIRECTION}) {_NTH} (?:to|from) {_LEARNERS}"
 _PATTERNS = (
     rf"(?P<kind>crash|vanish) {_LEARNERS} at {_AT}(?: for {_FOR})?",
     rf"(?P<kind>slow) {_LEARNERS} at {_AT} for {_FOR} by {_BY}",

@@ -73,6 +73,7 @@ def test_a_search_without_a_plan_ends_after_its_time_limit(
         med(with_budget(problem, least * 0.98), time_limit_s=0.1)
 
 
+@pytest.mark.slow
 def test_the_diagnosis_of_deadlines_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnosis, "DIAGNOSIS_WORK", 2e6)
     problem = instance(20, 5, 1)

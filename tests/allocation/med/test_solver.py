@@ -173,6 +173,7 @@ def test_learners_with_price_zero_get_an_optimal_plan() -> None:
             assert plan.total_s == pytest.approx(best_s, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_hundreds_of_learners_get_a_plan_near_the_bound() -> None:
     problem = instance(300, 5, 0)
     plan = med(problem, gap=0.02)
@@ -208,6 +209,7 @@ def many_shards(learners: int, shards: int) -> SharedProblem:
     )
 
 
+@pytest.mark.slow
 def test_thousands_of_shards_each_need_little_memory() -> None:
     problem = many_shards(300, 300_000)
     tracemalloc.start()
@@ -219,6 +221,7 @@ def test_thousands_of_shards_each_need_little_memory() -> None:
     assert peak < 500e6
 
 
+@pytest.mark.slow
 def test_few_learners_with_very_many_shards_are_solved() -> None:
     problem = many_shards(4, 200_000)
     plan = med(problem)

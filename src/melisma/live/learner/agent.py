@@ -274,7 +274,9 @@ class Agent:
     def _evaluate_model(self, instruction: protocol.EvaluateModel) -> None:
         """Evaluate a model on the samples held back and report the sums."""
         model = self._downloader.fetch_model(instruction.model, self._device)
-        assert model is not None
+        if model is None:
+            # The learner was busy for several cycles: this model has been replaced since.
+            return
         scores = (self._trainer.score(model, samples) for samples in self._held_back)
         total = sum(scores, Score(0, 0.0, 0, 0))
         sums = protocol.EvaluationSums(
