@@ -1,11 +1,21 @@
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
-from melisma.cycle import events
+from melisma.cycle import commands, events
 from melisma.errors import DataError
-from melisma.runs.trace import Step, TraceFile, decode_steps, encode_step, read_trace, write_trace
+from melisma.runs.trace import (
+    AnyCommand,
+    AnyEvent,
+    Step,
+    TraceFile,
+    decode_steps,
+    encode_step,
+    read_trace,
+    write_trace,
+)
 from melisma.testing import FakeDevice, VirtualRun, make_task
 
 
@@ -87,3 +97,8 @@ def test_a_trace_written_step_by_step_equals_one_written_at_once(tmp_path: Path)
     file.close()
     write_trace(tmp_path / "whole.jsonl", steps)
     assert (tmp_path / "trace.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_a_trace_can_hold_every_event_and_every_command() -> None:
+    assert set(get_args(AnyEvent)) == set(events.Event.__subclasses__())
+    assert set(get_args(AnyCommand)) == set(commands.Command.__subclasses__())
