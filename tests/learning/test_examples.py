@@ -1,4 +1,4 @@
-"""The examples with a framework, a model or data of their own do what they say."""
+"""The examples with their own framework, model or data."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +32,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
         return load_dataset("mnist")
 
 
-def some(split: Split, start: int, end: int) -> Split:
+def take(split: Split, start: int, end: int) -> Split:
     return Split(split.samples[start:end], split.labels[start:end])
 
 
@@ -41,27 +41,27 @@ def rng() -> np.random.Generator:
 
 
 @pytest.mark.parametrize("example", ["scikit-learn"], indirect=True)
-def test_scikit_learn_trains_digits_and_two_of_them_are_averaged(
+def test_scikit_learn_trains_digits_and_two_updates_are_averaged(
     example: Task, digits: DataSet, tmp_path: Path
 ) -> None:
     trainer = trainer_for(example)
     check_model_fits(trainer, digits)
     start, layout = trainer.initial(), Layout.of(trainer.initial())
     spool = UpdateSpool(tmp_path, layout)
-    halves = [some(digits.train, 0, 3000), some(digits.train, 3000, 6000)]
+    halves = [take(digits.train, 0, 3000), take(digits.train, 3000, 6000)]
     trained = [trainer.train(start, half, 1, rng(), NEVER) for half in halves]
     updates = [
         SpooledUpdate(i, each.visits, spool.add(i, each.parameters))
         for i, each in enumerate(trained)
     ]
     mean = weighted_mean(layout, updates)
-    test = some(digits.test, 0, 2000)
+    test = take(digits.test, 0, 2000)
     before, after = trainer.score(start, test), trainer.score(mean, test)
     assert after.accuracy > max(0.8, before.accuracy)
     assert after.loss < before.loss
     # The loss of the mean of two convex models is at most the mean of their losses.
-    alone = [trainer.score(each.parameters, test).loss for each in trained]
-    assert after.loss <= np.mean(alone) + 1e-9
+    losses = [trainer.score(each.parameters, test).loss for each in trained]
+    assert after.loss <= np.mean(losses) + 1e-9
     assert not np.any(start["coef"])
 
 
@@ -69,22 +69,23 @@ def test_scikit_learn_trains_digits_and_two_of_them_are_averaged(
 def test_scikit_learn_stops_within_a_pass(example: Task, digits: DataSet) -> None:
     trainer = trainer_for(example)
     calls = iter(range(100))
-    halted = trainer.train(
-        trainer.initial(), some(digits.train, 0, 500), 2, rng(), lambda: next(calls) == 5
+    stopped = trainer.train(
+        trainer.initial(), take(digits.train, 0, 500), 2, rng(), lambda: next(calls) == 5
     )
-    assert halted.visits == 5 * example.batch
+    assert stopped.visits == 5 * example.batch
     assert np.isnan(trainer.train(trainer.initial(), digits.train, 1, rng(), lambda: True).loss)
 
 
 @pytest.mark.parametrize("example", ["scikit-learn"], indirect=True)
-def test_scikit_learn_says_when_data_do_not_fit(example: Task) -> None:
+def test_scikit_learn_refuses_data_that_does_not_fit(example: Task) -> None:
     small = Split(np.ones((5, 3, 3), np.uint8), np.zeros(5, np.uint8))
     with pytest.raises(SettingError, match="samples of 9 numbers; expected 784"):
         check_model_fits(trainer_for(example), DataSet(small, small))
 
 
+@pytest.mark.usefixtures("one_torch_thread")
 @pytest.mark.parametrize("example", ["own"], indirect=True)
-def test_a_model_of_ones_own_learns_from_data_of_ones_own(example: Task) -> None:
+def test_a_model_of_the_user_learns_from_data_of_the_user(example: Task) -> None:
     data, trainer = load_dataset(example.data, example.data_args), trainer_for(example)
     check_model_fits(trainer, data)
     trained = trainer.train(trainer.initial(), data.train, 5, rng(), NEVER)
@@ -92,12 +93,14 @@ def test_a_model_of_ones_own_learns_from_data_of_ones_own(example: Task) -> None
 
 
 @pytest.mark.parametrize("example", ["own", "scikit-learn"], indirect=True)
-def test_sizes_in_the_files_are_those_of_model_and_data(example: Task, digits: DataSet) -> None:
+def test_sizes_in_the_task_files_are_those_of_model_and_data(
+    example: Task, digits: DataSet
+) -> None:
     data = digits if example.data == "mnist" else load_dataset(example.data, example.data_args)
     bare = Task(name="a", model="a:b", data="a:b", deadline_s=1.0)
-    found = with_actual_sizes(bare, data, Layout.of(trainer_for(example).initial()))
-    assert (example.samples, example.model_bytes) == (found.samples, found.model_bytes)
-    assert example.shard_bytes // example.shard_samples == found.sizes.sample_bytes
+    measured = with_actual_sizes(bare, data, Layout.of(trainer_for(example).initial()))
+    assert (example.samples, example.model_bytes) == (measured.samples, measured.model_bytes)
+    assert example.shard_bytes // example.shard_samples == measured.sizes.sample_bytes
 
 
 @pytest.mark.parametrize("name", ["own", "scikit-learn"])

@@ -20,27 +20,27 @@ from melisma.learning.trainer_factory import trainer_for
 TASK = Task(name="digits", model="twonn", data="mnist", deadline_s=15.0, batch=16)
 MODELS: dict[str, dict[str, Any]] = {
     "lenet": {"model": "lenet"},
-    # Parameters whose lengths are no multiples of what a processor adds at once.
+    # Parameter sizes that are not multiples of a SIMD width.
     "mlp": {"model": "mlp", "model_args": {"layers": [784, 31, 17, 10]}},
 }
 
 
 def images(count: int = 100) -> Split:
-    rng = np.random.default_rng(0)
-    samples = rng.integers(0, 256, (count, 28, 28)).astype(np.uint8)
-    return Split(samples, rng.integers(0, 10, count).astype(np.uint8))
+    random = np.random.default_rng(0)
+    samples = random.integers(0, 256, (count, 28, 28)).astype(np.uint8)
+    return Split(samples, random.integers(0, 10, count).astype(np.uint8))
 
 
-def chance(key: int = 5) -> np.random.Generator:
-    return np.random.default_rng(key)
+def rng(seed: int = 5) -> np.random.Generator:
+    return np.random.default_rng(seed)
 
 
 def rates(count: int) -> list[float]:
-    return [0.1 / (1 + 0.3 * turn**0.5) for turn in range(count)]
+    return [0.1 / (1 + 0.3 * step**0.5) for step in range(count)]
 
 
 class Dropping(nn.Module):
-    """Drops numbers by chance, in no module that says so."""
+    """Uses dropout as a function, not as a module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,8 +64,8 @@ class Frozen(nn.Sequential):
             weight.requires_grad_(False)
 
 
-class Memory:
-    """A trainer of one's own, in name."""
+class UserTrainer:
+    """A class with the methods of a trainer."""
 
     def __init__(self, task: Task) -> None: ...
     def initial(self) -> None: ...
@@ -77,15 +77,16 @@ def own(kind: type) -> Task:
     return replace(TASK, model=f"{__name__}:{kind.__name__}")
 
 
+@pytest.mark.usefixtures("one_torch_thread")
 @pytest.mark.parametrize("model", MODELS)
-def test_steps_are_those_of_torch_bit_for_bit(model: str) -> None:
+def test_steps_equal_those_of_torch_bit_for_bit(model: str) -> None:
     task = replace(TASK, **MODELS[model])
-    steps = stepper_for(task, images(), chance())
+    steps = stepper_for(task, images(), rng())
     reference = TorchTrainer(task)
     optimizer = torch.optim.SGD(reference.model.parameters(), lr=1.0)
     x, y = reference.tensors(images())
-    turns = zip(rates(30), batch_indices(100, 9, 16, chance()), strict=False)
-    for rate, batch in turns:
+    # More than one pass of seven batches.
+    for rate, batch in zip(rates(10), batch_indices(100, 9, 16, rng()), strict=False):
         optimizer.param_groups[0]["lr"] = rate
         optimizer.zero_grad()
         loss = reference.loss(reference.model(to_model_input(x[batch])), y[batch])
@@ -93,16 +94,16 @@ def test_steps_are_those_of_torch_bit_for_bit(model: str) -> None:
         optimizer.step()
         assert steps.step(rate) == loss.item()
     expected = reference.model.state_dict()
-    found = steps.arrays()
-    assert list(found) == list(expected)
+    arrays = steps.arrays()
+    assert list(arrays) == list(expected)
     for name, weight in expected.items():
-        assert found[name].tobytes() == weight.numpy().tobytes()
+        assert arrays[name].tobytes() == weight.numpy().tobytes()
 
 
 @pytest.mark.parametrize("task", [TASK, own(Dropping), own(Frozen)])
-def test_a_pass_of_steps_is_a_pass_of_training(task: Task) -> None:
-    trainer, steps = trainer_for(task), stepper_for(task, images(), chance())
-    trained = trainer.train(trainer.initial(), images(), 2, chance(), lambda: False)
+def test_a_pass_of_steps_equals_a_pass_of_training(task: Task) -> None:
+    trainer, steps = trainer_for(task), stepper_for(task, images(), rng())
+    trained = trainer.train(trainer.initial(), images(), 2, rng(), lambda: False)
     losses = [steps.step(0.1) for _ in range(14)]
     assert steps.visits == trained.visits == 200
     weights = [16] * 6 + [4]
@@ -111,8 +112,8 @@ def test_a_pass_of_steps_is_a_pass_of_training(task: Task) -> None:
         assert np.array_equal(array, trained.parameters[name])
 
 
-def test_they_begin_with_the_parameters_of_the_trainer_one_after_the_other() -> None:
-    steps, start = stepper_for(TASK, images(), chance()), trainer_for(TASK).initial()
+def test_the_vector_starts_with_the_initial_parameters_of_the_trainer() -> None:
+    steps, start = stepper_for(TASK, images(), rng()), trainer_for(TASK).initial()
     flat = np.concatenate([array.reshape(-1) for array in start.values()])
     assert steps.vector.dtype == steps.gradient_sum.dtype == np.float32
     assert np.array_equal(steps.vector, flat)
@@ -121,8 +122,8 @@ def test_they_begin_with_the_parameters_of_the_trainer_one_after_the_other() -> 
     assert steps.visits == 0
 
 
-def test_gradient_sum_is_the_sum_of_gradients_since_they_were_set_to_0() -> None:
-    steps = stepper_for(TASK, images(), chance())
+def test_gradient_sum_is_the_sum_of_gradients_since_it_was_set_to_0() -> None:
+    steps = stepper_for(TASK, images(), rng())
     for _ in range(2):
         before = steps.vector.copy()
         for _ in range(5):
@@ -132,8 +133,8 @@ def test_gradient_sum_is_the_sum_of_gradients_since_they_were_set_to_0() -> None
         steps.gradient_sum[:] = 0
 
 
-def test_what_changes_the_vector_changes_the_model_and_back() -> None:
-    one, other = (stepper_for(TASK, images(), chance(key)) for key in (1, 2))
+def test_the_vector_and_the_model_share_memory() -> None:
+    one, other = (stepper_for(TASK, images(), rng(seed)) for seed in (1, 2))
     for _ in range(3):
         one.step(0.1)
     vector = other.vector
@@ -145,22 +146,22 @@ def test_what_changes_the_vector_changes_the_model_and_back() -> None:
     assert not np.array_equal(vector, one.vector)
 
 
-def test_a_score_is_the_trainers_and_changes_nothing() -> None:
-    def stepped(scored: bool) -> Stepper:
-        steps = stepper_for(own(Dropping), images(), chance())
+def test_a_score_equals_that_of_the_trainer_and_changes_nothing() -> None:
+    def take_steps(scored: bool) -> Stepper:
+        steps = stepper_for(own(Dropping), images(), rng())
         for _ in range(4):
             steps.step(0.1)
             if scored:
                 steps.score(images())
         return steps
 
-    one, other = stepped(scored=True), stepped(scored=False)
+    one, other = take_steps(scored=True), take_steps(scored=False)
     assert np.array_equal(one.vector, other.vector)
     assert one.score(images()) == trainer_for(own(Dropping)).score(one.arrays(), images())
 
 
-def test_copies_are_copies() -> None:
-    steps = stepper_for(TASK, images(), chance())
+def test_arrays_are_copies() -> None:
+    steps = stepper_for(TASK, images(), rng())
     copies = steps.arrays()
     before = steps.vector.copy()
     for array in copies.values():
@@ -168,36 +169,36 @@ def test_copies_are_copies() -> None:
     assert np.array_equal(steps.vector, before)
 
 
-def test_chance_in_a_model_goes_by_the_key_and_not_by_what_others_draw() -> None:
-    def stepped(key: int, draws: int) -> Any:
-        steps = stepper_for(own(Dropping), images(), chance(key))
+def test_random_numbers_in_a_model_depend_on_the_seed_alone() -> None:
+    def vector_after_steps(seed: int, draws: int) -> Any:
+        steps = stepper_for(own(Dropping), images(), rng(seed))
         for _ in range(3):
             torch.rand(draws)
             steps.step(0.1)
         return steps.vector
 
-    assert np.array_equal(stepped(1, 0), stepped(1, 9))
-    assert not np.array_equal(stepped(1, 0), stepped(2, 0))
+    assert np.array_equal(vector_after_steps(1, 0), vector_after_steps(1, 9))
+    assert not np.array_equal(vector_after_steps(1, 0), vector_after_steps(2, 0))
 
 
-def test_chance_of_others_is_left_as_it_was() -> None:
-    steps = stepper_for(own(Dropping), images(), chance())
+def test_a_step_leaves_the_global_random_state_unchanged() -> None:
+    steps = stepper_for(own(Dropping), images(), rng())
     before = torch.get_rng_state()
     steps.step(0.1)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_parameters_that_are_not_trained_stay_and_have_no_slope() -> None:
-    steps = stepper_for(own(Frozen), images(), chance())
-    before, kept = steps.vector.copy(), 784 * 20 + 20
+def test_frozen_parameters_stay_and_have_no_gradient() -> None:
+    steps = stepper_for(own(Frozen), images(), rng())
+    before, frozen = steps.vector.copy(), 784 * 20 + 20
     steps.step(0.1)
-    assert np.array_equal(steps.vector[:kept], before[:kept])
-    assert not steps.gradient_sum[:kept].any()
-    assert steps.gradient_sum[kept:].any()
+    assert np.array_equal(steps.vector[:frozen], before[:frozen])
+    assert not steps.gradient_sum[:frozen].any()
+    assert steps.gradient_sum[frozen:].any()
 
 
 def test_the_last_batch_of_a_pass_may_be_short() -> None:
-    steps = stepper_for(TASK, images(20), chance())
+    steps = stepper_for(TASK, images(20), rng())
     visits = []
     for _ in range(4):
         steps.step(0.1)
@@ -206,7 +207,7 @@ def test_the_last_batch_of_a_pass_may_be_short() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "said"),
+    ("task", "message"),
     [
         (
             replace(TASK, optimizer=OptimizerSettings(name="adam")),
@@ -227,20 +228,23 @@ def test_the_last_batch_of_a_pass_may_be_short() -> None:
         (own(Half), "Half has weight in torch.float16; expected torch.float32"),
         (replace(own(Frozen), model_args={"layers": 2}), "Frozen has no parameters to train"),
         (replace(TASK, model="torch.nn:Flatten"), "Flatten has no parameters to train"),
-        (own(Memory), "Memory is a trainer and has no single steps; expected a torch.nn.Module"),
+        (
+            own(UserTrainer),
+            "UserTrainer is a trainer and has no single steps; expected a torch.nn.Module",
+        ),
     ],
 )
-def test_what_cannot_be_stepped_is_named(task: Task, said: str) -> None:
-    with pytest.raises(SettingError, match=said):
-        stepper_for(task, images(), chance())
+def test_tasks_without_plain_sgd_steps_are_refused(task: Task, message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        stepper_for(task, images(), rng())
 
 
-def test_no_samples_are_refused() -> None:
+def test_a_stepper_without_samples_is_refused() -> None:
     with pytest.raises(DataError, match="no samples"):
-        stepper_for(TASK, images(0), chance())
+        stepper_for(TASK, images(0), rng())
 
 
-def test_steps_need_torch_only_for_a_model_of_torch() -> None:
+def test_a_stepper_needs_torch_only_for_a_torch_model() -> None:
     code = """
 import sys
 sys.modules["torch"] = None
@@ -261,12 +265,12 @@ for model in ("own:Own", "twonn"):
         print(error)
 """
     command = [sys.executable, "-c", code]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert "is a trainer and has no single steps" in said[0]
-    assert "needs PyTorch, which is not installed" in said[1]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert "is a trainer and has no single steps" in lines[0]
+    assert "needs PyTorch, which is not installed" in lines[1]
 
 
-def test_nothing_is_computed_where_only_time_is_asked_for() -> None:
+def test_a_null_stepper_only_counts_visits() -> None:
     steps: Stepper = NullStepper(16, 100)
     losses = [steps.step(0.1) for _ in range(3)]
     assert np.isnan(losses).all()
