@@ -22,7 +22,7 @@ run: $(RUN)  ## Train digits on four emulated devices
 
 # Tests run in three processes, because many wait; those marked alone run by themselves.
 PYTEST := $(BIN)/python -m pytest
-PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) --numprocesses 3 --dist loadgroup -m 'not alone'
+PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) --numprocesses 3 --dist worksteal -m 'not alone'
 
 test: check system  ## Run the checks, then all tests but the long ones; or pytest with ARGS
 ifdef ARGS

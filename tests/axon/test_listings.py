@@ -8,9 +8,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-# The listings use the port that they print, as do the pages of the docs.
-pytestmark = pytest.mark.xdist_group("printed_ports")
-
 ALGORITHM_4 = """
 from melisma import axon
 
@@ -51,11 +48,10 @@ result = handle.join()
 """
 
 
-@pytest.fixture(scope="module")
-def worker(tmp_path_factory: pytest.TempPathFactory, printed_ports: None) -> Iterator[Path]:
-    """Algorithm 4 in a process of its own; what it prints."""
-    directory = tmp_path_factory.mktemp("listing")
-    script, printed = directory / "service.py", directory / "printed"
+@pytest.fixture
+def worker(tmp_path: Path, printed_ports: None) -> Iterator[Path]:
+    """Run Algorithm 4 in a process; yield the file with its output."""
+    script, printed = tmp_path / "service.py", tmp_path / "printed"
     script.write_text(ALGORITHM_4)
     with (
         printed.open("w") as output,

@@ -12,7 +12,6 @@ SLOW = {"docs/quickstart.md", "docs/peer/index.md"}
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.xdist_group("printed_ports")
 @pytest.mark.parametrize(
     "page",
     [
