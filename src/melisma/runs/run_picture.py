@@ -54,6 +54,7 @@ HEADER_HEIGHT, SCORES_HEIGHT, ROW_HEIGHT, SMALL_ROW_HEIGHT = 52, 96, 26, 16
 TICK_DISTANCE = 34
 LOSS_LABEL_OFFSET = 54  # from the loss axis to labels past its tick labels
 LABEL_GAP = 14  # from one label to the next below it
+BOLD_LETTER_WIDTH = 8.5  # pixels
 COLORS = dict(zip(PHASES, ("#e6e9ed", "#9ecae1", BLUE, "#b39ddb", GREEN, ORANGE), strict=True))
 HATCH = (
     '<defs><pattern id="dropped" width="6" height="6" patternUnits="userSpaceOnUse" '
@@ -201,7 +202,7 @@ class _Drawing:
                 last_x, last_value = points[-1]
                 label = f"{last_value:.1%}" if name == "accuracy" else f"{last_value:.3g}"
                 # Beside the last point, or past the loss axis where the label would cross it.
-                fits = last_x + 8 + LETTER_WIDTH * len(label) < axis_x
+                fits = last_x + 8 + BOLD_LETTER_WIDTH * len(label) < axis_x
                 label_x = last_x + 8 if fits else axis_x + LOSS_LABEL_OFFSET
                 ends.append((label_x, y(last_value) + 4, label, color))
         yield from _end_labels(ends, top + 4, bottom + 4)
