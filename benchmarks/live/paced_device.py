@@ -19,7 +19,7 @@ FAST, SIDE = 1e15, 128
 
 def pace(share: float, seconds: float) -> dict[str, float]:
     """Work in pieces of about one batch, with a pause after each."""
-    device = Device(EmulatedDevice(share, FAST, 0.0))
+    device = Device(EmulatedDevice(share, FAST, FAST, 0.0))
     matrix = np.ones((SIDE, SIDE), np.float32)
     for _ in range(50):
         matrix @ matrix
@@ -43,7 +43,7 @@ def link(bps: float, size_bytes: int) -> dict[str, float]:
     with TemporaryDirectory(prefix="benchmark-link-") as name:
         path = Path(name) / "file"
         path.write_bytes(bytes(size_bytes))
-        return asyncio.run(_serve(path, Device(EmulatedDevice(1.0, bps, 0.0))))
+        return asyncio.run(_serve(path, Device(EmulatedDevice(1.0, bps, bps, 0.0))))
 
 
 async def _serve(path: Path, device: Device) -> dict[str, float]:
@@ -54,9 +54,9 @@ async def _serve(path: Path, device: Device) -> dict[str, float]:
 def _fetch(address: str, device: Device) -> dict[str, float]:
     orchestrator, total_bytes = axon.connect(address), 0
     began = time.monotonic()
-    device.start_transfer()
+    device.start_download()
     for piece in axon.fetch(orchestrator, "file", 0):
-        device.add_bytes(len(piece))
+        device.add_downloaded(len(piece))
         total_bytes += len(piece)
     return {"passed_s": time.monotonic() - began, "bytes": total_bytes}
 

@@ -68,6 +68,13 @@ def test_data_and_model_are_transferred_at_the_bandwidth() -> None:
     assert fleet.fixed_s(TASK).tolist() == pytest.approx([2 * (0.25 + 0.01), 2 * 0.125])
 
 
+def test_data_and_model_use_the_downlink_and_the_update_uses_the_uplink() -> None:
+    fleet = build("compute = 1\nlatency_s = 0\nbandwidth_bps = 64_000\nuplink_bps = 16_000")
+    assert fleet.ship_s(TASK).tolist() == [100 * 50 / 8000]
+    assert fleet.fixed_s(TASK).tolist() == pytest.approx([0.25 + 1.0])
+    assert fleet.state_costs(TASK).fixed_s.tolist() == [pytest.approx([0.25 + 1.0])]
+
+
 def test_federated_learning_ships_no_data() -> None:
     fleet = build("compute = 1", 'profile = "phone"')
     assert fleet.ship_s(FEDERATED).tolist() == [0.0, 0.0]
@@ -251,7 +258,7 @@ def test_a_live_device_has_the_same_state_as_the_simulated_one() -> None:
         [fleet.state_probability, fleet.state_compute, fleet.state_bandwidth], axis=2
     ).tolist()
     emulated = [
-        EmulatedDevice(1.0, 1e6, 0.0, tuple((p, c, b) for p, c, b in each), fleet.seed)
+        EmulatedDevice(1.0, 1e6, 1e6, 0.0, tuple((p, c, b) for p, c, b in each), fleet.seed)
         for each in rows
     ]
     devices = [Device(each, number) for number, each in enumerate(emulated)]

@@ -1,14 +1,18 @@
 """How far learners get in a cycle, compared with the stopping rule of a live learner."""
 
+from typing import Any
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from melisma.cycle.learner import batches_in_time, count_visits, time_is_up
-from melisma.simulation.devices import Durations
+from melisma.simulation.devices import Devices, Durations
 from melisma.simulation.timeline import Workload, cycle_timeline
+from tests.simulation.scenarios import make_fleet, make_task
 
 BATCH = 8
+BUSY = {"state": [{"probability": 1.0, "bandwidth": 0.5}]}
 
 
 def count_batches(spare_s: float, sample_s: float, samples: int, passes: int) -> int:
@@ -37,11 +41,21 @@ def test_a_simulated_learner_begins_as_many_batches_as_a_live_one(
 
 
 def run(left_s: float, missing: int = 2, reserve_s: float = 1.0) -> list[float]:
-    durations = Durations(np.array([0.01]), np.array([0.5]), np.array([1.0]))
+    durations = Durations(*(np.array([seconds]) for seconds in (0.01, 0.5, 1.0, 1.0)))
     work = Workload(np.array([missing]), np.array([100]), np.array([3]))
     done = cycle_timeline(durations, work, np.array([left_s]), np.array([reserve_s]), BATCH)
     columns = (done.down_s, done.fetch_s, done.train_s, done.up_s, done.fetched, done.visits)
     return [float(column[0]) for column in columns]
+
+
+def test_model_and_shards_use_the_downlink_and_the_update_the_uplink() -> None:
+    link: dict[str, Any] = {"bandwidth_bps": 8e6, "uplink_bps": 2e6, "samples_per_s": 1.0}
+    task, fleet = make_task(), make_fleet([link | {"name": "a"}, link | {"name": "b"} | BUSY])
+    durations = Devices(task, fleet).durations(np.arange(2), np.ones(2))
+    model_s, shard_s = 8 * task.model_bytes / 8e6, 8 * task.shard_bytes / 8e6
+    np.testing.assert_allclose(durations.model_down_s, [model_s, 2 * model_s])
+    np.testing.assert_allclose(durations.ship_s, [shard_s, 2 * shard_s])
+    np.testing.assert_allclose(durations.model_up_s, [4 * model_s, 8 * model_s])
 
 
 def test_a_cycle_with_enough_time_is_completed() -> None:

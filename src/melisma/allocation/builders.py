@@ -112,8 +112,8 @@ def build_radio_problem(task: Task, fleet: Fleet) -> RadioProblem:
     update_s = task.radio.update_cycles / cycles_per_s if task.radio.update_cycles else 0.0
     return RadioProblem(
         slope_s=fleet.sample_seconds(task),
-        uplink_bps=fleet.bandwidth_bps,
-        downlink_bps=fleet.bandwidth_bps,
+        uplink_bps=fleet.uplink_bps,
+        downlink_bps=fleet.downlink_bps,
         gradient_bits=task.radio.gradient_bits or 8.0 * task.model_bytes,
         frame_s=task.radio.frame_s,
         apply_s=update_s,

@@ -21,12 +21,12 @@ class BenchDevice:
 
     name: str
     core_share: Callable[[float], float]
-    bandwidth_bps: float
+    downlink_bps: float
     latency_s: float
 
     def link(self) -> LinkShaper:
-        """Return its link, idle."""
-        return LinkShaper(self.bandwidth_bps, self.latency_s, time.perf_counter, time.sleep)
+        """Return its downlink, idle."""
+        return LinkShaper(self.downlink_bps, self.latency_s, time.perf_counter, time.sleep)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def select_device(
     if profile not in PROFILES:
         raise SettingError(f"--profile is {profile!r}; {suggest(profile, PROFILES)}")
     device = PROFILES[profile]
-    return BenchDevice(profile, lambda _: device.compute, device.bandwidth_bps, device.latency_s)
+    return BenchDevice(profile, lambda _: device.compute, device.downlink_bps, device.latency_s)
 
 
 def _fleet_device(task: Task, path: str, name: str) -> BenchDevice:
@@ -71,6 +71,6 @@ def _fleet_device(task: Task, path: str, name: str) -> BenchDevice:
     return BenchDevice(
         name,
         lambda core_sample_s: float(fleet.core_shares(task, core_sample_s)[index]),
-        float(fleet.bandwidth_bps[index]),
+        float(fleet.downlink_bps[index]),
         float(fleet.latency_s[index]),
     )

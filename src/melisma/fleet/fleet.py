@@ -25,7 +25,8 @@ class Fleet:
     `state_probability`, `state_compute` and `state_bandwidth` are learners by states: the
     probability of each state, and the share of compute and bandwidth that is left in it.
     `sample_j` and `byte_j` are joules for a sample trained once and for a byte sent or received.
-    `discloses` is the most that each learner discloses before its update.
+    Model and shards use the downlink, updates the uplink. `discloses` is the most that each
+    learner discloses before its update.
     """
 
     names: tuple[str, ...]
@@ -33,7 +34,8 @@ class Fleet:
     sample_s: Floats
     ops_per_s: Floats
     clock_hz: Floats
-    bandwidth_bps: Floats
+    downlink_bps: Floats
+    uplink_bps: Floats
     latency_s: Floats
     price: Floats
     base_s: Floats
@@ -80,7 +82,7 @@ class Fleet:
     def ship_s(self, task: Task) -> Floats:
         """Seconds to fetch one shard at full bandwidth; 0 in federated learning."""
         shard_bits = 8 * task.shard_bytes if task.mode == "parallelized" else 0
-        return shard_bits / self.bandwidth_bps
+        return shard_bits / self.downlink_bps
 
     def fixed_s(self, task: Task) -> Floats:
         """Seconds to fetch the model and upload the update at full bandwidth."""
@@ -132,4 +134,5 @@ class Fleet:
         return self.availability.changes(until_s, self.seed)
 
     def _transfer_s(self, task: Task) -> Floats:
-        return 2 * 8 * task.model_bytes / self.bandwidth_bps
+        model_bits = 8 * task.model_bytes
+        return model_bits / self.downlink_bps + model_bits / self.uplink_bps

@@ -159,7 +159,8 @@ def _device_settings(prepared: PreparedRun, number: int) -> EmulatedDevice:
     )
     return EmulatedDevice(
         core_share=prepared.core_shares[number],
-        bandwidth_bps=float(fleet.bandwidth_bps[number]),
+        downlink_bps=float(fleet.downlink_bps[number]),
+        uplink_bps=float(fleet.uplink_bps[number]),
         latency_s=float(fleet.latency_s[number]),
         states=tuple((p, compute, bandwidth) for p, compute, bandwidth in states.tolist()),
         seed=fleet.seed,

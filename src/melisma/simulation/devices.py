@@ -1,6 +1,6 @@
 """How long work really takes on each device, given its figures and its operating state."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -13,15 +13,16 @@ from melisma.fleet.task import Task
 
 @dataclass(frozen=True, eq=False)
 class Durations:
-    """Seconds to train a sample once, to fetch a shard, and to send the model one way."""
+    """Seconds to train a sample once, to fetch a shard or the model, and to upload an update."""
 
     sample_s: Floats
     ship_s: Floats
-    model_s: Floats
+    model_down_s: Floats
+    model_up_s: Floats
 
     def on_clock(self, rate: Floats) -> "Durations":
         """Return the durations as measured by clocks that run `rate` times too fast."""
-        return Durations(self.sample_s * rate, self.ship_s * rate, self.model_s * rate)
+        return Durations(*(getattr(self, column.name) * rate for column in fields(self)))
 
 
 class Devices:
@@ -43,13 +44,17 @@ class Devices:
     def durations(self, learners: Ints, slowdown: Floats) -> Durations:
         """Return current durations, with compute slower by the factor `slowdown`."""
         task, fleet, state = self._task, self._fleet, self._state[learners]
-        bits_per_s = fleet.bandwidth_bps[learners] * fleet.state_bandwidth[learners, state]
+        bandwidth = fleet.state_bandwidth[learners, state]
+        down_bps, up_bps = (
+            bps[learners] * bandwidth for bps in (fleet.downlink_bps, fleet.uplink_bps)
+        )
         latency_s = fleet.latency_s[learners]
         ship_s = np.zeros(learners.size)
         if task.mode == "parallelized":
-            ship_s = latency_s + 8 * task.shard_bytes / bits_per_s
+            ship_s = latency_s + 8 * task.shard_bytes / down_bps
         return Durations(
             self._sample_s[learners] / fleet.state_compute[learners, state] * slowdown,
             ship_s,
-            latency_s + 8 * task.model_bytes / bits_per_s,
+            latency_s + 8 * task.model_bytes / down_bps,
+            latency_s + 8 * task.model_bytes / up_bps,
         )

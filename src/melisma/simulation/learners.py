@@ -171,7 +171,7 @@ class SimulatedLearners:
         task = self._task
         began_s = np.maximum(at_s, self._free_s[learners])
         durations, clock = self._durations(learners, began_s), self.clock[learners]
-        left_s = seconds - (began_s - at_s) * clock - durations.model_s
+        left_s = seconds - (began_s - at_s) * clock - durations.model_down_s
         shards, fetched = self._fetch_subset(learners, left_s, durations)
         fetch_s = durations.ship_s * fetched
         warm_up_s = WARM_UPS * min(task.batch, task.shard_samples) * durations.sample_s
@@ -182,14 +182,15 @@ class SimulatedLearners:
         history = CostHistory(
             train_s=Estimate(shard_s, zero, measured),
             ship_s=Estimate(*self._ship_estimate(learners, durations, fetched)),
-            down_s=Estimate(durations.model_s, zero, 1.0),
-            up_s=Estimate(durations.model_s, zero, 1.0),
+            down_s=Estimate(durations.model_down_s, zero, 1.0),
+            # Uploads are not measured yet: assume that the uplink is as fast as the downlink.
+            up_s=Estimate(durations.model_down_s, zero, 1.0),
             rest_s=Estimate(zero, zero, measured),
         )
         self._write_history(learners, history)
         self._measured[learners] = True
         train_s = np.minimum(shards * shard_s, time_s)
-        busy_s = durations.model_s + fetch_s + warm_up_s + train_s
+        busy_s = durations.model_down_s + fetch_s + warm_up_s + train_s
         self._free_s[learners] = self._sleep.end_s(learners, began_s, busy_s / clock)
         return self._free_s[learners].copy()
 
@@ -278,8 +279,8 @@ class SimulatedLearners:
 
     def _upload_s(self, learners: Ints, history: CostHistory, durations: Durations) -> Floats:
         """Return the seconds of the deadline that each learner keeps for its upload."""
-        known_s = reserve_s(history, self._task, durations.model_s)
-        first_s = reserve_s(None, self._task, durations.model_s)
+        known_s = reserve_s(history, self._task, durations.model_down_s)
+        first_s = reserve_s(None, self._task, durations.model_down_s)
         return np.where(self._measured[learners], known_s, first_s)
 
     def _missing(self, learners: Ints, shards: RaggedArray) -> Ints:

@@ -40,8 +40,8 @@ def cycle_timeline(
     A learner without time for the model, or for all its shards, trains nothing and sends an empty
     update.
     """
-    down_s = np.clip(left_s, 0.0, durations.model_s)
-    has_model = ~time_is_up(left_s - durations.model_s, 0.0)
+    down_s = np.clip(left_s, 0.0, durations.model_down_s)
+    has_model = ~time_is_up(left_s - durations.model_down_s, 0.0)
     left_s = left_s - down_s
     wanted_s = durations.ship_s * work.missing
     fetch_s = np.where(has_model, np.clip(left_s - reserve_s, 0.0, wanted_s), 0.0)
@@ -54,7 +54,7 @@ def cycle_timeline(
         down_s=down_s,
         fetch_s=fetch_s,
         train_s=visits * durations.sample_s,
-        up_s=np.where(visits > 0, durations.model_s, 0.0),
+        up_s=np.where(visits > 0, durations.model_up_s, 0.0),
         fetched=np.where(has_shards, work.missing, fraction * work.missing),
         batches=batches,
         visits=visits,

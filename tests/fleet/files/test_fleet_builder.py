@@ -54,7 +54,7 @@ def test_single_learners_come_first_in_the_order_of_the_file() -> None:
     assert fleet.names[:5] == ("zoe", "adam", "phone-1", "phone-2", "pi-01")
     assert fleet.names[-2:] == ("pi-12", "group-3-1")
     assert fleet.learners == 17
-    assert fleet.bandwidth_bps[:5].tolist() == [150e6, 900e6, 15e6, 15e6, 40e6]
+    assert fleet.downlink_bps[:5].tolist() == [150e6, 900e6, 15e6, 15e6, 40e6]
     for field in fields(fleet):
         value = getattr(fleet, field.name)
         if isinstance(value, np.ndarray):
@@ -65,7 +65,7 @@ def test_single_learners_come_first_in_the_order_of_the_file() -> None:
 def test_a_profile_gives_speed_and_link(name: str) -> None:
     fleet, profile = build_group(1, f'profile = "{name}"'), PROFILES[name]
     assert fleet.ops_per_s.tolist() == [profile.compute * CORE_OPS_PER_S]
-    assert fleet.bandwidth_bps.tolist() == [profile.bandwidth_bps]
+    assert fleet.downlink_bps.tolist() == [profile.downlink_bps]
     assert fleet.latency_s.tolist() == [profile.latency_s]
     assert fleet.price.tolist() == [1.0]
     assert fleet.budget == float("inf")
@@ -75,7 +75,7 @@ def test_keys_override_the_profile() -> None:
     lines = 'profile = "phone"\nbandwidth_bps = 7e6\nlatency_s = 0'
     fleet = build_group(1, lines + "\ncompute = 2.0", core_ops_per_s=3e9)
     assert fleet.ops_per_s.tolist() == [6e9]
-    assert fleet.bandwidth_bps.tolist() == [7e6]
+    assert fleet.downlink_bps.tolist() == [7e6]
     assert fleet.latency_s.tolist() == [0]
 
 
@@ -105,7 +105,7 @@ def test_a_spread_has_the_given_mean_and_deviation(spread: float) -> None:
     fleet = build_group(200_000, f'profile = "phone"\nspread = {lines}')
     values_by_key = {
         "ops_per_s": fleet.ops_per_s / (0.3 * CORE_OPS_PER_S),
-        "bandwidth_bps": fleet.bandwidth_bps / 15e6,
+        "bandwidth_bps": fleet.downlink_bps / 15e6,
         "latency_s": fleet.latency_s / 0.030,
     }
     for values in values_by_key.values():
@@ -115,6 +115,35 @@ def test_a_spread_has_the_given_mean_and_deviation(spread: float) -> None:
     if spread:
         between = np.corrcoef(list(values_by_key.values())) - np.eye(3)
         assert np.abs(between).max() < 0.01
+
+
+@pytest.mark.parametrize(
+    ("lines", "down_bps", "up_bps"),
+    [
+        ("bandwidth_bps = 7e6", 7e6, 7e6),
+        ("bandwidth_bps = 7e6\nuplink_bps = 2e6", 7e6, 2e6),
+        ("bandwidth_bps = 7e6\ndownlink_bps = 9e6", 9e6, 7e6),
+        ("downlink_bps = 9e6\nuplink_bps = 2e6", 9e6, 2e6),
+        ("uplink_bps = 2e6", 15e6, 2e6),
+    ],
+)
+def test_one_direction_overrides_both_and_both_override_the_profile(
+    lines: str, down_bps: float, up_bps: float
+) -> None:
+    fleet = build_group(2, f'profile = "phone"\n{lines}')
+    assert fleet.downlink_bps.tolist() == [down_bps] * 2
+    assert fleet.uplink_bps.tolist() == [up_bps] * 2
+
+
+def test_a_spread_of_one_direction_is_added_to_that_of_both() -> None:
+    lines = 'profile = "phone"\nuplink_bps = 5e6\nspread = { bandwidth_bps = 0.3 }'
+    both = build_group(1000, lines)
+    np.testing.assert_allclose(both.uplink_bps / 5e6, both.downlink_bps / 15e6)
+    fleet = build_group(100_000, lines.replace(" }", ", uplink_bps = 0.4 }"))
+    up, down = fleet.uplink_bps / 5e6, fleet.downlink_bps / 15e6
+    assert [up.mean(), down.mean()] == pytest.approx([1, 1], abs=0.01)
+    assert down.std() == pytest.approx(0.3, rel=0.03)
+    assert (up / down).std() == pytest.approx(0.4, rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +188,14 @@ def test_the_same_seed_gives_the_same_fleet_and_another_seed_another_fleet() -> 
         build_group(50, DRAWN),
     )
     assert equal(first, again)
-    for column in ("ops_per_s", "bandwidth_bps", "latency_s", "price", "state_probability"):
+    for column in (
+        "ops_per_s",
+        "downlink_bps",
+        "uplink_bps",
+        "latency_s",
+        "price",
+        "state_probability",
+    ):
         assert not np.array_equal(getattr(first, column), getattr(other, column)), column
 
 
@@ -227,7 +263,7 @@ def test_learners_at_the_edge_of_the_staleness_papers_cell_have_its_rate() -> No
     fleet = build(f'[[fleet.group]]\ncount = 3\ncompute = 1\n{STALENESS_CELL}placement = "edge"\n')
     # 5 MHz, 23 dBm, 7 + 2.1 * log10(50) dB, -174 dBm/Hz.
     snr = 10 ** ((23 - 7 - 2.1 * np.log10(50) + 174) / 10) / 5e6
-    assert fleet.bandwidth_bps.tolist() == pytest.approx([5e6 * np.log2(1 + snr)] * 3)
+    assert fleet.downlink_bps.tolist() == pytest.approx([5e6 * np.log2(1 + snr)] * 3)
     assert fleet.latency_s.tolist() == [0.0] * 3
 
 
@@ -235,20 +271,18 @@ def test_learners_spread_over_a_cell_have_better_rates_than_its_edge() -> None:
     lines = f"[[fleet.group]]\ncount = 500\ncompute = 1\n{STALENESS_CELL}"
     fleet = build(lines)
     channel = Channel(5e6, 23, path_loss="attenuation")
-    assert len(set(fleet.bandwidth_bps)) == 500
-    assert fleet.bandwidth_bps.min() >= channel.rate_bps(50.0)
+    assert len(set(fleet.downlink_bps)) == 500
+    assert fleet.downlink_bps.min() >= channel.rate_bps(50.0)
     # Half of the disc's area is within its radius over the square root of two.
-    median = float(np.median(fleet.bandwidth_bps))
+    median = float(np.median(fleet.downlink_bps))
     assert median == pytest.approx(float(channel.rate_bps(50 / np.sqrt(2))), rel=0.01)
-    assert fleet.bandwidth_bps.tolist() == build(lines).bandwidth_bps.tolist()
-    assert (
-        fleet.bandwidth_bps.tolist() != build("[fleet]\nseed = 9\n" + lines).bandwidth_bps.tolist()
-    )
+    assert fleet.downlink_bps.tolist() == build(lines).downlink_bps.tolist()
+    assert fleet.downlink_bps.tolist() != build("[fleet]\nseed = 9\n" + lines).downlink_bps.tolist()
 
 
 def test_fading_lowers_the_rate_as_in_the_channel() -> None:
     text = f'[[fleet.group]]\ncount = 1\ncompute = 1\n{CELL}placement = "edge"\n'
-    rates = [build(text + f'fading = "{kind}"\n').bandwidth_bps[0] for kind in ("rayleigh", "none")]
+    rates = [build(text + f'fading = "{kind}"\n').downlink_bps[0] for kind in ("rayleigh", "none")]
     channel = Channel(5e6, 23)
     assert rates == [float(channel.mean_rate_bps(50.0)), float(channel.rate_bps(50.0))]
     assert rates[0] < rates[1]
@@ -264,13 +298,18 @@ def test_in_a_cell_only_learners_with_bandwidth_bps_keep_it() -> None:
         [[fleet.learner]]
         name = "radio"
         profile = "laptop"
+        [[fleet.learner]]
+        name = "wired down"
+        profile = "laptop"
+        downlink_bps = 2e9
         {STALENESS_CELL}
         placement = "edge"
         """
     )
     rate = float(Channel(5e6, 23, path_loss="attenuation").rate_bps(50.0))
-    assert fleet.bandwidth_bps.tolist() == [1e9, rate]
-    assert fleet.latency_s.tolist() == [0.003] * 2
+    assert fleet.downlink_bps.tolist() == [1e9, rate, 2e9]
+    assert fleet.uplink_bps.tolist() == [1e9, rate, rate]
+    assert fleet.latency_s.tolist() == [0.003] * 3
 
 
 def test_a_spread_has_the_given_distribution() -> None:

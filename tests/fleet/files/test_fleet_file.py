@@ -94,6 +94,14 @@ SPEEDS = "a profile or one of compute, train_s, samples_per_s, clock_hz"
             "fleet: learner 'pi' has no bandwidth_bps; add it, a profile, or a [fleet.cell]",
         ),
         (GROUP + "compute = 0.1", "fleet: learner 'group-1-1' has no bandwidth_bps"),
+        (
+            LEARNER + "compute = 0.1\nuplink_bps = 1e6",
+            "fleet: learner 'pi' has no downlink_bps; add it, bandwidth_bps, a profile, or a [",
+        ),
+        (
+            LEARNER + PHONE + "bandwidth_bps = 1\ndownlink_bps = 1\nuplink_bps = 1",
+            "fleet.learner[0]: bandwidth_bps has no effect beside downlink_bps and uplink_bps; rem",
+        ),
     ],
 )
 def test_speed_and_link_are_given_exactly_once(tmp_path: Path, content: str, message: str) -> None:
@@ -110,7 +118,7 @@ def test_speed_and_link_are_given_exactly_once(tmp_path: Path, content: str, mes
         (GROUP + PHONE + "spread.comput = 1", "fleet.group[0].spread: unknown key comput; did you"),
         (
             GROUP + PHONE + "spread.train_s = 1",
-            "spread: unknown key train_s; expected one of compute, bandwidth_bps, latency_s, distr",
+            "spread: unknown key train_s; expected one of compute, bandwidth_bps, downlink_bps, up",
         ),
         ("[fleet]\nxyz = 1\n" + LEARNER + PHONE, "fleet: unknown key xyz; expected one of learner"),
         (CELL + SIZE + "radius = 1", "fleet.cell: unknown key radius; did you mean radius_m?"),
@@ -177,6 +185,8 @@ def test_a_wrong_type_or_range_is_reported(tmp_path: Path, content: str, message
                 "clock_hz",
                 "cycles_per_sample",
                 "bandwidth_bps",
+                "downlink_bps",
+                "uplink_bps",
                 "latency_s",
                 "base_s",
                 "price",

@@ -34,7 +34,7 @@ def train_until_stopped(
 
 @pytest.mark.parametrize("share", [0.05, 0.25, 1.0])
 def test_training_on_a_share_of_a_core_ends_in_time(clock: ManualClock, share: float) -> None:
-    device = Device(EmulatedDevice(share, 1e6, 0.0))
+    device = Device(EmulatedDevice(share, 1e6, 1e6, 0.0))
     began, assignment = clock.now_s, receive_assignment()
     batches = train_until_stopped(assignment, clock, device, batch_s=0.01, upload_s=1.5)
     took_s, batch_s = clock.now_s - began, 0.01 / share

@@ -7,20 +7,24 @@ from tests.live.learner.manual_clock import ManualClock
 
 
 def test_transfers_take_the_time_of_the_link(clock: ManualClock) -> None:
-    device = Device(EmulatedDevice(1.0, 8e6, 0.25))
+    device = Device(EmulatedDevice(1.0, 8e6, 16e6, 0.25))
     began = clock.now_s
-    device.start_transfer()
+    device.start_download()
     for _ in range(10):
-        device.add_bytes(100_000)
+        device.add_downloaded(100_000)
     assert clock.now_s - began == pytest.approx(0.25 + 1.0)
+    began = clock.now_s
+    device.delay_upload(1_000_000)
+    assert clock.now_s - began == pytest.approx(0.25 + 0.5)
 
 
 def test_a_real_device_is_not_slowed(clock: ManualClock) -> None:
     device, began = Device(None), clock.now_s
     device.start_compute()
     device.throttle()
-    device.start_transfer()
-    device.add_bytes(10**9)
+    device.start_download()
+    device.add_downloaded(10**9)
+    device.delay_upload(10**9)
     assert clock.now_s == began
 
 
@@ -28,7 +32,7 @@ def test_states_follow_their_probabilities_and_the_seed(clock: ManualClock) -> N
     states = ((0.5, 1.0, 1.0), (0.5, 0.25, 0.5))
 
     def seconds(cycle: int, seed: int) -> float:
-        device = Device(EmulatedDevice(0.5, 8e6, 0.0, states, seed), number=3)
+        device = Device(EmulatedDevice(0.5, 8e6, 8e6, 0.0, states, seed), number=3)
         device.start_cycle(cycle)
         began = clock.now_s
         device.start_compute()

@@ -3,6 +3,7 @@
 import hashlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +15,11 @@ from safetensors.numpy import save
 from melisma import axon
 from melisma.axon.address import Address
 from melisma.errors import DataError
+from melisma.fleet.emulation import MAX_CATCH_UP_S
 from melisma.learning.data.datasets import Split
 from melisma.learning.data.shards import ShardCache, encode_shard
 from melisma.learning.parameters import Layout
-from melisma.live.learner.device import Device
+from melisma.live.learner.device import Device, EmulatedDevice
 from melisma.live.learner.downloader import Downloader
 from melisma.live.protocol import ShardRef
 
@@ -68,6 +70,24 @@ def test_a_shard_is_fetched_once(served: ServedFolder, tmp_path: Path) -> None:
         (split,) = downloader.read_shards([ref])
         assert len(split) == ref.samples
     assert served.requested == [ref.sha256]
+
+
+def test_a_download_takes_the_time_of_the_downlink_and_an_upload_that_of_the_uplink(
+    served: ServedFolder, tmp_path: Path
+) -> None:
+    ref, content = make_shard()
+    (served.folder / ref.sha256).write_bytes(content)
+    bits, cache = 8 * len(content), ShardCache(tmp_path / "cache", 1 << 30)
+    device = Device(EmulatedDevice(1.0, bits / 0.1, bits / 0.4, 0.0))
+    with connect(served, cache) as downloader:
+        began = time.monotonic()
+        downloader.fetch_shard(ref, device)
+        down_s = time.monotonic() - began
+    device.delay_upload(len(content))
+    up_s = time.monotonic() - began - down_s
+    # A busy machine makes transfers longer, never shorter.
+    assert down_s >= 0.1 - MAX_CATCH_UP_S
+    assert up_s >= 0.4 - MAX_CATCH_UP_S
 
 
 def test_a_shard_of_another_hash_is_refused(served: ServedFolder, tmp_path: Path) -> None:

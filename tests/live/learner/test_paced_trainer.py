@@ -11,7 +11,7 @@ from tests.live.learner.manual_clock import ManualClock
 
 
 def test_a_speed_in_samples_holds_whatever_the_speed_of_this_machine(clock: ManualClock) -> None:
-    device = Device(EmulatedDevice(0.3, 1e6, 0.0, sample_s=0.01))
+    device = Device(EmulatedDevice(0.3, 1e6, 1e6, 0.0, sample_s=0.01))
 
     class FastTrainer:
         """Trains 20 samples in batches of 8, each in a millisecond."""

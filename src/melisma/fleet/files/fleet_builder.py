@@ -38,7 +38,8 @@ from melisma.fleet.rng import generator
 
 # Operations per second of one core: a small dense model, batches of 32, on a 2.x GHz server core.
 CORE_OPS_PER_S = 1e10
-NO_PROFILE = Profile(nan, nan, 0.0, "")
+NO_PROFILE = Profile(nan, nan, nan, 0.0, "")
+LINKS = ("downlink_bps", "uplink_bps")
 
 
 @dataclass
@@ -75,7 +76,7 @@ def build_fleet(table: FleetTable, learners: int | None = None) -> Fleet:
     columns = {
         name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns
     }
-    _set_bandwidth(columns, names, table)
+    _set_radio_rates(columns, names, table)
     states = [np.concatenate(rows) for rows in zip(*_pad_states(parts), strict=True)]
     threshold = columns.pop("threshold").astype(np.int64)
     return Fleet(
@@ -152,8 +153,10 @@ def _build_group(group: FleetGroup, number: int, table: FleetTable) -> _LearnerB
         columns[key] = columns[key] / speed_factors
     for key in ("ops_per_s", "clock_hz"):
         columns[key] = columns[key] * speed_factors
-    for key in ("bandwidth_bps", "latency_s"):
-        columns[key] = columns[key] * factors(key)
+    link_factors = factors("bandwidth_bps")
+    for key in LINKS:
+        columns[key] = columns[key] * link_factors * factors(key)
+    columns["latency_s"] = columns["latency_s"] * factors("latency_s")
     columns["price"] = _draw_prices(group, group_rng("price"))
     states = _draw_states(group, group_rng("states"))
     return _LearnerBlock(_number_names(name, count), group.discloses, columns, states)
@@ -170,10 +173,11 @@ def _hardware_columns(device: HardwareTable, table: FleetTable) -> dict[str, flo
     """Return the values of one device; the profile supplies those that are not given."""
     profile = PROFILES[device.profile] if device.profile else NO_PROFILE
     speed = _speed_columns(device, profile, table.core_ops_per_s or CORE_OPS_PER_S)
-    # In a cell the radio channel replaces the bandwidth of the profile.
-    default_bps = nan if table.cell else profile.bandwidth_bps
+    # In a cell the radio channel replaces the link of the profile.
+    link = NO_PROFILE if table.cell else profile
     return speed | {
-        "bandwidth_bps": default_bps if device.bandwidth_bps is None else device.bandwidth_bps,
+        "downlink_bps": device.downlink_bps or device.bandwidth_bps or link.downlink_bps,
+        "uplink_bps": device.uplink_bps or device.bandwidth_bps or link.uplink_bps,
         "latency_s": profile.latency_s if device.latency_s is None else device.latency_s,
         "base_s": device.base_s,
         "threshold": float(device.threshold),
@@ -250,17 +254,21 @@ def _pad_states(parts: Sequence[_LearnerBlock]) -> list[list[Floats]]:
     ]
 
 
-def _set_bandwidth(columns: dict[str, Floats], names: Sequence[str], table: FleetTable) -> None:
-    """Fill in radio rates where bandwidth is missing; raise SettingError if there is no cell."""
+def _set_radio_rates(columns: dict[str, Floats], names: Sequence[str], table: FleetTable) -> None:
+    """Fill in radio rates where a rate is missing; raise SettingError if there is no cell."""
+    missing = {key: np.isnan(columns[key]) for key in LINKS}
     if table.cell is not None:
-        given_bps = columns["bandwidth_bps"]
-        radio_bps = _radio_rates_bps(given_bps.size, table.cell, table.seed)
-        columns["bandwidth_bps"] = np.where(np.isnan(given_bps), radio_bps, given_bps)
-    missing = np.flatnonzero(np.isnan(columns["bandwidth_bps"]))
-    if missing.size:
+        radio_bps = _radio_rates_bps(len(names), table.cell, table.seed)
+        for key in LINKS:
+            columns[key] = np.where(missing[key], radio_bps, columns[key])
+    elif (incomplete := np.flatnonzero(np.logical_or(*missing.values()))).size:
+        first = int(incomplete[0])
+        keys = [key for key in LINKS if missing[key][first]]
+        key, fix = (
+            (keys[0], "add it, bandwidth_bps,") if len(keys) == 1 else ("bandwidth_bps", "add it,")
+        )
         raise SettingError(
-            f"learner {names[int(missing[0])]!r} has no bandwidth_bps; "
-            "add it, a profile, or a [fleet.cell]"
+            f"learner {names[first]!r} has no {key}; {fix} a profile, or a [fleet.cell]"
         )
 
 

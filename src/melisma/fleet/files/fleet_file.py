@@ -76,6 +76,8 @@ class HardwareTable(Table, frozen=True, kw_only=True):
     clock_hz: Positive | None = None
     cycles_per_sample: Positive | None = None
     bandwidth_bps: Positive | None = None
+    downlink_bps: Positive | None = None
+    uplink_bps: Positive | None = None
     latency_s: NonNegative | None = None
     base_s: NonNegative = 0.0
     threshold: NonNegativeInt = 0
@@ -96,6 +98,10 @@ class HardwareTable(Table, frozen=True, kw_only=True):
             raise ValueError(f"speed is missing: add a profile or one of {', '.join(SPEEDS)}")
         if self.cycles_per_sample is not None and self.clock_hz is None:
             raise ValueError("cycles_per_sample needs clock_hz")
+        if None not in (self.bandwidth_bps, self.downlink_bps, self.uplink_bps):
+            raise ValueError(
+                "bandwidth_bps has no effect beside downlink_bps and uplink_bps; remove it"
+            )
 
 
 class FleetLearner(HardwareTable, frozen=True, kw_only=True):
@@ -151,16 +157,22 @@ class GroupStatesTable(Table, frozen=True, kw_only=True):
 
 
 class SpreadTable(Table, frozen=True, kw_only=True):
-    """Relative standard deviations within a group, and their distribution."""
+    """Relative standard deviations within a group, and their distribution.
+
+    `bandwidth_bps` is that of a factor of both directions of a link; `downlink_bps` and
+    `uplink_bps` are those of further factors of one direction.
+    """
 
     compute: NonNegative = 0.0
     bandwidth_bps: NonNegative = 0.0
+    downlink_bps: NonNegative = 0.0
+    uplink_bps: NonNegative = 0.0
     latency_s: NonNegative = 0.0
     distribution: Distribution = "lognormal"
 
     def __post_init__(self) -> None:
         """Raise ValueError if values could reach 0."""
-        for name in ("compute", "bandwidth_bps", "latency_s"):
+        for name in ("compute", "bandwidth_bps", "downlink_bps", "uplink_bps", "latency_s"):
             check_spread(name, getattr(self, name), self.distribution)
 
 
@@ -181,7 +193,7 @@ class FleetGroup(HardwareTable, frozen=True, kw_only=True):
 
 
 class CellTable(Table, frozen=True, kw_only=True):
-    """A radio cell around the orchestrator, with the rates of learners without `bandwidth_bps`."""
+    """A radio cell around the orchestrator, for learners whose rates are not given."""
 
     radius_m: Positive
     bandwidth_hz: Positive

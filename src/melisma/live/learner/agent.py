@@ -263,8 +263,7 @@ class Agent:
             phases=tuple(assignment.seconds[phase] for phase in PHASES),
             costs=self._cost_table() if reports_costs else None,
         )
-        self._device.start_transfer()
-        self._device.add_bytes(sum(array.nbytes for array in arrays.values()))
+        self._device.delay_upload(sum(array.nbytes for array in arrays.values()))
         if refused := self._orchestrator.upload_update(protocol.to_builtins(header), arrays):
             sys.stderr.write(f"{refused}\n")
         up_s = assignment.lap("upload")

@@ -20,7 +20,8 @@ class EmulatedDevice(msgspec.Struct, frozen=True):
     """
 
     core_share: float
-    bandwidth_bps: float
+    downlink_bps: float
+    uplink_bps: float
     latency_s: float
     states: tuple[tuple[float, float, float], ...] = ((1.0, 1.0, 1.0),)
     seed: int = 1
@@ -40,7 +41,8 @@ class Device:
     def start_cycle(self, cycle: int) -> None:
         """Enter the state of a cycle."""
         self._pace: ComputePacer | DurationPacer | None = None
-        self._link: LinkShaper | None = None
+        self._downlink: LinkShaper | None = None
+        self._uplink: LinkShaper | None = None
         if (emulated := self._emulated) is None:
             return
         _, compute, bandwidth = emulated.states[self._state(emulated, cycle)]
@@ -50,8 +52,10 @@ class Device:
             self._pace = ComputePacer(share, time.process_time, time.monotonic, time.sleep)
         else:
             self._pace = DurationPacer(time.monotonic, time.sleep)
-        bandwidth_bps = emulated.bandwidth_bps * bandwidth
-        self._link = LinkShaper(bandwidth_bps, emulated.latency_s, time.monotonic, time.sleep)
+        self._downlink, self._uplink = (
+            LinkShaper(bps * bandwidth, emulated.latency_s, time.monotonic, time.sleep)
+            for bps in (emulated.downlink_bps, emulated.uplink_bps)
+        )
 
     def _state(self, emulated: EmulatedDevice, cycle: int) -> int:
         probabilities = np.array([[state[0] for state in emulated.states]])
@@ -81,12 +85,18 @@ class Device:
         if self._pace is not None:
             self._pace.catch_up()
 
-    def start_transfer(self) -> None:
-        """Start a transfer, which pays the latency."""
-        if self._link is not None:
-            self._link.begin()
+    def start_download(self) -> None:
+        """Start a download, which pays the latency."""
+        if self._downlink is not None:
+            self._downlink.begin()
 
-    def add_bytes(self, size_bytes: int) -> None:
-        """Sleep until the link would have carried these bytes."""
-        if self._link is not None:
-            self._link.transfer(size_bytes)
+    def add_downloaded(self, size_bytes: int) -> None:
+        """Sleep until the downlink would have carried these bytes."""
+        if self._downlink is not None:
+            self._downlink.transfer(size_bytes)
+
+    def delay_upload(self, size_bytes: int) -> None:
+        """Sleep for the latency, and until the uplink would have carried these bytes."""
+        if self._uplink is not None:
+            self._uplink.begin()
+            self._uplink.transfer(size_bytes)

@@ -100,11 +100,11 @@ class Downloader:
         received_bytes: Callable[[], int],
         append: Callable[[bytearray], object],
     ) -> None:
-        device.start_transfer()
+        device.start_download()
         for attempts_left in reversed(range(MAX_ATTEMPTS)):
             try:
                 for piece in axon.fetch(self._orchestrator, name, received_bytes()):
-                    device.add_bytes(len(piece))
+                    device.add_downloaded(len(piece))
                     append(piece)
             except OSError as error:
                 if not attempts_left:

@@ -36,7 +36,7 @@ def run_subset_benchmark(
         train_s=cost.shard_s,
         ship_s=Estimate.from_measurements(ship_s or [0.0]),
         down_s=down_s,
-        # Uploads are not measured yet: assume the same bytes take the same time.
+        # Uploads are not measured yet: assume that the uplink is as fast as the downlink.
         up_s=down_s,
         rest_s=cost.setup_s,
     )
