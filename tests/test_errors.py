@@ -154,6 +154,13 @@ def test_an_infeasible_plan_numbers_learners_until_they_are_named() -> None:
     assert named.nearest == {"deadline_s": 3.0}
 
 
+def test_an_infeasible_plan_names_shards_until_the_setting_of_the_task_is_known() -> None:
+    error = infeasible("use {shards[9]}", [])
+    assert str(error) == "use shards = 9"
+    assert str(error.with_names([])) == "use shards = 9"
+    assert str(error.with_names([], (), lambda shards: f"x <= {shards}")) == "use x <= 9"
+
+
 def test_learners_that_a_message_leaves_out_are_added_when_they_are_named() -> None:
     assert str(infeasible("{x} is too slow", [0, 1]).with_names(["pi", "phone"])) == (
         "{x} is too slow (pi, phone)"

@@ -61,8 +61,8 @@ def main() -> None:
 
     report = run(prepared, watch=watch)
     expected = SAMPLES * len(report.cycles)
-    if report.samples_trained != expected:
-        raise SystemExit(f"{report.samples_trained} samples were trained; expected {expected}")
+    if report.visits_counted != expected:
+        raise SystemExit(f"{report.visits_counted} visits were counted; expected {expected}")
     results = {"ended_s": _without_evaluation(times), "unseen_s": 0.0}
     # Score after the number of rounds that competitors train.
     scored = report.cycles[job["rounds"] - 1]

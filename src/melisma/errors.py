@@ -28,12 +28,12 @@ cause is a ``RemoteError`` with the remote traceback.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
 from typing import ClassVar
 
-_FIELD = re.compile(r"\{(learner|task)\[(\d+)\]\}")
+_FIELD = re.compile(r"\{(learner|task|shards)\[(\d+)\]\}")
 # Known words that a message about an unknown one lists at most.
 MAX_LISTED_WORDS = 25
 # Comparing takes microseconds a word, so a fleet of a million names is not compared whole.
@@ -60,8 +60,9 @@ class InfeasibleError(MelismaError):
     change of that setting alone; it is empty if several settings must change together.
     ``learners`` and ``tasks`` are the indices of the affected ones, if not all are.
 
-    In ``message`` the field ``{learner[3]}`` stands for the learner of index 3, and ``{task[0]}``
-    for a task. They read "learner 3" and "task 0" until `with_names` replaces them.
+    In ``message`` the field ``{learner[3]}`` stands for the learner of index 3, ``{task[0]}`` for a
+    task, and ``{shards[9]}`` for the setting that makes 9 shards. They read "learner 3", "task 0"
+    and "shards = 9" until `with_names` replaces them.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class InfeasibleError(MelismaError):
         learners: Iterable[int] = (),
         tasks: Iterable[int] = (),
     ) -> None:
-        super().__init__(_FIELD.sub(r"\1 \2", message))
+        super().__init__(_FIELD.sub(_unnamed, message))
         self._message = message
         self.learners = tuple(learners)
         self.tasks = tuple(tasks)
@@ -82,8 +83,16 @@ class InfeasibleError(MelismaError):
         self.miss = miss
         self.nearest = dict(nearest)
 
-    def with_names(self, learners: Sequence[str], tasks: Sequence[str] = ()) -> "InfeasibleError":
-        """Return the same error with the names of learners and tasks, by index, in its message."""
+    def with_names(
+        self,
+        learners: Sequence[str],
+        tasks: Sequence[str] = (),
+        shards_setting: Callable[[int], str] | None = None,
+    ) -> "InfeasibleError":
+        """Return the same error with the names of learners and tasks, by index, in its message.
+
+        `shards_setting` returns the setting of the task file that makes a number of shards.
+        """
         named = InfeasibleError(
             self._message,
             constraint=self.constraint,
@@ -97,6 +106,8 @@ class InfeasibleError(MelismaError):
             noun, index = field[1], int(field[2])
             if noun == "learner":
                 return learners[index]
+            if noun == "shards":
+                return shards_setting(index) if shards_setting else _unnamed(field)
             return f"task {tasks[index] if tasks else index}"
 
         message = self._message
@@ -106,6 +117,10 @@ class InfeasibleError(MelismaError):
             message += f" ({', '.join(f'{{learner[{each}]}}' for each in self.learners[:5])}{more})"
         named.args = (_FIELD.sub(name, message),)
         return named
+
+
+def _unnamed(field: re.Match[str]) -> str:
+    return f"{field[1]} = {field[2]}" if field[1] == "shards" else f"{field[1]} {field[2]}"
 
 
 class DataError(MelismaError):

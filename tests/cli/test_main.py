@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 
@@ -6,7 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from melisma import __version__, cli
-from melisma.errors import MelismaError, RemoteError
+from melisma.allocation.schemes import SCHEMES
+from melisma.errors import MelismaError, RemoteError, SettingError
 
 
 def failing_command(error: Exception) -> click.Command:
@@ -112,6 +114,40 @@ def test_every_subcommand_can_be_loaded_and_has_help(name: str) -> None:
     result = CliRunner().invoke(cli.melisma, [name, "--help"])
     assert result.exit_code == 0
     assert f"{name} [OPTIONS]" in result.output
+
+
+@pytest.mark.parametrize("group", [[], ["peers"], ["axon"], ["data"]])
+def test_the_help_of_a_group_shows_whole_summaries(group: list[str]) -> None:
+    result = CliRunner().invoke(cli.melisma, [*group, "--help"], terminal_width=80)
+    commands = result.output.partition("Commands:\n")[2].splitlines()
+    assert commands
+    assert all(line.endswith(".") and not line.endswith("...") for line in commands)
+
+
+@pytest.mark.parametrize("name", ["run", "simulate", "plan", "compare"])
+def test_the_help_lists_the_schemes(name: str) -> None:
+    # Wide enough for names with hyphens not to be broken.
+    result = CliRunner().invoke(cli.melisma, [name, "--help"], terminal_width=1000)
+    words = re.split(r"[\s,.]+", result.output)
+    for scheme in SCHEMES.values():
+        if scheme.problem == "cycle" or name == "plan":
+            assert scheme.name in words
+
+
+@pytest.mark.parametrize("name", cli.SUBCOMMANDS)
+def test_every_option_has_a_description(name: str) -> None:
+    command = cli.melisma.get_command(click.Context(cli.melisma), name)
+    assert command is not None
+    options = [each for each in command.params if isinstance(each, click.Option)]
+    assert [each.name for each in options if not each.help] == []
+
+
+@pytest.mark.parametrize("name", ["run", "simulate", "plan"])
+def test_an_unknown_scheme_is_refused_before_a_file_is_read(name: str) -> None:
+    arguments = [name, "missing.toml", "--fleet", "missing.toml", "--scheme", "stalenes"]
+    result = CliRunner().invoke(cli.melisma, arguments)
+    assert isinstance(result.exception, SettingError)
+    assert str(result.exception) == ("no scheme is called 'stalenes'; did you mean staleness?")
 
 
 def test_subcommands_are_not_imported_until_they_are_used() -> None:

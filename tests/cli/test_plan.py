@@ -51,8 +51,8 @@ def test_a_process_of_its_own_prints_the_plan() -> None:
     assert result.stderr == ""
     lines = [line.rstrip() for line in result.stdout.splitlines()]
     assert lines[0] == "digits: dab, 4 learners"
-    assert lines[2] == "pi-1         20        5     14.7  " + "━" * 26 + "│"
-    assert lines[5] == "jetson      120        5     13.4  " + "━" * 23 + "   │"
+    assert lines[2] == "pi-1         20       5     14.7  " + "━" * 26 + "│"
+    assert lines[5] == "jetson      120       5     13.4  " + "━" * 23 + "   │"
     assert lines[6:] == [
         "239 shards requested, 120 available",
         "staleness 0, average 0.00",
@@ -199,7 +199,7 @@ def test_wrong_usage_is_exit_code_2(options: list[str]) -> None:
         ("FLEET.toml", None, "no such file or directory"),
         ("TASK.toml", "", "top level: task is missing"),
         ("FLEET.toml", "[fleet]", "fleet: has no learners"),
-        ("FLEET.toml", "[[fleet.learner]]\nname = 'a'\ncompute = inf", "fleet.learner[0].compute:"),
+        ("FLEET.toml", "[[fleet.learner]]\nname = 'a'\ncompute = inf", "fleet.learner[a].compute:"),
         ("TASK.toml", "[task]\nname = 'a'\nmodel = 'b'\ndata = 'c'", "task: deadline_s is missing"),
     ],
 )
@@ -291,6 +291,34 @@ def test_a_deadline_that_cannot_be_met_names_learners_and_a_deadline(tmp_path: P
         tmp_path / "LONGER.toml", CLUSTER[0], deadline_s=repr(report["nearest"]["deadline_s"])
     )
     assert plan(*arguments(longer, CLUSTER[1]), "--scheme", "synchronous")[0] == 0
+
+
+def test_too_many_shards_suggest_a_number_of_samples_that_can_be_planned(tmp_path: Path) -> None:
+    task = edit_example(tmp_path / "TASK.toml", CLUSTER[0], deadline_s="2.0")
+    _, out, _ = plan(*arguments(task, CLUSTER[1]), "--scheme", "synchronous")
+    code, json_out, _ = plan(*arguments(task, CLUSTER[1]), "--scheme", "synchronous", "--json")
+    nearest = parse_json(json_out)["nearest"]
+    assert code == 1
+    assert "shards" not in nearest
+    assert f"samples <= {nearest['samples']} in [task.sizes]" in " ".join(out.split())
+    sizes = f"[task.sizes]\nsamples = {nearest['samples']}\n"
+    task.write_text(f"{task.read_text()}\n{sizes}")
+    assert plan(*arguments(task, CLUSTER[1]), "--scheme", "synchronous")[0] == 0
+
+
+def test_too_few_shards_suggest_a_size_of_shards_that_can_be_planned(tmp_path: Path) -> None:
+    fleet = write_group(tmp_path / "FLEET.toml", 500)
+    _, out, _ = plan(*arguments(CLUSTER[0], fleet), "--scheme", "synchronous")
+    assert "shard_samples <= 120" in " ".join(out.split())
+    task = edit_example(tmp_path / "TASK.toml", CLUSTER[0], shard_samples="120")
+    assert plan(*arguments(task, fleet), "--scheme", "synchronous")[0] == 0
+
+
+def test_a_shard_that_is_larger_than_the_data_is_refused(tmp_path: Path) -> None:
+    task = edit_example(tmp_path / "TASK.toml", CLUSTER[0], shard_samples="60001")
+    code, _, err = plan(*arguments(task, CLUSTER[1]))
+    assert code == 2
+    assert err.startswith(f"melisma: {task}: task: shard_samples = 60001 is more than the 60000")
 
 
 def test_a_budget_that_is_too_small_is_refused_with_one_that_suffices(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`melisma simulate` as users call it."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -59,8 +60,14 @@ def test_a_run_prints_a_line_per_cycle_and_a_summary() -> None:
     assert out.startswith("digits: dab, 2 learners, 2 cycles of 10 s, timing, seed 1\ncycle 1: ")
     assert "the deadline of 10 s held in 2 of 2 cycles" in out
     assert "MB transferred, " in out
-    assert " J, cost " in out
+    assert " J\n" in out
     assert "simulated in" in out
+
+
+def test_cost_is_printed_only_if_the_fleet_sets_prices(folder: Path) -> None:
+    assert "cost" not in simulate().stdout
+    (folder / "fleet.toml").write_text(f"{FLEET}\n[fleet]\nbudget = 1000\n")
+    assert re.search(r" J, cost \d+\n", simulate().stdout)
 
 
 def test_json_is_one_object_with_faults_and_usage() -> None:

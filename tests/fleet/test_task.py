@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,20 @@ def test_four_keys_are_enough(tmp_path: Path) -> None:
 def test_the_last_shard_may_be_short(tmp_path: Path) -> None:
     assert read_task(write_task(tmp_path, shard_samples="7000")).shards == 9
     assert read_task(write_task(tmp_path, shard_samples="60_001")).shards == 1
+
+
+@pytest.mark.parametrize("shards", [1, 2, 59, 119, 120, 121, 250, 7777, 60_000])
+def test_the_setting_for_a_number_of_shards_is_the_largest_that_suffices(
+    tmp_path: Path, shards: int
+) -> None:
+    task = read_task(write_task(tmp_path))
+    key, value = task.shards_setting(shards)
+    if shards > task.shards:
+        assert key == "shard_samples"
+        assert ceil(task.samples / value) >= shards > ceil(task.samples / (value + 1))
+    else:
+        assert (key, ceil(value / task.shard_samples)) == ("samples", shards)
+        assert ceil((value + 1) / task.shard_samples) > shards
 
 
 def test_sizes_override_those_of_known_names(tmp_path: Path) -> None:
@@ -189,6 +204,28 @@ def test_unknown_and_contradictory_keys_are_reported(
             {"data": '"x:y"', "sizes": "{ samples = 4 }"},
             "task: the size of data 'x:y' is unknown: give sample_bytes in [task.sizes]",
         ),
+        (
+            {"data": '"x:y"', "model": '"x:Z"'},
+            (
+                "task: the size of data 'x:y' is unknown: give samples and sample_bytes in "
+                "[task.sizes]; the size of model 'x:Z' is unknown: give model_bytes and "
+                "sample_ops in [task.sizes]"
+            ),
+        ),
+        (
+            {"model": '"spirals.Net"'},
+            (
+                "task: the size of model 'spirals.Net' is unknown: give model_bytes and "
+                "sample_ops in [task.sizes]; did you mean spirals:Net?"
+            ),
+        ),
+        (
+            {"shard_samples": "60_001"},
+            (
+                "task: shard_samples = 60001 is more than the 60000 samples of the data; use "
+                "shard_samples <= 60000"
+            ),
+        ),
         ({"model": '"mlp"'}, "task: model_args.layers is None; expected widths such as [784, 50"),
         ({"model": '"mlp"', "model_args": "{ layers = [1] }"}, "task: model_args.layers is [1];"),
     ],
@@ -211,7 +248,7 @@ def test_unknown_sizes_are_an_error_only_if_they_are_needed(
         (b"task = 3", "task: 3; expected a table"),
         (b'[[task]]\nname = "a"', "task: [{'name': 'a'}]; expected a table"),
         (b"[Task]", "top level: unknown key Task; did you mean task?"),
-        (b"[fleet]", "top level: unknown key fleet; expected one of task"),
+        (b"[fleet]", "found [fleet], expected [task]; are TASK.toml and --fleet FLEET.toml s"),
         (b"[task]\nname = 'a'\nname = 'b'", "not TOML: Cannot overwrite a value"),
         (b"[task]\nseed = " + b"9" * 5000, "not TOML: Exceeds the limit"),
         (b"x = " + b"[" * 100_000, "not TOML: "),

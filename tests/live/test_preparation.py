@@ -64,6 +64,39 @@ def test_files_in_the_run_folder_are_not_touched(work_folder: Path) -> None:
     assert mine.read_text() == "precious"
 
 
+def test_a_run_folder_is_checked_before_data_is_loaded(work_folder: Path) -> None:
+    (work_folder / "mine").write_text("precious")
+    task, fleet = build({"data": "nowhere:load"}, {})
+    with pytest.raises(SettingError, match="is not empty"):
+        preparation.prepare(task, fleet, None, work_folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ('loss = "crossentropy"', "loss is 'crossentropy'; did you mean cross_entropy?"),
+        ('optimizer = { name = "adamm" }', "optimizer.name is 'adamm'; did you mean adam?"),
+        ('model = "twonnn"', "unknown model 'twonnn'; did you mean twonn?"),
+        ('scheme = "med"', "scheme med cannot run a cycle of one task"),
+        ("shard_samples = 100000", "shard_samples = 100000 is more than the "),
+    ],
+)
+def test_a_setting_that_training_refuses_is_reported_with_the_file(
+    work_folder: Path, key: str, message: str
+) -> None:
+    keys = {"name": '"blobs"', "model": '"mlp"', "model_args": "{ layers = [4, 2] }"}
+    keys |= {"data": '"tiny_task:blobs"', "deadline_s": "2.0", "passes": "1"}
+    name, _, value = key.partition(" = ")
+    lines = [f"{each} = {text}" for each, text in (keys | {name: value}).items()]
+    path = work_folder / "TASK.toml"
+    path.write_text("\n".join(["[task]", *lines]))
+    _, fleet = build({}, {})
+    with pytest.raises(SettingError) as caught:
+        preparation.prepare(path, fleet, None, work_folder / "run")
+    assert str(caught.value).startswith(f"{path}: task: {message}")
+    assert not (work_folder / "run").exists()
+
+
 def test_the_folder_of_another_run_is_refused(work_folder: Path) -> None:
     run_task(work_folder, cycles=1)
     before = (work_folder / "run" / "trace.jsonl").read_bytes()

@@ -53,9 +53,9 @@ def test_figures_agree_with_single_assignments(trace: list[Step]) -> None:
             [assignment.counted_visits for assignment in work],
             [assignment.planned_visits for assignment in work],
         )
-        assert cycle.samples_trained == sum(done)
+        assert cycle.visits_counted == sum(done)
         ended_work = [assignment for assignment in work if assignment.status != "training"]
-        assert cycle.samples_dropped == sum(
+        assert cycle.visits_dropped == sum(
             max(assignment.planned_visits - assignment.counted_visits, 0)
             for assignment in ended_work
         )
@@ -260,5 +260,5 @@ def test_the_json_of_many_learners_has_their_number_but_no_lists() -> None:
     assert [cycle["assignments"] for cycle in values["cycles"]] == [None, None]
     assert values["learner_count"] == 6_000
     assert values["cycles"][0]["counts"] == {"counted": 6_000}
-    assert values["cycles"][1]["samples_trained"] == int((learners % 11).sum())
+    assert values["cycles"][1]["visits_counted"] == int((learners % 11).sum())
     assert len(report.plot().svg) < 200_000

@@ -395,7 +395,7 @@ def test_bytes_cost_and_joules_follow_from_the_rates() -> None:
     assert first.bytes == 3 * 2 * model_bytes + 20 * shard_bytes
     assert first.cost == 7 * 1 + 7 * 2 + 6 * 3
     assert first.joules == pytest.approx(
-        0.1 * first.samples_trained + 0.5 * (2 * model_bytes + 6 * shard_bytes)
+        0.1 * first.visits_counted + 0.5 * (2 * model_bytes + 6 * shard_bytes)
     )
     assert report.cost == sum(cycle.cost for cycle in report.cycles) == report.as_dict()["cost"]
     assert report.bytes == sum(cycle.bytes for cycle in report.cycles)
@@ -422,11 +422,11 @@ def test_visits_are_trained_or_dropped() -> None:
     for name in ("equal", "late", "halted", "left", "refused", "cancelled"):
         report = report_of(name)
         planned = sum(int(cycle.assignments.planned_visits.sum()) for cycle in report.cycles)
-        assert report.samples_trained + report.samples_dropped == planned
-        assert report.samples_trained == sum(total.counted_visits for total in report.learners)
-    assert report_of("equal").samples_dropped == 0
+        assert report.visits_counted + report.visits_dropped == planned
+        assert report.visits_counted == sum(total.counted_visits for total in report.learners)
+    assert report_of("equal").visits_dropped == 0
     assert report_of("halted").fulfilment == pytest.approx(
-        1 - report_of("halted").samples_dropped / report_of("halted").learners.planned_visits.sum()
+        1 - report_of("halted").visits_dropped / report_of("halted").learners.planned_visits.sum()
     )
 
 

@@ -1,8 +1,10 @@
 """`simulate`: options, interruption and invalid settings."""
 
+import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -164,8 +166,34 @@ def test_invalid_options_are_refused(settings: dict[str, Any], message: str) -> 
 
 def test_a_fleet_without_learners_at_the_start_is_refused() -> None:
     late = [learner | {"availability": {"joins_s": 5.0}} for learner in LEARNERS]
-    with pytest.raises(SettingError, match="no learner of the fleet is present at the start"):
+    with pytest.raises(
+        SettingError, match=r"^no learner is present at the start; give at least one"
+    ):
         simulate(make_task(), make_fleet(late), TIMING)
+
+
+def test_the_file_of_a_fleet_without_learners_at_the_start_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "FLEET.toml"
+    path.write_text(
+        '[[fleet.group]]\ncount = 2\nprofile = "phone"\navailability = { joins_s = 5.0 }\n'
+    )
+    message = rf"^{re.escape(str(path))}: fleet: no learner is present at the start"
+    with pytest.raises(SettingError, match=message):
+        simulate(make_task(), path, TIMING)
+
+
+def test_a_shard_that_is_larger_than_the_data_is_refused() -> None:
+    task = make_task()
+    large = msgspec.structs.replace(task, shard_samples=task.samples + 1)
+    message = rf"shard_samples = {task.samples + 1} is more than the {task.samples} samples"
+    with pytest.raises(SettingError, match=message):
+        simulate(large, make_fleet(), TIMING)
+
+
+def test_faults_are_checked_before_data_is_loaded() -> None:
+    unreadable = make_task(model="nowhere:Net", data="nowhere:load")
+    with pytest.raises(SettingError, match="invalid fault 'crush 1 at 2'"):
+        simulate(unreadable, make_fleet(), SimulationOptions(faults="crush 1 at 2"))
 
 
 @pytest.mark.parametrize("scheme", ["med", "mmtt", "feel", "random"])

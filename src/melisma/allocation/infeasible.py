@@ -13,6 +13,8 @@ CHANGES = {
     "stretch": "deadlines {} times as long",
     "budget": "budget >= {}",
     "data": "{} of the data",
+    # A field that an `InfeasibleError` replaces by the setting of the task.
+    "shards": "{{shards[{}]}}",
 }
 
 

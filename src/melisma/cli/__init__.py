@@ -7,21 +7,22 @@ is printed as one line.
 
 ::
 
-    axon.py          `melisma axon`
-    bench.py         `melisma bench`
-    bench_device.py  the device that `melisma bench` measures
-    bench_report.py  the measurements of `melisma bench`
-    compare.py       `melisma compare`
-    data.py          `melisma data`
-    options.py       options that several subcommands share
-    output.py        writing to standard output
-    peers/           `melisma peers`
-    plan.py          `melisma plan`
-    plan_report.py   the figures of `melisma plan` as plain data
-    run.py           `melisma run`
-    simulate.py      `melisma simulate`
-    suggestions.py   suggestions for misspelled commands and values
-    views/           tables and lines that the subcommands print
+    axon.py           `melisma axon`
+    bench.py          `melisma bench`
+    bench_device.py   the device that `melisma bench` measures
+    bench_report.py   the measurements of `melisma bench`
+    compare.py        `melisma compare`
+    data.py           `melisma data`
+    options.py        options that several subcommands share
+    output.py         writing to standard output
+    peers/            `melisma peers`
+    plan.py           `melisma plan`
+    plan_report.py    the figures of `melisma plan` as plain data
+    run.py            `melisma run`
+    scheme_option.py  the `--scheme` option of several subcommands
+    simulate.py       `melisma simulate`
+    suggestions.py    suggestions for misspelled commands and values
+    views/            tables and lines that the subcommands print
 """
 
 import signal

@@ -21,7 +21,7 @@ listen_option = click.option(
 tls_option = click.option("--tls", is_flag=True, help="Use TLS with a self-signed certificate.")
 
 
-@click.group("axon", cls=SuggestingGroup)
+@click.group("axon", cls=SuggestingGroup, short_help="Call remote functions and find workers.")
 def command() -> None:
     """Call remote functions, find workers, run a notice board or a relay."""
 

@@ -14,7 +14,7 @@ THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"
 MAX_SHARDS = 10_000
 
 
-@click.command("bench")
+@click.command("bench", short_help="Measure training and fetching, and check predictions.")
 @click.argument("task_path", metavar="TASK.toml")
 @click.option("--fleet", "fleet_path", metavar="FLEET.toml", help="Fleet file with --learner.")
 @click.option("--learner", help="Emulate this learner of the fleet.")

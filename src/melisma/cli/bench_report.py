@@ -19,7 +19,7 @@ from melisma.errors import SettingError
 from melisma.fleet.emulation import LinkShaper
 from melisma.fleet.estimates import Estimate
 from melisma.fleet.rng import generator
-from melisma.fleet.task import Task
+from melisma.fleet.task import Task, naming_task_file
 from melisma.learning.benchmark import (
     ReferenceDevice,
     TrainCost,
@@ -125,9 +125,10 @@ def run_bench(
 ) -> BenchReport:
     """Measure on this machine, or on a device that it emulates."""
     add_module_path(task, path)
-    data = limit_samples(task, load_dataset(task.data, task.data_args))
-    trainer = trainer_for(task)
-    check_model_fits(trainer, data)
+    with naming_task_file(path):
+        data = limit_samples(task, load_dataset(task.data, task.data_args))
+        trainer = trainer_for(task)
+        check_model_fits(trainer, data)
     parts = _draw_shards(task, data, counts[-1], others)
     splits = [Split(data.train.samples[part], data.train.labels[part]) for part in parts]
     work = _Workload(task, trainer, splits[: counts[-1]], splits[counts[-1] :])

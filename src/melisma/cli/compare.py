@@ -23,6 +23,7 @@ from melisma.cli.options import (
     learners_option,
 )
 from melisma.cli.output import write
+from melisma.cli.scheme_option import CYCLE_SCHEMES
 from melisma.cli.suggestions import SuggestingChoice
 from melisma.cli.views.compare_view import compare_view, run_line
 from melisma.errors import SettingError
@@ -33,16 +34,25 @@ from melisma.simulation.compute.memory import keep_freed_memory
 from melisma.simulation.simulation import ComputeLevel, SimulationOptions
 
 
-@click.command("compare")
+@click.command("compare", short_help="Compare schemes in virtual time on the same seeds.")
 @click.argument("task", metavar="TASK.toml", type=FILE)
 @fleet_option
 @click.option(
-    "--schemes", required=True, help="Schemes, separated by commas; the first is the baseline."
+    "--schemes",
+    required=True,
+    help="Schemes, separated by commas; the first is the baseline. "
+    f"Known: {', '.join(CYCLE_SCHEMES)}.",
 )
 @click.option(
     "--seeds", type=click.IntRange(1), default=5, show_default=True, help="Number of seeds."
 )
-@click.option("--first-seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--first-seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="First seed; the others follow it, one by one.",
+)
 @learners_option
 @click.option(
     "--work",

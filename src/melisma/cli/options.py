@@ -23,7 +23,6 @@ default_fleet_option = click.option(
 fleet_option = click.option(
     "--fleet", metavar="FLEET.toml", type=FILE, required=True, help="The devices."
 )
-scheme_option = click.option("--scheme", help="Allocate by this scheme instead of the task's.")
 learners_option = click.option(
     "--learners", type=COUNT, help="Scale the fleet to this number of learners."
 )

@@ -14,6 +14,7 @@ from melisma.allocation.schemes import SCHEMES, Scheme, get_scheme
 from melisma.cli import output
 from melisma.cli.options import fleet_option, json_option
 from melisma.cli.plan_report import PlanReport, build_plan_report, is_met, skip_report
+from melisma.cli.scheme_option import plan_scheme_option
 from melisma.cli.views.plan_view import plan_comparison_view, plan_view
 from melisma.errors import SettingError, suggest
 from melisma.fleet.files.fleet_builder import read_fleet
@@ -21,12 +22,10 @@ from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task, read_sized_task
 
 
-@click.command("plan")
+@click.command("plan", short_help="Print the plan of a cycle and check the deadline.")
 @click.argument("tasks", nargs=-1, required=True, metavar="TASK.toml...")
 @fleet_option
-@click.option(
-    "--scheme", help="Plan by this scheme instead of the task's; default for several tasks: med."
-)
+@plan_scheme_option
 @click.option(
     "--all", "compare_all", is_flag=True, help="Compare all schemes for this kind of problem."
 )

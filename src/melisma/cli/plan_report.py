@@ -81,8 +81,14 @@ def _common_fields(scheme: Scheme, tasks: Sequence[Task]) -> PlanReport:
 
 
 def _infeasible_fields(error: InfeasibleError, tasks: Sequence[Task], fleet: Fleet) -> PlanReport:
-    error = error.with_names(fleet.names, [task.name for task in tasks])
-    cause = {"constraint": error.constraint, "miss": error.miss, "nearest": error.nearest}
+    error = error.with_names(
+        fleet.names, [task.name for task in tasks], tasks[0].describe_shards_setting
+    )
+    nearest = dict(error.nearest)
+    if "shards" in nearest:
+        key, value = tasks[0].shards_setting(int(nearest.pop("shards")))
+        nearest[key] = value
+    cause = {"constraint": error.constraint, "miss": error.miss, "nearest": nearest}
     blocking = {
         "blocking_learners": [fleet.names[number] for number in error.learners],
         "blocking_tasks": [tasks[number].name for number in error.tasks],
@@ -132,7 +138,7 @@ def _plan_cycle(
         "most_updates": int(plan.updates[busy].max()),
         "max_staleness": plan.max_staleness,
         "average_staleness": plan.average_staleness,
-    } | _cost_fields(float(fleet.price @ plan.shards) if _has_prices(fleet) else None, fleet)
+    } | _cost_fields(float(fleet.price @ plan.shards), fleet)
 
 
 def _plan_shared(
@@ -195,16 +201,13 @@ def _plan_radio(
 
 
 def _cost_fields(cost: float | None, fleet: Fleet) -> PlanReport:
+    """Return cost and budget; a fleet without prices has no cost."""
+    cost = cost if fleet.has_prices else None
     return {
         "cost": cost,
         "budget": fleet.budget if isfinite(fleet.budget) else None,
         "keeps_budget": cost is None or cost <= fleet.budget * (1 + BUDGET_TOLERANCE),
     }
-
-
-def _has_prices(fleet: Fleet) -> bool:
-    """Return whether the fleet file sets prices or a budget."""
-    return isfinite(fleet.budget) or bool(np.any(fleet.price != 1.0))
 
 
 PLANNERS: dict[str, Callable[[Scheme, PlanInputs, Sequence[Task], Fleet], PlanReport]] = {

@@ -19,9 +19,9 @@ from melisma.cli.options import (
     default_fleet_option,
     default_task_argument,
     json_option,
-    scheme_option,
 )
 from melisma.cli.output import write
+from melisma.cli.scheme_option import run_scheme_option
 from melisma.cli.views.run_summary_view import run_summary_view
 from melisma.cli.views.run_view import cycle_line, run_view
 from melisma.live.orchestrator.orchestrator import Watcher
@@ -86,10 +86,10 @@ def watch_run(as_json: bool) -> Iterator[Watcher]:
         yield watcher.apply_and_print
 
 
-@click.command("run")
+@click.command("run", short_help="Train a task on emulated devices, by its deadline.")
 @default_task_argument
 @default_fleet_option
-@scheme_option
+@run_scheme_option
 @click.option(
     "--out", type=FILE, help="Empty or new folder for results; default: a new one in runs/."
 )

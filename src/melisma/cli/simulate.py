@@ -23,14 +23,15 @@ from melisma.cli.options import (
     faults_option,
     json_option,
     learners_option,
-    scheme_option,
     search_faults_option,
 )
 from melisma.cli.output import write
+from melisma.cli.scheme_option import run_scheme_option
 from melisma.cli.suggestions import SuggestingChoice
 from melisma.cli.views.run_summary_view import run_summary_view
 from melisma.cli.views.run_view import cycle_line
 from melisma.errors import SettingError
+from melisma.runs.folder import check_run_folder
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
 from melisma.runs.trace import Step
@@ -52,10 +53,10 @@ EXIT_CODES = {"done": 0, "stopped": 0, "cancelled": 130}
 SEED = click.IntRange(0)
 
 
-@click.command("simulate")
+@click.command("simulate", short_help="Run a task on a fleet in virtual time.")
 @default_task_argument
 @default_fleet_option
-@scheme_option
+@run_scheme_option
 @learners_option
 @click.option("--seed", type=SEED, help="Seed, instead of those of task and fleet.")
 @click.option(
@@ -97,6 +98,8 @@ def command(  # noqa: PLR0913 - one argument per option
         )
     if search_faults and work not in (None, "timing"):
         raise SettingError(f"--search-faults trains nothing; remove --work {work}")
+    if out is not None:
+        check_run_folder(out)
     keep_freed_memory()
     files = task or DEFAULT_TASK, fleet or DEFAULT_FLEET
     options = SimulationOptions(
@@ -154,7 +157,7 @@ def _simulate(prepared: PreparedSimulation, out: Path | None, as_json: bool) -> 
         write(msgspec.json.encode({**report.as_dict(), "faults": faults}).decode() + "\n")
     else:
         write(run_summary_view(report))
-        write(f"{_usage_line(report)}\n")
+        write(f"{_usage_line(report, has_prices=prepared.scenario.fleet.has_prices)}\n")
         took_s = time.monotonic() - began
         write(f"{report.ended_s:.1f} s simulated in {took_s:.1f} s\n")
         write(f"with faults ({faults}); all invariants held\n" if faults else "")
@@ -169,7 +172,7 @@ def _heading(prepared: PreparedSimulation) -> str:
     )
 
 
-def _usage_line(report: Report) -> str:
+def _usage_line(report: Report, *, has_prices: bool) -> str:
     """Return the time without training, and the usage of the run, in one line."""
     between_s = report.ended_s - report.began_s - float(np.nansum([report.training_s]))
     between_s = max(between_s, 0.0)  # rounding can make it negative
@@ -178,7 +181,7 @@ def _usage_line(report: Report) -> str:
         f"{_format_bytes(report.bytes)} transferred",
     ]
     usage += [f"{report.joules:,.1f} J"] if report.joules > 0 else []
-    usage += [f"cost {report.cost:,.0f}"] if report.cost > 0 else []
+    usage += [f"cost {report.cost:,.0f}"] if has_prices else []
     return ", ".join(usage)
 
 

@@ -79,7 +79,8 @@ def plan_cycle(state: CycleState) -> PlannedCycle:
 
 def _name_learners(state: CycleState, error: InfeasibleError, learners: Ints) -> InfeasibleError:
     # A scheme numbers the learners of its problem; translate to numbers of the run.
-    named = error.with_names([state.learners.names[learner] for learner in learners.tolist()])
+    names = [state.learners.names[learner] for learner in learners.tolist()]
+    named = error.with_names(names, shards_setting=state.task.describe_shards_setting)
     named.learners = tuple(learners[list(error.learners)].tolist())
     return named
 

@@ -56,6 +56,11 @@ class Fleet:
         """The number of learners."""
         return len(self.names)
 
+    @property
+    def has_prices(self) -> bool:
+        """Whether the fleet sets prices or a budget."""
+        return bool(np.isfinite(self.budget) or np.any(self.price != 1.0))
+
     def train_s(self, task: Task) -> Floats:
         """Seconds to train one shard once with all compute available."""
         by_sample = self.sample_seconds(task) * task.shard_samples

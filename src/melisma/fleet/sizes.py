@@ -4,14 +4,16 @@ Operations are floating-point operations to train on one sample: two for each mu
 forward pass, and four for the backward pass. Parameters have 32 bits.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from melisma.errors import SettingError, suggest
+from melisma.errors import SettingError, nearest_word, suggest
 
 Size = TypeVar("Size")
+DOTTED_NAME = re.compile(r"\w+(?:\.\w+)+")
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,18 @@ def data_size(name: str, missing: str = "samples and sample_bytes") -> DataSize:
     return _look_up(DATA, "data", name, missing)
 
 
+def suggest_known(name: str, known: Iterable[str], also: str = "") -> str:
+    """Return the end of a message about an unknown model or data set, as `suggest` does.
+
+    A dotted name that resembles no known one is probably `package.module:name` without its colon.
+    """
+    words = list(known)
+    if DOTTED_NAME.fullmatch(name) and nearest_word(name, words) is None:
+        module, _, attribute = name.rpartition(".")
+        return f"did you mean {module}:{attribute}?"
+    return suggest(name, words, also)
+
+
 def _is_width(width: object) -> bool:
     return type(width) is int and 0 < width < 2**53
 
@@ -113,7 +127,7 @@ def _look_up(
 ) -> Size:
     if name not in table:
         # A name with a colon refers to user code, so a similar known name does not help.
-        known = "" if ":" in name else f"; {suggest(name, sorted((*table, *also)))}"
+        known = "" if ":" in name else f"; {suggest_known(name, sorted((*table, *also)))}"
         raise SettingError(
             f"the size of {kind} {name!r} is unknown: give {missing} in [task.sizes]{known}"
         )

@@ -1,5 +1,7 @@
 """TASK.toml: the model and data to train, the deadline of a cycle, and the scheme."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -155,6 +157,41 @@ class Task(Table, frozen=True, kw_only=True):
         """Floating-point operations to train on one sample once."""
         return self.sizes.sample_ops or self._model_size().sample_ops
 
+    def shards_setting(self, shards: int) -> tuple[str, int]:
+        """Return the key and the largest value with at least, or at most, that many shards.
+
+        More shards of the same data are smaller ones; fewer shards of the same size are less data.
+        """
+        if shards > self.shards:
+            return "shard_samples", max(1, ceil(self.samples / (shards - 1)) - 1)
+        return "samples", shards * self.shard_samples
+
+    def describe_shards_setting(self, shards: int) -> str:
+        """Return the change of the task file that makes that number of shards."""
+        key, value = self.shards_setting(shards)
+        return f"{key} <= {value}" + (" in [task.sizes]" if key == "samples" else "")
+
+    def check_shard_samples(self) -> None:
+        """Raise SettingError if a single shard would be larger than the data."""
+        if self.shard_samples > self.samples:
+            raise SettingError(
+                f"shard_samples = {self.shard_samples} is more than the {self.samples} samples of "
+                f"the data; use shard_samples <= {self.samples}"
+            )
+
+    def check_sizes(self) -> None:
+        """Raise SettingError that names all missing sizes, or if a shard exceeds the data."""
+        problems = [*filter(None, map(_problem, (self._check_data_size, self._check_model_size)))]
+        if problems:
+            raise SettingError("; ".join(problems))
+        self.check_shard_samples()
+
+    def _check_data_size(self) -> None:
+        _ = self.samples, self.shard_bytes
+
+    def _check_model_size(self) -> None:
+        _ = self.model_bytes, self.sample_ops
+
     def _data_size(self) -> DataSize:
         return data_size(self.data, self._missing("samples", "sample_bytes"))
 
@@ -164,6 +201,15 @@ class Task(Table, frozen=True, kw_only=True):
     def _missing(self, *keys: str) -> str:
         """Return those of the keys that `sizes` leaves out, as words."""
         return " and ".join(key for key in keys if getattr(self.sizes, key) is None)
+
+
+def _problem(check: Callable[[], None]) -> str | None:
+    """Return the message of a check that fails."""
+    try:
+        check()
+    except SettingError as error:
+        return str(error)
+    return None
 
 
 class TaskFile(Table, frozen=True, kw_only=True):
@@ -180,11 +226,20 @@ def read_task(path: str | Path) -> Task:
     return read_toml(path, TaskFile).task
 
 
+@contextmanager
+def naming_task_file(file: str | Path | None) -> Iterator[None]:
+    """Name the file of a task in each `SettingError` of the context that does not name it."""
+    try:
+        yield
+    except SettingError as error:
+        if file is None or str(file) in str(error):
+            raise
+        raise SettingError(f"{file}: task: {error}") from error
+
+
 def read_sized_task(path: str | Path) -> Task:
     """Read a task whose sizes are known without loading model or data, or raise SettingError."""
     task = read_task(path)
-    try:
-        _ = task.shards, task.shard_bytes, task.model_bytes, task.sample_ops
-    except SettingError as error:
-        raise SettingError(f"{path}: task: {error}") from None
+    with naming_task_file(path):
+        task.check_sizes()
     return task

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from melisma.errors import DataError, SettingError
-from melisma.fleet.task import Task
+from melisma.fleet.task import Task, naming_task_file
 from melisma.learning.data.datasets import DataSet, load_dataset
 from melisma.learning.parameters import Layout
 from melisma.learning.task_sizes import limit_samples, with_actual_sizes
@@ -28,14 +28,17 @@ class LoadedTask:
 
 
 def load_task(task: Task, file: str | Path | None = None) -> LoadedTask:
-    """Load the data and build the trainer; modules are also searched beside the task's file."""
+    """Load the data and build the trainer; modules are also searched beside the task's file.
+
+    A `SettingError` names the file.
+    """
     path = add_module_path(task, file)
-    data = limit_samples(task, _load_data(task))
-    trainer = trainer_for(task)
-    check_model_fits(trainer, data)
-    return LoadedTask(
-        with_actual_sizes(task, data, Layout.of(trainer.initial())), trainer, data, path
-    )
+    with naming_task_file(file):
+        data = limit_samples(task, _load_data(task))
+        trainer = trainer_for(task)
+        check_model_fits(trainer, data)
+        sized = with_actual_sizes(task, data, Layout.of(trainer.initial()))
+    return LoadedTask(sized, trainer, data, path)
 
 
 def add_module_path(task: Task, file: str | Path | None) -> tuple[str, ...]:

@@ -5,9 +5,10 @@ import sys
 import traceback
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from melisma.errors import SettingError
+from melisma.errors import SettingError, suggest
 
 # Code of this package, of Python and of installed packages.
 INSTALLED_PREFIXES = ("<", str(Path(__file__).parents[1]), sys.prefix, sys.base_prefix)
@@ -32,7 +33,9 @@ def import_object(key: str, name: str) -> Any:
         hint = SEARCHED if _is_module_missing(error, module_name) else ""
         raise SettingError(f"{key} {name}: {describe_error(error)}{hint}") from error
     if not hasattr(module, attribute):
-        raise SettingError(f"{key} {name}: {module_name} has no {attribute}")
+        defined = _defined_names(module)
+        expected = f"; {suggest(attribute, defined)}" if defined else ""
+        raise SettingError(f"{key} {name}: {module_name} has no {attribute}{expected}")
     return getattr(module, attribute)
 
 
@@ -58,6 +61,15 @@ def describe_error(error: BaseException) -> str:
     location = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     hint = "; pip install 'melisma[torch]'" if getattr(error, "name", "") == "torch" else ""
     return f"{type(error).__name__}: {message}{location}{hint}"
+
+
+def _defined_names(module: ModuleType) -> list[str]:
+    """Return the public classes and functions that a module defines itself."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
+    ]
 
 
 def _is_module_missing(error: Exception, module: str) -> bool:

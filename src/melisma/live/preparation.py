@@ -13,13 +13,13 @@ import numpy as np
 from melisma.allocation.schemes import with_scheme
 from melisma.fleet.files.fleet_builder import read_fleet
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.task import Task, read_task
+from melisma.fleet.task import Task, naming_task_file, read_task
 from melisma.learning.data.datasets import Split
 from melisma.learning.loaded_task import load_task
 from melisma.learning.trainer import Trainer
 from melisma.learning.trainer_factory import one_thread
 from melisma.live.orchestrator.run_spec import RunSpec
-from melisma.runs.folder import create_run_folder
+from melisma.runs.folder import check_run_folder, create_run_folder
 
 # The number of samples that the speed of this machine is measured on.
 TIMING_SAMPLES = 500
@@ -70,10 +70,14 @@ def prepare(
     folder: str | Path | None = None,
 ) -> PreparedRun:
     """Load task, fleet and data and create the run folder; raise an error if they do not fit."""
+    if folder is not None:
+        check_run_folder(folder)
     file = task if isinstance(task, str | Path) else None
     task = read_task(task) if isinstance(task, str | Path) else task
     fleet = read_fleet(fleet) if isinstance(fleet, str | Path) else fleet
-    loaded = load_task(with_scheme(task, scheme), file)
+    with naming_task_file(file):
+        loaded = load_task(with_scheme(task, scheme), file)
+        loaded.task.check_shard_samples()
     task, data, trainer = loaded.task, loaded.data, loaded.trainer
     run = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
     shares = fleet.core_shares(task, _core_sample_s(fleet, data.train, trainer))

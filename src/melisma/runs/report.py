@@ -118,12 +118,12 @@ class Cycle:
         return {status: count for status, count in zip(STATUSES, counts, strict=True) if count}
 
     @cached_property
-    def samples_trained(self) -> int:
+    def visits_counted(self) -> int:
         """The number of visits that count."""
         return int(self.assignments.counted_visits.sum())
 
     @cached_property
-    def samples_dropped(self) -> int:
+    def visits_dropped(self) -> int:
         """The number of planned visits that were not done, of ended assignments."""
         work = self.assignments
         left = np.maximum(work.planned_visits - work.counted_visits, 0)
@@ -243,14 +243,14 @@ class Report:
         )
 
     @property
-    def samples_trained(self) -> int:
+    def visits_counted(self) -> int:
         """The number of visits that count."""
-        return sum(cycle.samples_trained for cycle in self.cycles)
+        return sum(cycle.visits_counted for cycle in self.cycles)
 
     @property
-    def samples_dropped(self) -> int:
+    def visits_dropped(self) -> int:
         """The number of planned visits that were not done, interrupted cycles included."""
-        return sum(cycle.samples_dropped for cycle in self.cycles)
+        return sum(cycle.visits_dropped for cycle in self.cycles)
 
     @property
     def bytes(self) -> float:
@@ -347,12 +347,12 @@ FIGURES: dict[type, tuple[str, ...]] = {
     Assignment: ("planned_visits", "counted_visits"),
     Cycle: (
         *("cycle_s", "waited_s", "met_deadline", "truancy", "fulfilment", "drop_rate", "occupancy"),
-        *("max_staleness", "average_staleness", "samples_trained", "samples_dropped"),
+        *("max_staleness", "average_staleness", "visits_counted", "visits_dropped"),
         *("bytes", "joules", "cost", "counts"),
     ),
     Report: (
         *("satisfaction", "deadline_misses", "mean_truancy", "fulfilment", "training_s"),
-        *("max_staleness", "average_staleness", "samples_trained", "samples_dropped"),
+        *("max_staleness", "average_staleness", "visits_counted", "visits_dropped"),
         *("bytes", "joules", "cost", "accuracy", "loss", "learners"),
     ),
 }

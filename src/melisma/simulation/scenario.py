@@ -9,7 +9,7 @@ from melisma.cycle.ragged import NO_ROWS, Ints, RaggedArray
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
-from melisma.simulation.faults import Fault, parse_faults, random_faults
+from melisma.simulation.faults import Fault, random_faults
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,13 +62,6 @@ def local_shard_sizes(task: Task, fleet: Fleet) -> RaggedArray:
     sizes = np.full(int(counts.sum()), task.shard_samples)
     sizes[-1] -= max(0, int(sizes.sum()) - task.samples)
     return RaggedArray(counts, sizes)
-
-
-def parse_or_draw_faults(text: str, scenario: Scenario) -> tuple[Fault, ...]:
-    """Parse faults, or draw them if `text` is a seed."""
-    if text.isdecimal():
-        return with_random_faults(scenario, int(text)).faults
-    return parse_faults(text, scenario.fleet.learners)
 
 
 def with_random_faults(scenario: Scenario, seed: int) -> Scenario:

@@ -15,7 +15,7 @@ from melisma.cycle.ragged import RaggedArray
 from melisma.errors import DataError, SettingError, suggest
 from melisma.fleet.files.fleet_builder import read_fleet
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.task import SimulationSettings, Task, read_task
+from melisma.fleet.task import SimulationSettings, Task, naming_task_file, read_task
 from melisma.learning.loaded_task import load_task
 from melisma.runs.folder import create_run_folder
 from melisma.runs.progress import RunProgress
@@ -26,8 +26,8 @@ from melisma.simulation.compute.compute import ComputeBackend, RealTraining, Tim
 from melisma.simulation.compute.memory import check_memory
 from melisma.simulation.compute.sample_index import SampleIndex
 from melisma.simulation.driver import Driver
-from melisma.simulation.faults import Fault
-from melisma.simulation.scenario import Scenario, local_shard_sizes, parse_or_draw_faults
+from melisma.simulation.faults import Fault, parse_faults
+from melisma.simulation.scenario import Scenario, local_shard_sizes, with_random_faults
 
 ComputeLevel = Literal["timing", "train", "batched"]
 MAX_DEADLINE_S = 1e9
@@ -94,20 +94,30 @@ def prepare(
     """Read the files and check all settings; `SettingError` names the file."""
     file = task if isinstance(task, str | Path) else None
     fleet = _load_fleet(fleet, options)
-    try:
+    faults = options.faults
+    if not isinstance(faults, tuple) and not str(faults).isdecimal():
+        faults = parse_faults(str(faults), fleet.learners)
+    with naming_task_file(file):
         task = read_task(task) if isinstance(task, str | Path) else task
         prepared = _prepare(_override(task, options), file, fleet)
-    except SettingError as error:
-        if file is None or str(file) in str(error):
-            raise
-        raise SettingError(f"{file}: task: {error}") from error
-    faults = options.faults
     if not isinstance(faults, tuple):
-        faults = parse_or_draw_faults(str(faults), prepared.scenario)
+        return replace(prepared, scenario=with_random_faults(prepared.scenario, int(faults)))
     return replace(prepared, scenario=replace(prepared.scenario, faults=faults))
 
 
 def _load_fleet(fleet: Fleet | str | Path, options: SimulationOptions) -> Fleet:
+    """Return the fleet; `SettingError` if it cannot start a run."""
+    loaded = _scale_fleet(fleet, options)
+    if not loaded.present_at_start.any():
+        where = f"{fleet}: fleet: " if isinstance(fleet, str | Path) else ""
+        raise SettingError(
+            f"{where}no learner is present at the start; give at least one learner or group "
+            "availability.joins_s = 0, or change the trace"
+        )
+    return loaded
+
+
+def _scale_fleet(fleet: Fleet | str | Path, options: SimulationOptions) -> Fleet:
     if isinstance(fleet, str | Path):
         return read_fleet(fleet, options.learners, options.seed)
     if options.learners not in (None, fleet.learners):
@@ -129,10 +139,12 @@ def _override(task: Task, options: SimulationOptions) -> Task:
 def _prepare(task: Task, file: str | Path | None, fleet: Fleet) -> PreparedSimulation:
     level = task.simulation.work
     if level == "timing" and _sizes_are_known(task):
+        task.check_shard_samples()
         check_memory(task, fleet)
         scenario = _make_scenario(task, fleet, local_shard_sizes(task, fleet))
         return PreparedSimulation(scenario, level, TimingOnly)
     loaded = load_task(task, file)
+    loaded.task.check_shard_samples()
     check_memory(loaded.task, fleet)
     index = SampleIndex.from_task(loaded, fleet)
     scenario = _make_scenario(loaded.task, fleet, index.local_sizes)
@@ -155,10 +167,6 @@ def _sizes_are_known(task: Task) -> bool:
 
 def _make_scenario(task: Task, fleet: Fleet, local_sizes: RaggedArray) -> Scenario:
     """Return a scenario that the cycle machine accepts."""
-    if not fleet.present_at_start.any():
-        raise SettingError(
-            "no learner of the fleet is present at the start; use joins_s = 0 for at least one"
-        )
     scenario = Scenario(f"{task.name}-{task.scheme}-{task.seed}", task, fleet, local_sizes)
     CycleMachine().handle(scenario.submission())
     return scenario

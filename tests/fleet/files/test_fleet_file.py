@@ -27,10 +27,20 @@ def read_error(tmp_path: Path, content: str) -> str:
     ("content", "message"),
     [
         ("", "top level: fleet is missing"),
-        ("[task]\n", "top level: unknown key task; expected one of fleet"),
+        (
+            "[task]\n",
+            "found [task], expected [fleet]; are TASK.toml and --fleet FLEET.toml swapped?",
+        ),
         ("[fleet]\n", "fleet: has no learners: add [[fleet.learner]] or [[fleet.group]]"),
         ("[fleet]\nlearner = []\n", "fleet: has no learners"),
-        ("[fleet.learner]\nname = 'a'\n", "fleet.learner: {'name': 'a'}; expected a list"),
+        (
+            "[fleet.learner]\nname = 'a'\n",
+            "fleet.learner: a single table; write [[fleet.learner]] w",
+        ),
+        (
+            LEARNER + PHONE + "state = {}",
+            "fleet.learner[pi].state: a single table; write [[fleet.learner.state]] with double b",
+        ),
         ("[[fleet.learner]]\n" + PHONE, "fleet.learner[0]: name is missing"),
         ("[[fleet.learner]]\nname = ' '\n" + PHONE, "fleet.learner[0]: name is empty"),
         ('[[fleet.learner]]\nname = "a\\tb"\n' + PHONE, "fleet.learner[0]: name is 'a\\tb'; expec"),
@@ -71,15 +81,15 @@ SPEEDS = "a profile or one of compute, train_s, samples_per_s, clock_hz"
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (LEARNER, f"fleet.learner[0]: speed is missing: add {SPEEDS}"),
+        (LEARNER, f"fleet.learner[pi]: speed is missing: add {SPEEDS}"),
         (GROUP, f"fleet.group[0]: speed is missing: add {SPEEDS}"),
         (
             LEARNER + "profile = 'phne'",
-            "fleet.learner[0]: profile 'phne' is unknown; did you mean phone?",
+            "fleet.learner[pi]: profile 'phne' is unknown; did you mean phone?",
         ),
         (
             LEARNER + PHONE + "compute = 1\ntrain_s = 1",
-            "fleet.learner[0]: compute and train_s all give the speed; keep one of them",
+            "fleet.learner[pi]: compute and train_s all give the speed; keep one of them",
         ),
         (
             GROUP + "samples_per_s = 1\nclock_hz = 1",
@@ -87,7 +97,7 @@ SPEEDS = "a profile or one of compute, train_s, samples_per_s, clock_hz"
         ),
         (
             LEARNER + PHONE + "cycles_per_sample = 9",
-            "fleet.learner[0]: cycles_per_sample needs clock_hz",
+            "fleet.learner[pi]: cycles_per_sample needs clock_hz",
         ),
         (
             LEARNER + "compute = 0.1",
@@ -113,7 +123,10 @@ def test_speed_and_link_are_given_exactly_once(tmp_path: Path, content: str, mes
     [
         (LEARNER + PHONE + "bandwith_bps = 1", "unknown key bandwith_bps; did you mean bandwidth_"),
         # `states` is for groups, `state` for a learner.
-        (LEARNER + PHONE + "states = {}", "fleet.learner[0]: unknown key states; did you mean sta"),
+        (
+            LEARNER + PHONE + "states = {}",
+            "fleet.learner[pi]: unknown key states; did you mean sta",
+        ),
         (GROUP + PHONE + "state = []", "fleet.group[0]: unknown key state; did you mean states?"),
         (GROUP + PHONE + "spread.comput = 1", "fleet.group[0].spread: unknown key comput; did you"),
         (
@@ -137,12 +150,15 @@ def test_a_hint_is_never_the_unknown_key_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (LEARNER + "train_s = 'fast'", "fleet.learner[0].train_s: 'fast'; expected a number"),
-        (LEARNER + PHONE + "threshold = 1.5", "fleet.learner[0].threshold: 1.5; expected a whole"),
+        (LEARNER + "train_s = 'fast'", "fleet.learner[pi].train_s: 'fast'; expected a number"),
+        (LEARNER + PHONE + "threshold = 1.5", "fleet.learner[pi].threshold: 1.5; expected a whole"),
         (LEARNER + PHONE + "threshold = -1", "threshold: -1; expected a whole number of at least"),
-        (LEARNER + PHONE + "price = -1", "fleet.learner[0].price: -1; expected a number of at lea"),
+        (
+            LEARNER + PHONE + "price = -1",
+            "fleet.learner[pi].price: -1; expected a number of at lea",
+        ),
         (LEARNER + PHONE + "latency_s = -0.1", "latency_s: -0.1; expected a number of at least 0"),
-        (LEARNER + "compute = 0", "fleet.learner[0].compute: 0; expected a number above 0"),
+        (LEARNER + "compute = 0", "fleet.learner[pi].compute: 0; expected a number above 0"),
         (GROUP.replace("2", "0"), "fleet.group[0].count: 0; expected a whole number of at least 1"),
         (GROUP.replace("2", "1.5"), "fleet.group[0].count: 1.5; expected a whole number"),
         (GROUP.replace("2", "99999999999999"), "expected a whole number of at most 10000000"),
@@ -222,16 +238,16 @@ def test_a_budget_may_be_infinite_but_not_nan(tmp_path: Path) -> None:
     [
         (
             "state = [{ probability = 0.5 }, { probability = 0.4 }]",
-            "fleet.learner[0]: probabilities of the states sum to 0.9; expected 1",
+            "fleet.learner[pi]: probabilities of the states sum to 0.9; expected 1",
         ),
-        ("state = [{ compute = 1 }]", "fleet.learner[0].state[0]: probability is missing"),
+        ("state = [{ compute = 1 }]", "fleet.learner[pi].state[0]: probability is missing"),
         ("state = [{ probability = 1.5 }]", "state[0].probability: 1.5; expected a number of at "),
         ("state = [{ probability = nan }]", "state[0].probability: nan; expected a number of at "),
         (
             "state = [{ probability = 1, compute = 0 }]",
-            "fleet.learner[0].state[0].compute: 0; expected a number above 0",
+            "fleet.learner[pi].state[0].compute: 0; expected a number above 0",
         ),
-        ("state = { probability = 1 }", "state: {'probability': 1}; expected a list"),
+        ("state = { probability = 1 }", "state: a single table; write [[fleet.learner.state]]"),
     ],
 )
 def test_probabilities_of_states_are_valid_and_sum_to_1(

@@ -152,6 +152,11 @@ def test_optimizer_state_is_kept_only_if_the_task_sets_keep() -> None:
             "model no.such.module:Net: ModuleNotFoundError: No module named",
         ),
         ({"model": "torch.nn:NoSuch"}, "model torch.nn:NoSuch: torch.nn has no NoSuch"),
+        ({"model": "torch.nn.Linear"}, "unknown model 'torch.nn.Linear'; did you mean torch.nn:Li"),
+        (
+            {"model": "tests.live.tiny_task:Liner"},
+            "tests.live.tiny_task has no Liner; did you mean Linear?",
+        ),
         (
             {"loss": "mse", "stop": StopSettings(accuracy=0.9)},
             "stop.accuracy has no meaning with loss mse",

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from melisma.cli.views.compare_view import lead_line
 from melisma.errors import SettingError
 from melisma.fleet.t_distribution import t_quantile
 from melisma.fleet.task import Task
@@ -25,7 +26,7 @@ from melisma.simulation.comparison.comparison import (
     summarize_runs,
 )
 from melisma.simulation.comparison.comparison_picture import draw_comparison
-from melisma.simulation.comparison.figures import format_interval
+from melisma.simulation.comparison.figures import format_interval, is_shown
 from melisma.simulation.comparison.interval import Interval
 from melisma.simulation.simulation import SimulationOptions, simulate
 from tests.live import tiny_task
@@ -185,14 +186,52 @@ def test_a_scheme_that_missed_the_target_once_ranks_behind_one_that_never_did() 
     assert result.lead.difference.mean == -9
 
 
-def test_without_training_the_time_of_the_run_decides() -> None:
+@pytest.mark.parametrize(
+    ("dab", "equal", "is_clear"),
+    [
+        ((10, 20, 30), (11, 21, 31.3), True),
+        ((10, 20, 30), (11, 19, 31.3), False),
+        ((10,), (20,), False),
+        ((10, 10), (10, 10), False),
+    ],
+)
+def test_a_lead_is_clear_if_the_difference_is_significant(
+    dab: tuple[float, ...], equal: tuple[float, ...], is_clear: bool
+) -> None:
+    comparison = summarize(runs_of("dab", *dab), runs_of("equal", *equal))
+    assert comparison.lead is not None
+    assert comparison.lead.is_clear is is_clear
+    line = lead_line(comparison)
+    assert line.startswith("dab reached 90.00% first, after") is is_clear
+    assert line.startswith("no scheme leads: the time to the target accuracy of ") is not is_clear
+
+
+def test_a_scheme_that_reached_the_target_on_more_seeds_leads_clearly() -> None:
+    quick = (*runs_of("dab", 1), replace(runs_of("dab", 1, 2)[1], curve=((2, 0.5),)))
+    result = summarize(quick, runs_of("equal", 10, 12), target=Target(0.9, "asked"))
+    assert lead_line(result).startswith("equal reached 90.00% first, after 11 s on average; dab on")
+
+
+def test_a_fleet_without_prices_has_no_column_of_cost() -> None:
+    task, schemes = scenarios.make_task(), ["dab", "equal"]
+    for fleet, shown in (
+        (scenarios.make_fleet(), False),
+        (scenarios.make_fleet(budget=1000.0), True),
+        (scenarios.make_fleet([each | {"price": 2.0} for each in scenarios.LEARNERS]), True),
+    ):
+        result = compare(task, fleet, schemes, [0], TIMING)
+        assert is_shown(result, "cost") is shown
+        assert (">cost<" in draw_comparison(result).svg) is shown
+
+
+def test_without_training_the_time_in_cycles_decides() -> None:
     result = compare(
         scenarios.make_task(), scenarios.make_fleet(), ["equal", "staleness"], range(2), TIMING
     )
     assert not result.target
     assert not result.has_values("accuracy")
     assert result.lead is not None
-    assert result.lead.figure == "run_s"
+    assert result.lead.figure == "training_s"
 
 
 def test_without_completed_runs_no_scheme_leads() -> None:

@@ -178,7 +178,7 @@ def test_a_cycle_interrupted_during_aggregation_does_not_change_the_model(
     assert report.outcome == "cancelled"
     assert [each.ending for each in report.cycles] == ["aggregated", "interrupted"]
     assert {each.status for each in report.cycles[1].assignments} == {"dropped"}
-    assert report.samples_trained == report.cycles[0].samples_trained > 0
+    assert report.visits_counted == report.cycles[0].visits_counted > 0
 
 
 FAILING = """

@@ -17,7 +17,7 @@ from melisma.cli.peers import peers_node, peers_run, peers_simulate
 from melisma.cli.suggestions import SuggestingGroup
 
 
-@click.group("peers", cls=SuggestingGroup)
+@click.group("peers", cls=SuggestingGroup, short_help="Train without an orchestrator.")
 def command() -> None:
     """Train without an orchestrator: each node exchanges updates with its neighbours."""
 

@@ -23,7 +23,7 @@ from melisma.peer.group import check_node_name
 from melisma.runs.peer_report import NodeReport, PeerReport
 
 
-@click.command("node")
+@click.command("node", short_help="Run one node on this device.")
 @with_options(TRAINING_OPTIONS)
 @click.option("--name", required=True, help="Name of this node.")
 @click.option(

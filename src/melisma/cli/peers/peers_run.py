@@ -17,7 +17,7 @@ from melisma.cli.peers.peers_output import ProgressPrinter, finish
 from melisma.live.peer.local_group import PeerObserver, run_peers
 
 
-@click.command("run")
+@click.command("run", short_help="Run a process for each node on this machine.")
 @with_options(TRAINING_OPTIONS)
 @with_options(GROUP_OPTIONS)
 @click.option("--tls", is_flag=True, help="Nodes use TLS with self-signed certificates.")

@@ -34,7 +34,7 @@ from melisma.simulation.peers.peer_fault_search import search_peer_faults
 from melisma.simulation.peers.peer_simulation import PeerOptions, simulate_peers
 
 
-@click.command("simulate")
+@click.command("simulate", short_help="Run the nodes in virtual time, with faults.")
 @with_options(TRAINING_OPTIONS)
 @with_options(GROUP_OPTIONS)
 @click.option(

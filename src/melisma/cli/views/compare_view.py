@@ -1,4 +1,4 @@
-"""Tables of `melisma compare`: a row per scheme, failed runs, and the fastest scheme."""
+"""Tables of `melisma compare`: a row per scheme, failed runs, and the scheme that leads."""
 
 from math import isnan
 
@@ -39,7 +39,7 @@ def compare_view(comparison: Comparison) -> RenderableType:
 
 
 def lead_line(comparison: Comparison) -> str:
-    """Return which scheme was first, and whether its lead is significant."""
+    """Return which scheme was first, or that no lead is significant."""
     lead, goal = comparison.lead, f"reached {comparison.target.accuracy:.2%}"
     if lead is None:
         completed = any(run.completed for run in comparison.runs)
@@ -48,12 +48,28 @@ def lead_line(comparison: Comparison) -> str:
             if completed
             else "every run failed"
         )
-    goal = goal if comparison.target else "finished"
+    if not lead.is_clear:
+        return _no_lead_line(comparison, lead)
     least = comparison.interval(lead.first, lead.figure)
-    first = f"{lead.first} {goal} first, after {least.mean:.4g} s{_seed_count(least)}"
+    first = f"{lead.first} needed the least time in cycles, {least.mean:.4g} s{_seed_count(least)}"
+    if comparison.target:
+        first = f"{lead.first} {goal} first, after {least.mean:.4g} s{_seed_count(least)}"
     if lead.second is None:
         return first if len(comparison.schemes) == 1 else f"{first}; no other scheme did"
     return f"{first}; {_runner_up(comparison, lead)}"
+
+
+def _no_lead_line(comparison: Comparison, lead: Lead) -> str:
+    """Return that the first two schemes do not differ significantly, and by how much."""
+    goal = "to the target accuracy" if comparison.target else "in cycles"
+    schemes = f"no scheme leads: the time {goal} of {lead.first} and {lead.second}"
+    behind = lead.difference
+    if behind.mean == 0 and not behind.half_width > 0:
+        return f"{schemes} is the same"
+    by = format_interval(
+        Interval(abs(behind.mean), behind.half_width, behind.known, behind.count), "s"
+    )
+    return f"{schemes} differs by {by} on the same seeds, {_significance(behind)}"
 
 
 def _seed_count(interval: Interval) -> str:
@@ -71,7 +87,8 @@ def _runner_up(comparison: Comparison, lead: Lead) -> str:
         return f"{lead.second}{seeds} none of them in common"
     if behind.mean == 0 and not behind.half_width > 0:
         return f"{lead.second}{seeds} at the same time"
-    direction = "later" if behind.mean > 0 else "earlier"
+    later, earlier = ("later", "earlier") if comparison.target else ("more", "less")
+    direction = later if behind.mean > 0 else earlier
     by = format_interval(
         Interval(abs(behind.mean), behind.half_width, behind.known, behind.count), "s"
     )

@@ -22,15 +22,18 @@ def plan_view(report: PlanReport, show: int) -> RenderableType:
 def plan_comparison_view(reports: list[PlanReport]) -> RenderableType:
     """Return a table with one row per scheme."""
     problem = reports[0]["problem"]
-    empty = ("-",) * len(COLUMNS[problem])
+    titles = COLUMNS[problem]
+    if all(report.get("cost") is None for report in reports):
+        titles = tuple(title for title in titles if title != "cost")
+    empty = ("-",) * len(titles)
     rows = [
-        (report["scheme"], *(_summary(report) if report["feasible"] else empty))
+        (report["scheme"], *(_summary(report)[: len(titles)] if report["feasible"] else empty))
         for report in reports
     ]
     reasons = [
         Text(f"{report['scheme']}: {reason}") for report in reports for reason in _reasons(report)
     ]
-    return Group(FigureTable(("scheme", *COLUMNS[problem]), rows), *reasons)
+    return Group(FigureTable(("scheme", *titles), rows), *reasons)
 
 
 def _reasons(report: PlanReport) -> list[str]:
@@ -67,8 +70,9 @@ LATE_LINES: dict[str, Callable[[PlanReport], list[str]]] = {
 }
 
 
+# Cost is last, so that it can be left out.
 COLUMNS = {
-    "cycle": ("shards", "updates", "staleness", "average", "late", "ends at", "cost"),
+    "cycle": ("shards", "passes", "staleness", "average", "late", "ends at", "cost"),
     "shared": ("planned", "gap", "expected to finish after", "total", "cost"),
     "radio": ("total batch", "round", "efficiency", "rounds by deadline"),
 }
@@ -102,7 +106,7 @@ def _cycle_view(report: PlanReport, show: int) -> RenderableType:
     (name,), (deadline_s,), (shards,) = report["tasks"], report["deadline_s"], report["shards"]
     rows = report["learners"]
     scale_s = max(deadline_s, report["ends_s"])
-    table = make_table("learner", "shards", "updates", "seconds", f"deadline {deadline_s:g} s")
+    table = make_table("learner", "shards", "passes", "seconds", f"deadline {deadline_s:g} s")
     for row in rows.first(show):
         bar = DeadlineBar(row["seconds"], scale_s, deadline_s)
         figures = (str(row["shards"]), str(row["updates"]), f"{row['seconds']:.1f}")
@@ -135,12 +139,13 @@ def _tasks_view(report: PlanReport, show: int) -> RenderableType:
         for name, seconds in zip(report["tasks"], report["expected_s"], strict=True)
     ]
     budget = "no budget" if report["budget"] is None else f"budget {report['budget']:g}"
+    cost = [] if report["cost"] is None else [f"cost {report['cost']:.1f}, {budget}"]
     lines = [
         (
             f"planned total {report['total_s']:.2f} s, lower bound {report['bound_s']:.2f} s "
             f"(gap {report['gap']:.2%})"
         ),
-        f"cost {report['cost']:.1f}, {budget}",
+        *cost,
         *_late_task_lines(report),
         *_budget_lines(report),
     ]

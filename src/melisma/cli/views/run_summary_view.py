@@ -14,7 +14,7 @@ from melisma.runs.report import Report
 from melisma.runs.totals import UNCOUNTED_STATUSES, LearnerTotal
 
 MAX_LEARNERS = 20
-TITLES = ("learner", "shards", "samples", "done", "fetch s", "load s", "train s", "upload s")
+TITLES = ("learner", "shards", "visits", "done", "fetch s", "load s", "train s", "upload s")
 
 
 def run_summary_view(report: Report, show: int = MAX_LEARNERS) -> RenderableType:
@@ -73,7 +73,7 @@ def _unlisted_line(report: Report, show: int) -> list[str]:
     if not rest or not report.cycles:
         return []
     trained, missing = rest.counted_visits.sum(), rest.uncounted.sum()
-    return [f"and {len(rest)} more: {trained} samples trained, {missing} updates missing"]
+    return [f"and {len(rest)} more: {trained} visits counted, {missing} updates missing"]
 
 
 def _result_lines(report: Report) -> list[str]:

@@ -20,6 +20,8 @@ TYPE_WORDS = {
     "object": "a table",
     "array": "a list",
 }
+# Each file has one table at its top level.
+FILE_TABLES = {"task", "fleet"}
 BOUND_WORDS = {">": "above", ">=": "of at least", "<": "below", "<=": "of at most"}
 
 
@@ -31,7 +33,19 @@ def read_toml(path: str | Path, record: type[Record]) -> Record:
     # Too many digits and too deep nesting are no TOMLDecodeError.
     except (ValueError, RecursionError) as error:
         raise SettingError(f"{path}: not TOML: {error}") from None
+    _check_kind(str(path), content, record)
     return convert(str(path), content, record)
+
+
+def _check_kind(source: str, content: dict[str, Any], record: type[msgspec.Struct]) -> None:
+    """Raise SettingError if a task file is read as a fleet file, or the reverse."""
+    expected = FILE_TABLES.intersection(record.__struct_fields__)
+    found = FILE_TABLES.intersection(content)
+    if expected and found and not expected & found:
+        raise SettingError(
+            f"{source}: found [{found.pop()}], expected [{expected.pop()}]; are TASK.toml and "
+            "--fleet FLEET.toml swapped?"
+        )
 
 
 def convert(source: str, content: Any, record: type[Record]) -> Record:
@@ -58,11 +72,12 @@ def _describe(message: str, record: type[msgspec.Struct], content: Any) -> str:
     problem, at, path = message.rpartition(" - at `$")
     problem, path = (problem, path) if at else (message, "")
     types: Sequence[inspect.Type] = [inspect.type_info(record)]
-    value = content
+    value, where = content, ""
     for key, number in re.findall(r"\.(\w+)|\[(\d+)\]", path):
         types = _types_at(types, key)
         value = value[key or int(number)]
-    where = path.removesuffix("`").removeprefix(".") or "top level"
+        where += f".{key}" if key else f"[{_name_of(value) or number}]"
+    where = where.removeprefix(".") or "top level"
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", problem):
         return f"{where}: unknown key {unknown[1]}; {_suggestion(unknown[1], types)}"
     if missing := re.fullmatch(r"Object missing required field `(.*)`", problem):
@@ -71,10 +86,19 @@ def _describe(message: str, record: type[msgspec.Struct], content: Any) -> str:
         choices = [choice for kind in types for choice in getattr(kind, "values", ())]
         return f"{where}: {value!r:.60}; {suggest(value, choices)}"
     if expected := re.fullmatch(r"Expected `([\w |]+)`(?:, got .*| ([<>]=?) (.*))", problem):
+        if isinstance(value, dict) and _is_table_list(types):
+            table = re.sub(r"\[.*?\]", "", where)
+            return f"{where}: a single table; write [[{table}]] with double brackets"
         words = [TYPE_WORDS[kind] for kind in expected[1].split(" | ") if kind in TYPE_WORDS]
         bound = _describe_bound(expected[2], float(expected[3])) if expected[2] else ""
         return f"{where}: {value!r:.60}; expected {' or '.join(words)}{bound}"
     return f"{where}: {problem}"
+
+
+def _name_of(table: Any) -> str:
+    """Return the name that a table has, or an empty string."""
+    name = table.get("name") if isinstance(table, dict) else None
+    return name if isinstance(name, str) and name.strip() and name.isprintable() else ""
 
 
 def _describe_bound(sign: str, limit: float) -> str:
@@ -92,6 +116,11 @@ def _types_at(types: Sequence[inspect.Type], key: str) -> Sequence[inspect.Type]
 
 def _suggestion(unknown: str, types: Sequence[inspect.Type]) -> str:
     return suggest(unknown, [field.encode_name for field in _fields(types)])
+
+
+def _is_table_list(types: Sequence[inspect.Type]) -> bool:
+    lists = [kind for kind in types if isinstance(kind, inspect.VarTupleType)]
+    return any(isinstance(kind.item_type, inspect.StructType) for kind in lists)
 
 
 def _fields(types: Sequence[inspect.Type]) -> list[inspect.Field]:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.errors import DataError, SettingError, suggest
+from melisma.errors import DataError, SettingError
+from melisma.fleet.sizes import suggest_known
 from melisma.learning.data.images import read_idx, read_png
 from melisma.learning.data.sources import DebianSource, HttpSource, NpmSource, Source, fetch_files
 from melisma.learning.user_code import call_user_code, is_import_path
@@ -121,7 +122,7 @@ def cache_folder(name: str) -> Path:
 def catalog_entry(name: str) -> CatalogEntry:
     """Return the entry of that name; raise `SettingError` if it is unknown."""
     if name not in CATALOG:
-        expected = suggest(name, CATALOG, "package.module:function")
+        expected = suggest_known(name, CATALOG, "package.module:function")
         raise SettingError(f"unknown data set {name!r}; {expected}")
     return CATALOG[name]
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn, uint8
 
-from melisma.errors import SettingError, suggest
+from melisma.errors import SettingError
+from melisma.fleet.sizes import suggest_known
 from melisma.learning.user_code import call_user_code, is_import_path
 
 
@@ -91,7 +92,7 @@ def build_model(name: str, args: Mapping[str, Any] | None = None) -> nn.Module:
 
 def _build_named(name: str, args: Mapping[str, Any]) -> nn.Module:
     if name not in MODELS:
-        expected = suggest(name, MODELS, "package.module:Class")
+        expected = suggest_known(name, MODELS, "package.module:Class")
         raise SettingError(f"unknown model {name!r}; {expected}")
     try:
         return MODELS[name](**args)

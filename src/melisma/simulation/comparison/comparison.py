@@ -35,7 +35,7 @@ COMPLETED = ("done", "stopped")
 SAME_TIME = 1e-9
 FIGURES = (
     *("accuracy_s", "training_s", "run_s", "deadline_misses", "max_staleness"),
-    *("average_staleness", "samples_trained", "samples_dropped", "bytes", "joules", "cost"),
+    *("average_staleness", "visits_counted", "visits_dropped", "bytes", "joules", "cost"),
     *("accuracy", "loss"),
 )
 
@@ -55,8 +55,8 @@ class ComparedRun:
     deadline_misses: float = nan
     max_staleness: float = nan
     average_staleness: float = nan
-    samples_trained: float = nan
-    samples_dropped: float = nan
+    visits_counted: float = nan
+    visits_dropped: float = nan
     bytes: float = nan
     joules: float = nan
     cost: float = nan
@@ -105,12 +105,15 @@ class Lead:
     """The first and second scheme by a figure, and their difference seed by seed.
 
     First is the scheme with a value on most seeds; among equals, with the smallest mean.
+    `is_clear` is whether it has values on more seeds than the second, or the difference is
+    significant.
     """
 
     figure: str
     first: str
     second: str | None
     difference: Interval
+    is_clear: bool = True
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,7 @@ class Comparison:
     runs: tuple[ComparedRun, ...]
     target: Target = Target()
     faults: str = ""  # of every run, as text
+    has_prices: bool = True  # whether the fleet sets prices or a budget
 
     def runs_of(self, scheme: str) -> tuple[ComparedRun, ...]:
         """Return the runs of a scheme, in the order of seeds."""
@@ -152,8 +156,11 @@ class Comparison:
 
     @cached_property
     def lead(self) -> Lead | None:
-        """The lead by time to the target, or of the run if there is none; None without values."""
-        figure = "accuracy_s" if self.target else "run_s"
+        """The lead by time to the target, or by time in cycles if there is none.
+
+        It is None without values.
+        """
+        figure = "accuracy_s" if self.target else "training_s"
         intervals = {scheme: self.interval(scheme, figure) for scheme in self.schemes}
         known = [scheme for scheme in self.schemes if intervals[scheme].known]
         ranked = sorted(known, key=lambda name: (-intervals[name].known, intervals[name].mean))
@@ -163,7 +170,9 @@ class Comparison:
             unknown = Interval.from_values([nan] * len(self.seeds))
             return Lead(figure, ranked[0], None, unknown)
         first, second = ranked[:2]
-        return Lead(figure, first, second, self.difference(second, figure, first))
+        difference = self.difference(second, figure, first)
+        is_clear = intervals[first].known > intervals[second].known or difference.excludes_zero
+        return Lead(figure, first, second, difference, is_clear)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON; unknown numbers are None."""
@@ -212,10 +221,10 @@ def compare(  # noqa: PLR0913 - task, fleet, schemes, seeds, options, accuracy a
     Time is measured to `accuracy`, or to the accuracy at which the task stops, or else to the
     lowest final accuracy of any run.
     """
-    read = read_task(task) if isinstance(task, str | Path) else task
-    level = options.work or read.simulation.work
     _check_options(seeds, options)
     _check_schemes(schemes)
+    read = read_task(task) if isinstance(task, str | Path) else task
+    level = options.work or read.simulation.work
     _check_passes(read, schemes, f"{task}: " if read is not task else "")
     target = _choose_target(read, level, accuracy)
     for scheme in schemes:
@@ -229,7 +238,12 @@ def compare(  # noqa: PLR0913 - task, fleet, schemes, seeds, options, accuracy a
         runs.append(ComparedRun.from_report(report))
         watch(runs[-1])
     comparison = summarize_runs(read, level, tuple(schemes), tuple(runs), target)
-    return replace(comparison, faults=format_faults(prepared.scenario.faults))
+    scenario = prepared.scenario
+    return replace(
+        comparison,
+        faults=format_faults(scenario.faults),
+        has_prices=scenario.fleet.has_prices,
+    )
 
 
 def _check_options(seeds: Sequence[int], options: SimulationOptions) -> None:

@@ -50,8 +50,8 @@ TITLES = {
     "deadline_misses": "cycles past the deadline",
     "max_staleness": "largest staleness",
     "average_staleness": "average staleness",
-    "samples_trained": "samples trained",
-    "samples_dropped": "samples dropped",
+    "visits_counted": "visits counted",
+    "visits_dropped": "visits dropped",
     "bytes": "bytes carried",
     "joules": "energy",
     "cost": "cost",
@@ -89,6 +89,8 @@ class _Drawing:
         return document(parts, bottom + 16 * len(notes))
 
     def has_bars(self, figure: str) -> bool:
+        if figure == "cost" and not self.comparison.has_prices:
+            return False
         means = [
             self.comparison.interval(scheme, figure).mean for scheme in self.comparison.schemes
         ]

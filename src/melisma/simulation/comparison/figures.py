@@ -9,7 +9,7 @@ MAX_DIGITS = 4
 SCALES = {
     "s": ((1.0, "s"),),
     "": ((1.0, ""),),
-    "samples": ((1e6, "M"), (1.0, "")),
+    "visits": ((1e6, "M"), (1.0, "")),
     "%": ((0.01, "%"),),
     "B": ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")),
     "J": ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J")),
@@ -25,20 +25,22 @@ TIME_FIGURES = {
 WORK_FIGURES = {
     "max_staleness": ("staleness", ""),
     "average_staleness": ("average", ""),
-    "samples_trained": ("trained", "samples"),
-    "samples_dropped": ("dropped", "samples"),
+    "visits_counted": ("visits", "visits"),
+    "visits_dropped": ("dropped", "visits"),
     "bytes": ("bytes", "B"),
     "joules": ("energy", "J"),
     "cost": ("cost", ""),
 }
-# Zero unless the fleet gives energy and prices, so hidden then.
-HIDDEN_IF_ZERO = ("joules", "cost")
+# Zero unless the fleet gives energy, so hidden then.
+HIDDEN_IF_ZERO = ("joules",)
 
 
 def is_shown(comparison: Comparison, figure: str) -> bool:
     """Return whether a figure is known, and worth a column."""
     if figure == "accuracy_s":
         return bool(comparison.target)
+    if figure == "cost" and not comparison.has_prices:
+        return False
     means = [comparison.interval(scheme, figure).mean for scheme in comparison.schemes]
     if figure in HIDDEN_IF_ZERO:
         return any(isfinite(mean) and mean > 0 for mean in means)

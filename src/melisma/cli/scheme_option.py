@@ -1,0 +1,38 @@
+"""The `--scheme` option: its help lists the schemes, and it is checked before any file is read."""
+
+from collections.abc import Sequence
+
+import click
+
+from melisma.allocation.schemes import SCHEMES, get_scheme
+
+CYCLE_SCHEMES = [row.name for row in SCHEMES.values() if row.problem == "cycle"]
+
+
+def format_schemes(names: Sequence[str]) -> str:
+    """Return the names as a list for a help text."""
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _check_name(_context: click.Context, _option: click.Parameter, name: str | None) -> str | None:
+    return None if name is None else get_scheme(name).name
+
+
+def _check_cycle(context: click.Context, option: click.Parameter, name: str | None) -> str | None:
+    name = _check_name(context, option, name)
+    if name is not None:
+        SCHEMES[name].check_cycle()
+    return name
+
+
+run_scheme_option = click.option(
+    "--scheme",
+    callback=_check_cycle,
+    help=f"Allocate by this scheme instead of the task's: {format_schemes(CYCLE_SCHEMES)}.",
+)
+plan_scheme_option = click.option(
+    "--scheme",
+    callback=_check_name,
+    help="Plan by this scheme instead of the task's; default for several tasks: med. "
+    f"Schemes: {format_schemes(list(SCHEMES))}.",
+)
