@@ -26,10 +26,10 @@ from scipy.optimize import BFGS, Bounds, NonlinearConstraint, minimize
 
 from benchmarks.harness import machine, table
 from benchmarks.harness.call_cost import peak_mb, time_call
-from melisma.allocation.checks import Floats
 from melisma.allocation.feel import feel
 from melisma.allocation.radio_problem import RadioPlan, RadioProblem
 from melisma.allocation.slots import common_end_s, downlink_end_s, slots
+from melisma.fleet.array_types import Floats
 from melisma.fleet.channel import Channel, random_distances_m
 
 PACKAGES = ["melisma", "numpy", "scipy"]

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.allocation.shared_problem import SharedProblem
-
-Floats = NDArray[np.float64]
+from melisma.fleet.array_types import Floats
 
 
 def instance(learners: int, tasks: int, seed: int) -> SharedProblem:

@@ -44,7 +44,7 @@ def _measure_layout(
 ) -> dict[str, dict[str, float]]:
     rng = np.random.default_rng(0)
     updates = [_update(shapes, rng) for _ in range(UPDATES)]
-    layout, weights = Layout.of(updates[0]), [1.0 / UPDATES] * UPDATES
+    layout, weights = Layout.from_arrays(updates[0]), [1.0 / UPDATES] * UPDATES
     spool = UpdateSpool(folder, layout)
     pairs = enumerate(zip(weights, updates, strict=True))
     spooled = [SpooledUpdate(k, w, spool.add(k, u)) for k, (w, u) in pairs]

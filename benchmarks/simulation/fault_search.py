@@ -69,7 +69,7 @@ def _count_statuses(scenario: Scenario, seed: int) -> Counter[str]:
     """Count the status of assignments, which shows that faults have an effect."""
     steps: list[Step] = []
     Driver(with_random_faults(scenario, seed), TimingOnly(), steps.append).run()
-    report = Report.of(steps)
+    report = Report.from_trace(steps)
     return Counter(each.status for cycle in report.cycles for each in cycle.assignments)
 
 

@@ -201,7 +201,7 @@ def test_unsupported_settings_of_several_tasks_are_named(
 def test_data_on_absent_devices_is_left_out() -> None:
     (task,), fleet = example("mays-cluster")
     federated = replace(task, mode="federated", deadline_s=1e3)
-    own = fleet.own_shards(federated)
+    own = fleet.local_shards(federated)
     estimates = fleet.state_costs(federated)
     some = StateCosts(*(getattr(estimates, field.name)[1:] for field in fields(estimates)))
     problem = build_cycle_problem(federated, some, local_shards=own[1:])

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from melisma.allocation.checks import Floats
 from melisma.allocation.feel import feel
 from melisma.allocation.feel.uplink import Uplink
 from melisma.allocation.radio_problem import RadioPlan, RadioProblem
@@ -18,6 +17,7 @@ from melisma.allocation.slots import (
     random_batch,
     slots,
 )
+from melisma.fleet.array_types import Floats
 from tests.allocation.radio_problems import (
     DEVICE_TYPES,
     change_radio,
@@ -196,7 +196,7 @@ def test_many_identical_learners_get_the_best_of_all_sums(spread: float) -> None
 
 def best_of_sums(p: RadioProblem) -> float:
     """Return the largest efficiency over all sums, each with the earliest whole batches."""
-    up, _ = Uplink.of(p)
+    up, _ = Uplink.from_problem(p)
     rest_s = downlink_end_s(p, broadcast=False)
     batch, best = up.least.copy(), 0.0
     while True:

@@ -55,6 +55,7 @@ def test_a_scheme_without_fixed_passes_needs_costs() -> None:
 def test_disclosures_are_described() -> None:
     for row in SCHEMES.values():
         assert row.before == DISCLOSURE[row.needs]
+        assert row.reports_progress is (row.name != "dab")
     assert SCHEMES["dab"].before == "number of shards wanted"
     for told in ("slope_s", "base_s", "threshold", "rates of its link"):
         assert told in SCHEMES["feel"].before

@@ -160,14 +160,18 @@ def test_a_mistake_in_a_file_names_file_and_key(
     assert message in " ".join(err.split())
 
 
+@pytest.mark.parametrize(
+    ("learners", "free_gb"),
+    [(200_000, 0.1), pytest.param(2_000_000, 1, marks=pytest.mark.slow)],
+)
 def test_a_fleet_too_large_for_the_memory_is_refused_before_the_run(
-    monkeypatch: pytest.MonkeyPatch,
+    learners: int, free_gb: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "free_memory_bytes", lambda: 1e8)
-    code, out, err = simulate("--learners", "200000")
+    monkeypatch.setattr(memory, "free_memory_bytes", lambda: free_gb * 1e9)
+    code, out, err = simulate("--learners", str(learners))
     assert (code, out) == (2, "")
-    assert "task.toml: task: 200,000 learners and 2 cycles need about" in err
-    assert "but 0.1 GB are free" in err
+    assert f"task.toml: task: {learners:,} learners and 2 cycles need about" in err
+    assert f"but {free_gb:g} GB are free" in err
 
 
 # The handler of SIGINT is set, because shells start background processes with SIGINT ignored.
@@ -180,17 +184,22 @@ main()
 """
 
 
+TINY_TASK = (
+    TASK.replace("twonn", "tiny_task:Linear")
+    .replace("mnist", "tiny_task:blobs")
+    .replace("samples = 3000", "samples = 600")
+)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "task", [TINY_TASK, pytest.param(TASK, marks=pytest.mark.slow)], ids=["numpy", "torch"]
+)
 def test_a_signal_ends_the_simulation_and_keeps_its_results(
-    number: signal.Signals, folder: Path
+    number: signal.Signals, task: str, folder: Path
 ) -> None:
     shutil.copy(tiny_task.__file__, folder / "tiny_task.py")
-    (folder / "task.toml").write_text(
-        TASK.replace("cycles = 2", "cycles = 100_000")
-        .replace("twonn", "tiny_task:Linear")
-        .replace("mnist", "tiny_task:blobs")
-        .replace("samples = 3000", "samples = 600")
-    )
+    (folder / "task.toml").write_text(task.replace("cycles = 2", "cycles = 100_000"))
     options = ["task.toml", "--fleet", "fleet.toml", "--work", "train", "--out", "results"]
     with subprocess.Popen(
         [sys.executable, "-c", INTERRUPTIBLE, "simulate", *options],

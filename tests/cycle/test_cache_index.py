@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from melisma.cycle.cache_index import EMPTY_CACHE
-from melisma.cycle.ragged import Ints
+from melisma.fleet.array_types import Ints
 
 Pairs = set[tuple[int, int]]
 pairs = st.sets(st.tuples(st.integers(0, 9), st.integers(0, 9)))

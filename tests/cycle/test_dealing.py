@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from melisma.cycle.cache_index import EMPTY_CACHE, CacheIndex
 from melisma.cycle.dealing import Deck
-from melisma.cycle.ragged import Ints, RaggedArray
+from melisma.cycle.ragged import RaggedArray
+from melisma.fleet.array_types import Ints
 
 SHARDS = 12
 counts = st.lists(st.integers(0, SHARDS), min_size=1, max_size=6)

@@ -114,7 +114,7 @@ def test_the_machine_waits_for_slow_benchmarks_while_answers_arrive() -> None:
 
 @pytest.mark.parametrize("scheme", ["dab", "proportional"])
 def test_a_learner_that_never_answers_is_waited_for_once(scheme: str) -> None:
-    def drop_answers(event: events.Event) -> list[events.Event]:
+    def drop_answers(event: events.AnyEvent) -> list[events.AnyEvent]:
         answers = isinstance(event, events.BoundsReported | events.EstimatesReported)
         return [] if answers and event.learners[0] == 1 else [event]  # type: ignore[attr-defined]
 
@@ -132,7 +132,7 @@ def test_a_learner_that_never_answers_is_waited_for_once(scheme: str) -> None:
 
 
 def test_a_shard_is_held_once_an_update_shows_that_it_was_trained() -> None:
-    def drop_updates(event: events.Event) -> list[events.Event]:
+    def drop_updates(event: events.AnyEvent) -> list[events.AnyEvent]:
         drop = isinstance(event, events.UpdatesReceived) and event.learners[0] == 1
         return [] if drop else [event]
 
@@ -196,7 +196,7 @@ def test_an_infeasible_plan_names_learners() -> None:
 def test_an_infeasible_plan_names_learners_by_their_numbers_in_the_run() -> None:
     """The first learner has left: learner 0 of the scheme's problem is learner 1 of the run."""
 
-    def leave(event: events.Event) -> list[events.Event]:
+    def leave(event: events.AnyEvent) -> list[events.AnyEvent]:
         if isinstance(event, events.LearnersJoined) and event.learners[0] == 0:
             return [events.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="broken")]
         return [event]
@@ -212,7 +212,7 @@ def test_learners_are_named_if_the_message_of_a_scheme_does_not(
     def refuse(*_: object) -> NoReturn:
         raise InfeasibleError("too slow", constraint="x", miss=1, nearest={}, learners=[0, 1])
 
-    def leave(event: events.Event) -> list[events.Event]:
+    def leave(event: events.AnyEvent) -> list[events.AnyEvent]:
         if isinstance(event, events.LearnersJoined) and event.learners[0] == 0:
             return [events.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="broken")]
         return [event]
@@ -226,7 +226,7 @@ def test_learners_are_named_if_the_message_of_a_scheme_does_not(
 
 
 def test_an_update_counts_once() -> None:
-    def repeat_updates(event: events.Event) -> list[events.Event]:
+    def repeat_updates(event: events.AnyEvent) -> list[events.AnyEvent]:
         return [event, event] if isinstance(event, events.UpdatesReceived) else [event]
 
     once, twice = VirtualRun(make_task(), FLEET), VirtualRun(make_task(), FLEET, repeat_updates)
@@ -245,7 +245,7 @@ def test_an_update_counts_once() -> None:
 
 
 def test_a_late_update_is_dropped_and_withdrawn() -> None:
-    def delay_update(event: events.Event) -> list[events.Event]:
+    def delay_update(event: events.AnyEvent) -> list[events.AnyEvent]:
         if (
             isinstance(event, events.UpdatesReceived)
             and event.learners[0] == 2
@@ -266,7 +266,7 @@ def test_a_late_update_is_dropped_and_withdrawn() -> None:
 
 
 def test_the_tail_is_bounded_and_shrinks_again() -> None:
-    def delay_updates(event: events.Event) -> list[events.Event]:
+    def delay_updates(event: events.AnyEvent) -> list[events.AnyEvent]:
         if isinstance(event, events.UpdatesReceived) and event.learners[0] == 2 and event.cycle < 8:
             fields = {name: getattr(event, name) for name in event.__struct_fields__}
             return [events.UpdatesReceived(**fields | {"at_s": event.at_s + 0.99})]
@@ -279,7 +279,7 @@ def test_the_tail_is_bounded_and_shrinks_again() -> None:
 
 
 def test_a_cycle_closes_at_the_deadline_and_its_tail() -> None:
-    def drop_updates(event: events.Event) -> list[events.Event]:
+    def drop_updates(event: events.AnyEvent) -> list[events.AnyEvent]:
         drop = isinstance(event, events.UpdatesReceived) and event.learners[0] == 2
         return [] if drop else [event]
 
@@ -294,7 +294,7 @@ def test_a_cycle_closes_at_the_deadline_and_its_tail() -> None:
 
 
 def test_a_refused_update_is_not_waited_for() -> None:
-    def refuse_update(event: events.Event) -> list[events.Event]:
+    def refuse_update(event: events.AnyEvent) -> list[events.AnyEvent]:
         if isinstance(event, events.UpdatesReceived) and event.learners[0] == 0:
             fields = {name: getattr(event, name) for name in event.__struct_fields__}
             return [events.UpdatesReceived(**fields | {"refused": "weight is not finite"})]
@@ -314,7 +314,7 @@ def test_a_refused_update_is_not_waited_for() -> None:
 
 
 def test_three_empty_cycles_end_the_run_with_the_reason() -> None:
-    def drop_updates(event: events.Event) -> list[events.Event]:
+    def drop_updates(event: events.AnyEvent) -> list[events.AnyEvent]:
         return [] if isinstance(event, events.UpdatesReceived) else [event]
 
     trace = VirtualRun(make_task(cycles=9), FLEET, drop_updates).run()
@@ -327,7 +327,7 @@ def test_three_empty_cycles_end_the_run_with_the_reason() -> None:
 
 
 def test_a_run_whose_updates_are_all_refused_ends_with_the_reason() -> None:
-    def refuse_update(event: events.Event) -> list[events.Event]:
+    def refuse_update(event: events.AnyEvent) -> list[events.AnyEvent]:
         if isinstance(event, events.UpdatesReceived):
             fields = {name: getattr(event, name) for name in event.__struct_fields__}
             return [events.UpdatesReceived(**fields | {"refused": "weight is not finite"})]
@@ -341,7 +341,7 @@ def test_a_run_whose_updates_are_all_refused_ends_with_the_reason() -> None:
 def test_a_plan_that_fails_once_is_tried_again_with_new_measurements() -> None:
     reported: list[int] = []
 
-    def report_slow_costs(event: events.Event) -> list[events.Event]:
+    def report_slow_costs(event: events.AnyEvent) -> list[events.AnyEvent]:
         if isinstance(event, events.Aggregated) and event.cycle == 1:
             reported.append(1)
             worse = np.array([[9.0, 0.01, 10.0], [0.1, 0.0, 10.0], [0.2, 0.0, 10.0]])
@@ -366,7 +366,7 @@ def test_a_plan_that_fails_once_is_tried_again_with_new_measurements() -> None:
 
 
 def test_empty_cycles_that_are_not_in_a_row_do_not_end_the_run() -> None:
-    def drop_updates(event: events.Event) -> list[events.Event]:
+    def drop_updates(event: events.AnyEvent) -> list[events.AnyEvent]:
         drop = isinstance(event, events.UpdatesReceived) and event.cycle % 2
         return [] if drop else [event]
 
@@ -375,7 +375,7 @@ def test_empty_cycles_that_are_not_in_a_row_do_not_end_the_run() -> None:
 
 
 def test_a_learner_that_leaves_is_not_waited_for() -> None:
-    def leave(event: events.Event) -> list[events.Event]:
+    def leave(event: events.AnyEvent) -> list[events.AnyEvent]:
         if isinstance(event, events.UpdatesReceived) and event.learners[0] == 2:
             return [events.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="cable")]
         return [event]
@@ -390,7 +390,7 @@ def test_a_learner_that_leaves_is_not_waited_for() -> None:
 
 
 def test_a_run_ends_when_its_last_learner_leaves_with_the_reason() -> None:
-    def leave(event: events.Event) -> list[events.Event]:
+    def leave(event: events.AnyEvent) -> list[events.AnyEvent]:
         if isinstance(event, events.UpdatesReceived):
             return [
                 events.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="no power")
@@ -401,7 +401,7 @@ def test_a_run_ends_when_its_last_learner_leaves_with_the_reason() -> None:
 
 
 def test_a_run_starts_without_a_learner_that_left_before_joining() -> None:
-    def leave(event: events.Event) -> list[events.Event]:
+    def leave(event: events.AnyEvent) -> list[events.AnyEvent]:
         if isinstance(event, events.LearnersJoined) and event.learners[0] == 1:
             return [events.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="broken")]
         return [event]
@@ -419,10 +419,10 @@ def test_a_learner_that_joins_later_takes_part_from_the_next_cycle_on() -> None:
     )
     joined: list[bool] = []
 
-    def change(event: events.Event) -> list[events.Event]:
+    def change(event: events.AnyEvent) -> list[events.AnyEvent]:
         if isinstance(event, events.TaskSubmitted):
             fields = {name: getattr(event, name) for name in event.__struct_fields__}
-            return [events.TaskSubmitted(**fields | {"learners": 2})]
+            return [events.TaskSubmitted(**fields | {"learner_count": 2})]
         if isinstance(event, events.LearnersJoined) and event.learners[0] == 2 and not joined:
             joined.append(True)
             return [late]
@@ -461,7 +461,7 @@ def test_a_scheme_that_needs_more_than_learners_disclose_is_refused() -> None:
     assert finish(VirtualRun(task_for("dab"), private).run()).outcome == "done"
     with_third = [FakeDevice(0.1), FakeDevice(0.3, discloses="bounds"), FakeDevice(0.2)]
 
-    def leave(event: events.Event) -> list[events.Event]:
+    def leave(event: events.AnyEvent) -> list[events.AnyEvent]:
         if isinstance(event, events.LearnersJoined) and event.learners[0] == 2:
             return [events.LearnersLeft(at_s=event.at_s, learners=event.learners, reason="broken")]
         return [event]
@@ -523,7 +523,7 @@ def test_a_learner_too_slow_for_one_pass_is_measured_again_each_cycle(
         make_task(scheme=scheme, passes=None, cycles=4), [FakeDevice(0.1), FakeDevice(0.2), slow]
     )
 
-    def speed_up(event: events.Event) -> list[events.Event]:
+    def speed_up(event: events.AnyEvent) -> list[events.AnyEvent]:
         if isinstance(event, events.Aggregated):
             slow.train_s = 0.3
         return [event]
@@ -574,7 +574,7 @@ def test_each_assignment_counts_at_most_once_even_if_messages_are_lost_or_repeat
 ) -> None:
     received_events = 0
 
-    def change(event: events.Event) -> list[events.Event]:
+    def change(event: events.AnyEvent) -> list[events.AnyEvent]:
         nonlocal received_events
         if not isinstance(
             event, events.UpdatesReceived | events.BoundsReported | events.EstimatesReported

@@ -22,7 +22,7 @@ def test_blocks_contain_all_rows_in_order_up_to_the_block_size(
     rows: list[list[int]], size: int
 ) -> None:
     with patch.object(module, "BLOCK", size):
-        blocks = [*RaggedArray.of(np.array(row) for row in rows).blocks()]
+        blocks = [*RaggedArray.from_rows(np.array(row) for row in rows).blocks()]
     lists_of_blocks = [(part, to_lists(block)) for part, block in blocks]
     assert [block for _, block in lists_of_blocks] == [rows[part] for part, _ in lists_of_blocks]
     assert [row for _, block in lists_of_blocks for row in block] == rows
@@ -33,11 +33,11 @@ def test_blocks_contain_all_rows_in_order_up_to_the_block_size(
 def test_take_returns_rows_in_the_given_order(rows: list[list[int]], rng: Random) -> None:
     order = list(range(len(rows)))
     rng.shuffle(order)
-    taken = RaggedArray.of(np.array(row) for row in rows).take(np.array(order[:3], np.int64))
+    taken = RaggedArray.from_rows(np.array(row) for row in rows).take(np.array(order[:3], np.int64))
     assert to_lists(taken) == [rows[index] for index in order[:3]]
 
 
 @given(lists)
 def test_row_sums_are_the_sums_of_the_rows(rows: list[list[int]]) -> None:
-    all_rows = RaggedArray.of(np.array(row) for row in rows)
+    all_rows = RaggedArray.from_rows(np.array(row) for row in rows)
     assert all_rows.row_sums(all_rows.values).tolist() == [sum(row) for row in rows]

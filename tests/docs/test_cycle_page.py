@@ -8,6 +8,7 @@ import pytest
 
 from melisma.allocation import SCHEMES
 from melisma.cli import run
+from melisma.cli.output import EXIT_CODES, FAILURE_CODE
 from melisma.cycle import commands, events
 from melisma.cycle.state import Stage
 from melisma.live.orchestrator.learner_service import METHODS
@@ -29,7 +30,7 @@ def rows(page: str, head: str) -> list[list[str]]:
     [("| event | fields | |", events.Event), ("| command | fields | |", commands.Command)],
     ids=["events", "commands"],
 )
-def test_events_and_commands_are_all_there_with_their_fields(
+def test_events_and_commands_are_listed_with_their_fields(
     head: str, kind: type[msgspec.Struct]
 ) -> None:
     shared = {field.name for field in msgspec.structs.fields(kind)}
@@ -37,39 +38,41 @@ def test_events_and_commands_are_all_there_with_their_fields(
         each.__name__: [f.name for f in msgspec.structs.fields(each) if f.name not in shared]
         for each in kind.__subclasses__()
     }
-    said = {
+    documented = {
         name.strip("`"): re.findall(r"`(\w+)`", fields) for name, fields, _ in rows(CYCLE, head)
     }
-    assert said == expected
-    assert list(said) == list(expected)
+    assert documented == expected
+    assert list(documented) == list(expected)
 
 
 @pytest.mark.parametrize("stage", Stage)
-def test_every_stage_is_drawn(stage: Stage) -> None:
+def test_every_stage_is_in_the_drawing(stage: Stage) -> None:
     drawing = CYCLE.split("## Stages\n\n```text\n")[1].split("```")[0]
     assert re.search(rf"\b{stage}\b", drawing)
 
 
-def test_what_leaves_a_learner_is_what_the_table_of_schemes_says() -> None:
-    said = [tuple(row) for row in rows(LIVE, "| scheme | before its update | while it trains |")]
-    assert said == [
+def test_disclosures_equal_those_of_the_table_of_schemes() -> None:
+    documented = [
+        tuple(row) for row in rows(LIVE, "| scheme | before its update | while it trains |")
+    ]
+    assert documented == [
         (f"`{row.name}`", row.before, row.during)
         for row in SCHEMES.values()
         if row.problem == "cycle"
     ]
 
 
-def test_calls_of_a_learner_are_those_that_the_orchestrator_serves() -> None:
-    said = [row[0].strip("`") for row in rows(LIVE, "| a learner calls | with | and gets |")]
-    assert said == list(METHODS)
+def test_calls_of_a_learner_equal_those_that_the_orchestrator_serves() -> None:
+    documented = [row[0].strip("`") for row in rows(LIVE, "| a learner calls | with | and gets |")]
+    assert documented == list(METHODS)
 
 
-def test_options_are_those_of_the_command() -> None:
-    said = [row[0].strip("`") for row in rows(LIVE, "| option | |")]
+def test_options_equal_those_of_the_command() -> None:
+    documented = [row[0].strip("`") for row in rows(LIVE, "| option | |")]
     options = [p.opts[0] for p in run.command.params if p.param_type_name == "option"]
-    assert said == options
+    assert documented == options
 
 
-def test_exit_codes_are_those_of_the_command() -> None:
-    said = {int(row[0]) for row in rows(LIVE, "| exit code | |")}
-    assert said == {2, *run.EXIT_CODES.values()}
+def test_exit_codes_equal_those_of_the_command() -> None:
+    documented = {int(row[0]) for row in rows(LIVE, "| exit code | |")}
+    assert documented == {2, FAILURE_CODE, *EXIT_CODES.values()}

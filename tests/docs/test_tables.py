@@ -28,13 +28,15 @@ def test_a_row_is_explained_field_by_field_and_value_by_value() -> None:
     page = (DOCS / "allocation" / "index.md").read_text(encoding="utf-8")
     _, table = page.split("| field of a row | value | |\n")
     cells = re.findall(r"^\| (?:`(\w+)`)? ?\| (.*?) \|", table.split("\n\n")[0], re.MULTILINE)
-    said: dict[str, list[str]] = {}
+    documented: dict[str, list[str]] = {}
     for field, values in cells:
-        said.setdefault(field or list(said)[-1], []).extend(re.findall(r'`"?(\w+)"?`', values))
+        documented.setdefault(field or list(documented)[-1], []).extend(
+            re.findall(r'`"?(\w+)"?`', values)
+        )
     obvious = {"name", "decide", "summary", "paper"}
-    assert set(said) == {field.name for field in fields(Scheme)} - obvious
+    assert set(documented) == {field.name for field in fields(Scheme)} - obvious
     for name in ("problem", "needs", "passes"):
-        assert tuple(said[name]) == get_args(get_type_hints(Scheme)[name])
+        assert tuple(documented[name]) == get_args(get_type_hints(Scheme)[name])
 
 
 def test_fields_of_a_radio_problem_have_the_defaults_of_the_code() -> None:
@@ -49,9 +51,11 @@ def test_fields_of_a_radio_problem_have_the_defaults_of_the_code() -> None:
 
 def test_the_defaults_of_the_options_are_those_of_the_command() -> None:
     page = (DOCS / "allocation" / "plan.md").read_text(encoding="utf-8")
-    said = dict(re.findall(r"^\| `(--[\w-]+) \w+` \| .*?(\d+) by default", page, re.MULTILINE))
+    documented = dict(
+        re.findall(r"^\| `(--[\w-]+) \w+` \| .*?(\d+) by default", page, re.MULTILINE)
+    )
     options = {option.opts[0]: option.default for option in plan.command.params}
-    assert said == {name: f"{options[name]:g}" for name in ("--show", "--time-limit")}
+    assert documented == {name: f"{options[name]:g}" for name in ("--show", "--time-limit")}
 
 
 def test_the_files_on_the_fleet_page_can_be_read(tmp_path: Path) -> None:

@@ -202,12 +202,12 @@ def federated_task(count: int, **changes: object) -> Task:
 @given(learners=st.integers(1, 9), extra=st.integers(0, 40))
 def test_federated_shards_are_divided_evenly_over_devices(learners: int, extra: int) -> None:
     fleet, task = build(*["compute = 1"] * learners), federated_task(learners + extra)
-    own = fleet.own_shards(task)
+    own = fleet.local_shards(task)
     assert own.dtype == np.int64
     assert own.sum() == task.shards
     assert np.ptp(own) <= 1
     assert own.tolist() == sorted(own, reverse=True)
-    assert fleet.own_shards(TASK).tolist() == [0] * learners
+    assert fleet.local_shards(TASK).tolist() == [0] * learners
 
 
 @pytest.mark.parametrize(
@@ -226,12 +226,12 @@ def test_federated_shards_are_divided_evenly_over_devices(learners: int, extra: 
 )
 def test_min_shards_above_the_shards_of_a_device_is_an_error(task: Task, message: str) -> None:
     with pytest.raises(SettingError, match=message):
-        build(*["compute = 1"] * 3).own_shards(task)
+        build(*["compute = 1"] * 3).local_shards(task)
 
 
 def test_with_min_shards_0_devices_may_have_no_data() -> None:
     fleet = build(*["compute = 1"] * 3)
-    assert fleet.own_shards(federated_task(2, min_shards=0)).tolist() == [1, 1, 0]
+    assert fleet.local_shards(federated_task(2, min_shards=0)).tolist() == [1, 1, 0]
 
 
 def test_states_of_cycles_have_their_probabilities_and_are_independent() -> None:

@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from melisma.errors import SettingError
+from melisma.fleet.array_types import Floats
 from melisma.fleet.states import StateCosts
 from tests.lanes import cases
-
-Floats = NDArray[np.float64]
 
 
 def state_costs(probability: Any, slow: Any, narrow: Any) -> StateCosts:

@@ -23,7 +23,7 @@ def update(seed: int) -> Update:
     }
 
 
-LAYOUT = Layout.of(update(0))
+LAYOUT = Layout.from_arrays(update(0))
 
 
 @pytest.fixture(params=[1 << 17, 8])
@@ -96,7 +96,7 @@ def test_parameters_are_one_stretch_of_bytes() -> None:
 
 
 def test_products_are_of_double_precision(tmp_path: Path) -> None:
-    layout = Layout.of({"a": np.zeros(2, np.float32)})
+    layout = Layout.from_arrays({"a": np.zeros(2, np.float32)})
     spool = UpdateSpool(tmp_path, layout)
     rng = np.random.default_rng(1)
     updates, exact = [], np.zeros(2)

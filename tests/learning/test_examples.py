@@ -46,7 +46,7 @@ def test_scikit_learn_trains_digits_and_two_updates_are_averaged(
 ) -> None:
     trainer = trainer_for(example)
     check_model_fits(trainer, digits)
-    start, layout = trainer.initial(), Layout.of(trainer.initial())
+    start, layout = trainer.initial(), Layout.from_arrays(trainer.initial())
     spool = UpdateSpool(tmp_path, layout)
     halves = [take(digits.train, 0, 3000), take(digits.train, 3000, 6000)]
     trained = [trainer.train(start, half, 1, rng(), NEVER) for half in halves]
@@ -98,7 +98,7 @@ def test_sizes_in_the_task_files_are_those_of_model_and_data(
 ) -> None:
     data = digits if example.data == "mnist" else load_dataset(example.data, example.data_args)
     bare = Task(name="a", model="a:b", data="a:b", deadline_s=1.0)
-    measured = with_actual_sizes(bare, data, Layout.of(trainer_for(example).initial()))
+    measured = with_actual_sizes(bare, data, Layout.from_arrays(trainer_for(example).initial()))
     assert (example.samples, example.model_bytes) == (measured.samples, measured.model_bytes)
     assert example.shard_bytes // example.shard_samples == measured.sizes.sample_bytes
 

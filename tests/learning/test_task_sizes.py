@@ -15,7 +15,7 @@ from melisma.learning.task_sizes import limit_samples, with_actual_sizes
 OWN = Task(name="own", model="a:B", data="a:b", deadline_s=1.0, shard_samples=40)
 TRAIN = Split(np.zeros((90, 3, 2), np.float32), np.zeros((90, 2), np.int16))
 DATA = DataSet(TRAIN, TRAIN)
-LAYOUT = Layout.of({"w": np.zeros((4, 5)), "b": np.zeros(3, np.float32)})
+LAYOUT = Layout.from_arrays({"w": np.zeros((4, 5)), "b": np.zeros(3, np.float32)})
 
 
 def test_what_a_file_does_not_say_is_told_by_data_and_model() -> None:
@@ -92,6 +92,6 @@ def test_a_model_that_we_ship_weighs_what_planning_counts_with() -> None:
     task = replace(OWN, model="twonn", data="mnist")
     images = Split(np.zeros((9, 28, 28), np.uint8), np.zeros(9, np.uint8))
     found = with_actual_sizes(
-        task, DataSet(images, images), Layout.of(TorchTrainer(task).initial())
+        task, DataSet(images, images), Layout.from_arrays(TorchTrainer(task).initial())
     )
     assert (found.model_bytes, found.shard_bytes) == (task.model_bytes, task.shard_bytes)

@@ -57,7 +57,7 @@ def test_a_killed_orchestrator_leaves_a_trace_and_no_learner(work_folder: Path) 
     _, alive = psutil.wait_procs(children, timeout=20)
     assert len(children) == 2
     assert not alive
-    report = Report.of(read_trace(trace))
+    report = Report.from_trace(read_trace(trace))
     assert report.outcome == "running"
     assert report.cycles[0].accuracy > 0.5
 

@@ -59,7 +59,7 @@ def test_a_run_leaves_its_model_picture_and_trace(work_folder: Path) -> None:
         "picture.svg",
         "trace.jsonl",
     ]
-    again = Report.of(read_trace(work_folder / "run" / "trace.jsonl"))
+    again = Report.from_trace(read_trace(work_folder / "run" / "trace.jsonl"))
     assert again.as_dict()["cycles"] == report.as_dict()["cycles"]
     assert again.plot().svg == report.plot().svg
 
@@ -189,5 +189,7 @@ def test_without_test_data_learners_evaluate_the_model(work_folder: Path) -> Non
     assert report.outcome == "done", report.reason
     assert report.accuracy > 0.9
     # One sample in ten is held back from training.
-    joined = [sum(item.local_data[0].tolist()) for item in received(report, events.LearnersJoined)]
+    joined = [
+        sum(item.local_shards[0].tolist()) for item in received(report, events.LearnersJoined)
+    ]
     assert joined == [270, 270]

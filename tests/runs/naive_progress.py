@@ -26,7 +26,7 @@ class NaiveProgress:
     def __init__(self) -> None:
         self.work: dict[Key, Assignment] = {}
         self.began_s: dict[int, float] = {}
-        self.local_samples: dict[int, Any] = {}
+        self.local_shards: dict[int, Any] = {}
         self.samples: Any = None
         self.aggregated_keys: list[Key] = []
         self.now_s = 0.0
@@ -38,11 +38,11 @@ class NaiveProgress:
                 HANDLERS[type(item)](self, item)
 
     def on_task_submitted(self, event: events.TaskSubmitted) -> None:
-        self.samples = event.samples
+        self.samples = event.shard_samples
 
     def on_learners_joined(self, event: events.LearnersJoined) -> None:
-        if len(event.local_data):
-            self.local_samples |= dict(zip(event.learners.tolist(), event.local_data, strict=True))
+        if len(event.local_shards):
+            self.local_shards |= dict(zip(event.learners.tolist(), event.local_shards, strict=True))
 
     def on_learners_left(self, event: events.LearnersLeft) -> None:
         for key in self.work:
@@ -84,7 +84,7 @@ class NaiveProgress:
                 attempt=key[2],
                 shards=shards.size,
                 passes=int(command.passes[index]),
-                samples=sum(self.local_samples.get(key[1], self.samples)[shards].tolist()),
+                samples=sum(self.local_shards.get(key[1], self.samples)[shards].tolist()),
                 dispatched_s=self.now_s,
                 predicted_s=float(command.predicted_s[index]),
             )
@@ -192,8 +192,8 @@ class _RandomTrace:
             at_s=0.0,
             run="r1",
             task=settings,
-            learners=3,
-            samples=samples,
+            learner_count=3,
+            shard_samples=samples,
             names=names,
             rates=RATES,
         )
@@ -205,7 +205,7 @@ class _RandomTrace:
             learners=learners,
             names=tuple(f"device-{k}" for k in learners.tolist()),
             discloses=("costs",) * learners.size,
-            local_data=RaggedArray.of(sizes) if self.federated else NO_ROWS,
+            local_shards=RaggedArray.from_rows(sizes) if self.federated else NO_ROWS,
         )
 
     def dispatch(self, cycle: int) -> commands.Dispatch:
@@ -216,7 +216,7 @@ class _RandomTrace:
             learners=learners,
             cycle=cycle,
             attempts=self.rng.integers(1, 4, learners.size),
-            shards=RaggedArray.of(dealt),
+            shards=RaggedArray.from_rows(dealt),
             passes=self.rng.integers(1, 4, learners.size),
             seconds_left=DEADLINE_S,
             tail_s=1.0,

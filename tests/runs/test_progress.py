@@ -47,7 +47,7 @@ def test_columns_agree_with_one_record_per_assignment(trace: list[Step]) -> None
 @settings(max_examples=cases(60), deadline=None)
 @given(TRACES)
 def test_figures_agree_with_single_assignments(trace: list[Step]) -> None:
-    for cycle in Report.of(trace).cycles:
+    for cycle in Report.from_trace(trace).cycles:
         work = list(cycle.assignments)
         done, planned = (
             [assignment.counted_visits for assignment in work],
@@ -85,7 +85,7 @@ def test_figures_agree_with_single_assignments(trace: list[Step]) -> None:
 def test_bytes_joules_and_cost_are_sums_over_learners(trace: list[Step]) -> None:
     model_bytes, shard_bytes = make_task().model_bytes, make_task().shard_bytes
     price, sample_j, byte_j = RATES
-    for cycle in Report.of(trace).cycles:
+    for cycle in Report.from_trace(trace).cycles:
         transferred = {
             (assignment.learner, assignment.attempt): model_bytes
             * (1 + (assignment.arrived_s >= 0))
@@ -108,13 +108,13 @@ def test_bytes_joules_and_cost_are_sums_over_learners(trace: list[Step]) -> None
 @settings(max_examples=cases(60), deadline=None)
 @given(TRACES)
 def test_events_of_many_learners_give_the_same_report_as_events_of_one(trace: list[Step]) -> None:
-    assert Report.of(split_events(trace)).as_dict() == Report.of(trace).as_dict()
+    assert Report.from_trace(split_events(trace)).as_dict() == Report.from_trace(trace).as_dict()
 
 
 @settings(max_examples=cases(20), deadline=None)
 @given(TRACES)
 def test_totals_of_learners_are_sums_over_their_assignments(trace: list[Step]) -> None:
-    report = Report.of(trace)
+    report = Report.from_trace(trace)
     work = [assignment for cycle in report.cycles for assignment in cycle.assignments]
     for learner, total in enumerate(report.learners):
         learner_work = [assignment for assignment in work if assignment.learner == learner]
@@ -160,13 +160,13 @@ def test_the_number_of_the_last_evaluated_cycle_is_known_after_each_step() -> No
 
 
 def test_assignments_of_a_report_are_read_only() -> None:
-    work = Report.of(SCENARIOS["equal"]()).cycles[0].assignments
+    work = Report.from_trace(SCENARIOS["equal"]()).cycles[0].assignments
     with pytest.raises(ValueError, match="read-only"):
         work.visits[0] = 3
 
 
 def test_a_slice_of_assignments_is_a_sequence_of_assignments() -> None:
-    work = Report.of(SCENARIOS["equal"]()).cycles[0].assignments
+    work = Report.from_trace(SCENARIOS["equal"]()).cycles[0].assignments
     assert [assignment.name for assignment in work[1:]] == ["device-1", "device-2"]
     assert (work[-1].name, len(work[:2])) == ("device-2", 2)
     with pytest.raises(IndexError):
@@ -192,7 +192,7 @@ def test_losses_of_an_aggregation_belong_to_the_updates_in_it() -> None:
                 at_s=step.event.at_s, cycle=2, seconds=0.1, loss=np.array([1, 3.0])
             )
             trace[index] = Step(event, step.commands)
-    assignments = Report.of(trace).cycles[1].assignments
+    assignments = Report.from_trace(trace).cycles[1].assignments
     assert assignments.loss.tolist() == [1, 0.7, 3]
     assert assignments[1].status == "late"
 
@@ -217,8 +217,8 @@ def large_trace(learners: Any, names: tuple[str, ...]) -> Any:
         at_s=0.0,
         run="r",
         task=make_task(),
-        learners=learners.size,
-        samples=np.full(9, 10),
+        learner_count=learners.size,
+        shard_samples=np.full(9, 10),
         names=names,
     )
     yield Step(start, [])
@@ -254,7 +254,7 @@ def large_trace(learners: Any, names: tuple[str, ...]) -> Any:
 
 def test_the_json_of_many_learners_has_their_number_but_no_lists() -> None:
     learners = np.arange(6_000)
-    report = Report.of(large_trace(learners, ("device",) * learners.size))
+    report = Report.from_trace(large_trace(learners, ("device",) * learners.size))
     values = report.as_dict()
     assert [values[name] for name in ("names", "departures", "learners")] == [None] * 3
     assert [cycle["assignments"] for cycle in values["cycles"]] == [None, None]

@@ -22,14 +22,14 @@ from melisma.testing import FakeDevice, VirtualRun, commands_in, make_task
 
 SHARD_SAMPLES = 10
 
-Change = Callable[[events.Event], list[events.Event]]
+Change = Callable[[events.AnyEvent], list[events.AnyEvent]]
 FAST_DEVICES = [FakeDevice(0.2), FakeDevice(0.3), FakeDevice(0.4)]
 
 
 def change_update(learner: int, cycle: int, change: Change) -> Change:
     """Change the update of one learner in one cycle, or in all cycles if `cycle` is 0."""
 
-    def apply(event: events.Event) -> list[events.Event]:
+    def apply(event: events.AnyEvent) -> list[events.AnyEvent]:
         if not isinstance(event, events.UpdatesReceived) or event.learners[0] != learner:
             return [event]
         return change(event) if cycle in (0, event.cycle) else [event]
@@ -41,11 +41,11 @@ def delay(seconds: float) -> Change:
     return lambda event: [msgspec.structs.replace(event, at_s=event.at_s + seconds)]
 
 
-def refuse(event: events.Event) -> list[events.Event]:
+def refuse(event: events.AnyEvent) -> list[events.AnyEvent]:
     return [msgspec.structs.replace(event, refused="bias holds numbers that are not finite")]
 
 
-def leave(event: events.Event) -> list[events.Event]:
+def leave(event: events.AnyEvent) -> list[events.AnyEvent]:
     assert isinstance(event, events.UpdatesReceived)
     event_left = events.LearnersLeft(
         at_s=event.at_s - 0.5, learners=event.learners, reason="connection lost"
@@ -53,7 +53,7 @@ def leave(event: events.Event) -> list[events.Event]:
     return [event_left]
 
 
-def cancel(event: events.Event) -> list[events.Event]:
+def cancel(event: events.AnyEvent) -> list[events.AnyEvent]:
     return [event, events.TaskCancelled(at_s=event.at_s + 0.01, reason="Ctrl-C")]
 
 
@@ -98,14 +98,14 @@ def trace(request: pytest.FixtureRequest) -> list[Step]:
 
 
 def report_of(name: str) -> Report:
-    return Report.of(SCENARIOS[name]())
+    return Report.from_trace(SCENARIOS[name]())
 
 
 def test_a_trace_written_and_read_gives_the_same_report(trace: list[Step], tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     write_trace(path, trace)
-    report = Report.of(trace)
-    again = Report.of(read_trace(path)).as_dict()
+    report = Report.from_trace(trace)
+    again = Report.from_trace(read_trace(path)).as_dict()
     assert again == report.as_dict()
     assert json.loads(json.dumps(again, allow_nan=False)) == again
     assert len(report.trace) == len(trace)
@@ -115,13 +115,13 @@ def test_progress_after_each_step_equals_the_report_of_the_steps_so_far(trace: l
     progress = RunProgress()
     for count, step in enumerate(trace, 1):
         progress.apply(step)
-        assert progress.report().as_dict() == Report.of(trace[:count]).as_dict()
+        assert progress.report().as_dict() == Report.from_trace(trace[:count]).as_dict()
 
 
 def test_every_assignment_is_reported_once_and_counts_as_the_machine_decided(
     trace: list[Step],
 ) -> None:
-    report = Report.of(trace)
+    report = Report.from_trace(trace)
     work = {
         (assignment.cycle, assignment.learner): assignment
         for cycle in report.cycles
@@ -156,13 +156,13 @@ def test_every_assignment_is_reported_once_and_counts_as_the_machine_decided(
 
 
 def test_the_run_ends_as_the_machine_ended_it(trace: list[Step]) -> None:
-    report, (end,) = Report.of(trace), commands_in(trace, commands.Finish)
+    report, (end,) = Report.from_trace(trace), commands_in(trace, commands.Finish)
     assert (report.outcome, report.reason) == (end.outcome, end.reason)
     assert all(cycle.ending != "running" for cycle in report.cycles)
 
 
 def test_figures_of_cycles_are_consistent(trace: list[Step]) -> None:
-    report = Report.of(trace)
+    report = Report.from_trace(trace)
     for cycle in report.cycles:
         assert cycle.met_deadline == (cycle.waited_s <= cycle.deadline_s)
         assert cycle.ending != "aggregated" or cycle.cycle_s <= cycle.waited_s
@@ -320,12 +320,12 @@ def test_a_run_that_fails_before_its_first_cycle_has_no_cycles(name: str) -> Non
 
 
 def test_cycles_for_which_no_learner_asked_for_a_shard_are_empty() -> None:
-    def report_no_bounds(event: events.Event) -> list[events.Event]:
+    def report_no_bounds(event: events.AnyEvent) -> list[events.AnyEvent]:
         if isinstance(event, events.BoundsReported) and event.cycle > 1:
             return [msgspec.structs.replace(event, shards=event.shards * 0)]
         return [event]
 
-    report = Report.of(run_virtually(scheme="dab", change=report_no_bounds, cycles=9))
+    report = Report.from_trace(run_virtually(scheme="dab", change=report_no_bounds, cycles=9))
     assert [cycle.ending for cycle in report.cycles] == ["aggregated", "empty", "empty", "empty"]
     assert report.cycles[1].reason == "no learner asked for a shard"
     assert report.outcome == "failed"
@@ -354,12 +354,12 @@ def test_steps_after_the_end_change_nothing() -> None:
     trace = SCENARIOS["cancelled"]()
     end = next(k for k, step in enumerate(trace) if commands_in([step], commands.Finish))
     assert end < len(trace) - 1
-    assert Report.of(trace[: end + 1]).as_dict() == Report.of(trace).as_dict()
+    assert Report.from_trace(trace[: end + 1]).as_dict() == Report.from_trace(trace).as_dict()
 
 
 def test_a_trace_without_a_task_is_refused() -> None:
     with pytest.raises(DataError, match="begin with TaskSubmitted"):
-        Report.of([])
+        Report.from_trace([])
 
 
 def test_paths_are_part_of_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,7 +389,7 @@ def test_bytes_cost_and_joules_follow_from_the_rates() -> None:
     rates = np.array([[1.0, 2.0, 3.0], [0.1, 0.1, 0.1], [0.0, 0.0, 0.5]])
     assert isinstance(trace[0].event, events.TaskSubmitted)
     priced = msgspec.structs.replace(trace[0].event, rates=rates)
-    report = Report.of([Step(priced, trace[0].commands), *trace[1:]])
+    report = Report.from_trace([Step(priced, trace[0].commands), *trace[1:]])
     model_bytes, shard_bytes = report.task.model_bytes, report.task.shard_bytes
     first = report.cycles[0]
     assert first.bytes == 3 * 2 * model_bytes + 20 * shard_bytes
@@ -415,7 +415,7 @@ def test_figures_with_unknown_rates_or_sizes_are_nan() -> None:
     trace = SCENARIOS["equal"]()
     assert isinstance(trace[0].event, events.TaskSubmitted)
     own_model = msgspec.structs.replace(trace[0].event, task=make_task(model="nets:Mine"))
-    assert isnan(Report.of([Step(own_model, []), *trace[1:]]).bytes)
+    assert isnan(Report.from_trace([Step(own_model, []), *trace[1:]]).bytes)
 
 
 def test_visits_are_trained_or_dropped() -> None:
@@ -448,7 +448,7 @@ def test_in_staleness_lost_work_counts_as_no_pass() -> None:
 
 
 def test_staleness_counts_learners_that_could_not_make_one_pass() -> None:
-    report = Report.of(
+    report = Report.from_trace(
         run_virtually([FakeDevice(0.1), FakeDevice(0.2), FakeDevice(9.0)], passes=None)
     )
     for cycle in report.cycles:
@@ -465,7 +465,7 @@ def test_staleness_excludes_open_assignments() -> None:
     arrived = next(
         k for k, step in enumerate(trace) if isinstance(step.event, events.UpdatesReceived)
     )
-    (first,) = Report.of(trace[: arrived + 1]).cycles
+    (first,) = Report.from_trace(trace[: arrived + 1]).cycles
     assert first.counts == {"training": 2, "counted": 1}
     assert first.max_staleness == 0
 

@@ -35,7 +35,7 @@ def texts(report: Report) -> list[str]:
 
 def test_the_picture_of_any_run_stays_within_its_bounds(trace: list[Step]) -> None:
     for count in range(1, len(trace) + 1, 3):
-        root = ET.fromstring(Report.of(trace[:count]).plot().svg)
+        root = ET.fromstring(Report.from_trace(trace[:count]).plot().svg)
         width, height = float(root.attrib["width"]), float(root.attrib["height"])
         for element in root.iter(f"{SVG}rect"):
             corner = {name: float(element.attrib.get(name, 0)) for name in ("x", "y")}
@@ -136,7 +136,7 @@ def test_the_head_of_a_panel_has_its_number_seconds_and_accuracy() -> None:
 
 @pytest.mark.parametrize(("cycles", "devices"), [(1, 2), (2, 4), (6, 4), (12, 46), (30, 2)])
 def test_labels_of_neighbouring_panels_do_not_touch(cycles: int, devices: int) -> None:
-    report = Report.of(
+    report = Report.from_trace(
         run_virtually([FakeDevice(0.2)] * devices, passes=1, cycles=cycles, min_shards=0)
     )
     lines: dict[str, list[tuple[float, str]]] = {}
@@ -152,7 +152,7 @@ def test_labels_of_neighbouring_panels_do_not_touch(cycles: int, devices: int) -
 
 def test_only_the_last_cycles_and_the_first_learners_of_many_are_drawn() -> None:
     learners = MAX_LEARNERS + 5
-    report = Report.of(
+    report = Report.from_trace(
         run_virtually([FakeDevice(0.2)] * learners, passes=1, cycles=MAX_CYCLES + 3, min_shards=0)
     )
     labels = texts(report)

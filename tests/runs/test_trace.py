@@ -7,8 +7,6 @@ import pytest
 from melisma.cycle import commands, events
 from melisma.errors import DataError
 from melisma.runs.trace import (
-    AnyCommand,
-    AnyEvent,
     Step,
     TraceFile,
     decode_steps,
@@ -100,5 +98,5 @@ def test_a_trace_written_step_by_step_equals_one_written_at_once(tmp_path: Path)
 
 
 def test_a_trace_can_hold_every_event_and_every_command() -> None:
-    assert set(get_args(AnyEvent)) == set(events.Event.__subclasses__())
-    assert set(get_args(AnyCommand)) == set(commands.Command.__subclasses__())
+    assert set(get_args(events.AnyEvent)) == set(events.Event.__subclasses__())
+    assert set(get_args(commands.AnyCommand)) == set(commands.Command.__subclasses__())

@@ -15,7 +15,7 @@ from melisma.simulation.compute.compute import TimingOnly
 from melisma.simulation.driver import Driver
 from melisma.simulation.faults import parse_faults
 from melisma.simulation.invariants import run_checked
-from melisma.simulation.scenario import Scenario, local_shard_sizes
+from melisma.simulation.scenario import Scenario, even_local_shards
 
 TASK = {
     "name": "digits",
@@ -45,14 +45,14 @@ def make_fleet(learners: list[dict[str, Any]] | None = None, **settings: Any) ->
 
 def make_scenario(faults: str = "", fleet: Fleet | None = None, **settings: Any) -> Scenario:
     fleet, task = fleet or make_fleet(), make_task(**settings)
-    sizes = local_shard_sizes(task, fleet)
+    sizes = even_local_shards(task, fleet)
     return Scenario("r1", task, fleet, sizes, parse_faults(faults, fleet.learners))
 
 
 def run(faults: str = "", fleet: Fleet | None = None, **settings: Any) -> Report:
     """Run a scenario, check the invariants after each step, and return its report."""
     scenario = make_scenario(faults, fleet, **settings)
-    return Report.of(run_checked(lambda watch: Driver(scenario, TimingOnly(), watch).run()))
+    return Report.from_trace(run_checked(lambda watch: Driver(scenario, TimingOnly(), watch).run()))
 
 
 def commands_of(report: Report, kind: type[commands.Command]) -> list[Any]:

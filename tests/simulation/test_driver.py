@@ -186,7 +186,7 @@ def split_by_learner(event: Any) -> list[Any]:
 
 @pytest.mark.parametrize("scheme", ["dab", "proportional"])
 def test_events_of_many_learners_give_the_same_commands_as_one_event_each(scheme: str) -> None:
-    report, machine, issued = run(scheme=scheme), CycleMachine(), list[commands.Command]()
+    report, machine, issued = run(scheme=scheme), CycleMachine(), list[commands.AnyCommand]()
     for batch in (each.event for each in report.trace):
         for event in split_by_learner(batch):
             issued += machine.handle(event)
@@ -234,11 +234,11 @@ def test_a_fault_may_hit_several_learners() -> None:
 def test_a_learner_that_left_sends_nothing_and_does_not_return() -> None:
     whole = run(cycles=2)
     in_s = whole.cycles[0].assignments[1].arrived_s
-    gone = LEARNERS[1] | {"availability": {"leaves_s": in_s - 0.01}}
-    report = run(fleet=make_fleet([LEARNERS[0], gone, LEARNERS[2]]), cycles=2)
+    leaving = LEARNERS[1] | {"availability": {"leaves_s": in_s - 0.01}}
+    report = run(fleet=make_fleet([LEARNERS[0], leaving, LEARNERS[2]]), cycles=2)
     assert report.cycles[0].assignments[1].status == "left"
     again = run(
-        f"crash 1 at {in_s - 3:.3f} for 60", fleet=make_fleet([LEARNERS[0], gone]), cycles=8
+        f"crash 1 at {in_s - 3:.3f} for 60", fleet=make_fleet([LEARNERS[0], leaving]), cycles=8
     )
     assert all(event.at_s == 0 for event in events_of(again, events.LearnersJoined))
 
@@ -248,7 +248,7 @@ def test_an_interrupted_benchmark_fetches_only_the_shards_it_had_time_for() -> N
     scenario = make_scenario(
         fleet=make_fleet(slow), scheme="proportional", deadline_s=20.0, cycles=1
     )
-    report = Report.of(run_steps(scenario))
+    report = Report.from_trace(run_steps(scenario))
     costs = events_of(report, events.EstimatesReported)[0].costs
     # It had time for a few of eight shards at 3.2 s each, after 6.7 s for the model.
     assert 1 <= costs[1, 2, 0] < 8

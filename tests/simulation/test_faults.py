@@ -21,9 +21,15 @@ def test_faults_are_parsed_from_text() -> None:
     assert parse_faults("", 3) == ()
 
 
-@pytest.mark.parametrize("text", ["lose order 2 from 1", "lose report 3 to 0"])
+def test_a_fault_of_unknown_kind_is_an_error() -> None:
+    with pytest.raises(SettingError) as caught:
+        Fault("crush", (2,), 3.5)  # type: ignore[arg-type]
+    assert str(caught.value) == "unknown kind of fault 'crush'; did you mean crash?"
+
+
+@pytest.mark.parametrize("text", ["lose instruction 2 from 1", "lose report 3 to 0"])
 def test_a_message_in_the_wrong_direction_is_an_error(text: str) -> None:
-    with pytest.raises(SettingError, match=r"order|report"):
+    with pytest.raises(SettingError, match=r"instruction|report"):
         parse_faults(text, 4)
 
 

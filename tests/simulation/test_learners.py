@@ -13,7 +13,7 @@ def make_learners(fleet: Fleet, **settings: Any) -> SimulatedLearners:
     scenario = make_scenario(fleet=fleet, **settings)
     sleep = SleepSpans(fleet.changes(scenario.horizon_s), fleet.learners)
     return SimulatedLearners(
-        scenario.task, fleet, scenario.local_sizes.counts, sleep, lambda ids, _: np.ones(ids.size)
+        scenario.task, fleet, scenario.local_shards.counts, sleep, lambda ids, _: np.ones(ids.size)
     )
 
 

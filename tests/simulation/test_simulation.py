@@ -35,7 +35,7 @@ def test_ctrl_c_cancels_a_run_and_saves_partial_results(tmp_path: Path) -> None:
     assert report.picture_path is not None
     assert report.picture_path.is_file()
     assert report.trace_path is not None
-    kept = Report.of(read_trace(report.trace_path))
+    kept = Report.from_trace(read_trace(report.trace_path))
     assert (kept.outcome, len(kept.ended_cycles)) == ("cancelled", 1)
 
 
@@ -98,7 +98,7 @@ def test_a_federated_run_whose_data_has_left_ends_with_that_reason(
         sizes={"samples": 100 * shards},
         cycles=1000,
     )
-    owners = np.flatnonzero(make_fleet().own_shards(federated)).tolist()
+    owners = np.flatnonzero(make_fleet().local_shards(federated)).tolist()
     assert len(owners) == shards < len(LEARNERS)
     faults = "; ".join(f"crash {owner} at {12 + owner}" for owner in owners)
     report = simulate(federated, make_fleet(), SimulationOptions(work="timing", faults=faults))
@@ -118,8 +118,8 @@ def test_a_federated_run_survives_any_learners_leaving(data: st.DataObject) -> N
         min_shards=0,
         sizes={"samples": 100 * data.draw(st.integers(1, devices))},
     )
-    gone = data.draw(st.dictionaries(st.integers(0, devices - 1), st.integers(0, 20)))
-    faults = "; ".join(f"crash {learner} at {at_s}" for learner, at_s in gone.items())
+    crashes = data.draw(st.dictionaries(st.integers(0, devices - 1), st.integers(0, 20)))
+    faults = "; ".join(f"crash {learner} at {at_s}" for learner, at_s in crashes.items())
     learners = [{**LEARNERS[k % 3], "name": f"device-{k}"} for k in range(devices)]
     report = simulate(
         federated, make_fleet(learners), SimulationOptions(work="timing", faults=faults)

@@ -21,7 +21,7 @@ def test_a_cycle_can_be_scripted_from_joining_to_its_end() -> None:
     (finish,) = script.evaluate(6.2, accuracy=0.9)
     assert isinstance(finish, commands.Finish)
     assert script.machine.state.stage is Stage.FINISHED
-    assert Report.of(script.trace).accuracy == 0.9
+    assert Report.from_trace(script.trace).accuracy == 0.9
 
 
 def test_learners_leave_by_name_and_time_can_be_reached() -> None:

@@ -10,13 +10,13 @@ from melisma.testing import FakeDevice, VirtualRun, commands_in, events_in, make
 def test_a_device_takes_exactly_the_seconds_of_the_cost_model() -> None:
     device = FakeDevice(train_s=0.1, ship_s=0.05, fixed_s=0.3)
     trace = VirtualRun(make_task(scheme="equal", cycles=2), [device]).run()
-    first, second = Report.of(trace).cycles
+    first, second = Report.from_trace(trace).cycles
     assert first.cycle_s == pytest.approx(0.3 + 0.05 * 20 + 0.1 * 2 * 20)
     assert second.cycle_s == pytest.approx(0.3 + 0.1 * 2 * 20)
 
 
 def test_intercepted_events_do_not_happen() -> None:
-    def lose(event: events.Event) -> list[events.Event]:
+    def lose(event: events.AnyEvent) -> list[events.AnyEvent]:
         return [] if isinstance(event, events.UpdatesReceived) else [event]
 
     run = VirtualRun(make_task(scheme="equal"), [FakeDevice(0.1)], lose)

@@ -6,10 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from melisma.errors import SettingError
+from melisma.fleet.array_types import Bools, Floats, Ints
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 Numbers = Floats | Ints | float
 
 # Sums and products of counts stay exact in double precision below this.

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from melisma.allocation.checks import Bools, Floats, Ints, Numbers
+from melisma.allocation.checks import Numbers
+from melisma.fleet.array_types import Bools, Floats, Ints
 
 # Limit of passes, which keeps counts within exact range.
 MAX_UPDATES = 2**31

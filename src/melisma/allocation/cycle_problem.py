@@ -10,8 +10,6 @@ from numpy.typing import ArrayLike
 
 from melisma.allocation.checks import (
     MIN_COST_S,
-    Floats,
-    Ints,
     Numbers,
     as_counts,
     as_floats,
@@ -22,6 +20,7 @@ from melisma.allocation.checks import (
 )
 from melisma.allocation.costs import CycleCosts
 from melisma.errors import SettingError
+from melisma.fleet.array_types import Floats, Ints
 
 # Bounds, cut to all data, sum to less than this.
 MAX_BOUND_SUM = 2**62
@@ -151,7 +150,10 @@ class CycleProblem:
 
 @dataclass(frozen=True, init=False, eq=False)
 class CyclePlan:
-    """The shards of each learner, and its passes over them (updates)."""
+    """The shards of each learner, and the number of passes that it makes over them.
+
+    `updates` is that number of passes: the papers call one pass a local update of the model.
+    """
 
     shards: Ints
     updates: Ints

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 from melisma.allocation.checks import (
     MAX_COUNT,
     MIN_COST_S,
-    Ints,
     as_counts,
     as_floats,
     as_scalar,
@@ -21,6 +20,7 @@ from melisma.allocation.costs import CycleCosts
 from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
 from melisma.allocation.infeasible import infeasible_error, without_single_fix
 from melisma.errors import InfeasibleError, SettingError
+from melisma.fleet.array_types import Ints
 
 
 def dab_shards(

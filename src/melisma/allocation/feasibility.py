@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from melisma.allocation.checks import Ints
 from melisma.allocation.costs import CycleCosts
 from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.infeasible import infeasible_error, learner_list, without_single_fix
 from melisma.errors import InfeasibleError
+from melisma.fleet.array_types import Ints
 
 # Up to this number, the ends of single shards are sorted.
 SORTED_SHARDS = 2**16
@@ -30,7 +30,7 @@ def require_room(problem: CycleProblem) -> None:
     """Raise `InfeasibleError` if the bounds do not admit exactly the problem's shards."""
     most = int(np.minimum(problem.max_shards, problem.shards).sum())
     if not _exact_sum(problem.min_shards) <= problem.shards <= most:
-        raise _explain(_Bounds.of(problem, timed=False))
+        raise _explain(_Bounds.from_problem(problem, timed=False))
 
 
 def require_one_update(problem: CycleProblem, least: int = 0) -> CycleProblem:
@@ -43,7 +43,7 @@ def require_one_update(problem: CycleProblem, least: int = 0) -> CycleProblem:
     high = problem.most_shards(1)
     if _exact_sum(low) <= problem.shards <= int(high.sum()) and np.all(low <= high):
         return problem.with_bounds(low, high)
-    raise _explain(_Bounds.of(problem, least))
+    raise _explain(_Bounds.from_problem(problem, least))
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,9 @@ class _Bounds:
     fit: Ints
 
     @classmethod
-    def of(cls, problem: CycleProblem, least: int = 0, *, timed: bool = True) -> "_Bounds":
+    def from_problem(
+        cls, problem: CycleProblem, least: int = 0, *, timed: bool = True
+    ) -> "_Bounds":
         """Return the bounds of a problem; without `timed`, ignore the deadline."""
         low = np.maximum(problem.min_shards, least)
         most = max(problem.shards, int(low.max()))

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, Context
 
-from melisma.allocation.checks import Ints
 from melisma.errors import InfeasibleError
+from melisma.fleet.array_types import Ints
 
 # A message lists at most this many learners.
 MAX_LISTED_LEARNERS = 5

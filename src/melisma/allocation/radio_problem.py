@@ -18,8 +18,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from melisma.allocation.checks import (
-    Floats,
-    Ints,
     as_counts,
     as_floats,
     as_scalar,
@@ -28,6 +26,7 @@ from melisma.allocation.checks import (
     require,
 )
 from melisma.errors import SettingError
+from melisma.fleet.array_types import Floats, Ints
 
 # Between these no sum, square or quotient of seconds leaves double precision.
 MIN_SECONDS, MAX_SECONDS = 1e-60, 1e60

@@ -58,9 +58,9 @@ class Scheme:
 
     `problem` is the type that `plan` takes: `CycleProblem`, `SharedProblem` or `RadioProblem`.
     `needs` is what a learner discloses before its update if passes are fixed (see `needs_with`); a
-    plan of one task depends on nothing else of it. `during` is what it discloses while it trains.
-    `single_state` plans with the costs of the state in which each learner was measured;
-    `needs_rng` requires `PlanInputs.rng`.
+    plan of one task depends on nothing else of it. With `reports_progress` it also discloses its
+    progress while it trains, otherwise only that it is alive. `single_state` plans with the costs
+    of the state in which each learner was measured; `needs_rng` requires `PlanInputs.rng`.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Scheme:
     summary: str
     paper: str
     needs: Needs = "costs"
-    during: str = "progress"
+    reports_progress: bool = True
     passes: Literal["fixed", "optional", "chosen", "unused"] = "fixed"
     keeps_deadline: bool = True
     hands_out_all: bool = True
@@ -81,6 +81,11 @@ class Scheme:
     def before(self) -> str:
         """The costs or bounds that a learner discloses before its update, as text."""
         return DISCLOSURE[self.needs]
+
+    @property
+    def during(self) -> str:
+        """The information that a learner discloses while it trains, as text."""
+        return "progress" if self.reports_progress else "that it is alive"
 
     def needs_with(self, passes: int | None) -> Needs:
         """Return what a learner discloses before its update, given the task's `passes`.
@@ -206,7 +211,7 @@ _ROWS = (
         summary="each learner requests the shards that it can train in time",
         paper=DAB,
         needs="bounds",
-        during="that it is alive",
+        reports_progress=False,
         hands_out_all=False,
     ),
     Scheme(

@@ -17,8 +17,6 @@ from numpy.typing import ArrayLike
 
 from melisma.allocation.checks import (
     MIN_COST_S,
-    Floats,
-    Ints,
     as_counts,
     as_floats,
     as_scalar,
@@ -26,6 +24,7 @@ from melisma.allocation.checks import (
     common_shape,
 )
 from melisma.errors import SettingError
+from melisma.fleet.array_types import Floats, Ints
 
 
 @dataclass(frozen=True, init=False, eq=False)

@@ -5,9 +5,9 @@ Both functions round by largest remainder. Ties go to the faster learner, compar
 
 import numpy as np
 
-from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.feasibility import require_room
+from melisma.fleet.array_types import Floats, Ints
 
 
 def fill(problem: CycleProblem, low: Ints, high: Ints) -> Ints:

@@ -10,9 +10,10 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from melisma.allocation.checks import Floats, Ints, as_counts, as_floats, broadcast_to
+from melisma.allocation.checks import as_counts, as_floats, broadcast_to
 from melisma.allocation.radio_problem import RadioPlan, RadioProblem
 from melisma.errors import SettingError
+from melisma.fleet.array_types import Floats, Ints
 
 EPS = float(np.finfo(np.float64).eps)
 

@@ -1,7 +1,8 @@
-"""Writing to standard output: a terminal, a file, or a pipe that may be closed."""
+"""Standard output, which is a terminal, a file, or a pipe that may be closed; and exit codes."""
 
 import os
 import sys
+from typing import NoReturn
 
 from rich.console import Console, RenderableType
 
@@ -9,6 +10,9 @@ from melisma.errors import MelismaError
 
 # In narrower terminals lines wrap; nothing is cut off.
 MIN_WIDTH, UNLIMITED_WIDTH = 60, 10_000
+# By the outcome of a run; every other outcome is a failure.
+EXIT_CODES = {"done": 0, "stopped": 0, "cancelled": 130}
+FAILURE_CODE = 1
 
 
 def write(view: RenderableType | str) -> None:
@@ -26,6 +30,11 @@ def write(view: RenderableType | str) -> None:
         # A reader that closes its pipe early, as `head` does, is no error.
         if not isinstance(error, BrokenPipeError):
             raise MelismaError(f"standard output: {error.strerror}") from error
+
+
+def exit_with(outcome: str) -> NoReturn:
+    """Exit with the code for the outcome of a run."""
+    sys.exit(EXIT_CODES.get(outcome, FAILURE_CODE))
 
 
 def _render(view: RenderableType) -> str:

@@ -126,7 +126,7 @@ def _check_local_data(paths: tuple[str, ...], tasks: list[Task], fleet: Fleet) -
     """Raise SettingError if there are fewer shards than devices that hold data."""
     for path, task in zip(paths, tasks, strict=True):
         try:
-            fleet.own_shards(task)
+            fleet.local_shards(task)
         except SettingError as error:
             raise SettingError(f"{path}: {error}") from None
 

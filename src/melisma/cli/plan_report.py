@@ -112,7 +112,7 @@ def _plan_cycle(
     scheme: Scheme, inputs: PlanInputs, tasks: Sequence[Task], fleet: Fleet
 ) -> PlanReport:
     (task,) = tasks
-    local_shards = fleet.own_shards(task) if task.mode == "federated" else None
+    local_shards = fleet.local_shards(task) if task.mode == "federated" else None
     problem = build_cycle_problem(task, fleet.state_costs(task), local_shards=local_shards)
     plan: CyclePlan = scheme.plan(problem, inputs)
     busy = plan.shards > 0

@@ -20,7 +20,7 @@ from melisma.cli.options import (
     default_task_argument,
     json_option,
 )
-from melisma.cli.output import write
+from melisma.cli.output import exit_with, write
 from melisma.cli.scheme_option import run_scheme_option
 from melisma.cli.views.run_summary_view import run_summary_view
 from melisma.cli.views.run_view import cycle_line, run_view
@@ -30,7 +30,6 @@ from melisma.live.training import run
 from melisma.runs.progress import RunProgress
 from melisma.runs.trace import Step
 
-EXIT_CODES = {"done": 0, "stopped": 0, "failed": 1, "cancelled": 130}
 FRAMES_PER_S = 8
 PORT = click.IntRange(0, 65535)
 
@@ -123,4 +122,4 @@ def command(
         write(msgspec.json.encode(report.as_dict()).decode() + "\n")
     else:
         write(run_summary_view(report))
-    sys.exit(EXIT_CODES[report.outcome or "failed"])
+    exit_with(report.outcome)

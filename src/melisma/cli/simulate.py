@@ -25,7 +25,7 @@ from melisma.cli.options import (
     learners_option,
     search_faults_option,
 )
-from melisma.cli.output import write
+from melisma.cli.output import exit_with, write
 from melisma.cli.scheme_option import run_scheme_option
 from melisma.cli.suggestions import SuggestingChoice
 from melisma.cli.views.run_summary_view import run_summary_view
@@ -49,7 +49,6 @@ from melisma.simulation.simulation import (
     run,
 )
 
-EXIT_CODES = {"done": 0, "stopped": 0, "cancelled": 130}
 SEED = click.IntRange(0)
 
 
@@ -161,7 +160,7 @@ def _simulate(prepared: PreparedSimulation, out: Path | None, as_json: bool) -> 
         took_s = time.monotonic() - began
         write(f"{report.ended_s:.1f} s simulated in {took_s:.1f} s\n")
         write(f"with faults ({faults}); all invariants held\n" if faults else "")
-    sys.exit(EXIT_CODES.get(report.outcome, 1))
+    exit_with(report.outcome)
 
 
 def _heading(prepared: PreparedSimulation) -> str:

@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.cycle.ragged import Ints
+from melisma.fleet.array_types import Ints
 
 # A pair is one integer: the key in the high bits, the value in the low ones.
 VALUE_BITS = 32

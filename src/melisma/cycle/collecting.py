@@ -11,7 +11,6 @@ import numpy as np
 
 from melisma.cycle import commands, events
 from melisma.cycle.planning import count_held_ahead, ready_learners
-from melisma.cycle.ragged import Ints
 from melisma.cycle.rounds import (
     MAX_EMPTY_CYCLES,
     Commands,
@@ -21,6 +20,7 @@ from melisma.cycle.rounds import (
     wake,
 )
 from melisma.cycle.state import CycleState, Stage, WorkStatus
+from melisma.fleet.array_types import Ints
 
 # Wait for answers up to this many deadlines, longer while there is no answer at all.
 ANSWER_DEADLINES = 2.0

@@ -5,8 +5,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from melisma.cycle.events import Floats
-from melisma.cycle.ragged import Ints, RaggedArray
+from melisma.cycle.ragged import RaggedArray
+from melisma.fleet.array_types import Floats, Ints
 
 Outcome = Literal["done", "stopped", "cancelled", "failed"]
 
@@ -89,3 +89,6 @@ class Finish(Command, frozen=True, kw_only=True, eq=False):
     """End the run."""
 
     outcome: Outcome
+
+
+AnyCommand = Benchmark | AskBound | Dispatch | Withdraw | Wake | Aggregate | Evaluate | Finish

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.random import Generator
 
 from melisma.cycle.cache_index import EMPTY_CACHE, CacheIndex
-from melisma.cycle.ragged import Ints, RaggedArray
+from melisma.cycle.ragged import RaggedArray
+from melisma.fleet.array_types import Ints
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,13 +5,11 @@ Learners are numbers in arrays. Instants are seconds on the clock of the driver.
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from melisma.cycle.ragged import NO_ROWS, Ints, RaggedArray
+from melisma.cycle.ragged import NO_ROWS, RaggedArray
+from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.files.fleet_file import Disclosure
 from melisma.fleet.task import Task
-
-Floats = NDArray[np.float64]
 
 NO_FLOATS: Floats = np.empty(0)
 COSTS = ("train_s", "ship_s", "fixed_s")
@@ -27,16 +25,16 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, eq=False, tag_field="even
 
 
 class TaskSubmitted(Event, frozen=True, kw_only=True, eq=False):
-    """A task was submitted; the run waits for `learners` learners, and `names` has all of them.
+    """A task was submitted; the run waits for `learner_count` learners; `names` has all of them.
 
-    `samples` is the number of samples of each shard; empty in federated learning, where the
+    `shard_samples` is the number of samples of each shard; empty in federated learning, where the
     orchestrator has no shards. `rates` are the rates of learners in the order of `RATES`, if known.
     """
 
     run: str
     task: Task
-    learners: int
-    samples: Ints
+    learner_count: int
+    shard_samples: Ints
     names: tuple[str, ...] = ()
     rates: Floats = NO_FLOATS
 
@@ -50,13 +48,13 @@ class TaskCancelled(Event, frozen=True, kw_only=True, eq=False):
 class LearnersJoined(Event, frozen=True, kw_only=True, eq=False):
     """Learners joined; `discloses` is the most that each reports before its update.
 
-    In federated learning `local_data` is the number of samples of each shard on each device.
+    In federated learning `local_shards` is the number of samples of each shard on each device.
     """
 
     learners: Ints
     names: tuple[str, ...]
     discloses: tuple[Disclosure, ...]
-    local_data: RaggedArray = NO_ROWS
+    local_shards: RaggedArray = NO_ROWS
 
 
 class LearnersLeft(Event, frozen=True, kw_only=True, eq=False):
@@ -136,3 +134,18 @@ class Evaluated(Event, frozen=True, kw_only=True, eq=False):
     loss: float | None
     accuracy: float | None
     seconds: float
+
+
+AnyEvent = (
+    TaskSubmitted
+    | TaskCancelled
+    | LearnersJoined
+    | LearnersLeft
+    | EstimatesReported
+    | BoundsReported
+    | ProgressReported
+    | UpdatesReceived
+    | TimeReached
+    | Aggregated
+    | Evaluated
+)

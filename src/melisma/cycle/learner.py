@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from melisma.allocation.dab import dab_bounds
-from melisma.cycle.events import Floats
-from melisma.cycle.ragged import Ints, RaggedArray
+from melisma.cycle.ragged import RaggedArray
+from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.estimates import Estimate, Estimates
 from melisma.fleet.rng import uniform
 from melisma.fleet.task import Task

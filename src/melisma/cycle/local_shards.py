@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from melisma.cycle.ragged import Ints, RaggedArray, blocks, concatenate_ranges
+from melisma.cycle.ragged import RaggedArray, blocks, concatenate_ranges
+from melisma.fleet.array_types import Ints
 from melisma.fleet.rng import uniform
 
 

@@ -17,7 +17,6 @@ import numpy as np
 
 from melisma.cycle import commands, events
 from melisma.cycle.collecting import begin_cycle, continue_if_ready, on_bounds, on_estimates
-from melisma.cycle.ragged import Ints
 from melisma.cycle.rounds import (
     Commands,
     close_cycle,
@@ -30,6 +29,7 @@ from melisma.cycle.rounds import (
 )
 from melisma.cycle.state import COLLECTING_STAGES, CycleState, Stage, WorkStatus
 from melisma.errors import MelismaError, SettingError
+from melisma.fleet.array_types import Ints
 from melisma.fleet.files.fleet_file import DISCLOSURE
 
 
@@ -49,7 +49,7 @@ class CycleMachine:
             raise MelismaError("the machine has no state before TaskSubmitted")
         return self._state
 
-    def handle(self, event: events.Event) -> Commands:
+    def handle(self, event: events.AnyEvent) -> Commands:
         """Update the state and return the commands that a driver has to carry out."""
         if isinstance(event, events.TaskSubmitted):
             self._state = submit(event)
@@ -63,15 +63,15 @@ class CycleMachine:
 
 def submit(event: events.TaskSubmitted) -> CycleState:
     """Return the state of a new run; `SettingError` if its scheme cannot run the task."""
-    state = CycleState.of(event)
+    state = CycleState.from_submission(event)
     task, scheme = state.task, state.scheme
     scheme.check_cycle()
     scheme.check_passes(task.passes)
-    needed, shards = task.min_shards * event.learners, event.samples.size
+    needed, shards = task.min_shards * event.learner_count, event.shard_samples.size
     if scheme.hands_out_all and shards and needed > shards:
         raise SettingError(
-            f"{event.learners} learners with min_shards = {task.min_shards} need {needed} shards, "
-            f"but there are {shards}; use shard_samples <= {max(1, task.samples // needed)}"
+            f"{event.learner_count} learners with min_shards = {task.min_shards} need {needed} "
+            f"shards, but there are {shards}; use shard_samples <= {max(1, task.samples // needed)}"
         )
     return state
 
@@ -90,8 +90,8 @@ def on_joined(state: CycleState, event: events.LearnersJoined) -> Commands:
     learners.discloses[event.learners] = [levels.index(level) for level in event.discloses]
     for learner, name in zip(event.learners.tolist(), event.names, strict=True):
         learners.names[learner] = name
-    if len(event.local_data):
-        learners.local_shards.add(event.learners, event.local_data, state.task.seed)
+    if len(event.local_shards):
+        learners.local_shards.add(event.learners, event.local_shards, state.task.seed)
     return [*withdrawals, *continue_run(state, event.at_s)]
 
 

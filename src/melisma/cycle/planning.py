@@ -12,10 +12,11 @@ from melisma.allocation import (
     build_cycle_problem,
     build_unmeasured_problem,
 )
-from melisma.cycle.events import COSTS, Floats
-from melisma.cycle.ragged import Ints, RaggedArray
+from melisma.cycle.events import COSTS
+from melisma.cycle.ragged import RaggedArray
 from melisma.cycle.state import CycleState
 from melisma.errors import InfeasibleError
+from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.estimates import Estimate, Estimates
 from melisma.fleet.rng import generator
 
@@ -87,7 +88,7 @@ def _name_learners(state: CycleState, error: InfeasibleError, learners: Ints) ->
 
 def count_held_ahead(state: CycleState, learners: Ints) -> Ints:
     """Count the upcoming shards that each learner holds, if as many are dealt as last time."""
-    size = state.samples.size
+    size = state.shard_samples.size
     wanted = state.last_shards if state.needs == "bounds" else size
     if state.federated or wanted > size:
         return np.zeros(learners.size, np.int64)
@@ -105,7 +106,7 @@ def deal(state: CycleState, learners: Ints, counts: Ints) -> RaggedArray:
         table.samples[learners] = table.local_shards.samples_in(learners, dealt)
         return dealt
     state.deck, dealt, table.new_shards = state.deck.deal(learners, counts, table.held)
-    table.samples[learners] = dealt.row_sums(state.samples[dealt.values])
+    table.samples[learners] = dealt.row_sums(state.shard_samples[dealt.values])
     table.busy = learners
     state.last_shards = int(counts.sum())
     return dealt

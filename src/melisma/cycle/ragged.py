@@ -6,7 +6,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from melisma.fleet.array_types import Ints
+
 # Learners per block: as many as fit their columns into a processor's cache.
 BLOCK = 1 << 15
 
@@ -18,7 +19,7 @@ class RaggedArray(msgspec.Struct, frozen=True, eq=False):
     values: Ints
 
     @classmethod
-    def of(cls, rows: Iterable[Ints]) -> "RaggedArray":
+    def from_rows(cls, rows: Iterable[Ints]) -> "RaggedArray":
         """Build from separate rows."""
         parts = [np.asarray(row, dtype=np.int64) for row in rows]
         values = np.concatenate(parts) if parts else np.empty(0, np.int64)

@@ -8,11 +8,11 @@ import numpy as np
 
 from melisma.cycle import commands, events
 from melisma.cycle.planning import PlannedCycle, deal, plan_cycle
-from melisma.cycle.ragged import Ints
 from melisma.cycle.state import CycleState, Stage, WorkStatus
 from melisma.errors import InfeasibleError
+from melisma.fleet.array_types import Ints
 
-Commands = list[commands.Command]
+Commands = list[commands.AnyCommand]
 
 # Learners stop in time to arrive by the deadline. Wait for mispredicted updates for this part of
 # the deadline, or for twice the recent lateness, up to the second part.
@@ -42,7 +42,7 @@ def assign(state: CycleState, planned: PlannedCycle, tail_s: float) -> commands.
     learners, counts = planned.learners[assigned], planned.plan.shards[assigned]
     shards = deal(state, learners, counts)
     table.work[learners], table.attempts[learners] = WorkStatus.ASSIGNED, 1
-    table.shards[learners], table.passes[learners] = counts, planned.plan.updates[assigned]
+    table.passes[learners] = planned.plan.updates[assigned]
     names = ", ".join(table.names[learner] for learner in planned.left_out)
     too_slow = f"; {names} cannot meet the deadline" if names else ""
     return commands.Dispatch(
@@ -65,7 +65,7 @@ def start_round(state: CycleState, at_s: float) -> float:
     tail_s = max(MIN_TAIL_FRACTION * deadline_s, 2 * state.recent_lateness_s)
     tail_s = min(tail_s, MAX_TAIL_FRACTION * deadline_s)
     state.stage, state.began_s = Stage.TRAINING, at_s
-    state.limit_s = state.deadline_s + tail_s
+    state.limit_s = state.deadline_at_s + tail_s
     state.recent_lateness_s /= 2
     return tail_s
 
@@ -126,7 +126,7 @@ def on_updates(state: CycleState, event: events.UpdatesReceived) -> Commands:
     if event.refused:
         replies += [withdraw(received, event.cycle, attempts, event.refused)]
     if received.size:
-        lateness_s = event.at_s - state.deadline_s
+        lateness_s = event.at_s - state.deadline_at_s
         state.recent_lateness_s = max(state.recent_lateness_s, lateness_s)
         replies += close_if_complete(state)
     return replies

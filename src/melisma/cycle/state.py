@@ -5,19 +5,18 @@ from enum import IntEnum, StrEnum
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from melisma.allocation.schemes import Needs, Scheme, get_scheme
 from melisma.cycle.cache_index import EMPTY_CACHE, CacheIndex
 from melisma.cycle.dealing import Deck
-from melisma.cycle.events import COSTS, PARTS, Floats, TaskSubmitted
+from melisma.cycle.events import COSTS, PARTS, TaskSubmitted
 from melisma.cycle.local_shards import LocalShards
-from melisma.cycle.ragged import NO_ROWS, Ints, RaggedArray
+from melisma.cycle.ragged import NO_ROWS, RaggedArray
+from melisma.fleet.array_types import Bools, Floats, Ints
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
 
-Bools = NDArray[np.bool_]
-COUNT_COLUMNS = ("discloses", "work", "attempts", "shards", "passes", "samples", "visits")
+COUNT_COLUMNS = ("discloses", "work", "attempts", "passes", "samples", "visits")
 
 
 class Stage(StrEnum):
@@ -55,7 +54,6 @@ class LearnerTable:
     bounds: Ints  # reported for this cycle; -1 where not
     work: Ints  # WorkStatus
     attempts: Ints
-    shards: Ints
     passes: Ints
     samples: Ints
     visits: Ints
@@ -115,10 +113,9 @@ class LearnerTable:
 class CycleState:
     """The state of one run."""
 
-    run: str
     task: Task
     scheme: Scheme
-    samples: Ints  # of each shard of the orchestrator
+    shard_samples: Ints  # of each shard of the orchestrator
     deck: Deck
     learners: LearnerTable
     expected: int  # learners to wait for before the first cycle
@@ -136,17 +133,16 @@ class CycleState:
     probe_range_s: tuple[float, float] = (0.0, np.inf)  # longest infeasible, shortest feasible
 
     @classmethod
-    def of(cls, event: TaskSubmitted) -> "CycleState":
+    def from_submission(cls, event: TaskSubmitted) -> "CycleState":
         """Return the state before any learner has joined."""
         task = event.task
         return cls(
-            run=event.run,
             task=task,
             scheme=get_scheme(task.scheme),
-            samples=event.samples,
-            deck=Deck.shuffle(event.samples.size, generator(task.seed, "shards")),
-            learners=LearnerTable.empty(event.learners),
-            expected=event.learners,
+            shard_samples=event.shard_samples,
+            deck=Deck.shuffle(event.shard_samples.size, generator(task.seed, "shards")),
+            learners=LearnerTable.empty(event.learner_count),
+            expected=event.learner_count,
         )
 
     @property
@@ -160,7 +156,7 @@ class CycleState:
         return self.task.mode == "federated"
 
     @property
-    def deadline_s(self) -> float:
+    def deadline_at_s(self) -> float:
         """The instant of this cycle's deadline."""
         return self.began_s + self.task.deadline_s
 

@@ -1,7 +1,8 @@
-"""Names for the array types of this package."""
+"""Names for array types, used by the whole package."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]

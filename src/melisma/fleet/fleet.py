@@ -103,7 +103,7 @@ class Fleet:
         typical_s = fixed_s + task.shards / self.learners * shard_s
         return StateCosts(self.state_probability, typical_s, train_s, ship_s, fixed_s)
 
-    def own_shards(self, task: Task) -> Ints:
+    def local_shards(self, task: Task) -> Ints:
         """Return the shards on each device before the first cycle: 0 in parallelized learning.
 
         In federated learning the shards are divided evenly, and the first devices get one more if

@@ -10,15 +10,13 @@ from functools import partial
 from itertools import count
 
 import numpy as np
-from numpy.typing import NDArray
 
+from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import Split
 from melisma.learning.parameters import Arrays
 from melisma.learning.trainer import Trainer, TrainingResult
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 # Learners in one stack: about thirty amortize the cost of calls; more do not fit in the cache.
 STACK_LEARNERS = 32
 # Factor on STACK_LEARNERS for short work: setting up a stack costs as much as several batches.

@@ -37,7 +37,7 @@ def load_task(task: Task, file: str | Path | None = None) -> LoadedTask:
         data = limit_samples(task, _load_data(task))
         trainer = trainer_for(task)
         check_model_fits(trainer, data)
-        sized = with_actual_sizes(task, data, Layout.of(trainer.initial()))
+        sized = with_actual_sizes(task, data, Layout.from_arrays(trainer.initial()))
     return LoadedTask(sized, trainer, data, path)
 
 

@@ -5,9 +5,9 @@ time. A metric over no values is NaN, not 0 or 1.
 """
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats = NDArray[np.float64]
+from melisma.fleet.array_types import Floats
 
 
 def truancy(cycle_s: ArrayLike, deadline_s: ArrayLike) -> Floats:

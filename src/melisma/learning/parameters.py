@@ -44,7 +44,7 @@ class Layout:
     fields: tuple[Field, ...]
 
     @classmethod
-    def of(cls, arrays: Arrays) -> "Layout":
+    def from_arrays(cls, arrays: Arrays) -> "Layout":
         """Return the layout of these arrays, in order."""
         sizes = [array.nbytes for array in arrays.values()]
         starts = [0, *accumulate(sizes)][:-1]

@@ -1,7 +1,7 @@
 """Learners and peer nodes as processes of this machine, one for each device.
 
-A child process ends when this process ends: it watches its standard input, which this process
-keeps open. Its output goes to a log file.
+A child process ends when its parent ends: it watches its standard input, which the parent keeps
+open (`exit_with_parent`). Its output goes to a log file.
 """
 
 import asyncio
@@ -53,6 +53,19 @@ async def run_processes(
             task.cancel()
         _close_stdin(processes)
         await asyncio.to_thread(_wait_or_kill, processes)
+
+
+def exit_with_parent(before_exit: Callable[[], object] = lambda: None) -> None:
+    """Exit this child process when its parent has ended; call `before_exit` before."""
+
+    def watch() -> None:
+        # Not `sys.stdin`: its lock must not be held by a thread when the interpreter exits.
+        while os.read(0, 1024):
+            pass
+        before_exit()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 def _start(module: str, settings: ProcessSettings, log: Path) -> "subprocess.Popen[bytes]":

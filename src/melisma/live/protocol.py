@@ -53,7 +53,7 @@ class JoinRequest(msgspec.Struct, frozen=True):
 
     learner: NonNegativeInt
     discloses: Disclosure
-    local_samples: tuple[NonNegativeInt, ...] = ()
+    local_shards: tuple[NonNegativeInt, ...] = ()
 
 
 class Instruction(msgspec.Struct, frozen=True, tag_field="instruction", tag=True):

@@ -26,8 +26,9 @@ from melisma.live.orchestrator.orchestrator import Orchestrator, Watcher
 from melisma.live.orchestrator.run_store import RunStore
 from melisma.live.preparation import PreparedRun, prepare
 from melisma.live.processes import run_processes
+from melisma.runs.folder import DEVICES_FOLDER, LOGS_FOLDER, PICTURE_FILE, SHARDS_FOLDER
 from melisma.runs.interruption import Cancellation, run_in_thread
-from melisma.runs.report import PICTURE_FILE, Report
+from melisma.runs.report import Report
 from melisma.runs.svg import save_picture
 from melisma.runs.trace import Step
 
@@ -64,7 +65,7 @@ def run(
 
     def work() -> Report:
         model = asyncio.run(_run_orchestrator(prepared, port, record, cancellation))
-        report = replace(Report.of(steps), model=model, folder=prepared.folder)
+        report = replace(Report.from_trace(steps), model=model, folder=prepared.folder)
         save_picture(report.plot, prepared.folder / PICTURE_FILE)
         return report
 
@@ -85,7 +86,9 @@ async def _run_orchestrator(
         async with service.worker(port).listening() as address:
             orchestrator.start()
             settings = _learner_settings(prepared, address, service.token)
-            async with run_processes(settings, prepared.folder / "logs", service.remove_learner):
+            async with run_processes(
+                settings, prepared.folder / LOGS_FOLDER, service.remove_learner
+            ):
                 cancel = partial(orchestrator.cancel, "interrupted")
                 cancellation.on_request(lambda: loop.call_soon_threadsafe(cancel))
                 await orchestrator.finished
@@ -96,19 +99,19 @@ async def _run_orchestrator(
             orchestrator.finished.cancel()
         if store is not None:
             store.close()
-        for name in ("devices", "shards"):
+        for name in (DEVICES_FOLDER, SHARDS_FOLDER):
             shutil.rmtree(prepared.folder / name, ignore_errors=True)
         remove_empty(prepared.folder)
     return store.model
 
 
 def _create_store(prepared: PreparedRun) -> RunStore:
-    layout = Layout.of(prepared.spec.trainer.initial())
+    layout = Layout.from_arrays(prepared.spec.trainer.initial())
     task, shards = prepared.task, None
     if task.mode == "parallelized":
         rng = generator(task.seed, "samples")
         parts = shuffle_into_shards(len(prepared.train), task.shard_samples, rng)
-        shards = ShardFolder(prepared.folder / "shards", prepared.train, parts)
+        shards = ShardFolder(prepared.folder / SHARDS_FOLDER, prepared.train, parts)
     else:
         _write_local_data(prepared)
     return RunStore(prepared.folder, layout, shards)
@@ -117,7 +120,7 @@ def _create_store(prepared: PreparedRun) -> RunStore:
 def _write_local_data(prepared: PreparedRun) -> None:
     """Write each device's shards for federated learning, before the run begins."""
     task, data = prepared.task, prepared.train
-    devices = partition_shards(task, data.labels, prepared.fleet.own_shards(task))
+    devices = partition_shards(task, data.labels, prepared.fleet.local_shards(task))
     for number, shards in enumerate(devices):
         folder = _local_data_folder(prepared, number)
         folder.mkdir(parents=True, exist_ok=True)
@@ -127,7 +130,7 @@ def _write_local_data(prepared: PreparedRun) -> None:
 
 
 def _local_data_folder(prepared: PreparedRun, number: int) -> Path:
-    return prepared.folder / "devices" / f"{number}-data"
+    return prepared.folder / DEVICES_FOLDER / f"{number}-data"
 
 
 def _learner_settings(prepared: PreparedRun, address: str, token: str) -> list[LearnerSettings]:
@@ -137,7 +140,7 @@ def _learner_settings(prepared: PreparedRun, address: str, token: str) -> list[L
             name=name,
             orchestrator=address,
             token=token,
-            cache=str(prepared.folder / "devices" / f"{number}-cache"),
+            cache=str(prepared.folder / DEVICES_FOLDER / f"{number}-cache"),
             discloses=fleet.discloses[number],
             device=_device_settings(prepared, number),
             module_path=prepared.module_path,
@@ -170,9 +173,9 @@ def _device_settings(prepared: PreparedRun, number: int) -> EmulatedDevice:
 
 def remove_empty(folder: Path) -> None:
     """Delete empty logs, and the run folder if nothing is in it."""
-    for log in (folder / "logs").glob("*.log"):
+    for log in (folder / LOGS_FOLDER).glob("*.log"):
         if not log.stat().st_size:
             log.unlink()
-    for path in (folder / "logs", folder):
+    for path in (folder / LOGS_FOLDER, folder):
         with suppress(OSError):
             path.rmdir()

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.errors import SettingError
+from melisma.fleet.array_types import Ints
 from melisma.fleet.rng import generator
 from melisma.fleet.task import PartitionSettings, Task
 from melisma.learning.compression import Compression, compression_for
@@ -27,7 +28,6 @@ from melisma.peer.node import Node
 from melisma.peer.topologies import topology_for
 from melisma.peer.topology import Topology
 
-Ints = NDArray[np.int64]
 # Names are used in file names and addresses.
 NODE_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,31}", re.ASCII)
 

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melisma.cycle import commands
-from melisma.cycle.events import PHASES, Floats
-from melisma.cycle.ragged import Ints, concatenate_ranges
+from melisma.cycle.events import PHASES
+from melisma.cycle.ragged import concatenate_ranges
+from melisma.fleet.array_types import Floats, Ints
 
 Status = Literal["training", "counted", "late", "dropped", "refused", "left"]
 Small = NDArray[np.int32]

@@ -1,8 +1,26 @@
-"""The folder of a run."""
+"""The folder of a run, and the names of the files and folders in it.
+
+::
+
+    trace.jsonl         every event and command; not without an orchestrator
+    picture.svg         the picture of the run
+    model.safetensors   the model after the last cycle that changed it
+    models/             the model of each node, without an orchestrator
+    reports/            the report of each node, in live runs without an orchestrator
+    logs/               the output of each process that wrote any, in live runs
+
+The other folders exist only while a live run goes on: the shards of the orchestrator, the cache and
+data of each device, the updates of the current cycle, and the parameters that learners start from.
+"""
 
 from pathlib import Path
 
 from melisma.errors import SettingError
+
+TRACE_FILE, PICTURE_FILE, MODEL_FILE = "trace.jsonl", "picture.svg", "model.safetensors"
+MODELS_FOLDER, REPORTS_FOLDER, LOGS_FOLDER = "models", "reports", "logs"
+SHARDS_FOLDER, DEVICES_FOLDER = "shards", "devices"
+UPDATES_FOLDER, PARAMETERS_FOLDER = "updates", "parameters"
 
 
 def check_run_folder(folder: str | Path) -> None:

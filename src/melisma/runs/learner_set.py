@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.cycle.ragged import Ints
+from melisma.fleet.array_types import Ints
 
 
 class LearnerSet(Collection[int]):

@@ -169,7 +169,7 @@ class PeerReport:
     folder: Path | None = None
 
     @classmethod
-    def of(cls, peers: Peers, nodes: list[NodeReport], *, simulated: bool) -> "PeerReport":
+    def from_nodes(cls, peers: Peers, nodes: list[NodeReport], *, simulated: bool) -> "PeerReport":
         """Create the report of a group whose nodes have ended."""
         settings = peers.settings
         unfinished = [node.name for node in nodes if node.outcome != "done"]

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 
 from melisma.cycle import commands, events
-from melisma.cycle.ragged import Ints
 from melisma.errors import DataError
+from melisma.fleet.array_types import Ints
 from melisma.fleet.task import Task
 from melisma.runs.assignments import NO_ASSIGNMENTS, STATUSES, Assignments, Names, Status
 from melisma.runs.learner_set import LearnerSet
@@ -100,8 +100,11 @@ class RunProgress:
     def on_submitted(self, event: events.TaskSubmitted) -> None:
         """Keep the task, its sizes and rates."""
         self._submitted = event
-        self._rates, self._shard_sizes = UsageRates.of(event), ShardSizes(event.samples)
-        self._make_room(len(event.names) or event.learners)
+        self._rates, self._shard_sizes = (
+            UsageRates.from_submission(event),
+            ShardSizes(event.shard_samples),
+        )
+        self._make_room(len(event.names) or event.learner_count)
         self.names[: len(event.names)] = event.names
 
     def _make_room(self, count: int) -> None:
@@ -117,8 +120,8 @@ class RunProgress:
         self.names[event.learners] = event.names
         self.joined.add(event.learners)
         self.left.discard(event.learners)
-        if len(event.local_data):
-            self._shard_sizes.add(event.learners, event.local_data)
+        if len(event.local_shards):
+            self._shard_sizes.add(event.learners, event.local_shards)
 
     def on_left(self, event: events.LearnersLeft) -> None:
         """End the work of learners that left."""

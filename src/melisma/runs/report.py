@@ -16,12 +16,13 @@ import msgspec
 import numpy as np
 
 from melisma.cycle import commands, events
-from melisma.cycle.events import Floats
+from melisma.fleet.array_types import Floats
 from melisma.fleet.task import Task
 from melisma.learning import metrics
 from melisma.runs.assignments import NO_ASSIGNMENTS, STATUSES, Assignment, Assignments, Status
+from melisma.runs.folder import PICTURE_FILE, TRACE_FILE
 from melisma.runs.totals import LearnerTotals
-from melisma.runs.trace import TRACE_FILE, Step
+from melisma.runs.trace import Step
 from melisma.runs.usage import UNKNOWN_RATES, UsageRates
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 Ending = Literal["running", "aggregated", "empty", "interrupted"]
 
-PICTURE_FILE = "picture.svg"
 # `as_dict` lists learners and assignments up to this many learners times cycles.
 MAX_LISTED = 10_000
 
@@ -179,7 +179,7 @@ class Report:
     trace: tuple[Step, ...] = field(default=(), repr=False, compare=False)
 
     @classmethod
-    def of(cls, steps: Iterable[Step]) -> "Report":
+    def from_trace(cls, steps: Iterable[Step]) -> "Report":
         """Return the report of a trace, complete or not; `DataError` if it has no task."""
         from melisma.runs.progress import RunProgress
 
@@ -285,7 +285,9 @@ class Report:
     @cached_property
     def learners(self) -> LearnerTotals:
         """The totals of all learners, by number; a learner that never joined has no name."""
-        return LearnerTotals.of(self.names, [cycle.assignments for cycle in self.cycles])
+        return LearnerTotals.from_assignments(
+            self.names, [cycle.assignments for cycle in self.cycles]
+        )
 
     def seconds_to(self, accuracy: float) -> float:
         """Return the seconds until a model reached an accuracy, NaN if none did."""

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from melisma.cycle.ragged import Ints, RaggedArray, concatenate_ranges
+from melisma.cycle.ragged import RaggedArray, concatenate_ranges
+from melisma.fleet.array_types import Ints
 
 
 class ShardSizes:

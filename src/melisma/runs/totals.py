@@ -6,8 +6,8 @@ from typing import Any, overload
 
 import numpy as np
 
-from melisma.cycle.events import PHASES, Floats
-from melisma.cycle.ragged import Ints
+from melisma.cycle.events import PHASES
+from melisma.fleet.array_types import Floats, Ints
 from melisma.runs.assignments import Assignments, Status
 
 UNCOUNTED_STATUSES: tuple[Status, ...] = ("late", "dropped", "refused", "left")
@@ -45,7 +45,9 @@ class LearnerTotals(Sequence[LearnerTotal]):
     left: Ints
 
     @classmethod
-    def of(cls, names: tuple[str, ...], works: Iterable[Assignments]) -> "LearnerTotals":
+    def from_assignments(
+        cls, names: tuple[str, ...], works: Iterable[Assignments]
+    ) -> "LearnerTotals":
         """Sum the assignments of all cycles."""
         counts: dict[str, Any] = {name: np.zeros(len(names), np.int64) for name in COUNTS}
         phases = np.zeros((len(names), len(PHASES)))

@@ -13,39 +13,16 @@ import numpy as np
 
 from melisma.cycle import commands, events
 from melisma.errors import DataError
+from melisma.runs.folder import TRACE_FILE
 
-TRACE_FILE = "trace.jsonl"
 VERSION = 1  # changes when older readers would misread a trace
-AnyEvent = (
-    events.TaskSubmitted
-    | events.TaskCancelled
-    | events.LearnersJoined
-    | events.LearnersLeft
-    | events.EstimatesReported
-    | events.BoundsReported
-    | events.ProgressReported
-    | events.UpdatesReceived
-    | events.TimeReached
-    | events.Aggregated
-    | events.Evaluated
-)
-AnyCommand = (
-    commands.Benchmark
-    | commands.AskBound
-    | commands.Dispatch
-    | commands.Withdraw
-    | commands.Wake
-    | commands.Aggregate
-    | commands.Evaluate
-    | commands.Finish
-)
 
 
 class Step(msgspec.Struct, frozen=True, eq=False):
     """An event and the commands that the machine returned for it."""
 
-    event: AnyEvent
-    commands: list[AnyCommand]
+    event: events.AnyEvent
+    commands: list[commands.AnyCommand]
 
 
 class Header(msgspec.Struct, frozen=True):

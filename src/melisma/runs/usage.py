@@ -10,8 +10,9 @@ from math import nan
 
 import numpy as np
 
-from melisma.cycle.events import NO_FLOATS, RATES, Floats, TaskSubmitted
+from melisma.cycle.events import NO_FLOATS, RATES, TaskSubmitted
 from melisma.errors import SettingError
+from melisma.fleet.array_types import Floats
 from melisma.runs.assignments import Assignments
 
 
@@ -24,7 +25,7 @@ class UsageRates:
     rates: Floats
 
     @classmethod
-    def of(cls, event: TaskSubmitted) -> "UsageRates":
+    def from_submission(cls, event: TaskSubmitted) -> "UsageRates":
         """Return the sizes and rates of a submitted task."""
         task = event.task
         sizes = _size(lambda: task.model_bytes), _size(lambda: task.shard_bytes)

@@ -10,8 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from melisma.cycle.events import Floats
-from melisma.cycle.ragged import Ints
+from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.availability import JOIN, LEAVE, SLEEP, WAKE, Changes
 from melisma.simulation.faults import Fault
 from melisma.simulation.kernel import EventQueue
@@ -84,14 +83,14 @@ class Churn:
             self._queue.schedule(now_s + fault.for_s, partial(self._restart, learners, epoch))
 
     def _notice(self, learners: Ints, epoch: Ints) -> None:
-        gone = learners[self._epoch[learners] == epoch]
-        if gone.size:
-            self._listener.report_left(gone, "crashed")
+        unchanged = learners[self._epoch[learners] == epoch]
+        if unchanged.size:
+            self._listener.report_left(unchanged, "crashed")
 
     def _restart(self, learners: Ints, epoch: Ints) -> None:
-        gone = learners[self._epoch[learners] == epoch]
-        if gone.size:
-            self._start(gone)
+        unchanged = learners[self._epoch[learners] == epoch]
+        if unchanged.size:
+            self._start(unchanged)
 
     def _start(self, learners: Ints) -> None:
         self.present[learners] = True

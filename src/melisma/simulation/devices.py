@@ -4,8 +4,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from melisma.cycle.events import Floats
-from melisma.cycle.ragged import Ints
+from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.states import cycle_states
 from melisma.fleet.task import Task

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from melisma.cycle import commands, events
-from melisma.cycle.events import Floats
 from melisma.cycle.machine import CycleMachine
-from melisma.cycle.ragged import Ints
 from melisma.errors import MelismaError
+from melisma.fleet.array_types import Floats, Ints
 from melisma.runs.interruption import interruptible
 from melisma.runs.trace import Step
 from melisma.simulation.churn import Churn, SleepSpans, departure_times_s
@@ -44,7 +43,7 @@ class Driver:
         changes = fleet.changes(scenario.horizon_s)
         leaves_s = departure_times_s(changes, fleet.learners)
         self._network = SimulatedNetwork(self._queue, faults, leaves_s)
-        sleep, local_shards = SleepSpans(changes, fleet.learners), scenario.local_sizes.counts
+        sleep, local_shards = SleepSpans(changes, fleet.learners), scenario.local_shards.counts
         self._learners = SimulatedLearners(task, fleet, local_shards, sleep, Slowness(faults))
         self._learners.clock *= clock_rates(faults, fleet.learners)
         self._churn = Churn(scenario, changes, self._queue, self)
@@ -74,7 +73,7 @@ class Driver:
         if self.finished is not None:
             return
         issued = self._machine.handle(event)
-        self._watch(Step(event, issued))  # type: ignore[arg-type]
+        self._watch(Step(event, issued))
         for command in issued:
             HANDLERS[type(command)](self, command)
 
@@ -95,14 +94,14 @@ class Driver:
         if learners.size < len(names):
             names = tuple(names[learner] for learner in learners.tolist())
             discloses = tuple(discloses[learner] for learner in learners.tolist())
-        local_data = self._scenario.local_sizes
+        local_shards = self._scenario.local_shards
         self.handle(
             events.LearnersJoined(
                 at_s=self._queue.now_s,
                 learners=learners,
                 names=names,
                 discloses=discloses,
-                local_data=local_data.take(learners) if len(local_data) else local_data,
+                local_shards=local_shards.take(learners) if len(local_shards) else local_shards,
             )
         )
 
@@ -128,7 +127,7 @@ class Driver:
 
             self._answer(learners, ready_s, deliver)
 
-        self._network.send_order(command.learners, follow)
+        self._network.send_instruction(command.learners, follow)
 
     def ask_bound(self, command: commands.AskBound) -> None:
         """Ask learners how many shards they can train by the deadline."""
@@ -151,7 +150,7 @@ class Driver:
 
             self._answer(learners, ready_s, deliver)
 
-        self._network.send_order(command.learners, follow)
+        self._network.send_instruction(command.learners, follow)
 
     def _answer(self, learners: Ints, ready_s: Floats, deliver: Deliver) -> None:
         """Send answers; those that the machine waits for are not delayed by the others."""
@@ -182,18 +181,18 @@ class Driver:
             ]
             self._training = [*unfinished, (command.cycle, updates, in_flight)]
 
-        self._network.send_order(command.learners, follow)
+        self._network.send_instruction(command.learners, follow)
 
     def _record_batches(
-        self, work: CycleWork, order: commands.Dispatch, updates: SimulatedUpdates
+        self, work: CycleWork, instruction: commands.Dispatch, updates: SimulatedUpdates
     ) -> None:
         """Record the batches of updates that the machine accepts: the first of each assignment."""
-        attempts = order.attempts[updates.indices]
-        accepted = self._machine.state.expects(updates.learners, order.cycle, attempts)
+        attempts = instruction.attempts[updates.indices]
+        accepted = self._machine.state.expects(updates.learners, instruction.cycle, attempts)
         work.batches[updates.indices[accepted]] = updates.batches[accepted]
 
     def _report_updates(
-        self, order: commands.Dispatch, updates: SimulatedUpdates, came_s: Floats
+        self, instruction: commands.Dispatch, updates: SimulatedUpdates, came_s: Floats
     ) -> None:
         corrupt, at_s = self._corrupt(updates.learners, updates.visits), float(came_s[-1])
         for rows, refused in ((np.flatnonzero(~corrupt), ""), (np.flatnonzero(corrupt), CORRUPT)):
@@ -206,8 +205,8 @@ class Driver:
                 events.UpdatesReceived(
                     at_s=at_s,
                     learners=subset.learners,
-                    cycle=order.cycle,
-                    attempts=order.attempts[subset.indices],
+                    cycle=instruction.cycle,
+                    attempts=instruction.attempts[subset.indices],
                     visits=subset.visits,
                     shipped=subset.shipped,
                     loss=np.full(rows.size, np.nan),
@@ -237,7 +236,7 @@ class Driver:
                     for reports in in_flight:
                         reports.lose(updates.learners[busy])
 
-        self._network.send_order(command.learners, follow)
+        self._network.send_instruction(command.learners, follow)
 
     def wake(self, command: commands.Wake) -> None:
         """Set the timer; it replaces the previous one."""

@@ -7,10 +7,10 @@
     slow 1 at 2 for 10 by 3         work begun in these 10 s computes 3 times slower
     partition 0,3 at 5 for 2        messages to and from these learners wait until the end
     clock 1 by 1.05                 the clock of learner 1 runs 1.05 times too fast
-    lose order 2 to 1               the second message to learner 1 is lost
+    lose instruction 2 to 1         the second message to learner 1 is lost
     lose report 2 from 1            the second message from learner 1 is lost
     duplicate report 1 from 0 by 3  the message arrives a second time, 3 s later
-    delay order 3 to 2 by 1.5       the message arrives 1.5 s later
+    delay instruction 3 to 2 by 1.5 the message arrives 1.5 s later
     corrupt update 1 from 2         the first update of learner 2 holds NaN
 
 Learners go by number, times are seconds since the start of the run, and messages are counted from 1
@@ -27,22 +27,21 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.cycle.events import Floats
-from melisma.cycle.ragged import Ints
 from melisma.errors import SettingError, suggest
+from melisma.fleet.array_types import Floats, Ints
 
 FaultKind = Literal[
     "crash", "vanish", "slow", "partition", "clock", "lose", "duplicate", "delay", "corrupt"
 ]
-MessageKind = Literal["", "order", "report", "update"]
+MessageKind = Literal["", "instruction", "report", "update"]
 FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 MAX_RANDOM_FAULTS = 12
 
 _NUMBER = r"(?P<{}>[0-9.]+(?:e[+-]?[0-9]+)?)"
 _AT, _FOR, _BY = (_NUMBER.format(name) for name in ("at_s", "for_s", "by"))
 _LEARNERS, _NTH = r"(?P<learners>[0-9]+(?:,[0-9]+)*)", r"(?P<nth>[1-9][0-9]*)"
-# Orders travel to learners, reports come from them.
-_DIRECTION = r"order(?= [0-9]+ to )|report(?= [0-9]+ from )"
+# Instructions travel to learners, reports come from them.
+_DIRECTION = r"instruction(?= [0-9]+ to )|report(?= [0-9]+ from )"
 _MESSAGE = rf"(?P<message>{_DIRECTION}) {_NTH} (?:to|from) {_LEARNERS}"
 _PATTERNS = (
     rf"(?P<kind>crash|vanish) {_LEARNERS} at {_AT}(?: for {_FOR})?",
@@ -67,10 +66,17 @@ class Fault:
     message: MessageKind = ""
     nth: int = 0
 
+    def __post_init__(self) -> None:
+        """Raise `SettingError` if the kind is unknown: a driver would ignore the fault."""
+        if self.kind not in FAULT_KINDS:
+            raise SettingError(
+                f"unknown kind of fault {self.kind!r}; {suggest(self.kind, FAULT_KINDS)}"
+            )
+
     def __str__(self) -> str:
         learners = ",".join(map(str, self.learners))
         if self.message:
-            way = "to" if self.message == "order" else "from"
+            way = "to" if self.message == "instruction" else "from"
             by = f" by {self.by:.6g}" if self.kind in ("duplicate", "delay") else ""
             return f"{self.kind} {self.message} {self.nth} {way} {learners}{by}"
         if self.kind == "clock":
@@ -158,7 +164,7 @@ def _random_fault(rng: np.random.Generator, learners: int, until_s: float) -> Fa
         case "corrupt":
             return Fault(kind, learner, message="update", nth=min(nth, 4))
         case "lose" | "duplicate" | "delay":
-            message: MessageKind = "order" if rng.random() < 0.5 else "report"
+            message: MessageKind = "instruction" if rng.random() < 0.5 else "report"
             by = 1.0 if kind == "lose" else _round(rng.exponential(0.2 * until_s))
             return Fault(kind, learner, by=by, message=message, nth=nth)
     raise AssertionError(kind)

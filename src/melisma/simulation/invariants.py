@@ -17,8 +17,8 @@ import numpy as np
 
 from melisma.cycle import commands, events
 from melisma.cycle.machine import CycleMachine
-from melisma.cycle.ragged import Ints
 from melisma.errors import MelismaError
+from melisma.fleet.array_types import Ints
 from melisma.runs.report import Report
 from melisma.runs.trace import Step, decode_steps, encode_step
 
@@ -54,7 +54,7 @@ class Invariants:
         self.steps: list[Step] = []
         self._now_s = -np.inf
         self._samples: Ints = np.empty(0, np.int64)
-        self._local_sizes: dict[int, Ints] = {}
+        self._local_shards: dict[int, Ints] = {}
         self._dealt: Ints = np.empty(0, np.int64)
         self._open: dict[tuple[int, int], AssignmentRecord] = {}
         self._cycle, self._limit_s = 0, np.inf
@@ -78,25 +78,26 @@ class Invariants:
         machine = CycleMachine()
         for number, step in enumerate(decode_steps(lines), 1):
             issued = machine.handle(step.event)
-            replayed = encode_step(Step(step.event, issued))  # type: ignore[arg-type]
+            replayed = encode_step(Step(step.event, issued))
             _expect(replayed == lines[number - 1], f"line {number} of the trace replays otherwise")
-        for cycle in Report.of(self.steps).cycles:
+        for cycle in Report.from_trace(self.steps).cycles:
             known = all(each.status != "training" for each in cycle.assignments)
             _expect(known or cycle.ending == "interrupted", f"work of cycle {cycle.number} is lost")
 
     def on_submitted(self, event: events.TaskSubmitted) -> None:
         """Record the shards of the orchestrator."""
-        self._samples, self._dealt = event.samples, np.zeros(event.samples.size, np.int64)
+        self._shard_samples = event.shard_samples
+        self._dealt = np.zeros(event.shard_samples.size, np.int64)
 
     def on_joined(self, event: events.LearnersJoined) -> None:
         """Record the shards on the devices."""
-        self._local_sizes.update(zip(event.learners.tolist(), event.local_data, strict=False))
+        self._local_shards.update(zip(event.learners.tolist(), event.local_shards, strict=False))
 
     def on_left(self, event: events.LearnersLeft) -> None:
         """Close the assignments of learners that left."""
-        gone = set(event.learners.tolist())
+        left = set(event.learners.tolist())
         for key, record in self._open.items():
-            record.closed |= key[0] in gone
+            record.closed |= key[0] in left
 
     def on_dispatch(self, command: commands.Dispatch) -> None:
         """Open the assignments of a cycle; check that shards are dealt evenly."""
@@ -107,7 +108,7 @@ class Invariants:
         passes = command.passes.tolist()
         for key, shards, times in zip(_keys(command), command.shards, passes, strict=True):
             _expect(np.unique(shards).size == shards.size > 0, f"{key} gets a shard twice")
-            sizes = self._local_sizes[key[0]] if self._local_sizes else self._samples
+            sizes = self._local_shards[key[0]] if self._local_shards else self._shard_samples
             samples = int(sizes[shards].sum())
             self._open[key] = AssignmentRecord(samples, samples * times)
         if self._dealt.size:

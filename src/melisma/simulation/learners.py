@@ -1,7 +1,7 @@
 """All learners in virtual time, as arrays; their decisions are those of `cycle.learner`.
 
-Each learner follows one order after another. It has a clock of its own, which may run too fast or
-too slow, and which stands still while the device sleeps.
+Each learner follows one instruction after another. It has a clock of its own, which may run too
+fast or too slow, and which stands still while the device sleeps.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from melisma.allocation.schemes import get_scheme
 from melisma.cycle import commands
 from melisma.cycle.cache_index import EMPTY_CACHE
-from melisma.cycle.events import COSTS, PARTS, Floats
+from melisma.cycle.events import COSTS, PARTS
 from melisma.cycle.learner import (
     MIN_SHARD_FRACTION,
     SUBSET_SHARDS,
@@ -23,7 +23,8 @@ from melisma.cycle.learner import (
     shard_bound,
     subset_shards,
 )
-from melisma.cycle.ragged import Ints, RaggedArray, blocks
+from melisma.cycle.ragged import RaggedArray, blocks
+from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.estimates import Estimate
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task
@@ -43,7 +44,7 @@ ROUNDING_SHARDS = 1e-9
 class SimulatedUpdates:
     """Updates of many learners: when training stops, when the update arrives, and its contents."""
 
-    indices: Ints  # into the order
+    indices: Ints  # into the instruction
     learners: Ints
     stops_s: Floats
     in_s: Floats
@@ -56,7 +57,7 @@ class SimulatedUpdates:
 
     @classmethod
     def concatenate(cls, parts: Sequence["SimulatedUpdates"]) -> "SimulatedUpdates":
-        """Return the updates of all parts, in their order."""
+        """Return the updates of all parts, in their instruction."""
         return cls(
             *(
                 np.concatenate([getattr(part, f.name) for part in parts], _learners_axis(f))
@@ -104,12 +105,12 @@ class SimulatedLearners:
         self._fetched: list[tuple[Ints, Ints]] = []  # held too, but not in the index yet
         self._holds = np.zeros(count, np.int64)
         self._free_s = np.zeros(count)
-        self._last_order = np.zeros(count, np.int64)  # cycle and attempt in one number
+        self._last_instruction = np.zeros(count, np.int64)  # cycle and attempt in one number
         self.clock = np.ones(count)  # seconds that pass on the learner's clock in one second
 
     def restart(self, learners: Ints, at_s: float) -> None:
         """Clear the state of these learners, but for the shards on their disks."""
-        self._measured[learners], self._last_order[learners] = False, 0
+        self._measured[learners], self._last_instruction[learners] = False, 0
         self._free_s[learners] = at_s
         self._history[:, :2, learners], self._history[:, 2, learners] = 0.0, 1.0
 
@@ -130,17 +131,19 @@ class SimulatedLearners:
         return ends_s, costs
 
     def ask_bounds(
-        self, learners: Ints, at_s: float, order: commands.AskBound, held: Ints
+        self, learners: Ints, at_s: float, instruction: commands.AskBound, held: Ints
     ) -> tuple[Floats, Ints]:
         """Return when each learner answers, and the shards that it can train in time."""
         ready_s, bounds = np.empty(learners.size), np.empty(learners.size, np.int64)
         for rows in blocks(learners.size):
-            ready_s[rows], bounds[rows] = self._bounds(learners[rows], at_s, order, held[rows])
+            ready_s[rows], bounds[rows] = self._bounds(
+                learners[rows], at_s, instruction, held[rows]
+            )
         self._index_fetched()
         return ready_s, bounds
 
     def _bounds(
-        self, learners: Ints, at_s: float, order: commands.AskBound, held: Ints
+        self, learners: Ints, at_s: float, instruction: commands.AskBound, held: Ints
     ) -> tuple[Floats, Ints]:
         deadline_s = self._task.deadline_s
         ready_s = np.maximum(at_s, self._free_s[learners])
@@ -154,9 +157,9 @@ class SimulatedLearners:
         known, bounds = self._measured[learners], np.zeros(learners.size, np.int64)
         if known.any():
             history = self._read_history(learners[known])
-            bounds[known] = shard_bound(history, self._task, order.deadline_s, held[known])
+            bounds[known] = shard_bound(history, self._task, instruction.deadline_s, held[known])
         idle = (bounds == 0) & awake & np.isfinite(ready_s)
-        if idle.any() and order.deadline_s == deadline_s:
+        if idle.any() and instruction.deadline_s == deadline_s:
             # Without work no cycle refreshes its costs, so it repeats the benchmark.
             if (idle & new).any():
                 self._index_fetched()  # it holds the shards of its first benchmark
@@ -222,43 +225,46 @@ class SimulatedLearners:
         return ship[0], ship[1], ship[2]
 
     def train(
-        self, order: commands.Dispatch, indices: Ints, samples: Ints, at_s: float
+        self, instruction: commands.Dispatch, indices: Ints, samples: Ints, at_s: float
     ) -> SimulatedUpdates:
-        """Let the learners at these indices of an order train; return their updates.
+        """Let the learners at these indices of an instruction train; return their updates.
 
-        `samples` are those of each learner's shards. A learner ignores an order that is not newer
-        than its last one.
+        `samples` are those of each learner's shards. A learner ignores an instruction that is not
+        newer than its last one.
         """
-        key = order.cycle * MAX_ATTEMPTS + order.attempts[indices]
-        new = key > self._last_order[order.learners[indices]]
+        key = instruction.cycle * MAX_ATTEMPTS + instruction.attempts[indices]
+        new = key > self._last_instruction[instruction.learners[indices]]
         indices, samples = indices[new], samples[new]
-        self._last_order[order.learners[indices]] = key[new]
-        self._devices.enter(order.cycle, order.learners[indices])
-        shards = order.shards.take(indices)
+        self._last_instruction[instruction.learners[indices]] = key[new]
+        self._devices.enter(instruction.cycle, instruction.learners[indices])
+        shards = instruction.shards.take(indices)
         parts = [
-            self._train(order, indices[rows], samples[rows], block, at_s)
+            self._train(instruction, indices[rows], samples[rows], block, at_s)
             for rows, block in shards.blocks()
         ]
         self._index_fetched()
         return SimulatedUpdates.concatenate(
-            parts or [self._train(order, indices, samples, shards, at_s)]
+            parts or [self._train(instruction, indices, samples, shards, at_s)]
         )
 
     def _train(
         self,
-        order: commands.Dispatch,
+        instruction: commands.Dispatch,
         indices: Ints,
         samples: Ints,
         shards: RaggedArray,
         at_s: float,
     ) -> SimulatedUpdates:
-        learners = order.learners[indices]
+        learners = instruction.learners[indices]
         began_s, clock = np.maximum(at_s, self._free_s[learners]), self.clock[learners]
         durations, wait_s = self._durations(learners, began_s), (began_s - at_s) * clock
         missing = self._missing(learners, shards)
-        work = Workload(shards.row_sums(missing), samples, order.passes[indices])
+        work = Workload(shards.row_sums(missing), samples, instruction.passes[indices])
         history = self._read_history(learners)
-        left_s, upload_s = order.seconds_left - wait_s, self._upload_s(learners, history, durations)
+        left_s, upload_s = (
+            instruction.seconds_left - wait_s,
+            self._upload_s(learners, history, durations),
+        )
         done = cycle_timeline(durations, work, left_s, upload_s, self._task.batch)
         self._store(learners, shards, missing, done.fetched)
         costs = self._learn(learners, history, wait_s, work, done)

@@ -11,8 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.cycle.events import Floats
-from melisma.cycle.ragged import Ints
+from melisma.fleet.array_types import Floats, Ints
 from melisma.simulation.faults import Fault, MessageKind
 from melisma.simulation.kernel import EventQueue
 
@@ -46,7 +45,7 @@ class InFlight:
 
 
 class SimulatedNetwork:
-    """Carries orders to learners and reports back; a learner sends nothing after it has left."""
+    """Carries instructions to learners and reports back; a learner that left sends nothing."""
 
     def __init__(self, queue: EventQueue, faults: Sequence[Fault], leaves_s: Floats) -> None:
         self._queue, self._leaves_s = queue, leaves_s
@@ -57,10 +56,10 @@ class SimulatedNetwork:
         self._counts: dict[tuple[MessageKind, int], int] = {}
         self._in_flight: list[InFlight] = []
 
-    def send_order(self, learners: Ints, follow: Callable[[Ints], object]) -> None:
-        """Call `follow` with indices into `learners` whenever the order reaches some of them."""
+    def send_instruction(self, learners: Ints, follow: Callable[[Ints], object]) -> None:
+        """Call `follow` with indices into `learners` when the instruction reaches some of them."""
         now_s = np.full(learners.size, self._queue.now_s)
-        for indices, arrive_s in self._route("order", learners, now_s):
+        for indices, arrive_s in self._route("instruction", learners, now_s):
             for at_s in np.unique(arrive_s).tolist():
                 arrived = indices[arrive_s == at_s]
                 if at_s <= self._queue.now_s:

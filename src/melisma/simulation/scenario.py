@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from melisma.cycle import events
-from melisma.cycle.ragged import NO_ROWS, Ints, RaggedArray
+from melisma.cycle.ragged import NO_ROWS, RaggedArray
+from melisma.fleet.array_types import Ints
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
@@ -16,17 +17,17 @@ from melisma.simulation.faults import Fault, random_faults
 class Scenario:
     """Everything that determines a run in virtual time.
 
-    `local_sizes` are the samples of each shard on each device in federated learning.
+    `local_shards` are the samples of each shard on each device in federated learning.
     """
 
     run: str
     task: Task
     fleet: Fleet
-    local_sizes: RaggedArray = NO_ROWS
+    local_shards: RaggedArray = NO_ROWS
     faults: tuple[Fault, ...] = ()
 
     @property
-    def samples(self) -> Ints:
+    def shard_samples(self) -> Ints:
         """Samples of each shard that the orchestrator has; the last shard may be short."""
         task = self.task
         if task.mode == "federated":
@@ -42,8 +43,8 @@ class Scenario:
             at_s=0.0,
             run=self.run,
             task=self.task,
-            learners=int(fleet.present_at_start.sum()),
-            samples=self.samples,
+            learner_count=int(fleet.present_at_start.sum()),
+            shard_samples=self.shard_samples,
             names=fleet.names,
             rates=np.array([fleet.price, fleet.sample_j, fleet.byte_j]),
         )
@@ -54,11 +55,11 @@ class Scenario:
         return self.task.deadline_s * (4 * self.task.cycles + 40)
 
 
-def local_shard_sizes(task: Task, fleet: Fleet) -> RaggedArray:
+def even_local_shards(task: Task, fleet: Fleet) -> RaggedArray:
     """Return the samples of each shard on each device; the very last shard may be short."""
     if task.mode == "parallelized":
         return NO_ROWS
-    counts = fleet.own_shards(task)
+    counts = fleet.local_shards(task)
     sizes = np.full(int(counts.sum()), task.shard_samples)
     sizes[-1] -= max(0, int(sizes.sum()) - task.samples)
     return RaggedArray(counts, sizes)

@@ -17,9 +17,9 @@ from melisma.fleet.files.fleet_builder import read_fleet
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import SimulationSettings, Task, naming_task_file, read_task
 from melisma.learning.loaded_task import load_task
-from melisma.runs.folder import create_run_folder
+from melisma.runs.folder import MODEL_FILE, PICTURE_FILE, create_run_folder
 from melisma.runs.progress import RunProgress
-from melisma.runs.report import PICTURE_FILE, Report
+from melisma.runs.report import Report
 from melisma.runs.svg import save_picture
 from melisma.runs.trace import Step, TraceFile
 from melisma.simulation.compute.compute import ComputeBackend, RealTraining, TimingOnly
@@ -27,7 +27,7 @@ from melisma.simulation.compute.memory import check_memory
 from melisma.simulation.compute.sample_index import SampleIndex
 from melisma.simulation.driver import Driver
 from melisma.simulation.faults import Fault, parse_faults
-from melisma.simulation.scenario import Scenario, local_shard_sizes, with_random_faults
+from melisma.simulation.scenario import Scenario, even_local_shards, with_random_faults
 
 ComputeLevel = Literal["timing", "train", "batched"]
 MAX_DEADLINE_S = 1e9
@@ -141,13 +141,13 @@ def _prepare(task: Task, file: str | Path | None, fleet: Fleet) -> PreparedSimul
     if level == "timing" and _sizes_are_known(task):
         task.check_shard_samples()
         check_memory(task, fleet)
-        scenario = _make_scenario(task, fleet, local_shard_sizes(task, fleet))
+        scenario = _make_scenario(task, fleet, even_local_shards(task, fleet))
         return PreparedSimulation(scenario, level, TimingOnly)
     loaded = load_task(task, file)
     loaded.task.check_shard_samples()
     check_memory(loaded.task, fleet)
     index = SampleIndex.from_task(loaded, fleet)
-    scenario = _make_scenario(loaded.task, fleet, index.local_sizes)
+    scenario = _make_scenario(loaded.task, fleet, index.local_shards)
     if level == "timing":
         return PreparedSimulation(scenario, level, TimingOnly)
     one_by_one = level == "train"
@@ -165,9 +165,9 @@ def _sizes_are_known(task: Task) -> bool:
     return True
 
 
-def _make_scenario(task: Task, fleet: Fleet, local_sizes: RaggedArray) -> Scenario:
+def _make_scenario(task: Task, fleet: Fleet, local_shards: RaggedArray) -> Scenario:
     """Return a scenario that the cycle machine accepts."""
-    scenario = Scenario(f"{task.name}-{task.scheme}-{task.seed}", task, fleet, local_sizes)
+    scenario = Scenario(f"{task.name}-{task.scheme}-{task.seed}", task, fleet, local_shards)
     CycleMachine().handle(scenario.submission())
     return scenario
 
@@ -223,7 +223,7 @@ def _save(report: Report, folder: Path, compute: ComputeBackend) -> Report:
     """Save the model, if one was trained, and the picture."""
     report = replace(report, folder=folder)
     if isinstance(compute, RealTraining):
-        model = write_atomic(folder / "model.safetensors", save(dict(compute.parameters)))
+        model = write_atomic(folder / MODEL_FILE, save(dict(compute.parameters)))
         report = replace(report, model=model)
     save_picture(report.plot, folder / PICTURE_FILE)
     return report

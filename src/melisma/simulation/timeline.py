@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from melisma.cycle.events import Floats
 from melisma.cycle.learner import batches_in_time, count_visits, time_is_up
-from melisma.cycle.ragged import Ints
+from melisma.fleet.array_types import Floats, Ints
 from melisma.simulation.devices import Durations
 
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from melisma.cycle import events
-from melisma.cycle.commands import Command
+from melisma.cycle.commands import AnyCommand
 from melisma.cycle.machine import CycleMachine
-from melisma.cycle.ragged import Ints
+from melisma.fleet.array_types import Ints
 from melisma.fleet.files.fleet_file import Disclosure
 from melisma.fleet.task import Task
 from melisma.runs.trace import Step
@@ -26,17 +26,17 @@ class ScriptedMachine:
         samples = np.full(shards, task.shard_samples)
         self.send(
             events.TaskSubmitted(
-                at_s=0.0, run="test", task=task, learners=len(names), samples=samples
+                at_s=0.0, run="test", task=task, learner_count=len(names), shard_samples=samples
             )
         )
 
-    def send(self, event: events.Event) -> list[Command]:
+    def send(self, event: events.AnyEvent) -> list[AnyCommand]:
         """Send any event."""
         commands = self.machine.handle(event)
-        self.trace.append(Step(event, commands))  # type: ignore[arg-type]
+        self.trace.append(Step(event, commands))
         return commands
 
-    def join(self, at_s: float, *names: str, discloses: Disclosure = "costs") -> list[Command]:
+    def join(self, at_s: float, *names: str, discloses: Disclosure = "costs") -> list[AnyCommand]:
         """Let learners join; without names, all of them."""
         names = names or self.names
         return self.send(
@@ -48,7 +48,7 @@ class ScriptedMachine:
             )
         )
 
-    def leave(self, at_s: float, *names: str, reason: str = "it left") -> list[Command]:
+    def leave(self, at_s: float, *names: str, reason: str = "it left") -> list[AnyCommand]:
         """Let learners leave."""
         return self.send(
             events.LearnersLeft(at_s=at_s, learners=self._numbers(names), reason=reason)
@@ -56,14 +56,14 @@ class ScriptedMachine:
 
     def report_costs(
         self, at_s: float, name: str, train_s: float, ship_s: float = 0.0, fixed_s: float = 0.0
-    ) -> list[Command]:
+    ) -> list[AnyCommand]:
         """Report the costs of a learner, measured ten times with hardly any spread."""
         means = (train_s, ship_s, fixed_s)
         costs = np.array([[[mean], [1e-6 * mean], [10.0]] for mean in means])
         learners = self._numbers([name])
         return self.send(events.EstimatesReported(at_s=at_s, learners=learners, costs=costs))
 
-    def report_bounds(self, at_s: float, shards: Mapping[str, int]) -> list[Command]:
+    def report_bounds(self, at_s: float, shards: Mapping[str, int]) -> list[AnyCommand]:
         """Report how many shards each learner can train by the deadline of the task."""
         return self.send(
             events.BoundsReported(
@@ -75,7 +75,7 @@ class ScriptedMachine:
             )
         )
 
-    def update(self, at_s: float, visits: Mapping[str, int], refused: str = "") -> list[Command]:
+    def update(self, at_s: float, visits: Mapping[str, int], refused: str = "") -> list[AnyCommand]:
         """Receive the updates of learners, each after `visits` visits, in the current cycle."""
         learners, count = self._numbers(list(visits)), len(visits)
         return self.send(
@@ -92,16 +92,16 @@ class ScriptedMachine:
             )
         )
 
-    def reach(self, at_s: float) -> list[Command]:
+    def reach(self, at_s: float) -> list[AnyCommand]:
         """Reach an instant, as after a `Wake`."""
         return self.send(events.TimeReached(at_s=at_s))
 
-    def aggregate(self, at_s: float) -> list[Command]:
+    def aggregate(self, at_s: float) -> list[AnyCommand]:
         """Report that the updates of the current cycle are aggregated."""
         cycle = self.machine.state.cycle
         return self.send(events.Aggregated(at_s=at_s, cycle=cycle, seconds=0.0))
 
-    def evaluate(self, at_s: float, accuracy: float = 0.5, loss: float = 1.0) -> list[Command]:
+    def evaluate(self, at_s: float, accuracy: float = 0.5, loss: float = 1.0) -> list[AnyCommand]:
         """Report the quality of the model after the current cycle."""
         cycle = self.machine.state.cycle
         return self.send(

@@ -63,13 +63,13 @@ class VirtualRun:
 
     task: Task
     devices: list[FakeDevice]
-    intercept: Callable[[events.Event], list[events.Event]] = lambda event: [event]
+    intercept: Callable[[events.AnyEvent], list[events.AnyEvent]] = lambda event: [event]
     accuracy: float = 0.5  # before the first evaluation; each adds 0.1
 
     def __post_init__(self) -> None:
         """Start with an empty trace."""
         self.machine, self.trace = CycleMachine(), list[Step]()
-        self._queue: list[tuple[float, int, events.Event]] = []
+        self._queue: list[tuple[float, int, events.AnyEvent]] = []
         self._scheduled = 0
         self._held: dict[int, set[int]] = {}
 
@@ -79,12 +79,12 @@ class VirtualRun:
         while self._queue and len(self.trace) < MAX_STEPS:
             _, _, event = heapq.heappop(self._queue)
             result = self.machine.handle(event)
-            self.trace.append(Step(event, result))  # type: ignore[arg-type]
+            self.trace.append(Step(event, result))
             for command in result:
                 HANDLERS.get(type(command), _ignore)(self, event.at_s, command)
         return self.trace
 
-    def schedule(self, event: events.Event) -> None:
+    def schedule(self, event: events.AnyEvent) -> None:
         """Let an event happen at its instant, unless `intercept` replaces it."""
         for each in self.intercept(event):
             self._scheduled += 1
@@ -96,7 +96,7 @@ class VirtualRun:
         count = len(self.devices)
         self.schedule(
             events.TaskSubmitted(
-                at_s=0.0, run="r1", task=self.task, learners=count, samples=samples
+                at_s=0.0, run="r1", task=self.task, learner_count=count, shard_samples=samples
             )
         )
         for number, device in enumerate(self.devices):
@@ -107,7 +107,7 @@ class VirtualRun:
                     learners=np.array([number]),
                     names=(f"device-{number}",),
                     discloses=(device.discloses,),
-                    local_data=RaggedArray.of([local]) if local.size else NO_ROWS,
+                    local_shards=RaggedArray.from_rows([local]) if local.size else NO_ROWS,
                 )
             )
 

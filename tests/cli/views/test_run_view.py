@@ -136,14 +136,14 @@ def test_between_two_cycles_of_dab_assignments_of_the_first_are_not_shown() -> N
     assert row(text, "device-1")[1] == "measuring"
 
 
-def test_a_learner_that_left_is_gone_and_waits_after_it_rejoins() -> None:
+def test_a_learner_that_left_is_shown_as_left_and_waits_after_it_rejoins() -> None:
     steps = run_virtually(change=change_update(2, 1, leave))
     progress = RunProgress()
     for step in steps:
         progress.apply(step)
         if progress.left:
             break
-    assert row(render(run_view(progress, progress.now_s)), "device-2")[1] == "gone"
+    assert row(render(run_view(progress, progress.now_s)), "device-2")[1] == "left"
     joined = events.LearnersJoined(
         at_s=progress.now_s, learners=np.array([2]), names=("device-2",), discloses=("costs",)
     )
@@ -261,7 +261,7 @@ def test_views_can_be_written_to_an_ascii_stream(monkeypatch: pytest.MonkeyPatch
     raw = BytesIO()
     monkeypatch.setattr(sys, "stdout", TextIOWrapper(raw, encoding="ascii"))
     output.write(run_view(progress, 1.0))
-    output.write(run_summary_view(Report.of(run_virtually())))
+    output.write(run_summary_view(Report.from_trace(run_virtually())))
     lines = raw.getvalue().decode("ascii").splitlines()
     assert lines[1].startswith("0.9 of 10 s, and 1 s for late updates ==")
     assert any(line.startswith("k\\xfcche") for line in lines)

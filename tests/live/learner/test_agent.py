@@ -49,7 +49,7 @@ def test_with_dab_only_a_number_of_shards_leaves_a_learner_before_its_update(
             assert args[0] == {
                 "learner": args[0]["learner"],
                 "discloses": "costs",
-                "local_samples": (),
+                "local_shards": (),
             }
         elif name == "upload_update":
             assert args[0]["costs"] is None

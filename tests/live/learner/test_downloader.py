@@ -56,7 +56,7 @@ def served(tmp_path: Path) -> ServedFolder:
 def connect(served: ServedFolder, cache: ShardCache) -> Iterator[Downloader]:
     worker = axon.Worker(port=0, files=served.path)
     with worker.start() as address, axon.connect(address) as orchestrator:
-        yield Downloader(orchestrator, cache, Layout.of(ARRAYS))
+        yield Downloader(orchestrator, cache, Layout.from_arrays(ARRAYS))
 
 
 def test_a_shard_is_fetched_once(served: ServedFolder, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_broken_download_is_resumed(served: ServedFolder, tmp_path: Path) -> N
         proxy = BreakingProxy(address, after_bytes=150_000, times=2)
         try:
             with axon.connect(proxy.address) as orchestrator:
-                Downloader(orchestrator, cache, Layout.of(ARRAYS)).fetch_shard(ref, DEVICE)
+                Downloader(orchestrator, cache, Layout.from_arrays(ARRAYS)).fetch_shard(ref, DEVICE)
         finally:
             proxy.close()
     assert proxy.left == 0
@@ -190,7 +190,7 @@ def test_a_download_that_breaks_every_time_is_an_error(
                 axon.connect(proxy.address) as orchestrator,
                 pytest.raises(DataError, match="cannot"),
             ):
-                Downloader(orchestrator, cache, Layout.of(ARRAYS)).fetch_shard(ref, DEVICE)
+                Downloader(orchestrator, cache, Layout.from_arrays(ARRAYS)).fetch_shard(ref, DEVICE)
         finally:
             proxy.close()
 

@@ -47,7 +47,7 @@ class ServedRun:
         mailboxes = [Mailbox("a"), Mailbox("b")]
         self.evaluator = evaluator = FederatedEvaluator(mailboxes)
         self.steps: list[Step] = []
-        self.store = store = RunStore(folder, Layout.of(trainer.initial()), shards)
+        self.store = store = RunStore(folder, Layout.from_arrays(trainer.initial()), shards)
         self.orchestrator = Orchestrator(spec, mailboxes, store, evaluator, self.steps.append)
         self.service = LearnerService(spec, mailboxes, store, evaluator, self.orchestrator)
 

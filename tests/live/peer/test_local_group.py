@@ -122,7 +122,7 @@ def test_the_others_train_to_the_end_when_a_node_is_killed() -> None:
         task=SLOW,
     )
     assert killed
-    assert [node.outcome for node in report.nodes] == ["done", "gone", "done"]
+    assert [node.outcome for node in report.nodes] == ["done", "left", "done"]
     assert "its process ended with -9" in report.nodes[1].reason
     assert report.parts == [["n0"], ["n2"]]
     assert not report.succeeded

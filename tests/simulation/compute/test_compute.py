@@ -100,7 +100,7 @@ def test_the_mean_in_memory_is_that_from_files_bit_for_bit(at_once: int, tmp_pat
         for _ in range(4)
     ]
     weights = [3.0, 9.0, 1.0, 9.0]
-    layout = Layout.of(updates[0])
+    layout = Layout.from_arrays(updates[0])
     spool = UpdateSpool(tmp_path, layout)
     files = [
         SpooledUpdate(number, weight, spool.add(number, update))
@@ -122,7 +122,7 @@ def test_the_mean_in_memory_is_that_from_files_bit_for_bit(at_once: int, tmp_pat
 def test_updates_that_are_not_finite_are_left_out_of_the_mean() -> None:
     fine = {"a": np.array([[1.0], [3.0]], np.float32), "n": np.array([4, 5])}
     wrong = {"a": np.array([[np.nan], [5.0]], np.float32), "n": np.array([6, 7])}
-    layout = Layout.of({"a": np.zeros(1, np.float32), "n": np.array(0)})
+    layout = Layout.from_arrays({"a": np.zeros(1, np.float32), "n": np.array(0)})
     mean, part, quarters = RunningMean(layout), RunningMean(layout), np.full(2, 0.25)
     part.add(np.array([0.5]), {"a": np.array([[np.inf]], np.float32), "n": np.array([8])})
     assert not part
@@ -230,7 +230,7 @@ def test_the_error_of_a_model_names_learner_and_cycle_and_partial_results_are_sa
     with pytest.raises(DataError, match=says):
         run(one, place / "kept")
     assert load_file(place / "kept" / "model.safetensors")
-    report = Report.of(read_trace(place / "kept" / "trace.jsonl"))
+    report = Report.from_trace(read_trace(place / "kept" / "trace.jsonl"))
     assert (report.outcome, len(report.ended_cycles)) == ("cancelled", 1)
     assert "could not train in cycle 2" in report.reason
 
@@ -248,7 +248,7 @@ def test_a_learner_that_fails_in_a_batch_is_named(place: Path) -> None:
     one = make_simulation("batched", model="failing:Large", batch=32)
     with pytest.raises(DataError, match="d-1 could not train in cycle 1: ValueError: they are too"):
         run(one, place / "kept")
-    assert Report.of(read_trace(place / "kept" / "trace.jsonl")).outcome == "cancelled"
+    assert Report.from_trace(read_trace(place / "kept" / "trace.jsonl")).outcome == "cancelled"
 
 
 def test_an_error_of_batched_training_alone_suggests_one_by_one_training(place: Path) -> None:
@@ -268,7 +268,7 @@ def test_three_cycles_without_finite_updates_end_the_run(place: Path) -> None:
         pytest.raises(DataError, match="3 cycles in a row no update was finite"),
     ):
         run(make_simulation("batched", **TORCH, **wild), place / "kept")
-    assert len(Report.of(read_trace(place / "kept" / "trace.jsonl")).cycles) == 3
+    assert len(Report.from_trace(read_trace(place / "kept" / "trace.jsonl")).cycles) == 3
 
 
 def test_diverged_updates_cause_a_warning() -> None:

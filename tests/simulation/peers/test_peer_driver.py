@@ -301,7 +301,7 @@ def test_a_larger_lag_is_never_slower(kind: str, seed: int, shape: str) -> None:
         peers = create_peers(AetSgd(max_lag=lag), shape, iterations=800)
         delays = msgspec.structs.replace(KINDS[kind], seed=seed)
         nodes, invariants = run_checked(create_scenario(peers, replace(TIMING, delays=delays)))
-        seconds.append(PeerReport.of(peers, nodes, simulated=True).seconds)
+        seconds.append(PeerReport.from_nodes(peers, nodes, simulated=True).seconds)
         farthest.append(invariants.largest_lag)
     assert all(later <= before for before, later in pairwise(seconds)), seconds
     assert all(far <= lag for lag, far in enumerate(farthest))
@@ -361,7 +361,7 @@ def simulate_with_faults(algorithm: Algorithm, faults: str, **more: Any) -> Peer
 def test_the_others_continue_after_a_crash(name: str) -> None:
     report = simulate_with_faults(ALGORITHMS[name], "crash 2 at 0.1")
     outcomes = [node.outcome for node in report.nodes]
-    assert outcomes == ["done", "done", "gone", "done", "done"]
+    assert outcomes == ["done", "done", "left", "done", "done"]
     assert report.nodes[2].reason == "it crashed"
     assert report.nodes[2].steps < 1000
     for near in (1, 3):
@@ -508,7 +508,7 @@ def test_no_fault_schedule_stops_training_or_loses_or_repeats_an_update(first: i
         except Exception as error:
             error.add_note(description)
             raise
-        assert {node.outcome for node in nodes} <= {"done", "gone"}, description
+        assert {node.outcome for node in nodes} <= {"done", "left"}, description
         done = {node.name for node in nodes if node.outcome == "done"}
         assert all(
             nodes_by_name[name].steps == nodes_by_name[name].identity.iterations for name in done

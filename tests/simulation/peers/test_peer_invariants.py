@@ -158,7 +158,7 @@ def test_an_update_to_an_incarnation_that_ended_is_not_missed() -> None:
     invariants.observe("b", 0.0, new_node(name="b"), [to_a(1, to_incarnation="0")])
     invariants.check_end(DONE)
     invariants.observe("b", 0.0, new_node(name="b"), [to_a(1)])
-    invariants.check_end([DONE[1], NodeReport(name="a", outcome="gone", incarnation="1")])
+    invariants.check_end([DONE[1], NodeReport(name="a", outcome="left", incarnation="1")])
 
 
 # Whole runs with a defective node.

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from melisma.allocation.checks import Bools, Floats, Ints
 from melisma.allocation.feel.uplink import Uplink
 from melisma.allocation.slots import common_end_s
+from melisma.fleet.array_types import Bools, Floats, Ints
 
 # Up to this number all sums are tried; otherwise in strides of this fraction of the optimal sum.
 MAX_SUMS, STRIDE = 64, 1 / 256

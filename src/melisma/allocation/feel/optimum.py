@@ -16,11 +16,11 @@ import math
 
 import numpy as np
 
-from melisma.allocation.checks import Floats
 from melisma.allocation.feel.integer_batches import integer_batches
 from melisma.allocation.feel.uplink import Uplink
 from melisma.allocation.radio_problem import RadioPlan, RadioProblem
 from melisma.allocation.slots import downlink_end_s, send_seconds, slots
+from melisma.fleet.array_types import Floats
 
 # Relative; the rounding of B' and B is a tenth of it in the largest fleets.
 END_PRECISION = 1e-13
@@ -32,7 +32,7 @@ def feel(problem: RadioProblem, integral: bool = True, broadcast: bool = False) 
     Whole batches are optimal in small fleets and near the optimum in large ones. The plan does not
     depend on the order of learners. `broadcast` is that of `slots`.
     """
-    up, order = Uplink.of(problem)
+    up, order = Uplink.from_problem(problem)
     rest_s = downlink_end_s(problem, broadcast)
     exact = _optimal_batches(up, rest_s)
     batch = np.empty(problem.learners, dtype=np.int64 if integral else np.float64)

@@ -13,9 +13,9 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from melisma.allocation.checks import Bools, Floats, Ints
 from melisma.allocation.radio_problem import RadioProblem
 from melisma.allocation.slots import EPS
+from melisma.fleet.array_types import Bools, Floats, Ints
 
 
 class UplinkPoint(NamedTuple):
@@ -47,7 +47,7 @@ class Uplink:
     weight: Floats
 
     @classmethod
-    def of(cls, problem: RadioProblem) -> tuple[Self, Ints]:
+    def from_problem(cls, problem: RadioProblem) -> tuple[Self, Ints]:
         """Return the sorted uplink data, and the learner at each position."""
         least, most = problem.least_batch, problem.max_batch
         fields = {

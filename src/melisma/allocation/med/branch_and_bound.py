@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.med.dual import (
     CountBounds,
     DualPoint,
@@ -24,6 +23,7 @@ from melisma.allocation.med.enumeration import SUM_TOLERANCE, enumerate_plans
 from melisma.allocation.med.levels import LevelIntervals
 from melisma.allocation.med.objective import Objective, full_count_bounds
 from melisma.allocation.med.subgradient import ascend
+from melisma.fleet.array_types import Floats, Ints
 
 NODE_ENTRIES = 1 << 18  # intervals x classes of a node
 FEW_CLASSES_INTERVALS = 1 << 13

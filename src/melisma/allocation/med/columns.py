@@ -11,9 +11,9 @@ from enum import Enum
 
 import numpy as np
 
-from melisma.allocation.checks import Bools, Floats, Ints
 from melisma.allocation.med.amounts import fill_cost
 from melisma.allocation.med.dual import DualPoint, Knapsacks
+from melisma.fleet.array_types import Bools, Floats, Ints
 
 SHARD_FACTORS = np.array([1.0, 0.8, 1.25])  # of the shard multiplier
 COLUMN_WORK = 3.0  # of each partial column, in units of `SearchTree.work`

@@ -10,7 +10,6 @@ from typing import NoReturn
 
 import numpy as np
 
-from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.infeasible import infeasible_error, learner_list, task_field
 from melisma.allocation.med.amounts import best_levels, fill_cost
 from melisma.allocation.med.branch_and_bound import SearchTree, root_tree
@@ -22,6 +21,7 @@ from melisma.allocation.med.learner_classes import (
 from melisma.allocation.med.levels import earliest_levels
 from melisma.allocation.med.objective import LeastCost
 from melisma.allocation.shared_problem import SharedProblem
+from melisma.fleet.array_types import Floats, Ints
 
 DIAGNOSIS_WORK = 6e7  # for all changes that one error reports
 SEARCH_SHARE = 4  # a search uses at most 1 / SEARCH_SHARE of the work left

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from melisma.allocation.checks import Bools, Floats, Ints
 from melisma.allocation.med.learner_classes import LearnerClasses
 from melisma.allocation.med.levels import LevelIntervals, LevelSet
+from melisma.fleet.array_types import Bools, Floats, Ints
 
 GUESS_ROUNDS = 100
 MAX_BUDGET_MULTIPLIER = 1e6  # as a multiple of (seconds of a shard / its price)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from melisma.allocation.checks import Bools, Floats, Ints
 from melisma.allocation.med.columns import ColumnEnumeration, Columns, CountCode, Criterion
 from melisma.allocation.med.dual import DualPoint, Knapsacks
+from melisma.fleet.array_types import Bools, Floats, Ints
 
 FIRST_SLACK, MIN_SLACK, SLACK_GROWTH = 0.004, 0.001, 1.6
 SUM_TOLERANCE = 1e-9  # relative; sums that differ by less are equal

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from melisma.allocation.checks import BUDGET_TOLERANCE, Bools, Floats, Ints
+from melisma.allocation.checks import BUDGET_TOLERANCE
 from melisma.allocation.shared_problem import SharedProblem
+from melisma.fleet.array_types import Bools, Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from melisma.allocation.checks import Bools, Floats, Ints
 from melisma.allocation.med.learner_classes import LearnerClasses
+from melisma.fleet.array_types import Bools, Floats, Ints
 
 MAX_LEVELS = 1 << 18
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.med.amounts import fill_cheapest
 from melisma.allocation.med.dual import DualPoint, Knapsacks
 from melisma.allocation.med.learner_classes import LearnerClasses
+from melisma.fleet.array_types import Floats, Ints
 
 EXCHANGE_TRIES = 6
 MAX_SWEEPS = 1000

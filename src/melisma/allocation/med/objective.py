@@ -10,7 +10,6 @@ from typing import Protocol
 
 import numpy as np
 
-from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.med.amounts import best_levels, fill_cost
 from melisma.allocation.med.columns import Criterion
 from melisma.allocation.med.dual import (
@@ -37,6 +36,7 @@ from melisma.allocation.med.local_search import (
 from melisma.allocation.med.rounding import AssignmentRepair, round_assignments
 from melisma.allocation.med.smoothed_dual import FixedLevelDual, solve_fixed_levels
 from melisma.allocation.med.subgradient import ascend
+from melisma.fleet.array_types import Floats, Ints
 
 EXCHANGE_CLASSES = 200  # up to which local search is quick
 ROUNDING_CLASSES = 40  # up to which rounding costs more than it saves

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.med.learner_classes import LearnerClasses
 from melisma.allocation.med.smoothed_dual import FixedLevelDual, solve_fixed_levels
+from melisma.fleet.array_types import Floats, Ints
 
 COVERAGES = (1.002, 1.001, 1.0004)  # above 1, to allow for the loss of rounding
 LEVEL_ROUNDS = 100  # for each of these

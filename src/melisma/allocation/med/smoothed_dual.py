@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from melisma.allocation.checks import Bools, Floats
 from melisma.allocation.med.dual import Multipliers
 from melisma.allocation.med.learner_classes import LearnerClasses
+from melisma.fleet.array_types import Bools, Floats
 
 SMOOTHING = (0.3, 0.1, 0.03, 0.01, 0.003)  # relative to the mean payoff of a learner
 NEWTON_STEPS = 12  # with the same smoothing

@@ -10,7 +10,7 @@ import time
 import numpy as np
 from numpy.typing import ArrayLike
 
-from melisma.allocation.checks import Ints, as_counts, as_floats, as_scalar, broadcast_to
+from melisma.allocation.checks import as_counts, as_floats, as_scalar, broadcast_to
 from melisma.allocation.med.amounts import best_levels, fill_cheapest
 from melisma.allocation.med.branch_and_bound import SearchTree, StopCheck, root_tree
 from melisma.allocation.med.diagnosis import (
@@ -28,6 +28,7 @@ from melisma.allocation.med.learner_classes import (
 from melisma.allocation.med.objective import LeastCost, LeastSum
 from melisma.allocation.shared_problem import SharedPlan, SharedProblem
 from melisma.errors import SettingError
+from melisma.fleet.array_types import Ints
 
 MAX_COSTS = 1 << 22  # tasks x classes, for which a few gigabytes of memory are enough
 FEASIBILITY_WORK = 3e8  # of the search for any plan after the time limit, about half a minute

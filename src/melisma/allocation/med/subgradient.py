@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from melisma.allocation.checks import Floats
 from melisma.allocation.med.dual import DualPoint, Knapsacks, Multipliers
+from melisma.fleet.array_types import Floats
 
 MOMENTUM = 0.8
 STEP_DECAY = 0.5

@@ -14,7 +14,6 @@ from typing import Literal
 
 import numpy as np
 
-from melisma.allocation.checks import Ints
 from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
 from melisma.allocation.feasibility import require_one_update
 from melisma.allocation.shares import sort_by_speed
@@ -22,6 +21,7 @@ from melisma.allocation.staleness.exact import exact
 from melisma.allocation.staleness.numerical import numerical
 from melisma.allocation.staleness.sai import sai
 from melisma.errors import SettingError, suggest
+from melisma.fleet.array_types import Ints
 
 
 def staleness(

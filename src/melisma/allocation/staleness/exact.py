@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from melisma.allocation.bisection import bisect_largest
-from melisma.allocation.checks import Ints
 from melisma.allocation.costs import MAX_UPDATES
 from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.shares import fill
 from melisma.allocation.synchronous import most_common_updates
+from melisma.fleet.array_types import Ints
 
 
 class Window(NamedTuple):

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.shares import split_by_weight
 from melisma.allocation.staleness.relaxation import real_updates, updates_slope
 from melisma.errors import MelismaError, SettingError
+from melisma.fleet.array_types import Floats, Ints
 
 MISSING_EXTRA = 'method "numerical" needs the solve extra: pip install "melisma[solve]"'
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from melisma.allocation.checks import Floats
 from melisma.allocation.cycle_problem import CycleProblem
+from melisma.fleet.array_types import Floats
 
 
 def real_updates(problem: CycleProblem, shards: Floats) -> Floats:

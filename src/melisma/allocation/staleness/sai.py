@@ -13,10 +13,10 @@ updates to the one with the most while the spread falls.
 
 import numpy as np
 
-from melisma.allocation.checks import Floats, Ints
 from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.shares import split_by_weight
 from melisma.allocation.staleness.relaxation import real_updates
+from melisma.fleet.array_types import Floats, Ints
 
 DUAL_STEPS = 100
 STEP_SIZE = 0.3

@@ -58,7 +58,7 @@ class _ParkedConnection:
     taken: "asyncio.Future[None]"
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     done: asyncio.Event = field(default_factory=asyncio.Event)
-    gone: bool = False
+    closed: bool = False
 
 
 @dataclass
@@ -149,12 +149,12 @@ class Relay(Service):
         return Reply(101, headers=_UPGRADE, takeover=carry)
 
     async def _wait_until_taken(self, parked: _ParkedConnection) -> None:
-        gone = asyncio.ensure_future(parked.transport.wait_readable())
-        gone.add_done_callback(lambda _: parked.taken.cancel())
+        closed = asyncio.ensure_future(parked.transport.wait_readable())
+        closed.add_done_callback(lambda _: parked.taken.cancel())
         await asyncio.wait([parked.taken])
         if parked.taken.cancelled():
             raise UnreachableError("the worker closed its connection to the relay")
-        gone.cancel()
+        closed.cancel()
 
     async def _via(self, name: str) -> Reply:
         parked = await self._take(name)
@@ -162,7 +162,7 @@ class Relay(Service):
         async def carry(caller: AsyncioTransport) -> None:
             try:
                 await parked.ready.wait()
-                if not parked.gone:
+                if not parked.closed:
                     await _splice(caller, parked.transport)
             finally:
                 parked.done.set()
@@ -187,7 +187,7 @@ class Relay(Service):
 
     def _remove(self, name: str, worker: _RelayedWorker, parked: _ParkedConnection) -> None:
         """Remove a closed connection of a worker and wake its waiters."""
-        parked.gone = True
+        parked.closed = True
         parked.ready.set()
         if parked in worker.parked:
             worker.parked.remove(parked)

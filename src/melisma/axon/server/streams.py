@@ -103,7 +103,7 @@ class CallStream:
                 await self._source.aclose()
             else:
                 await self._threads.run(self._variables.run, self._source.close)
-        except BaseException:  # noqa: BLE001 - the caller is gone, so log it
+        except BaseException:  # noqa: BLE001 - the caller has left, so log it
             _log.exception("%s raised when it was closed", self._exposed.name)
         finally:
             self.on_closed()

@@ -1,12 +1,11 @@
 """Progress lines and the final report of `melisma peers`."""
 
-import sys
 import time
 
 import click
 import msgspec
 
-from melisma.cli.output import write
+from melisma.cli.output import exit_with, write
 from melisma.cli.views.peers_view import peers_view, progress_line
 from melisma.live.peer.node_runner import Progress
 from melisma.runs.peer_report import PeerReport
@@ -37,4 +36,4 @@ def finish(report: PeerReport, as_json: bool) -> None:
     """Print the report and exit with its code."""
     write(msgspec.json.encode(report.as_dict()).decode() + "\n" if as_json else peers_view(report))
     cancelled = any(node.outcome == "cancelled" for node in report.nodes)
-    sys.exit(130 if cancelled else 0 if report.succeeded else 1)
+    exit_with("cancelled" if cancelled else "done" if report.succeeded else "failed")

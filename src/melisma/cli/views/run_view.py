@@ -14,16 +14,15 @@ from rich.text import Text
 
 from melisma.allocation.schemes import get_scheme
 from melisma.cli.views.table_view import DeadlineBar
-from melisma.cycle.events import Floats
-from melisma.cycle.ragged import Ints
+from melisma.fleet.array_types import Floats, Ints
 from melisma.runs.assignments import NO_ASSIGNMENTS, STATUSES, Assignment, Assignments
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Cycle
 
 MAX_LEARNERS, MAX_MISSING_NAMED, MAX_MEASURING_NAMED = 20, 5, 3
 # Problems come first.
-STATES = ("late", "refused", "dropped", "gone", "training", "measuring", "waiting", "counted")
-STYLES = {"late": "red", "refused": "red", "dropped": "red", "gone": "red", "counted": "green"}
+STATES = ("late", "refused", "dropped", "left", "training", "measuring", "waiting", "counted")
+STYLES = {"late": "red", "refused": "red", "dropped": "red", "left": "red", "counted": "green"}
 
 
 @dataclass(frozen=True)
@@ -173,10 +172,10 @@ def _learner_states(progress: RunProgress, work: Assignments, now_s: float) -> L
     count = progress.names.size
     learner, row = np.flatnonzero(progress.names != ""), np.full(count, -1)
     row[work.learner] = np.arange(len(work))
-    gone, measuring = progress.left.mask(count), progress.collecting.mask(count)
+    left, measuring = progress.left.mask(count), progress.collecting.mask(count)
     state = np.where(
-        gone,
-        _state_code("gone"),
+        left,
+        _state_code("left"),
         np.where(measuring, _state_code("measuring"), _state_code("waiting")),
     )
     expected_s, late_s = np.full(count, np.nan), np.zeros(count)
@@ -184,7 +183,7 @@ def _learner_states(progress: RunProgress, work: Assignments, now_s: float) -> L
     if busy.size and progress.current_cycle is not None:
         rows, end_s = row[busy], progress.current_cycle.began_s + progress.current_cycle.deadline_s
         late_s[busy], busy_state = _busy_states(work, rows, now_s - end_s, end_s)
-        kept = gone[busy] | (work.status[rows] == STATUSES.index("left"))
+        kept = left[busy] | (work.status[rows] == STATUSES.index("left"))
         state[busy] = np.where(kept, state[busy], busy_state)
         expected_s[busy] = work.predicted_s[rows]
     return LearnerStates(
@@ -219,7 +218,7 @@ def _learner_row(
     if states.row[index] < 0:
         return row
     assignment = work[int(states.row[index])]
-    private = get_scheme(progress.task.scheme).during != "progress"
+    private = not get_scheme(progress.task.scheme).reports_progress
     return replace(
         row, shards=str(assignment.shards), done=_format_done(assignment, private=private)
     )

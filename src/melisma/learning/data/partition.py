@@ -14,10 +14,10 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from melisma.errors import SettingError
+from melisma.fleet.array_types import Ints
 from melisma.fleet.rng import generator
 from melisma.fleet.task import PartitionSettings, Task
 
-Ints = NDArray[np.int64]
 HOLDOUT_EVERY = 10  # one sample in ten is held out where learners evaluate the model
 
 

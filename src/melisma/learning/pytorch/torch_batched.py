@@ -25,12 +25,12 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 from torch.nn import functional
 
+from melisma.fleet.array_types import Ints
 from melisma.fleet.task import OptimizerSettings, Task
 from melisma.learning.batched import (
     SHORT_WORK_FACTOR,
     STACK_LEARNERS,
     BatchedResults,
-    Ints,
     TrainingWork,
     train_one,
 )

@@ -78,7 +78,7 @@ class Agent:
         self._needs = self._scheme.needs_with(self._task.passes)
         self._device = Device(settings.device, self._learner)
         self._trainer = PacedTrainer(trainer_for(self._task), self._device, self._task.batch)
-        layout = Layout.of(self._trainer.initial())
+        layout = Layout.from_arrays(self._trainer.initial())
         cache = ShardCache(Path(settings.cache), settings.cache_bytes)
         self._downloader = Downloader(orchestrator, cache, layout)
         self._local_shards, self._held_back = read_local_data(
@@ -131,7 +131,7 @@ class Agent:
     def _progress(self) -> tuple[int, int] | None:
         """Return cycle and visits of the latest assignment, if the scheme discloses progress."""
         assignments = list(self._assignments.values())
-        if not assignments or self._scheme.during != "progress":
+        if not assignments or not self._scheme.reports_progress:
             return None
         return assignments[-1].train.cycle, assignments[-1].visits
 

@@ -1,8 +1,6 @@
 """The process of one learner: registers it at the orchestrator and runs its agent."""
 
-import os
 import sys
-import threading
 import traceback
 
 import msgspec
@@ -12,6 +10,7 @@ from melisma.errors import AxonError, MelismaError
 from melisma.learning.user_code import describe_error
 from melisma.live import protocol
 from melisma.live.learner.agent import Agent, LearnerSettings
+from melisma.live.processes import exit_with_parent
 
 MAX_REASON_CHARS = 1000
 
@@ -19,21 +18,13 @@ MAX_REASON_CHARS = 1000
 def main() -> int:
     """Run the learner whose settings are the first line of standard input."""
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=LearnerSettings)
-    threading.Thread(target=_exit_with_parent, name="parent", daemon=True).start()
+    exit_with_parent()
     try:
         run_learner(settings)
     except MelismaError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
-
-
-def _exit_with_parent() -> None:
-    """Exit when the parent process, which keeps standard input open, has ended."""
-    # Not `sys.stdin`: its lock must not be held by a thread when the interpreter exits.
-    while os.read(0, 1024):
-        pass
-    os._exit(1)
 
 
 def run_learner(settings: LearnerSettings) -> None:

@@ -46,7 +46,7 @@ class EventHandler(Protocol):
     def now(self) -> float:
         """Return the seconds since the run began."""
 
-    def handle(self, event: events.Event) -> None:
+    def handle(self, event: events.AnyEvent) -> None:
         """Handle an event."""
 
     def expects(self, learner: int, cycle: int, attempt: int) -> bool:
@@ -92,7 +92,7 @@ class LearnerService:
     async def join(self, message: Any) -> None:
         """Add a learner that is ready to the run."""
         request = protocol.parse(message, protocol.JoinRequest)
-        mailbox, samples = self._mailbox(request.learner), request.local_samples
+        mailbox, samples = self._mailbox(request.learner), request.local_shards
         if mailbox.joined or mailbox.left:
             raise RefusedError(f"{mailbox.name} has already joined; a learner joins a run once")
         if self._task.mode == "federated" and not samples:
@@ -105,7 +105,7 @@ class LearnerService:
             request.learner,
             names=(mailbox.name,),
             discloses=(request.discloses,),
-            local_data=RaggedArray.of([np.array(samples)]) if samples else NO_ROWS,
+            local_shards=RaggedArray.from_rows([np.array(samples)]) if samples else NO_ROWS,
         )
 
     async def poll(self, learner: int, progress: Any = None) -> Any:
@@ -217,7 +217,7 @@ class LearnerService:
             events.EstimatesReported(at_s=at_s, learners=np.array([learner]), costs=table)
         )
 
-    def _emit(self, kind: Callable[..., events.Event], learner: int, **fields: Any) -> None:
+    def _emit(self, kind: Callable[..., events.AnyEvent], learner: int, **fields: Any) -> None:
         at_s = self._handler.now()
         self._handler.handle(kind(at_s=at_s, learners=np.array([learner]), **fields))
 

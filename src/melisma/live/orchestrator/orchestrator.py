@@ -54,8 +54,8 @@ class Orchestrator:
                 at_s=self.now(),
                 run=self._spec.run,
                 task=self._spec.task,
-                learners=len(self._mailboxes),
-                samples=np.array(self._store.samples, dtype=np.int64),
+                learner_count=len(self._mailboxes),
+                shard_samples=np.array(self._store.samples, dtype=np.int64),
                 names=tuple(mailbox.name for mailbox in self._mailboxes),
                 rates=self._spec.rates,
             )
@@ -74,7 +74,7 @@ class Orchestrator:
         learners, attempts = np.array([learner]), np.array([attempt])
         return bool(self._machine.state.expects(learners, cycle, attempts)[0])
 
-    def handle(self, event: events.Event) -> None:
+    def handle(self, event: events.AnyEvent) -> None:
         """Give an event to the cycle machine and carry out its commands; an error ends the run."""
         if self.finished.done():
             return
@@ -85,10 +85,10 @@ class Orchestrator:
                 self.finished.set_exception(error)
             raise
 
-    def _step(self, event: events.Event) -> None:
+    def _step(self, event: events.AnyEvent) -> None:
         """Let the machine decide, record the step, and carry out the commands."""
         issued = self._machine.handle(event)
-        step = Step(event, issued)  # type: ignore[arg-type]
+        step = Step(event, issued)
         self._store.record(step)
         self._watch(step)
         for command in issued:

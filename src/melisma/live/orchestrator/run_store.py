@@ -22,9 +22,10 @@ from melisma.learning.aggregation import SpooledUpdate, UpdateSpool, weighted_me
 from melisma.learning.data.shards import ShardFolder
 from melisma.learning.parameters import Arrays, Layout
 from melisma.live.protocol import INITIAL_MODEL, ShardRef
+from melisma.runs.folder import MODEL_FILE, PARAMETERS_FOLDER, UPDATES_FOLDER
 from melisma.runs.trace import Step, TraceFile
 
-TEMPORARY_FOLDERS = ("updates", "parameters")
+TEMPORARY_FOLDERS = (UPDATES_FOLDER, PARAMETERS_FOLDER)
 
 
 @dataclass
@@ -59,7 +60,7 @@ class RunStore:
         if self.shards is not None and (path := self.shards.path(name)):
             return path
         served = (self.model_name, _model_name(self.version - 1), INITIAL_MODEL)
-        return self.folder / "parameters" / name if name in served else None
+        return self.folder / PARAMETERS_FOLDER / name if name in served else None
 
     @property
     def model_name(self) -> str:
@@ -69,7 +70,7 @@ class RunStore:
     def save_initial(self, parameters: Arrays) -> None:
         """Save the parameters before the first cycle."""
         self.parameters = dict(parameters)
-        write_atomic(self.folder / "parameters" / self.model_name, save(self.parameters))
+        write_atomic(self.folder / PARAMETERS_FOLDER / self.model_name, save(self.parameters))
 
     def record(self, step: Step) -> None:
         """Append a step to the trace."""
@@ -77,7 +78,9 @@ class RunStore:
 
     def spool(self, cycle: int, learner: int, update: Arrays) -> Path:
         """Write an update to disk, from any thread; raise `DataError` if it does not fit."""
-        return UpdateSpool(self.folder / "updates" / f"{cycle}", self.layout).add(learner, update)
+        return UpdateSpool(self.folder / UPDATES_FOLDER / f"{cycle}", self.layout).add(
+            learner, update
+        )
 
     def accept(self, assignment: tuple[int, int, int], path: Path) -> None:
         """Remember the spooled update of an assignment (learner, cycle, attempt)."""
@@ -98,15 +101,15 @@ class RunStore:
             self.parameters = weighted_mean(self.layout, updates)
             self.version += 1
             content = save(self.parameters)
-            path = write_atomic(self.folder / "parameters" / self.model_name, content)
+            path = write_atomic(self.folder / PARAMETERS_FOLDER / self.model_name, content)
             self._publish(path, content)
             self._delete_old_parameters()
-        shutil.rmtree(self.folder / "updates" / f"{cycle}", ignore_errors=True)
+        shutil.rmtree(self.folder / UPDATES_FOLDER / f"{cycle}", ignore_errors=True)
 
     @property
     def model(self) -> Path | None:
         """The file of the trained model; None before the first update."""
-        path = self.folder / "model.safetensors"
+        path = self.folder / MODEL_FILE
         return path if path.is_file() else None
 
     def close(self) -> None:
@@ -117,7 +120,7 @@ class RunStore:
 
     def _publish(self, path: Path, content: bytes) -> None:
         """Link `path` to `model.safetensors`, or write the content again where links fail."""
-        model, part = self.folder / "model.safetensors", self.folder / "model.part"
+        model, part = self.folder / MODEL_FILE, self.folder / "model.part"
         part.unlink(missing_ok=True)
         try:
             part.hardlink_to(path)
@@ -130,7 +133,7 @@ class RunStore:
         """Delete parameters that no learner can start from; benchmarks still need the initial."""
         old = self.version - 2
         if old > 0:
-            (self.folder / "parameters" / _model_name(old)).unlink(missing_ok=True)
+            (self.folder / PARAMETERS_FOLDER / _model_name(old)).unlink(missing_ok=True)
 
 
 def _model_name(version: int) -> str:

@@ -17,12 +17,11 @@ from melisma.live.peer.node_runner import NodeConfig, Progress
 from melisma.live.processes import run_processes
 from melisma.live.training import remove_empty
 from melisma.peer.group import Peers
-from melisma.runs.folder import create_run_folder
+from melisma.runs.folder import LOGS_FOLDER, PICTURE_FILE, REPORTS_FOLDER, create_run_folder
 from melisma.runs.interruption import Cancellation, run_in_thread
 from melisma.runs.peer_report import NodeReport, PeerReport
 from melisma.runs.svg import save_picture
 
-PICTURE = "picture.svg"
 POLL_S = 0.5
 """The interval at which nodes are asked for their progress."""
 NODE_MODULE = "melisma.live.peer.node_process"
@@ -57,11 +56,11 @@ def run_peers(
     run_folder = create_run_folder(folder or default)
     run = _Run(peers, run_folder, module_folders, score_every, tls, observer or PeerObserver())
     nodes = run_in_thread(lambda: asyncio.run(run.run()), run.cancellation, "melisma-peers")
-    report = PeerReport.of(peers, nodes, simulated=False)
+    report = PeerReport.from_nodes(peers, nodes, simulated=False)
     # The folder was removed if no node started.
     if not run_folder.exists():
         return report
-    save_picture(report.plot, run_folder / PICTURE)
+    save_picture(report.plot, run_folder / PICTURE_FILE)
     return replace(report, folder=run_folder)
 
 
@@ -92,7 +91,7 @@ class _Run:
         async with board.listening() as address:
             indices = range(len(self._names))
             configs = [self._config(index, address, token) for index in indices]
-            logs = self._folder / "logs"
+            logs = self._folder / LOGS_FOLDER
             async with run_processes(configs, logs, self._on_exit, module=NODE_MODULE):
                 while len(self._exits) < len(self._names) and not self.cancellation.requested:
                     await asyncio.sleep(POLL_S)
@@ -145,7 +144,7 @@ class _Run:
         return progress
 
     def _read_report(self, index: int) -> NodeReport | None:
-        path = self._folder / "reports" / f"{self._names[index]}.json"
+        path = self._folder / REPORTS_FOLDER / f"{self._names[index]}.json"
         if not path.exists():
             return None
         return msgspec.json.decode(path.read_bytes(), type=NodeReport)
@@ -155,4 +154,4 @@ class _Run:
         if report is not None:
             return report
         reason = self._exits.get(index, "it did not end in time")
-        return NodeReport(name=self._names[index], outcome="gone", reason=reason)
+        return NodeReport(name=self._names[index], outcome="left", reason=reason)

@@ -1,6 +1,5 @@
 """One node in a process of its own."""
 
-import os
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from melisma.errors import MelismaError, SettingError
 from melisma.learning.loaded_task import load_task
 from melisma.learning.trainer_factory import use_one_thread
 from melisma.live.peer.node_runner import NodeConfig, NodeRunner, Progress
+from melisma.live.processes import exit_with_parent
 from melisma.peer.group import check_node_name
 from melisma.runs.peer_report import NodeReport
 
@@ -60,16 +60,12 @@ def main() -> None:
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=NodeConfig)
     stop = threading.Event()
 
-    def stop_with_parent() -> None:
-        """Stop when standard input closes: the parent process holds it open."""
-        # Not through `sys.stdin`, whose lock a thread must not hold when the interpreter ends.
-        while os.read(0, 1024):
-            pass
+    def stop_node() -> None:
+        """Stop the node, and give it time to end by itself."""
         stop.set()
         time.sleep(config.settings.patience_s)
-        os._exit(1)
 
-    threading.Thread(target=stop_with_parent, name="parent", daemon=True).start()
+    exit_with_parent(before_exit=stop_node)
     try:
         report = run_node(config, stop=stop)
     except MelismaError as error:

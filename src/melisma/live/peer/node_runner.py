@@ -34,6 +34,7 @@ from melisma.live.peer.messenger import (
 from melisma.peer import commands
 from melisma.peer.group import PeerSettings, partition_samples, take_samples
 from melisma.peer.node import Node, Outputs
+from melisma.runs.folder import MODELS_FOLDER, REPORTS_FOLDER
 from melisma.runs.peer_report import NodeRecorder, NodeReport, ScorePoint, describe_notice
 
 Progress = Mapping[str, Mapping[str, float]]
@@ -254,9 +255,11 @@ class NodeRunner:
         report = self._recorder.report(ended_s, self._outcome, self._reason, self._steps.visits)
         if self.config.folder is not None:
             folder = Path(self.config.folder)
-            model = folder / "models" / f"{report.name}.safetensors"
+            model = folder / MODELS_FOLDER / f"{report.name}.safetensors"
             write_atomic(model, save(self._steps.arrays()))
-            write_atomic(folder / "reports" / f"{report.name}.json", msgspec.json.encode(report))
+            write_atomic(
+                folder / REPORTS_FOLDER / f"{report.name}.json", msgspec.json.encode(report)
+            )
         return report
 
     def _look_up(self, name: str) -> str | None:

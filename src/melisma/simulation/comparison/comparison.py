@@ -150,10 +150,6 @@ class Comparison:
         pairs = zip(values, others, strict=True)
         return Interval.from_values(_subtract(value, other) for value, other in pairs)
 
-    def has_values(self, figure: str) -> bool:
-        """Return whether any completed run has a figure."""
-        return any(self.interval(scheme, figure).known for scheme in self.schemes)
-
     @cached_property
     def lead(self) -> Lead | None:
         """The lead by time to the target, or by time in cycles if there is none.

@@ -14,10 +14,10 @@ from typing import Protocol
 
 import numpy as np
 
-from melisma.cycle.events import Floats
-from melisma.cycle.ragged import Ints, RaggedArray
+from melisma.cycle.ragged import RaggedArray
 from melisma.cycle.rounds import MAX_EMPTY_CYCLES
 from melisma.errors import DataError, MelismaError, MelismaWarning
+from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.rng import Generators
 from melisma.learning import batched
 from melisma.learning.aggregation import RunningMean
@@ -101,7 +101,7 @@ class RealTraining:
         if not len(self._test_data):
             self._test_data = _take(self._train_data, index.held_back)
         self.parameters: Arrays = loaded.trainer.initial()
-        self._layout = Layout.of(self.parameters)
+        self._layout = Layout.from_arrays(self.parameters)
         self._own_trainers: dict[int, Trainer] = {}
         self._cycles_without_update = 0
         self._learners_per_process = 1 if one_by_one else batched.STACK_LEARNERS

@@ -89,7 +89,7 @@ class PeerDriver:
         if simulated is None or not simulated.alive:
             return
         simulated.catch_up(self._queue.now_s)
-        simulated.outcome, simulated.reason = "gone", f"it {fault.kind}ed"
+        simulated.outcome, simulated.reason = "left", f"it {fault.kind}ed"
         if fault.for_s is not None:
             self._schedule_join(name, self._queue.now_s + fault.for_s)
 
@@ -189,7 +189,7 @@ class PeerDriver:
         """Return the faults that lose, delay or duplicate the message just counted."""
         counted = {
             "report": (self._messages_from[sender], self._index[sender]),
-            "order": (self._messages_to[to], self._index.get(to, -1)),
+            "instruction": (self._messages_to[to], self._index.get(to, -1)),
         }
         return [
             fault

@@ -17,7 +17,7 @@ from melisma.learning.stepper import NullStepper, Stepper, stepper_for
 from melisma.learning.trainer_factory import one_thread
 from melisma.peer.group import Peers, partition_samples, take_samples
 from melisma.peer.node import Node, Outputs
-from melisma.runs.folder import create_run_folder
+from melisma.runs.folder import MODELS_FOLDER, PICTURE_FILE, create_run_folder
 from melisma.runs.peer_report import PeerReport
 from melisma.runs.svg import save_picture
 from melisma.simulation.faults import Fault, parse_faults, random_faults
@@ -26,7 +26,6 @@ from melisma.simulation.peers.peer_driver import PeerDriver, PeerWatcher
 from melisma.simulation.peers.peer_invariants import PeerInvariants
 from melisma.simulation.peers.peer_scenario import PeerScenario
 
-MODELS, PICTURE = "models", "picture.svg"
 CreateSteps = Callable[[int, int], Stepper]
 """Create the model and samples of a node from its index and incarnation."""
 
@@ -36,9 +35,9 @@ class PeerOptions:
     """Options of a simulation: what is computed, delays, and faults.
 
     With `work` "timing" nothing is trained. `faults` is a schedule as in `simulate`, in which
-    messages from a node are its reports and messages to it its orders, or the seed of a random
-    schedule. Nodes in `joins_s` join later. Models are scored after every `score_every` steps if
-    that is not 0, and at the end.
+    messages from a node are its reports and messages to it its instructions, or the seed of a
+    random schedule. Nodes in `joins_s` join later. Models are scored after every `score_every`
+    steps if that is not 0, and at the end.
     """
 
     work: Literal["timing", "train"] = "train"
@@ -72,7 +71,7 @@ def simulate_peers(
     with one_thread():
         nodes = driver.run()
     invariants.check_end(nodes)
-    report = PeerReport.of(peers, nodes, simulated=True)
+    report = PeerReport.from_nodes(peers, nodes, simulated=True)
     return report if run_folder is None else _save(report, run_folder, driver.steps)
 
 
@@ -138,6 +137,6 @@ def _update_bytes(peers: Peers) -> int:
 def _save(report: PeerReport, folder: Path, steps: Mapping[str, Stepper]) -> PeerReport:
     for name, trained in steps.items():
         if arrays := trained.arrays():
-            write_atomic(folder / MODELS / f"{name}.safetensors", save(arrays))
-    save_picture(report.plot, folder / PICTURE)
+            write_atomic(folder / MODELS_FOLDER / f"{name}.safetensors", save(arrays))
+    save_picture(report.plot, folder / PICTURE_FILE)
     return replace(report, folder=folder)
