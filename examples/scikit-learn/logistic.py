@@ -38,25 +38,25 @@ class Logistic:
         stop: Callable[[], bool],
     ) -> TrainingResult:
         """Train `passes` passes in batches; return early if `stop()` is true before a batch."""
-        model = self._loaded(parameters)
-        x, y = self._flat(samples), samples.labels
+        model = self._load_model(parameters)
+        x, y = self._flatten(samples), samples.labels
         visits, loss_sum = 0, 0.0
         for _ in range(passes):
             order = rng.permutation(len(samples))
             for start in range(0, len(order), self._task.batch):
                 if stop():
-                    return self._trained(model, visits, loss_sum)
+                    return self._result(model, visits, loss_sum)
                 batch = order[start : start + self._task.batch]
                 loss_sum += self._score(model, x[batch], y[batch]).loss_sum
                 model.partial_fit(x[batch], y[batch], classes=np.arange(self._classes))
                 visits += len(batch)
-        return self._trained(model, visits, loss_sum)
+        return self._result(model, visits, loss_sum)
 
     def score(self, parameters: Arrays, samples: Split) -> Score:
         """Return the summed loss and the number of correct predictions."""
-        return self._score(self._loaded(parameters), self._flat(samples), samples.labels)
+        return self._score(self._load_model(parameters), self._flatten(samples), samples.labels)
 
-    def _loaded(self, parameters: Arrays) -> SGDClassifier:
+    def _load_model(self, parameters: Arrays) -> SGDClassifier:
         model = SGDClassifier(
             loss="log_loss",
             learning_rate="constant",
@@ -69,7 +69,7 @@ class Logistic:
         model.classes_ = np.arange(self._classes)
         return model
 
-    def _trained(self, model: SGDClassifier, visits: int, loss_sum: float) -> TrainingResult:
+    def _result(self, model: SGDClassifier, visits: int, loss_sum: float) -> TrainingResult:
         parameters = {"coef": model.coef_, "intercept": model.intercept_}
         return TrainingResult(parameters, visits, loss_sum / visits if visits else float("nan"))
 
@@ -81,7 +81,7 @@ class Logistic:
         loss_sum = float(np.logaddexp(0.0, -wanted * margins).sum())
         return Score(len(y), loss_sum, int((margins.argmax(axis=1) == y).sum()))
 
-    def _flat(self, samples: Split) -> Any:
+    def _flatten(self, samples: Split) -> Any:
         flat = samples.samples.reshape(len(samples), -1)
         if flat.shape[1] != self._features:
             raise DataError(f"samples of {flat.shape[1]} numbers; expected {self._features}")

@@ -21,16 +21,16 @@ pathlib.Path("port").write_text(str(server.getsockname()[1]))
 server.accept()
 ```
 ```toml
-# said.toml
-[said]
+# named.toml
+[named]
 ```
 ```toml
-[unsaid]
+[unnamed]
 ```
 ```console
-$ cat said.toml
-# said.toml
-[said]
+$ cat named.toml
+# named.toml
+[named]
 $ python port.py &
 port ...
 $ python quiet/serve.py &
@@ -51,7 +51,7 @@ def test_files_commands_and_blocks_of_a_page_work_together(tmp_path: Path) -> No
     run_page(WORKING_PAGE, tmp_path)
 
 
-def test_what_a_page_started_ends_with_it(tmp_path: Path) -> None:
+def test_processes_started_by_a_page_end_with_it(tmp_path: Path) -> None:
     run_page(WORKING_PAGE, tmp_path)
     port = int((tmp_path / "port").read_text())
     with pytest.raises(ConnectionRefusedError):
@@ -68,8 +68,6 @@ def test_what_a_page_started_ends_with_it(tmp_path: Path) -> None:
     ],
     ids=["other output", "failing block", "no server", "other first line"],
 )
-def test_an_example_that_does_not_do_as_printed_is_caught(
-    tmp_path: Path, block: str, complaint: str
-) -> None:
+def test_an_example_with_another_output_fails(tmp_path: Path, block: str, complaint: str) -> None:
     with pytest.raises((AssertionError, pytest.fail.Exception), match=complaint):
         run_page(block, tmp_path)

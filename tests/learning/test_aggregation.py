@@ -32,7 +32,7 @@ def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any) -> Upda
     return UpdateSpool(tmp_path / "cycle", LAYOUT)
 
 
-def test_the_mean_is_by_weight_and_does_not_depend_on_who_came_first(spool: UpdateSpool) -> None:
+def test_the_mean_is_weighted_and_independent_of_the_order_of_arrival(spool: UpdateSpool) -> None:
     weights = [1.0, 500.0, 20.5]
     updates = [update(seed) for seed in range(3)]
     pairs = enumerate(zip(weights, updates, strict=True))
@@ -47,7 +47,7 @@ def test_the_mean_is_by_weight_and_does_not_depend_on_who_came_first(spool: Upda
     assert all(np.array_equal(mean[name], other[name]) for name in mean)
 
 
-def test_a_repeated_update_of_a_learner_takes_the_place_of_the_first(spool: UpdateSpool) -> None:
+def test_a_repeated_update_of_a_learner_replaces_the_first(spool: UpdateSpool) -> None:
     spool.add(1, update(1))
     again = SpooledUpdate(1, 1.0, spool.add(1, update(2)))
     mean = weighted_mean(LAYOUT, [again])
@@ -55,7 +55,7 @@ def test_a_repeated_update_of_a_learner_takes_the_place_of_the_first(spool: Upda
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("weight", np.zeros((7, 30), np.float32), r"weight is float32\[7, 30\]; expected float32"),
         ("weight", np.zeros((30, 7)), r"weight is float64\[30, 7\]; expected float32\[30, 7\]"),
@@ -65,14 +65,14 @@ def test_a_repeated_update_of_a_learner_takes_the_place_of_the_first(spool: Upda
     ],
 )
 def test_an_update_that_does_not_fit_is_refused(
-    spool: UpdateSpool, tmp_path: Path, name: str, value: NDArray[Any], said: str
+    spool: UpdateSpool, tmp_path: Path, name: str, value: NDArray[Any], message: str
 ) -> None:
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         spool.add(1, update(0) | {name: value})
     assert not list((tmp_path / "cycle").iterdir())
 
 
-def test_a_missing_array_is_named(spool: UpdateSpool) -> None:
+def test_the_error_about_a_missing_array_names_it(spool: UpdateSpool) -> None:
     partial = update(0)
     del partial["bias"]
     with pytest.raises(DataError, match="bias is missing"):
@@ -86,7 +86,7 @@ def test_updates_without_weight_have_no_mean(spool: UpdateSpool) -> None:
         weighted_mean(LAYOUT, [SpooledUpdate(1, 0.0, spool.add(1, update(0)))])
 
 
-def test_parameters_are_one_stretch_of_bytes() -> None:
+def test_parameters_are_contiguous_bytes() -> None:
     whole = LAYOUT.pack(update(5))
     assert len(whole) == LAYOUT.size_bytes == 30 * 7 * 4 + 7 * 8 + 8 + 4
     for name, array in LAYOUT.unpack(whole).items():
@@ -95,7 +95,7 @@ def test_parameters_are_one_stretch_of_bytes() -> None:
         LAYOUT.unpack(b"abc")
 
 
-def test_products_are_of_double_precision(tmp_path: Path) -> None:
+def test_products_have_double_precision(tmp_path: Path) -> None:
     layout = Layout.from_arrays({"a": np.zeros(2, np.float32)})
     spool = UpdateSpool(tmp_path, layout)
     rng = np.random.default_rng(1)

@@ -132,32 +132,32 @@ def images(count: int, seed: int) -> Split:
     return Split(samples, rng.integers(0, 10, count).astype(np.uint8))
 
 
-def drawing(seed: int) -> Callable[[], np.random.Generator]:
-    """The same generator each time, so that a test sees what was drawn from it."""
+def same_generator(seed: int) -> Callable[[], np.random.Generator]:
+    """Return a function that always returns one generator, so that a test can inspect it."""
     rng = np.random.default_rng(seed)
     return lambda: rng
 
 
-def works(
-    made: Callable[[int, int], Split] = images, sizes: tuple[tuple[int, ...], ...] = SIZES
+def make_works(
+    make_samples: Callable[[int, int], Split] = images, sizes: tuple[tuple[int, ...], ...] = SIZES
 ) -> list[TrainingWork]:
     return [
-        TrainingWork(made(samples, seed), passes, drawing(seed), batches)
+        TrainingWork(make_samples(samples, seed), passes, same_generator(seed), batches)
         for seed, (samples, passes, batches) in enumerate(sizes)
     ]
 
 
-def one_by_one(trainer: Trainer, start: Arrays, some: list[TrainingWork]) -> list[TrainingResult]:
+def one_by_one(trainer: Trainer, start: Arrays, works: list[TrainingWork]) -> list[TrainingResult]:
     return [
         trainer.train(start, work.samples, work.passes, work.rng(), stop_after(work.batches))
-        for work in some
+        for work in works
     ]
 
 
-def assert_same(found: list[TrainingResult], expected: list[TrainingResult]) -> None:
+def assert_same(results: list[TrainingResult], expected: list[TrainingResult]) -> None:
     """Visits exactly; numbers as single precision allows."""
-    assert [each.visits for each in found] == [each.visits for each in expected]
-    for one, other in zip(found, expected, strict=True):
+    assert [each.visits for each in results] == [each.visits for each in expected]
+    for one, other in zip(results, expected, strict=True):
         np.testing.assert_allclose(one.loss, other.loss, rtol=1e-5)
         assert list(one.parameters) == list(other.parameters)
         for name, array in other.parameters.items():
@@ -173,57 +173,61 @@ OPTIMIZERS = [
 ]
 
 
-def each_of(results: Iterable[BatchedResults]) -> list[TrainingResult]:
-    """Of each work, in their order."""
-    found = {
-        int(place): TrainingResult(
-            {name: array[row] for name, array in some.parameters.items()},
-            int(some.visits[row]),
-            float(some.loss[row]),
+def results_by_work(batches: Iterable[BatchedResults]) -> list[TrainingResult]:
+    """Return the result of each work, in their order."""
+    results = {
+        int(index): TrainingResult(
+            {name: array[row] for name, array in batch.parameters.items()},
+            int(batch.visits[row]),
+            float(batch.loss[row]),
         )
-        for some in results
-        for row, place in enumerate(some.indices)
+        for batch in batches
+        for row, index in enumerate(batch.indices)
     }
-    assert sorted(found) == [*range(len(found))]
-    return [found[place] for place in range(len(found))]
+    assert sorted(results) == [*range(len(results))]
+    return [results[index] for index in range(len(results))]
 
 
-@pytest.mark.parametrize("said", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(
     "changes",
     [{}, {**own(Residual), "loss": "nll"}, own(Convolved)],
     ids=["layers", "residual", "convolved"],
 )
-def test_training_together_is_training_one_by_one(
-    changes: dict[str, Any], said: OptimizerSettings
+def test_batched_training_equals_one_by_one_training(
+    changes: dict[str, Any], optimizer: OptimizerSettings
 ) -> None:
-    task = replace(TASK, optimizer=said, **changes)
+    task = replace(TASK, optimizer=optimizer, **changes)
     trainer = trainer_for(task)
-    start, mine, theirs = trainer.initial(), works(), works()
+    start, mine, theirs = trainer.initial(), make_works(), make_works()
     assert can_train_together(task, trainer, mine)
-    found = each_of(train_many(task, trainer, start, mine))
-    assert_same(found, one_by_one(trainer, start, theirs))
-    # Chance goes on from the same place.
+    results = results_by_work(train_many(task, trainer, start, mine))
+    assert_same(results, one_by_one(trainer, start, theirs))
+    # The generators are in the same state afterwards.
     assert [each.rng().random() for each in mine] == [each.rng().random() for each in theirs]
 
 
-@pytest.mark.parametrize("said", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("axes", [(), (1,)])
-def test_quantities_are_learnt_together(axes: tuple[int, ...], said: OptimizerSettings) -> None:
-    def made(count: int, seed: int) -> Split:
+def test_regression_is_trained_in_a_batch(
+    axes: tuple[int, ...], optimizer: OptimizerSettings
+) -> None:
+    def make_samples(count: int, seed: int) -> Split:
         x = np.random.default_rng(seed).normal(size=(count, 3))
         return Split(x, (x @ np.array([1.0, -2.0, 3.0])).reshape(count, *axes))
 
     args = {"in_features": 3, "out_features": 1}
-    task = replace(TASK, model="torch.nn:Linear", model_args=args, loss="mse", optimizer=said)
+    task = replace(TASK, model="torch.nn:Linear", model_args=args, loss="mse", optimizer=optimizer)
     trainer = trainer_for(task)
-    assert can_train_together(task, trainer, works(made))
-    found = each_of(train_many(task, trainer, trainer.initial(), works(made)))
-    assert_same(found, one_by_one(trainer, trainer.initial(), works(made)))
+    assert can_train_together(task, trainer, make_works(make_samples))
+    results = results_by_work(
+        train_many(task, trainer, trainer.initial(), make_works(make_samples))
+    )
+    assert_same(results, one_by_one(trainer, trainer.initial(), make_works(make_samples)))
 
 
-def test_words_with_several_labels_each_and_some_that_do_not_count_are_learnt_together() -> None:
-    def made(count: int, seed: int) -> Split:
+def test_samples_with_several_labels_and_ignored_labels_are_trained_in_a_batch() -> None:
+    def make_samples(count: int, seed: int) -> Split:
         rng = np.random.default_rng(seed)
         labels = rng.integers(0, 4, (count, 5))
         labels[rng.random(labels.shape) < 0.3] = -100
@@ -232,41 +236,43 @@ def test_words_with_several_labels_each_and_some_that_do_not_count_are_learnt_to
     args = {"num_embeddings": 9, "embedding_dim": 5}
     task = replace(TASK, model="torch.nn:Embedding", model_args=args)
     trainer = trainer_for(task)
-    assert can_train_together(task, trainer, works(made))
-    found = each_of(train_many(task, trainer, trainer.initial(), works(made)))
-    assert_same(found, one_by_one(trainer, trainer.initial(), works(made)))
+    assert can_train_together(task, trainer, make_works(make_samples))
+    results = results_by_work(
+        train_many(task, trainer, trainer.initial(), make_works(make_samples))
+    )
+    assert_same(results, one_by_one(trainer, trainer.initial(), make_works(make_samples)))
 
 
 @pytest.mark.parametrize("kind", [Dropped, Normed, Centred, Deciding, Tied])
-def test_what_cannot_train_together_trains_one_by_one(kind: type) -> None:
+def test_models_that_cannot_be_batched_are_trained_one_by_one(kind: type) -> None:
     task = replace(TASK, **own(kind))
     trainer = trainer_for(task)
     start = trainer.initial()
-    some = [each for each in SIZES if each[0] != 9]
+    selected = [each for each in SIZES if each[0] != 9]
     torch.manual_seed(3)
-    assert not can_train_together(task, trainer, works(sizes=tuple(some)))
-    found = each_of(train_many(task, trainer, start, works(sizes=tuple(some))))
+    assert not can_train_together(task, trainer, make_works(sizes=tuple(selected)))
+    results = results_by_work(train_many(task, trainer, start, make_works(sizes=tuple(selected))))
     torch.manual_seed(3)
-    assert_same(found, one_by_one(trainer, start, works(sizes=tuple(some))))
+    assert_same(results, one_by_one(trainer, start, make_works(sizes=tuple(selected))))
 
 
-def test_an_optimiser_that_is_kept_goes_from_learner_to_learner() -> None:
+def test_a_kept_optimizer_state_passes_from_learner_to_learner() -> None:
     task = replace(TASK, optimizer=OptimizerSettings(momentum=0.9, keep=True))
     one, other = trainer_for(task), trainer_for(task)
-    assert not can_train_together(task, one, works())
-    found = each_of(train_many(task, one, one.initial(), works()))
-    assert_same(found, one_by_one(other, one.initial(), works()))
+    assert not can_train_together(task, one, make_works())
+    results = results_by_work(train_many(task, one, one.initial(), make_works()))
+    assert_same(results, one_by_one(other, one.initial(), make_works()))
 
 
-def test_a_trainer_of_ones_own_is_asked_learner_by_learner() -> None:
+def test_a_custom_trainer_is_called_for_each_learner() -> None:
     task = replace(TASK, **own(Counting))
     trainer = Counting(task)
-    assert not can_train_together(task, trainer, works())
-    found = each_of(train_many(task, trainer, trainer.initial(), works()))
-    assert [each.visits for each in found] == [batches for _, _, batches in SIZES]
+    assert not can_train_together(task, trainer, make_works())
+    results = results_by_work(train_many(task, trainer, trainer.initial(), make_works()))
+    assert [each.visits for each in results] == [batches for _, _, batches in SIZES]
 
 
-def test_a_trainer_of_ones_own_needs_no_torch() -> None:
+def test_a_custom_trainer_needs_no_torch() -> None:
     code = """
 import sys
 sys.modules["torch"] = None
@@ -279,7 +285,7 @@ print(list(train_many(task, None, {}, [])))
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_training_together_loads_no_compiler() -> None:
+def test_batched_training_imports_no_compiler() -> None:
     code = """
 import sys
 import numpy as np
@@ -295,12 +301,14 @@ print(can_train_together(task, trainer, works))
 print(sum(len(some.indices) for some in train_many(task, trainer, trainer.initial(), works)))
 print("torch._dynamo" in sys.modules)
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["True", "2", "False"]
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert process.stdout.split() == ["True", "2", "False"]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_same_works_give_the_same_bits_in_as_many_chunks_as_it_takes(
+def test_results_are_bitwise_equal_for_every_number_of_chunks(
     threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch_batched, "STACK_LEARNERS", 4)
@@ -308,66 +316,72 @@ def test_the_same_works_give_the_same_bits_in_as_many_chunks_as_it_takes(
     torch.set_num_threads(threads)
     try:
         one, other = (
-            each_of(train_many(TASK, trainer, trainer.initial(), works(sizes=SIZES * 4)))
+            results_by_work(
+                train_many(TASK, trainer, trainer.initial(), make_works(sizes=SIZES * 4))
+            )
             for _ in range(2)
         )
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
-    for found, again in zip(one, other, strict=True):
-        assert (found.visits, repr(found.loss)) == (again.visits, repr(again.loss))
+    for result, again in zip(one, other, strict=True):
+        assert (result.visits, repr(result.loss)) == (again.visits, repr(again.loss))
         assert all(
-            np.array_equal(found.parameters[k], again.parameters[k]) for k in found.parameters
+            np.array_equal(result.parameters[k], again.parameters[k]) for k in result.parameters
         )
-    assert_same(one, one_by_one(trainer, trainer.initial(), works(sizes=SIZES * 4)))
+    assert_same(one, one_by_one(trainer, trainer.initial(), make_works(sizes=SIZES * 4)))
 
 
-def test_learners_are_trained_as_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learners_are_trained_when_their_results_are_requested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(torch_batched, "STACK_LEARNERS", 4)
-    trainer, some = trainer_for(TASK), works(sizes=SIZES * 4)
-    results = train_many(TASK, trainer, trainer.initial(), some)
+    trainer, works = trainer_for(TASK), make_works(sizes=SIZES * 4)
+    results = train_many(TASK, trainer, trainer.initial(), works)
     first = next(results)
-    assert some[-1].rng().random() == np.random.default_rng(len(some) - 1).random()
+    assert works[-1].rng().random() == np.random.default_rng(len(works) - 1).random()
     # In between the trainer may be used for something else.
     trainer.train(trainer.initial(), images(20, 1), 1, np.random.default_rng(2), lambda: False)
-    expected = one_by_one(trainer, trainer.initial(), works(sizes=SIZES * 4)[:-1])
-    assert_same(each_of([first, *results])[:-1], expected)
+    expected = one_by_one(trainer, trainer.initial(), make_works(sizes=SIZES * 4)[:-1])
+    assert_same(results_by_work([first, *results])[:-1], expected)
 
 
-def test_what_was_given_is_not_changed_and_results_are_apart() -> None:
+def test_inputs_are_not_changed_and_results_share_no_memory() -> None:
     trainer = trainer_for(TASK)
     start = trainer.initial()
-    results = each_of(train_many(TASK, trainer, start, works()))
+    results = results_by_work(train_many(TASK, trainer, start, make_works()))
     assert all(np.array_equal(start[name], array) for name, array in trainer.initial().items())
     kept = results[1].parameters["1.weight"].copy()
     results[0].parameters["1.weight"][:] = 0
     assert np.array_equal(results[1].parameters["1.weight"], kept)
 
 
-def test_samples_of_another_form_train_one_by_one_and_labels_that_do_not_fit_are_named() -> None:
+def test_samples_of_another_shape_train_one_by_one_and_invalid_labels_are_named() -> None:
     trainer = trainer_for(TASK)
     assert isinstance(trainer, TorchTrainer)
     flat = Split(np.ones((9, 36), np.float32), np.ones(9, np.uint8))
-    mixed = [*works(), TrainingWork(flat, 1, drawing(1), 9)]
+    mixed = [*make_works(), TrainingWork(flat, 1, same_generator(1), 9)]
     assert not can_train_together(TASK, trainer, mixed)
-    assert len(each_of(train_many(TASK, trainer, trainer.initial(), mixed))) == len(mixed)
-    wrong = [TrainingWork(Split(flat.samples, np.ones(9)), 1, drawing(1), 9)] * 2
+    assert len(results_by_work(train_many(TASK, trainer, trainer.initial(), mixed))) == len(mixed)
+    wrong = [TrainingWork(Split(flat.samples, np.ones(9)), 1, same_generator(1), 9)] * 2
     with pytest.raises(DataError, match="needs integers"):
-        each_of(train_many(TASK, trainer, trainer.initial(), wrong))
+        results_by_work(train_many(TASK, trainer, trainer.initial(), wrong))
 
 
-def test_labels_that_do_not_count_are_left_out_by_hand_too() -> None:
-    def made(count: int, seed: int) -> Split:
+def test_ignored_labels_are_ignored_by_the_layerwise_model() -> None:
+    def make_samples(count: int, seed: int) -> Split:
         split, rng = images(count, seed), np.random.default_rng(seed)
         ignored = rng.random(count) < 0.3
         return Split(split.samples, np.where(ignored, -100, split.labels.astype(np.int64)))
 
     trainer = trainer_for(TASK)
-    assert can_train_together(TASK, trainer, works(made))
-    found = each_of(train_many(TASK, trainer, trainer.initial(), works(made)))
-    assert_same(found, one_by_one(trainer, trainer.initial(), works(made)))
+    assert can_train_together(TASK, trainer, make_works(make_samples))
+    results = results_by_work(
+        train_many(TASK, trainer, trainer.initial(), make_works(make_samples))
+    )
+    assert_same(results, one_by_one(trainer, trainer.initial(), make_works(make_samples)))
     # A batch of which no label counts has no mean, and nobody learns by it.
-    assert any(np.isnan(each.loss) for each in found)
+    assert any(np.isnan(each.loss) for each in results)
 
 
 class Bent(nn.Sequential):
@@ -382,40 +396,43 @@ class Bent(nn.Sequential):
         super().__init__(nn.Flatten(), nn.Linear(36, 36, bias=False), *layers, last)
 
 
-@pytest.mark.parametrize("said", OPTIMIZERS)
-def test_every_activation_is_trained_by_hand(said: OptimizerSettings) -> None:
-    task = replace(TASK, optimizer=said, **own(Bent))
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_activation_is_trained_by_the_layerwise_model(optimizer: OptimizerSettings) -> None:
+    task = replace(TASK, optimizer=optimizer, **own(Bent))
     trainer = trainer_for(task)
     assert isinstance(trainer, TorchTrainer)
     assert (
-        torch_batched.choose_stacked_model(task, trainer, works()) is torch_batched.LayerwiseModel
+        torch_batched.choose_stacked_model(task, trainer, make_works())
+        is torch_batched.LayerwiseModel
     )
-    found = each_of(train_many(task, trainer, trainer.initial(), works()))
-    assert_same(found, one_by_one(trainer, trainer.initial(), works()))
+    results = results_by_work(train_many(task, trainer, trainer.initial(), make_works()))
+    assert_same(results, one_by_one(trainer, trainer.initial(), make_works()))
 
 
 @pytest.mark.parametrize("shape", [(6, 6), (3, 4, 3)], ids=["grey", "colour"])
 @pytest.mark.parametrize("kind", [np.uint8, np.float64])
-def test_learners_may_share_samples_of_which_each_has_some_rows(
+def test_learners_may_share_samples_and_train_on_different_rows(
     shape: tuple[int, ...], kind: type
 ) -> None:
     rng = np.random.default_rng(5)
     shared = Split(rng.integers(0, 9, (50, *shape)).astype(kind), rng.integers(0, 10, 50))
     rows = [rng.integers(0, 50, samples) for samples, _, _ in SIZES]
     both = [*zip(rows, SIZES, strict=True)]
-    mine = [TrainingWork(shared, size[1], drawing(1), size[2], each) for each, size in both]
+    mine = [TrainingWork(shared, size[1], same_generator(1), size[2], each) for each, size in both]
     apart = [
-        TrainingWork(Split(shared.samples[each], shared.labels[each]), size[1], drawing(1), size[2])
+        TrainingWork(
+            Split(shared.samples[each], shared.labels[each]), size[1], same_generator(1), size[2]
+        )
         for each, size in both
     ]
     trainer = trainer_for(TASK)
     assert can_train_together(TASK, trainer, mine)
-    found = each_of(train_many(TASK, trainer, trainer.initial(), mine))
-    assert_same(found, one_by_one(trainer, trainer.initial(), apart))
+    results = results_by_work(train_many(TASK, trainer, trainer.initial(), mine))
+    assert_same(results, one_by_one(trainer, trainer.initial(), apart))
 
 
 def test_a_batch_may_be_longer_than_all_samples() -> None:
     task = replace(TASK, batch=10**9)
     trainer = trainer_for(task)
-    found = each_of(train_many(task, trainer, trainer.initial(), works()))
-    assert_same(found, one_by_one(trainer, trainer.initial(), works()))
+    results = results_by_work(train_many(task, trainer, trainer.initial(), make_works()))
+    assert_same(results, one_by_one(trainer, trainer.initial(), make_works()))

@@ -80,13 +80,13 @@ def shard(samples: int) -> Split:
     return Split(np.zeros((samples, 2)), np.zeros(samples, np.int64))
 
 
-def measured(trainer: Steady, sizes: list[int], **changes: Any) -> TrainCost:
-    given: dict[str, Any] = {
+def measure(trainer: Steady, sizes: list[int], **changes: Any) -> TrainCost:
+    arguments: dict[str, Any] = {
         "rng": np.random.default_rng(0),
         "now_s": trainer.clock.now,
         "throttle": lambda: None,
     }
-    return subset_benchmark(trainer, [shard(size) for size in sizes], **given | changes)
+    return subset_benchmark(trainer, [shard(size) for size in sizes], **arguments | changes)
 
 
 @given(
@@ -96,11 +96,11 @@ def measured(trainer: Steady, sizes: list[int], **changes: Any) -> TrainCost:
     after=st.floats(0, 10),
     whole=st.integers(1, 100),
 )
-def test_what_is_steady_is_told_apart_to_the_last_bit_that_counts(
+def test_constant_costs_are_measured_to_rounding_error(
     sizes: list[int], before: float, sample: float, after: float, whole: int
 ) -> None:
     trainer = Steady(Clock(), before, sample, after)
-    cost = measured(trainer, sizes, shard_samples=whole)
+    cost = measure(trainer, sizes, shard_samples=whole)
     assert float(cost.shard_s.mean) == pytest.approx(sample * whole, abs=1e-6)
     assert float(cost.setup_s.mean) == pytest.approx(before + after, abs=1e-6)
     assert float(cost.shard_s.spread) == pytest.approx(0, abs=1e-6)
@@ -108,14 +108,14 @@ def test_what_is_steady_is_told_apart_to_the_last_bit_that_counts(
     assert cost.seconds(20) == pytest.approx(before + after + 20 * sample * whole, abs=1e-5)
 
 
-def test_numbers_that_a_computer_holds_come_out_exactly() -> None:
-    cost = measured(Steady(Clock()), [40, 40, 20])
+def test_exactly_representable_costs_are_measured_exactly() -> None:
+    cost = measure(Steady(Clock()), [40, 40, 20])
     assert float(cost.shard_s.mean) == 0.25 * 40
     assert float(cost.setup_s.mean) == 0.625
     assert float(cost.shard_s.spread) == float(cost.setup_s.spread) == 0.0
 
 
-def test_the_spread_is_that_of_the_shards() -> None:
+def test_the_spread_equals_that_of_the_shards() -> None:
     trainer = Steady(Clock())
     taken = iter([0.25, 0.25, 0.2, 0.3, 0.4])
     begin = trainer.initial
@@ -125,14 +125,14 @@ def test_the_spread_is_that_of_the_shards() -> None:
         return begin()
 
     trainer.initial = initial  # type: ignore[method-assign]
-    cost = measured(trainer, [40, 40, 40])
+    cost = measure(trainer, [40, 40, 40])
     assert float(cost.shard_s.mean) == pytest.approx(0.3 * 40)
     assert float(cost.shard_s.spread) == pytest.approx(0.1 * 40)
 
 
-def test_it_rests_before_every_batch_and_around_every_training() -> None:
+def test_the_pace_is_kept_before_every_batch_and_around_every_training() -> None:
     trainer, rests = Steady(Clock()), []
-    measured(trainer, [40, 40], throttle=lambda: rests.append(trainer.clock.at_s))
+    measure(trainer, [40, 40], throttle=lambda: rests.append(trainer.clock.at_s))
     # Two warm-ups ask twice each, two shards four times; one rest before and one after each.
     assert len(rests) == 2 * 2 + 2 * 4 + 4 * 2
 
@@ -141,7 +141,7 @@ def test_a_paced_device_is_measured_at_its_own_speed() -> None:
     clock, used = Clock(), Clock()
     trainer = Steady(used)
     pace = ComputePacer(0.1, used.now, clock.now, clock.pass_s)
-    cost = measured(trainer, [40, 40], now_s=clock.now, throttle=pace.throttle)
+    cost = measure(trainer, [40, 40], now_s=clock.now, throttle=pace.throttle)
     assert float(cost.shard_s.mean) == pytest.approx(0.25 * 40 / 0.1)
     assert float(cost.setup_s.mean) == pytest.approx(0.625 / 0.1)
 
@@ -156,9 +156,11 @@ def test_a_paced_device_is_measured_at_its_own_speed() -> None:
         (9999, 140, 3),
     ],
 )
-def test_it_stops_in_time_and_uses_what_it_has(late_s: float, visits: int, count: int) -> None:
+def test_the_benchmark_stops_in_time_and_uses_its_measurements_so_far(
+    late_s: float, visits: int, count: int
+) -> None:
     trainer = Steady(Clock())
-    cost = measured(trainer, [40, 40, 40], until_s=100 + late_s, shard_samples=40)
+    cost = measure(trainer, [40, 40, 40], until_s=100 + late_s, shard_samples=40)
     assert trainer.visits == visits
     assert float(cost.shard_s.count) == count
     assert float(cost.shard_s.mean) == 10.0
@@ -167,21 +169,21 @@ def test_it_stops_in_time_and_uses_what_it_has(late_s: float, visits: int, count
 
 
 @pytest.mark.parametrize("sizes", [[], [40, 0]])
-def test_nothing_can_be_measured_on_nothing(sizes: list[int]) -> None:
+def test_a_benchmark_without_samples_is_refused(sizes: list[int]) -> None:
     with pytest.raises(SettingError, match="at least one shard, each with samples"):
-        measured(Steady(Clock()), sizes)
+        measure(Steady(Clock()), sizes)
 
 
-def test_a_trainer_that_never_asks_is_named() -> None:
-    class Deaf(Steady):
+def test_the_error_about_a_trainer_that_never_calls_stop_names_it() -> None:
+    class NeverStops(Steady):
         def train(self, parameters: Arrays, samples: Split, *_: Any) -> TrainingResult:
             return TrainingResult(dict(parameters), len(samples), 1.0)
 
     with pytest.raises(DataError, match=r"never called stop\(\)"):
-        measured(Deaf(Clock()), [40])
+        measure(NeverStops(Clock()), [40])
 
 
-def test_fetching_is_timed_shard_by_shard_and_a_short_one_does_not_count() -> None:
+def test_fetching_is_timed_for_each_shard_and_a_short_shard_is_ignored() -> None:
     clock, taken = Clock(), [1.0, 2.0, 0.25, 3.0]
 
     def fetch(number: int) -> int:
@@ -194,13 +196,13 @@ def test_fetching_is_timed_shard_by_shard_and_a_short_one_does_not_count() -> No
         download_benchmark(fetch, 0, clock.now)
 
 
-def test_the_rate_of_operations_is_that_of_the_clock() -> None:
+def test_the_rate_of_operations_is_measured_by_the_clock() -> None:
     clock = Clock()
     assert measure_flops(clock.now, lambda: clock.pass_s(0.25), side=8, times=3) == 2 * 8**3 / 0.25
     assert ReferenceDevice(flops=4e9, seconds=30.0).predict_s(1e9) == 120.0
 
 
-def test_this_machine_is_measured_for_real() -> None:
+def test_this_machine_is_measured() -> None:
     task = Task(name="digits", model="twonn", data="mnist", deadline_s=15.0)
     rng = np.random.default_rng(0)
     shards = [

@@ -17,7 +17,7 @@ NUMBERS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 VECTORS = hnp.arrays(np.float32, SIZES, elements=NUMBERS)
 
 
-def bell(size: int) -> Vector:
+def normal_vector(size: int) -> Vector:
     return np.random.default_rng(size).normal(size=size).astype(np.float32)
 
 
@@ -28,42 +28,42 @@ def compression(request: pytest.FixtureRequest) -> Compression:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(vector=VECTORS)
-def test_what_comes_out_has_the_size_and_is_finite(name: str, vector: Vector) -> None:
+def test_an_unpacked_vector_has_the_same_size_and_is_finite(name: str, vector: Vector) -> None:
     compression = compression_for(name)
     before = vector.copy()
-    found = compression.unpack(compression.pack(vector), vector.size)
-    assert found.dtype == np.float32
-    assert found.shape == vector.shape
-    assert np.isfinite(found).all()
+    result = compression.unpack(compression.pack(vector), vector.size)
+    assert result.dtype == np.float32
+    assert result.shape == vector.shape
+    assert np.isfinite(result).all()
     assert vector.tobytes() == before.tobytes()
     if compression.exact:
-        assert found.tobytes() == vector.tobytes()
+        assert result.tobytes() == vector.tobytes()
 
 
 @pytest.mark.parametrize("name", STEPS)
 @given(vector=VECTORS)
-def test_a_rounded_number_is_at_most_half_a_step_off(name: str, vector: Vector) -> None:
+def test_the_rounding_error_is_at_most_half_a_step(name: str, vector: Vector) -> None:
     compression = compression_for(name)
-    found = compression.unpack(compression.pack(vector), vector.size)
+    result = compression.unpack(compression.pack(vector), vector.size)
     for start in range(0, vector.size, BLOCK_NUMBERS):
         block = vector[start : start + BLOCK_NUMBERS].astype(np.float64)
         step = max(np.abs(block).max() / STEPS[name], np.finfo(np.float32).tiny)
-        off = np.abs(found[start : start + BLOCK_NUMBERS] - block).max()
+        off = np.abs(result[start : start + BLOCK_NUMBERS] - block).max()
         # The scale and the product are rounded too; a block below the least scale is 0.
-        assert off <= step * 0.50001 or not found[start : start + BLOCK_NUMBERS].any()
+        assert off <= step * 0.50001 or not result[start : start + BLOCK_NUMBERS].any()
         assert off <= step * STEPS[name]
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_what_was_rounded_once_stays_in_place(name: str) -> None:
+def test_rounding_twice_equals_rounding_once(name: str) -> None:
     compression = compression_for(name)
-    once = compression.unpack(compression.pack(bell(1000)), 1000)
+    once = compression.unpack(compression.pack(normal_vector(1000)), 1000)
     twice = compression.unpack(compression.pack(once), 1000)
     np.testing.assert_allclose(twice, once, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_whole_numbers_within_the_steps_are_kept(name: str) -> None:
+def test_integers_within_the_steps_are_exact(name: str) -> None:
     steps = STEPS[name]
     vector = np.arange(-steps, steps + 1, dtype=np.float32)
     compression = compression_for(name)
@@ -80,21 +80,21 @@ def test_numbers_too_small_for_a_scale_are_0(name: str, units: int) -> None:
 
 
 @given(vector=VECTORS, part=st.floats(0.001, 1))
-def test_the_largest_are_kept_and_the_others_are_none(vector: Vector, part: float) -> None:
+def test_the_largest_numbers_are_kept_and_the_others_are_0(vector: Vector, part: float) -> None:
     compression = compression_for(f"topk:{part}")
-    found = compression.unpack(compression.pack(vector), vector.size)
+    result = compression.unpack(compression.pack(vector), vector.size)
     count = min(vector.size, max(1, round(part * vector.size)))
-    kept = found != 0
-    assert np.array_equal(found[kept], vector[kept])
+    kept = result != 0
+    assert np.array_equal(result[kept], vector[kept])
     expected = np.sort(np.abs(vector))[::-1][:count]
-    assert np.array_equal(np.sort(np.abs(found[kept]))[::-1], expected[expected > 0])
+    assert np.array_equal(np.sort(np.abs(result[kept]))[::-1], expected[expected > 0])
 
 
 def test_of_equal_magnitudes_the_first_are_kept() -> None:
     compression = compression_for("topk:0.5")
     vector = np.array([1, -1, 2, 1, -1, 1], np.float32)
-    found = compression.unpack(compression.pack(vector), 6)
-    assert found.tolist() == [1, -1, 2, 0, 0, 0]
+    result = compression.unpack(compression.pack(vector), 6)
+    assert result.tolist() == [1, -1, 2, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -108,34 +108,36 @@ def test_of_equal_magnitudes_the_first_are_kept() -> None:
         ("topk:1", 8 * 1001),
     ],
 )
-def test_bytes_are_as_few_as_said(name: str, expected: int) -> None:
-    assert len(compression_for(name).pack(bell(1001))) == expected
+def test_the_packed_size_is_as_documented(name: str, expected: int) -> None:
+    assert len(compression_for(name).pack(normal_vector(1001))) == expected
 
 
-def test_nothing_is_no_bytes(compression: Compression) -> None:
+def test_an_empty_vector_is_packed_to_no_bytes(compression: Compression) -> None:
     content = compression.pack(np.empty(0, np.float32))
     assert content == b""
     assert compression.unpack(content, 0).size == 0
 
 
-def test_a_name_leads_back(compression: Compression) -> None:
+def test_the_name_of_a_compression_selects_it(compression: Compression) -> None:
     assert compression_for(compression.name) == compression
 
 
-def test_only_what_keeps_all_is_exact() -> None:
+def test_only_compressions_without_loss_are_exact() -> None:
     assert [compression_for(name).exact for name in NAMES] == [True, *[False] * 4, True]
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_numbers_that_are_not_finite_are_not_packed(compression: Compression, wrong: float) -> None:
-    vector = bell(300)
+def test_packing_refuses_numbers_that_are_not_finite(
+    compression: Compression, wrong: float
+) -> None:
+    vector = normal_vector(300)
     vector[270] = wrong
     with pytest.raises(DataError, match=rf"number 270 is {wrong}; expected finite numbers"):
         compression.pack(vector)
 
 
 def test_bytes_of_another_length_are_refused(compression: Compression) -> None:
-    content = compression.pack(bell(600))
+    content = compression.pack(normal_vector(600))
     for wrong in (content[:-1], content + b"\0", b"", content * 2):
         with pytest.raises(DataError, match=rf"^{len(wrong)} bytes; expected {len(content)} for"):
             compression.unpack(wrong, 600)
@@ -144,17 +146,19 @@ def test_bytes_of_another_length_are_refused(compression: Compression) -> None:
 
 
 @given(content=st.binary(max_size=40), size=st.integers(0, 12), name=st.sampled_from(NAMES))
-def test_any_bytes_are_finite_numbers_or_refused(content: bytes, size: int, name: str) -> None:
+def test_any_bytes_are_unpacked_to_finite_numbers_or_refused(
+    content: bytes, size: int, name: str
+) -> None:
     try:
-        found = compression_for(name).unpack(content, size)
+        result = compression_for(name).unpack(content, size)
     except DataError:
         return
-    assert found.shape == (size,)
-    assert np.isfinite(found).all()
+    assert result.shape == (size,)
+    assert np.isfinite(result).all()
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_numbers_that_are_not_finite_are_not_taken(wrong: float) -> None:
+def test_unpacking_refuses_numbers_that_are_not_finite(wrong: float) -> None:
     content = np.array([1, wrong, 2], "<f4").tobytes()
     with pytest.raises(DataError, match=r"number 1 is .*; expected finite numbers"):
         compression_for("none").unpack(content, 3)
@@ -165,22 +169,22 @@ def test_numbers_that_are_not_finite_are_not_taken(wrong: float) -> None:
 
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -1.0, 3e38])
-def test_scales_that_cannot_be_are_refused(name: str, wrong: float) -> None:
-    content = compression_for(name).pack(bell(10))
+def test_invalid_scales_are_refused(name: str, wrong: float) -> None:
+    content = compression_for(name).pack(normal_vector(10))
     with pytest.raises(DataError, match="a scale is out of range; expected scales from 0 to"):
         compression_for(name).unpack(np.float32(wrong).tobytes() + content[4:], 10)
 
 
 @pytest.mark.parametrize(("name", "wrong"), [("q8", 0x80), ("q4", 0x08), ("q4", 0x80)])
 def test_a_number_beyond_the_steps_is_refused(name: str, wrong: int) -> None:
-    content = bytearray(compression_for(name).pack(bell(10)))
+    content = bytearray(compression_for(name).pack(normal_vector(10)))
     content[-1] = wrong
     with pytest.raises(DataError, match=r"a code is -\d+; expected at least -\d+"):
         compression_for(name).unpack(bytes(content), 10)
 
 
 @pytest.mark.parametrize(
-    ("indices", "said"),
+    ("indices", "message"),
     [
         ([0, 2, 4], "index 4 is out of range; expected below 4"),
         ([0, 1, 2**32 - 1], "index 4294967295 is out of range"),
@@ -188,9 +192,9 @@ def test_a_number_beyond_the_steps_is_refused(name: str, wrong: int) -> None:
         ([2, 1, 3], "indices are not strictly ascending"),
     ],
 )
-def test_indices_that_cannot_be_are_refused(indices: list[int], said: str) -> None:
+def test_invalid_indices_are_refused(indices: list[int], message: str) -> None:
     content = np.array(indices, "<u4").tobytes() + np.ones(3, "<f4").tobytes()
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         compression_for("topk:0.75").unpack(content, 4)
 
 
@@ -216,5 +220,5 @@ def test_the_error_about_an_unknown_compression_names_the_known_ones(
 
 
 def test_a_vector_with_gaps_in_memory_is_packed(compression: Compression) -> None:
-    wide = bell(1000)
+    wide = normal_vector(1000)
     assert compression.pack(wide[::2]) == compression.pack(wide[::2].copy())

@@ -23,11 +23,11 @@ def test_truancy_is_what_a_cycle_takes_beyond_its_deadline_as_a_part_of_it() -> 
 def test_truancy_does_not_depend_on_the_unit_and_grows_with_time(
     cycle: float, deadline: float, factor: float
 ) -> None:
-    found = float(metrics.truancy(cycle, deadline))
-    assert (found == 0) == (cycle <= deadline)
+    result = float(metrics.truancy(cycle, deadline))
+    assert (result == 0) == (cycle <= deadline)
     scaled = metrics.truancy(cycle * factor, deadline * factor)
-    assert scaled == pytest.approx(found, rel=1e-9, abs=1e-9)
-    assert metrics.truancy(cycle * factor, deadline) >= found
+    assert scaled == pytest.approx(result, rel=1e-9, abs=1e-9)
+    assert metrics.truancy(cycle * factor, deadline) >= result
 
 
 def test_mean_truancy_and_training_time_pass_over_cycles_without_a_time() -> None:
@@ -48,35 +48,35 @@ def test_satisfaction_is_the_share_of_cycles_that_are_not_truant(
 
 
 @given(counts, st.data())
-def test_fulfilment_and_drop_rate_are_parts_of_one(planned: list[int], data: st.DataObject) -> None:
+def test_fulfilment_and_drop_rate_sum_to_1(planned: list[int], data: st.DataObject) -> None:
     done = data.draw(
         st.lists(st.integers(0, 2000), min_size=len(planned), max_size=len(planned)), "done"
     )
-    found = metrics.fulfilment(done, planned)
+    result = metrics.fulfilment(done, planned)
     if not sum(planned):
-        assert isnan(found)
+        assert isnan(result)
         return
-    assert 0 <= found <= 1
-    assert found + metrics.drop_rate(done, planned) == pytest.approx(1)
-    assert (found == 1) == all(d >= p for d, p in zip(done, planned, strict=True))
+    assert 0 <= result <= 1
+    assert result + metrics.drop_rate(done, planned) == pytest.approx(1)
+    assert (result == 1) == all(d >= p for d, p in zip(done, planned, strict=True))
 
 
-def test_who_does_more_than_planned_does_not_make_up_for_another() -> None:
+def test_visits_beyond_the_plan_do_not_offset_those_of_another_learner() -> None:
     assert metrics.fulfilment([20, 0], [10, 10]) == 0.5
     assert metrics.drop_rate([20, 0], [10, 10]) == 0.5
 
 
-def test_occupancy_is_busy_time_in_the_cycle_and_unknown_where_either_is() -> None:
-    found = metrics.occupancy([5, nan, 10], 10)
-    assert found[[0, 2]].tolist() == [0.5, 1]
-    assert isnan(found[1])
+def test_occupancy_is_busy_time_over_cycle_time_and_nan_where_either_is_nan() -> None:
+    result = metrics.occupancy([5, nan, 10], 10)
+    assert result[[0, 2]].tolist() == [0.5, 1]
+    assert isnan(result[1])
     assert np.isnan(metrics.occupancy([1, 2], nan)).all()
     assert np.isnan(metrics.occupancy([1, 2], 0)).all()
     assert isnan(metrics.occupancy(3, 0))
 
 
 @given(counts)
-def test_staleness_is_over_all_pairs_those_without_an_update_included(updates: list[int]) -> None:
+def test_staleness_includes_pairs_with_a_learner_without_updates(updates: list[int]) -> None:
     pairs = [abs(a - b) for a, b in combinations(updates, 2)]
     assert metrics.max_staleness(updates) == max(pairs, default=0)
     mean = float(np.mean(pairs)) if pairs else 0
@@ -84,20 +84,20 @@ def test_staleness_is_over_all_pairs_those_without_an_update_included(updates: l
 
 
 @given(counts)
-def test_staleness_of_whole_plans_done_is_that_of_the_plan(updates: list[int]) -> None:
+def test_staleness_of_completed_plans_equals_that_of_the_plan(updates: list[int]) -> None:
     plan = CyclePlan(1, updates)
     assert metrics.max_staleness(updates) == plan.max_staleness
     assert metrics.average_staleness(updates) == pytest.approx(plan.average_staleness)
 
 
-def test_staleness_counts_parts_of_updates_and_passes_over_who_is_not_known() -> None:
+def test_staleness_counts_fractions_of_updates_and_ignores_unknown_learners() -> None:
     assert metrics.max_staleness([2, 0.5, nan]) == 1.5
     assert metrics.average_staleness([2, 0.5, nan]) == 1.5
     assert metrics.max_staleness([2, 0.5, nan, 0]) == 2
     assert metrics.average_staleness([2, 0.5, nan, 0]) == pytest.approx((1.5 + 2 + 0.5) / 3)
 
 
-def test_figures_over_nothing_are_unknown_and_staleness_is_none() -> None:
+def test_metrics_of_no_learners_are_nan_and_staleness_is_0() -> None:
     assert isnan(metrics.mean_truancy([], 10))
     assert isnan(metrics.satisfaction([], 10))
     assert isnan(metrics.training_s([nan]))

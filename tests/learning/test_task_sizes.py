@@ -18,7 +18,7 @@ DATA = DataSet(TRAIN, TRAIN)
 LAYOUT = Layout.from_arrays({"w": np.zeros((4, 5)), "b": np.zeros(3, np.float32)})
 
 
-def test_what_a_file_does_not_say_is_told_by_data_and_model() -> None:
+def test_missing_sizes_are_measured_on_data_and_model() -> None:
     task = with_actual_sizes(OWN, DATA, LAYOUT)
     assert (task.samples, task.shards, task.model_bytes) == (90, 3, 172)
     assert task.shard_bytes == 40 * (24 + 4)
@@ -63,11 +63,11 @@ def numbered(samples: int) -> DataSet:
 
 def test_samples_limits_the_data_to_the_first_of_the_shuffled_set() -> None:
     task = replace(OWN, sizes=TaskSizes(samples=80))
-    found = limit_samples(task, numbered(200))
+    result = limit_samples(task, numbered(200))
     shards = shuffle_into_shards(200, 40, generator(task.seed, "samples"))
-    assert set(found.train.labels.tolist()) == set(np.concatenate(shards[:2]).tolist())
-    assert found.train.samples.tolist() == found.train.labels.tolist()
-    assert len(found.test) == 3
+    assert set(result.train.labels.tolist()) == set(np.concatenate(shards[:2]).tolist())
+    assert result.train.samples.tolist() == result.train.labels.tolist()
+    assert len(result.test) == 3
 
 
 def test_the_limit_depends_on_the_seed_alone_and_can_be_applied_again() -> None:
@@ -79,7 +79,7 @@ def test_the_limit_depends_on_the_seed_alone_and_can_be_applied_again() -> None:
     assert other.train.labels.tolist() != once.train.labels.tolist()
 
 
-def test_more_samples_than_there_are_are_refused() -> None:
+def test_more_samples_than_the_data_set_has_are_refused() -> None:
     with pytest.raises(SettingError) as caught:
         limit_samples(replace(OWN, sizes=TaskSizes(samples=91)), DATA)
     assert str(caught.value) == (
@@ -88,10 +88,10 @@ def test_more_samples_than_there_are_are_refused() -> None:
     )
 
 
-def test_a_model_that_we_ship_weighs_what_planning_counts_with() -> None:
+def test_the_bytes_of_a_built_in_model_equal_those_used_for_planning() -> None:
     task = replace(OWN, model="twonn", data="mnist")
     images = Split(np.zeros((9, 28, 28), np.uint8), np.zeros(9, np.uint8))
-    found = with_actual_sizes(
+    result = with_actual_sizes(
         task, DataSet(images, images), Layout.from_arrays(TorchTrainer(task).initial())
     )
-    assert (found.model_bytes, found.shard_bytes) == (task.model_bytes, task.shard_bytes)
+    assert (result.model_bytes, result.shard_bytes) == (task.model_bytes, task.shard_bytes)

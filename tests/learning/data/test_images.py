@@ -26,10 +26,10 @@ def filtered(image: NDArray[np.uint8], filters: list[int]) -> bytes:
     flat = image.reshape(image.shape[0], -1).astype(int)
     for row, kind in enumerate(filters):
         lines.append(kind)
-        for place, value in enumerate(flat[row]):
-            left = flat[row][place - 3] if place >= 3 else 0
-            up = flat[row - 1][place] if row else 0
-            corner = flat[row - 1][place - 3] if row and place >= 3 else 0
+        for column, value in enumerate(flat[row]):
+            left = flat[row][column - 3] if column >= 3 else 0
+            up = flat[row - 1][column] if row else 0
+            corner = flat[row - 1][column - 3] if row and column >= 3 else 0
             near = left + up - corner
             far = [abs(near - left), abs(near - up), abs(near - corner)]
             paeth = [left, up, corner][far.index(min(far))]
@@ -37,17 +37,17 @@ def filtered(image: NDArray[np.uint8], filters: list[int]) -> bytes:
     return bytes(lines)
 
 
-def test_all_filters_of_png_are_undone() -> None:
+def test_all_png_filters_are_decoded() -> None:
     rng = np.random.default_rng(1)
     image = rng.integers(0, 256, (40, 7, 3)).astype(np.uint8)
     filters = [int(kind) for kind in rng.integers(0, 5, 40)]
     assert set(filters) == set(range(5))
-    found = read_png(png(filtered(image, filters), 7, 40), "image.png")
-    np.testing.assert_array_equal(found, image)
+    result = read_png(png(filtered(image, filters), 7, 40), "image.png")
+    np.testing.assert_array_equal(result, image)
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "message"),
     [
         (b"GIF89a", "not a readable PNG file: its signature is missing"),
         (SIGNATURE, "not a readable PNG file"),
@@ -56,8 +56,8 @@ def test_all_filters_of_png_are_undone() -> None:
         (png(b"\x00" * 9, 1, 1), "not a readable PNG file"),
     ],
 )
-def test_what_is_no_such_png_is_named(raw: bytes, said: str) -> None:
-    with pytest.raises(DataError, match=f"image.png.*{said}|{said}"):
+def test_the_error_about_an_invalid_png_names_the_problem(raw: bytes, message: str) -> None:
+    with pytest.raises(DataError, match=f"image.png.*{message}|{message}"):
         read_png(raw, "image.png")
 
 
@@ -67,13 +67,13 @@ def test_an_idx_file_is_read() -> None:
 
 
 @pytest.mark.parametrize("cut", [-1, 1, 3, 6, 11])
-def test_an_idx_file_that_is_cut_off_is_refused(cut: int) -> None:
+def test_a_truncated_idx_file_is_refused(cut: int) -> None:
     raw = b"\x00\x00\x08\x02" + struct.pack(">II", 2, 3) + bytes(range(6))
     with pytest.raises(DataError, match="labels"):
         read_idx(raw[:cut], "labels")
 
 
-def test_an_idx_file_that_goes_on_is_refused() -> None:
+def test_an_idx_file_with_trailing_bytes_is_refused() -> None:
     with pytest.raises(
         DataError, match="has 11 bytes, which does not match the array in its header"
     ):

@@ -31,7 +31,7 @@ def variety(parts: list[NDArray[np.int64]]) -> float:
 
 @pytest.mark.parametrize("partition", KINDS, ids=lambda kind: kind.kind)
 @given(sizes=st.lists(st.integers(0, 60), min_size=1, max_size=10), seed=st.integers(0, 99))
-def test_every_device_has_its_size_and_no_sample_is_twice(
+def test_every_device_has_its_size_and_no_sample_is_assigned_twice(
     partition: PartitionSettings, sizes: list[int], seed: int
 ) -> None:
     parts = dealt(partition, sizes, seed)
@@ -41,7 +41,7 @@ def test_every_device_has_its_size_and_no_sample_is_twice(
     assert every.size == 0 or 0 <= every.min() <= every.max() < LABELS.size
 
 
-def test_labels_are_as_unequal_as_asked_for() -> None:
+def test_labels_are_as_unequal_as_the_partition_states() -> None:
     iid, two, _ = (dealt(kind, [60] * 10) for kind in KINDS)
     assert variety(iid) > 9
     assert variety(two) <= 4
@@ -52,12 +52,12 @@ def test_labels_are_as_unequal_as_asked_for() -> None:
     assert few < 6 < 9 < many
 
 
-def test_all_samples_can_be_handed_out() -> None:
+def test_all_samples_can_be_assigned() -> None:
     for kind in KINDS:
         assert np.sort(np.concatenate(dealt(kind, [60] * 10))).tolist() == list(range(600))
 
 
-def test_shards_are_all_samples_and_the_last_may_be_short() -> None:
+def test_shards_hold_all_samples_and_the_last_may_be_short() -> None:
     parts = shuffle_into_shards(103, 25, np.random.default_rng(0))
     assert [part.size for part in parts] == [25, 25, 25, 25, 3]
     assert np.sort(np.concatenate(parts)).tolist() == list(range(103))
@@ -65,7 +65,7 @@ def test_shards_are_all_samples_and_the_last_may_be_short() -> None:
 
 @pytest.mark.parametrize("kind", ["sorted", "dirichlet"])
 @pytest.mark.parametrize("labels", [np.zeros(9), np.zeros((9, 2), np.int64)])
-def test_only_whole_numbers_can_be_sorted_by(kind: Any, labels: NDArray[Any]) -> None:
+def test_partitions_by_label_need_integer_labels(kind: Any, labels: NDArray[Any]) -> None:
     with pytest.raises(
         SettingError, match=f"partition {kind} needs one integer label per sample; found"
     ):

@@ -34,56 +34,56 @@ def folder(tmp_path: Path) -> ShardFolder:
     return ShardFolder(tmp_path / "shards", split(), parts)
 
 
-def bring(
+def add_to_cache(
     cache: ShardCache, folder: ShardFolder, sha256: str, *, needed: tuple[str, ...] = ()
 ) -> int:
     """Fetch what is missing in pieces; how many bytes that were."""
-    content = stored(folder, sha256)[cache.partial_bytes(sha256) :]
+    content = read_stored(folder, sha256)[cache.partial_bytes(sha256) :]
     for start in range(0, len(content), PIECE):
         cache.append(sha256, content[start : start + PIECE])
     cache.finish(sha256, needed)
     return len(content)
 
 
-def stored(folder: ShardFolder, sha256: str) -> bytes:
+def read_stored(folder: ShardFolder, sha256: str) -> bytes:
     path = folder.path(sha256)
     assert path is not None
     return path.read_bytes()
 
 
-def test_shards_together_are_the_data(folder: ShardFolder) -> None:
+def test_all_shards_together_equal_the_data(folder: ShardFolder) -> None:
     assert [shard.samples for shard in folder.shards] == [20, 20, 10]
-    found = concatenate([decode_shard(stored(folder, s.sha256)) for s in folder.shards])
-    np.testing.assert_array_equal(found.samples, split().samples)
-    np.testing.assert_array_equal(found.labels, split().labels)
-    sizes = [len(stored(folder, shard.sha256)) for shard in folder.shards]
+    result = concatenate([decode_shard(read_stored(folder, s.sha256)) for s in folder.shards])
+    np.testing.assert_array_equal(result.samples, split().samples)
+    np.testing.assert_array_equal(result.labels, split().labels)
+    sizes = [len(read_stored(folder, shard.sha256)) for shard in folder.shards]
     assert sizes == [shard.size_bytes for shard in folder.shards]
 
 
-def test_what_is_none_of_the_shards_has_no_place(folder: ShardFolder) -> None:
+def test_an_unknown_hash_has_no_path(folder: ShardFolder) -> None:
     assert folder.path("0" * 64) is None
     assert folder.path("../secret") is None
 
 
-def test_the_same_content_is_one_file(tmp_path: Path) -> None:
+def test_equal_shards_share_one_file(tmp_path: Path) -> None:
     again = ShardFolder(tmp_path, split(), [np.arange(5), np.arange(5), np.arange(5, 9)])
     assert again.shards[0].sha256 == again.shards[1].sha256
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_what_arrives_in_parts_is_taken_up_where_it_ended(
+def test_an_interrupted_download_resumes_where_it_ended(
     tmp_path: Path, folder: ShardFolder
 ) -> None:
     sha256, size = folder.shards[0].sha256, folder.shards[0].size_bytes
-    ShardCache(tmp_path / "cache", 10**6).append(sha256, stored(folder, sha256)[:130])
+    ShardCache(tmp_path / "cache", 10**6).append(sha256, read_stored(folder, sha256)[:130])
     cache = ShardCache(tmp_path / "cache", 10**6)
     assert cache.hashes() == set()
-    assert bring(cache, folder, sha256) == size - 130
+    assert add_to_cache(cache, folder, sha256) == size - 130
     assert cache.hashes() == {sha256}
     np.testing.assert_array_equal(cache.read(sha256).labels, split().labels[:20])
 
 
-def test_what_has_another_hash_gets_no_name(tmp_path: Path) -> None:
+def test_content_with_another_hash_is_not_stored(tmp_path: Path) -> None:
     cache = ShardCache(tmp_path, 10**6)
     cache.append("0" * 64, b"something else")
     with pytest.raises(DataError, match="received a shard with SHA-256"):
@@ -92,29 +92,29 @@ def test_what_has_another_hash_gets_no_name(tmp_path: Path) -> None:
     assert cache.partial_bytes("0" * 64) == 0
 
 
-def test_what_was_used_longest_ago_makes_room_unless_it_is_needed(
+def test_the_least_recently_used_shard_is_deleted_unless_it_is_needed(
     tmp_path: Path, folder: ShardFolder
 ) -> None:
     one, two, three = (shard.sha256 for shard in folder.shards)
     cache = ShardCache(tmp_path / "cache", folder.shards[0].size_bytes * 2)
     for age, sha256 in enumerate((one, two)):
-        bring(cache, folder, sha256)
+        add_to_cache(cache, folder, sha256)
         os.utime(tmp_path / "cache" / sha256, (age, age))
     cache.read(one)
-    bring(cache, folder, three)
+    add_to_cache(cache, folder, three)
     assert cache.hashes() == {one, three}
     small = ShardCache(tmp_path / "cache", 1)
-    bring(small, folder, two, needed=(one,))
+    add_to_cache(small, folder, two, needed=(one,))
     assert small.hashes() == {one, two}
 
 
 @pytest.mark.parametrize("cut", [0, 3, 10, -1])
-def test_a_shard_that_is_cut_off_is_refused(cut: int) -> None:
+def test_a_truncated_shard_is_refused(cut: int) -> None:
     with pytest.raises(DataError, match=r"shard"):
         decode_shard(encode_shard(split())[:cut])
 
 
-def test_a_shard_that_claims_more_than_it_has_is_refused() -> None:
+def test_a_shard_with_less_content_than_its_header_states_is_refused() -> None:
     content = encode_shard(split(3)).replace(b"[3,[4,3],", b"[9,[4,3],")
     with pytest.raises(DataError, match="does not match its header"):
         decode_shard(content)
@@ -122,17 +122,17 @@ def test_a_shard_that_claims_more_than_it_has_is_refused() -> None:
 
 @pytest.mark.parametrize("labels", PLAIN_DTYPES)
 @pytest.mark.parametrize("samples", PLAIN_DTYPES)
-def test_every_type_of_numbers_comes_back_as_it_went(samples: str, labels: str) -> None:
+def test_every_dtype_survives_a_round_trip(samples: str, labels: str) -> None:
     given = Split(
         np.arange(24).reshape(4, 3, 2).astype(samples), np.arange(8).reshape(4, 2).astype(labels)
     )
-    found = decode_shard(encode_shard(given))
-    for before, after in ((given.samples, found.samples), (given.labels, found.labels)):
+    result = decode_shard(encode_shard(given))
+    for before, after in ((given.samples, result.samples), (given.labels, result.labels)):
         assert after.dtype == before.dtype
         np.testing.assert_array_equal(after, before)
 
 
-def test_numbers_of_another_byte_order_are_the_same_shard() -> None:
+def test_the_byte_order_of_samples_does_not_change_the_shard() -> None:
     big = Split(np.arange(6, dtype=">f8").reshape(3, 2), np.arange(3, dtype=">i4"))
     little = Split(big.samples.astype("<f8"), big.labels.astype("<i4"))
     assert encode_shard(big) == encode_shard(little)
@@ -164,20 +164,20 @@ def shard(head: str, body: bytes = b"") -> bytes:
         HEADER_LENGTH.pack(2**32 - 1) + bytes(100),
     ],
 )
-def test_a_head_that_nobody_writes_is_refused(content: bytes) -> None:
+def test_an_invalid_header_is_refused(content: bytes) -> None:
     with pytest.raises(DataError, match="shard"):
         decode_shard(content)
 
 
 @given(data=st.data())
-def test_no_change_of_bytes_does_more_than_change_numbers_or_be_refused(
+def test_changed_bytes_change_numbers_or_are_refused(
     data: st.DataObject,
 ) -> None:
     content = bytearray(encode_shard(split(3)))
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, 60))] = data.draw(st.integers(0, 255))
     try:
-        found = decode_shard(bytes(content))
+        result = decode_shard(bytes(content))
     except DataError:
         return
-    assert found.samples.nbytes + found.labels.nbytes < len(content)
+    assert result.samples.nbytes + result.labels.nbytes < len(content)

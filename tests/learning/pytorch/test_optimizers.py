@@ -12,7 +12,7 @@ from melisma.learning.pytorch.optimizers import optimizer_for
 def steps(step: object, weights: list[torch.Tensor]) -> list[torch.Tensor]:
     for turn in range(5):
         loss = sum(
-            ((weight - turn) ** 2).sum() * (1 + place) for place, weight in enumerate(weights)
+            ((weight - turn) ** 2).sum() * (1 + index) for index, weight in enumerate(weights)
         )
         for weight in weights:
             weight.grad = None
@@ -28,29 +28,29 @@ def weights() -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_sgd_steps_as_torch_does(momentum: float, decay: float) -> None:
+def test_sgd_steps_equal_those_of_torch(momentum: float, decay: float) -> None:
     mine, theirs = weights(), weights()
-    said = OptimizerSettings(name="sgd", lr=0.05, momentum=momentum, weight_decay=decay)
-    ours = optimizer_for(said)
+    settings = OptimizerSettings(name="sgd", lr=0.05, momentum=momentum, weight_decay=decay)
+    ours = optimizer_for(settings)
     reference = torch.optim.SGD(theirs, 0.05, momentum, 0, decay)
     one = steps(lambda: ours.step(mine), mine)
     other = steps(reference.step, theirs)
-    for found, expected in zip(one, other, strict=True):
-        torch.testing.assert_close(found, expected)
+    for result, expected in zip(one, other, strict=True):
+        torch.testing.assert_close(result, expected)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_adam_steps_as_torch_does(decay: float) -> None:
+def test_adam_steps_equal_those_of_torch(decay: float) -> None:
     mine, theirs = weights(), weights()
     ours = optimizer_for(OptimizerSettings(name="adam", lr=0.01, weight_decay=decay))
     reference = torch.optim.Adam(theirs, 0.01, weight_decay=decay)
     one = steps(lambda: ours.step(mine), mine)
     other = steps(reference.step, theirs)
-    for found, expected in zip(one, other, strict=True):
-        torch.testing.assert_close(found, expected)
+    for result, expected in zip(one, other, strict=True):
+        torch.testing.assert_close(result, expected)
 
 
-def test_weights_without_a_gradient_stay() -> None:
+def test_weights_without_a_gradient_do_not_change() -> None:
     used, idle = weights()
     before = idle.detach().clone()
     used.grad = torch.ones_like(used)
@@ -58,12 +58,12 @@ def test_weights_without_a_gradient_stay() -> None:
     assert torch.equal(idle, before)
 
 
-def test_an_optimiser_that_there_is_not_is_named_with_those_there_are() -> None:
+def test_the_error_about_an_unknown_optimizer_lists_the_known_ones() -> None:
     with pytest.raises(SettingError, match="'lion'; expected one of sgd, adam"):
         optimizer_for(OptimizerSettings(name="lion"))
 
 
-def test_training_loads_no_compiler() -> None:
+def test_training_imports_no_compiler() -> None:
     code = """
 import sys
 import numpy as np
@@ -75,5 +75,7 @@ samples = Split(np.zeros((40, 28, 28), np.uint8), np.zeros(40, np.uint8))
 trainer.train(trainer.initial(), samples, 1, np.random.default_rng(1), lambda: False)
 print("torch._dynamo" in sys.modules)
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "False"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "False"
