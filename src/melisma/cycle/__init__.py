@@ -9,7 +9,7 @@
     rounds.py         dispatches work, receives updates, closes the cycle
     planning.py       builds the scheme's problem, plans it and deals shards
     dealing.py        which shards each learner gets
-    local_shards.py   shards on the devices in federated learning
+    local_shards.py   sizes of shards; shards on the devices in federated learning
     state.py          the state of the machine, in columns by learner
     learner.py        decisions that learners make themselves
     cache_index.py    which learner holds which shard

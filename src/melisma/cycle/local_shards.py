@@ -1,4 +1,4 @@
-"""Shards on the devices in federated learning: their samples, and which ones come next.
+"""Sizes of shards; and in federated learning the shards on the devices, and which come next.
 
 The shards of each learner are in a random order of their own that is dealt round and round. A shard
 is a number on its device.
@@ -17,39 +17,72 @@ def _no_ints() -> Ints:
     return np.empty(0, np.int64)
 
 
+class ShardSizes:
+    """Samples by shard number; each device has numbers of its own in federated learning.
+
+    `samples` has the shards of the orchestrator, then those of all devices. By learner, `starts` is
+    the index of its first shard in `samples`, and `counts` is the number of its shards.
+    """
+
+    def __init__(self, central: Ints) -> None:
+        self.samples = central
+        self.starts = np.zeros(0, np.int64)
+        self.counts = np.zeros(0, np.int64)
+
+    def add(self, learners: Ints, samples: RaggedArray) -> None:
+        """Set the samples of each shard on devices; a learner that joins again replaces its own."""
+        self._make_room(int(learners.max()) + 1)
+        new = np.flatnonzero(self.counts[learners] != samples.counts)
+        changed, counts = learners[new], samples.counts[new]
+        self.starts[changed] = self.samples.size + np.cumsum(counts) - counts
+        self.counts[changed] = counts
+        room = np.zeros(int(counts.sum()), np.int64)
+        self.samples = np.concatenate([self.samples, room])
+        self.samples[concatenate_ranges(self.starts[learners], samples.counts)] = samples.values
+
+    def samples_in(self, learners: Ints, dealt: RaggedArray) -> Ints:
+        """Return the number of samples in the dealt shards of each learner."""
+        self._make_room(int(learners.max(initial=-1)) + 1)
+        samples = np.zeros(len(dealt), np.int64)
+        for rows, part in dealt.blocks():
+            shards = np.repeat(self.starts[learners[rows]], part.counts) + part.values
+            samples[rows] = part.row_sums(self.samples[shards])
+        return samples
+
+    def _make_room(self, count: int) -> None:
+        missing = count - self.starts.size
+        if missing > 0:
+            self.starts = np.pad(self.starts, (0, missing))
+            self.counts = np.pad(self.counts, (0, missing))
+
+
 @dataclass(eq=False)
 class LocalShards:
-    """Columns by learner, and the shards of all learners one after another."""
+    """The sizes of the shards on all devices, their order, and the position of each learner."""
 
-    starts: Ints = field(default_factory=_no_ints)  # first shard of each learner
-    counts: Ints = field(default_factory=_no_ints)  # shards of each learner
+    sizes: ShardSizes = field(default_factory=lambda: ShardSizes(_no_ints()))
     positions: Ints = field(default_factory=_no_ints)  # next shard in the order of each learner
-    samples: Ints = field(default_factory=_no_ints)  # of all shards, by number
-    order: Ints = field(default_factory=_no_ints)  # numbers in the order of dealing
+    order: Ints = field(default_factory=_no_ints)  # numbers in the order of dealing, as in `sizes`
 
     def add(self, learners: Ints, samples: RaggedArray, seed: int) -> None:
         """Set the samples of each shard of learners; one that joins again starts over."""
-        missing = int(learners.max()) + 1 - self.counts.size
-        if missing > 0:
-            self.starts, self.counts, self.positions = (
-                np.concatenate([column, np.zeros(missing, np.int64)])
-                for column in (self.starts, self.counts, self.positions)
-            )
-        self.starts[learners] = self.samples.size + samples.starts
-        self.counts[learners], self.positions[learners] = samples.counts, 0
-        self.samples = np.concatenate([self.samples, samples.values])
-        self.order = np.concatenate([self.order, _shuffle(learners, samples, seed)])
+        self.sizes.add(learners, samples)
+        self.positions = _extend(self.positions, self.sizes.counts.size)
+        self.order = _extend(self.order, self.sizes.samples.size)
+        self.positions[learners] = 0
+        indices = concatenate_ranges(self.sizes.starts[learners], samples.counts)
+        self.order[indices] = _shuffle(learners, samples, seed)
 
     def count_of(self, learners: Ints) -> Ints:
         """Return the number of shards of each learner; 0 where none were reported."""
-        known = learners < self.counts.size
+        known = learners < self.sizes.counts.size
         counts: Ints = np.zeros(learners.size, np.int64)
-        counts[known] = self.counts[learners[known]]
+        counts[known] = self.sizes.counts[learners[known]]
         return counts
 
     def deal(self, learners: Ints, counts: Ints) -> RaggedArray:
         """Deal the next `counts` shards of each learner, none of them twice."""
-        sizes = self.counts[learners]
+        sizes = self.sizes.counts[learners]
         if np.any(counts > sizes):
             raise ValueError("a learner cannot get more shards than are on its device")
         parts = [self._next(learners[rows], counts[rows]) for rows in blocks(learners.size)]
@@ -58,16 +91,20 @@ class LocalShards:
 
     def samples_in(self, learners: Ints, dealt: RaggedArray) -> Ints:
         """Return the number of samples in the dealt shards of each learner."""
-        shards = np.repeat(self.starts[learners], dealt.counts) + dealt.values
-        return dealt.row_sums(self.samples[shards])
+        return self.sizes.samples_in(learners, dealt)
 
     def _next(self, learners: Ints, counts: Ints) -> Ints:
         positions = concatenate_ranges(self.positions[learners], counts)
-        sizes = np.repeat(self.counts[learners], counts)
+        sizes = np.repeat(self.sizes.counts[learners], counts)
         # No learner gets more than all of its shards, so positions wrap at most once.
         positions = np.where(positions < sizes, positions, positions - sizes)
-        numbers: Ints = self.order[np.repeat(self.starts[learners], counts) + positions]
+        numbers: Ints = self.order[np.repeat(self.sizes.starts[learners], counts) + positions]
         return numbers
+
+
+def _extend(column: Ints, size: int) -> Ints:
+    """Return the column with zeros added up to `size`."""
+    return np.pad(column, (0, size - column.size))
 
 
 def _shuffle(learners: Ints, samples: RaggedArray, seed: int) -> Ints:

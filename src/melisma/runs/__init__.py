@@ -7,7 +7,6 @@
     progress.py       the state of a run so far, folded from its trace
     assignments.py    the work of all learners in a cycle, in columns
     learner_set.py    a set of learners as a bit for each
-    shard_sizes.py    samples in each shard
     usage.py          bytes, joules and money
     totals.py         sums for each learner over a run
     report.py         the figures of a run

@@ -13,13 +13,13 @@ from typing import Any, Literal
 import numpy as np
 
 from melisma.cycle import commands, events
+from melisma.cycle.local_shards import ShardSizes
 from melisma.errors import DataError
 from melisma.fleet.array_types import Ints
 from melisma.fleet.task import Task
 from melisma.runs.assignments import NO_ASSIGNMENTS, STATUSES, Assignments, Names, Status
 from melisma.runs.learner_set import LearnerSet
 from melisma.runs.report import Cycle, Report
-from melisma.runs.shard_sizes import ShardSizes
 from melisma.runs.trace import Step
 from melisma.runs.usage import UNKNOWN_RATES, UsageRates
 
@@ -100,10 +100,8 @@ class RunProgress:
     def on_submitted(self, event: events.TaskSubmitted) -> None:
         """Keep the task, its sizes and rates."""
         self._submitted = event
-        self._rates, self._shard_sizes = (
-            UsageRates.from_submission(event),
-            ShardSizes(event.shard_samples),
-        )
+        self._rates = UsageRates.from_submission(event)
+        self._shard_sizes = ShardSizes(event.shard_samples)
         self._make_room(len(event.names) or event.learner_count)
         self.names[: len(event.names)] = event.names
 
