@@ -115,8 +115,9 @@ def test_the_machine_waits_for_slow_benchmarks_while_answers_arrive() -> None:
 @pytest.mark.parametrize("scheme", ["dab", "proportional"])
 def test_a_learner_that_never_answers_is_waited_for_once(scheme: str) -> None:
     def drop_answers(event: events.AnyEvent) -> list[events.AnyEvent]:
-        answers = isinstance(event, events.BoundsReported | events.EstimatesReported)
-        return [] if answers and event.learners[0] == 1 else [event]  # type: ignore[attr-defined]
+        if isinstance(event, events.BoundsReported | events.EstimatesReported):
+            return [] if event.learners[0] == 1 else [event]
+        return [event]
 
     trace = VirtualRun(task_for(scheme, cycles=4), FLEET, drop_answers).run()
     assert finish(trace).outcome == "done"

@@ -31,5 +31,5 @@ def test_replaying_a_trace_gives_the_same_commands(mode: str) -> None:
     devices = [FakeDevice(0.1, local_shards=local), FakeDevice(0.4, local_shards=local)]
     machine = CycleMachine()
     for step in VirtualRun(make_task(mode=mode), devices).run():
-        again = Step(step.event, machine.handle(step.event))  # type: ignore[arg-type]
+        again = Step(step.event, machine.handle(step.event))
         assert encode_step(again) == encode_step(step)

@@ -64,7 +64,7 @@ def command(  # noqa: PLR0913 - one argument per option
     devices = read_fleet(fleet)
     schemes = _schemes_like(selected) if compare_all else [selected]
     _check_schemes(tasks, loaded, schemes)
-    _check_local_data(tasks, loaded, devices)
+    _check_local_shards(tasks, loaded, devices)
     if compare_all:
         reports = [_plan_or_skip(row, loaded, devices, time_limit_s) for row in schemes]
     else:
@@ -122,7 +122,7 @@ def _check_schemes(paths: tuple[str, ...], tasks: list[Task], schemes: list[Sche
             )
 
 
-def _check_local_data(paths: tuple[str, ...], tasks: list[Task], fleet: Fleet) -> None:
+def _check_local_shards(paths: tuple[str, ...], tasks: list[Task], fleet: Fleet) -> None:
     """Raise SettingError if there are fewer shards than devices that hold data."""
     for path, task in zip(paths, tasks, strict=True):
         try:

@@ -11,6 +11,7 @@ from melisma.allocation import dab_shards
 from melisma.cycle import commands, events
 from melisma.cycle.machine import CycleMachine
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
+from melisma.fleet.array_types import Floats
 from melisma.fleet.files.fleet_file import Disclosure
 from melisma.fleet.task import Task, TaskSizes
 from melisma.runs.trace import Step
@@ -47,7 +48,7 @@ class FakeDevice:
     discloses: Disclosure = "costs"
     local_shards: int = 0
 
-    def costs(self) -> events.Floats:
+    def costs(self) -> Floats:
         """Return costs by parts, measured ten times with hardly any spread."""
         means = (self.train_s, self.ship_s, self.fixed_s)
         return np.array([[mean, 1e-6 * mean, 10.0] for mean in means])
