@@ -1,12 +1,14 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
-from melisma.cycle import commands
+from melisma.cycle import commands, events
 from melisma.fleet.fleet import Fleet
+from melisma.runs.report import Report
 from melisma.simulation.churn import SleepSpans
 from melisma.simulation.learners import SimulatedLearners, SimulatedUpdates
-from tests.simulation.scenarios import LEARNERS, make_fleet, make_scenario
+from tests.simulation.scenarios import LEARNERS, make_fleet, make_scenario, run
 
 
 def make_learners(fleet: Fleet, **settings: Any) -> SimulatedLearners:
@@ -58,3 +60,71 @@ def test_updates_are_joined_by_learner_whatever_the_axes_of_a_column() -> None:
     joined = SimulatedUpdates.concatenate([make_updates(2), make_updates(3)])
     assert joined.phases.shape == (5, 2, 5)
     assert joined.phases[:, 0, 0].tolist() == joined.costs[0, 0].tolist() == [0, 1, 0, 1, 2]
+
+
+NOISE = {"compute": 0.4, "bandwidth": 0.4, "correlation_s": 5.0}
+UNEQUAL: dict[str, Any] = {"benchmark_bias": 1.0, "cold_start_s": 0.0}
+
+
+def report_with(noise: dict[str, float] | None, **settings: Any) -> Report:
+    return run(fleet=make_fleet(noise=noise), scheme="proportional", passes=1, cycles=4, **settings)
+
+
+def events_of(report: Report, kind: type[events.Event]) -> list[Any]:
+    return [step.event for step in report.trace if isinstance(step.event, kind)]
+
+
+def costs_in(report: Report) -> list[Any]:
+    return [event.costs.tolist() for event in events_of(report, events.EstimatesReported)]
+
+
+def phases_in(report: Report) -> list[Any]:
+    return [event.phases.tolist() for event in events_of(report, events.UpdatesReceived)]
+
+
+def test_noise_changes_measured_costs_and_repeats_by_the_seed() -> None:
+    quiet, noisy = report_with(None), report_with(NOISE)
+    assert costs_in(quiet) != costs_in(noisy) == costs_in(report_with(NOISE))
+    assert phases_in(quiet) != phases_in(noisy) == phases_in(report_with(NOISE))
+
+
+def test_noise_of_deviation_0_changes_nothing() -> None:
+    silent = UNEQUAL | {"compute": 0.0, "bandwidth": 0.0}
+    assert costs_in(report_with(silent)) == costs_in(report_with(None))
+    assert phases_in(report_with(silent)) == phases_in(report_with(None))
+
+
+def train_costs(report: Report, learner: int) -> list[float]:
+    """Return the mean of `train_s` in each report of a learner."""
+    reports = [e for e in events_of(report, events.EstimatesReported) if learner in e.learners]
+    return [float(e.costs[0, 0, e.learners == learner][0]) for e in reports]
+
+
+def test_a_benchmark_measures_the_true_cost_times_the_bias() -> None:
+    fair, biased = report_with(None), report_with(UNEQUAL | {"benchmark_bias": 1.25})
+    for learner in range(3):
+        true_s, measured_s = train_costs(fair, learner)[0], train_costs(biased, learner)
+        assert measured_s[0] == pytest.approx(1.25 * true_s)
+        # Cycles measure the true cost.
+        assert true_s < measured_s[-1] < measured_s[0]
+
+
+def setup_s(report: Report, after_s: float = 0.0) -> list[float]:
+    """Return the seconds of training that each update of learner 0 has beyond its samples."""
+    updates = [e for e in events_of(report, events.UpdatesReceived) if 0 in e.learners]
+    return [
+        round(float(e.phases[e.learners == 0][0, 4] - e.visits[e.learners == 0][0] / 200.0), 6)
+        for e in updates
+        if e.at_s > after_s
+    ]
+
+
+def test_the_first_cycle_begins_cold_and_so_does_one_after_a_crash() -> None:
+    fleet = make_fleet(noise=UNEQUAL | {"cold_start_s": 1.5})
+    settings: dict[str, Any] = {"scheme": "equal", "passes": 1, "cycles": 6}
+    report = run(fleet=fleet, **settings)
+    assert setup_s(report) == [1.5, 0.0, 0.0, 0.0, 0.0, 0.0]
+    ends_s = [e.at_s for e in events_of(report, events.UpdatesReceived) if 0 in e.learners]
+    crash_s = (ends_s[1] + ends_s[2]) / 2
+    crashed = run(f"crash 0 at {crash_s:.3f} for 1", fleet=fleet, **settings)
+    assert setup_s(crashed, crash_s)[:2] == [1.5, 0.0]

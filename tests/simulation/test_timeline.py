@@ -3,11 +3,14 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from melisma.cycle.learner import batches_in_time, count_visits, time_is_up
-from melisma.simulation.devices import Devices, Durations
+from melisma.fleet.array_types import Floats, Ints
+from melisma.fleet.variation import Noise, Variation
+from melisma.simulation.devices import Devices, Durations, VaryingRates
 from melisma.simulation.timeline import Workload, cycle_timeline
 from tests.simulation.scenarios import make_fleet, make_task
 
@@ -40,9 +43,11 @@ def test_a_simulated_learner_begins_as_many_batches_as_a_live_one(
     assert count_visits(batches, work[0], BATCH).tolist() == [sum(sizes[: int(batches[0])])]
 
 
-def run(left_s: float, missing: int = 2, reserve_s: float = 1.0) -> list[float]:
+def run(
+    left_s: float, missing: int = 2, reserve_s: float = 1.0, setup_s: float = 0.0
+) -> list[float]:
     durations = Durations(*(np.array([seconds]) for seconds in (0.01, 0.5, 1.0, 1.0)))
-    work = Workload(np.array([missing]), np.array([100]), np.array([3]))
+    work = Workload(np.array([missing]), np.array([100]), np.array([3]), np.array([setup_s]))
     done = cycle_timeline(durations, work, np.array([left_s]), np.array([reserve_s]), BATCH)
     columns = (done.down_s, done.fetch_s, done.train_s, done.up_s, done.fetched, done.visits)
     return [float(column[0]) for column in columns]
@@ -66,6 +71,42 @@ def test_training_stops_early_enough_to_upload_in_time() -> None:
     down_s, fetch_s, train_s, up_s, _, visits = run(4.0)
     assert down_s + fetch_s + train_s + up_s <= 4.0
     assert 0 < visits < 300
+
+
+def test_set_up_takes_time_from_training() -> None:
+    assert run(10.0, setup_s=2.0) == run(10.0)
+    *_, visits = run(4.5)
+    assert run(5.5, setup_s=1.0)[-1] == visits
+    assert run(3.5, setup_s=1.0) == [1.0, 1.0, 0.0, 0.0, 2.0, 0.0]
+
+
+def test_phases_take_as_long_as_the_rates_from_their_beginning_allow() -> None:
+    """The link is at half its rate from 1 s on, and compute at half its rate from 4 s on."""
+    noise = Noise(*(np.array([value]) for value in (0.0, 0.0, 1.0, 1.0, 0.0)))
+
+    class Slowing(Variation):
+        def rate(self, resource: Any, rows: Ints, at_s: Floats) -> tuple[Floats, Floats]:
+            begins_s = 4.0 if resource == "compute" else 1.0
+            slow = at_s >= begins_s
+            return np.where(slow, 0.5, 1.0), np.where(slow, np.inf, begins_s)
+
+    variation = Slowing(1, np.array([0]), noise, np.array([-1]))
+    rates = VaryingRates(variation, np.array([0]), np.zeros(1), np.ones(1), np.array([0.25]))
+    durations = Durations(*(np.array([seconds]) for seconds in (0.01, 0.5, 1.0, 1.0)))
+    work = Workload(np.array([2]), np.array([100]), np.array([3]), np.zeros(1))
+    done = cycle_timeline(durations, work, np.array([99.0]), np.ones(1), BATCH, rates)
+    # Two latencies of 0.25 s and 0.5 s of transfer; 1.5 s of 3 s before 4 s; 0.25 and 0.75 s.
+    assert [x.tolist() for x in (done.down_s, done.fetch_s, done.train_s, done.up_s)] == [
+        [1.0],
+        [1.5],
+        [pytest.approx(4.5)],
+        [1.75],
+    ]
+    assert done.visits.tolist() == [300]
+    early = cycle_timeline(durations, work, np.array([3.0]), np.ones(1), BATCH, rates)
+    # One second is left: 0.5 s of latency and 0.25 s of the transfer.
+    assert early.fetch_s.tolist() == [1.0]
+    assert early.fetched.tolist() == [pytest.approx(2 * (0.5 + 0.25))]
 
 
 def test_shards_that_arrive_too_late_are_kept_and_nothing_is_trained() -> None:

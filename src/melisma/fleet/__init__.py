@@ -4,9 +4,10 @@
 
     task.py            a task, from TASK.toml
     sizes.py           known sizes of models and data sets
-    files/             FLEET.toml and availability traces, and the fleets built from them
+    files/             FLEET.toml and traces, and the fleets built from them
     fleet.py           learners as arrays, and the costs of a task on each
     states.py          operating states, and costs that depend on them
+    variation.py       noise and bandwidth traces: how speeds and links vary during a run
     availability.py    when learners join, leave, sleep and wake
     estimates.py       measured costs with their spread
     t_distribution.py  quantiles of Student's t distribution

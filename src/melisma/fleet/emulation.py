@@ -2,14 +2,17 @@
 
 The classes compare the time that has passed with the time that the device would need in total, and
 sleep for the difference, so that errors do not add up. Compute is measured in processor time: other
-load on the machine makes a learner sleep less, not train less. Clocks and sleep are arguments.
+load on the machine makes a learner sleep less, not train less. Clocks and sleep are arguments, and
+so is the rate of a device that varies: its factor at a time, and when that changes next.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 
 from melisma.errors import SettingError
 
+Rate = Callable[[float], tuple[float, float]]
 # A process that wakes has cold caches, and small models then take twice the processor time: sleep
 # at least this long at once.
 MIN_SLEEP_S = 0.05
@@ -17,20 +20,37 @@ MIN_SLEEP_S = 0.05
 MAX_CATCH_UP_S = 0.05
 
 
+def constant_rate(_: float) -> tuple[float, float]:
+    """Return the rate of a device that does not vary."""
+    return 1.0, inf
+
+
+def end_of_work(rate: Rate, begin_s: float, work_s: float) -> float:
+    """Return when work that takes `work_s` seconds at a factor of 1 ends."""
+    while True:
+        factor, until_s = rate(begin_s)
+        possible_s = factor * (until_s - begin_s)
+        if possible_s >= work_s:
+            return begin_s + work_s / factor if work_s > 0 else begin_s
+        begin_s, work_s = until_s, work_s - possible_s
+
+
 @dataclass
 class ComputePacer:
     """Makes work take as long as on a share of one core.
 
-    The device needs the processor time used so far divided by the share. `now` is the device's
-    clock. `throttle`, called after every small piece of work, keeps this machine's clock within
-    `MIN_SLEEP_S` of it; `catch_up` removes the rest. `used_s` is this process's processor time.
+    The device needs the processor time used so far divided by the share, which `rate` multiplies.
+    `now` is the device's clock. `throttle`, called after every small piece of work, keeps this
+    machine's clock within `MIN_SLEEP_S` of it; `catch_up` removes the rest. `used_s` is this
+    process's processor time.
     """
 
     share: float
     used_s: Callable[[], float]
     now_s: Callable[[], float]
     sleep: Callable[[float], None]
-    _began: tuple[float, float] = field(init=False)
+    rate: Rate = constant_rate
+    _due: tuple[float, float] = field(init=False)
 
     def __post_init__(self) -> None:
         if not self.share > 0:
@@ -39,7 +59,7 @@ class ComputePacer:
 
     def begin(self) -> None:
         """Start counting; ignore processor time used before."""
-        self._began = self.now_s(), self.used_s()
+        self._due = self.now_s(), self.used_s()
 
     def now(self) -> float:
         """Return the time on the device."""
@@ -59,8 +79,11 @@ class ComputePacer:
             self.sleep(left_s)
 
     def _due_s(self) -> float:
-        began_s, used_before_s = self._began
-        return began_s + (self.used_s() - used_before_s) / self.share
+        due_s, counted_s = self._due
+        used_s = self.used_s()
+        due_s = end_of_work(self.rate, due_s, (used_s - counted_s) / self.share)
+        self._due = due_s, used_s
+        return due_s
 
 
 @dataclass
@@ -72,6 +95,7 @@ class DurationPacer:
 
     now_s: Callable[[], float]
     sleep: Callable[[float], None]
+    rate: Rate = constant_rate
     _mark_s: float = field(init=False, default=float("-inf"))
     _free_s: float = field(init=False, default=float("-inf"))
 
@@ -81,7 +105,7 @@ class DurationPacer:
 
     def finish_piece(self, seconds: float) -> None:
         """End a piece that takes `seconds` on the device, and start the next one."""
-        self._free_s = max(self._free_s, self._mark_s + seconds)
+        self._free_s = max(self._free_s, end_of_work(self.rate, self._mark_s, seconds))
         self.begin()
 
     def now(self) -> float:
@@ -114,6 +138,7 @@ class LinkShaper:
     latency_s: float
     now_s: Callable[[], float]
     sleep: Callable[[float], None]
+    rate: Rate = constant_rate
     _free_s: float = field(init=False, default=float("-inf"))
 
     def __post_init__(self) -> None:
@@ -132,6 +157,6 @@ class LinkShaper:
         """Wait until the link would have carried `size_bytes` more bytes."""
         now_s = self.now_s()
         since_s = max(self._free_s, now_s - MAX_CATCH_UP_S)
-        self._free_s = since_s + 8 * size_bytes / self.bandwidth_bps
+        self._free_s = end_of_work(self.rate, since_s, 8 * size_bytes / self.bandwidth_bps)
         if self._free_s > now_s:
             self.sleep(self._free_s - now_s)

@@ -16,6 +16,7 @@ from melisma.fleet.availability import Availability, Changes
 from melisma.fleet.files.fleet_file import Disclosure
 from melisma.fleet.states import StateCosts, choose_states, cycle_states
 from melisma.fleet.task import Task
+from melisma.fleet.variation import BandwidthTrace, Noise, Variation
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +26,9 @@ class Fleet:
     `state_probability`, `state_compute` and `state_bandwidth` are learners by states: the
     probability of each state, and the share of compute and bandwidth that is left in it.
     `sample_j` and `byte_j` are joules for a sample trained once and for a byte sent or received.
-    Model and shards use the downlink, updates the uplink. `discloses` is the most that each
-    learner discloses before its update.
+    `trace_ids` is the index of each learner's trace in `traces`, -1 without one; its rates are
+    then the means of the trace. Model and shards use the downlink, updates the uplink.
+    `discloses` is the most that each learner discloses before its update.
     """
 
     names: tuple[str, ...]
@@ -50,6 +52,9 @@ class Fleet:
     seed: int
     core_ops_per_s: float
     discloses: tuple[Disclosure, ...]
+    noise: Noise
+    trace_ids: Ints
+    traces: tuple[BandwidthTrace, ...]
 
     @property
     def learners(self) -> int:
@@ -128,6 +133,12 @@ class Fleet:
     def draw_states(self, rng: np.random.Generator) -> Ints:
         """Draw a state for each learner by its probabilities, independent of any cycle."""
         return choose_states(self.state_probability, rng.random(self.learners))
+
+    @property
+    def variation(self) -> Variation:
+        """How speeds and links vary during a run, by the fleet's seed."""
+        learners = np.arange(self.learners)
+        return Variation(self.seed, learners, self.noise, self.trace_ids, self.traces)
 
     @property
     def present_at_start(self) -> NDArray[np.bool_]:

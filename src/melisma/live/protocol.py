@@ -38,7 +38,8 @@ class ShardRef(msgspec.Struct, frozen=True):
 class RegisterResponse(msgspec.Struct, frozen=True):
     """The learner's number, its task, and the shards of its benchmark.
 
-    With `hold_back` the orchestrator has no test data: learners hold samples back for evaluation.
+    `run_s` is the time since the run began. With `hold_back` the orchestrator has no test data:
+    learners hold samples back for evaluation.
     """
 
     learner: NonNegativeInt
@@ -46,6 +47,7 @@ class RegisterResponse(msgspec.Struct, frozen=True):
     task: Task
     benchmark_shards: tuple[ShardRef, ...]
     hold_back: bool = False
+    run_s: Seconds = 0.0
 
 
 class JoinRequest(msgspec.Struct, frozen=True):

@@ -160,6 +160,7 @@ def _device_settings(prepared: PreparedRun, number: int) -> EmulatedDevice:
             fleet.state_bandwidth[number],
         ]
     )
+    noise, trace_id = fleet.noise, int(fleet.trace_ids[number])
     return EmulatedDevice(
         core_share=prepared.core_shares[number],
         downlink_bps=float(fleet.downlink_bps[number]),
@@ -168,6 +169,12 @@ def _device_settings(prepared: PreparedRun, number: int) -> EmulatedDevice:
         states=tuple((p, compute, bandwidth) for p, compute, bandwidth in states.tolist()),
         seed=fleet.seed,
         sample_s=None if isnan(sample_s) else sample_s,
+        noise=(
+            float(noise.compute[number]),
+            float(noise.bandwidth[number]),
+            float(noise.correlation_s[number]),
+        ),
+        trace=fleet.traces[trace_id].rows if trace_id >= 0 else (),
     )
 
 

@@ -1,6 +1,7 @@
-"""How long work really takes on each device, given its figures and its operating state."""
+"""How long work really takes on each device, given its figures, its operating state and noise."""
 
 from dataclasses import dataclass, fields
+from typing import Protocol
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.states import cycle_states
 from melisma.fleet.task import Task
+from melisma.fleet.variation import Resource, Variation
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +26,108 @@ class Durations:
         return Durations(*(getattr(self, column.name) * rate for column in fields(self)))
 
 
+class Rates(Protocol):
+    """How the durations of some learners change during a cycle.
+
+    `after_s` are the seconds since each learner began. The latencies of a number of `transfers`
+    are part of their work, and take the same time at any rate.
+    """
+
+    def seconds(
+        self, resource: Resource, after_s: float | Floats, work_s: Floats, transfers: int | Ints = 0
+    ) -> Floats:
+        """Return how long work takes that takes `work_s` seconds at the mean rate."""
+
+    def work_s(
+        self, resource: Resource, after_s: float | Floats, span_s: Floats, transfers: int | Ints = 0
+    ) -> Floats:
+        """Return the work, in seconds at the mean rate, that is done in `span_s` seconds."""
+
+    def unit_s(
+        self, resource: Resource, after_s: float | Floats, unit_s: Floats, units: int | Ints
+    ) -> Floats:
+        """Return how long each of several equal units takes on average; shards have a latency."""
+
+
+class ConstantRates:
+    """Rates of learners whose durations do not change."""
+
+    def seconds(
+        self,
+        _resource: Resource,
+        _after_s: float | Floats,
+        work_s: Floats,
+        _transfers: int | Ints = 0,
+    ) -> Floats:
+        """Return `work_s`."""
+        return work_s
+
+    def work_s(
+        self,
+        _resource: Resource,
+        _after_s: float | Floats,
+        span_s: Floats,
+        _transfers: int | Ints = 0,
+    ) -> Floats:
+        """Return `span_s`."""
+        return span_s
+
+    def unit_s(
+        self, _resource: Resource, _after_s: float | Floats, unit_s: Floats, _units: int | Ints
+    ) -> Floats:
+        """Return `unit_s`."""
+        return unit_s
+
+
+@dataclass(frozen=True, eq=False)
+class VaryingRates:
+    """Rates of learners with noise or traces; seconds are those of their clocks.
+
+    Sleep is left out: rates go on as if the device had been awake since it began.
+    """
+
+    variation: Variation
+    learners: Ints
+    began_s: Floats
+    clock: Floats
+    latency_s: Floats
+
+    def seconds(
+        self, resource: Resource, after_s: float | Floats, work_s: Floats, transfers: int | Ints = 0
+    ) -> Floats:
+        """Return the latencies and the time of the rest of the work at the rates that follow."""
+        latency_s = self.latency_s * self.clock * transfers
+        left_s = np.maximum(work_s - latency_s, 0.0) / self.clock
+        begin_s = self._run_s(after_s + latency_s)
+        took_s = self.variation.seconds(resource, self.learners, begin_s, left_s)
+        return latency_s + took_s * self.clock
+
+    def work_s(
+        self, resource: Resource, after_s: float | Floats, span_s: Floats, transfers: int | Ints = 0
+    ) -> Floats:
+        """Return the latencies in the span and the work that is done in the rest of it."""
+        latency_s = np.clip(span_s, 0.0, self.latency_s * self.clock * transfers)
+        left_s = np.maximum(span_s - latency_s, 0.0) / self.clock
+        begin_s = self._run_s(after_s + latency_s)
+        done_s = self.variation.work_s(resource, self.learners, begin_s, left_s)
+        return latency_s + done_s * self.clock
+
+    def unit_s(
+        self, resource: Resource, after_s: float | Floats, unit_s: Floats, units: int | Ints
+    ) -> Floats:
+        """Return the mean over all units, or over one where there are none."""
+        count = np.maximum(units, 1)
+        transfers = 0 if resource == "compute" else count
+        return self.seconds(resource, after_s, unit_s * count, transfers) / count
+
+    def _run_s(self, after_s: Floats) -> Floats:
+        """Return the run's time at which the learners' clocks have advanced by `after_s`."""
+        return np.asarray(self.began_s + after_s / self.clock)
+
+
+CONSTANT_RATES = ConstantRates()
+
+
 class Devices:
     """All devices of a fleet, each in the operating state of the last cycle that it entered."""
 
@@ -31,6 +135,7 @@ class Devices:
         self._task, self._fleet = task, fleet
         self._sample_s = fleet.sample_seconds(task)
         self._state = fleet.states_in_cycle(0)
+        self._variation = fleet.variation
 
     def enter(self, cycle: int, learners: Ints) -> None:
         """Draw the operating state of these learners for a cycle."""
@@ -40,8 +145,15 @@ class Devices:
                 cycle, fleet.state_probability[learners], fleet.seed, learners
             )
 
+    def rates(self, learners: Ints, began_s: Floats, clock: Floats) -> Rates:
+        """Return how the durations of learners change that begin at `began_s`, on their clocks."""
+        if self._variation.is_constant:
+            return CONSTANT_RATES
+        latency_s = self._fleet.latency_s[learners]
+        return VaryingRates(self._variation, learners, began_s, clock, latency_s)
+
     def durations(self, learners: Ints, slowdown: Floats) -> Durations:
-        """Return current durations, with compute slower by the factor `slowdown`."""
+        """Return durations at mean rates, with compute slower by the factor `slowdown`."""
         task, fleet, state = self._task, self._fleet, self._state[learners]
         bandwidth = fleet.state_bandwidth[learners, state]
         down_bps, up_bps = (

@@ -96,7 +96,8 @@ class SimulatedLearners:
         count = fleet.learners
         self._task, self._local_shards = task, local_shards
         self._sleep, self._slowdown = sleep, slowdown
-        self._devices = Devices(task, fleet)
+        self._devices, self._noise = Devices(task, fleet), fleet.noise
+        self._cold_start_s = fleet.noise.cold_start_s.copy()  # 0 after the first cycle
         self._reports_costs = get_scheme(task.scheme).needs_with(task.passes) == "costs"
         self._history = np.zeros((len(HISTORY_FIELDS), len(PARTS), count))
         self._history[:, PARTS.index("count")] = 1.0
@@ -112,6 +113,7 @@ class SimulatedLearners:
         """Clear the state of these learners, but for the shards on their disks."""
         self._measured[learners], self._last_instruction[learners] = False, 0
         self._free_s[learners] = at_s
+        self._cold_start_s[learners] = self._noise.cold_start_s[learners]
         self._history[:, :2, learners], self._history[:, 2, learners] = 0.0, 1.0
 
     def stop(self, learners: Ints, until_s: Floats, at_s: float) -> None:
@@ -174,26 +176,32 @@ class SimulatedLearners:
         task = self._task
         began_s = np.maximum(at_s, self._free_s[learners])
         durations, clock = self._durations(learners, began_s), self.clock[learners]
-        left_s = seconds - (began_s - at_s) * clock - durations.model_down_s
-        shards, fetched = self._fetch_subset(learners, left_s, durations)
-        fetch_s = durations.ship_s * fetched
-        warm_up_s = WARM_UPS * min(task.batch, task.shard_samples) * durations.sample_s
+        rates = self._devices.rates(learners, began_s, clock)
+        down_s = rates.seconds("downlink", 0.0, durations.model_down_s, 1)
+        left_s = seconds - (began_s - at_s) * clock - down_s
+        fetching_s = rates.work_s("downlink", down_s, left_s)
+        shards, fetched = self._fetch_subset(learners, fetching_s, durations)
+        ship_s = rates.unit_s("downlink", down_s, durations.ship_s, fetched)
+        fetch_s = ship_s * fetched
+        warm_ups, ready_s = WARM_UPS * min(task.batch, task.shard_samples), down_s + fetch_s
+        warm_up_s = warm_ups * rates.unit_s("compute", ready_s, durations.sample_s, warm_ups)
         shard_s = task.shard_samples * durations.sample_s
+        shard_s = rates.unit_s("compute", ready_s + warm_up_s, shard_s, shards)
         time_s = np.maximum(left_s - fetch_s - warm_up_s, 0.0)
         measured = np.clip(np.floor(time_s / shard_s), 1, np.maximum(shards, 1))
         zero = np.zeros(learners.size)
         history = CostHistory(
-            train_s=Estimate(shard_s, zero, measured),
-            ship_s=Estimate(*self._ship_estimate(learners, durations, fetched)),
-            down_s=Estimate(durations.model_down_s, zero, 1.0),
+            train_s=Estimate(shard_s * self._noise.benchmark_bias[learners], zero, measured),
+            ship_s=Estimate(*self._ship_estimate(learners, ship_s, fetched)),
+            down_s=Estimate(down_s, zero, 1.0),
             # Uploads are not measured yet: assume that the uplink is as fast as the downlink.
-            up_s=Estimate(durations.model_down_s, zero, 1.0),
+            up_s=Estimate(down_s, zero, 1.0),
             rest_s=Estimate(zero, zero, measured),
         )
         self._write_history(learners, history)
         self._measured[learners] = True
         train_s = np.minimum(shards * shard_s, time_s)
-        busy_s = durations.model_down_s + fetch_s + warm_up_s + train_s
+        busy_s = down_s + fetch_s + warm_up_s + train_s
         self._free_s[learners] = self._sleep.end_s(learners, began_s, busy_s / clock)
         return self._free_s[learners].copy()
 
@@ -215,12 +223,10 @@ class SimulatedLearners:
         self._store(learners, shards, missing, fetched.astype(np.float64))
         return shards.counts - count + fetched, fetched
 
-    def _ship_estimate(
-        self, learners: Ints, durations: Durations, fetched: Ints
-    ) -> tuple[Floats, ...]:
+    def _ship_estimate(self, learners: Ints, ship_s: Floats, fetched: Ints) -> tuple[Floats, ...]:
         """Return mean, spread and count of `ship_s`: from this benchmark, or those known before."""
         known = self._history[HISTORY_FIELDS.index("ship_s")][:, learners]
-        new = np.stack([durations.ship_s, np.zeros(learners.size), np.maximum(fetched, 1.0)])
+        new = np.stack([ship_s, np.zeros(learners.size), np.maximum(fetched, 1.0)])
         ship = np.where((fetched > 0) | (known[0] == 0.0), new, known)
         return ship[0], ship[1], ship[2]
 
@@ -259,18 +265,20 @@ class SimulatedLearners:
         began_s, clock = np.maximum(at_s, self._free_s[learners]), self.clock[learners]
         durations, wait_s = self._durations(learners, began_s), (began_s - at_s) * clock
         missing = self._missing(learners, shards)
-        work = Workload(shards.row_sums(missing), samples, instruction.passes[indices])
+        setup_s = self._cold_start_s[learners] * clock
+        work = Workload(shards.row_sums(missing), samples, instruction.passes[indices], setup_s)
         history = self._read_history(learners)
-        left_s, upload_s = (
-            instruction.seconds_left - wait_s,
-            self._upload_s(learners, history, durations),
-        )
-        done = cycle_timeline(durations, work, left_s, upload_s, self._task.batch)
+        rates = self._devices.rates(learners, began_s, clock)
+        down_s = rates.seconds("downlink", 0.0, durations.model_down_s, 1)
+        left_s = instruction.seconds_left - wait_s
+        upload_s = self._upload_s(learners, history, down_s)
+        done = cycle_timeline(durations, work, left_s, upload_s, self._task.batch, rates)
         self._store(learners, shards, missing, done.fetched)
         costs = self._learn(learners, history, wait_s, work, done)
-        load_s = np.zeros(learners.size)
-        phases = (wait_s, done.down_s, done.fetch_s, load_s, done.train_s, done.up_s)
-        busy_s = (done.down_s + done.fetch_s + done.train_s) / clock
+        self._cold_start_s[learners[done.visits > 0]] = 0.0
+        load_s, train_s = np.zeros(learners.size), done.setup_s + done.train_s
+        phases = (wait_s, done.down_s, done.fetch_s, load_s, train_s, done.up_s)
+        busy_s = (done.down_s + done.fetch_s + train_s) / clock
         stops_s = self._sleep.end_s(learners, began_s, busy_s)
         in_s = self._free_s[learners] = self._sleep.end_s(learners, stops_s, done.up_s / clock)
         shipped = _whole_shards(done.fetched)
@@ -283,10 +291,10 @@ class SimulatedLearners:
         slowdown = self._slowdown(learners, at_s)
         return self._devices.durations(learners, slowdown).on_clock(self.clock[learners])
 
-    def _upload_s(self, learners: Ints, history: CostHistory, durations: Durations) -> Floats:
+    def _upload_s(self, learners: Ints, history: CostHistory, down_s: Floats) -> Floats:
         """Return the seconds of the deadline that each learner keeps for its upload."""
-        known_s = reserve_s(history, self._task, durations.model_down_s)
-        first_s = reserve_s(None, self._task, durations.model_down_s)
+        known_s = reserve_s(history, self._task, down_s)
+        first_s = reserve_s(None, self._task, down_s)
         return np.where(self._measured[learners], known_s, first_s)
 
     def _missing(self, learners: Ints, shards: RaggedArray) -> Ints:
@@ -327,7 +335,7 @@ class SimulatedLearners:
             down_s=done.down_s,
             ship_s=np.where(fetched, done.fetch_s / fetched_shards, np.nan),
             train_s=np.where(trained, done.train_s / shards, np.nan),
-            rest_s=np.where(trained, wait_s, np.nan),
+            rest_s=np.where(trained, wait_s + done.setup_s, np.nan),
         )
         after_upload = before_upload.after(up_s=np.where(trained, done.up_s, np.nan))
         known = self._measured[learners]

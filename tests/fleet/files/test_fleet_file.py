@@ -110,7 +110,7 @@ SPEEDS = "a profile or one of compute, train_s, samples_per_s, clock_hz"
         ),
         (
             LEARNER + PHONE + "bandwidth_bps = 1\ndownlink_bps = 1\nuplink_bps = 1",
-            "fleet.learner[0]: bandwidth_bps has no effect beside downlink_bps and uplink_bps; rem",
+            "fleet.learner[pi]: bandwidth_bps has no effect beside downlink_bps and uplink_bps; re",
         ),
     ],
 )

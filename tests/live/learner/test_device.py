@@ -1,7 +1,14 @@
 """Emulated devices take the time of the device, on a clock that the test moves."""
 
+from typing import Literal
+
+import msgspec
+import numpy as np
 import pytest
 
+from melisma.fleet.files.fleet_builder import build_fleet
+from melisma.fleet.files.fleet_file import FleetTable
+from melisma.fleet.variation import BandwidthTrace, Variation
 from melisma.live.learner.device import Device, EmulatedDevice
 from tests.live.learner.manual_clock import ManualClock
 
@@ -45,3 +52,59 @@ def test_states_follow_their_probabilities_and_the_seed(clock: ManualClock) -> N
     assert set(first) == {2.0, 8.0}
     assert 8 < first.count(2.0) < 32
     assert first != [seconds(cycle, 2) for cycle in range(40)]
+
+
+TRACE = ((0.0, 6e6, 2e6), (20.0, 1e6, 0.0), (25.0, 9e6, 4e6))
+
+
+def vary(seed: int = 4) -> Variation:
+    """Return the variation of a simulated fleet of 10 learners that all have noise and a trace."""
+    noise = {"compute": 0.4, "bandwidth": 0.3, "correlation_s": 3.0}
+    group = {"count": 10, "samples_per_s": 10.0, "bandwidth_bps": 1e6, "noise": noise}
+    table = msgspec.convert({"seed": seed, "group": [group]}, FleetTable)
+    variation = build_fleet(table).variation
+    return Variation(
+        seed, variation.learners, variation.noise, np.zeros(10, np.int64), (BandwidthTrace(TRACE),)
+    )
+
+
+def make_varying_device(began_at: float, sample_s: float | None) -> Device:
+    states = ((1.0, 0.5, 0.25),)
+    noise = (0.4, 0.3, 3.0)
+    emulated = EmulatedDevice(0.8, 8e6, 4e6, 0.0, states, 4, sample_s, noise, TRACE)
+    return Device(emulated, number=7, began_at=began_at)
+
+
+@pytest.mark.parametrize("run_s", [0.0, 7.0, 1003.5])
+def test_an_emulated_device_varies_like_the_simulated_one(clock: ManualClock, run_s: float) -> None:
+    variation, row = vary(), np.array([7])
+
+    def expect(resource: Literal["compute", "downlink", "uplink"], work_s: float) -> float:
+        at_s = np.array([clock.now_s - began_at])
+        return float(variation.seconds(resource, row, at_s, np.array([work_s]))[0])
+
+    began_at = clock.now_s - run_s
+    device = make_varying_device(began_at, sample_s=0.1)
+    began, seconds = clock.now_s, expect("downlink", 8.0)
+    device.start_download()
+    for _ in range(20):
+        device.add_downloaded(100_000)
+    assert clock.now_s - began == pytest.approx(seconds, abs=1e-4)
+    began, seconds = clock.now_s, expect("uplink", 4.0)
+    device.delay_upload(500_000)
+    assert clock.now_s - began == pytest.approx(seconds, abs=1e-4)
+    began, seconds = clock.now_s, expect("compute", 60 * 0.1 / 0.5)
+    device.start_compute()
+    for _ in range(60):
+        device.add_samples(1)
+        device.throttle()
+    device.finish_compute()
+    assert clock.now_s - began == pytest.approx(seconds, abs=1e-4)
+    device = make_varying_device(began_at, sample_s=None)
+    began, seconds = clock.now_s, expect("compute", 5.0 / (0.8 * 0.5))
+    device.start_compute()
+    for _ in range(50):
+        clock.work(0.1)
+        device.throttle()
+    device.finish_compute()
+    assert clock.now_s - began == pytest.approx(seconds, rel=1e-3)

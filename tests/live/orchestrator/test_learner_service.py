@@ -27,8 +27,10 @@ SUMS = {"learner": 0, "cycle": 1, "samples": 10, "loss_sum": 2.5, "correct": 9, 
 
 
 async def test_register_returns_the_task_and_the_benchmark_shards(served: Any) -> None:
-    _, remote = served
+    run, remote = served
+    before_s = run.orchestrator.now()
     registered = protocol.parse(await remote.register("b"), protocol.RegisterResponse)
+    assert before_s <= registered.run_s <= run.orchestrator.now()
     assert registered.learner == 1
     assert registered.task == TASK
     assert len(registered.benchmark_shards) == SUBSET_SHARDS

@@ -1,12 +1,13 @@
-"""Reading FLEET.toml and availability traces, and building a fleet from them.
+"""Reading FLEET.toml and traces, and building a fleet from them.
 
 ::
 
-    toml_file.py      TOML files as typed records, with errors that name file and key
-    fleet_file.py     the tables and keys of FLEET.toml
-    fleet_builder.py  learners from those tables
-    apportionment.py  the number of learners of each table in a fleet of another size
-    profiles.py       typical figures of known devices
-    spread.py         random differences between the members of a group
-    trace_file.py     availability traces in CSV files
+    toml_file.py        TOML files as typed records, with errors that name file and key
+    fleet_file.py       the tables and keys of FLEET.toml
+    fleet_builder.py    learners from those tables
+    apportionment.py    the number of learners of each table in a fleet of another size
+    profiles.py         typical figures of known devices
+    spread.py           random differences between the members of a group
+    trace_file.py       availability traces in CSV files
+    bandwidth_trace.py  bandwidth traces in text files
 """

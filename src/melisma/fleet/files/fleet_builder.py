@@ -18,6 +18,7 @@ from melisma.fleet.array_types import Floats
 from melisma.fleet.availability import Availability, Changes
 from melisma.fleet.channel import Channel, random_distances_m
 from melisma.fleet.files.apportionment import apportion
+from melisma.fleet.files.bandwidth_trace import read_bandwidth_trace
 from melisma.fleet.files.fleet_file import (
     AvailabilityTable,
     CellTable,
@@ -27,6 +28,7 @@ from melisma.fleet.files.fleet_file import (
     FleetLearner,
     FleetTable,
     HardwareTable,
+    NoiseTable,
     PriceTable,
 )
 from melisma.fleet.files.profiles import PROFILES, Profile
@@ -35,11 +37,15 @@ from melisma.fleet.files.toml_file import read_toml
 from melisma.fleet.files.trace_file import read_trace
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
+from melisma.fleet.variation import BandwidthTrace, Noise
 
 # Operations per second of one core: a small dense model, batches of 32, on a 2.x GHz server core.
 CORE_OPS_PER_S = 1e10
 NO_PROFILE = Profile(nan, nan, nan, 0.0, "")
 LINKS = ("downlink_bps", "uplink_bps")
+UNIT_LINK = Profile(nan, 1.0, 1.0, 0.0, "")
+NO_NOISE = NoiseTable(benchmark_bias=1.0, cold_start_s=0.0)
+NOISE_PREFIX = "noise_"
 
 
 @dataclass
@@ -47,6 +53,7 @@ class _LearnerBlock:
     """Learners of one table of the file."""
 
     names: list[str]
+    bandwidth_trace: str | None
     discloses: Disclosure
     columns: dict[str, Floats]
     state_arrays: list[Floats]
@@ -61,29 +68,52 @@ def read_fleet(path: str | Path, learners: int | None = None, seed: int | None =
     table = read_toml(path, FleetFile).fleet
     if seed is not None:
         table = replace(table, seed=seed)
-    if table.trace is not None:
-        table = replace(table, trace=str(Path(path).parent / table.trace))
     try:
-        return build_fleet(table, learners)
+        return build_fleet(_resolve_paths(table, Path(path).parent), learners)
     except SettingError as error:
         raise SettingError(f"{path}: fleet: {error}") from None
+
+
+def _resolve_paths(table: FleetTable, folder: Path) -> FleetTable:
+    """Return the table with the paths of its traces relative to a folder."""
+
+    def resolve(name: str | None) -> str | None:
+        return None if name is None else str(folder / name)
+
+    return replace(
+        table,
+        trace=resolve(table.trace),
+        learner=tuple(
+            replace(learner, bandwidth_trace=resolve(learner.bandwidth_trace))
+            for learner in table.learner
+        ),
+        group=tuple(
+            replace(group, bandwidth_trace=resolve(group.bandwidth_trace)) for group in table.group
+        ),
+    )
 
 
 def build_fleet(table: FleetTable, learners: int | None = None) -> Fleet:
     """Return the learners of the file, single ones first, or `learners` in its proportions."""
     parts = _build_blocks(table, learners)
     names = _unique_names(parts)
+    traces = _apply_traces(parts)
     columns = {
         name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns
     }
     _set_radio_rates(columns, names, table)
     states = [np.concatenate(rows) for rows in zip(*_pad_states(parts), strict=True)]
-    threshold = columns.pop("threshold").astype(np.int64)
+    threshold, trace_ids = (columns.pop(key).astype(np.int64) for key in ("threshold", "trace_ids"))
     return Fleet(
         names,
         availability=_build_availability(columns, names, table.trace, learners),
+        noise=Noise(
+            **{key: columns.pop(NOISE_PREFIX + key) for key in NoiseTable.__struct_fields__}
+        ),
         **columns,
         threshold=threshold,
+        trace_ids=trace_ids,
+        traces=traces,
         state_probability=states[0],
         state_compute=states[1],
         state_bandwidth=states[2],
@@ -133,7 +163,7 @@ def _build_single(learner: FleetLearner, count: int, table: FleetTable) -> _Lear
     columns["price"] = np.full(count, learner.price)
     rows = [(s.probability, s.compute, s.bandwidth) for s in learner.state] or [(1.0, 1.0, 1.0)]
     states = [np.tile(np.array(column), (count, 1)) for column in zip(*rows, strict=True)]
-    return _LearnerBlock(names, learner.discloses, columns, states)
+    return _LearnerBlock(names, learner.bandwidth_trace, learner.discloses, columns, states)
 
 
 def _build_group(group: FleetGroup, number: int, table: FleetTable) -> _LearnerBlock:
@@ -159,7 +189,8 @@ def _build_group(group: FleetGroup, number: int, table: FleetTable) -> _LearnerB
     columns["latency_s"] = columns["latency_s"] * factors("latency_s")
     columns["price"] = _draw_prices(group, group_rng("price"))
     states = _draw_states(group, group_rng("states"))
-    return _LearnerBlock(_number_names(name, count), group.discloses, columns, states)
+    names = _number_names(name, count)
+    return _LearnerBlock(names, group.bandwidth_trace, group.discloses, columns, states)
 
 
 def _draw_prices(group: FleetGroup, rng: np.random.Generator) -> Floats:
@@ -175,15 +206,21 @@ def _hardware_columns(device: HardwareTable, table: FleetTable) -> dict[str, flo
     speed = _speed_columns(device, profile, table.core_ops_per_s or CORE_OPS_PER_S)
     # In a cell the radio channel replaces the link of the profile.
     link = NO_PROFILE if table.cell else profile
+    if device.bandwidth_trace is not None:
+        # Relative to the mean rates of the trace, which are applied later.
+        link = UNIT_LINK
+    noise = device.noise or table.noise or NO_NOISE
     return speed | {
         "downlink_bps": device.downlink_bps or device.bandwidth_bps or link.downlink_bps,
         "uplink_bps": device.uplink_bps or device.bandwidth_bps or link.uplink_bps,
+        "trace_ids": -1.0,
         "latency_s": profile.latency_s if device.latency_s is None else device.latency_s,
         "base_s": device.base_s,
         "threshold": float(device.threshold),
         "sample_j": device.energy.sample_j,
         "byte_j": device.energy.byte_j,
         **_availability_columns(device.availability),
+        **{NOISE_PREFIX + key: getattr(noise, key) for key in NoiseTable.__struct_fields__},
     }
 
 
@@ -270,6 +307,21 @@ def _set_radio_rates(columns: dict[str, Floats], names: Sequence[str], table: Fl
         raise SettingError(
             f"learner {names[first]!r} has no {key}; {fix} a profile, or a [fleet.cell]"
         )
+
+
+def _apply_traces(parts: Sequence[_LearnerBlock]) -> tuple[BandwidthTrace, ...]:
+    """Read the traces of all parts, apply their mean rates, and return those that vary."""
+    paths = {part.bandwidth_trace for part in parts if part.bandwidth_trace is not None}
+    traces = {path: read_bandwidth_trace(path) for path in sorted(paths)}
+    varying = [path for path, trace in traces.items() if len(trace.rows) > 1]
+    for part in parts:
+        if part.bandwidth_trace is not None:
+            trace = traces[part.bandwidth_trace]
+            part.columns["downlink_bps"] *= trace.mean_bps("downlink")
+            part.columns["uplink_bps"] *= trace.mean_bps("uplink")
+            if part.bandwidth_trace in varying:
+                part.columns["trace_ids"][:] = varying.index(part.bandwidth_trace)
+    return tuple(traces[path] for path in varying)
 
 
 def _radio_rates_bps(count: int, cell: CellTable, seed: int) -> Floats:

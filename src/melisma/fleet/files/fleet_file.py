@@ -12,6 +12,7 @@ from melisma.fleet.task import NonNegative, NonNegativeInt, Positive, Seed, Tabl
 
 Probability = Annotated[float, Meta(ge=0, le=1)]
 SPEEDS = ("compute", "train_s", "samples_per_s", "clock_hz")
+RATES = ("bandwidth_bps", "downlink_bps", "uplink_bps")
 # The most that a learner discloses before its update.
 Disclosure = Literal["nothing", "bounds", "costs"]
 # Data that a scheme needs from a learner before its update, from the least to the most.
@@ -26,6 +27,8 @@ MAX_LEARNERS = 10_000_000
 MemberCount = Annotated[int, Meta(ge=1, le=MAX_LEARNERS)]
 Decibels = Annotated[float, Meta(ge=-300, le=300)]
 Budget = Annotated[float, Meta(ge=0)]
+# Shorter times average out within a batch.
+CorrelationTime = Annotated[float, Meta(ge=0.01, le=1e12)]
 
 
 class StateTable(Table, frozen=True, kw_only=True):
@@ -42,6 +45,20 @@ class EnergyTable(Table, frozen=True, kw_only=True):
 
     sample_j: NonNegative = 0.0
     byte_j: NonNegative = 0.0
+
+
+class NoiseTable(Table, frozen=True, kw_only=True):
+    """Random changes during a run: relative standard deviations of speed and link.
+
+    Both are drawn anew every `correlation_s` seconds. Only simulated learners use `benchmark_bias`
+    and `cold_start_s`, since live ones have their own.
+    """
+
+    compute: NonNegative = 0.0
+    bandwidth: NonNegative = 0.0
+    correlation_s: CorrelationTime = 30.0
+    benchmark_bias: Positive = 1.0
+    cold_start_s: NonNegative = 0.0
 
 
 class AvailabilityTable(Table, frozen=True, kw_only=True):
@@ -78,11 +95,13 @@ class HardwareTable(Table, frozen=True, kw_only=True):
     bandwidth_bps: Positive | None = None
     downlink_bps: Positive | None = None
     uplink_bps: Positive | None = None
+    bandwidth_trace: str | None = None
     latency_s: NonNegative | None = None
     base_s: NonNegative = 0.0
     threshold: NonNegativeInt = 0
     energy: EnergyTable = EnergyTable()
     availability: AvailabilityTable = AvailabilityTable()
+    noise: NoiseTable | None = None
     discloses: Disclosure = "costs"
 
     def __post_init__(self) -> None:
@@ -102,6 +121,9 @@ class HardwareTable(Table, frozen=True, kw_only=True):
             raise ValueError(
                 "bandwidth_bps has no effect beside downlink_bps and uplink_bps; remove it"
             )
+        rates = [name for name in RATES if getattr(self, name) is not None]
+        if self.bandwidth_trace is not None and rates:
+            raise ValueError(f"{rates[0]} has no effect beside bandwidth_trace; remove one of them")
 
 
 class FleetLearner(HardwareTable, frozen=True, kw_only=True):
@@ -213,6 +235,7 @@ class FleetTable(Table, frozen=True, kw_only=True):
     budget: Budget = inf
     core_ops_per_s: Positive | None = None
     trace: str | None = None
+    noise: NoiseTable | None = None
     seed: Seed = 1
 
     def __post_init__(self) -> None:

@@ -65,6 +65,8 @@ class Agent:
         orchestrator: axon.Remote,
         registered: protocol.RegisterResponse,
     ) -> None:
+        # Before the imports, which take seconds.
+        began_at = time.monotonic() - registered.run_s
         # Imported here: the framework is loaded only when the task is known.
         from melisma.learning.trainer_factory import trainer_for
 
@@ -76,7 +78,7 @@ class Agent:
             )
         self._scheme = get_scheme(self._task.scheme)
         self._needs = self._scheme.needs_with(self._task.passes)
-        self._device = Device(settings.device, self._learner)
+        self._device = Device(settings.device, self._learner, began_at)
         self._trainer = PacedTrainer(trainer_for(self._task), self._device, self._task.batch)
         layout = Layout.from_arrays(self._trainer.initial())
         cache = ShardCache(Path(settings.cache), settings.cache_bytes)

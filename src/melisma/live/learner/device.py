@@ -1,22 +1,33 @@
 """The device that a learner runs on: this machine, or an emulated device by pacing and shaping.
 
 An emulated device with several states is in the one that `Fleet.states_in` draws for each cycle
-from the fleet's seed; a state scales its compute and its bandwidth.
+from the fleet's seed; a state scales its compute and its bandwidth. Noise and a bandwidth trace
+scale them further, by factors of the run's time that `fleet.variation` computes.
 """
 
 import time
+from math import inf
 
 import msgspec
 import numpy as np
 
-from melisma.fleet.emulation import ComputePacer, DurationPacer, LinkShaper
+from melisma.fleet.emulation import (
+    ComputePacer,
+    DurationPacer,
+    LinkShaper,
+    Rate,
+    constant_rate,
+)
 from melisma.fleet.states import cycle_states
+from melisma.fleet.variation import BandwidthTrace, Noise, Resource, Variation
 
 
 class EmulatedDevice(msgspec.Struct, frozen=True):
     """An emulated device: share of a core, link, and states (probability, compute, bandwidth).
 
-    With `sample_s` it trains a sample in that time, whatever its share of a core.
+    With `sample_s` it trains a sample in that time, whatever its share of a core. `noise` has the
+    relative deviations of compute and bandwidth and their correlation time; `trace` the rows of a
+    `BandwidthTrace`.
     """
 
     core_share: float
@@ -26,16 +37,42 @@ class EmulatedDevice(msgspec.Struct, frozen=True):
     states: tuple[tuple[float, float, float], ...] = ((1.0, 1.0, 1.0),)
     seed: int = 1
     sample_s: float | None = None
+    noise: tuple[float, float, float] = (0.0, 0.0, 1.0)
+    trace: tuple[tuple[float, float, float], ...] = ()
+
+
+class VaryingRate:
+    """The factor of one resource of a device, on this machine's clock; computed once per change."""
+
+    def __init__(self, variation: Variation, resource: Resource, began_at: float) -> None:
+        self._variation, self._resource, self._began_at = variation, resource, began_at
+        self._from, self._factor, self._until = inf, 1.0, -inf
+
+    def __call__(self, at: float) -> tuple[float, float]:
+        """Return the factor at a time, and when it changes next."""
+        if not self._from <= at < self._until:
+            # The device's clock may be a moment before the start of the run.
+            at_s = np.array([max(at - self._began_at, 0.0)])
+            factor, until_s = self._variation.rate(self._resource, np.array([0]), at_s)
+            # At least a microsecond, since the sum of the two clocks is rounded.
+            until = max(self._began_at + float(until_s[0]), at + 1e-6)
+            self._from, self._factor, self._until = at, float(factor[0]), until
+        return self._factor, self._until
 
 
 class Device:
     """Delays compute and transfers to the speed of the emulated device; without one, does nothing.
 
-    `number` is the learner's number, which its states are drawn for.
+    `number` is the learner's number, which its states and noise are drawn for; `began_at` the
+    start of the run on this machine's monotonic clock.
     """
 
-    def __init__(self, emulated: EmulatedDevice | None, number: int = 0) -> None:
+    def __init__(
+        self, emulated: EmulatedDevice | None, number: int = 0, began_at: float = 0.0
+    ) -> None:
         self._emulated, self._number = emulated, number
+        self._began_at = began_at
+        self._variation = None if emulated is None else _device_variation(emulated, number)
         self.start_cycle(0)
 
     def start_cycle(self, cycle: int) -> None:
@@ -49,13 +86,20 @@ class Device:
         self._sample_s = (emulated.sample_s or 0.0) / compute
         if emulated.sample_s is None:
             share = emulated.core_share * compute
-            self._pace = ComputePacer(share, time.process_time, time.monotonic, time.sleep)
+            self._pace = ComputePacer(
+                share, time.process_time, time.monotonic, time.sleep, self._rate("compute")
+            )
         else:
-            self._pace = DurationPacer(time.monotonic, time.sleep)
-        self._downlink, self._uplink = (
-            LinkShaper(bps * bandwidth, emulated.latency_s, time.monotonic, time.sleep)
-            for bps in (emulated.downlink_bps, emulated.uplink_bps)
-        )
+            self._pace = DurationPacer(time.monotonic, time.sleep, self._rate("compute"))
+        latency_s, clock = emulated.latency_s, (time.monotonic, time.sleep)
+        down_bps, up_bps = emulated.downlink_bps * bandwidth, emulated.uplink_bps * bandwidth
+        self._downlink = LinkShaper(down_bps, latency_s, *clock, self._rate("downlink"))
+        self._uplink = LinkShaper(up_bps, latency_s, *clock, self._rate("uplink"))
+
+    def _rate(self, resource: Resource) -> Rate:
+        if self._variation is None or self._variation.is_constant:
+            return constant_rate
+        return VaryingRate(self._variation, resource, self._began_at)
 
     def _state(self, emulated: EmulatedDevice, cycle: int) -> int:
         probabilities = np.array([[state[0] for state in emulated.states]])
@@ -100,3 +144,12 @@ class Device:
         if self._uplink is not None:
             self._uplink.begin()
             self._uplink.transfer(size_bytes)
+
+
+def _device_variation(emulated: EmulatedDevice, number: int) -> Variation:
+    compute, bandwidth, correlation_s = (np.array([value]) for value in emulated.noise)
+    # Its benchmark and its first cycle have a bias and a cold start of their own.
+    noise = Noise(compute, bandwidth, correlation_s, np.ones(1), np.zeros(1))
+    traces = (BandwidthTrace(emulated.trace),) if emulated.trace else ()
+    trace_ids = np.array([len(traces) - 1])
+    return Variation(emulated.seed, np.array([number]), noise, trace_ids, traces)

@@ -86,7 +86,9 @@ class LearnerService:
             numbers = subset_shards(self._task, np.array([learner])).values.tolist()
         shards, hold_back = self._store.shard_refs(numbers), not len(self._spec.test)
         return protocol.to_builtins(
-            protocol.RegisterResponse(learner, self._spec.run, self._task, shards, hold_back)
+            protocol.RegisterResponse(
+                learner, self._spec.run, self._task, shards, hold_back, self._handler.now()
+            )
         )
 
     async def join(self, message: Any) -> None:
