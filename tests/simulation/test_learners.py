@@ -31,6 +31,28 @@ def test_shards_fetched_for_a_benchmark_are_fetched_once() -> None:
     assert learners._holds.tolist() == np.bincount(held).tolist() == [8, 8]
 
 
+def test_an_interrupted_benchmark_fetches_only_the_shards_it_had_time_for() -> None:
+    slow = [LEARNERS[0] | {"bandwidth_bps": 2e5}]
+    learners = make_learners(make_fleet(slow), deadline_s=20.0)
+    _, costs = learners.measure(np.arange(1), 0.0, 20.0)
+    # It had time for a few of eight shards at 3.2 s each, after 6.7 s for the model.
+    assert 1 <= learners._holds[0] < 8
+    assert costs[1, 0, 0] > 3
+
+
+def test_a_repeated_benchmark_measures_the_link_although_all_its_shards_are_cached() -> None:
+    learners = make_learners(make_fleet(), deadline_s=4.0)
+    ids = np.arange(len(LEARNERS))
+    _, before = learners.measure(ids, 0.0, 4.0)
+    spoilt = learners._read_history(ids)
+    for _ in range(2):
+        spoilt = spoilt.after(ship_s=20 * before[1, 0])
+    learners._write_history(ids, spoilt)
+    _, after = learners.measure(ids, 10.0, 4.0)
+    assert after[1].tolist() == before[1].tolist()
+    assert np.all(spoilt.ship_s.mean > 10 * after[1, 0])
+
+
 def make_updates(learners: int) -> SimulatedUpdates:
     """Updates whose phases have three axes, as many as a cost has parts; learners come first."""
     column, numbers = np.arange(learners), np.arange(learners, dtype=np.float64)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from melisma.allocation.costs import cautious_costs
 from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.radio_problem import RadioProblem
 from melisma.allocation.shared_problem import SharedProblem
@@ -24,8 +25,16 @@ def build_cycle_problem(
     learner's cache. In federated learning `local_shards` are the shards on each device, which gets
     no others; data on absent devices is left out.
     """
-    costs: Mapping[str, Any] = estimates.quantile(task.caution)
-    return CycleProblem(**costs, **_bounds(task, held, local_shards))
+    bounds = _bounds(task, held, local_shards)
+    costs: Mapping[str, Any] = cautious_costs(
+        estimates,
+        task.caution,
+        deadline_s=task.deadline_s,
+        passes=task.passes or 1,
+        held=bounds["held"],
+        overlap=False,
+    )
+    return CycleProblem(**costs, **bounds)
 
 
 def build_unmeasured_problem(

@@ -30,23 +30,24 @@ def dab_shards(
     return int(dab_bounds(deadline_s, train_s, ship_s, fixed_s, passes, held))
 
 
-def dab_bounds(
+def dab_bounds(  # noqa: PLR0913 - the parameters of the cost model
     deadline_s: float,
     train_s: ArrayLike,
     ship_s: ArrayLike,
     fixed_s: ArrayLike,
     passes: int,
     held: ArrayLike = 0,
+    *,
+    overlap: bool = False,
 ) -> Ints:
     """Return the shards that each of many learners requests."""
-    costs = CycleCosts(
-        *np.broadcast_arrays(
-            as_floats("train_s", train_s, least=MIN_COST_S),
-            as_floats("ship_s", ship_s),
-            as_floats("fixed_s", fixed_s),
-            as_counts("held", held),
-        )
+    train, ship, fixed, holds = np.broadcast_arrays(
+        as_floats("train_s", train_s, least=MIN_COST_S),
+        as_floats("ship_s", ship_s),
+        as_floats("fixed_s", fixed_s),
+        as_counts("held", held),
     )
+    costs = CycleCosts(train, ship, fixed, holds, overlap)
     deadline = as_scalar("deadline_s", as_floats("deadline_s", deadline_s, above=True))
     repeats = as_scalar("passes", as_counts("passes", passes, least=1))
     return costs.most_shards(repeats, _just_before(deadline), MAX_COUNT // 2)

@@ -4,15 +4,18 @@ A learner knows its costs from its benchmark and refreshes them in every cycle. 
 and when to stop training so that its update arrives by the deadline.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from melisma.allocation.costs import cautious_costs
 from melisma.allocation.dab import dab_bounds
 from melisma.cycle.ragged import RaggedArray
 from melisma.fleet.array_types import Floats, Ints
-from melisma.fleet.estimates import Estimate, Estimates
+from melisma.fleet.estimates import Estimate, Estimates, sum_of
 from melisma.fleet.rng import uniform
 from melisma.fleet.task import Task
 
@@ -30,6 +33,7 @@ class CostHistory:
 
     Seconds to train a shard once, to fetch a shard, to fetch the model, to upload an update, and
     everything else in a cycle; `estimates` sums the last three to `fixed_s` of the cost model.
+    `first_ship_s` are the seconds to fetch a shard in the benchmark.
     """
 
     train_s: Estimate
@@ -37,23 +41,42 @@ class CostHistory:
     down_s: Estimate
     up_s: Estimate
     rest_s: Estimate
+    first_ship_s: Estimate
+
+    @classmethod
+    def from_benchmark(
+        cls, *, train_s: ArrayLike, ship_s: ArrayLike, down_s: ArrayLike, rest_s: ArrayLike
+    ) -> "CostHistory":
+        """Return the history of a learner that has measured itself, but has not trained yet."""
+        ship = Estimate.from_benchmark(ship_s)
+        return cls(
+            train_s=Estimate.from_benchmark(train_s),
+            ship_s=ship,
+            down_s=Estimate.from_benchmark(down_s),
+            # Uploads are not measured yet: assume that the uplink is as fast as the downlink.
+            up_s=Estimate.from_guess(down_s),
+            rest_s=Estimate.from_guess(rest_s),
+            first_ship_s=ship,
+        )
 
     def after(self, **took_s: ArrayLike) -> "CostHistory":
-        """Return the history after one more measurement of the named costs, NaN where none."""
-        return replace(
-            self, **{name: getattr(self, name).with_observation(v) for name, v in took_s.items()}
-        )
+        """Return the history after one more measurement of the named costs, NaN where none.
+
+        A `ship_s` of NaN means that all shards of a cycle were in the cache. With an estimate that
+        is too high a learner asks for cached shards only and never corrects it, so a higher
+        estimate returns to that of the benchmark by half in each such cycle.
+        """
+        changed = {name: getattr(self, name).with_observation(v) for name, v in took_s.items()}
+        if "ship_s" in changed:
+            changed["ship_s"] = changed["ship_s"].lowered(
+                self.first_ship_s.mean, np.isnan(took_s["ship_s"])
+            )
+        return replace(self, **changed)
 
     @property
     def estimates(self) -> Estimates:
         """The three costs of the cost model."""
-        parts = (self.down_s, self.up_s, self.rest_s)
-        fixed_s = Estimate(
-            np.sum([part.mean for part in parts], axis=0),
-            np.sqrt(np.sum([part.spread**2 for part in parts], axis=0)),
-            np.min([part.count for part in parts], axis=0),
-        )
-        return Estimates(self.train_s, self.ship_s, fixed_s)
+        return Estimates(self.train_s, self.ship_s, sum_of([self.down_s, self.up_s, self.rest_s]))
 
     def costs(self) -> Floats:
         """Return the three costs as `EstimatesReported` has them: costs by parts by learners."""
@@ -69,10 +92,24 @@ def subset_shards(task: Task, learners: Ints) -> RaggedArray:
     return RaggedArray(np.full(learners.size, count), numbers.ravel())
 
 
-def shard_bound(history: CostHistory, task: Task, deadline_s: float, held: ArrayLike) -> Ints:
-    """Return the shards that a learner can train by a deadline if it already holds `held`."""
-    costs = history.estimates.quantile(task.caution)
-    return dab_bounds(deadline_s, **costs, passes=task.passes or 1, held=held)
+def shard_bound(
+    history: CostHistory, task: Task, deadline_s: float, held: ArrayLike, *, overlap: bool = True
+) -> Ints:
+    """Return the shards that a learner can train by a deadline if it already holds `held`.
+
+    This is the largest number with which its cycle ends in time with probability `caution`. With
+    `overlap` it fetches shards while it trains others.
+    """
+    passes = task.passes or 1
+    costs: Mapping[str, Any] = cautious_costs(
+        history.estimates,
+        task.caution,
+        deadline_s=deadline_s,
+        passes=passes,
+        held=held,
+        overlap=overlap,
+    )
+    return dab_bounds(deadline_s, **costs, passes=passes, held=held, overlap=overlap)
 
 
 def reserve_s(history: CostHistory | None, task: Task, down_s: ArrayLike) -> Floats:

@@ -10,7 +10,7 @@ in one of these takes no longer than planned, for any number of shards and passe
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.estimates import check_caution
@@ -59,8 +59,17 @@ class StateCosts:
         at = np.arange(state.size), state
         return {name: row[at] for name, row in self.costs().items()}
 
-    def quantile(self, share: float) -> dict[str, Floats]:
-        """Return each cost by name; a cycle takes longer with probability 1 - `share` at most."""
+    def quantile(
+        self,
+        share: float,
+        *,
+        trained: ArrayLike = 1,  # noqa: ARG002 - holds for any load
+        fetched: ArrayLike = 1,  # noqa: ARG002
+    ) -> dict[str, Floats]:
+        """Return each cost by name; a cycle takes longer with probability 1 - `share` at most.
+
+        This holds for a cycle of any size.
+        """
         check_caution(share)
         kept = self._likely_states(share)
         return {

@@ -159,7 +159,9 @@ class SimulatedLearners:
         known, bounds = self._measured[learners], np.zeros(learners.size, np.int64)
         if known.any():
             history = self._read_history(learners[known])
-            bounds[known] = shard_bound(history, self._task, instruction.deadline_s, held[known])
+            bounds[known] = shard_bound(
+                history, self._task, instruction.deadline_s, held[known], overlap=False
+            )
         idle = (bounds == 0) & awake & np.isfinite(ready_s)
         if idle.any() and instruction.deadline_s == deadline_s:
             # Without work no cycle refreshes its costs, so it repeats the benchmark.
@@ -181,22 +183,20 @@ class SimulatedLearners:
         left_s = seconds - (began_s - at_s) * clock - down_s
         fetching_s = rates.work_s("downlink", down_s, left_s)
         shards, fetched = self._fetch_subset(learners, fetching_s, durations)
-        ship_s = rates.unit_s("downlink", down_s, durations.ship_s, fetched)
-        fetch_s = ship_s * fetched
+        # A learner that holds all of them fetches one again, so that its link is measured.
+        transfers = np.maximum(fetched, 1)
+        ship_s = rates.unit_s("downlink", down_s, durations.ship_s, transfers)
+        fetch_s = ship_s * transfers
         warm_ups, ready_s = WARM_UPS * min(task.batch, task.shard_samples), down_s + fetch_s
         warm_up_s = warm_ups * rates.unit_s("compute", ready_s, durations.sample_s, warm_ups)
         shard_s = task.shard_samples * durations.sample_s
         shard_s = rates.unit_s("compute", ready_s + warm_up_s, shard_s, shards)
         time_s = np.maximum(left_s - fetch_s - warm_up_s, 0.0)
-        measured = np.clip(np.floor(time_s / shard_s), 1, np.maximum(shards, 1))
-        zero = np.zeros(learners.size)
-        history = CostHistory(
-            train_s=Estimate(shard_s * self._noise.benchmark_bias[learners], zero, measured),
-            ship_s=Estimate(*self._ship_estimate(learners, ship_s, fetched)),
-            down_s=Estimate(down_s, zero, 1.0),
-            # Uploads are not measured yet: assume that the uplink is as fast as the downlink.
-            up_s=Estimate(down_s, zero, 1.0),
-            rest_s=Estimate(zero, zero, measured),
+        history = CostHistory.from_benchmark(
+            train_s=shard_s * self._noise.benchmark_bias[learners],
+            ship_s=ship_s,
+            down_s=down_s,
+            rest_s=np.zeros(learners.size),
         )
         self._write_history(learners, history)
         self._measured[learners] = True
@@ -222,13 +222,6 @@ class SimulatedLearners:
         fetched = np.minimum(count, begun).astype(np.int64)
         self._store(learners, shards, missing, fetched.astype(np.float64))
         return shards.counts - count + fetched, fetched
-
-    def _ship_estimate(self, learners: Ints, ship_s: Floats, fetched: Ints) -> tuple[Floats, ...]:
-        """Return mean, spread and count of `ship_s`: from this benchmark, or those known before."""
-        known = self._history[HISTORY_FIELDS.index("ship_s")][:, learners]
-        new = np.stack([ship_s, np.zeros(learners.size), np.maximum(fetched, 1.0)])
-        ship = np.where((fetched > 0) | (known[0] == 0.0), new, known)
-        return ship[0], ship[1], ship[2]
 
     def train(
         self, instruction: commands.Dispatch, indices: Ints, samples: Ints, at_s: float

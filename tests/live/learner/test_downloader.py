@@ -90,6 +90,20 @@ def test_a_download_takes_the_time_of_the_downlink_and_an_upload_that_of_the_upl
     assert up_s >= 0.4 - MAX_CATCH_UP_S
 
 
+def test_a_cached_shard_can_be_fetched_again_to_measure_the_link(
+    served: ServedFolder, tmp_path: Path
+) -> None:
+    ref, content = make_shard()
+    (served.folder / ref.sha256).write_bytes(content)
+    cache = ShardCache(tmp_path / "cache", 1 << 30)
+    with connect(served, cache) as downloader:
+        downloader.fetch_shard(ref, DEVICE)
+        downloader.fetch_again(ref, DEVICE)
+        assert downloader.has(ref)
+    assert served.requested == [ref.sha256] * 2
+    assert cache.partial_bytes(ref.sha256) == 0
+
+
 def test_a_shard_of_another_hash_is_refused(served: ServedFolder, tmp_path: Path) -> None:
     ref, content = make_shard()
     (served.folder / ref.sha256).write_bytes(content[:-1] + b"x")

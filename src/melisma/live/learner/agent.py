@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -155,7 +154,8 @@ class Agent:
         assert self._costs is not None
         cycle, deadline_s = instruction.cycle, instruction.deadline_s
         held = min(instruction.held, self._downloader.count_cached())
-        shards = int(shard_bound(self._costs, self._task, deadline_s, held))
+        # All shards are fetched before training begins.
+        shards = int(shard_bound(self._costs, self._task, deadline_s, held, overlap=False))
         self._orchestrator.report_bound(self._learner, cycle, deadline_s, shards)
         if not shards and deadline_s == self._task.deadline_s:
             # Without an assignment no cycle corrects the costs: the device may be faster by now.
@@ -170,13 +170,10 @@ class Agent:
             )
 
     def _measure(self, until_at: float) -> None:
-        """Run the benchmark; keep the known `ship_s` if every shard was already in the cache."""
-        known = self._costs
+        """Run the benchmark; its costs replace those known before."""
         self._costs = run_subset_benchmark(
             self._registered, self._downloader, self._local_shards, self._device, until_at
         )
-        if known is not None and not self._costs.ship_s.mean:
-            self._costs = replace(self._costs, ship_s=known.ship_s)
 
     def _carry_out(self, assignment: ActiveAssignment) -> None:
         """Train an assignment and upload its update, unless it is withdrawn."""
@@ -224,8 +221,8 @@ class Agent:
         finally:
             ship_s = assignment.lap("fetch shards")
             fetched += sum(map(downloader.fraction_in_cache, missing))
-            if missing:
-                self._update_costs(ship_s=seconds_per(ship_s, max(fetched, MIN_SHARD_FRACTION)))
+            fetched = max(fetched, MIN_SHARD_FRACTION) if missing else 0.0
+            self._update_costs(ship_s=seconds_per(ship_s, fetched))
         return True
 
     def _train_until_deadline(

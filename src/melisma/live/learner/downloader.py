@@ -75,6 +75,16 @@ class Downloader:
             self._fetch(sha256, device, lambda: cache.partial_bytes(sha256), append)
             cache.finish(sha256, needed)
 
+    def fetch_again(self, shard: ShardRef, device: Device) -> None:
+        """Fetch a shard that is in the cache and discard it, to measure the link."""
+        received_bytes = 0
+
+        def discard(piece: bytearray) -> None:
+            nonlocal received_bytes
+            received_bytes += len(piece)
+
+        self._fetch(shard.sha256, device, lambda: received_bytes, discard)
+
     def count_cached(self) -> int:
         """Return the number of shards in the cache."""
         return len(self._cache.hashes())

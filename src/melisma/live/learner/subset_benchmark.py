@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Sequence
+from statistics import median
 from typing import TYPE_CHECKING
 
 from melisma.cycle.learner import SUBSET_SHARDS, CostHistory
-from melisma.fleet.estimates import Estimate
 from melisma.fleet.rng import generator
 from melisma.learning.data.datasets import Split
 from melisma.live.learner.device import Device
@@ -28,24 +28,25 @@ def run_subset_benchmark(
     shards = registered.benchmark_shards
     began = time.monotonic()
     downloader.fetch_model(INITIAL_MODEL, device)
-    down_s = Estimate.from_measurements([time.monotonic() - began])
+    down_s = time.monotonic() - began
     ship_s = _time_downloads(shards, downloader, device, until_at)
     samples = local_shards[:SUBSET_SHARDS] or downloader.read_shards(shards)
     cost = _time_training(registered, samples, device, until_at)
-    return CostHistory(
-        train_s=cost.shard_s,
-        ship_s=Estimate.from_measurements(ship_s or [0.0]),
+    return CostHistory.from_benchmark(
+        train_s=cost.shard_s.mean,
+        ship_s=median(ship_s) if ship_s else 0.0,
         down_s=down_s,
-        # Uploads are not measured yet: assume that the uplink is as fast as the downlink.
-        up_s=down_s,
-        rest_s=cost.setup_s,
+        rest_s=cost.setup_s.mean,
     )
 
 
 def _time_downloads(
     shards: Sequence[ShardRef], downloader: Downloader, device: Device, until_at: float
 ) -> list[float]:
-    """Fetch missing shards until `until_at`, at least one; return the seconds of each."""
+    """Fetch missing shards until `until_at`; return the seconds of each.
+
+    At least one shard is fetched: one again if none is missing, so that the link is measured.
+    """
     seconds: list[float] = []
     for shard in shards:
         began = time.monotonic()
@@ -54,6 +55,10 @@ def _time_downloads(
         if not downloader.has(shard):
             downloader.fetch_shard(shard, device)
             seconds.append(time.monotonic() - began)
+    if shards and not seconds:
+        began = time.monotonic()
+        downloader.fetch_again(shards[0], device)
+        seconds.append(time.monotonic() - began)
     return seconds
 
 

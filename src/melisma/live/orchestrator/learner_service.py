@@ -17,6 +17,7 @@ from melisma.cycle import events
 from melisma.cycle.learner import subset_shards
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
 from melisma.errors import DataError, RefusedError
+from melisma.fleet.estimates import LEAST_COUNT
 from melisma.learning.trainer import Score
 from melisma.live import protocol
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
@@ -210,10 +211,10 @@ class LearnerService:
 
     def _report_costs(self, learner: int, costs: Any, at_s: float) -> None:
         table = np.array(protocol.parse(costs, protocol.CostTable), dtype=np.float64)[:, :, None]
-        if not table[0, 0] > 0 or not (table[:, 2] >= 1).all():
+        if not table[0, 0] > 0 or not (table[:, 2] >= LEAST_COUNT).all():
             raise RefusedError(
                 f"invalid costs: train_s = {float(table[0, 0, 0])} must be > 0 "
-                f"and counts {table[:, 2, 0].tolist()} >= 1"
+                f"and counts {table[:, 2, 0].tolist()} >= {LEAST_COUNT}"
             )
         self._handler.handle(
             events.EstimatesReported(at_s=at_s, learners=np.array([learner]), costs=table)

@@ -2,8 +2,10 @@
 
 import ctypes
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -61,7 +63,7 @@ def _shards_per_cycle(task: Task, fleet: Fleet) -> float:
     """Return the shards dealt in a cycle: all, or with DAB the bounds of the learners."""
     if get_scheme(task.scheme).hands_out_all or task.mode == "federated":
         return task.shards
-    costs = fleet.state_costs(task).mean()
+    costs: Mapping[str, Any] = fleet.state_costs(task).mean()
     bounds = dab_bounds(task.deadline_s, **costs, passes=task.passes or 1)
     most = min(task.shards, task.max_shards or task.shards)
     return float(np.minimum(bounds, most).sum())
