@@ -1,6 +1,6 @@
 """A trainer for Melisma with scikit-learn: one-vs-rest logistic regression."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,24 +32,18 @@ class Logistic:
     def train(
         self,
         parameters: Arrays,
-        samples: Split,
-        passes: int,
+        batches: Iterator[Split],
         rng: np.random.Generator,
-        stop: Callable[[], bool],
     ) -> TrainingResult:
-        """Train `passes` passes in batches; return early if `stop()` is true before a batch."""
+        """Train each batch once; this model needs no random numbers."""
+        del rng
         model = self._load_model(parameters)
-        x, y = self._flatten(samples), samples.labels
         visits, loss_sum = 0, 0.0
-        for _ in range(passes):
-            order = rng.permutation(len(samples))
-            for start in range(0, len(order), self._task.batch):
-                if stop():
-                    return self._result(model, visits, loss_sum)
-                batch = order[start : start + self._task.batch]
-                loss_sum += self._score(model, x[batch], y[batch]).loss_sum
-                model.partial_fit(x[batch], y[batch], classes=np.arange(self._classes))
-                visits += len(batch)
+        for batch in batches:
+            x, y = self._flatten(batch), batch.labels
+            loss_sum += self._score(model, x, y).loss_sum
+            model.partial_fit(x, y, classes=np.arange(self._classes))
+            visits += len(batch)
         return self._result(model, visits, loss_sum)
 
     def score(self, parameters: Arrays, samples: Split) -> Score:

@@ -29,19 +29,15 @@ def load(count=130, width=3):
 
 class Counter:
     def __init__(self, task, width=3):
-        self.batch, self.width = task.batch, width
+        self.width = width
 
     def initial(self):
         return {"w": np.zeros(self.width)}
 
-    def train(self, parameters, samples, passes, rng, stop):
+    def train(self, parameters, batches, rng):
         w, visits = np.array(parameters["w"]), 0
-        for _ in range(passes):
-            for start in range(0, len(samples), self.batch):
-                if stop():
-                    return TrainingResult({"w": w}, visits, 0.0)
-                part = samples.samples[start : start + self.batch]
-                w, visits = w + part.sum(axis=0), visits + len(part)
+        for batch in batches:
+            w, visits = w + batch.samples.sum(axis=0), visits + len(batch)
         return TrainingResult({"w": w}, visits, 0.0)
 
     def score(self, parameters, samples):

@@ -1,6 +1,7 @@
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ from melisma.learning.batched import (
     BatchedResults,
     TrainingWork,
     can_train_together,
-    stop_after,
     train_many,
+    train_one,
 )
+from melisma.learning.batches import batch_indices
 from melisma.learning.data.datasets import Split
 from melisma.learning.parameters import Arrays
 from melisma.learning.pytorch import torch_batched
@@ -106,16 +108,9 @@ class Counting:
         return {"seen": np.zeros(1)}
 
     def train(
-        self,
-        parameters: Arrays,
-        samples: Split,
-        passes: int,
-        rng: np.random.Generator,
-        stop: Callable[[], bool],
+        self, parameters: Arrays, batches: Iterator[Split], rng: np.random.Generator
     ) -> TrainingResult:
-        seen = 0
-        while not stop():
-            seen += 1
+        seen = sum(map(len, batches))
         return TrainingResult({"seen": parameters["seen"] + seen}, seen, 0.0)
 
     def score(self, parameters: Arrays, samples: Split) -> Score:
@@ -147,11 +142,10 @@ def make_works(
     ]
 
 
-def one_by_one(trainer: Trainer, start: Arrays, works: list[TrainingWork]) -> list[TrainingResult]:
-    return [
-        trainer.train(start, work.samples, work.passes, work.rng(), stop_after(work.batches))
-        for work in works
-    ]
+def one_by_one(
+    trainer: Trainer, start: Arrays, works: list[TrainingWork], task: Task = TASK
+) -> list[TrainingResult]:
+    return [train_one(task, trainer, start, work) for work in works]
 
 
 def assert_same(results: list[TrainingResult], expected: list[TrainingResult]) -> None:
@@ -269,7 +263,10 @@ def test_a_custom_trainer_is_called_for_each_learner() -> None:
     trainer = Counting(task)
     assert not can_train_together(task, trainer, make_works())
     results = results_by_work(train_many(task, trainer, trainer.initial(), make_works()))
-    assert [each.visits for each in results] == [batches for _, _, batches in SIZES]
+    assert [each.visits for each in results] == [
+        sum(len(rows) for rows in islice(batch_indices(samples, passes, 8, drawing(1)()), batches))
+        for samples, passes, batches in SIZES
+    ]
 
 
 def test_a_custom_trainer_needs_no_torch() -> None:
@@ -341,7 +338,7 @@ def test_learners_are_trained_when_their_results_are_requested(
     first = next(results)
     assert works[-1].rng().random() == np.random.default_rng(len(works) - 1).random()
     # In between the trainer may be used for something else.
-    trainer.train(trainer.initial(), images(20, 1), 1, np.random.default_rng(2), lambda: False)
+    train_one(TASK, trainer, trainer.initial(), make_works()[0])
     expected = one_by_one(trainer, trainer.initial(), make_works(sizes=SIZES * 4)[:-1])
     assert_same(results_by_work([first, *results])[:-1], expected)
 
@@ -435,4 +432,4 @@ def test_a_batch_may_be_longer_than_all_samples() -> None:
     task = replace(TASK, batch=10**9)
     trainer = trainer_for(task)
     results = results_by_work(train_many(task, trainer, trainer.initial(), make_works()))
-    assert_same(results, one_by_one(trainer, trainer.initial(), make_works()))
+    assert_same(results, one_by_one(trainer, trainer.initial(), make_works(), task))

@@ -1,5 +1,5 @@
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -52,22 +52,15 @@ class Steady:
         return {"w": np.zeros(2)}
 
     def train(
-        self,
-        parameters: Arrays,
-        samples: Split,
-        passes: int,
-        rng: np.random.Generator,
-        stop: Callable[[], bool],
+        self, parameters: Arrays, batches: Iterator[Split], rng: np.random.Generator
     ) -> TrainingResult:
-        assert passes == 1
         self.calls += 1
         self.clock.pass_s(self.before + self.cold)
         self.cold = 0.0
         visits = 0
-        while visits < len(samples) and not stop():
-            batch = min(BATCH, len(samples) - visits)
-            self.clock.pass_s(self.sample * batch)
-            visits += batch
+        for batch in batches:
+            self.clock.pass_s(self.sample * len(batch))
+            visits += len(batch)
         self.visits += visits
         self.clock.pass_s(self.after)
         return TrainingResult(dict(parameters), visits, 1.0)
@@ -82,6 +75,7 @@ def shard(samples: int) -> Split:
 
 def measure(trainer: Steady, sizes: list[int], **changes: Any) -> TrainCost:
     arguments: dict[str, Any] = {
+        "batch": BATCH,
         "rng": np.random.default_rng(0),
         "now_s": trainer.clock.now,
         "throttle": lambda: None,
@@ -133,8 +127,8 @@ def test_the_spread_equals_that_of_the_shards() -> None:
 def test_the_pace_is_kept_before_every_batch_and_around_every_training() -> None:
     trainer, rests = Steady(Clock()), []
     measure(trainer, [40, 40], throttle=lambda: rests.append(trainer.clock.at_s))
-    # Two warm-ups ask twice each, two shards four times; one rest before and one after each.
-    assert len(rests) == 2 * 2 + 2 * 4 + 4 * 2
+    # Two warm-ups ask twice each, two shards five times; one rest before and one after each.
+    assert len(rests) == 2 * 2 + 2 * 5 + 4 * 2
 
 
 def test_a_paced_device_is_measured_at_its_own_speed() -> None:
@@ -174,13 +168,13 @@ def test_a_benchmark_without_samples_is_refused(sizes: list[int]) -> None:
         measure(Steady(Clock()), sizes)
 
 
-def test_the_error_about_a_trainer_that_never_calls_stop_names_it() -> None:
-    class NeverStops(Steady):
-        def train(self, parameters: Arrays, samples: Split, *_: Any) -> TrainingResult:
-            return TrainingResult(dict(parameters), len(samples), 1.0)
+def test_a_trainer_that_requests_no_batch_is_refused() -> None:
+    class RequestsNothing(Steady):
+        def train(self, parameters: Arrays, *_: Any) -> TrainingResult:
+            return TrainingResult(dict(parameters), 40, 1.0)
 
-    with pytest.raises(DataError, match=r"never called stop\(\)"):
-        measure(NeverStops(Clock()), [40])
+    with pytest.raises(DataError, match="requested 0 batches and reports 40 visits"):
+        measure(RequestsNothing(Clock()), [40])
 
 
 def test_fetching_is_timed_for_each_shard_and_a_short_shard_is_ignored() -> None:
@@ -211,7 +205,12 @@ def test_this_machine_is_measured() -> None:
     ]
     began_s = time.perf_counter()
     cost = subset_benchmark(
-        TorchTrainer(task), shards, rng=rng, now_s=time.perf_counter, throttle=lambda: None
+        TorchTrainer(task),
+        shards,
+        batch=32,
+        rng=rng,
+        now_s=time.perf_counter,
+        throttle=lambda: None,
     )
     took_s = time.perf_counter() - began_s
     # All that was measured lies within the time that passed.

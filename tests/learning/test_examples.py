@@ -1,6 +1,6 @@
 """The examples with their own framework, model or data."""
 
-from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +10,14 @@ from melisma.errors import SettingError
 from melisma.fleet.files.fleet_builder import read_fleet
 from melisma.fleet.task import Task, read_sized_task, read_task
 from melisma.learning.aggregation import SpooledUpdate, UpdateSpool, weighted_mean
+from melisma.learning.batches import batches_of
 from melisma.learning.data.datasets import DataSet, Split, load_dataset
 from melisma.learning.parameters import Layout
 from melisma.learning.task_sizes import with_actual_sizes
+from melisma.learning.trainer import Trainer, TrainingResult
 from melisma.learning.trainer_factory import check_model_fits, trainer_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NEVER: Callable[[], bool] = lambda: False  # noqa: E731 - a stop that never comes
 
 
 @pytest.fixture
@@ -36,8 +37,13 @@ def take(split: Split, start: int, end: int) -> Split:
     return Split(split.samples[start:end], split.labels[start:end])
 
 
-def rng() -> np.random.Generator:
-    return np.random.default_rng(3)
+def train(
+    example: Task, trainer: Trainer, samples: Split, passes: int = 1, batches: int | None = None
+) -> TrainingResult:
+    """Train the first batches of some passes, from the initial parameters."""
+    rng = np.random.default_rng(3)
+    stream = islice(batches_of(samples, passes, example.batch, rng), batches)
+    return trainer.train(trainer.initial(), stream, rng)
 
 
 @pytest.mark.parametrize("example", ["scikit-learn"], indirect=True)
@@ -49,7 +55,7 @@ def test_scikit_learn_trains_digits_and_two_updates_are_averaged(
     start, layout = trainer.initial(), Layout.from_arrays(trainer.initial())
     spool = UpdateSpool(tmp_path, layout)
     halves = [take(digits.train, 0, 3000), take(digits.train, 3000, 6000)]
-    trained = [trainer.train(start, half, 1, rng(), NEVER) for half in halves]
+    trained = [train(example, trainer, half) for half in halves]
     updates = [
         SpooledUpdate(i, each.visits, spool.add(i, each.parameters))
         for i, each in enumerate(trained)
@@ -66,14 +72,11 @@ def test_scikit_learn_trains_digits_and_two_updates_are_averaged(
 
 
 @pytest.mark.parametrize("example", ["scikit-learn"], indirect=True)
-def test_scikit_learn_stops_within_a_pass(example: Task, digits: DataSet) -> None:
+def test_scikit_learn_ends_with_the_batches(example: Task, digits: DataSet) -> None:
     trainer = trainer_for(example)
-    calls = iter(range(100))
-    stopped = trainer.train(
-        trainer.initial(), take(digits.train, 0, 500), 2, rng(), lambda: next(calls) == 5
-    )
+    stopped = train(example, trainer, take(digits.train, 0, 500), 2, batches=5)
     assert stopped.visits == 5 * example.batch
-    assert np.isnan(trainer.train(trainer.initial(), digits.train, 1, rng(), lambda: True).loss)
+    assert np.isnan(train(example, trainer, digits.train, batches=0).loss)
 
 
 @pytest.mark.parametrize("example", ["scikit-learn"], indirect=True)
@@ -88,7 +91,7 @@ def test_scikit_learn_refuses_data_that_does_not_fit(example: Task) -> None:
 def test_a_model_of_the_user_learns_from_data_of_the_user(example: Task) -> None:
     data, trainer = load_dataset(example.data, example.data_args), trainer_for(example)
     check_model_fits(trainer, data)
-    trained = trainer.train(trainer.initial(), data.train, 5, rng(), NEVER)
+    trained = train(example, trainer, data.train, 5)
     assert trainer.score(trained.parameters, data.test).loss < 0.05
 
 

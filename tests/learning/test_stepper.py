@@ -11,9 +11,10 @@ from torch.nn import functional
 
 from melisma.errors import DataError, SettingError
 from melisma.fleet.task import OptimizerSettings, Task
+from melisma.learning.batches import batch_indices, batches_of
 from melisma.learning.data.datasets import Split
 from melisma.learning.pytorch.models import to_model_input
-from melisma.learning.pytorch.torch_trainer import TorchTrainer, batch_indices
+from melisma.learning.pytorch.torch_trainer import TorchTrainer
 from melisma.learning.stepper import NullStepper, Stepper, stepper_for
 from melisma.learning.trainer_factory import trainer_for
 
@@ -69,7 +70,7 @@ class UserTrainer:
 
     def __init__(self, task: Task) -> None: ...
     def initial(self) -> None: ...
-    def train(self) -> None: ...
+    def train(self, parameters: Any, batches: Any, rng: Any) -> None: ...
     def score(self) -> None: ...
 
 
@@ -103,7 +104,9 @@ def test_steps_equal_those_of_torch_bit_for_bit(model: str) -> None:
 @pytest.mark.parametrize("task", [TASK, own(Dropping), own(Frozen)])
 def test_a_pass_of_steps_equals_a_pass_of_training(task: Task) -> None:
     trainer, steps = trainer_for(task), stepper_for(task, images(), rng())
-    trained = trainer.train(trainer.initial(), images(), 2, rng(), lambda: False)
+    same = rng()
+    batches = batches_of(images(), 2, task.batch, same)
+    trained = trainer.train(trainer.initial(), batches, same)
     losses = [steps.step(0.1) for _ in range(14)]
     assert steps.visits == trained.visits == 200
     weights = [16] * 6 + [4]

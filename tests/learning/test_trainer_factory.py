@@ -29,7 +29,7 @@ class Memory:
         self.task, self.size = task, size
 
     def initial(self) -> None: ...
-    def train(self) -> None: ...
+    def train(self, parameters: Any, batches: Any, rng: Any) -> None: ...
     def score(self) -> None: ...
 
 
@@ -46,6 +46,24 @@ def test_a_class_with_a_train_method_is_the_trainer() -> None:
     assert (made.task, made.size) == (task, 7)
     with pytest.raises(SettingError, match=r"Memory with \{'depth': 1\}: "):
         trainer_for(replace(task, model_args={"depth": 1}))
+
+
+class TakesSamples(Memory):
+    def train(self, parameters: Any, samples: Any, passes: int, rng: Any, stop: Any) -> None: ...  # type: ignore[override]
+
+
+class TakesNothing(Memory):
+    def train(self) -> None: ...  # type: ignore[override]
+
+
+@pytest.mark.parametrize(
+    ("kind", "taken"),
+    [(TakesSamples, "parameters, samples, passes, rng, stop"), (TakesNothing, "")],
+)
+def test_a_trainer_with_other_parameters_is_refused(kind: type, taken: str) -> None:
+    message = rf"{kind.__name__}: train takes \({taken}\); change it to train\(parameters, batches"
+    with pytest.raises(SettingError, match=message):
+        trainer_for(replace(TASK, model=f"{__name__}:{kind.__name__}"))
 
 
 def test_only_built_in_trainers_need_torch_and_the_error_says_so() -> None:

@@ -1,6 +1,6 @@
 """A linear model in NumPy and its data, small enough that a run of processes takes seconds."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -37,24 +37,16 @@ class Linear:
     def train(
         self,
         parameters: Any,
-        samples: Split,
-        passes: int,
+        batches: Iterator[Split],
         rng: np.random.Generator,
-        stop: Callable[[], bool],
     ) -> TrainingResult:
         weight, bias = (np.array(parameters[name], np.float32) for name in ("weight", "bias"))
         visits, loss_sum = 0, 0.0
-        for _ in range(passes):
-            order = rng.permutation(len(samples))
-            for start in range(0, len(order), self._task.batch):
-                if stop():
-                    return self._finish(weight, bias, visits, loss_sum)
-                batch = order[start : start + self._task.batch]
-                points, labels = samples.samples[batch], samples.labels[batch]
-                error = _sigmoid(points @ weight[:4] + bias) - labels
-                weight[:4] -= self._task.optimizer.lr * (points.T @ error) / len(batch)
-                bias -= self._task.optimizer.lr * error.mean()
-                visits, loss_sum = visits + len(batch), loss_sum + float(np.abs(error).sum())
+        for batch in batches:
+            error = _sigmoid(batch.samples @ weight[:4] + bias) - batch.labels
+            weight[:4] -= self._task.optimizer.lr * (batch.samples.T @ error) / len(batch)
+            bias -= self._task.optimizer.lr * error.mean()
+            visits, loss_sum = visits + len(batch), loss_sum + float(np.abs(error).sum())
         return self._finish(weight, bias, visits, loss_sum)
 
     def _finish(

@@ -1,4 +1,5 @@
-from collections.abc import Callable
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -29,17 +30,18 @@ class Flawed(FakeTrainer):
     def train(
         self,
         parameters: Any,
-        samples: Split,
-        passes: int,
+        batches: Iterator[Split],
         rng: np.random.Generator,
-        stop: Callable[[], bool],
     ) -> TrainingResult:
-        if self._flaw == "deaf":
-            stop = lambda: False  # noqa: E731
+        if self._flaw == "hasty":
+            batches = islice(batches, 2)
         if self._flaw == "mutates":
             parameters["visits"] += 1
-        trained = super().train(parameters, samples, passes, rng, stop)
-        visits = trained.visits + (self._flaw == "miscounts")
+        trained = super().train(parameters, batches, rng)
+        if self._flaw == "restless":
+            trained.parameters["visits"] += 1
+        visits = trained.visits + (self._flaw == "miscounts") * (trained.visits > 0)
+        visits += self._flaw == "invents" and not visits
         if self._flaw == "random":
             trained.parameters["visits"] += np.random.default_rng().random()
         return TrainingResult(trained.parameters, visits, trained.loss)
@@ -53,7 +55,9 @@ class Flawed(FakeTrainer):
     ("flaw", "message"),
     [
         ("empty", "no parameters"),
-        ("deaf", "50 visits after stop"),
+        ("hasty", "before the batches ended: 32 visits are left"),
+        ("invents", "reports 1 visits without a batch"),
+        ("restless", "without a batch changes parameters"),
         ("mutates", "changes the parameters that it is given"),
         ("miscounts", "2 passes are 51 visits, not 50"),
         ("random", "the same rng gives another result"),
@@ -63,3 +67,13 @@ class Flawed(FakeTrainer):
 def test_a_broken_rule_is_named(flaw: str, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         check_trainer(Flawed(flaw), SAMPLES)
+
+
+def test_a_trainer_with_other_parameters_is_refused() -> None:
+    class Old(FakeTrainer):
+        def train(self, parameters: Any, samples: Any, passes: int, rng: Any, stop: Any) -> Any: ...  # type: ignore[override]
+
+    with pytest.raises(
+        AssertionError, match=r"train takes \(parameters, samples, passes, rng, stop"
+    ):
+        check_trainer(Old(make_task()), SAMPLES)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ It exists only if the measured device is emulated by a share of that core.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,6 +21,7 @@ from melisma.fleet.emulation import LinkShaper
 from melisma.fleet.estimates import Estimate
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task, naming_task_file
+from melisma.learning.batches import batches_of
 from melisma.learning.benchmark import (
     ReferenceDevice,
     TrainCost,
@@ -97,15 +99,9 @@ class _Workload:
 
     def warm_up(self) -> None:
         """Train one batch, because a framework loads modules when it first trains."""
-        stop_answers = iter((False,))
-        parameters = self.trainer.initial()
-        self.trainer.train(
-            parameters,
-            self.benchmark_shards[0],
-            1,
-            self.rng("warm-up"),
-            lambda: next(stop_answers, True),
-        )
+        rng = self.rng("warm-up")
+        batches = batches_of(self.benchmark_shards[0], 1, self.task.batch, rng)
+        self.trainer.train(self.trainer.initial(), islice(batches, 1), rng)
 
     def train_others_s(self, pacing: Pacing) -> float:
         """Train the other shards in one call, and return the seconds."""
@@ -115,8 +111,10 @@ class _Workload:
             return False
 
         parameters, samples = self.trainer.initial(), concatenate(self.other_shards)
+        rng = self.rng("others")
+        batches = batches_of(samples, 1, self.task.batch, rng, stop)
         began_s = pacing.now_s()
-        self.trainer.train(parameters, samples, 1, self.rng("others"), stop)
+        self.trainer.train(parameters, batches, rng)
         return pacing.now_s() - began_s
 
 
@@ -165,6 +163,7 @@ def _subset_cost(work: _Workload, count: int, pacing: Pacing) -> TrainCost:
     return subset_benchmark(
         work.trainer,
         work.benchmark_shards[:count],
+        batch=work.task.batch,
         rng=work.rng(f"subset of {count}"),
         now_s=pacing.now_s,
         throttle=pacing.throttle,

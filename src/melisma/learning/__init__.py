@@ -11,6 +11,7 @@ PyTorch is imported by the package `pytorch` only, and only when training starts
     trainer.py          the interface of a trainer
     trainer_factory.py  the trainer of a task
     stepper.py          plain SGD step by step, for peers
+    batches.py          batches of samples, also of shards that are still arriving
     batched.py          training of many learners for a simulation
     pytorch/            models, optimizers and trainers of PyTorch
     benchmark.py        measured costs of training and fetching

@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import islice
 
 import numpy as np
 
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.task import Task
+from melisma.learning.batches import batch_indices
 from melisma.learning.data.datasets import Split
 from melisma.learning.parameters import Arrays
 from melisma.learning.trainer import Trainer, TrainingResult
@@ -44,7 +45,13 @@ class TrainingWork:
         """The selected samples, as a copy."""
         if self.rows is None:
             return self.samples
-        return Split(self.samples.samples[self.rows], self.samples.labels[self.rows])
+        return self.samples.take(self.rows)
+
+    def iterate(self, size: int, rng: np.random.Generator) -> Iterator[Split]:
+        """Yield the batches, each of up to `size` samples."""
+        batches = batch_indices(len(self), self.passes, size, rng)
+        for rows in islice(batches, self.batches):
+            yield self.samples.take(rows if self.rows is None else self.rows[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +77,7 @@ def train_many(
     train_together = _bind_stacked_training(task, trainer, works)
     if train_together is not None:
         return train_together(parameters)
-    results = (train_one(trainer, parameters, work) for work in works)
+    results = (train_one(task, trainer, parameters, work) for work in works)
     return (BatchedResults.from_one(index, trained) for index, trained in enumerate(results))
 
 
@@ -79,16 +86,12 @@ def can_train_together(task: Task, trainer: Trainer, works: Sequence[TrainingWor
     return _bind_stacked_training(task, trainer, works) is not None
 
 
-def train_one(trainer: Trainer, parameters: Arrays, work: TrainingWork) -> TrainingResult:
+def train_one(
+    task: Task, trainer: Trainer, parameters: Arrays, work: TrainingWork
+) -> TrainingResult:
     """Train one learner alone."""
-    stop = stop_after(work.batches)
-    return trainer.train(parameters, work.own_samples, work.passes, work.rng(), stop)
-
-
-def stop_after(batches: int) -> Callable[[], bool]:
-    """Return a `stop` that allows `batches` batches."""
-    calls = count()
-    return lambda: next(calls) >= batches
+    rng = work.rng()
+    return trainer.train(parameters, work.iterate(task.batch, rng), rng)
 
 
 def _bind_stacked_training(

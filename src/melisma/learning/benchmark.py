@@ -1,13 +1,14 @@
 """The costs of training and fetching on this device, measured on a few shards (SB, thesis 3.2).
 
-Training takes setup_s + shard_s * shards. A trainer calls `stop` before every batch: the time
-before the first call and the time after `stop` returned True are setup, the rest is training. One
-shard therefore separates the two costs, and each further shard makes both more precise. FLOPS is
-the baseline of the thesis: the rate at which this device multiplies matrices, relative to a
-reference device that was timed on the same work. Clocks are arguments.
+Training takes setup_s + shard_s * shards. A trainer requests one batch after the other: the time
+before the first request and the time after the last, which is answered by the end of the batches,
+are setup, the rest is training. One shard therefore separates the two costs, and each further shard
+makes both more precise. FLOPS is the baseline of the thesis: the rate at which this device
+multiplies matrices, relative to a reference device that was timed on the same work. Clocks are
+arguments.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -15,11 +16,13 @@ import numpy as np
 
 from melisma.errors import DataError, SettingError
 from melisma.fleet.estimates import Estimate
+from melisma.learning.batches import batches_of
 from melisma.learning.data.datasets import Split
 from melisma.learning.trainer import Trainer
 
 Clock = Callable[[], float]
 Throttle = Callable[[], None]
+Pace = Callable[[Iterator[Split]], Iterator[Split]]
 MATRIX_SIDE, MATRIX_PRODUCTS = 512, 100
 WARM_UPS = 2
 
@@ -52,35 +55,37 @@ def subset_benchmark(  # noqa: PLR0913 - the work, its limits and the clock
     trainer: Trainer,
     shards: Sequence[Split],
     *,
+    batch: int,
     rng: np.random.Generator,
     now_s: Clock,
     throttle: Throttle,
+    pace: Pace = iter,
     until_s: float | None = None,
     shard_samples: int | None = None,
 ) -> TrainCost:
     """Return the cost of training, from one pass over each shard, each from fresh parameters.
 
-    Two warm-up batches come first. `throttle` is called before and after every training and before
-    every batch. After `until_s` no training starts, and a running one stops after at least one
-    batch; an incomplete shard counts only if no whole shard was trained. A whole shard has
-    `shard_samples` samples; the default is the size of the largest shard given.
+    Two warm-up batches come first. `throttle` is called before and after every training and when a
+    batch is requested; `pace` wraps the batches that the trainer gets. After `until_s` no training
+    starts, and a running one stops after at least one batch; an incomplete shard counts only if no
+    whole shard was trained. A whole shard has `shard_samples` samples; the default is the size of
+    the largest shard given.
     """
     if not shards or not all(map(len, shards)):
         raise SettingError(
             f"a benchmark needs at least one shard, each with samples; found {[*map(len, shards)]}"
         )
     whole = shard_samples or max(map(len, shards))
-    watch = _Stopwatch(trainer, rng, now_s, throttle, inf if until_s is None else until_s)
+    late_s = inf if until_s is None else until_s
+    watch = _Stopwatch(trainer, batch, rng, now_s, throttle, pace, late_s)
     first = [watch.time_training(shards[0], most_batches=1)]
     while len(first) < WARM_UPS and not watch.is_late():
         first.append(watch.time_training(shards[0], most_batches=1))
     runs = [watch.time_training(shard) for shard in shards if not watch.is_late()]
     counted = [run for run in runs if run.complete] or runs or first[-1:]
-    # The minimum, because a delay in this short time would be subtracted from every shard.
-    after_s = min(run.after_s for run in first)
     return TrainCost(
-        Estimate.from_measurements([run.shard_s(whole, after_s) for run in counted]),
-        Estimate.from_measurements([run.before_s + after_s for run in runs or first[-1:]]),
+        Estimate.from_measurements([run.train_s * whole / run.visits for run in counted]),
+        Estimate.from_measurements([run.setup_s for run in runs or first[-1:]]),
     )
 
 
@@ -119,64 +124,53 @@ def measure_flops(
 
 @dataclass(frozen=True)
 class _TimedTraining:
-    """One training: seconds before its first batch, in batches, and after `stop` returned True.
+    """One training: seconds from the first to the last request of a batch, and around them.
 
-    A complete training was not stopped: its `train_s` includes the time after the last batch.
+    A complete training visited all samples.
     """
 
-    before_s: float
+    setup_s: float
     train_s: float
-    after_s: float
     visits: int
     complete: bool
-
-    def shard_s(self, shard_samples: int, after_s: float) -> float:
-        """Return the seconds of a whole shard."""
-        train_s = max(0.0, self.train_s - after_s) if self.complete else self.train_s
-        return train_s * shard_samples / self.visits
 
 
 @dataclass(frozen=True)
 class _Stopwatch:
-    """Times a trainer by the times at which it calls `stop`."""
+    """Times a trainer by the times at which it requests batches."""
 
     trainer: Trainer
+    batch: int
     rng: np.random.Generator
     now_s: Clock
     throttle: Throttle
+    pace: Pace
     until_s: float
 
     def is_late(self) -> bool:
         return self.now_s() >= self.until_s
 
     def time_training(self, samples: Split, most_batches: float = inf) -> _TimedTraining:
-        call_times_s: list[float] = []
-        stopped = False
+        request_times_s: list[float] = []
 
         def stop() -> bool:
-            nonlocal stopped
             self.throttle()
-            call_times_s.append(self.now_s())
-            batches = len(call_times_s) - 1
-            stopped = batches >= most_batches or (batches > 0 and call_times_s[-1] >= self.until_s)
-            return stopped
+            request_times_s.append(self.now_s())
+            batches, late = len(request_times_s) - 1, request_times_s[-1] >= self.until_s
+            return batches >= most_batches or (batches > 0 and late)
 
         parameters = self.trainer.initial()
+        batches = self.pace(batches_of(samples, 1, self.batch, self.rng, stop))
         self.throttle()
         began_s = self.now_s()
-        trained = self.trainer.train(parameters, samples, 1, self.rng, stop)
+        trained = self.trainer.train(parameters, batches, self.rng)
         self.throttle()
         ended_s = self.now_s()
-        if not call_times_s or not trained.visits:
+        if len(request_times_s) < 2 or not trained.visits:
             raise DataError(
-                "the trainer visited no sample or never called stop(); "
-                "it has to call stop() before every batch"
+                f"the trainer requested {len(request_times_s)} batches and reports "
+                f"{trained.visits} visits; it has to train all batches that it is given"
             )
-        last_s = call_times_s[-1] if stopped else ended_s
-        return _TimedTraining(
-            before_s=call_times_s[0] - began_s,
-            train_s=last_s - call_times_s[0],
-            after_s=ended_s - last_s,
-            visits=trained.visits,
-            complete=not stopped,
-        )
+        train_s = request_times_s[-1] - request_times_s[0]
+        complete = trained.visits == len(samples)
+        return _TimedTraining(ended_s - began_s - train_s, train_s, trained.visits, complete)

@@ -1,11 +1,10 @@
 """The interface between Melisma and a framework; parameters are named arrays.
 
-A trainer takes parameters, samples and a number of passes, and returns the trained parameters with
-the number of visits. It calls `stop` before every batch and ends when that returns True, even
-within a pass.
+A trainer takes parameters and batches of samples, and returns the trained parameters with the
+number of visits. Passes, their order and their end are decided by the iterator of batches.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import nan
 from typing import Any, Protocol
@@ -70,14 +69,14 @@ class Trainer(Protocol):
         """Return the initial parameters, which depend on the seed of the task."""
 
     def train(
-        self,
-        parameters: Arrays,
-        samples: Split,
-        passes: int,
-        rng: np.random.Generator,
-        stop: Callable[[], bool],
+        self, parameters: Arrays, batches: Iterator[Split], rng: np.random.Generator
     ) -> TrainingResult:
-        """Make `passes` passes over the samples in random batches, until `stop` returns True."""
+        """Train each batch once, in order, until the iterator ends.
+
+        Ask for a batch only when the previous one has been trained: an emulated device is slowed,
+        and a training is timed and stopped, when the next batch is requested. `rng` is for random
+        numbers in the model, such as dropout; batches may draw from it, too.
+        """
 
     def score(self, parameters: Arrays, samples: Split) -> Score:
         """Evaluate the parameters on the samples."""

@@ -3,6 +3,7 @@
 PyTorch is imported only for a task that needs it.
 """
 
+import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ def trainer_for(task: Task) -> Trainer:
     """
     if is_import_path(task.model) and _is_trainer(import_object("model", task.model)):
         trainer: Trainer = call_user_code("model", task.model, task, **task.model_args)
+        if problem := signature_problem(trainer):
+            raise SettingError(f"model {task.model}: {problem}")
         return trainer
     try:
         from melisma.learning.pytorch.torch_trainer import TorchTrainer
@@ -40,6 +43,20 @@ def trainer_for(task: Task) -> Trainer:
             "pip install 'melisma[torch]'"
         ) from error
     return TorchTrainer(task)
+
+
+def signature_problem(trainer: Trainer) -> str | None:
+    """Return what is wrong with the parameters of `train`; None if it can be called."""
+    try:
+        signature = inspect.signature(trainer.train)
+    except ValueError:  # some functions written in C have none
+        return None
+    try:
+        signature.bind("parameters", "batches", "rng")
+    except TypeError:
+        taken = ", ".join(signature.parameters)
+        return f"train takes ({taken}); change it to train(parameters, batches, rng)"
+    return None
 
 
 def check_model_fits(trainer: Trainer, data: DataSet) -> None:

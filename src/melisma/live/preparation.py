@@ -14,6 +14,7 @@ from melisma.allocation.schemes import with_scheme
 from melisma.fleet.files.fleet_builder import read_fleet
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task, naming_task_file, read_task
+from melisma.learning.batches import batches_of
 from melisma.learning.data.datasets import Split
 from melisma.learning.loaded_task import load_task
 from melisma.learning.trainer import Trainer
@@ -80,7 +81,7 @@ def prepare(
         loaded.task.check_shard_samples()
     task, data, trainer = loaded.task, loaded.data, loaded.trainer
     run = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
-    shares = fleet.core_shares(task, _core_sample_s(fleet, data.train, trainer))
+    shares = fleet.core_shares(task, _core_sample_s(task, fleet, data.train, trainer))
     rates = np.array([fleet.price, fleet.sample_j, fleet.byte_j])
     return PreparedRun(
         RunSpec(run, task, trainer, data.test, rates),
@@ -92,7 +93,7 @@ def prepare(
     )
 
 
-def _core_sample_s(fleet: Fleet, data: Split, trainer: Trainer) -> float:
+def _core_sample_s(task: Task, fleet: Fleet, data: Split, trainer: Trainer) -> float:
     """Measure the seconds to train one sample on this machine; NaN if no device needs it."""
     if np.isnan(fleet.sample_s).all() and np.isnan(fleet.shard_s).all():
         return float("nan")
@@ -100,7 +101,7 @@ def _core_sample_s(fleet: Fleet, data: Split, trainer: Trainer) -> float:
     rng = np.random.default_rng(0)
     # Learners use one thread too; several threads use more processor time for the same work.
     with one_thread():
-        trainer.train(trainer.initial(), timed, 1, rng, lambda: False)
+        trainer.train(trainer.initial(), batches_of(timed, 1, task.batch, rng), rng)
         began = time.process_time()
-        trainer.train(trainer.initial(), timed, 1, rng, lambda: False)
+        trainer.train(trainer.initial(), batches_of(timed, 1, task.batch, rng), rng)
         return (time.process_time() - began) / len(timed)

@@ -1,15 +1,17 @@
 """A trainer without a framework, and a check of what Melisma expects of a trainer."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from melisma.fleet.task import Task
+from melisma.learning.batches import batches_of
 from melisma.learning.data.datasets import Split
 from melisma.learning.parameters import Arrays
 from melisma.learning.trainer import Score, Trainer, TrainingResult
+from melisma.learning.trainer_factory import signature_problem
 
 
 class FakeTrainer:
@@ -19,7 +21,7 @@ class FakeTrainer:
     """
 
     def __init__(self, task: Task) -> None:
-        self._batch = task.batch
+        del task
 
     def initial(self) -> dict[str, NDArray[Any]]:
         """Return parameters that were never trained."""
@@ -28,18 +30,11 @@ class FakeTrainer:
     def train(
         self,
         parameters: Arrays,
-        samples: Split,
-        passes: int,
-        rng: np.random.Generator,  # noqa: ARG002 - the order of samples makes no difference
-        stop: Callable[[], bool],
+        batches: Iterator[Split],
+        rng: np.random.Generator,  # noqa: ARG002 - it uses no random numbers
     ) -> TrainingResult:
-        """Count the samples of each batch until `stop`."""
-        before, visits = float(parameters["visits"][0]), 0
-        batches = [min(self._batch, len(samples) - k) for k in range(0, len(samples), self._batch)]
-        for size in batches * passes:
-            if stop():
-                break
-            visits += size
+        """Count the samples of all batches."""
+        before, visits = float(parameters["visits"][0]), sum(map(len, batches))
         return TrainingResult(
             {"visits": np.array([before + visits])}, visits, _loss(before + visits)
         )
@@ -64,19 +59,26 @@ def check_trainer(trainer: Trainer, samples: Split) -> None:
     _check(_same(initial, trainer.initial()), "initial() differs from call to call")
     copy = {name: np.array(value) for name, value in initial.items()}
 
-    def train(stop: Callable[[], bool]) -> TrainingResult:
-        return trainer.train(initial, samples, 2, np.random.default_rng(1), stop)
+    def train(passes: int) -> TrainingResult:
+        rng = np.random.default_rng(1)
+        batches = batches_of(samples, passes, 1 + len(samples) // 3, rng)
+        result = trainer.train(initial, batches, rng)
+        left = batches.planned_visits_left
+        _check(not left, f"train() returned before the batches ended: {left} visits are left")
+        return result
 
-    trained = train(lambda: False)
+    problem = signature_problem(trainer)
+    _check(problem is None, str(problem))
+    trained = train(2)
     _check(_same(initial, copy), "train() changes the parameters that it is given")
     _check(trained.parameters.keys() == initial.keys(), "train() returns other parameters")
     expected = 2 * len(samples)
     _check(trained.visits == expected, f"2 passes are {trained.visits} visits, not {expected}")
-    again = train(lambda: False)
+    again = train(2)
     _check(_same(trained.parameters, again.parameters), "the same rng gives another result")
-    stopped = train(lambda: True)
-    _check(stopped.visits == 0, f"train() made {stopped.visits} visits after stop()")
-    _check(_same(stopped.parameters, initial), "train() without a visit changes parameters")
+    empty = train(0)
+    _check(empty.visits == 0, f"train() reports {empty.visits} visits without a batch")
+    _check(_same(empty.parameters, initial), "train() without a batch changes parameters")
     score = trainer.score(trained.parameters, samples)
     _check(score.samples == len(samples), f"score() counts {score.samples} samples")
     _check(bool(np.isfinite(score.loss)), f"score() gives a loss of {score.loss}")

@@ -68,11 +68,13 @@ def test_training_imports_no_compiler() -> None:
 import sys
 import numpy as np
 from melisma.fleet.task import Task
+from melisma.learning.batches import batches_of
 from melisma.learning.data.datasets import Split
 from melisma.learning.pytorch.torch_trainer import TorchTrainer
 trainer = TorchTrainer(Task(name="t", model="twonn", data="mnist", deadline_s=1.0))
 samples = Split(np.zeros((40, 28, 28), np.uint8), np.zeros(40, np.uint8))
-trainer.train(trainer.initial(), samples, 1, np.random.default_rng(1), lambda: False)
+rng = np.random.default_rng(1)
+trainer.train(trainer.initial(), batches_of(samples, 1, 32, rng), rng)
 print("torch._dynamo" in sys.modules)
 """
     result = subprocess.run(

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,28 @@ from melisma.errors import DataError, SettingError
 from melisma.fleet.sizes import MODELS as SIZES
 from melisma.fleet.sizes import model_size
 from melisma.fleet.task import OptimizerSettings, StopSettings, Task
+from melisma.learning.batches import batches_of
 from melisma.learning.data.datasets import Split
 from melisma.learning.data.shards import decode_shard, encode_shard
+from melisma.learning.parameters import Arrays
 from melisma.learning.pytorch.models import MODELS, build_model
 from melisma.learning.pytorch.torch_trainer import TorchTrainer
+from melisma.learning.trainer import TrainingResult
 
 TASK = Task(name="digits", model="twonn", data="mnist", deadline_s=15.0, passes=2)
-NEVER: Callable[[], bool] = lambda: False  # noqa: E731 - a stop that never comes
+
+
+def train(
+    trainer: TorchTrainer,
+    parameters: Arrays,
+    samples: Split,
+    passes: int = 1,
+    batches: int | None = None,
+) -> TrainingResult:
+    """Train the first batches of some passes."""
+    rng = generator()
+    stream = islice(batches_of(samples, passes, TASK.batch, rng), batches)
+    return trainer.train(parameters, stream, rng)
 
 
 def blobs(count: int = 600, seed: int = 0) -> Split:
@@ -69,10 +84,7 @@ class ReplacesWeights(nn.Module):
 
 def test_weights_that_a_model_replaces_are_trained() -> None:
     trainer = TorchTrainer(replace(TASK, model=f"{__name__}:ReplacesWeights"))
-    first, second = (
-        trainer.train(trainer.initial(), blobs(64), 1, generator(), NEVER).parameters["w"]
-        for _ in range(2)
-    )
+    first, second = (train(trainer, trainer.initial(), blobs(64)).parameters["w"] for _ in range(2))
     assert first.any()
     assert np.array_equal(first, second)
 
@@ -81,35 +93,33 @@ def test_weights_that_a_model_replaces_are_trained() -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_learns(name: str) -> None:
     args = {"layers": [784, 30, 10]} if name == "mlp" else {}
-    train, test, passes, lr = blobs(), blobs(200, 1), 3, 2e-3
+    samples, test, passes, lr = blobs(), blobs(200, 1), 3, 2e-3
     if name == "alexnet":
         # The deepest model is slow, and with lr = 2e-3 some seeds do not learn.
-        train, test, passes, lr = to_colour(blobs(400)), to_colour(blobs(100, 1)), 2, 1e-3
+        samples, test, passes, lr = to_colour(blobs(400)), to_colour(blobs(100, 1)), 2, 1e-3
     adam = OptimizerSettings(name="adam", lr=lr)
     trainer = TorchTrainer(replace(TASK, model=name, model_args=args, optimizer=adam))
     before = trainer.score(trainer.initial(), test)
-    trained = trainer.train(trainer.initial(), train, passes, generator(), NEVER)
+    trained = train(trainer, trainer.initial(), samples, passes)
     after = trainer.score(trained.parameters, test)
-    assert trained.visits == passes * len(train)
+    assert trained.visits == passes * len(samples)
     assert after.accuracy > max(0.5, before.accuracy)
     assert after.loss < before.loss
 
 
 def test_the_same_seed_gives_the_same_parameters() -> None:
     one, other = (
-        TorchTrainer(TASK).train(TorchTrainer(TASK).initial(), blobs(), 1, generator(), NEVER)
-        for _ in range(2)
+        train(TorchTrainer(TASK), TorchTrainer(TASK).initial(), blobs()) for _ in range(2)
     )
     assert all(np.array_equal(one.parameters[k], other.parameters[k]) for k in one.parameters)
     assert one.loss == other.loss
 
 
-def test_training_stops_within_a_pass_and_reports_its_visits() -> None:
+def test_training_ends_with_the_batches_and_reports_its_visits() -> None:
     trainer = TorchTrainer(TASK)
-    calls = iter(range(100))
-    stopped = trainer.train(trainer.initial(), blobs(), 2, generator(), lambda: next(calls) == 5)
+    stopped = train(trainer, trainer.initial(), blobs(), 2, batches=5)
     assert stopped.visits == 5 * 32
-    empty = trainer.train(trainer.initial(), blobs(), 2, generator(), lambda: True)
+    empty = train(trainer, trainer.initial(), blobs(), 2, batches=0)
     assert empty.visits == 0
     start = trainer.initial()
     assert not np.array_equal(stopped.parameters["1.weight"], empty.parameters["1.weight"])
@@ -121,7 +131,7 @@ def test_training_does_not_change_the_given_parameters() -> None:
     trainer = TorchTrainer(TASK)
     start = trainer.initial()
     copies = {name: array.copy() for name, array in start.items()}
-    trainer.train(start, blobs(), 1, generator(), NEVER)
+    train(trainer, start, blobs())
     assert all(np.array_equal(start[name], copies[name]) for name in start)
 
 
@@ -129,11 +139,11 @@ def test_optimizer_state_is_kept_only_if_the_task_sets_keep() -> None:
     def second_training(keep: bool) -> Any:
         trainer = TorchTrainer(replace(TASK, optimizer=OptimizerSettings(momentum=0.9, keep=keep)))
         start = trainer.initial()
-        trainer.train(start, blobs(), 1, generator(), NEVER)
-        return trainer.train(start, blobs(), 1, generator(), NEVER).parameters["1.weight"]
+        train(trainer, start, blobs())
+        return train(trainer, start, blobs()).parameters["1.weight"]
 
     fresh = TorchTrainer(replace(TASK, optimizer=OptimizerSettings(momentum=0.9)))
-    once = fresh.train(fresh.initial(), blobs(), 1, generator(), NEVER).parameters["1.weight"]
+    once = train(fresh, fresh.initial(), blobs()).parameters["1.weight"]
     assert np.array_equal(second_training(keep=False), once)
     assert not np.array_equal(second_training(keep=True), once)
 
@@ -188,7 +198,7 @@ def test_regression_learns_with_mse_and_has_no_accuracy(
     x = np.random.default_rng(0).normal(size=(400, 3)).astype(dtype)
     samples = Split(x, (x @ np.array([1, -2, 3], dtype) + 5).reshape(shape))
     trainer = TorchTrainer(LINEAR)
-    trained = trainer.train(trainer.initial(), samples, 5, generator(), NEVER)
+    trained = train(trainer, trainer.initial(), samples, 5)
     np.testing.assert_allclose(trained.parameters["weight"], [[1, -2, 3]], atol=1e-3)
     np.testing.assert_allclose(trained.parameters["bias"], [5], atol=1e-3)
     score = trainer.score(trained.parameters, samples)
@@ -228,7 +238,7 @@ def test_read_only_samples_are_trained_without_a_warning() -> None:
     """Decoded shards are read-only views; a warning of torch would fail the test."""
     trainer = TorchTrainer(TASK)
     samples = decode_shard(encode_shard(blobs(50)))
-    assert trainer.train(trainer.initial(), samples, 1, generator(), NEVER).visits == 50
+    assert train(trainer, trainer.initial(), samples).visits == 50
 
 
 def test_random_numbers_in_a_model_depend_on_the_seed_alone(
@@ -241,7 +251,8 @@ def test_random_numbers_in_a_model_depend_on_the_seed_alone(
 
     def weight_sum(seed: int) -> float:
         rng = np.random.default_rng(seed)
-        return float(trainer.train(start, blobs(40), 1, rng, NEVER).parameters["1.weight"].sum())
+        trained = trainer.train(start, batches_of(blobs(40), 1, 32, rng), rng)
+        return float(trained.parameters["1.weight"].sum())
 
     first, other_seed, same_seed = weight_sum(1), weight_sum(2), weight_sum(1)
     assert first == same_seed

@@ -1,14 +1,20 @@
 """Assignments end in time, on a clock that the test moves."""
 
 import time
+from collections.abc import Iterator
 from math import isnan
 
+import numpy as np
 import pytest
 
+from melisma.learning.batches import batches_of
+from melisma.learning.data.datasets import Split
 from melisma.live.learner.active_assignment import ActiveAssignment, WithdrawnError, seconds_per
 from melisma.live.learner.device import Device, EmulatedDevice
 from melisma.live.protocol import Train
 from tests.live.learner.manual_clock import ManualClock
+
+SAMPLES = Split(np.zeros((32, 2)), np.zeros(32))
 
 
 def receive_assignment(seconds_left: float = 10.0) -> ActiveAssignment:
@@ -24,8 +30,11 @@ def train_until_stopped(
     upload_s: float,
 ) -> int:
     """Return the number of batches trained."""
-    stop, batches = assignment.stop_signal(device, 32, upload_s), 0
-    while not stop():
+    stream = batches_of(
+        SAMPLES, 10**6, 32, np.random.default_rng(1), assignment.stop_signal(device, upload_s)
+    )
+    batches = 0
+    for _ in assignment.time_batches(stream, device):
         clock.work(batch_s)
         batches += 1
     device.finish_compute()
@@ -50,9 +59,44 @@ def test_a_batch_that_would_end_too_late_is_not_started(clock: ManualClock) -> N
     assert clock.now_s - began == pytest.approx(9.0)
 
 
+def test_setup_ends_at_the_first_request_and_stands_for_the_first_batch(clock: ManualClock) -> None:
+    assignment, device = receive_assignment(10.0), Device(None)
+    stop = assignment.stop_signal(device, 0.0)
+    batches = assignment.time_batches(iter([SAMPLES]), device)
+    clock.work(6.0)
+    next(batches)
+    assert assignment.setup_s == pytest.approx(6.0)
+    assert stop()
+
+
+def test_time_in_which_no_batch_was_ready_is_not_part_of_a_batch(clock: ManualClock) -> None:
+    """A device of 0.1 s a sample, which waits 2 s for the samples of its second batch."""
+    assignment, device = (
+        receive_assignment(100.0),
+        Device(EmulatedDevice(1.0, 1e6, 1e6, 0.0, sample_s=0.1)),
+    )
+    stop, began = assignment.stop_signal(device, 0.0), clock.now_s
+
+    def delayed() -> Iterator[Split]:
+        assert not stop()
+        yield SAMPLES
+        for _ in range(40):
+            assert not stop()
+            clock.sleep(0.05)
+        assert not stop()
+        yield SAMPLES
+
+    for _ in assignment.time_batches(delayed(), device):
+        clock.work(0.001)
+    device.finish_compute()
+    assert clock.now_s - began == pytest.approx(3.2 + 2.0 + 3.2)
+    assert assignment.batch_s == pytest.approx(3.2)
+    assert assignment.visits == 64
+
+
 def test_withdrawn_work_stops_at_the_next_batch(clock: ManualClock) -> None:
     assignment = receive_assignment()
-    stop = assignment.stop_signal(Device(None), 32, 0.0)
+    stop = assignment.stop_signal(Device(None), 0.0)
     assert not stop()
     assignment.withdraw()
     with pytest.raises(WithdrawnError):

@@ -9,6 +9,8 @@ import pytest
 from melisma.fleet.files.fleet_builder import build_fleet
 from melisma.fleet.files.fleet_file import FleetTable
 from melisma.fleet.variation import BandwidthTrace, Variation
+from melisma.learning.batches import batches_of
+from melisma.learning.data.datasets import Split
 from melisma.live.learner.device import Device, EmulatedDevice
 from tests.live.learner.manual_clock import ManualClock
 
@@ -33,6 +35,25 @@ def test_a_real_device_is_not_slowed(clock: ManualClock) -> None:
     device.add_downloaded(10**9)
     device.delay_upload(10**9)
     assert clock.now_s == began
+
+
+def test_paced_batches_take_the_time_of_the_device_for_their_samples(clock: ManualClock) -> None:
+    device = Device(EmulatedDevice(0.3, 1e6, 1e6, 0.0, sample_s=0.01))
+    samples = Split(np.zeros((20, 1)), np.zeros(20))
+    device.start_compute()
+    began, asked_s = clock.now_s, list[float]()
+
+    def stop() -> bool:
+        asked_s.append(device.now() - began)
+        return False
+
+    batches = device.pace(batches_of(samples, 1, 8, np.random.default_rng(1), stop))
+    clock.work(0.005)  # setup is not part of the first batch
+    for _ in batches:
+        clock.work(0.001)
+    device.finish_compute()
+    assert asked_s == pytest.approx([0.005, 0.085, 0.165, 0.205])
+    assert clock.now_s - began == pytest.approx(0.205)
 
 
 def test_states_follow_their_probabilities_and_the_seed(clock: ManualClock) -> None:

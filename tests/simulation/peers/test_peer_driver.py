@@ -15,9 +15,10 @@ from safetensors.numpy import load_file
 from melisma.errors import MelismaWarning
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task, TaskSizes
+from melisma.learning.batches import batch_indices
 from melisma.learning.loaded_task import load_task
 from melisma.learning.pytorch.models import to_model_input
-from melisma.learning.pytorch.torch_trainer import TorchTrainer, batch_indices
+from melisma.learning.pytorch.torch_trainer import TorchTrainer
 from melisma.learning.stepper import NullStepper, Stepper
 from melisma.peer import commands, notices
 from melisma.peer.algorithms import AetSgd, Algorithm, EventTriggeredSgd, GossipSgd, LocalSgd

@@ -49,6 +49,10 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def take(self, rows: NDArray[np.int64]) -> "Split":
+        """Return copies of the samples in these rows."""
+        return Split(self.samples.take(rows, 0), self.labels.take(rows, 0))
+
 
 @dataclass(frozen=True, eq=False)
 class DataSet:

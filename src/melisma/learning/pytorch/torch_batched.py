@@ -299,13 +299,13 @@ def _batch_count(work: TrainingWork, size: int) -> int:
 def _fill_batches(indices: Ints, counts: Ints, work: TrainingWork) -> None:
     """Write the sample indices of each batch of a learner, and how many of each batch count.
 
-    Short batches are padded with the first sample. As in `Trainer.train`, a pass is shuffled before
-    `stop` is called for its first batch.
+    Short batches are padded with the first sample. As in `batch_indices`, a pass is shuffled when
+    its first batch is requested.
     """
     rows, size = len(work), indices.shape[1]
     flat, pass_batches, rng = indices.ravel(), ceil(rows / size), work.rng()
     flat[:] = 0 if work.rows is None or not rows else work.rows[0]
-    for nth in range(min(work.passes, ceil((work.batches + 1) / max(pass_batches, 1)))):
+    for nth in range(min(work.passes, ceil(work.batches / max(pass_batches, 1)))):
         order = rng.permutation(rows)
         target = flat[nth * pass_batches * size :][:rows]
         target[:] = (order if work.rows is None else work.rows[order])[: target.size]
@@ -352,7 +352,7 @@ def _passes_trial(
             trainer.load_for_training(start)
             stack = _Stack(task, trainer, [*trainer.weights.values()], _trial_works(split))
             results = stack.train(model_class)
-            expected = [train_one(trainer, start, work) for work in _trial_works(split)]
+            expected = [train_one(task, trainer, start, work) for work in _trial_works(split)]
         except Exception:  # noqa: BLE001 - The model is the user's; training one by one raises its error.
             return False
     return all(

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from melisma.errors import SettingError
 from melisma.fleet.task import Task
+from melisma.learning.batches import batch_indices
 from melisma.learning.data.datasets import Split
 from melisma.learning.pytorch.models import to_model_input
-from melisma.learning.pytorch.torch_trainer import TorchTrainer, batch_indices
+from melisma.learning.pytorch.torch_trainer import TorchTrainer
 from melisma.learning.trainer import Score
 
 
@@ -45,7 +46,7 @@ class TorchStepper:
 
     def step(self, rate: float) -> float:
         """Take one step of plain SGD on the next batch."""
-        batch = next(self._batches)
+        batch = torch.from_numpy(next(self._batches))
         self._gradient.zero_()
         with self._own_rng_state():
             loss = self._trainer.loss(self._model(to_model_input(self._x[batch])), self._y[batch])

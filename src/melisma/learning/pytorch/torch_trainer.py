@@ -64,10 +64,8 @@ class TorchTrainer:
     def train(
         self,
         parameters: Arrays,
-        samples: Split,
-        passes: int,
+        batches: Iterator[Split],
         rng: np.random.Generator,
-        stop: Callable[[], bool],
     ) -> TrainingResult:
         """Train as `Trainer` defines; the optimizer is reset unless the task keeps its state."""
         self.load_for_training(parameters)
@@ -75,14 +73,14 @@ class TorchTrainer:
             self._optimizer = optimizer_for(self._task.optimizer)
         # Not `self.weights`: a model may replace its parameters when training begins.
         weights = list(self.model.parameters())
-        x, y = self.tensors(samples)
         visits, loss_sum = 0, 0.0
         with _torch_seeded_by(rng):
-            for batch in batch_indices(len(samples), passes, self._task.batch, rng):
-                if stop():
-                    break
+            for batch in batches:
+                x, y = self.tensors(batch)
+                # Copy floats: products may round differently in memory that NumPy has aligned.
+                x = x.clone() if x.dtype == torch.float32 else to_model_input(x)
                 self.model.zero_grad()
-                loss = self.loss(self.model(to_model_input(x[batch])), y[batch])
+                loss = self.loss(self.model(x), y)
                 loss.backward()
                 self._optimizer.step(weights)
                 visits, loss_sum = visits + len(batch), loss_sum + loss.item() * len(batch)
@@ -95,7 +93,8 @@ class TorchTrainer:
         x, y = self.tensors(samples)
         total = Score(0, 0.0, 0)
         with torch.inference_mode(), _torch_seeded_by(generator(self._task.seed, "score")):
-            for batch in _slices(np.arange(len(samples)), SCORE_BATCH):
+            for start in range(0, len(samples), SCORE_BATCH):
+                batch = torch.arange(start, min(start + SCORE_BATCH, len(samples)))
                 out = self.model(to_model_input(x[batch]))
                 loss = self.loss(out, y[batch]).item()
                 total += Score(len(batch), loss * len(batch), *self._count_correct(out, y[batch]))
@@ -138,14 +137,6 @@ class TorchTrainer:
         self.model.load_state_dict(tensors)
 
 
-def batch_indices(
-    samples: int, passes: int, size: int, rng: np.random.Generator
-) -> Iterator[Tensor]:
-    """Yield the sample indices of each batch; every pass is in a new random order."""
-    for _ in range(passes):
-        yield from _slices(rng.permutation(samples), size)
-
-
 def training_result(
     parameters: dict[str, NDArray[Any]], visits: int, loss_sum: float
 ) -> TrainingResult:
@@ -159,10 +150,6 @@ def _torch_seeded_by(rng: np.random.Generator) -> Iterator[None]:
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(int(rng.bit_generator.seed_seq.generate_state(1)[0]))
         yield
-
-
-def _slices(order: NDArray[np.int64], size: int) -> Iterator[Tensor]:
-    return (torch.from_numpy(order[start : start + size]) for start in range(0, len(order), size))
 
 
 def _sample_dtype(samples: NDArray[Any]) -> type[np.generic]:

@@ -9,5 +9,4 @@
     subset_benchmark.py    measures this device on a few shards
     local_data.py          the data of this device in federated learning
     device.py              this device, or an emulated one
-    paced_trainer.py       a trainer slowed to the speed of the emulated device
 """

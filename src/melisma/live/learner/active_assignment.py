@@ -2,13 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import nan
 
 from melisma.cycle.events import PHASES
 from melisma.cycle.learner import time_is_up
 from melisma.errors import MelismaError
+from melisma.learning.data.datasets import Split
 from melisma.live.learner.device import Device
 from melisma.live.protocol import Train
 
@@ -31,9 +32,11 @@ class ActiveAssignment:
     visits: int = 0
     shipped: int = 0
     setup_s: float = 0.0
+    batch_s: float = 0.0  # of the latest batch; before the first, the setup
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     _withdrawn: threading.Event = field(default_factory=threading.Event)
     _lap_at: float = field(init=False)
+    _requested_at: float = field(init=False, default=nan)
 
     def __post_init__(self) -> None:
         self._lap_at = self.received_at
@@ -61,24 +64,36 @@ class ActiveAssignment:
         left_s = self.received_at + self.train.seconds_left - (now or time.monotonic())
         return bool(time_is_up(left_s, reserve_s))
 
-    def stop_signal(self, device: Device, batch: int, upload_s: float) -> Callable[[], bool]:
-        """Return the function that a trainer calls before every batch: it paces and stops it.
+    def stop_signal(self, device: Device, upload_s: float) -> Callable[[], bool]:
+        """Return the function that a `BatchStream` calls before every batch and while it waits.
 
         A batch that would end too late, if it takes as long as the previous one, is not started.
         """
-        device.start_compute()
-        began = previous_at = device.now()
 
         def stop() -> bool:
-            nonlocal previous_at
+            # The time that the stream waited for a shard is not part of the next batch.
+            device.add_samples(0)
             device.throttle()
-            now = device.now()
-            if previous_at == began:
-                self.setup_s = now - began
-            if self.time_is_up(upload_s + now - previous_at, now):
-                return True
-            previous_at = now
-            self.visits += batch
-            return False
+            self._requested_at = device.now()
+            return self.time_is_up(upload_s + self.batch_s, self._requested_at)
 
         return stop
+
+    def time_batches(self, batches: Iterator[Split], device: Device) -> Iterator[Split]:
+        """Return the batches at the speed of the device; count visits and time setup and batches.
+
+        Setup starts now and ends when the first batch is requested.
+        """
+        device.start_compute()
+        began = device.now()
+
+        def timed() -> Iterator[Split]:
+            device.throttle()
+            self.setup_s = self.batch_s = device.now() - began
+            for batch in batches:
+                self.visits += len(batch)
+                yield batch
+                device.throttle()
+                self.batch_s = device.now() - self._requested_at
+
+        return device.pace(timed())

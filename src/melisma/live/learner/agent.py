@@ -22,7 +22,8 @@ from melisma.cycle.learner import MIN_SHARD_FRACTION, CostHistory, reserve_s, sh
 from melisma.errors import AxonError, SettingError
 from melisma.fleet.files.fleet_file import DISCLOSURE, Disclosure
 from melisma.fleet.rng import generator
-from melisma.learning.data.shards import ShardCache, concatenate
+from melisma.learning.batches import BatchStream
+from melisma.learning.data.shards import ShardCache
 from melisma.learning.parameters import Layout
 from melisma.learning.trainer import Score, TrainingResult
 from melisma.learning.user_code import is_import_path
@@ -31,7 +32,6 @@ from melisma.live.learner.active_assignment import ActiveAssignment, WithdrawnEr
 from melisma.live.learner.device import Device, EmulatedDevice
 from melisma.live.learner.downloader import Downloader
 from melisma.live.learner.local_data import read_local_data
-from melisma.live.learner.paced_trainer import PacedTrainer
 from melisma.live.learner.subset_benchmark import run_subset_benchmark
 
 DEFAULT_CACHE_BYTES = 4 << 30
@@ -78,7 +78,7 @@ class Agent:
         self._scheme = get_scheme(self._task.scheme)
         self._needs = self._scheme.needs_with(self._task.passes)
         self._device = Device(settings.device, self._learner, began_at)
-        self._trainer = PacedTrainer(trainer_for(self._task), self._device, self._task.batch)
+        self._trainer = trainer_for(self._task)
         layout = Layout.from_arrays(self._trainer.initial())
         cache = ShardCache(Path(settings.cache), settings.cache_bytes)
         self._downloader = Downloader(orchestrator, cache, layout)
@@ -230,15 +230,18 @@ class Agent:
     ) -> TrainingResult:
         train = assignment.train
         local = [self._local_shards[number] for number in train.local_shards]
-        samples = concatenate(local or self._downloader.read_shards(train.shards))
+        shards = local or self._downloader.read_shards(train.shards)
+        rng = generator(self._task.seed, "train", train.cycle, self._learner)
+        stop = assignment.stop_signal(self._device, upload_s)
+        stream = BatchStream(self._task.batch, rng, stop)
+        stream.add_work(train.passes, [len(shard) for shard in shards])
+        while shards:
+            # Free the memory of each shard once it has been copied.
+            stream.add_shard(shards.pop(0))
+        stream.close()
         load_s = assignment.lap("load")
-        trained = self._trainer.train(
-            model,
-            samples,
-            train.passes,
-            generator(self._task.seed, "train", train.cycle, self._learner),
-            assignment.stop_signal(self._device, self._task.batch, upload_s),
-        )
+        batches = assignment.time_batches(stream, self._device)
+        trained = self._trainer.train(model, batches, rng)
         self._device.finish_compute()
         train_s = assignment.lap("train") - assignment.setup_s
         self._update_costs(

@@ -6,6 +6,7 @@ scale them further, by factors of the run's time that `fleet.variation` computes
 """
 
 import time
+from collections.abc import Iterator
 from math import inf
 
 import msgspec
@@ -20,6 +21,7 @@ from melisma.fleet.emulation import (
 )
 from melisma.fleet.states import cycle_states
 from melisma.fleet.variation import BandwidthTrace, Noise, Resource, Variation
+from melisma.learning.data.datasets import Split
 
 
 class EmulatedDevice(msgspec.Struct, frozen=True):
@@ -118,6 +120,13 @@ class Device:
         """Count samples trained since the previous call."""
         if isinstance(self._pace, DurationPacer):
             self._pace.finish_piece(samples * self._sample_s)
+
+    def pace(self, batches: Iterator[Split]) -> Iterator[Split]:
+        """Yield batches; count the samples of each when the next one is requested."""
+        self.add_samples(0)
+        for batch in batches:
+            yield batch
+            self.add_samples(len(batch))
 
     def throttle(self) -> None:
         """Sleep if the device lags behind far enough; call after every small piece of work."""

@@ -10,7 +10,6 @@ from melisma.fleet.rng import generator
 from melisma.learning.data.datasets import Split
 from melisma.live.learner.device import Device
 from melisma.live.learner.downloader import Downloader
-from melisma.live.learner.paced_trainer import PacedTrainer
 from melisma.live.protocol import INITIAL_MODEL, RegisterResponse, ShardRef
 
 if TYPE_CHECKING:
@@ -74,11 +73,13 @@ def _time_training(
     device.start_compute()
     # A separate trainer, so that the benchmark does not change optimiser state that is kept.
     cost = subset_benchmark(
-        PacedTrainer(trainer_for(task), device, task.batch),
+        trainer_for(task),
         shards,
+        batch=task.batch,
         rng=generator(task.seed, "benchmark", learner=registered.learner),
         now_s=device.now,
         throttle=device.throttle,
+        pace=device.pace,
         until_s=until_at,
         shard_samples=task.shard_samples,
     )

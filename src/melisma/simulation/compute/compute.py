@@ -212,7 +212,7 @@ class RealTraining:
     ) -> TrainingResult:
         learner = int(work.learners[row])
         with _user_code(f"{self._names[learner]} could not train in cycle {work.cycle}"):
-            return batched.train_one(self._trainer_of(learner), start, learner_work)
+            return batched.train_one(self._task, self._trainer_of(learner), start, learner_work)
 
     def _trainer_of(self, learner: int) -> Trainer:
         """Return the trainer of a learner: its own if it keeps the state of its optimiser."""
