@@ -264,7 +264,10 @@ def test_a_custom_trainer_is_called_for_each_learner() -> None:
     assert not can_train_together(task, trainer, make_works())
     results = results_by_work(train_many(task, trainer, trainer.initial(), make_works()))
     assert [each.visits for each in results] == [
-        sum(len(rows) for rows in islice(batch_indices(samples, passes, 8, drawing(1)()), batches))
+        sum(
+            len(rows)
+            for rows in islice(batch_indices(samples, passes, 8, np.random.default_rng(1)), batches)
+        )
         for samples, passes, batches in SIZES
     ]
 
