@@ -34,6 +34,18 @@ def test_every_scheme_trains_a_good_model(work_folder: Path, scheme: str, mode: 
     assert set(load_file(report.model)) == {"weight", "bias"}
 
 
+def test_a_run_follows_noise_and_a_bandwidth_trace(work_folder: Path) -> None:
+    (work_folder / "walk.txt").write_text("0 20 5\n1 4 1\n2 20 5\n")
+    noise = {"compute": 0.3, "bandwidth": 0.3, "correlation_s": 0.5}
+    learners = [
+        {"name": "pi", "compute": 0.2, "bandwidth_trace": str(work_folder / "walk.txt")},
+        {"name": "phone", "samples_per_s": 2000, "downlink_bps": 30e6, "uplink_bps": 5e6},
+    ]
+    report = run_task(work_folder, {"learner": learners, "noise": noise}, scheme="equal", cycles=2)
+    assert report.outcome == "done", report.reason
+    assert [len(cycle.assignments) for cycle in report.cycles] == [2, 2]
+
+
 @pytest.mark.parametrize("scheme", ["equal", "proportional"])
 def test_without_passes_each_learner_makes_those_that_fit(work_folder: Path, scheme: str) -> None:
     # Fixed speeds: the first makes at most 3 passes over 6 shards of 50 samples, on any machine.
