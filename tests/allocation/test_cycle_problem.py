@@ -1,13 +1,19 @@
+import dataclasses
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from melisma.allocation import staleness, synchronous
 from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
-from melisma.errors import SettingError
+from melisma.errors import InfeasibleError, SettingError
+from tests.allocation.problems import cycle_problems
+from tests.lanes import cases
+
+Method = Literal["exact", "sai", "numerical"]
 
 
 def problem(**changes: Any) -> CycleProblem:
@@ -123,3 +129,32 @@ def test_average_staleness_of_many_fast_learners_does_not_overflow() -> None:
     assert plan.average_staleness == pytest.approx(2**31 * 100_000 / 199_999)
     spread = CyclePlan(shards=1, updates=np.repeat([1, 2**31 + 1], 100_000))
     assert spread.average_staleness == pytest.approx(2**31 * 100_000 / 199_999)
+
+
+def with_overlap(problem: CycleProblem) -> CycleProblem:
+    fields = {field.name: getattr(problem, field.name) for field in dataclasses.fields(problem)}
+    return CycleProblem(**fields | {"overlap": True})
+
+
+@pytest.mark.parametrize("method", ["exact", "sai", "numerical"])
+@given(cycle_problems())
+@settings(max_examples=cases(40), deadline=None)
+def test_staleness_with_overlap_ends_in_time(method: Method, problem: CycleProblem) -> None:
+    overlapped = with_overlap(problem)
+    try:
+        plan = staleness(overlapped, method=method)
+    except InfeasibleError:
+        return
+    assert plan.shards.sum() == problem.shards
+    assert np.all(plan.seconds(overlapped) <= problem.deadline_s)
+
+
+@given(cycle_problems())
+def test_overlap_allows_as_many_common_updates_or_more(problem: CycleProblem) -> None:
+    try:
+        before = synchronous(problem)
+    except InfeasibleError:
+        return
+    after = synchronous(with_overlap(problem))
+    assert after.updates.max() >= before.updates.max()
+    assert np.all(after.seconds(with_overlap(problem)) <= problem.deadline_s)

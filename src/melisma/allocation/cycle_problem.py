@@ -32,7 +32,8 @@ class CycleProblem:
 
     `min_shards`, `max_shards` and `held` are one number for all learners or one for each; without
     `max_shards`, a learner may take all the data. `shards` and `deadline_s` are single numbers.
-    Each scheme checks whether the problem is feasible for it.
+    With `overlap`, learners fetch shards while they train others. Each scheme checks whether the
+    problem is feasible for it.
     """
 
     train_s: Floats
@@ -43,6 +44,7 @@ class CycleProblem:
     min_shards: Ints
     max_shards: Ints
     held: Ints
+    overlap: bool
 
     def __init__(  # noqa: PLR0913 - a record of the contract's fields, by keyword
         self,
@@ -55,6 +57,7 @@ class CycleProblem:
         min_shards: ArrayLike = 1,
         max_shards: ArrayLike | None = None,
         held: ArrayLike = 0,
+        overlap: bool = False,
     ) -> None:
         costs = {
             "train_s": as_floats("train_s", train_s, least=MIN_COST_S),
@@ -75,7 +78,7 @@ class CycleProblem:
         fields["deadline_s"] = as_scalar(
             "deadline_s", as_floats("deadline_s", deadline_s, above=True)
         )
-        fields["shards"] = total
+        fields["shards"], fields["overlap"] = total, overlap
         for name, value in fields.items():
             object.__setattr__(self, name, value)
         require(
@@ -132,7 +135,7 @@ class CycleProblem:
     @cached_property
     def costs(self) -> CycleCosts:
         """The costs of the learners."""
-        return CycleCosts(self.train_s, self.ship_s, self.fixed_s, self.held)
+        return CycleCosts(self.train_s, self.ship_s, self.fixed_s, self.held, self.overlap)
 
     def seconds(self, shards: Numbers, passes: Numbers) -> Floats:
         """Return the seconds for these shards and passes; 0 without shards."""
