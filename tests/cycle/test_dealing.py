@@ -25,12 +25,13 @@ def positions(shards: Ints) -> Ints:
 
 def deal(deck: Deck, wanted: list[int], held: CacheIndex = EMPTY_CACHE) -> tuple[Deck, RaggedArray]:
     after, dealt, new = deck.deal(np.arange(len(wanted)), np.array(wanted), held)
-    for learner, (learner_shards, fresh) in enumerate(zip(dealt, new, strict=True)):
-        # A learner holds all dealt shards that are not new to it.
-        known = np.setdiff1d(positions(learner_shards), fresh)
+    for learner, (row, fresh) in enumerate(zip(dealt, new, strict=True)):
+        # A learner holds all dealt shards that are not new to it, and they come first.
+        known = row[: row.size - fresh.size]
         assert held.contains(known, np.full(known.size, learner)).all()
-        assert np.isin(deck.order[fresh], learner_shards).all()
-    return after, dealt
+        assert not held.contains(fresh, np.full(fresh.size, learner)).any()
+        assert row[known.size :].tolist() == fresh.tolist()
+    return after, RaggedArray(dealt.counts, deck.order[dealt.values])
 
 
 def deal_one_by_one(
@@ -79,10 +80,34 @@ def test_learners_get_the_dealt_shards_that_they_hold(
     after_index, dealt = deal(current, wanted, index)
     assert after_index.position == after.position
     assert dealt.counts.tolist() == wanted
-    assert sorted(dealt.values.tolist()) == sorted(without_index.values.tolist())
+    assert all(np.unique(row).size == row.size for row in dealt)
     if sum(wanted) <= SHARDS:
+        assert sorted(dealt.values.tolist()) == sorted(without_index.values.tolist())
         expected = deal_one_by_one(without_index.values.tolist(), wanted, held)
         assert [set(row.tolist()) for row in dealt] == expected
+    else:
+        for learner, row in enumerate(dealt):
+            kept = held.get(learner, set()) & set(row.tolist())
+            assert len(kept) == min(wanted[learner], len(held.get(learner, set())))
+
+
+@given(
+    st.sets(st.integers(0, SHARDS - 1)),
+    st.integers(0, SHARDS - 1),
+    st.lists(counts, min_size=1, max_size=3),
+)
+def test_returned_shards_are_dealt_first_and_once(
+    returned: set[int], first: int, cycles: list[list[int]]
+) -> None:
+    current = replace(deck(), position=first).return_shards(np.array(sorted(returned), np.int64))
+    left = set(returned)
+    for wanted in cycles:
+        current, dealt = deal(current, wanted)
+        assert all(np.unique(row).size == row.size for row in dealt)
+        given_positions = set(positions(dealt.values).tolist())
+        assert left <= given_positions or given_positions <= left
+        left -= given_positions
+        assert set(current.returned.tolist()) == left
 
 
 def test_a_learner_cannot_get_more_shards_than_the_deck_has() -> None:

@@ -32,6 +32,10 @@ class CacheIndex:
         np.not_equal(merged[1:], merged[:-1], out=first[1:])
         return CacheIndex(merged[first])
 
+    def without(self, keys: Ints, values: Ints) -> "CacheIndex":
+        """Return an index without these pairs."""
+        return CacheIndex(np.setdiff1d(self.pairs, keys << VALUE_BITS | values))
+
     def contains(self, keys: Ints, values: Ints) -> NDArray[np.bool_]:
         """Return whether each pair is in the index; fastest where equal keys are adjacent."""
         sought = keys << VALUE_BITS | values

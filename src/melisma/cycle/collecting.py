@@ -10,6 +10,8 @@ from math import inf, sqrt
 import numpy as np
 
 from melisma.cycle import commands, events
+from melisma.cycle.dealing import NO_INTS
+from melisma.cycle.extensions import MIN_LEFT_FRACTION, admit
 from melisma.cycle.planning import count_held_ahead, ready_learners
 from melisma.cycle.rounds import (
     MAX_EMPTY_CYCLES,
@@ -18,8 +20,9 @@ from melisma.cycle.rounds import (
     finish,
     record_empty_cycle,
     wake,
+    withdraw_overdue,
 )
-from melisma.cycle.state import CycleState, Stage, WorkStatus
+from melisma.cycle.state import COLLECTING_STAGES, CycleState, Stage, WorkStatus
 from melisma.fleet.array_types import Ints
 
 # Wait for answers up to this many deadlines, longer while there is no answer at all.
@@ -27,6 +30,9 @@ ANSWER_DEADLINES = 2.0
 # In the first cycle wait at least this many times as long as the latest answer took, because
 # the duration of a first benchmark is unknown.
 ANSWER_PATIENCE = 5.0
+# With extension, begin this part of the deadline after the first learner is ready: in the first
+# cycle, when all run their first benchmark, and in later ones. The others join when they are ready.
+FIRST_START_FRACTION, START_FRACTION = 0.1, 0.02
 # Wait at least this long for a first answer: a deadline of milliseconds says nothing about it.
 FIRST_ANSWER_S = 10.0
 # Give up after this many requests in a row without any answer.
@@ -43,20 +49,36 @@ def begin_cycle(state: CycleState, at_s: float) -> Commands:
     learners = state.learners
     learners.work[:] = WorkStatus.NONE
     learners.bounds[:] = -1
-    learners.visits[:] = 0
-    state.refusal = ""
+    state.clear_grants()
+    state.orphans, state.dealt_shards = NO_INTS, 0
+    state.refusal, state.first_ready_s = "", inf
+    overdue = withdraw_overdue(state)
     state.asked_s, state.limit_s = at_s, at_s + ANSWER_DEADLINES * state.task.deadline_s
     present = np.flatnonzero(learners.present)
     if state.needs == "bounds":
         state.stage = Stage.COLLECTING
-        return [ask_bound(state, present, state.task.deadline_s), *wake(state)]
+        return [*overdue, ask_bound(state, present, state.task.deadline_s), *wake(state)]
     ready = ready_learners(state)
     unknown = np.setdiff1d(present, ready)
     requests: Commands = [benchmark(state, unknown)] if unknown.size else []
     if not learners.silent[unknown].all() or not ready.size:
         state.stage = Stage.COLLECTING
-        return [*requests, *wake(state)]
-    return [*requests, *dispatch(state, at_s)]
+        state.first_ready_s = at_s if ready.size else inf
+        shorten_wait(state)
+        return [*overdue, *requests, *wake(state)]
+    return [*overdue, *requests, *dispatch(state, at_s)]
+
+
+def ask_late(state: CycleState, learners: Ints, at_s: float) -> Commands:
+    """Ask learners that joined during a cycle, so that they take part in the rest of it."""
+    left_s = state.deadline_at_s - at_s
+    if state.stage is not Stage.TRAINING or not state.task.extension or state.needs == "nothing":
+        return []
+    if left_s < MIN_LEFT_FRACTION * state.task.deadline_s:
+        return []
+    if state.needs == "bounds":
+        return [ask_bound(state, np.sort(learners), state.task.deadline_s)]
+    return [benchmark(state, np.sort(learners))]
 
 
 def benchmark(state: CycleState, learners: Ints) -> commands.Benchmark:
@@ -88,6 +110,8 @@ def on_estimates(state: CycleState, event: events.EstimatesReported) -> Commands
     learners = event.learners[present]
     state.learners.costs[:, :, learners] = event.costs[:, :, present]
     state.learners.silent[learners] = False
+    if state.stage is Stage.TRAINING:
+        return admit(state, event.at_s)
     waiting = state.stage is Stage.COLLECTING and state.needs != "bounds"
     return continue_if_ready(state, event.at_s) if waiting else []
 
@@ -100,10 +124,14 @@ def on_bounds(state: CycleState, event: events.BoundsReported) -> Commands:
     learners, shards = event.learners[present], event.shards[present]
     # A learner with a bound of 0 measures itself again; do not wait for it until it has more.
     state.learners.silent[learners] = shards == 0
-    requested = {Stage.COLLECTING: state.task.deadline_s, Stage.PROBING: probe_deadline_s(state)}
-    if event.deadline_s != requested.get(state.stage):
+    deadline_s = probe_deadline_s(state) if state.stage is Stage.PROBING else state.task.deadline_s
+    if event.deadline_s != deadline_s:
         return []
     state.learners.bounds[learners] = shards
+    if state.stage is Stage.TRAINING:
+        return admit(state, event.at_s)
+    if state.stage not in COLLECTING_STAGES:
+        return []
     return continue_if_ready(state, event.at_s)
 
 
@@ -116,7 +144,13 @@ def continue_if_ready(state: CycleState, at_s: float) -> Commands:
     missing = learners.present & ~learners.silent
     missing[ready] = False
     if missing.any() and at_s < state.limit_s:
-        return extend_wait(state, at_s)
+        if not state.task.extension or state.stage is Stage.PROBING:
+            return extend_wait(state, at_s)
+        if state.first_ready_s == inf:
+            state.first_ready_s = at_s
+            shorten_wait(state)
+            return wake(state)
+        return []
     learners.silent |= missing
     feasible = state.needs != "bounds" or bool(learners.bounds[ready].any())
     if state.stage is Stage.PROBING:
@@ -142,6 +176,14 @@ def ask_again(state: CycleState, at_s: float) -> Commands:
     probing = state.stage is Stage.PROBING
     deadline_s = probe_deadline_s(state) if probing else state.task.deadline_s
     return [ask_bound(state, present, deadline_s), *wake(state)]
+
+
+def shorten_wait(state: CycleState) -> None:
+    """With extension, wait only a little for the others once the first learner is ready."""
+    if state.task.extension:
+        fraction = FIRST_START_FRACTION if state.cycle == 1 else START_FRACTION
+        begin_s = state.first_ready_s + fraction * state.task.deadline_s
+        state.limit_s = min(state.limit_s, begin_s)
 
 
 def extend_wait(state: CycleState, at_s: float) -> Commands:

@@ -1,5 +1,6 @@
 """Commands of the cycle machine, each with its reason. A driver carries them out."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -56,6 +57,27 @@ class Dispatch(Command, frozen=True, kw_only=True, eq=False):
     no_pass: Ints = msgspec.field(default_factory=lambda: np.empty(0, np.int64))
 
 
+class Extend(Command, frozen=True, kw_only=True, eq=False):
+    """Give learners at work further shards; one update covers them too.
+
+    `handed_on` are those of the shards that another learner was given before.
+    """
+
+    learners: Ints
+    cycle: int
+    attempts: Ints
+    shards: RaggedArray
+    passes: Ints
+    handed_on: Ints
+
+
+class Prefetch(Command, frozen=True, kw_only=True, eq=False):
+    """Let learners fetch shards of the next cycle while they wait for it."""
+
+    learners: Ints
+    shards: RaggedArray
+
+
 class Withdraw(Command, frozen=True, kw_only=True, eq=False):
     """Tell learners that these assignments no longer count; they stop working on them."""
 
@@ -70,13 +92,37 @@ class Wake(Command, frozen=True, kw_only=True, eq=False):
     at_s: float
 
 
+class LateUpdates(msgspec.Struct, frozen=True, eq=False):
+    """Updates of earlier cycles that arrived after their cycle was closed."""
+
+    learners: Ints
+    cycles: Ints
+    attempts: Ints
+    weights: Floats
+
+    @classmethod
+    def concatenate(cls, parts: "Sequence[LateUpdates]") -> "LateUpdates":
+        """Return the updates of all parts."""
+        names = cls.__struct_fields__
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
+_NONE = np.empty(0, np.int64)
+NO_LATE_UPDATES = LateUpdates(_NONE, _NONE, _NONE, np.empty(0))
+
+
 class Aggregate(Command, frozen=True, kw_only=True, eq=False):
-    """Average the updates of these learners with these weights; without any, keep the model."""
+    """Average the updates of these learners with these weights; without any, keep the model.
+
+    Of `late` updates the change relative to the parameters that they began with is added to the
+    present parameters, and joins the average with its own weight.
+    """
 
     cycle: int
     learners: Ints
     attempts: Ints
     weights: Floats
+    late: LateUpdates = NO_LATE_UPDATES
 
 
 class Evaluate(Command, frozen=True, kw_only=True, eq=False):
@@ -91,4 +137,15 @@ class Finish(Command, frozen=True, kw_only=True, eq=False):
     outcome: Outcome
 
 
-AnyCommand = Benchmark | AskBound | Dispatch | Withdraw | Wake | Aggregate | Evaluate | Finish
+AnyCommand = (
+    Benchmark
+    | AskBound
+    | Dispatch
+    | Extend
+    | Prefetch
+    | Withdraw
+    | Wake
+    | Aggregate
+    | Evaluate
+    | Finish
+)

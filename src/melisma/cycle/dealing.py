@@ -2,71 +2,132 @@
 
 All shards are in one seeded permutation, the deck, that is dealt round and round from cycle to
 cycle, so that every shard is dealt before any is dealt again. A cycle takes the next stretch of the
-deck. No learner gets a shard twice in a cycle. Unless a stretch is longer than the deck, a learner
-first gets those of its shards that it already holds.
+deck. No learner gets a shard twice in a deal. A learner first gets those shards of the stretch that
+it already holds; if more shards are wanted than there are, any that it holds.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.random import Generator
 
 from melisma.cycle.cache_index import EMPTY_CACHE, CacheIndex
-from melisma.cycle.ragged import RaggedArray
+from melisma.cycle.ragged import RaggedArray, concatenate_ranges
 from melisma.fleet.array_types import Ints
+
+NO_INTS: Ints = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class Deck:
-    """All shards in order, and the position of the next one to deal.
+    """All shards in order, the position of the next one to deal, and positions to deal before it.
 
-    A cache index for the deck has positions as keys, so that a stretch is a range of keys.
+    `returned` are positions that were dealt, but not trained. A cache index for the deck has
+    positions as keys, so that a stretch is a few ranges of keys.
     """
 
     order: Ints
     position: int = 0
+    returned: Ints = field(default_factory=lambda: NO_INTS)
 
     @classmethod
     def shuffle(cls, shards: int, rng: Generator) -> "Deck":
         """Return a deck of `shards` shards in random order."""
         return cls(rng.permutation(shards).astype(np.int64))
 
-    def holders(self, count: int, learners: Ints, held: CacheIndex) -> tuple[Ints, Ints]:
-        """Return pairs of a shard among the next `count` and a learner that holds it.
+    def positions_of(self, shards: Ints) -> Ints:
+        """Return the positions of shards."""
+        positions = np.empty(self.order.size, np.int64)
+        positions[self.order] = np.arange(self.order.size)
+        found: Ints = positions[shards]
+        return found
+
+    def return_shards(self, positions: Ints) -> "Deck":
+        """Return a deck that deals these positions first."""
+        return replace(self, returned=np.union1d(self.returned, positions))
+
+    def upcoming(self, count: int) -> Ints:
+        """Return the positions of the next `count` shards; at most those of the whole deck."""
+        size = self.order.size
+        if not self.returned.size:
+            return (self.position + np.arange(min(count, size))) % max(size, 1)
+        ahead = (self.position + np.arange(size)) % size
+        ahead = ahead[~np.isin(ahead, self.returned)]
+        return np.concatenate([self.returned, ahead])[:count]
+
+    def holders(self, stretch: Ints, learners: Ints, held: CacheIndex) -> tuple[Ints, Ints]:
+        """Return pairs of a shard of the stretch and a learner that holds it.
 
         Both are indices: into the stretch, ascending, and into `learners`, which must be ascending.
-        `count` is at most the size of the deck.
         """
-        end, size = self.position + count, self.order.size
-        positions, holders = held.between(self.position, min(end, size))
-        shards = positions - self.position
-        if end > size:
-            positions, others = held.between(0, end - size)
-            shards = np.concatenate([shards, positions + (size - self.position)])
-            holders = np.concatenate([holders, others])
-        indices = _index_in(learners, holders)
+        if not stretch.size or not held.pairs.size:
+            return NO_INTS, NO_INTS
+        breaks = np.flatnonzero(np.diff(stretch) != 1) + 1
+        shards, holders = [], []
+        for first, last in zip([0, *breaks], [*breaks, stretch.size], strict=True):
+            begin = int(stretch[first])
+            positions, numbers = held.between(begin, begin + int(last - first))
+            shards.append(positions - begin + first)
+            holders.append(numbers)
+        indices = _index_in(learners, np.concatenate(holders))
         known = indices >= 0
-        return shards[known], indices[known]
+        return np.concatenate(shards)[known], indices[known]
 
     def deal(
         self, learners: Ints, counts: Ints, held: CacheIndex = EMPTY_CACHE
     ) -> tuple["Deck", RaggedArray, RaggedArray]:
         """Deal `counts` shards to each learner.
 
-        Returns the deck afterwards, the shards of each learner, and the positions of those shards
+        Returns the deck afterwards, the positions of each learner's shards, and of those among them
         that it does not hold yet.
         """
         total, size = int(counts.sum()), self.order.size
         if counts.size and int(counts.max()) > size:
             raise ValueError(f"a learner cannot get {counts.max()} of {size} shards")
-        stretch = (self.position + np.arange(total)) % max(size, 1)
-        after = replace(self, position=(self.position + total) % max(size, 1))
-        if total > size:
-            dealt = new = RaggedArray(counts, stretch)
-        else:
-            keepers = _match_holders(*self.holders(total, learners, held), total, counts)
+        stretch = self.upcoming(total)
+        shards, holders = self.holders(stretch, learners, held)
+        if total <= size:
+            keepers = _match_holders(shards, holders, total, counts)
             dealt, new = _fill_up(stretch, keepers, counts)
-        return after, RaggedArray(counts, self.order[dealt.values]), new
+            return self._after(stretch), dealt, new
+        dealt, new = self._deal_copies(counts, stretch[shards], holders)
+        after = replace(self, position=(self.position + total) % size, returned=NO_INTS)
+        return after, dealt, new
+
+    def _deal_copies(
+        self, counts: Ints, positions: Ints, holders: Ints
+    ) -> tuple[RaggedArray, RaggedArray]:
+        """Deal more shards than there are: each learner has a run of the deck of its own.
+
+        It gets the shards that it holds, those next in its run first, and fills up from the run.
+        `positions` and `holders` are pairs of a position and the learner that holds it.
+        """
+        size, starts = self.order.size, self.position + np.cumsum(counts) - counts
+        distance = (positions - starts[holders]) % size
+        order = np.lexsort((distance, holders))
+        positions, holders = positions[order], holders[order]
+        nth = np.arange(holders.size) - np.searchsorted(holders, holders)
+        kept = nth < counts[holders]
+        positions, holders = positions[kept], holders[kept]
+        owners = np.repeat(np.arange(counts.size), counts)
+        run = concatenate_ranges(starts, counts) % size
+        # A run has as many shards as its learner gets, so it is enough to fill up.
+        new = ~np.isin(owners * size + run, holders * size + positions)
+        owners, run = owners[new], run[new]
+        room = counts - np.bincount(holders, minlength=counts.size)
+        nth = np.arange(owners.size) - np.searchsorted(owners, owners)
+        owners, run = owners[nth < room[owners]], run[nth < room[owners]]
+        both = np.concatenate([positions, run]), np.concatenate([holders, owners])
+        order = np.argsort(both[1], kind="stable")
+        return RaggedArray(counts, both[0][order]), RaggedArray(room, run)
+
+    def _after(self, stretch: Ints) -> "Deck":
+        """Return the deck after this stretch was dealt."""
+        first = min(stretch.size, self.returned.size)
+        position, size = self.position, max(self.order.size, 1)
+        if stretch.size > first:
+            position = int(stretch[-1] + 1) % size
+        return replace(self, position=position, returned=self.returned[first:])
 
 
 def _index_in(numbers: Ints, sought: Ints) -> Ints:

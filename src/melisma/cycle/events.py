@@ -88,9 +88,27 @@ class ProgressReported(Event, frozen=True, kw_only=True, eq=False):
     visits: Ints
 
 
+class ShardsRequested(Event, frozen=True, kw_only=True, eq=False):
+    """Learners will be done before the deadline and request this many further shards."""
+
+    learners: Ints
+    cycle: int
+    shards: Ints
+
+
+class ShardsReleased(Event, frozen=True, kw_only=True, eq=False):
+    """Learners will not get to these shards before the deadline; others may train them."""
+
+    learners: Ints
+    cycle: int
+    shards: RaggedArray
+
+
 class UpdatesReceived(Event, frozen=True, kw_only=True, eq=False):
     """Updates, complete or partial, were received and stored, unless `refused` says why not.
 
+    `attempts` are the latest extensions that each learner has trained on. `visits` include further
+    passes over the same shards.
     `phases` are seconds, learners by `PHASES`, as measured by each learner; `shipped` is the number
     of shards that each had to fetch. If updates arrived one after another, `arrivals_s` are their
     instants and `at_s` is the last one.
@@ -144,6 +162,8 @@ AnyEvent = (
     | EstimatesReported
     | BoundsReported
     | ProgressReported
+    | ShardsRequested
+    | ShardsReleased
     | UpdatesReceived
     | TimeReached
     | Aggregated

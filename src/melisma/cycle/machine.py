@@ -4,6 +4,7 @@ A run starts when all expected learners have joined. Its loop, by event, until `
 
     LearnersJoined             begin_run -> begin_cycle      request costs or bounds (`collecting`)
     Estimates/BoundsReported   continue_if_ready -> dispatch plan, deal and send work (`rounds`)
+    ShardsRequested/Released   extend                        further shards (`extensions`)
     UpdatesReceived            close_if_complete             aggregate when the last update is in
     TimeReached                on_time                       go on without the missing learners
     Aggregated                 on_aggregated                 evaluate the new model
@@ -16,12 +17,19 @@ from typing import Any
 import numpy as np
 
 from melisma.cycle import commands, events
-from melisma.cycle.collecting import begin_cycle, continue_if_ready, on_bounds, on_estimates
+from melisma.cycle.collecting import (
+    ask_late,
+    begin_cycle,
+    continue_if_ready,
+    on_bounds,
+    on_estimates,
+)
+from melisma.cycle.extensions import extend, on_released, on_requested, orphan
 from melisma.cycle.rounds import (
     Commands,
-    close_cycle,
     close_if_complete,
     finish,
+    on_limit,
     on_progress,
     on_updates,
     withdraw,
@@ -92,7 +100,8 @@ def on_joined(state: CycleState, event: events.LearnersJoined) -> Commands:
         learners.names[learner] = name
     if len(event.local_shards):
         learners.local_shards.add(event.learners, event.local_shards, state.task.seed)
-    return [*withdrawals, *continue_run(state, event.at_s)]
+    asked = ask_late(state, event.learners, event.at_s)
+    return [*withdrawals, *asked, *continue_run(state, event.at_s)]
 
 
 def withdraw_restarted(state: CycleState, learners: Ints) -> Commands:
@@ -109,6 +118,8 @@ def forget(state: CycleState, learners: Ints) -> None:
     table = state.learners
     table.costs[:, :, learners] = np.nan
     table.bounds[learners] = -1
+    table.late_cycles[learners] = 0
+    orphan(state, learners[table.work[learners] == WorkStatus.ASSIGNED])
     table.work[learners[table.work[learners] == WorkStatus.ASSIGNED]] = WorkStatus.DROPPED
 
 
@@ -132,7 +143,7 @@ def continue_run(state: CycleState, at_s: float) -> Commands:
         return begin_run(state, at_s)
     if state.stage in COLLECTING_STAGES:
         return continue_if_ready(state, at_s)
-    return close_if_complete(state)
+    return [*extend(state), *close_if_complete(state, at_s)]
 
 
 def begin_run(state: CycleState, at_s: float) -> Commands:
@@ -165,7 +176,7 @@ def on_time(state: CycleState, event: events.TimeReached) -> Commands:
         return []
     if state.stage in COLLECTING_STAGES:
         return continue_if_ready(state, event.at_s)
-    return close_cycle(state) if state.stage is Stage.TRAINING else []
+    return on_limit(state, event.at_s) if state.stage is Stage.TRAINING else []
 
 
 def on_aggregated(state: CycleState, event: events.Aggregated) -> Commands:
@@ -199,6 +210,8 @@ HANDLERS: dict[type[events.Event], Callable[[CycleState, Any], Commands]] = {
     events.EstimatesReported: on_estimates,
     events.BoundsReported: on_bounds,
     events.ProgressReported: on_progress,
+    events.ShardsRequested: on_requested,
+    events.ShardsReleased: on_released,
     events.UpdatesReceived: on_updates,
     events.TimeReached: on_time,
     events.Aggregated: on_aggregated,

@@ -12,9 +12,10 @@ from melisma.allocation import (
     build_cycle_problem,
     build_unmeasured_problem,
 )
+from melisma.cycle.cache_index import VALUE_BITS, VALUE_MASK, CacheIndex
 from melisma.cycle.events import COSTS
-from melisma.cycle.ragged import RaggedArray
-from melisma.cycle.state import CycleState
+from melisma.cycle.ragged import NO_ROWS, RaggedArray
+from melisma.cycle.state import CycleState, Grant
 from melisma.errors import InfeasibleError
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.estimates import Estimate, Estimates
@@ -88,28 +89,68 @@ def _name_learners(state: CycleState, error: InfeasibleError, learners: Ints) ->
 
 def count_held_ahead(state: CycleState, learners: Ints) -> Ints:
     """Count the upcoming shards that each learner holds, if as many are dealt as last time."""
-    size = state.shard_samples.size
-    wanted = state.last_shards if state.needs == "bounds" else size
-    if state.federated or wanted > size:
+    if state.federated:
         return np.zeros(learners.size, np.int64)
-    shards, holders = state.deck.holders(wanted, learners, state.learners.held)
-    # Each shard is dealt once: to its first holder.
-    first = np.diff(shards, prepend=-1) > 0
-    return np.bincount(holders[first], minlength=learners.size)
+    wanted = state.last_shards if state.needs == "bounds" else state.shard_samples.size
+    stretch = state.deck.upcoming(wanted)
+    shards, holders = state.deck.holders(stretch, learners, state.learners.held)
+    if wanted <= state.shard_samples.size:
+        # Each shard is dealt once: to its first holder.
+        holders = holders[np.diff(shards, prepend=-1) > 0]
+    return np.bincount(holders, minlength=learners.size)
 
 
 def deal(state: CycleState, learners: Ints, counts: Ints) -> RaggedArray:
-    """Deal `counts` shards to each learner, record them in the state and advance its deck."""
-    table = state.learners
+    """Give `counts` shards to each learner: the next of the deck, or of its own data."""
+    attempts = state.learners.attempts[learners] + 1
     if state.federated:
-        dealt = table.local_shards.deal(learners, counts)
-        table.samples[learners] = table.local_shards.samples_in(learners, dealt)
+        local = state.learners.local_shards
+        dealt = local.deal(learners, counts)
+        samples = local.samples_in(learners, dealt)
+        state.add_grant(Grant(learners, attempts, dealt, NO_ROWS, samples))
         return dealt
-    state.deck, dealt, table.new_shards = state.deck.deal(learners, counts, table.held)
-    table.samples[learners] = dealt.row_sums(state.shard_samples[dealt.values])
-    table.busy = learners
-    state.last_shards = int(counts.sum())
-    return dealt
+    held = state.learners.held
+    state.deck, dealt, new = state.deck.deal(learners, counts, _preferred(state))
+    if state.prefetched.pairs.size:
+        new = _select(dealt, ~held.contains(dealt.values, learners[dealt.row_ids]))
+    state.dealt_shards += int(counts.sum())
+    return give(state, learners, dealt, new)
+
+
+def give(
+    state: CycleState, learners: Ints, positions: RaggedArray, new: RaggedArray
+) -> RaggedArray:
+    """Record positions of the deck that learners are given; return the numbers of the shards."""
+    shards = RaggedArray(positions.counts, state.deck.order[positions.values])
+    samples = shards.row_sums(state.shard_samples[shards.values])
+    attempts = state.learners.attempts[learners] + 1
+    state.add_grant(Grant(learners, attempts, positions, new, samples))
+    return shards
+
+
+def mark_held(state: CycleState, learners: Ints, shipped: Ints) -> None:
+    """Record that learners hold the shards that they were given, as far as they fetched them."""
+    table, left = state.learners, np.zeros(state.learners.present.size, np.int64)
+    complete = table.visits[learners] >= table.planned_visits(learners)
+    left[learners] = np.where(complete, table.shards[learners], shipped)
+    for grant in state.grants:
+        rows = np.flatnonzero(left[grant.learners])
+        new, holders = grant.new.take(rows), grant.learners[rows]
+        counts = np.minimum(new.counts, left[holders])
+        left[holders] -= counts
+        nth = np.arange(new.values.size) - np.repeat(new.starts, new.counts)
+        fetched = _select(new, nth < np.repeat(counts, new.counts))
+        table.held = table.held.union(fetched.values, holders[fetched.row_ids])
+
+
+def _preferred(state: CycleState) -> CacheIndex:
+    prefetched = state.prefetched.pairs
+    return state.learners.held.union(prefetched >> VALUE_BITS, prefetched & VALUE_MASK)
+
+
+def _select(rows: RaggedArray, selected: NDArray[np.bool_]) -> RaggedArray:
+    """Return those values of each row that are selected."""
+    return RaggedArray(rows.row_sums(selected.astype(np.int64)), rows.values[selected])
 
 
 def _problem(state: CycleState, learners: Ints) -> CycleProblem:

@@ -1,22 +1,29 @@
 """One training round: dispatch work, receive updates, close the cycle.
 
-A round begins with `dispatch`. It ends in `close_cycle`, when the last update is in or the time
-limit is reached: its updates are aggregated, or the cycle is empty.
+A round begins with `dispatch`. It ends in `close_cycle`: when the last update is in, from the
+deadline on with the quorum, or when the time limit is reached. Its updates are aggregated, together
+with late ones of earlier cycles, or the cycle is empty.
 """
 
+import msgspec
 import numpy as np
 
 from melisma.cycle import commands, events
-from melisma.cycle.planning import PlannedCycle, deal, plan_cycle
-from melisma.cycle.state import CycleState, Stage, WorkStatus
+from melisma.cycle.cache_index import EMPTY_CACHE
+from melisma.cycle.extensions import extend, orphan
+from melisma.cycle.planning import PlannedCycle, deal, mark_held, plan_cycle
+from melisma.cycle.ragged import RaggedArray
+from melisma.cycle.state import CycleState, Stage, WorkStatus, update_weights
 from melisma.errors import InfeasibleError
-from melisma.fleet.array_types import Ints
+from melisma.fleet.array_types import Bools, Ints
 
 Commands = list[commands.AnyCommand]
 
 # Learners stop in time to arrive by the deadline. Wait for mispredicted updates for this part of
 # the deadline, or for twice the recent lateness, up to the second part.
 MIN_TAIL_FRACTION, MAX_TAIL_FRACTION = 0.1, 0.5
+# A late update is awaited for this many cycles.
+MAX_LATE_CYCLES = 3
 # End the run after this many cycles in a row without an update.
 MAX_EMPTY_CYCLES = 3
 
@@ -28,21 +35,26 @@ def dispatch(state: CycleState, at_s: float) -> Commands:
     except InfeasibleError as error:
         return reject_plan(state, str(error))
     if planned.assigned.any():
-        tail_s = start_round(state, at_s)
-        assignment = assign(state, planned, tail_s)
+        start_round(state, at_s)
+        assignment = assign(state, planned)
         return [*benchmark_left_out(state, planned), assignment, *wake(state)]
     if planned.no_pass.size:
         return reject_plan(state, describe_short_deadline(state, planned.no_pass.size))
     return record_empty_cycle(state, "the plan gives no learner a shard and a pass")
 
 
-def assign(state: CycleState, planned: PlannedCycle, tail_s: float) -> commands.Dispatch:
+def assign(state: CycleState, planned: PlannedCycle) -> commands.Dispatch:
     """Deal shards by the plan and record the assignments."""
     table, assigned = state.learners, planned.assigned
     learners, counts = planned.learners[assigned], planned.plan.shards[assigned]
     shards = deal(state, learners, counts)
-    table.work[learners], table.attempts[learners] = WorkStatus.ASSIGNED, 1
-    table.passes[learners] = planned.plan.updates[assigned]
+    if not state.federated:
+        state.last_shards = int(counts.sum())
+    state.prefetched = EMPTY_CACHE
+    table.work[learners], table.passes[learners] = (
+        WorkStatus.ASSIGNED,
+        planned.plan.updates[assigned],
+    )
     names = ", ".join(table.names[learner] for learner in planned.left_out)
     too_slow = f"; {names} cannot meet the deadline" if names else ""
     return commands.Dispatch(
@@ -53,21 +65,20 @@ def assign(state: CycleState, planned: PlannedCycle, tail_s: float) -> commands.
         shards=shards,
         passes=table.passes[learners].copy(),
         seconds_left=state.task.deadline_s,
-        tail_s=tail_s,
+        tail_s=state.tail_s,
         predicted_s=planned.predicted_s[assigned],
         no_pass=planned.no_pass,
     )
 
 
-def start_round(state: CycleState, at_s: float) -> float:
-    """Set the limits of the round and return its tail in seconds."""
+def start_round(state: CycleState, at_s: float) -> None:
+    """Set the limits of the round: the deadline, and how long updates are awaited after it."""
     deadline_s = state.task.deadline_s
     tail_s = max(MIN_TAIL_FRACTION * deadline_s, 2 * state.recent_lateness_s)
-    tail_s = min(tail_s, MAX_TAIL_FRACTION * deadline_s)
+    state.tail_s = min(tail_s, MAX_TAIL_FRACTION * deadline_s)
     state.stage, state.began_s = Stage.TRAINING, at_s
-    state.limit_s = state.deadline_at_s + tail_s
+    state.limit_s = state.deadline_at_s + (state.tail_s if state.task.quorum == 1.0 else 0.0)
     state.recent_lateness_s /= 2
-    return tail_s
 
 
 def describe_short_deadline(state: CycleState, count: int) -> str:
@@ -109,44 +120,169 @@ def on_progress(state: CycleState, event: events.ProgressReported) -> Commands:
 
 
 def on_updates(state: CycleState, event: events.UpdatesReceived) -> Commands:
-    """Count each assignment's update once while its cycle is open; withdraw all others."""
-    learners = state.learners
-    awaited = state.expects(event.learners, event.cycle, event.attempts)
-    received, attempts = event.learners[awaited], event.attempts[awaited]
-    learners.work[received] = WorkStatus.DROPPED if event.refused else WorkStatus.RECEIVED
-    learners.visits[received] = 0 if event.refused else event.visits[awaited]
-    state.refusal = event.refused or state.refusal
-    if not state.federated:
-        learners.mark_held(received[learners.visits[received] > 0])
+    """Count each assignment's update once, in its cycle or as a late one; withdraw all others."""
+    awaited = state.expects_in_cycle(event.learners, event.cycle, event.attempts)
+    late = state.expects_late(event.learners, event.cycle, event.attempts)
+    receive_late(state, event, late)
+    learners, attempts = event.learners[awaited], event.attempts[awaited]
+    receive(state, event, awaited)
     replies: Commands = []
-    if not awaited.all():
+    if not (awaited | late).all():
         reason = "the update was already counted, or its cycle is closed"
-        others = ~awaited
+        others = ~(awaited | late)
         replies += [withdraw(event.learners[others], event.cycle, event.attempts[others], reason)]
     if event.refused:
-        replies += [withdraw(received, event.cycle, attempts, event.refused)]
-    if received.size:
+        replies += [withdraw(learners, event.cycle, attempts, event.refused)]
+    if learners.size:
         lateness_s = event.at_s - state.deadline_at_s
         state.recent_lateness_s = max(state.recent_lateness_s, lateness_s)
-        replies += close_if_complete(state)
+        replies += [*extend(state), *close_if_complete(state, event.at_s)]
     return replies
 
 
-def close_if_complete(state: CycleState) -> Commands:
-    """Close the cycle if no update is awaited."""
-    waiting = state.learners.having(WorkStatus.ASSIGNED).size
-    return close_cycle(state) if state.stage is Stage.TRAINING and not waiting else []
+def receive(state: CycleState, event: events.UpdatesReceived, awaited: Bools) -> None:
+    """Record the updates of this cycle; shards that they do not cover are handed on."""
+    table, learners = state.learners, event.learners[awaited]
+    take_back_unused(state, learners, event.attempts[awaited])
+    table.work[learners] = WorkStatus.DROPPED if event.refused else WorkStatus.RECEIVED
+    table.visits[learners] = 0 if event.refused else event.visits[awaited]
+    table.attempts[learners] = event.attempts[awaited]
+    state.refusal = event.refused or state.refusal
+    if event.refused:
+        orphan(state, learners)
+    elif not state.federated:
+        trained = table.visits[learners] > 0
+        mark_held(state, learners[trained], event.shipped[awaited][trained])
+
+
+def take_back_unused(state: CycleState, learners: Ints, attempts: Ints) -> None:
+    """Take back the shards of extensions that learners did not begin to train."""
+    late = attempts < state.learners.attempts[learners]
+    if state.federated or not late.any():
+        return
+    used = np.full(state.learners.present.size, np.iinfo(np.int64).max)
+    used[learners[late]] = attempts[late]
+    for grant in state.grants:
+        rows = np.flatnonzero(grant.attempts > used[grant.learners])
+        shards = grant.shards.take(rows)
+        state.take_back(grant.learners[rows][shards.row_ids], shards.values)
+
+
+def receive_late(state: CycleState, event: events.UpdatesReceived, late: Bools) -> None:
+    """Keep late updates for the next average; refused or empty ones are dropped."""
+    table, learners = state.learners, event.learners[late]
+    if not learners.size:
+        return
+    samples, passes = table.late_samples[learners], table.late_passes[learners]
+    weights = update_weights(samples, passes, event.visits[late])
+    counted = (weights > 0) & (not event.refused)
+    table.late_cycles[learners] = 0
+    if counted.any():
+        state.carried.append(
+            commands.LateUpdates(
+                learners[counted],
+                np.full(int(counted.sum()), event.cycle),
+                event.attempts[late][counted],
+                weights[counted],
+            )
+        )
+
+
+def close_if_complete(state: CycleState, at_s: float) -> Commands:
+    """Close the cycle if no update is awaited, or after the deadline if the quorum is in."""
+    if state.stage is not Stage.TRAINING:
+        return []
+    complete = not state.learners.having(WorkStatus.ASSIGNED).size
+    if complete or (at_s >= state.deadline_at_s and has_quorum(state)):
+        return close_cycle(state)
+    return []
+
+
+def has_quorum(state: CycleState) -> bool:
+    """Return whether the updates that are in have at least `quorum` of the planned weight."""
+    table = state.learners
+    received = table.samples[table.having(WorkStatus.RECEIVED)].sum()
+    awaited = table.samples[table.having(WorkStatus.ASSIGNED)].sum()
+    quorum = state.task.quorum
+    return bool(quorum < 1.0 and received > 0 and received >= quorum * (received + awaited))
+
+
+def on_limit(state: CycleState, at_s: float) -> Commands:
+    """Close the cycle; at the deadline only with the quorum, else wait for the tail."""
+    latest_s = state.deadline_at_s + state.tail_s
+    if at_s >= latest_s or has_quorum(state):
+        return close_cycle(state)
+    state.limit_s = latest_s
+    return wake(state)
 
 
 def close_cycle(state: CycleState) -> Commands:
-    """Withdraw open work and aggregate the updates that were received."""
-    withdrawn = withdraw_open_work(state, "the deadline and the predicted tail have passed")
+    """Aggregate the updates that were received; open work is late or withdrawn."""
+    ended = end_open_work(state)
     received = state.learners.having(WorkStatus.RECEIVED)
-    if not state.learners.weights(received).any():
-        return [*withdrawn, *record_empty_cycle(state, state.refusal or "no update was received")]
+    if not state.learners.weights(received).any() and not state.carried:
+        return [*ended, *record_empty_cycle(state, state.refusal or "no update was received")]
     state.empty_cycles = 0
-    reason = "the deadline has passed" if withdrawn else "all updates are in"
-    return [*withdrawn, aggregate(state, received, reason)]
+    reason = "all updates are in"
+    if state.learners.having(WorkStatus.LATE).size or ended:
+        reason = "the deadline has passed"
+    return [*ended, aggregate(state, received, reason), *prefetch(state)]
+
+
+def end_open_work(state: CycleState) -> Commands:
+    """Await open work as late updates, or withdraw it; shards of no learner return to the deck."""
+    table = state.learners
+    state.deck = state.deck.return_shards(state.orphans)
+    if state.task.late == "drop":
+        return withdraw_open_work(state, "the deadline and the predicted tail have passed")
+    learners = table.having(WorkStatus.ASSIGNED)
+    overtaken = learners[table.late_cycles[learners] > 0]
+    withdrawals = withdraw_late(state, overtaken, "a later update of the learner is late too")
+    table.work[learners] = WorkStatus.LATE
+    table.late_cycles[learners], table.late_attempts[learners] = (
+        state.cycle,
+        table.attempts[learners],
+    )
+    table.late_samples[learners] = table.samples[learners]
+    table.late_passes[learners] = table.passes[learners]
+    return withdrawals
+
+
+def withdraw_late(state: CycleState, learners: Ints, reason: str) -> Commands:
+    """Withdraw late assignments, one command for each cycle."""
+    table, issued = state.learners, list[commands.AnyCommand]()
+    for cycle in np.unique(table.late_cycles[learners]).tolist():
+        members = learners[table.late_cycles[learners] == cycle]
+        issued.append(withdraw(members, cycle, table.late_attempts[members], reason))
+    table.late_cycles[learners] = 0
+    return issued
+
+
+def withdraw_overdue(state: CycleState) -> Commands:
+    """Withdraw assignments that have been late for too many cycles."""
+    cycles = state.learners.late_cycles
+    overdue = np.flatnonzero((cycles > 0) & (cycles < state.cycle - MAX_LATE_CYCLES))
+    return withdraw_late(state, overdue, f"late for more than {MAX_LATE_CYCLES} cycles")
+
+
+def prefetch(state: CycleState) -> Commands:
+    """Let learners fetch what they will probably be given next, while the model is evaluated."""
+    table, task = state.learners, state.task
+    if not task.overlap or state.federated or state.cycle >= task.cycles:
+        return []
+    learners = np.flatnonzero(table.present & (table.shards > 0))
+    counts = table.shards[learners]
+    if int(counts.sum()) > state.shard_samples.size:
+        counts = np.minimum(counts, state.shard_samples.size)
+    _, _, new = state.deck.deal(learners, counts, table.held)
+    rows = np.flatnonzero(new.counts)
+    if not rows.size:
+        return []
+    new, learners = new.take(rows), learners[rows]
+    state.prefetched = EMPTY_CACHE.union(new.values, learners[new.row_ids])
+    shards = RaggedArray(new.counts, state.deck.order[new.values])
+    reason = "these shards probably come next"
+    return [commands.Prefetch(reason=reason, learners=learners, shards=shards)]
 
 
 def record_empty_cycle(state: CycleState, reason: str) -> Commands:
@@ -159,16 +295,20 @@ def record_empty_cycle(state: CycleState, reason: str) -> Commands:
 
 
 def aggregate(state: CycleState, received: Ints, reason: str) -> commands.Aggregate:
-    """Average the updates whose weight is positive."""
+    """Average the updates whose weight is positive, and late ones, less the later they are."""
     state.stage = Stage.AGGREGATING
     weights = state.learners.weights(received)
     counted = weights > 0
+    late = commands.LateUpdates.concatenate([commands.NO_LATE_UPDATES, *state.carried])
+    discount = 1.0 + state.cycle - late.cycles
+    state.carried = []
     return commands.Aggregate(
         reason=reason,
         cycle=state.cycle,
         learners=received[counted],
         attempts=state.learners.attempts[received][counted],
         weights=weights[counted],
+        late=msgspec.structs.replace(late, weights=late.weights / discount),
     )
 
 

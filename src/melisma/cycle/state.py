@@ -8,15 +8,19 @@ import numpy as np
 
 from melisma.allocation.schemes import Needs, Scheme, get_scheme
 from melisma.cycle.cache_index import EMPTY_CACHE, CacheIndex
-from melisma.cycle.dealing import Deck
+from melisma.cycle.commands import LateUpdates
+from melisma.cycle.dealing import NO_INTS, Deck
 from melisma.cycle.events import COSTS, PARTS, TaskSubmitted
 from melisma.cycle.local_shards import LocalShards
-from melisma.cycle.ragged import NO_ROWS, RaggedArray
+from melisma.cycle.ragged import RaggedArray
 from melisma.fleet.array_types import Bools, Floats, Ints
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
 
-COUNT_COLUMNS = ("discloses", "work", "attempts", "passes", "samples", "visits")
+COUNT_COLUMNS = (
+    *("discloses", "work", "attempts", "shards", "passes", "samples", "visits", "wanted"),
+    *("late_cycles", "late_attempts", "late_passes", "late_samples"),
+)
 
 
 class Stage(StrEnum):
@@ -42,6 +46,22 @@ class WorkStatus(IntEnum):
     ASSIGNED = 1
     RECEIVED = 2  # its update counts
     DROPPED = 3
+    LATE = 4  # the cycle closed without its update, which may still join a later average
+
+
+@dataclass(frozen=True, eq=False)
+class Grant:
+    """Shards that learners were given at one time in this cycle.
+
+    Shards are positions in the deck, or numbers on the device in federated learning; `new` are
+    those that the learner did not hold.
+    """
+
+    learners: Ints
+    attempts: Ints
+    shards: RaggedArray
+    new: RaggedArray
+    samples: Ints
 
 
 @dataclass(eq=False)
@@ -54,15 +74,19 @@ class LearnerTable:
     bounds: Ints  # reported for this cycle; -1 where not
     work: Ints  # WorkStatus
     attempts: Ints
+    shards: Ints  # given in this cycle
     passes: Ints
     samples: Ints
     visits: Ints
+    wanted: Ints  # shards requested in this cycle beyond those given
+    late_cycles: Ints  # cycle of an update that is late, 0 if none is
+    late_attempts: Ints
+    late_passes: Ints
+    late_samples: Ints
     discloses: Ints  # position in DISCLOSURE
     names: list[str] = field(default_factory=list)
     local_shards: LocalShards = field(default_factory=LocalShards)
     held: CacheIndex = EMPTY_CACHE  # (position in the deck, learner), as shown by updates
-    busy: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # learners of `new_shards`
-    new_shards: RaggedArray = NO_ROWS  # dealt but not held before, by position in the deck
 
     @classmethod
     def empty(cls, count: int) -> "LearnerTable":
@@ -92,21 +116,20 @@ class LearnerTable:
         """Return the learners whose assignment has this status."""
         return np.flatnonzero(self.work == status)
 
-    def mark_held(self, learners: Ints) -> None:
-        """Record that learners hold the shards that they were dealt in this cycle."""
-        rows = np.flatnonzero(np.isin(self.busy, learners))
-        new = self.new_shards.take(rows)
-        self.held = self.held.union(new.values, self.busy[rows][new.row_ids])
-
     def planned_visits(self, learners: Ints) -> Ints:
         """Return the visits assigned in this cycle: samples times passes."""
         return self.samples[learners] * self.passes[learners]
 
     def weights(self, learners: Ints) -> Floats:
         """Return the weights of updates: samples * visits done / visits planned."""
-        planned = self.planned_visits(learners)
-        done = np.minimum(self.visits[learners], planned)
-        return self.samples[learners] * done / np.maximum(planned, 1)
+        return update_weights(self.samples[learners], self.passes[learners], self.visits[learners])
+
+
+def update_weights(samples: Ints, passes: Ints, visits: Ints) -> Floats:
+    """Return samples * visits done / visits planned; visits beyond the plan add nothing."""
+    planned = samples * passes
+    weights: Floats = samples * np.minimum(visits, planned) / np.maximum(planned, 1)
+    return weights
 
 
 @dataclass(eq=False)
@@ -122,12 +145,20 @@ class CycleState:
     stage: Stage = Stage.JOINING
     cycle: int = 0
     began_s: float = 0.0  # when work was dispatched
-    limit_s: float = np.inf  # when the stage ends at the latest
+    limit_s: float = np.inf  # when the stage ends at the latest, or the deadline
+    tail_s: float = 0.0  # how long updates are awaited after the deadline
     asked_s: float = 0.0  # when learners were last asked for costs or bounds
+    first_ready_s: float = np.inf  # when the first learner was ready for this cycle
     unanswered_requests: int = 0  # in a row
     recent_lateness_s: float = 0.0  # of updates after the deadline, halved each cycle
     refusal: str = ""  # why the latest refused update of this cycle was refused
     last_shards: int = 0  # dealt in the last cycle
+    dealt_shards: int = 0  # of the deck, in this cycle
+    grants: list[Grant] = field(default_factory=list)  # of this cycle
+    orphans: Ints = field(default_factory=lambda: NO_INTS)  # positions to hand on
+    prefetched: CacheIndex = EMPTY_CACHE  # (position, learner) that were to be fetched early
+    carried: list[LateUpdates] = field(default_factory=list)  # received, not averaged yet
+    _given: CacheIndex | None = None  # (learner, shard) of all grants
     empty_cycles: int = 0  # in a row
     empty_reason: str = ""  # of the latest empty cycle
     probe_range_s: tuple[float, float] = (0.0, np.inf)  # longest infeasible, shortest feasible
@@ -161,9 +192,63 @@ class CycleState:
         return self.began_s + self.task.deadline_s
 
     def expects(self, learners: Ints, cycle: int, attempts: Ints) -> Bools:
-        """Return for each assignment whether its update would count now."""
+        """Return for each assignment whether its update would count, now or as a late one."""
+        return self.expects_in_cycle(learners, cycle, attempts) | self.expects_late(
+            learners, cycle, attempts
+        )
+
+    def expects_in_cycle(self, learners: Ints, cycle: int, attempts: Ints) -> Bools:
+        """Return whether an update would join this cycle's average."""
         if self.stage is not Stage.TRAINING or cycle != self.cycle:
             return np.zeros(learners.size, np.bool_)
-        at_work = self.learners.work[learners] == WorkStatus.ASSIGNED
-        awaited: Bools = at_work & (self.learners.attempts[learners] == attempts)
+        # An extension may have been sent when its learner had already begun to upload.
+        awaited: Bools = (attempts > 0) & (attempts <= self.learners.attempts[learners])
+        awaited &= self.learners.work[learners] == WorkStatus.ASSIGNED
         return awaited
+
+    def expects_late(self, learners: Ints, cycle: int, attempts: Ints) -> Bools:
+        """Return whether an update would join the next average as a late one."""
+        if cycle <= 0:
+            return np.zeros(learners.size, np.bool_)
+        awaited: Bools = (attempts > 0) & (attempts <= self.learners.late_attempts[learners])
+        awaited &= self.learners.late_cycles[learners] == cycle
+        return awaited
+
+    @property
+    def given(self) -> CacheIndex:
+        """The shards that each learner was given in this cycle: pairs of learner and shard."""
+        if self._given is None:
+            self._given = EMPTY_CACHE
+            for grant in self.grants:
+                self._given = self._given.union(
+                    grant.learners[grant.shards.row_ids], grant.shards.values
+                )
+        return self._given
+
+    def add_grant(self, grant: Grant) -> None:
+        """Record shards that were given."""
+        table = self.learners
+        self.grants.append(grant)
+        if self._given is not None:
+            pairs = grant.learners[grant.shards.row_ids], grant.shards.values
+            self._given = self._given.union(*pairs)
+        table.attempts[grant.learners] = grant.attempts
+        table.shards[grant.learners] += grant.shards.counts
+        table.samples[grant.learners] += grant.samples
+
+    def clear_grants(self) -> None:
+        """Forget the grants of the last cycle."""
+        table = self.learners
+        self.grants, self._given = [], None
+        for column in (table.attempts, table.shards, table.samples, table.visits, table.wanted):
+            column[:] = 0
+
+    def take_back(self, learners: Ints, shards: Ints) -> None:
+        """Record that learners do not train these shards: pairs of a learner and a position."""
+        table = self.learners
+        known = self.given.contains(learners, shards)
+        learners, shards = learners[known], shards[known]
+        self._given = self.given.without(learners, shards)
+        np.subtract.at(table.shards, learners, 1)
+        np.subtract.at(table.samples, learners, self.shard_samples[self.deck.order[shards]])
+        self.orphans = np.union1d(self.orphans, shards)

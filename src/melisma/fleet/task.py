@@ -24,6 +24,7 @@ PositiveInt = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 NonNegativeInt = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 Seed = Annotated[int, Meta(ge=0)]
 OpenFraction = Annotated[float, Meta(gt=0, lt=1)]
+Fraction = Annotated[float, Meta(gt=0, le=1)]
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,7 +96,13 @@ class SimulationSettings(Table, frozen=True, kw_only=True):
 
 
 class Task(Table, frozen=True, kw_only=True):
-    """A training task, as described by one TASK.toml."""
+    """A training task, as described by one TASK.toml.
+
+    With `extension`, learners train until the deadline, on further shards where there are any. With
+    `overlap`, they train while they fetch. From the deadline on a cycle closes with `quorum` of the
+    planned weight; `late` says whether later updates join the next average. `PAPER_RULES` are those
+    of the papers.
+    """
 
     name: str
     model: str
@@ -112,6 +119,10 @@ class Task(Table, frozen=True, kw_only=True):
     stop: StopSettings = StopSettings()
     seed: Seed = 1
     caution: OpenFraction = 0.9
+    extension: bool = True
+    overlap: bool = True
+    quorum: Fraction = 0.8
+    late: Literal["carry", "drop"] = "carry"
     model_args: dict[str, Any] = msgspec.field(default_factory=dict)
     data_args: dict[str, Any] = msgspec.field(default_factory=dict)
     partition: PartitionSettings | None = None
@@ -210,6 +221,15 @@ def _problem(check: Callable[[], None]) -> str | None:
     except SettingError as error:
         return str(error)
     return None
+
+
+# Each learner trains what it was given and stops; the cycle waits for all, and drops late updates.
+PAPER_RULES: dict[str, Any] = {
+    "extension": False,
+    "overlap": False,
+    "quorum": 1.0,
+    "late": "drop",
+}
 
 
 class TaskFile(Table, frozen=True, kw_only=True):

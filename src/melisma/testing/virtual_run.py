@@ -13,7 +13,7 @@ from melisma.cycle.machine import CycleMachine
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
 from melisma.fleet.array_types import Floats
 from melisma.fleet.files.fleet_file import Disclosure
-from melisma.fleet.task import Task, TaskSizes
+from melisma.fleet.task import PAPER_RULES, Task, TaskSizes
 from melisma.runs.trace import Step
 
 MAX_STEPS = 2000
@@ -21,8 +21,12 @@ AnyStruct = TypeVar("AnyStruct")
 
 
 def make_task(**settings: Any) -> Task:
-    """Return a small task: 20 shards of 10 samples, 3 cycles with a deadline of 10 s."""
+    """Return a small task: 20 shards of 10 samples, 3 cycles with a deadline of 10 s.
+
+    It follows `PAPER_RULES`: fake devices stop when they have trained what they were given.
+    """
     defaults: dict[str, Any] = {
+        **PAPER_RULES,
         "name": "digits",
         "model": "twonn",
         "data": "mnist",

@@ -1,0 +1,185 @@
+"""Further shards within a cycle, for learners that will be done early or that come late.
+
+Shards of a learner that left, or that will not get to them, are handed on first; then come shards
+of the deck that were not dealt in this cycle. A request that cannot be met stays open until the
+cycle ends. In federated learning a learner is given further shards of its own.
+"""
+
+import numpy as np
+
+from melisma.allocation.dab import dab_bounds
+from melisma.cycle import commands, events
+from melisma.cycle.dealing import NO_INTS
+from melisma.cycle.events import COSTS
+from melisma.cycle.planning import deal, give, ready_learners
+from melisma.cycle.ragged import RaggedArray
+from melisma.cycle.state import CycleState, Stage, WorkStatus
+from melisma.fleet.array_types import Ints
+from melisma.fleet.estimates import Estimate, Estimates
+
+Commands = list[commands.AnyCommand]
+
+# A learner that is ready after its cycle began is given work if this part of the deadline is left.
+MIN_LEFT_FRACTION = 0.2
+
+
+def on_requested(state: CycleState, event: events.ShardsRequested) -> Commands:
+    """Give learners at work further shards, or remember that they want some."""
+    if not state.task.extension or not _is_open(state, event.cycle):
+        return []
+    at_work = state.learners.work[event.learners] == WorkStatus.ASSIGNED
+    state.learners.wanted[event.learners[at_work]] = event.shards[at_work]
+    return extend(state)
+
+
+def on_released(state: CycleState, event: events.ShardsReleased) -> Commands:
+    """Take back shards that learners will not get to, and hand them on."""
+    if not state.task.extension or state.federated or not _is_open(state, event.cycle):
+        return []
+    learners = event.learners[event.shards.row_ids]
+    valid = (state.learners.work[learners] == WorkStatus.ASSIGNED) & (
+        event.shards.values < state.shard_samples.size
+    )
+    positions = state.deck.positions_of(event.shards.values[valid])
+    state.take_back(learners[valid], positions)
+    return extend(state)
+
+
+def _is_open(state: CycleState, cycle: int) -> bool:
+    return state.stage is Stage.TRAINING and cycle == state.cycle
+
+
+def orphan(state: CycleState, learners: Ints) -> None:
+    """Take back the shards of learners whose work is lost, so that they are handed on."""
+    if state.task.extension and not state.federated and state.stage is Stage.TRAINING:
+        for learner in learners.tolist():
+            numbers, positions = state.given.between(learner, learner + 1)
+            state.take_back(numbers, positions)
+
+
+def extend(state: CycleState) -> Commands:
+    """Answer open requests with the shards that there are."""
+    table = state.learners
+    if state.stage is not Stage.TRAINING or not state.task.extension:
+        return []
+    learners = np.flatnonzero((table.wanted > 0) & (table.work == WorkStatus.ASSIGNED))
+    learners, shards, handed_on = supply(state, learners, table.wanted[learners])
+    if not learners.size:
+        return []
+    table.wanted[learners] -= shards.counts
+    reason = "they will be done before the deadline"
+    if handed_on.size:
+        reason += f"; {handed_on.size} shards are handed on"
+    return [
+        commands.Extend(
+            reason=reason,
+            learners=learners,
+            cycle=state.cycle,
+            attempts=table.attempts[learners].copy(),
+            shards=shards,
+            passes=table.passes[learners].copy(),
+            handed_on=handed_on,
+        )
+    ]
+
+
+def supply(state: CycleState, learners: Ints, wanted: Ints) -> tuple[Ints, RaggedArray, Ints]:
+    """Give learners up to the wanted shards.
+
+    Returns the learners that get any, their shards, and those of the shards that are handed on.
+    """
+    table, most = state.learners, state.task.max_shards
+    if most is not None:
+        wanted = np.minimum(wanted, np.maximum(most - table.shards[learners], 0))
+    if state.federated:
+        left = table.local_shards.count_of(learners) - table.shards[learners]
+        counts = np.minimum(wanted, left)
+        rows = np.flatnonzero(counts > 0)
+        if not rows.size:
+            return NO_INTS, RaggedArray(NO_INTS, NO_INTS), NO_INTS
+        return learners[rows], deal(state, learners[rows], counts[rows]), NO_INTS
+    owners, positions = hand_on(state, learners, wanted)
+    counts = wanted - np.bincount(owners, minlength=learners.size)
+    undealt = max(state.shard_samples.size - state.dealt_shards, 0)
+    counts = np.clip(undealt - (np.cumsum(counts) - counts), 0, counts)
+    rows = np.flatnonzero(counts)
+    handed_on = state.deck.order[positions]
+    if rows.size:
+        state.deck, dealt, _ = state.deck.deal(learners[rows], counts[rows], table.held)
+        state.dealt_shards += int(counts.sum())
+        owners = np.concatenate([owners, rows[dealt.row_ids]])
+        positions = np.concatenate([positions, dealt.values])
+    order = np.argsort(owners, kind="stable")
+    counts = np.bincount(owners, minlength=learners.size)
+    gets = np.flatnonzero(counts)
+    given = RaggedArray(counts[gets], positions[order])
+    learners = learners[gets]
+    new = ~table.held.contains(given.values, learners[given.row_ids])
+    fresh = RaggedArray(given.row_sums(new.astype(np.int64)), given.values[new])
+    return learners, give(state, learners, given, fresh) if gets.size else given, handed_on
+
+
+def hand_on(state: CycleState, learners: Ints, wanted: Ints) -> tuple[Ints, Ints]:
+    """Take shards of other learners for these; return pairs of a row of `learners` and a position.
+
+    A learner does not get back a shard that it was given in this cycle.
+    """
+    owners = np.repeat(np.arange(learners.size), wanted)[: state.orphans.size]
+    positions = state.orphans[: owners.size]
+    if not owners.size:
+        return NO_INTS, NO_INTS
+    allowed = ~state.given.contains(learners[owners], positions)
+    state.orphans = np.setdiff1d(state.orphans, positions[allowed])
+    return owners[allowed], positions[allowed]
+
+
+def admit(state: CycleState, at_s: float) -> Commands:
+    """Give work to learners that are ready now, after the cycle began."""
+    left_s, table = state.deadline_at_s - at_s, state.learners
+    if state.stage is not Stage.TRAINING or not state.task.extension:
+        return []
+    if left_s < MIN_LEFT_FRACTION * state.task.deadline_s:
+        return []
+    learners = ready_learners(state)
+    learners = learners[table.work[learners] == WorkStatus.NONE]
+    passes = _passes_of_others(state)
+    learners, shards, _ = supply(state, learners, _bounds(state, learners, passes, left_s))
+    if not learners.size:
+        return []
+    table.work[learners], table.passes[learners] = WorkStatus.ASSIGNED, passes
+    return [
+        commands.Dispatch(
+            reason="ready after the cycle began",
+            learners=learners,
+            cycle=state.cycle,
+            attempts=table.attempts[learners].copy(),
+            shards=shards,
+            passes=table.passes[learners].copy(),
+            seconds_left=left_s,
+            tail_s=state.tail_s,
+            predicted_s=np.full(learners.size, np.nan),
+        )
+    ]
+
+
+def _passes_of_others(state: CycleState) -> int:
+    """Return the passes that the task fixes, or the least that a learner of this cycle makes."""
+    table = state.learners
+    assigned = table.passes[table.having(WorkStatus.ASSIGNED)]
+    return state.task.passes or (int(assigned.min()) if assigned.size else 1)
+
+
+def _bounds(state: CycleState, learners: Ints, passes: int, left_s: float) -> Ints:
+    """Return the shards that each learner can train in the seconds left."""
+    table, task = state.learners, state.task
+    if state.needs == "bounds":
+        share = left_s / task.deadline_s
+        shards: Ints = np.floor(table.bounds[learners] * share).astype(np.int64)
+        return shards
+    if state.needs != "costs" or not learners.size:
+        return np.zeros(learners.size, np.int64)
+    costs = Estimates(*(Estimate(*cost) for cost in table.costs[:, :, learners]))
+    return dab_bounds(left_s, **costs.quantile(task.caution), passes=passes)
+
+
+assert COSTS == ("train_s", "ship_s", "fixed_s")  # the order in which `Estimates` takes them
