@@ -8,7 +8,7 @@ from melisma.cycle import commands
 from melisma.fleet.files.fleet_builder import build_fleet
 from melisma.fleet.files.fleet_file import FleetTable
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.task import Task
+from melisma.fleet.task import PAPER_RULES, Task
 from melisma.runs.report import Report
 from melisma.runs.trace import Step
 from melisma.simulation.compute.compute import TimingOnly
@@ -18,6 +18,7 @@ from melisma.simulation.invariants import run_checked
 from melisma.simulation.scenario import Scenario, even_local_shards
 
 TASK = {
+    **PAPER_RULES,
     "name": "digits",
     "model": "twonn",
     "data": "mnist",

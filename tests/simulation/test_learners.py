@@ -61,6 +61,10 @@ def make_updates(learners: int) -> SimulatedUpdates:
     return SimulatedUpdates(
         indices=column,
         learners=column,
+        attempts=column,
+        ask_s=numbers,
+        wanted=column,
+        released=column,
         stops_s=numbers,
         in_s=numbers,
         batches=column,

@@ -44,11 +44,17 @@ def test_a_simulated_learner_begins_as_many_batches_as_a_live_one(
 
 
 def run(
-    left_s: float, missing: int = 2, reserve_s: float = 1.0, setup_s: float = 0.0
+    left_s: float,
+    missing: int = 2,
+    reserve_s: float = 1.0,
+    setup_s: float = 0.0,
+    **rules: bool,
 ) -> list[float]:
     durations = Durations(*(np.array([seconds]) for seconds in (0.01, 0.5, 1.0, 1.0)))
-    work = Workload(np.array([missing]), np.array([100]), np.array([3]), np.array([setup_s]))
-    done = cycle_timeline(durations, work, np.array([left_s]), np.array([reserve_s]), BATCH)
+    four, few, samples, three = (np.array([number]) for number in (4, missing, 100, 3))
+    work = Workload(four, few, samples, three, np.array([setup_s]))
+    task = make_task(batch=BATCH, **rules)
+    done = cycle_timeline(durations, work, np.array([left_s]), np.array([reserve_s]), task)
     columns = (done.down_s, done.fetch_s, done.train_s, done.up_s, done.fetched, done.visits)
     return [float(column[0]) for column in columns]
 
@@ -93,8 +99,10 @@ def test_phases_take_as_long_as_the_rates_from_their_beginning_allow() -> None:
     variation = Slowing(1, np.array([0]), noise, np.array([-1]))
     rates = VaryingRates(variation, np.array([0]), np.zeros(1), np.ones(1), np.array([0.25]))
     durations = Durations(*(np.array([seconds]) for seconds in (0.01, 0.5, 1.0, 1.0)))
-    work = Workload(np.array([2]), np.array([100]), np.array([3]), np.zeros(1))
-    done = cycle_timeline(durations, work, np.array([99.0]), np.ones(1), BATCH, rates)
+    two, samples, three = (np.array([number]) for number in (2, 100, 3))
+    work = Workload(two, two, samples, three, np.zeros(1))
+    task = make_task(batch=BATCH)
+    done = cycle_timeline(durations, work, np.array([99.0]), np.ones(1), task, rates)
     # Two latencies of 0.25 s and 0.5 s of transfer; 1.5 s of 3 s before 4 s; 0.25 and 0.75 s.
     assert [x.tolist() for x in (done.down_s, done.fetch_s, done.train_s, done.up_s)] == [
         [1.0],
@@ -103,7 +111,7 @@ def test_phases_take_as_long_as_the_rates_from_their_beginning_allow() -> None:
         [1.75],
     ]
     assert done.visits.tolist() == [300]
-    early = cycle_timeline(durations, work, np.array([3.0]), np.ones(1), BATCH, rates)
+    early = cycle_timeline(durations, work, np.array([3.0]), np.ones(1), task, rates)
     # One second is left: 0.5 s of latency and 0.25 s of the transfer.
     assert early.fetch_s.tolist() == [1.0]
     assert early.fetched.tolist() == [pytest.approx(2 * (0.5 + 0.25))]
@@ -111,6 +119,23 @@ def test_phases_take_as_long_as_the_rates_from_their_beginning_allow() -> None:
 
 def test_shards_that_arrive_too_late_are_kept_and_nothing_is_trained() -> None:
     assert run(2.75) == [1.0, 0.75, 0.0, 0.0, 1.5, 0.0]
+
+
+def test_with_overlap_training_waits_only_for_the_first_shard() -> None:
+    assert run(10.0, overlap=True) == [1.0, 0.25, 3.0, 1.0, 2.0, 300.0]
+    assert run(10.0, missing=4, overlap=True) == [1.0, 1.25, 3.0, 1.0, 4.0, 300.0]
+    _, fetch_s, _, _, fetched, visits = run(2.75, missing=4, overlap=True)
+    assert (fetch_s, fetched) == (0.5, 1.5)
+    assert visits == 24
+
+
+def test_with_extension_training_goes_on_until_it_has_to_stop() -> None:
+    down_s, fetch_s, train_s, up_s, fetched, visits = run(
+        10.0, missing=4, overlap=True, extension=True
+    )
+    assert (down_s, fetch_s, up_s, fetched) == (1.0, 0.5, 1.0, 4.0)
+    assert 7.5 - BATCH * 0.01 <= train_s <= 7.5
+    assert visits > 300
 
 
 def test_a_learner_without_time_for_the_model_sends_an_empty_update_at_the_deadline() -> None:

@@ -21,6 +21,10 @@ from melisma.fleet.task import Task
 
 # Fraction of the deadline reserved for the work between the last batch and the upload.
 RESERVE_FRACTION = 0.01
+# A learner requests further shards this part of the deadline before it needs them.
+LEAD_FRACTION = 0.05
+# It judges after this part of the deadline whether it will get to all of its shards.
+RELEASE_FRACTION = 0.1
 # Shards in the benchmark of a learner.
 SUBSET_SHARDS = 8
 # Do not extrapolate the seconds to fetch a shard from less than this fraction of it.
@@ -122,6 +126,33 @@ def reserve_s(history: CostHistory | None, task: Task, down_s: ArrayLike) -> Flo
         learned_s = history.up_s.quantile(task.caution)
         up_s = np.where(learned_s > 0, learned_s, up_s)
     return up_s + RESERVE_FRACTION * task.deadline_s
+
+
+def lead_s(ship_s: ArrayLike, deadline_s: float) -> Floats:
+    """Return how long before its work is done a learner requests more: in time to fetch it."""
+    return np.asarray(ship_s) + LEAD_FRACTION * deadline_s
+
+
+def shards_to_request(
+    left_s: ArrayLike, work_s: ArrayLike, train_s: ArrayLike, ship_s: ArrayLike
+) -> Ints:
+    """Return the shards to request when `work_s` of the `left_s` seconds are planned.
+
+    `train_s` are the seconds to train a shard in all passes. Fetching goes on while the planned
+    work is trained; no shard is requested that would arrive too late. A learner halts in time, so
+    the last shard need not be finished.
+    """
+    spare_s = np.asarray(left_s) - np.maximum(work_s, ship_s)
+    shards = np.ceil(spare_s / np.maximum(train_s, ship_s))
+    requested: Ints = np.where(spare_s > 0, shards, 0.0).astype(np.int64)
+    return requested
+
+
+def shards_to_release(left_s: ArrayLike, work_s: ArrayLike, train_s: ArrayLike) -> Ints:
+    """Return how many shards a learner will not begin in the `left_s` seconds it has."""
+    beyond = np.floor((np.asarray(work_s) - np.asarray(left_s)) / np.asarray(train_s))
+    released: Ints = np.maximum(beyond, 0.0).astype(np.int64)
+    return released
 
 
 def time_is_up(left_s: ArrayLike, reserved_s: ArrayLike) -> NDArray[np.bool_]:

@@ -152,6 +152,24 @@ class RunningMean:
             self._whole = {name: np.array(array) for name, array in whole.items()}
 
 
+def apply_late_changes(
+    mean: Arrays, present: Arrays, late: Sequence[tuple[float, Arrays]]
+) -> dict[str, NDArray[Any]]:
+    """Return the mean with late updates as changes of the present parameters.
+
+    `late` has the share of the late updates of each cycle, and the parameters that they began with.
+    Integers are not shifted.
+    """
+    shifted = dict(mean)
+    for name, array in mean.items():
+        if array.dtype.kind == "f" and late:
+            moved = array.astype(np.float64)
+            for share, start in late:
+                moved += share * (present[name].astype(np.float64) - start[name])
+            shifted[name] = moved.astype(array.dtype)
+    return shifted
+
+
 def _type_runs(layout: Layout) -> list[_TypeRun]:
     runs: list[_TypeRun] = []
     for field in layout.fields:

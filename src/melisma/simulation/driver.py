@@ -13,12 +13,15 @@ import numpy as np
 
 from melisma.cycle import commands, events
 from melisma.cycle.machine import CycleMachine
+from melisma.cycle.ragged import RaggedArray, concatenate_ranges
+from melisma.cycle.rounds import MAX_LATE_CYCLES
 from melisma.errors import MelismaError
 from melisma.fleet.array_types import Floats, Ints
 from melisma.runs.interruption import interruptible
 from melisma.runs.trace import Step
 from melisma.simulation.churn import Churn, SleepSpans, departure_times_s
-from melisma.simulation.compute.compute import ComputeBackend, CycleWork
+from melisma.simulation.compute.compute import ComputeBackend
+from melisma.simulation.compute.work_record import WeightedWork, WorkRecord
 from melisma.simulation.faults import Corruption, Slowness, clock_rates
 from melisma.simulation.kernel import EventQueue
 from melisma.simulation.learners import SimulatedLearners, SimulatedUpdates
@@ -27,6 +30,8 @@ from melisma.simulation.scenario import Scenario
 
 Watcher = Callable[[Step], object]
 MAX_NAMES = 5  # learners named when many have left
+# Requests for further shards arrive at this many instants of a cycle.
+REQUEST_TICKS = 64
 CORRUPT = "the update is refused: it holds numbers that are not finite"
 
 
@@ -47,7 +52,7 @@ class Driver:
         self._learners = SimulatedLearners(task, fleet, local_shards, sleep, Slowness(faults))
         self._learners.clock *= clock_rates(faults, fleet.learners)
         self._churn = Churn(scenario, changes, self._queue, self)
-        self._work: CycleWork | None = None
+        self._works: dict[int, WorkRecord] = {}  # by cycle
         self._training: list[tuple[int, SimulatedUpdates, list[InFlight]]] = []
         self._wakes = 0
         self._machine = CycleMachine()
@@ -161,10 +166,7 @@ class Driver:
     def dispatch(self, command: commands.Dispatch) -> None:
         """Let learners train their shards and send their updates."""
         samples = self._machine.state.learners.samples[command.learners]
-        batches = np.zeros(command.learners.size, np.int64)
-        self._work = work = CycleWork(
-            command.cycle, command.learners, command.shards, command.passes, batches
-        )
+        self._record(command)
 
         def follow(indices: Ints) -> None:
             indices = self._present(command.learners, indices)
@@ -172,9 +174,10 @@ class Driver:
 
             def deliver(rows: Ints, came_s: Floats) -> None:
                 arrived = updates.take(rows)
-                self._record_batches(work, command, arrived)
-                self._report_updates(command, arrived, came_s)
+                self._record_batches(command.cycle, arrived)
+                self._report_updates(command.cycle, arrived, came_s)
 
+            self._send_requests(command, updates)
             in_flight = self._network.send_reports(updates.learners, updates.in_s, deliver)
             unfinished = [
                 entry for entry in self._training if not all(each.is_done for each in entry[2])
@@ -183,17 +186,94 @@ class Driver:
 
         self._network.send_instruction(command.learners, follow)
 
-    def _record_batches(
-        self, work: CycleWork, instruction: commands.Dispatch, updates: SimulatedUpdates
-    ) -> None:
-        """Record the batches of updates that the machine accepts: the first of each assignment."""
-        attempts = instruction.attempts[updates.indices]
-        accepted = self._machine.state.expects(updates.learners, instruction.cycle, attempts)
-        work.batches[updates.indices[accepted]] = updates.batches[accepted]
+    def _record(self, command: commands.Dispatch | commands.Extend) -> None:
+        """Record the shards that learners are given, for the time when they are trained."""
+        if command.cycle not in self._works:
+            known = [cycle for cycle in self._works if cycle >= command.cycle - MAX_LATE_CYCLES - 1]
+            self._works = {cycle: self._works[cycle] for cycle in known}
+            self._works[command.cycle] = WorkRecord(command.cycle, self._fleet.learners)
+        self._works[command.cycle].add(
+            command.learners, command.attempts, command.shards, command.passes
+        )
 
-    def _report_updates(
-        self, instruction: commands.Dispatch, updates: SimulatedUpdates, came_s: Floats
-    ) -> None:
+    def _record_batches(self, cycle: int, updates: SimulatedUpdates) -> None:
+        """Record the batches of updates that the machine accepts: the first of each assignment."""
+        accepted = self._machine.state.expects(updates.learners, cycle, updates.attempts)
+        if accepted.any():
+            self._works[cycle].batches[updates.learners[accepted]] = updates.batches[accepted]
+
+    def _send_requests(self, command: commands.Dispatch, updates: SimulatedUpdates) -> None:
+        """Send the requests for further shards, and shards that learners will not get to."""
+        # Requests of many learners arrive together, as messages to a busy orchestrator do.
+        tick_s = self._scenario.task.deadline_s / REQUEST_TICKS
+        ask_s = np.ceil(updates.ask_s / tick_s) * tick_s
+
+        def request(rows: Ints, came_s: Floats) -> None:
+            self.handle(
+                events.ShardsRequested(
+                    at_s=float(came_s[-1]),
+                    learners=updates.learners[asking[rows]],
+                    cycle=command.cycle,
+                    shards=updates.wanted[asking[rows]],
+                )
+            )
+
+        def release(rows: Ints, came_s: Floats) -> None:
+            chosen = releasing[rows]
+            shards = command.shards.take(updates.indices[chosen])
+            last = shards.starts + shards.counts - updates.released[chosen]
+            numbers = shards.values[concatenate_ranges(last, updates.released[chosen])]
+            self.handle(
+                events.ShardsReleased(
+                    at_s=float(came_s[-1]),
+                    learners=updates.learners[chosen],
+                    cycle=command.cycle,
+                    shards=RaggedArray(updates.released[chosen], numbers),
+                )
+            )
+
+        # A learner that stops before the tick does not ask any more.
+        active = ask_s < updates.stops_s
+        asking = np.flatnonzero((updates.wanted > 0) & active)
+        releasing = np.flatnonzero((updates.released > 0) & active)
+        self._network.send_reports(updates.learners[asking], ask_s[asking], request)
+        self._network.send_reports(updates.learners[releasing], ask_s[releasing], release)
+
+    def extend(self, command: commands.Extend) -> None:
+        """Give learners that train further shards."""
+        self._record(command)
+
+        def follow(indices: Ints) -> None:
+            indices = self._present(command.learners, indices)
+            for cycle, updates, _ in self._training:
+                if cycle != command.cycle:
+                    continue
+                both, rows, found = np.intersect1d(
+                    updates.learners, command.learners[indices], return_indices=True
+                )
+                if both.size:
+                    chosen = indices[found]
+                    self._learners.extend(
+                        updates,
+                        rows,
+                        command.attempts[chosen],
+                        command.shards.take(chosen),
+                        self._queue.now_s,
+                    )
+
+        self._network.send_instruction(command.learners, follow)
+
+    def prefetch(self, command: commands.Prefetch) -> None:
+        """Let learners fetch shards while they wait for the next cycle."""
+
+        def follow(indices: Ints) -> None:
+            indices = self._present(command.learners, indices)
+            shards = command.shards.take(indices)
+            self._learners.prefetch(command.learners[indices], shards, self._queue.now_s)
+
+        self._network.send_instruction(command.learners, follow)
+
+    def _report_updates(self, cycle: int, updates: SimulatedUpdates, came_s: Floats) -> None:
         corrupt, at_s = self._corrupt(updates.learners, updates.visits), float(came_s[-1])
         for rows, refused in ((np.flatnonzero(~corrupt), ""), (np.flatnonzero(corrupt), CORRUPT)):
             if not rows.size:
@@ -205,8 +285,8 @@ class Driver:
                 events.UpdatesReceived(
                     at_s=at_s,
                     learners=subset.learners,
-                    cycle=instruction.cycle,
-                    attempts=instruction.attempts[subset.indices],
+                    cycle=cycle,
+                    attempts=subset.attempts.copy(),
                     visits=subset.visits,
                     shipped=subset.shipped,
                     loss=np.full(rows.size, np.nan),
@@ -252,11 +332,23 @@ class Driver:
     def aggregate(self, command: commands.Aggregate) -> None:
         """Average the updates of these learners."""
         now_s, loss = self._queue.now_s, events.NO_FLOATS
-        if command.learners.size:
-            assert self._work is not None
-            loss = self._compute.average(self._work, command.learners, command.weights)
+        if command.learners.size or command.late.learners.size:
+            loss = self._compute.average(command.cycle, self._updates_to_average(command))
         event = events.Aggregated(at_s=now_s, cycle=command.cycle, seconds=0.0, loss=loss)
         self._queue.schedule(now_s, lambda: self.handle(event))
+
+    def _updates_to_average(self, command: commands.Aggregate) -> list[WeightedWork]:
+        """Return the work of all updates to average: this cycle's, then late ones by cycle."""
+        late = command.late
+        parts = [(command.cycle, command.learners, command.attempts, command.weights)]
+        for cycle in np.unique(late.cycles).tolist():
+            rows = late.cycles == cycle
+            parts.append((cycle, late.learners[rows], late.attempts[rows], late.weights[rows]))
+        return [
+            WeightedWork(self._works[cycle], learners, attempts, weights)
+            for cycle, learners, attempts, weights in parts
+            if learners.size
+        ]
 
     def evaluate(self, command: commands.Evaluate) -> None:
         """Evaluate the model."""
@@ -283,6 +375,8 @@ HANDLERS: dict[type[commands.Command], Callable[[Driver, Any], None]] = {
     commands.Benchmark: Driver.benchmark,
     commands.AskBound: Driver.ask_bound,
     commands.Dispatch: Driver.dispatch,
+    commands.Extend: Driver.extend,
+    commands.Prefetch: Driver.prefetch,
     commands.Withdraw: Driver.withdraw,
     commands.Wake: Driver.wake,
     commands.Aggregate: Driver.aggregate,

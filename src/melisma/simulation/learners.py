@@ -17,10 +17,14 @@ from melisma.cycle.cache_index import EMPTY_CACHE
 from melisma.cycle.events import COSTS, PARTS
 from melisma.cycle.learner import (
     MIN_SHARD_FRACTION,
+    RELEASE_FRACTION,
     SUBSET_SHARDS,
     CostHistory,
+    lead_s,
     reserve_s,
     shard_bound,
+    shards_to_release,
+    shards_to_request,
     subset_shards,
 )
 from melisma.cycle.ragged import RaggedArray, blocks
@@ -42,10 +46,18 @@ ROUNDING_SHARDS = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class SimulatedUpdates:
-    """Updates of many learners: when training stops, when the update arrives, and its contents."""
+    """Updates of many learners: when training stops, when the update arrives, and its contents.
+
+    A learner requests `wanted` shards at `ask_s`, or releases the last `released` of its shards
+    then. Extensions that arrive before it stops change attempts and shipped.
+    """
 
     indices: Ints  # into the instruction
     learners: Ints
+    attempts: Ints
+    ask_s: Floats
+    wanted: Ints
+    released: Ints
     stops_s: Floats
     in_s: Floats
     batches: Ints
@@ -105,6 +117,10 @@ class SimulatedLearners:
         self._held = EMPTY_CACHE  # (learner, shard)
         self._fetched: list[tuple[Ints, Ints]] = []  # held too, but not in the index yet
         self._holds = np.zeros(count, np.int64)
+        self._fetch_free_s = np.zeros(count)  # when the downlink is free
+        self._ship_s = np.zeros(count)  # of the current cycle
+        self._prefetching: tuple[Ints, RaggedArray] | None = None
+        self._prefetched = EMPTY_CACHE  # (learner, shard) fetched before the current cycle
         self._free_s = np.zeros(count)
         self._last_instruction = np.zeros(count, np.int64)  # cycle and attempt in one number
         self.clock = np.ones(count)  # seconds that pass on the learner's clock in one second
@@ -231,6 +247,7 @@ class SimulatedLearners:
         `samples` are those of each learner's shards. A learner ignores an instruction that is not
         newer than its last one.
         """
+        self._end_prefetch(at_s)
         key = instruction.cycle * MAX_ATTEMPTS + instruction.attempts[indices]
         new = key > self._last_instruction[instruction.learners[indices]]
         indices, samples = indices[new], samples[new]
@@ -258,26 +275,118 @@ class SimulatedLearners:
         began_s, clock = np.maximum(at_s, self._free_s[learners]), self.clock[learners]
         durations, wait_s = self._durations(learners, began_s), (began_s - at_s) * clock
         missing = self._missing(learners, shards)
-        setup_s = self._cold_start_s[learners] * clock
-        work = Workload(shards.row_sums(missing), samples, instruction.passes[indices], setup_s)
+        setup_s, passes = self._cold_start_s[learners] * clock, instruction.passes[indices]
+        work = Workload(shards.counts, shards.row_sums(missing), samples, passes, setup_s)
         history = self._read_history(learners)
         rates = self._devices.rates(learners, began_s, clock)
         down_s = rates.seconds("downlink", 0.0, durations.model_down_s, 1)
         left_s = instruction.seconds_left - wait_s
         upload_s = self._upload_s(learners, history, down_s)
-        done = cycle_timeline(durations, work, left_s, upload_s, self._task.batch, rates)
+        done = cycle_timeline(durations, work, left_s, upload_s, self._task, rates)
         self._store(learners, shards, missing, done.fetched)
         costs = self._learn(learners, history, wait_s, work, done)
         self._cold_start_s[learners[done.visits > 0]] = 0.0
+        self._fetch_free_s[learners] = began_s + (done.down_s + done.link_s) / clock
+        self._ship_s[learners] = durations.ship_s / clock
+        asks = self._requests(learners, began_s, work, done, durations)
         load_s, train_s = np.zeros(learners.size), done.setup_s + done.train_s
         phases = (wait_s, done.down_s, done.fetch_s, load_s, train_s, done.up_s)
         busy_s = (done.down_s + done.fetch_s + train_s) / clock
         stops_s = self._sleep.end_s(learners, began_s, busy_s)
         in_s = self._free_s[learners] = self._sleep.end_s(learners, stops_s, done.up_s / clock)
-        shipped = _whole_shards(done.fetched)
-        contents = (done.batches, done.visits, shipped, np.stack(phases, axis=1), costs)
-        measured = self._measured[learners]
-        return SimulatedUpdates(indices, learners, stops_s, in_s, *contents, measured)
+        shipped = _whole_shards(done.fetched) + self._count_prefetched(learners, shards)
+        ask_s, wanted, released = asks
+        return SimulatedUpdates(
+            indices=indices,
+            learners=learners,
+            attempts=instruction.attempts[indices].copy(),
+            ask_s=ask_s,
+            wanted=wanted,
+            released=released,
+            stops_s=stops_s,
+            in_s=in_s,
+            batches=done.batches,
+            visits=done.visits,
+            shipped=shipped,
+            phases=np.stack(phases, axis=1),
+            costs=costs,
+            measured=self._measured[learners],
+        )
+
+    def _requests(
+        self,
+        learners: Ints,
+        began_s: Floats,
+        work: Workload,
+        done: CycleTimeline,
+        durations: Durations,
+    ) -> tuple[Floats, Ints, Ints]:
+        """Return when learners request or release shards, and how many."""
+        none = np.zeros(learners.size, np.int64)
+        if not self._task.extension:
+            return np.full(learners.size, np.inf), none, none
+        deadline_s, ship_s = self._task.deadline_s, durations.ship_s
+        train_s = durations.sample_s * work.passes * work.samples / np.maximum(work.shards, 1)
+        early_s = done.planned_s - lead_s(ship_s, deadline_s)
+        ask_s = np.where(
+            done.planned_s < done.stop_s, np.maximum(early_s, 0.0), RELEASE_FRACTION * deadline_s
+        )
+        left_s, work_s = done.stop_s - ask_s, done.planned_s - ask_s
+        wanted = np.where(left_s > 0, shards_to_request(left_s, work_s, train_s, ship_s), 0)
+        released = np.where(left_s > 0, shards_to_release(left_s, work_s, train_s), 0)
+        unfetched = work.missing - np.minimum(
+            np.ceil(ask_s / np.maximum(ship_s, 1e-300)), work.missing
+        )
+        ask_s = (done.down_s + ask_s) / self.clock[learners]
+        return (
+            self._sleep.end_s(learners, began_s, ask_s),
+            wanted,
+            np.minimum(released, unfetched).astype(np.int64),
+        )
+
+    def extend(
+        self,
+        updates: SimulatedUpdates,
+        rows: Ints,
+        attempts: Ints,
+        shards: RaggedArray,
+        at_s: float,
+    ) -> None:
+        """Give learners, in these rows of their updates, further shards."""
+        learners, stops_s = updates.learners[rows], updates.stops_s[rows]
+        missing = self._missing(learners, shards)
+        wanted = shards.row_sums(missing)
+        begin_s = np.maximum(self._fetch_free_s[learners], at_s)
+        ship_s = self._ship_s[learners]
+        in_time = (stops_s - begin_s) / np.where(ship_s > 0, ship_s, 1.0)
+        fetched = np.where(ship_s > 0, np.clip(in_time, 0.0, wanted), wanted)
+        self._fetch_free_s[learners] = begin_s + fetched * ship_s
+        self._store(learners, shards, missing, fetched)
+        self._index_fetched()
+        # It trains on them if the first one is there before it stops.
+        used = (stops_s > at_s) & ((wanted < shards.counts) | (fetched >= 1.0))
+        updates.attempts[rows[used]] = np.maximum(updates.attempts[rows], attempts)[used]
+        updates.shipped[rows] += _whole_shards(fetched)
+
+    def prefetch(self, learners: Ints, shards: RaggedArray, at_s: float) -> None:
+        """Let learners fetch shards from now on, until they are to train."""
+        self._fetch_free_s[learners] = np.maximum(self._free_s[learners], at_s)
+        self._prefetching = learners, shards
+
+    def _end_prefetch(self, at_s: float) -> None:
+        """Store the shards that were fetched since `prefetch`."""
+        if self._prefetching is None:
+            return
+        (learners, shards), self._prefetching = self._prefetching, None
+        missing = self._missing(learners, shards)
+        idle_s = np.maximum(at_s - self._fetch_free_s[learners], 0.0)
+        fetched = np.minimum(idle_s / self._ship_s[learners], shards.row_sums(missing))
+        before = len(self._fetched)
+        self._store(learners, shards, missing, fetched)
+        self._prefetched = EMPTY_CACHE
+        for owners, numbers in self._fetched[before:]:
+            self._prefetched = self._prefetched.union(owners, numbers)
+        self._index_fetched()
 
     def _durations(self, learners: Ints, at_s: Floats) -> Durations:
         """Return durations as the learners' own clocks measure them."""
@@ -295,6 +404,12 @@ class SimulatedLearners:
         if self._task.mode == "federated":
             return np.zeros(shards.values.size, np.int64)
         return (~self._held.contains(learners[shards.row_ids], shards.values)).astype(np.int64)
+
+    def _count_prefetched(self, learners: Ints, shards: RaggedArray) -> Ints:
+        if not self._prefetched.pairs.size:
+            return np.zeros(learners.size, np.int64)
+        early = self._prefetched.contains(learners[shards.row_ids], shards.values)
+        return shards.row_sums(early.astype(np.int64))
 
     def _store(self, learners: Ints, shards: RaggedArray, missing: Ints, fetched: Floats) -> None:
         """Store the first `fetched` of the missing shards of each learner; only whole ones stay."""
@@ -321,12 +436,12 @@ class SimulatedLearners:
         done: CycleTimeline,
     ) -> Floats:
         """Refresh the costs of measured learners; return the costs that each reports."""
-        trained, fetched = done.visits > 0, (work.missing > 0) & (done.fetch_s > 0)
+        trained, fetched = done.visits > 0, (work.missing > 0) & (done.fetched > 0)
         shards = np.maximum(done.visits, 1) / self._task.shard_samples
         fetched_shards = np.maximum(done.fetched, MIN_SHARD_FRACTION)
         before_upload = history.after(
             down_s=done.down_s,
-            ship_s=np.where(fetched, done.fetch_s / fetched_shards, np.nan),
+            ship_s=np.where(fetched, done.link_s / fetched_shards, np.nan),
             train_s=np.where(trained, done.train_s / shards, np.nan),
             rest_s=np.where(trained, wait_s + done.setup_s, np.nan),
         )

@@ -6,13 +6,18 @@ import numpy as np
 
 from melisma.cycle.learner import batches_in_time, count_visits, time_is_up
 from melisma.fleet.array_types import Floats, Ints
+from melisma.fleet.task import Task
 from melisma.simulation.devices import CONSTANT_RATES, Durations, Rates
+
+# More passes than fit into any cycle.
+ENDLESS = 1 << 31
 
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """Shards to fetch, samples to train on, passes over them, and seconds of set-up before."""
+    """Shards, how many of them to fetch, samples, passes over them, and seconds of set-up."""
 
+    shards: Ints
     missing: Ints
     samples: Ints
     passes: Ints
@@ -21,16 +26,24 @@ class Workload:
 
 @dataclass(frozen=True, eq=False)
 class CycleTimeline:
-    """Seconds in each phase, shards fetched (fractions included), batches and samples trained."""
+    """Seconds in each phase, shards fetched (fractions included), batches and samples trained.
+
+    `fetch_s` are seconds in which training waits for shards, `link_s` those in which shards are
+    fetched. `planned_s` is when the planned work is done at full speed, and `stop_s` when training
+    has to stop, both since the model was there.
+    """
 
     down_s: Floats
     fetch_s: Floats
+    link_s: Floats
     setup_s: Floats
     train_s: Floats
     up_s: Floats
     fetched: Floats
     batches: Ints
     visits: Ints
+    planned_s: Floats
+    stop_s: Floats
 
 
 def cycle_timeline(
@@ -38,13 +51,15 @@ def cycle_timeline(
     work: Workload,
     left_s: Floats,
     reserve_s: Floats,
-    batch: int,
+    task: Task,
     rates: Rates = CONSTANT_RATES,
 ) -> CycleTimeline:
     """Return what fits into `left_s` seconds, of which `reserve_s` are kept for the upload.
 
-    A learner without time for the model, or for all its shards, trains nothing and sends an empty
-    update. Each phase takes as long as the rates from its beginning allow.
+    With overlap, training begins with the first shard; with extension it goes on until it has to
+    stop. A learner without time for the model, or for the shards that it has to wait for, trains
+    nothing and sends an empty update. Each phase takes as long as the rates from its beginning
+    allow.
     """
     model_s = rates.seconds("downlink", 0.0, durations.model_down_s, 1)
     down_s = np.clip(left_s, 0.0, model_s)
@@ -52,24 +67,59 @@ def cycle_timeline(
     left_s = left_s - down_s
     shards_s = durations.ship_s * work.missing
     wanted_s = rates.seconds("downlink", down_s, shards_s, work.missing)
-    fetch_s = np.where(has_model, np.clip(left_s - reserve_s, 0.0, wanted_s), 0.0)
-    has_shards = has_model & ~time_is_up(left_s - wanted_s, reserve_s)
-    fetched_s = rates.work_s("downlink", down_s, fetch_s, work.missing)
-    fraction = fetched_s / np.where(shards_s > 0, shards_s, 1.0)
-    spare_s = np.where(has_shards, left_s - wanted_s - reserve_s - work.setup_s, 0.0)
+    wait_s = wanted_s
+    if task.overlap:
+        first_s = rates.seconds("downlink", down_s, np.minimum(durations.ship_s, shards_s), 1)
+        wait_s = np.where(work.missing < work.shards, 0.0, first_s)
+    has_shards = has_model & ~time_is_up(left_s - wait_s, reserve_s)
+    usable_s = np.where(has_model, np.maximum(left_s - reserve_s, 0.0), 0.0)
+    stall_s, planned_stall_s = _stalls(durations, work, wait_s, wanted_s, usable_s, task)
+    spare_s = np.where(has_shards, left_s - wait_s - reserve_s - work.setup_s - stall_s, 0.0)
+    fetch_s, link_s = np.minimum(wait_s + stall_s, usable_s), np.minimum(wanted_s, usable_s)
     ready_s = down_s + fetch_s + work.setup_s
     time_s = rates.work_s("compute", ready_s, spare_s)
-    batches = batches_in_time(time_s, durations.sample_s, work.samples, work.passes, batch)
-    visits = count_visits(batches, work.samples, batch)
+    passes = np.full(work.passes.size, ENDLESS) if task.extension else work.passes
+    batches = batches_in_time(time_s, durations.sample_s, work.samples, passes, task.batch)
+    visits = count_visits(batches, work.samples, task.batch)
     train_s = rates.seconds("compute", ready_s, visits * durations.sample_s)
     up_s = rates.seconds("uplink", ready_s + train_s, durations.model_up_s, 1)
+    fetched_s = rates.work_s("downlink", down_s, link_s, work.missing)
+    fetched = fetched_s / np.where(shards_s > 0, shards_s, 1.0) * work.missing
+    pass_s = durations.sample_s * work.samples
     return CycleTimeline(
         down_s=down_s,
         fetch_s=fetch_s,
+        link_s=link_s,
         setup_s=np.where(visits > 0, work.setup_s, 0.0),
         train_s=train_s,
         up_s=np.where(visits > 0, up_s, 0.0),
-        fetched=np.where(has_shards, work.missing, fraction * work.missing),
+        fetched=np.where(has_shards & (link_s >= wanted_s), work.missing, fetched),
         batches=batches,
         visits=visits,
+        planned_s=wait_s + planned_stall_s + work.setup_s + work.passes * pass_s,
+        stop_s=usable_s,
     )
+
+
+def _stalls(
+    durations: Durations,
+    work: Workload,
+    wait_s: Floats,
+    wanted_s: Floats,
+    usable_s: Floats,
+    task: Task,
+) -> tuple[Floats, Floats]:
+    """Return the seconds in which training waits for later shards: until it stops, and in all.
+
+    By the time the last shard arrives, all others can be trained once. With extension, training
+    goes on with the shards that are there.
+    """
+    none = np.zeros(usable_s.size)
+    if task.extension or not task.overlap:
+        return none, none
+    shard_s = durations.sample_s * work.samples / np.maximum(work.shards, 1)
+    in_all_s = np.maximum(wanted_s - wait_s - shard_s * (work.shards - 1), 0.0)
+    ship_s = wanted_s / np.maximum(work.missing, 1)
+    arrived = work.shards - work.missing + np.floor(usable_s / np.where(ship_s > 0, ship_s, 1.0))
+    halted_s = np.maximum(usable_s - wait_s - arrived * shard_s, 0.0)
+    return np.where(usable_s >= wanted_s, in_all_s, halted_s), in_all_s

@@ -20,7 +20,7 @@ from melisma.learning.aggregation import RunningMean, SpooledUpdate, UpdateSpool
 from melisma.learning.parameters import Layout
 from melisma.runs.report import Report
 from melisma.runs.trace import read_trace
-from melisma.simulation.compute.compute import CycleWork, RealTraining
+from melisma.simulation.compute.compute import RealTraining
 from melisma.simulation.driver import Driver
 from melisma.simulation.simulation import PreparedSimulation, SimulationOptions, prepare, run
 from tests.live import tiny_task
@@ -168,10 +168,10 @@ def test_a_cycle_interrupted_during_aggregation_does_not_change_the_model(
 ) -> None:
     average, one = RealTraining.average, make_simulation("batched", mode="federated", **TORCH)
 
-    def interrupted(work: RealTraining, job: CycleWork, *given: Any) -> Any:
-        if job.cycle == 2:
+    def interrupted(work: RealTraining, cycle: int, *given: Any) -> Any:
+        if cycle == 2:
             raise KeyboardInterrupt
-        return average(work, job, *given)
+        return average(work, cycle, *given)
 
     monkeypatch.setattr(RealTraining, "average", interrupted)
     report = run(one)

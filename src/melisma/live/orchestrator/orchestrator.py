@@ -127,6 +127,12 @@ class Orchestrator:
             local_shards=tuple(shards) if federated else (),
         )
 
+    def extend(self, command: commands.Extend) -> None:
+        """Send further shards to learners that train."""
+
+    def prefetch(self, command: commands.Prefetch) -> None:
+        """Let learners fetch shards while they wait for the next cycle."""
+
     def withdraw(self, command: commands.Withdraw) -> None:
         """Tell learners to stop work whose update would not count."""
         pairs = zip(command.learners.tolist(), command.attempts.tolist(), strict=True)
@@ -211,6 +217,8 @@ HANDLERS: dict[type[commands.Command], Callable[[Orchestrator, Any], None]] = {
     commands.Benchmark: Orchestrator.benchmark,
     commands.AskBound: Orchestrator.ask_bound,
     commands.Dispatch: Orchestrator.dispatch,
+    commands.Extend: Orchestrator.extend,
+    commands.Prefetch: Orchestrator.prefetch,
     commands.Withdraw: Orchestrator.withdraw,
     commands.Wake: Orchestrator.wake,
     commands.Aggregate: Orchestrator.aggregate,

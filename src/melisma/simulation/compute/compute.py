@@ -14,13 +14,12 @@ from typing import Protocol
 
 import numpy as np
 
-from melisma.cycle.ragged import RaggedArray
-from melisma.cycle.rounds import MAX_EMPTY_CYCLES
+from melisma.cycle.rounds import MAX_EMPTY_CYCLES, MAX_LATE_CYCLES
 from melisma.errors import DataError, MelismaError, MelismaWarning
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.rng import Generators
 from melisma.learning import batched
-from melisma.learning.aggregation import RunningMean
+from melisma.learning.aggregation import RunningMean, apply_late_changes
 from melisma.learning.data.datasets import Split
 from melisma.learning.loaded_task import LoadedTask
 from melisma.learning.parameters import Arrays, Layout
@@ -29,28 +28,13 @@ from melisma.learning.trainer_factory import one_thread, trainer_cores, trainer_
 from melisma.learning.user_code import describe_error
 from melisma.simulation.compute.fork_pool import ForkPool, can_fork
 from melisma.simulation.compute.sample_index import SampleIndex
+from melisma.simulation.compute.work_record import CycleWork, WeightedWork
 
 # A cycle is summed in up to this many parts, independent of the number of processes, as
 # floating-point sums depend on the order of addition.
 MAX_PARTS = 16
 LOSSES_BYTES = 1 << 20  # room for the losses of a part in shared memory
 ScoreValues = tuple[float | None, float | None]
-
-
-@dataclass(frozen=True, eq=False)
-class CycleWork:
-    """The work of each learner in a cycle; `batches` are those that it trains in time."""
-
-    cycle: int
-    learners: Ints
-    shards: RaggedArray
-    passes: Ints
-    batches: Ints
-
-    def take(self, rows: Ints) -> "CycleWork":
-        """Return the work in these rows."""
-        columns = (self.passes[rows], self.batches[rows])
-        return CycleWork(self.cycle, self.learners[rows], self.shards.take(rows), *columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +48,12 @@ class WorkPart:
 class ComputeBackend(Protocol):
     """The computation of simulated learners, and the model that results."""
 
-    def average(self, work: CycleWork, learners: Ints, weights: Floats) -> Floats:
-        """Set the model to the weighted mean of these learners' updates; return their losses."""
+    def average(self, cycle: int, parts: Sequence[WeightedWork]) -> Floats:
+        """Set the model to the weighted mean of updates; return the losses of this cycle's.
+
+        Parts are by cycle. Updates of earlier cycles began with other parameters: their changes are
+        applied to the present ones.
+        """
 
     def score(self) -> ScoreValues:
         """Return loss and accuracy of the model, None where unknown."""
@@ -77,7 +65,7 @@ class ComputeBackend(Protocol):
 class TimingOnly:
     """Computes nothing: only time matters."""
 
-    def average(self, work: CycleWork, learners: Ints, weights: Floats) -> Floats:  # noqa: ARG002
+    def average(self, cycle: int, parts: Sequence[WeightedWork]) -> Floats:  # noqa: ARG002
         """Return no losses."""
         return np.empty(0)
 
@@ -102,30 +90,49 @@ class RealTraining:
             self._test_data = _take(self._train_data, index.held_back)
         self.parameters: Arrays = loaded.trainer.initial()
         self._layout = Layout.from_arrays(self.parameters)
+        self._starts: dict[int, Arrays] = {}  # the parameters that recent cycles began with
         self._own_trainers: dict[int, Trainer] = {}
         self._cycles_without_update = 0
         self._learners_per_process = 1 if one_by_one else batched.STACK_LEARNERS
         self._pool: ForkPool[Arrays, WorkPart, tuple[RunningMean, Floats]] | None = None
 
-    def average(self, work: CycleWork, learners: Ints, weights: Floats) -> Floats:
+    def average(self, cycle: int, parts: Sequence[WeightedWork]) -> Floats:
         """Train, and average in double precision, in the order of learners; return the losses."""
-        order = np.argsort(learners)
-        shares = (weights / weights.sum())[order]
-        rows = np.searchsorted(work.learners, learners[order])
+        total = sum(part.weights.sum() for part in parts)
+        mean, losses = RunningMean(self._layout), np.empty(0)
+        if self._task.late == "carry":
+            self._starts[cycle] = self.parameters
+            self._starts.pop(cycle - MAX_LATE_CYCLES - 1, None)
+        late = []
+        for part in parts:
+            shares, start = part.weights / total, self._starts.get(part.record.cycle)
+            if start is None or part.record.cycle == cycle:
+                losses = self._train_weighted(mean, part, self.parameters, shares)
+            else:
+                self._train_weighted(mean, part, start, shares)
+                late.append((float(shares.sum()), start))
+        self._check_mean(mean, cycle, sum(part.learners.size for part in parts))
+        if mean:
+            self.parameters = apply_late_changes(mean.result(), self.parameters, late)
+        return losses
+
+    def _train_weighted(
+        self, mean: RunningMean, part: WeightedWork, start: Arrays, shares: Floats
+    ) -> Floats:
+        """Train one cycle's work from its start and add it to the mean; return the losses."""
+        order = np.argsort(part.learners)
+        work = part.record.of(part.learners[order], part.attempts[order])
         split = _split_evenly(
             order.size, min(ceil(order.size / self._learners_per_process), MAX_PARTS)
         )
         pool = self._pool_for(len(split))
-        parts = (WorkPart(work.take(rows[part]), shares[part]) for part in split)
-        train = partial(self._train_part, self.parameters)
-        results = map(train, parts) if pool is None else pool.map(self.parameters, parts)
-        mean, losses = RunningMean(self._layout), np.empty(order.size)
-        for part, (part_mean, loss) in zip(split, results, strict=True):
+        parts = (WorkPart(work.take(rows), shares[order][rows]) for rows in split)
+        train = partial(self._train_part, start)
+        results = map(train, parts) if pool is None else pool.map(start, parts)
+        losses = np.empty(order.size)
+        for rows, (part_mean, loss) in zip(split, results, strict=True):
             mean.merge(part_mean)
-            losses[order[part]] = loss
-        self._check_mean(mean, work.cycle, order.size)
-        if mean:
-            self.parameters = mean.result()
+            losses[order[rows]] = loss
         return losses
 
     def _check_mean(self, mean: RunningMean, cycle: int, updates: int) -> None:
@@ -185,12 +192,16 @@ class RealTraining:
     def _learner_work(
         self, work: CycleWork, generators: Generators, row: int, shards: Ints
     ) -> batched.TrainingWork:
+        samples = self._index.samples(int(work.learners[row]), shards)
+        batches = int(work.batches[row])
+        # Extended training goes on beyond the planned passes.
+        needed = ceil(batches / ceil(len(samples) / self._task.batch))
         return batched.TrainingWork(
             self._train_data,
-            int(work.passes[row]),
+            max(int(work.passes[row]), needed),
             partial(generators.get, row),
-            int(work.batches[row]),
-            self._index.samples(int(work.learners[row]), shards),
+            batches,
+            samples,
         )
 
     def _train_batched(
