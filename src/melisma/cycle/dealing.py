@@ -3,7 +3,8 @@
 All shards are in one seeded permutation, the deck, that is dealt round and round from cycle to
 cycle, so that every shard is dealt before any is dealt again. A cycle takes the next stretch of the
 deck. No learner gets a shard twice in a deal. A learner first gets those shards of the stretch that
-it already holds; if more shards are wanted than there are, any that it holds.
+it already holds. If more shards are wanted than there are, all are dealt once; of the copies, too,
+a learner gets those that it holds first.
 """
 
 from dataclasses import dataclass, field, replace
@@ -90,36 +91,33 @@ class Deck:
             keepers = _match_holders(shards, holders, total, counts)
             dealt, new = _fill_up(stretch, keepers, counts)
             return self._after(stretch), dealt, new
-        dealt, new = self._deal_copies(counts, stretch[shards], holders)
-        after = replace(self, position=(self.position + total) % size, returned=NO_INTS)
-        return after, dealt, new
+        # Each shard once, in equal parts of what learners want; then copies. The deck begins anew.
+        once = np.diff(np.cumsum(counts) * size // total, prepend=0)
+        keepers = _match_holders(shards, holders, size, once)
+        dealt, new = _fill_up(stretch, keepers, once)
+        copies, new_copies = self._deal_copies(counts, dealt, stretch[shards], holders)
+        return replace(self, returned=NO_INTS), _join(dealt, copies), _join(new, new_copies)
 
     def _deal_copies(
-        self, counts: Ints, positions: Ints, holders: Ints
+        self, counts: Ints, dealt: RaggedArray, positions: Ints, holders: Ints
     ) -> tuple[RaggedArray, RaggedArray]:
-        """Deal more shards than there are: each learner has a run of the deck of its own.
+        """Deal copies of shards up to `counts`: those that a learner holds, then a run of the deck.
 
-        It gets the shards that it holds, those next in its run first, and fills up from the run.
         `positions` and `holders` are pairs of a position and the learner that holds it.
         """
         size, starts = self.order.size, self.position + np.cumsum(counts) - counts
-        distance = (positions - starts[holders]) % size
-        order = np.lexsort((distance, holders))
-        positions, holders = positions[order], holders[order]
-        nth = np.arange(holders.size) - np.searchsorted(holders, holders)
-        kept = nth < counts[holders]
-        positions, holders = positions[kept], holders[kept]
-        owners = np.repeat(np.arange(counts.size), counts)
+        rest = counts - dealt.counts
+        has = dealt.row_ids * size + dealt.values
+        other = ~np.isin(holders * size + positions, has)
+        held = _first_of_each(holders[other], positions[other], starts, size, rest)
+        # A run has as many shards as its learner gets in all, so it is enough to fill up.
         run = concatenate_ranges(starts, counts) % size
-        # A run has as many shards as its learner gets, so it is enough to fill up.
-        new = ~np.isin(owners * size + run, holders * size + positions)
-        owners, run = owners[new], run[new]
-        room = counts - np.bincount(holders, minlength=counts.size)
-        nth = np.arange(owners.size) - np.searchsorted(owners, owners)
-        owners, run = owners[nth < room[owners]], run[nth < room[owners]]
-        both = np.concatenate([positions, run]), np.concatenate([holders, owners])
-        order = np.argsort(both[1], kind="stable")
-        return RaggedArray(counts, both[0][order]), RaggedArray(room, run)
+        owners = np.repeat(np.arange(counts.size), counts)
+        other = ~np.isin(
+            owners * size + run, np.concatenate([has, held.row_ids * size + held.values])
+        )
+        new = _first_of_each(owners[other], run[other], starts, size, rest - held.counts)
+        return _join(held, new), new
 
     def _after(self, stretch: Ints) -> "Deck":
         """Return the deck after this stretch was dealt."""
@@ -136,6 +134,24 @@ def _index_in(numbers: Ints, sought: Ints) -> Ints:
     table[numbers] = np.arange(numbers.size)
     indices: Ints = table[sought]
     return indices
+
+
+def _first_of_each(
+    owners: Ints, positions: Ints, starts: Ints, size: int, counts: Ints
+) -> RaggedArray:
+    """Return for each learner the first `counts` of its positions, from the start of its run."""
+    order = np.lexsort(((positions - starts[owners]) % size, owners))
+    owners, positions = owners[order], positions[order]
+    nth = np.arange(owners.size) - np.searchsorted(owners, owners)
+    first = nth < counts[owners]
+    return RaggedArray(np.bincount(owners[first], minlength=counts.size), positions[first])
+
+
+def _join(first: RaggedArray, second: RaggedArray) -> RaggedArray:
+    """Return each row of the first array with the same row of the second after it."""
+    rows = np.concatenate([first.row_ids, second.row_ids])
+    values = np.concatenate([first.values, second.values])
+    return RaggedArray(first.counts + second.counts, values[np.argsort(rows, kind="stable")])
 
 
 def _match_holders(shards: Ints, holders: Ints, size: int, counts: Ints) -> Ints:

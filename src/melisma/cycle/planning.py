@@ -94,10 +94,9 @@ def count_held_ahead(state: CycleState, learners: Ints) -> Ints:
     wanted = state.last_shards if state.needs == "bounds" else state.shard_samples.size
     stretch = state.deck.upcoming(wanted)
     shards, holders = state.deck.holders(stretch, learners, state.learners.held)
-    if wanted <= state.shard_samples.size:
-        # Each shard is dealt once: to its first holder.
-        holders = holders[np.diff(shards, prepend=-1) > 0]
-    return np.bincount(holders, minlength=learners.size)
+    # Each shard is dealt to its first holder; copies may go to the others.
+    first = np.diff(shards, prepend=-1) > 0
+    return np.bincount(holders[first], minlength=learners.size)
 
 
 def deal(state: CycleState, learners: Ints, counts: Ints) -> RaggedArray:

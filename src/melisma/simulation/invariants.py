@@ -112,7 +112,7 @@ class Invariants:
 
     def on_joined(self, event: events.LearnersJoined) -> None:
         """Record the shards on the devices; a learner that restarted has lost its work."""
-        self._local_sizes.update(zip(event.learners.tolist(), event.local_shards, strict=False))
+        self._local_shards.update(zip(event.learners.tolist(), event.local_shards, strict=False))
         self._close_all(event.learners)
 
     def on_left(self, event: events.LearnersLeft) -> None:
@@ -158,7 +158,7 @@ class Invariants:
         record, numbers = self._open[learner], set(shards.tolist())
         _expect(len(numbers) == shards.size > 0, f"learner {learner} gets a shard twice")
         _expect(not record.all_shards & numbers, f"learner {learner} gets a shard again")
-        sizes = self._local_sizes[learner] if self._local_sizes else self._samples
+        sizes = self._local_shards[learner] if self._local_shards else self._samples
         record.samples[attempt] = int(sizes[shards].sum())
         record.shards[attempt] = numbers
         if attempt > 1 and self._dealt.size:
@@ -174,8 +174,10 @@ class Invariants:
     def _check_dealt(self, shards: Ints) -> None:
         if not self._dealt.size:
             return
-        once = np.unique(shards).size == shards.size or shards.size > self._dealt.size
-        _expect(once, "a shard goes to two learners though there are enough")
+        if shards.size > self._dealt.size:
+            _expect(np.unique(shards).size == self._dealt.size, "a shard is left out")
+            return
+        _expect(np.unique(shards).size == shards.size, "a shard goes to two learners")
         np.add.at(self._dealt, shards, 1)
         # With extension, shards that were not trained come again, and held ones first.
         even = self._dealt.max() - self._dealt.min() <= 1
