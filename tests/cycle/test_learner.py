@@ -1,6 +1,7 @@
 """Decisions of a learner: its costs follow the cost model and its measurements."""
 
 from math import nan
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,12 +21,12 @@ def cost_history(**estimates: Estimate) -> CostHistory:
     return CostHistory(**dict.fromkeys(names, default) | estimates)
 
 
-def task() -> Task:
-    return make_task(deadline_s=6.0, passes=1, caution=0.9)
+def task(**settings: Any) -> Task:
+    return make_task(deadline_s=6.0, passes=1, caution=0.9, **settings)
 
 
 def bound(history: CostHistory, held: int = 0) -> int:
-    return int(shard_bound(history, task(), 6.0, held, overlap=False))
+    return int(shard_bound(history, task(), 6.0, held))
 
 
 def test_the_three_costs_are_those_of_the_cost_model() -> None:
@@ -93,4 +94,4 @@ def test_the_bound_follows_a_device_slowed_to_a_third_after_two_cycles() -> None
 
 def test_with_overlap_a_learner_asks_for_more() -> None:
     history = CostHistory.from_benchmark(**MEASURED)
-    assert shard_bound(history, task(), 6.0, 0) > bound(history)
+    assert shard_bound(history, task(overlap=True), 6.0, 0) > bound(history)

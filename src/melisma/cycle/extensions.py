@@ -7,10 +7,10 @@ cycle ends. In federated learning a learner is given further shards of its own.
 
 import numpy as np
 
-from melisma.allocation.dab import dab_bounds
 from melisma.cycle import commands, events
 from melisma.cycle.dealing import NO_INTS
 from melisma.cycle.events import COSTS
+from melisma.cycle.learner import bound_by_costs
 from melisma.cycle.planning import deal, give, ready_learners
 from melisma.cycle.ragged import RaggedArray
 from melisma.cycle.state import CycleState, Stage, WorkStatus
@@ -179,7 +179,7 @@ def _bounds(state: CycleState, learners: Ints, passes: int, left_s: float) -> In
     if state.needs != "costs" or not learners.size:
         return np.zeros(learners.size, np.int64)
     costs = Estimates(*(Estimate(*cost) for cost in table.costs[:, :, learners]))
-    return dab_bounds(left_s, **costs.quantile(task.caution), passes=passes)
+    return bound_by_costs(costs, task, left_s, passes, 0)
 
 
 assert COSTS == ("train_s", "ship_s", "fixed_s")  # the order in which `Estimates` takes them

@@ -96,22 +96,21 @@ def subset_shards(task: Task, learners: Ints) -> RaggedArray:
     return RaggedArray(np.full(learners.size, count), numbers.ravel())
 
 
-def shard_bound(
-    history: CostHistory, task: Task, deadline_s: float, held: ArrayLike, *, overlap: bool = True
-) -> Ints:
+def shard_bound(history: CostHistory, task: Task, deadline_s: float, held: ArrayLike) -> Ints:
     """Return the shards that a learner can train by a deadline if it already holds `held`.
 
-    This is the largest number with which its cycle ends in time with probability `caution`. With
-    `overlap` it fetches shards while it trains others.
+    This is the largest number with which its cycle ends in time with probability `caution`.
     """
-    passes = task.passes or 1
+    return bound_by_costs(history.estimates, task, deadline_s, task.passes or 1, held)
+
+
+def bound_by_costs(
+    estimates: Estimates, task: Task, deadline_s: float, passes: int, held: ArrayLike
+) -> Ints:
+    """Return the shards that learners with these costs can train in time, with `caution`."""
+    overlap = task.overlap
     costs: Mapping[str, Any] = cautious_costs(
-        history.estimates,
-        task.caution,
-        deadline_s=deadline_s,
-        passes=passes,
-        held=held,
-        overlap=overlap,
+        estimates, task.caution, deadline_s=deadline_s, passes=passes, held=held, overlap=overlap
     )
     return dab_bounds(deadline_s, **costs, passes=passes, held=held, overlap=overlap)
 

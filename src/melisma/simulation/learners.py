@@ -175,9 +175,7 @@ class SimulatedLearners:
         known, bounds = self._measured[learners], np.zeros(learners.size, np.int64)
         if known.any():
             history = self._read_history(learners[known])
-            bounds[known] = shard_bound(
-                history, self._task, instruction.deadline_s, held[known], overlap=False
-            )
+            bounds[known] = shard_bound(history, self._task, instruction.deadline_s, held[known])
         idle = (bounds == 0) & awake & np.isfinite(ready_s)
         if idle.any() and instruction.deadline_s == deadline_s:
             # Without work no cycle refreshes its costs, so it repeats the benchmark.

@@ -155,7 +155,7 @@ class Agent:
         cycle, deadline_s = instruction.cycle, instruction.deadline_s
         held = min(instruction.held, self._downloader.count_cached())
         # All shards are fetched before training begins.
-        shards = int(shard_bound(self._costs, self._task, deadline_s, held, overlap=False))
+        shards = int(shard_bound(self._costs, self._task, deadline_s, held))
         self._orchestrator.report_bound(self._learner, cycle, deadline_s, shards)
         if not shards and deadline_s == self._task.deadline_s:
             # Without an assignment no cycle corrects the costs: the device may be faster by now.
