@@ -5,6 +5,8 @@ deadline on with the quorum, or when the time limit is reached. Its updates are 
 with late ones of earlier cycles, or the cycle is empty.
 """
 
+from collections.abc import Iterator, Sequence
+
 import msgspec
 import numpy as np
 
@@ -13,7 +15,7 @@ from melisma.cycle.cache_index import EMPTY_CACHE
 from melisma.cycle.extensions import extend, orphan
 from melisma.cycle.planning import PlannedCycle, deal, mark_held, plan_cycle
 from melisma.cycle.ragged import RaggedArray
-from melisma.cycle.state import CycleState, Stage, WorkStatus, update_weights
+from melisma.cycle.state import CycleState, Grant, Stage, WorkStatus, update_weights
 from melisma.errors import InfeasibleError
 from melisma.fleet.array_types import Bools, Ints
 
@@ -157,15 +159,25 @@ def receive(state: CycleState, event: events.UpdatesReceived, awaited: Bools) ->
 
 def take_back_unused(state: CycleState, learners: Ints, attempts: Ints) -> None:
     """Take back the shards of extensions that learners did not begin to train."""
-    late = attempts < state.learners.attempts[learners]
-    if state.federated or not late.any():
+    if not (attempts < state.learners.attempts[learners]).any():
         return
+    for grant in unused_parts(state, state.grants, learners, attempts):
+        if state.federated:
+            np.subtract.at(state.learners.samples, grant.learners, grant.samples)
+        else:
+            state.take_back(grant.learners[grant.shards.row_ids], grant.shards.values)
+
+
+def unused_parts(
+    state: CycleState, grants: Sequence[Grant], learners: Ints, attempts: Ints
+) -> Iterator[Grant]:
+    """Yield the parts of grants to these learners that are later than the given attempts."""
     used = np.full(state.learners.present.size, np.iinfo(np.int64).max)
-    used[learners[late]] = attempts[late]
-    for grant in state.grants:
+    used[learners] = attempts
+    for grant in grants:
         rows = np.flatnonzero(grant.attempts > used[grant.learners])
-        shards = grant.shards.take(rows)
-        state.take_back(grant.learners[rows][shards.row_ids], shards.values)
+        if rows.size:
+            yield grant.take(rows)
 
 
 def receive_late(state: CycleState, event: events.UpdatesReceived, late: Bools) -> None:
@@ -173,6 +185,11 @@ def receive_late(state: CycleState, event: events.UpdatesReceived, late: Bools) 
     table, learners = state.learners, event.learners[late]
     if not learners.size:
         return
+    grants = [grant for cycle, grant in state.late_grants if cycle == event.cycle]
+    for grant in unused_parts(state, grants, learners, event.attempts[late]):
+        np.subtract.at(table.late_samples, grant.learners, grant.samples)
+        if not state.federated:
+            state.deck = state.deck.return_shards(grant.shards.values)
     samples, passes = table.late_samples[learners], table.late_passes[learners]
     weights = update_weights(samples, passes, event.visits[late])
     counted = (weights > 0) & (not event.refused)
@@ -244,6 +261,12 @@ def end_open_work(state: CycleState) -> Commands:
         table.attempts[learners],
     )
     table.late_samples[learners] = table.samples[learners]
+    for grant in state.grants:
+        rows = np.flatnonzero(
+            (table.work[grant.learners] == WorkStatus.LATE) & (grant.attempts > 1)
+        )
+        if rows.size:
+            state.late_grants.append((state.cycle, grant.take(rows)))
     table.late_passes[learners] = table.passes[learners]
     return withdrawals
 
@@ -260,8 +283,9 @@ def withdraw_late(state: CycleState, learners: Ints, reason: str) -> Commands:
 
 def withdraw_overdue(state: CycleState) -> Commands:
     """Withdraw assignments that have been late for too many cycles."""
-    cycles = state.learners.late_cycles
-    overdue = np.flatnonzero((cycles > 0) & (cycles < state.cycle - MAX_LATE_CYCLES))
+    cycles, oldest = state.learners.late_cycles, state.cycle - MAX_LATE_CYCLES
+    state.late_grants = [each for each in state.late_grants if each[0] >= oldest]
+    overdue = np.flatnonzero((cycles > 0) & (cycles < oldest))
     return withdraw_late(state, overdue, f"late for more than {MAX_LATE_CYCLES} cycles")
 
 

@@ -49,6 +49,9 @@ class WorkStatus(IntEnum):
     LATE = 4  # the cycle closed without its update, which may still join a later average
 
 
+OPEN_OR_RECEIVED = (WorkStatus.ASSIGNED, WorkStatus.RECEIVED)
+
+
 @dataclass(frozen=True, eq=False)
 class Grant:
     """Shards that learners were given at one time in this cycle.
@@ -62,6 +65,17 @@ class Grant:
     shards: RaggedArray
     new: RaggedArray
     samples: Ints
+
+    def take(self, rows: Ints) -> "Grant":
+        """Return the grant of the learners in these rows."""
+        new = self.new.take(rows) if len(self.new) else self.new
+        return Grant(
+            self.learners[rows],
+            self.attempts[rows],
+            self.shards.take(rows),
+            new,
+            self.samples[rows],
+        )
 
 
 @dataclass(eq=False)
@@ -158,6 +172,7 @@ class CycleState:
     orphans: Ints = field(default_factory=lambda: NO_INTS)  # positions to hand on
     prefetched: CacheIndex = EMPTY_CACHE  # (position, learner) that were to be fetched early
     carried: list[LateUpdates] = field(default_factory=list)  # received, not averaged yet
+    late_grants: list[tuple[int, Grant]] = field(default_factory=list)  # extensions, by cycle
     _given: CacheIndex | None = None  # (learner, shard) of all grants
     empty_cycles: int = 0  # in a row
     empty_reason: str = ""  # of the latest empty cycle
@@ -251,4 +266,11 @@ class CycleState:
         self._given = self.given.without(learners, shards)
         np.subtract.at(table.shards, learners, 1)
         np.subtract.at(table.samples, learners, self.shard_samples[self.deck.order[shards]])
-        self.orphans = np.union1d(self.orphans, shards)
+        self.orphans = np.setdiff1d(np.union1d(self.orphans, shards), self._copies())
+
+    def _copies(self) -> Ints:
+        """Return shards that other learners train too, because more were wanted than exist."""
+        if self.dealt_shards <= self.shard_samples.size:
+            return NO_INTS
+        owners, shards = self.given.between(0, self.learners.present.size)
+        return shards[np.isin(self.learners.work[owners], OPEN_OR_RECEIVED)]

@@ -42,6 +42,7 @@ ALL = slice(None)
 LEARNERS_LAST = {"learners": "last"}
 MAX_ATTEMPTS = 1 << 20  # of one cycle
 ROUNDING_SHARDS = 1e-9
+TINY_S = 1e-300
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,7 +334,7 @@ class SimulatedLearners:
         wanted = np.where(left_s > 0, shards_to_request(left_s, work_s, train_s, ship_s), 0)
         released = np.where(left_s > 0, shards_to_release(left_s, work_s, train_s), 0)
         unfetched = work.missing - np.minimum(
-            np.ceil(ask_s / np.maximum(ship_s, 1e-300)), work.missing
+            np.ceil(ask_s / np.maximum(ship_s, TINY_S)), work.missing
         )
         ask_s = (done.down_s + ask_s) / self.clock[learners]
         return (
@@ -378,7 +379,8 @@ class SimulatedLearners:
         (learners, shards), self._prefetching = self._prefetching, None
         missing = self._missing(learners, shards)
         idle_s = np.maximum(at_s - self._fetch_free_s[learners], 0.0)
-        fetched = np.minimum(idle_s / self._ship_s[learners], shards.row_sums(missing))
+        ship_s = np.maximum(self._ship_s[learners], TINY_S)
+        fetched = np.minimum(idle_s / ship_s, shards.row_sums(missing))
         before = len(self._fetched)
         self._store(learners, shards, missing, fetched)
         self._prefetched = EMPTY_CACHE
