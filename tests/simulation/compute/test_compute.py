@@ -225,7 +225,7 @@ def test_the_error_of_a_model_names_learner_and_cycle_and_partial_results_are_sa
 ) -> None:
     (place / "failing.py").write_text(FAILING)
     # One batch a cycle: it fails in the second.
-    one = make_simulation(work, model="failing:Model", passes=1, batch=1000)
+    one = make_simulation(work, model="failing:Model", passes=1, batch=1000, extension=False)
     says = r"d-1 could not train in cycle 2: ValueError: I have learnt enough \(failing"
     with pytest.raises(DataError, match=says):
         run(one, place / "kept")
