@@ -17,7 +17,8 @@ from melisma.testing import make_task
 LEARNERS, SHARDS = 7, 12
 DEADLINE_S = 10.0
 RATES = np.arange(3.0 * LEARNERS).reshape(3, LEARNERS)
-Key = tuple[int, int, int]  # cycle, learner and attempt
+Key = tuple[int, int, int]  # cycle, learner and first attempt
+LOST = ("left", "dropped", "refused")
 
 
 class NaiveProgress:
@@ -29,6 +30,11 @@ class NaiveProgress:
         self.local_shards: dict[int, Any] = {}
         self.samples: Any = None
         self.aggregated_keys: list[Key] = []
+        self.shards: dict[Key, list[tuple[int, int, bool]]] = {}  # attempt, shard, by extension
+        self.given: list[tuple[Key, tuple[int, int, bool]]] = []  # in the order of giving
+        self.handed_on: dict[int, int] = {}
+        self.rates: dict[int, float] = {}
+        self.fixed_s: dict[int, float] = {}
         self.now_s = 0.0
 
     def apply(self, step: Step) -> None:
@@ -51,24 +57,66 @@ class NaiveProgress:
 
     def on_progress_reported(self, event: events.ProgressReported) -> None:
         for learner, visits in zip(event.learners.tolist(), event.visits.tolist(), strict=True):
-            keys = [key for key in self.work if key[:2] == (event.cycle, learner)]
-            if keys and self.work[max(keys)].status == "training":
-                self.work[max(keys)] = replace(self.work[max(keys)], visits=visits)
+            key = self.latest(event.cycle, learner)
+            if key and self.work[key].status == "training":
+                self.work[key] = replace(self.work[key], visits=visits)
+
+    def latest(self, cycle: int, learner: int) -> Key | None:
+        """Return the key of the learner's last assignment in a cycle."""
+        return max((key for key in self.work if key[:2] == (cycle, learner)), default=None)
+
+    def find(self, cycle: int, learner: int, attempt: int) -> Key | None:
+        """Return the key of the assignment that covers an attempt."""
+        for key, row in self.work.items():
+            if key[:2] == (cycle, learner) and key[2] <= attempt <= row.attempt:
+                return key
+        return None
+
+    def on_shards_released(self, event: events.ShardsReleased) -> None:
+        for learner, shards in zip(event.learners.tolist(), event.shards, strict=True):
+            key = self.latest(event.cycle, learner)
+            if key and self.work[key].status == "training":
+                self.remove(key, [pair for pair in self.shards[key] if pair[1] in shards])
+
+    def remove(self, key: Key, pairs: list[tuple[int, int, bool]]) -> None:
+        """Remove shards from the plan of an assignment."""
+        row = self.work[key]
+        self.shards[key] = [pair for pair in self.shards[key] if pair not in pairs]
+        samples = sum(self.size(key[1], shard) for _, shard, _ in pairs)
+        self.work[key] = replace(row, shards=row.shards - len(pairs), samples=row.samples - samples)
+
+    def size(self, learner: int, shard: int) -> int:
+        return int(self.local_shards.get(learner, self.samples)[shard])
 
     def on_updates_received(self, event: events.UpdatesReceived) -> None:
-        for index, key in enumerate(keys(event)):
-            if key not in self.work or self.work[key].status in ("counted", "refused"):
+        found = [self.find(event.cycle, *pair) for pair in pairs_of(event)]
+        for index, key in enumerate(found):
+            if key is None or self.work[key].arrived_s >= 0:
                 continue
+            attempt, learner = int(event.attempts[index]), key[1]
+            self.remove(key, [pair for pair in self.shards[key] if pair[0] > attempt])
+            visits, phases = int(event.visits[index]), event.phases[index].tolist()
+            if visits > 0:
+                self.rates[learner] = visits / phases[4]
+            self.fixed_s[learner] = phases[1] + phases[5]
             arrived_s = float(event.arrivals_s[index]) if event.arrivals_s.size else self.now_s
             self.work[key] = replace(
                 self.work[key],
-                visits=int(event.visits[index]),
+                attempt=attempt,
+                extensions=attempt - key[2],
+                visits=visits,
+                allowed_visits=self.allowed(key[0], learner, self.work[key].dispatched_s),
                 shipped=int(event.shipped[index]),
                 loss=float(event.loss[index]),
-                phases=tuple(event.phases[index].tolist()),
+                phases=tuple(phases),
                 arrived_s=float(event.arrival_times_s[index]),
             )
             self.end(key, "refused" if event.refused else "counted", event.refused, arrived_s)
+
+    def allowed(self, cycle: int, learner: int, dispatched_s: float) -> float:
+        """Return the visits that the learner's rate allows by the deadline."""
+        left_s = self.began_s[cycle] + DEADLINE_S - dispatched_s
+        return self.rates.get(learner, nan) * max(0.0, left_s - self.fixed_s.get(learner, 0.0))
 
     def on_aggregated(self, event: events.Aggregated) -> None:
         for key, loss in zip(self.aggregated_keys, event.loss.tolist(), strict=False):
@@ -76,7 +124,13 @@ class NaiveProgress:
 
     def on_dispatch(self, command: commands.Dispatch) -> None:
         self.began_s.setdefault(command.cycle, self.now_s)
-        for index, (key, shards) in enumerate(zip(keys(command), command.shards, strict=True)):
+        replaced = [self.find(command.cycle, *pair) for pair in pairs_of(command)]
+        for old in replaced:
+            if old:
+                del self.work[old], self.shards[old]
+                self.given = [each for each in self.given if each[0] != old]
+        for index, (pair, shards) in enumerate(zip(pairs_of(command), command.shards, strict=True)):
+            key = (command.cycle, *pair)
             self.work[key] = Assignment(
                 cycle=key[0],
                 learner=key[1],
@@ -84,20 +138,74 @@ class NaiveProgress:
                 attempt=key[2],
                 shards=shards.size,
                 passes=int(command.passes[index]),
-                samples=sum(self.local_shards.get(key[1], self.samples)[shards].tolist()),
+                samples=sum(self.size(key[1], shard) for shard in shards.tolist()),
                 dispatched_s=self.now_s,
                 predicted_s=float(command.predicted_s[index]),
+                allowed_visits=self.allowed(key[0], key[1], self.now_s),
             )
+            self.shards[key] = []
+            self.give(key, key[2], shards.tolist(), by_extension=False)
+
+    def on_extend(self, command: commands.Extend) -> None:
+        self.handed_on[command.cycle] = (
+            self.handed_on.get(command.cycle, 0) + command.handed_on.size
+        )
+        for shard in command.handed_on.tolist():
+            self.hand_on(command.cycle, shard)
+        for (learner, attempt), shards in zip(pairs_of(command), command.shards, strict=True):
+            key = self.latest(command.cycle, learner)
+            if not key or self.work[key].status != "training" or attempt <= self.work[key].attempt:
+                continue
+            row, added = self.work[key], shards.tolist()
+            self.give(key, attempt, added, by_extension=True)
+            self.work[key] = replace(
+                row,
+                attempt=attempt,
+                extensions=attempt - key[2],
+                shards=row.shards + len(added),
+                samples=row.samples + sum(self.size(learner, shard) for shard in added),
+            )
+
+    def give(self, key: Key, attempt: int, shards: list[int], *, by_extension: bool) -> None:
+        """Remember the shards of an assignment."""
+        pairs = [(attempt, shard, by_extension) for shard in shards]
+        self.shards[key] += pairs
+        self.given += [(key, pair) for pair in pairs]
+
+    def hand_on(self, cycle: int, shard: int) -> None:
+        """Remove a shard from the first plan of lost work that has it."""
+        for key, pair in self.given:
+            lost = key in self.work and self.work[key].status in LOST
+            if key[0] == cycle and pair[1] == shard and lost and pair in self.shards[key]:
+                self.remove(key, [pair])
+                return
 
     def on_withdraw(self, command: commands.Withdraw) -> None:
         late = self.now_s >= self.began_s.get(command.cycle, nan) + DEADLINE_S
-        for key in keys(command):
-            self.end(key, "late" if late else "dropped", command.reason, self.now_s)
+        for pair in pairs_of(command):
+            key = self.find(command.cycle, *pair)
+            if key:
+                self.end(key, "late" if late else "dropped", command.reason, self.now_s)
 
     def on_aggregate(self, command: commands.Aggregate) -> None:
-        self.aggregated_keys = keys(command)
+        found = [self.find(command.cycle, *pair) for pair in pairs_of(command)]
+        self.aggregated_keys = [key for key in found if key]
         for key, weight in zip(self.aggregated_keys, command.weights.tolist(), strict=True):
             self.work[key] = replace(self.work[key], weight=weight)
+        for key in self.work:
+            if key[0] == command.cycle:
+                self.end(key, "late", command.reason, self.now_s)
+                self.shards[key] = [pair for pair in self.shards[key] if pair[2]]
+        late = command.late
+        for index, pair in enumerate(pairs_of(late)):
+            late_key = self.find(int(late.cycles[index]), *pair)
+            assert late_key is not None
+            self.work[late_key] = replace(
+                self.work[late_key],
+                status="carried",
+                weight=float(late.weights[index]),
+                reason=f"joined the average of cycle {command.cycle}",
+            )
 
     def end(self, key: Key, status: Status, reason: str, at_s: float) -> None:
         if key in self.work and self.work[key].status == "training":
@@ -110,17 +218,19 @@ HANDLERS: dict[type, Callable[[NaiveProgress, Any], None]] = {
     events.LearnersJoined: NaiveProgress.on_learners_joined,
     events.LearnersLeft: NaiveProgress.on_learners_left,
     events.ProgressReported: NaiveProgress.on_progress_reported,
+    events.ShardsReleased: NaiveProgress.on_shards_released,
     events.UpdatesReceived: NaiveProgress.on_updates_received,
     events.Aggregated: NaiveProgress.on_aggregated,
     commands.Dispatch: NaiveProgress.on_dispatch,
+    commands.Extend: NaiveProgress.on_extend,
     commands.Withdraw: NaiveProgress.on_withdraw,
     commands.Aggregate: NaiveProgress.on_aggregate,
 }
 
 
-def keys(message: Any) -> list[Key]:
-    pairs = zip(message.learners.tolist(), message.attempts.tolist(), strict=True)
-    return [(message.cycle, learner, attempt) for learner, attempt in pairs]
+def pairs_of(message: Any) -> list[tuple[int, int]]:
+    """Return the learner and the attempt of each assignment in a message."""
+    return list(zip(message.learners.tolist(), message.attempts.tolist(), strict=True))
 
 
 def random_trace(seed: int, federated: bool = False) -> list[Step]:
@@ -152,7 +262,7 @@ class _RandomTrace:
             yield events.Aggregated(at_s=self.now_s, cycle=cycle, seconds=0.1, loss=loss), []
 
     def random_event(self, cycle: int) -> tuple[Any, list[Any]]:
-        kind = self.rng.integers(0, 8)
+        kind = self.rng.integers(0, 11)
         if kind == 0:
             visits = self.rng.integers(0, 50, LEARNERS)
             learners = self.random_learners()
@@ -172,6 +282,10 @@ class _RandomTrace:
             return self.time(), [self.dispatch(cycle)]
         if kind == 4:
             return self.time(), [self.withdraw(cycle)]
+        if kind in (5, 6):
+            return self.time(), [self.extend(cycle)]
+        if kind == 7:
+            return self.released(cycle), []
         return self.updates(int(self.rng.integers(1, cycle + 1))), []
 
     def random_learners(self) -> Any:
@@ -185,7 +299,7 @@ class _RandomTrace:
         return events.TimeReached(at_s=self.advance())
 
     def submitted(self) -> events.TaskSubmitted:
-        settings = make_task(mode="federated" if self.federated else "parallelized")
+        settings = make_task(mode="federated" if self.federated else "parallelized", extension=True)
         samples = self.rng.integers(1, 20, 0 if self.federated else SHARDS)
         names = tuple(f"device-{k}" for k in range(LEARNERS))
         return events.TaskSubmitted(
@@ -223,6 +337,26 @@ class _RandomTrace:
             predicted_s=np.where(self.rng.random(learners.size) < 0.5, nan, 3.0),
         )
 
+    def extend(self, cycle: int) -> commands.Extend:
+        learners = np.sort(self.random_learners())
+        dealt = [self.rng.permutation(SHARDS)[: self.rng.integers(1, 4)] for _ in learners]
+        shards = RaggedArray.from_rows(dealt)
+        return commands.Extend(
+            reason="random",
+            learners=learners,
+            cycle=cycle,
+            attempts=self.rng.integers(1, 6, learners.size),
+            shards=shards,
+            passes=np.ones(learners.size, np.int64),
+            handed_on=np.unique(shards.values[: self.rng.integers(0, shards.values.size)]),
+        )
+
+    def released(self, cycle: int) -> events.ShardsReleased:
+        learners = self.random_learners()
+        shards = [self.rng.permutation(SHARDS)[: self.rng.integers(0, 5)] for _ in learners]
+        at_s, released = self.advance(), RaggedArray.from_rows(shards)
+        return events.ShardsReleased(at_s=at_s, learners=learners, cycle=cycle, shards=released)
+
     def withdraw(self, cycle: int) -> commands.Withdraw:
         learners = self.random_learners()
         attempts = self.rng.integers(1, 4, learners.size)
@@ -234,12 +368,24 @@ class _RandomTrace:
             for key, assignment in self.naive.work.items()
             if key[0] == cycle and assignment.counted_visits
         ]
+        late = [
+            (key, row)
+            for key, row in self.naive.work.items()
+            if key[0] < cycle and row.status == "late" and row.visits and row.arrived_s >= 0
+        ]
+        late = late[: self.rng.integers(0, len(late) + 1)]
         return commands.Aggregate(
             reason="all are in",
             cycle=cycle,
             learners=np.array([key[1] for key in counted], np.int64),
-            attempts=np.array([key[2] for key in counted], np.int64),
+            attempts=np.array([self.naive.work[key].attempt for key in counted], np.int64),
             weights=self.rng.random(len(counted)),
+            late=commands.LateUpdates(
+                learners=np.array([key[1] for key, _ in late], np.int64),
+                cycles=np.array([key[0] for key, _ in late], np.int64),
+                attempts=np.array([row.attempt for _, row in late], np.int64),
+                weights=self.rng.random(len(late)),
+            ),
         )
 
     def updates(self, cycle: int) -> events.UpdatesReceived:
@@ -251,7 +397,7 @@ class _RandomTrace:
             learners=learners,
             cycle=cycle,
             attempts=self.rng.integers(1, 4, learners.size),
-            visits=self.rng.integers(0, 60, learners.size),
+            visits=np.maximum(self.rng.integers(-10, 60, learners.size), 0),
             shipped=self.rng.integers(0, 5, learners.size),
             loss=self.rng.random(learners.size),
             phases=self.rng.random((learners.size, len(events.PHASES))),

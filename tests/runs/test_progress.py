@@ -40,6 +40,8 @@ def test_columns_agree_with_one_record_per_assignment(trace: list[Step]) -> None
     assignments = [row for cycle in progress.report().cycles for row in cycle.assignments]
     expected = [naive.work[key] for key in sorted(naive.work)]
     assert len(assignments) == len(expected)
+    handed_on = {cycle.number: cycle.handed_on for cycle in progress.report().cycles}
+    assert handed_on == dict.fromkeys(handed_on, 0) | naive.handed_on
     for actual, expected_one in zip(assignments, expected, strict=True):
         assert_same_fields(actual, expected_one)
 
@@ -69,9 +71,8 @@ def test_figures_agree_with_single_assignments(trace: list[Step]) -> None:
         assert cycle.average_staleness == pytest.approx(metrics.average_staleness(updates))
         arrived_s = [assignment.arrived_s for assignment in work if assignment.status == "counted"]
         aggregated = cycle.ending == "aggregated"
-        np.testing.assert_allclose(
-            cycle.cycle_s, max(arrived_s) - cycle.began_s if aggregated else nan
-        )
+        closed_s = max(arrived_s, default=cycle.closed_s)
+        np.testing.assert_allclose(cycle.cycle_s, closed_s - cycle.began_s if aggregated else nan)
         busy = metrics.occupancy([assignment.busy_s for assignment in work], cycle.cycle_s)
         np.testing.assert_allclose(cycle.occupancy, metrics.mean_known(busy))
         assert cycle.counts == {
@@ -128,7 +129,7 @@ def test_totals_of_learners_are_sums_over_their_assignments(trace: list[Step]) -
             -1, len(events.PHASES)
         )
         assert total.phases == pytest.approx(np.nansum(phases, axis=0))
-        for status in ("late", "dropped", "refused", "left"):
+        for status in ("carried", "late", "dropped", "refused", "left"):
             assert getattr(total, status) == sum(
                 assignment.status == status for assignment in learner_work
             )

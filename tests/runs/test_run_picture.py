@@ -12,10 +12,18 @@ from hypothesis import strategies as st
 
 from melisma.runs.assignments import Assignments
 from melisma.runs.report import Report
-from melisma.runs.run_picture import COLORS, LABEL_GAP, LEFT, MAX_CYCLES, MAX_LEARNERS
-from melisma.runs.svg import BAND, LETTER_WIDTH, Scale, round_up, space_out
+from melisma.runs.run_picture import (
+    CAPACITY_WIDTH,
+    COLORS,
+    LABEL_GAP,
+    LEFT,
+    MAX_CYCLES,
+    MAX_LEARNERS,
+)
+from melisma.runs.svg import BAND, GREY, LETTER_WIDTH, Scale, round_up, space_out
 from melisma.runs.trace import Step
 from melisma.testing import FakeDevice
+from tests.runs.test_capacity import TraceByHand, late_update
 from tests.runs.test_report import SCENARIOS, report_of, run_virtually, trace
 
 __all__ = ["trace"]
@@ -292,3 +300,33 @@ def test_ticks_are_round_and_within_the_range() -> None:
     assert Scale(0, 60, 0, 1).ticks(6) == [0, 10, 20, 30, 40, 50, 60]
     assert Scale(792, 912, 0, 1).ticks(6) == [800, 820, 840, 860, 880, 900]
     assert Scale(5, 5, 0, 1)(5) == 0
+
+
+def test_a_bar_beside_each_row_is_as_wide_as_the_capacity_that_its_learner_used() -> None:
+    report = report_of("late")
+    bars = [e for e in elements(report, "rect") if e.attrib["fill"] == GREY]
+    widths = [float(element.attrib["width"]) for element in bars]
+    used = [total.capacity_used for total in report.learners]
+    assert widths == pytest.approx([CAPACITY_WIDTH * share for share in used], abs=0.01)
+    assert {"capacity", "used", *(f"{share:.0%}" for share in used)} <= set(texts(report))
+    assert f"capacity used {report.capacity_used:.0%}" in " ".join(texts(report))
+    tooltip = next(text for text in texts(report) if text.startswith("waiting for work 4.5 s"))
+    assert "fetching 0.7 s" in tooltip
+
+
+def test_the_bar_of_a_carried_update_is_pale_and_ends_where_its_cycle_closed() -> None:
+    trace = TraceByHand(2, late="carry")
+    trace.dispatch(0.0, {0: [0], 1: [1]})
+    trace.update(10.0, 0, 10, [0.0, 0.0, 0.0, 0.0, 10.0, 0.0])
+    trace.close(10.0, {0: 10.0})
+    trace.dispatch(12.0, {0: [0]}, cycle=2)
+    trace.update(20.0, 1, 10, [0.0, 4.0, 0.0, 0.0, 16.0, 0.0])
+    trace.update(22.0, 0, 10, [0.0, 0.0, 0.0, 0.0, 10.0, 0.0], cycle=2)
+    trace.close(22.0, {0: 10.0}, cycle=2, late=late_update(learner=1, cycle=1, weight=5.0))
+    (pale,) = [e for e in elements(trace.report, "g") if "opacity" in e.attrib]
+    ends = [float(e.attrib["x"]) + float(e.attrib["width"]) for e in pale.iter(f"{SVG}rect")]
+    bars = [e for e in elements(trace.report, "rect") if e.attrib["fill"] == COLORS["train"]]
+    assert max(ends) == pytest.approx(
+        float(bars[1].attrib["x"]) + float(bars[1].attrib["width"]), abs=0.02
+    )
+    assert any(text.startswith("pale bars are late updates") for text in texts(trace.report))

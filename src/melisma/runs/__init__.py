@@ -6,7 +6,10 @@
     folder.py         the folder of a run and the files in it
     progress.py       the state of a run so far, folded from its trace
     assignments.py    the work of all learners in a cycle, in columns
+    planned_work.py   the assignments of all cycles, and the shards in their plans
     learner_set.py    a set of learners as a bit for each
+    given_shards.py   the shards that each learner was given in a cycle
+    capacity.py       the visits that learners had time for, and uses of their time
     usage.py          bytes, joules and money
     totals.py         sums for each learner over a run
     report.py         the figures of a run

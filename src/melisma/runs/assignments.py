@@ -17,20 +17,23 @@ from melisma.cycle.events import PHASES
 from melisma.cycle.ragged import concatenate_ranges
 from melisma.fleet.array_types import Floats, Ints
 
-Status = Literal["training", "counted", "late", "dropped", "refused", "left"]
+Status = Literal["training", "counted", "carried", "late", "dropped", "refused", "left"]
 Small = NDArray[np.int32]
 Names = Sequence[str] | NDArray[np.object_]
 
 STATUSES: tuple[Status, ...] = get_args(Status)
+COUNTED: tuple[Status, ...] = ("counted", "carried")  # the update is in a model
 UNKNOWN_PHASES = (nan,) * len(PHASES)
 TYPES: dict[str, type[np.generic]] = {
     "learner": np.int32,
     "attempt": np.int32,
+    "extensions": np.int32,
     "shards": np.int32,
     "passes": np.int32,
     "samples": np.int64,
     "dispatched_s": np.float64,
     "predicted_s": np.float64,
+    "allowed_visits": np.float64,
     "visits": np.int64,
     "shipped": np.int32,
     "weight": np.float64,
@@ -47,9 +50,12 @@ TYPES: dict[str, type[np.generic]] = {
 class Assignment:
     """The work of one learner in one cycle, with instants as in the trace.
 
-    `visits` are the latest known; `shipped` is the number of fetched shards; `weight` is 0 unless
-    the update was aggregated; `predicted_s` counts from `dispatched_s`; `ended_s` is when the
-    update was counted, dropped or lost.
+    `attempt` is the latest of its `extensions`, whose shards and samples are included; released and
+    unused ones are not. `visits` are the latest known; `allowed_visits` are those that the
+    learner's measured rate would have allowed between dispatch and deadline; `shipped` is the
+    number of fetched shards; `weight` is 0 unless the update was aggregated; `predicted_s` counts
+    from `dispatched_s`; `ended_s` is when the update was counted, dropped or lost, or the cycle
+    closed without it. A `late` update that joined a later average is `carried`.
     """
 
     cycle: int
@@ -60,7 +66,9 @@ class Assignment:
     passes: int
     samples: int
     dispatched_s: float
+    extensions: int = 0
     predicted_s: float = nan
+    allowed_visits: float = nan
     visits: int = 0
     shipped: int = 0
     weight: float = 0.0
@@ -79,7 +87,13 @@ class Assignment:
     @property
     def counted_visits(self) -> int:
         """Visits that count: 0 unless the update does."""
-        return self.visits if self.status == "counted" else 0
+        return self.visits if self.status in COUNTED else 0
+
+    @property
+    def capacity_used(self) -> float:
+        """Visits that count divided by allowed visits, at most 1; NaN if unknown."""
+        known = self.allowed_visits > 0
+        return min(1.0, self.counted_visits / self.allowed_visits) if known else nan
 
     @property
     def busy_s(self) -> float:
@@ -99,11 +113,13 @@ class Assignments(Sequence[Assignment]):
     reasons: Sequence[str]
     learner: Small
     attempt: Small
+    extensions: Small
     shards: Small
     passes: Small
     samples: Ints
     dispatched_s: Floats
     predicted_s: Floats
+    allowed_visits: Floats
     visits: Ints
     shipped: Small
     weight: Floats
@@ -188,7 +204,7 @@ class Assignments(Sequence[Assignment]):
     @property
     def counted_visits(self) -> Ints:
         """Visits of each learner that count."""
-        return np.where(self.with_status("counted"), self.visits, 0)
+        return np.where(self.with_status(*COUNTED), self.visits, 0)
 
     @property
     def busy_s(self) -> Floats:
@@ -196,17 +212,25 @@ class Assignments(Sequence[Assignment]):
         busy: Floats = self.phases[:, 1:].sum(axis=1)
         return busy
 
-    def with_status(self, status: Status) -> NDArray[np.bool_]:
-        """Return which rows have a status."""
-        rows: NDArray[np.bool_] = self.status == STATUSES.index(status)
+    @property
+    def first_attempt(self) -> Small:
+        """The attempt of each dispatch, before any extension."""
+        return self.attempt - self.extensions
+
+    def with_status(self, *statuses: Status) -> NDArray[np.bool_]:
+        """Return which rows have one of these statuses."""
+        codes = [STATUSES.index(status) for status in statuses]
+        rows: NDArray[np.bool_] = self.status == codes[0]
+        for code in codes[1:]:
+            rows |= self.status == code
         return rows
 
     def find(self, learners: Ints | Small, attempts: Ints | Small) -> Ints:
-        """Return the row of each assignment, -1 where it is missing."""
+        """Return the row of each assignment, by any attempt it covers; -1 where it is missing."""
         if not len(self):
             return np.full(learners.size, -1)
         rows = self._first(learners)
-        other = np.flatnonzero((self.learner[rows] != learners) | (self.attempt[rows] != attempts))
+        other = np.flatnonzero(~self._covers(rows, learners, attempts))
         if other.size:
             rows[other] = self._later(learners[other], attempts[other])
         return rows
@@ -247,8 +271,8 @@ class Assignments(Sequence[Assignment]):
         return replace(self, **columns).sort()
 
     def sort(self) -> "Assignments":
-        """Sort by learner and attempt."""
-        keys = _keys(self.learner, self.attempt)
+        """Sort by learner and first attempt."""
+        keys = _keys(self.learner, self.first_attempt)
         if np.all(keys[1:] >= keys[:-1]):
             return self
         return self._take(np.argsort(keys, kind="stable"))
@@ -271,15 +295,27 @@ class Assignments(Sequence[Assignment]):
 
     def _later(self, learners: Ints | Small, attempts: Ints | Small) -> Ints:
         """Return the rows of later attempts, -1 where it is missing."""
-        keys, wanted = _keys(self.learner, self.attempt), _keys(learners, attempts)
-        rows = np.minimum(np.searchsorted(keys, wanted), len(self) - 1)
-        return np.where(keys[rows] == wanted, rows, -1)
+        keys, wanted = _keys(self.learner, self.first_attempt), _keys(learners, attempts)
+        rows = np.maximum(np.searchsorted(keys, wanted, "right") - 1, 0)
+        return np.where(self._covers(rows, learners, attempts), rows, -1)
+
+    def _covers(
+        self, rows: Ints, learners: Ints | Small, attempts: Ints | Small
+    ) -> NDArray[np.bool_]:
+        """Return whether each row is of the learner, and from its dispatch or an extension."""
+        last = self.attempt[rows]
+        first = last - self.extensions[rows]
+        covers: NDArray[np.bool_] = self.learner[rows] == learners
+        covers &= (first <= attempts) & (attempts <= last)
+        return covers
 
 
 def _unknown_columns(count: int) -> dict[str, Any]:
     """Return the columns that are unknown at dispatch."""
     defaults: dict[str, Any] = {"visits": 0, "shipped": 0, "weight": 0.0, "loss": nan}
     defaults |= {
+        "extensions": 0,
+        "allowed_visits": nan,
         "phases": UNKNOWN_PHASES,
         "arrived_s": nan,
         "ended_s": nan,

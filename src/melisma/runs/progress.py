@@ -2,7 +2,9 @@
 
 The only code that interprets steps: it serves the report of a finished run and the display of a
 running one, with three learners or a million. It repeats no decision of the machine: an
-update counts if the commands count it. Steps are not kept.
+update counts if the commands count it. Requests for shards and prefetching change nothing here: the
+answer to a request is an `Extend`, and updates report the shards that were fetched. Steps are not
+kept.
 """
 
 from collections.abc import Callable
@@ -17,16 +19,13 @@ from melisma.cycle.local_shards import ShardSizes
 from melisma.errors import DataError
 from melisma.fleet.array_types import Ints
 from melisma.fleet.task import Task
-from melisma.runs.assignments import NO_ASSIGNMENTS, STATUSES, Assignments, Names, Status
+from melisma.runs.assignments import COUNTED, STATUSES, Assignments, Names, Status
+from melisma.runs.capacity import MeasuredRates
 from melisma.runs.learner_set import LearnerSet
+from melisma.runs.planned_work import PlannedWork
 from melisma.runs.report import Cycle, Report
 from melisma.runs.trace import Step
 from melisma.runs.usage import UNKNOWN_RATES, UsageRates
-
-WithAttempts = events.UpdatesReceived | commands.Dispatch | commands.Withdraw | commands.Aggregate
-
-# An update of an assignment with one of these statuses is a duplicate.
-COUNTED_OR_REFUSED = (STATUSES.index("counted"), STATUSES.index("refused"))
 
 
 class RunProgress:
@@ -42,11 +41,11 @@ class RunProgress:
         self.evaluated_number = 0  # the cycle that was evaluated last
         self._submitted: events.TaskSubmitted | None = None
         self._rates = UNKNOWN_RATES
-        self._shard_sizes = ShardSizes(np.empty(0, np.int64))
+        self._work = PlannedWork(ShardSizes(np.empty(0, np.int64)), extension=False)
         self._reasons, self._reason_codes = [""], {"": 0}
         self._departures = np.empty(0, np.int32)
         self._cycles: dict[int, Cycle] = {}
-        self._work: dict[int, Assignments] = {}
+        self._measured = MeasuredRates()
         self._aggregate: commands.Aggregate | None = None
 
     @property
@@ -101,7 +100,7 @@ class RunProgress:
         """Keep the task, its sizes and rates."""
         self._submitted = event
         self._rates = UsageRates.from_submission(event)
-        self._shard_sizes = ShardSizes(event.shard_samples)
+        self._work = PlannedWork(ShardSizes(event.shard_samples), extension=event.task.extension)
         self._make_room(len(event.names) or event.learner_count)
         self.names[: len(event.names)] = event.names
 
@@ -111,6 +110,7 @@ class RunProgress:
             return
         self.names = np.concatenate([self.names, np.full(missing, "", np.object_)])
         self._departures = np.pad(self._departures, (0, missing))
+        self._measured.make_room(count)
 
     def on_joined(self, event: events.LearnersJoined) -> None:
         """Add learners."""
@@ -119,7 +119,7 @@ class RunProgress:
         self.joined.add(event.learners)
         self.left.discard(event.learners)
         if len(event.local_shards):
-            self._shard_sizes.add(event.learners, event.local_shards)
+            self._work.sizes.add(event.learners, event.local_shards)
 
     def on_left(self, event: events.LearnersLeft) -> None:
         """End the work of learners that left."""
@@ -127,7 +127,7 @@ class RunProgress:
         self.left.add(event.learners)
         self._departures[event.learners] = self._reason_code(event.reason)
         self.collecting.discard(event.learners)
-        for number, work in self._work.items():
+        for number, work in list(self._work.items()):
             if work.with_status("training").any():
                 self._end_work(number, work.rows_of(event.learners), "left", event.reason)
 
@@ -137,23 +137,23 @@ class RunProgress:
 
     def on_progress(self, event: events.ProgressReported) -> None:
         """Store visits of open assignments."""
-        work = self._work.get(event.cycle, NO_ASSIGNMENTS)
-        rows = work.latest_rows(event.learners)
-        known = np.flatnonzero(rows >= 0)
-        known = known[work.with_status("training")[rows[known]]]
-        self._update_work(event.cycle, rows[known], visits=event.visits[known])
+        rows, known = self._work.find_training(event.cycle, event.learners)
+        self._work.update(event.cycle, rows, visits=event.visits[known])
 
     def on_updates(self, event: events.UpdatesReceived) -> None:
         """Store updates, each once, and end their assignments."""
-        rows, indices = self._find_rows(event)
-        duplicate = np.isin(
-            self._work.get(event.cycle, NO_ASSIGNMENTS).status[rows], COUNTED_OR_REFUSED
-        )
+        rows, indices = self._work.find(event)
+        duplicate = ~np.isnan(self._work[event.cycle].arrived_s[rows])
         rows, new = rows[~duplicate], _slice_if_all(indices[~duplicate], event.learners.size)
-        self._update_work(
+        self._work.drop_unused(event, rows, new)
+        left_s = self._deadline_s(event.cycle) - self._work[event.cycle].dispatched_s[rows]
+        learners = event.learners[new]
+        self._measured.measure(learners, event.visits[new], event.phases[new])
+        self._work.update(
             event.cycle,
             rows,
             visits=event.visits[new],
+            allowed_visits=self._measured.allowed_visits(learners, left_s),
             shipped=event.shipped[new],
             loss=event.loss[new],
             phases=event.phases[new],
@@ -164,13 +164,17 @@ class RunProgress:
             event.cycle, rows, "refused" if event.refused else "counted", event.refused, ended_s
         )
 
+    def on_released(self, event: events.ShardsReleased) -> None:
+        """Remove released shards from the plans of learners at work."""
+        self._work.release(event)
+
     def on_aggregated(self, event: events.Aggregated) -> None:
         """Store the seconds of aggregation and the training losses."""
         self._update_cycle(event.cycle, aggregate_s=event.seconds)
         command, self._aggregate = self._aggregate, None
         if event.loss.size and command is not None and command.cycle == event.cycle:
-            rows, indices = self._find_rows(command)
-            self._update_work(event.cycle, rows, loss=event.loss[indices])
+            rows, indices = self._work.find(command)
+            self._work.update(event.cycle, rows, loss=event.loss[indices])
 
     def on_evaluated(self, event: events.Evaluated) -> None:
         """Store the score of a cycle."""
@@ -186,19 +190,32 @@ class RunProgress:
         self.collecting_cycle = command.cycle if isinstance(command, commands.AskBound) else 0
 
     def on_dispatch(self, command: commands.Dispatch) -> None:
-        """Open a cycle and its assignments."""
-        self._open_cycle(command.cycle, command.seconds_left)
-        self._update_cycle(command.cycle, tail_s=command.tail_s, no_pass=command.no_pass.size)
-        self.collecting.clear()
-        samples = self._shard_sizes.samples_in(command.learners, command.shards)
+        """Open a cycle with its first assignments, or add those of learners that come late."""
+        number = command.cycle
+        self._open_cycle(number, command.seconds_left)
+        no_pass = self._cycles[number].no_pass + command.no_pass.size
+        self._update_cycle(number, tail_s=command.tail_s, no_pass=no_pass)
+        self.collecting.discard(command.learners)
+        samples = self._work.sizes.samples_in(command.learners, command.shards)
         new = Assignments.from_dispatch(command, samples, self.now_s, self.names, self._reasons)
-        before = self._work[command.cycle]
-        self._work[command.cycle] = before.merge(new) if len(before) else new
+        self._make_room(int(command.learners.max(initial=-1)) + 1)
+        left_s = self._deadline_s(number) - self.now_s
+        allowed = self._measured.allowed_visits(new.learner.astype(np.int64), left_s)
+        if not np.isnan(allowed).all():
+            new = replace(new, allowed_visits=allowed)
+        self._work.dispatch(command, new)
+
+    def on_extend(self, command: commands.Extend) -> None:
+        """Add further shards to assignments; those handed on leave the plan that they were in."""
+        self._work.extend(command)
+        if command.cycle in self._cycles:
+            handed_on = self._cycles[command.cycle].handed_on + command.handed_on.size
+            self._update_cycle(command.cycle, handed_on=handed_on)
 
     def on_withdraw(self, command: commands.Withdraw) -> None:
         """End withdrawn assignments."""
         late = self.now_s >= self._deadline_s(command.cycle)
-        rows, _ = self._find_rows(command)
+        rows, _ = self._work.find(command)
         self._end_work(command.cycle, rows, "late" if late else "dropped", command.reason)
 
     def on_aggregate(self, command: commands.Aggregate) -> None:
@@ -206,11 +223,27 @@ class RunProgress:
         self._open_cycle(command.cycle, self.task.deadline_s)
         self.collecting.clear()
         self._aggregate = command
-        rows, indices = self._find_rows(command)
-        self._update_work(command.cycle, rows, weight=command.weights[indices])
-        ending = "aggregated" if command.learners.size else "empty"
+        rows, indices = self._work.find(command)
+        self._work.update(command.cycle, rows, weight=command.weights[indices])
         reason = command.reason.removeprefix("empty: ")
+        open_rows = np.flatnonzero(self._work[command.cycle].with_status("training"))
+        self._end_work(command.cycle, open_rows, "late", reason)
+        carried = f"joined the average of cycle {command.cycle}"
+        self._end_late(command.late, "carried", carried, command.late.weights)
+        ending = "aggregated" if command.learners.size or command.late.learners.size else "empty"
         self._update_cycle(command.cycle, ending=ending, reason=reason, closed_s=self.now_s)
+        self._work.close(command.cycle)
+
+    def _end_late(
+        self, late: commands.LateUpdates, status: Status, reason: str, weights: Any
+    ) -> None:
+        """Set the status of late updates, each in the cycle that it belongs to."""
+        for number in np.unique(late.cycles).tolist():
+            members = np.flatnonzero(late.cycles == number)
+            rows = self._work[number].find(late.learners[members], late.attempts[members])
+            known = rows >= 0
+            values = {"status": STATUSES.index(status), "reason": self._reason_code(reason)}
+            self._work.update(number, rows[known], weight=weights[members][known], **values)
 
     def on_finish(self, command: commands.Finish) -> None:
         """End the run and all open cycles."""
@@ -221,31 +254,32 @@ class RunProgress:
         ):
             self._open_cycle(self.collecting_cycle, self.task.deadline_s)
         unfinished = self._aggregate
-        if unfinished is not None and unfinished.learners.size:
+        if unfinished is not None and (unfinished.learners.size or unfinished.late.learners.size):
             self._interrupt_cycle(unfinished.cycle, command)
+            late = unfinished.late
+            self._end_late(late, "dropped", command.reason, np.zeros(late.learners.size))
         for number, cycle in self._cycles.items():
             if cycle.ending == "running":
                 self._interrupt_cycle(number, command)
 
     def _interrupt_cycle(self, number: int, command: commands.Finish) -> None:
         """End a cycle with the run: its updates are in no model."""
-        received = np.flatnonzero(self._work[number].counted_visits)
+        work = self._work[number]
+        received = np.flatnonzero(work.with_status(*COUNTED) & (work.visits > 0))
         dropped = {"status": STATUSES.index("dropped"), "reason": self._reason_code(command.reason)}
-        self._update_work(number, received, weight=0.0, **dropped)
+        self._work.update(number, received, weight=0.0, **dropped)
         ending = "empty" if command.outcome == "failed" and not received.size else "interrupted"
         self._update_cycle(number, ending=ending, reason=command.reason, closed_s=self.now_s)
 
     def _open_cycle(self, number: int, deadline_s: float) -> None:
         if number not in self._cycles:
-            self._cycles[number] = Cycle(number, self.now_s, deadline_s, rates=self._rates)
-            self._work[number] = NO_ASSIGNMENTS
+            extension = self.task.extension
+            self._cycles[number] = Cycle(
+                number, self.now_s, deadline_s, rates=self._rates, extension=extension
+            )
 
     def _update_cycle(self, number: int, **values: Any) -> None:
         self._cycles[number] = replace(self._cycles[number], **values)
-
-    def _update_work(self, number: int, rows: Ints, **values: Any) -> None:
-        if rows.size:
-            self._work[number] = self._work[number].update(rows, **values)
 
     def _end_work(
         self, number: int, rows: Ints, status: Status, reason: str, at_s: Any = None
@@ -253,15 +287,7 @@ class RunProgress:
         """End open assignments, now unless an instant is given."""
         if rows.size:
             code, ended_s = self._reason_code(reason), self.now_s if at_s is None else at_s
-            self._work[number] = self._work[number].end(rows, status, code, ended_s)
-
-    def _find_rows(self, message: WithAttempts) -> tuple[Ints, Ints]:
-        """Return the rows of the known assignments in a message, and their indices there."""
-        rows = self._work.get(message.cycle, NO_ASSIGNMENTS).find(
-            message.learners, message.attempts
-        )
-        indices = np.flatnonzero(rows >= 0)
-        return rows[indices], indices
+            self._work.end(number, rows, status, code, ended_s)
 
     def _reason_code(self, reason: str) -> int:
         """Return the index of a reason, adding a new one."""
@@ -300,12 +326,14 @@ HANDLERS: dict[type, Callable[[RunProgress, Any], None]] = {
     events.EstimatesReported: RunProgress.on_reported,
     events.BoundsReported: RunProgress.on_reported,
     events.ProgressReported: RunProgress.on_progress,
+    events.ShardsReleased: RunProgress.on_released,
     events.UpdatesReceived: RunProgress.on_updates,
     events.Aggregated: RunProgress.on_aggregated,
     events.Evaluated: RunProgress.on_evaluated,
     commands.Benchmark: RunProgress.on_collect,
     commands.AskBound: RunProgress.on_collect,
     commands.Dispatch: RunProgress.on_dispatch,
+    commands.Extend: RunProgress.on_extend,
     commands.Withdraw: RunProgress.on_withdraw,
     commands.Aggregate: RunProgress.on_aggregate,
     commands.Finish: RunProgress.on_finish,

@@ -19,7 +19,9 @@ from melisma.cycle import commands, events
 from melisma.fleet.array_types import Floats
 from melisma.fleet.task import Task
 from melisma.learning import metrics
+from melisma.runs import capacity
 from melisma.runs.assignments import NO_ASSIGNMENTS, STATUSES, Assignment, Assignments, Status
+from melisma.runs.capacity import TIME_USES
 from melisma.runs.folder import PICTURE_FILE, TRACE_FILE
 from melisma.runs.totals import LearnerTotals
 from melisma.runs.trace import Step
@@ -39,7 +41,8 @@ class Cycle:
     """One global update cycle; figures of a running or empty cycle are NaN.
 
     `no_pass` counts learners that the plan gave shards, but that could not train them once by the
-    deadline; they have no assignment.
+    deadline; they have no assignment. `handed_on` counts shards that moved from one learner to
+    another. With `extension`, learners train until the deadline.
     """
 
     number: int
@@ -51,6 +54,8 @@ class Cycle:
     closed_s: float = nan
     tail_s: float = 0.0
     no_pass: int = 0
+    handed_on: int = 0
+    extension: bool = False
     aggregate_s: float = nan
     evaluate_s: float = nan
     loss: float = nan
@@ -69,7 +74,8 @@ class Cycle:
         if self.ending != "aggregated":
             return nan
         arrived_s = self.assignments.arrived_s[self.assignments.with_status("counted")]
-        return _seconds(self.began_s, float(arrived_s.max()))
+        # Without one, only late updates of earlier cycles were aggregated.
+        return _seconds(self.began_s, float(arrived_s.max())) if arrived_s.size else self.waited_s
 
     @property
     def waited_s(self) -> float:
@@ -100,6 +106,28 @@ class Cycle:
     def occupancy(self) -> float:
         """The fraction of the cycle that learners were busy, on average over known phases."""
         return metrics.mean_known(metrics.occupancy(self.assignments.busy_s, self.cycle_s))
+
+    @property
+    def capacity_used(self) -> float:
+        """Visits that count divided by the visits that learners had time for, at most 1."""
+        return float(capacity.capacity_used(*self._capacity))
+
+    @property
+    def time_use_s(self) -> Floats:
+        """Seconds of each assignment by `TIME_USES`, from dispatch to closing."""
+        if self.ending == "running":
+            return np.zeros((len(self.assignments), len(TIME_USES)))
+        return capacity.time_use_s(
+            self.assignments,
+            self.began_s + self.deadline_s,
+            self.closed_s,
+            extension=self.extension,
+        )
+
+    @property
+    def time_use(self) -> dict[str, float]:
+        """The fraction of the time of all learners, from dispatch to closing, by use."""
+        return _shares(self._time_use_s)
 
     @cached_property
     def max_staleness(self) -> float:
@@ -151,6 +179,19 @@ class Cycle:
             return 0, 0
         planned = self.assignments.planned_visits
         return int(np.minimum(self.assignments.counted_visits, planned).sum()), int(planned.sum())
+
+    @cached_property
+    def _capacity(self) -> Floats:
+        """Used and allowed visits; 0 while the cycle is running."""
+        if self.ending == "running":
+            return np.zeros(2)
+        total: Floats = capacity.visits_of_capacity(self.assignments).sum(axis=1)
+        return total
+
+    @cached_property
+    def _time_use_s(self) -> Floats:
+        total: Floats = self.time_use_s.sum(axis=0)
+        return total
 
     @property
     def _updates(self) -> Floats:
@@ -226,6 +267,31 @@ class Report:
         return metrics.fulfilment(visits[:, 0], visits[:, 1])
 
     @property
+    def capacity_used(self) -> float:
+        """Visits that count divided by the visits that learners had time for, over ended cycles."""
+        pairs = np.array([cycle._capacity for cycle in self.ended_cycles]).reshape(-1, 2)
+        return float(capacity.capacity_used(*pairs.sum(axis=0)))
+
+    @property
+    def time_use(self) -> dict[str, float]:
+        """The fraction of the time of all learners in ended cycles, by use."""
+        seconds = [cycle._time_use_s for cycle in self.ended_cycles]
+        return _shares(np.array(seconds).reshape(-1, len(TIME_USES)).sum(axis=0))
+
+    @property
+    def outside_s(self) -> float:
+        """Seconds of the run outside its cycles: before the first, between them, at the end."""
+        ends_s = [self.ended_s if isnan(each.closed_s) else each.closed_s for each in self.cycles]
+        inside_s = sum(end_s - c.began_s for end_s, c in zip(ends_s, self.cycles, strict=True))
+        return max(0.0, _seconds(self.began_s + inside_s, self.ended_s))
+
+    @property
+    def outside_share(self) -> float:
+        """Seconds outside cycles as a fraction of the run."""
+        run_s = self.ended_s - self.began_s
+        return self.outside_s / run_s if run_s > 0 else nan
+
+    @property
     def deadline_misses(self) -> int:
         """The number of ended cycles that did not meet the deadline."""
         return sum(not cycle.met_deadline for cycle in self.ended_cycles)
@@ -285,9 +351,7 @@ class Report:
     @cached_property
     def learners(self) -> LearnerTotals:
         """The totals of all learners, by number; a learner that never joined has no name."""
-        return LearnerTotals.from_assignments(
-            self.names, [cycle.assignments for cycle in self.cycles]
-        )
+        return LearnerTotals.from_cycles(self.names, self.cycles)
 
     def seconds_to(self, accuracy: float) -> float:
         """Return the seconds until a model reached an accuracy, NaN if none did."""
@@ -323,6 +387,7 @@ class Report:
             "learner_count": len(self.names),
             "task": msgspec.to_builtins(self.task),
             "phases": list(events.PHASES),
+            "time_uses": list(TIME_USES),
         }
 
     def _of_cycles(self, name: str) -> tuple[list[float], list[float]]:
@@ -339,6 +404,13 @@ def _count(things: Sized, noun: str) -> str:
     return f"{len(things)} {noun}" + "s" * (len(things) != 1)
 
 
+def _shares(seconds: Floats) -> dict[str, float]:
+    """Return seconds by use as fractions of their sum, NaN if it is 0."""
+    total_s = float(seconds.sum())
+    shares = (seconds / total_s).tolist() if total_s > 0 else [nan] * len(TIME_USES)
+    return dict(zip(TIME_USES, shares, strict=True))
+
+
 def _seconds(start_s: float, end_s: float) -> float:
     """Return a difference of instants without rounding errors below a nanosecond."""
     return round(end_s - start_s, 9)
@@ -346,19 +418,21 @@ def _seconds(start_s: float, end_s: float) -> float:
 
 # Properties that `as_dict` adds to the fields of each record.
 FIGURES: dict[type, tuple[str, ...]] = {
-    Assignment: ("planned_visits", "counted_visits"),
+    Assignment: ("planned_visits", "counted_visits", "capacity_used"),
     Cycle: (
         *("cycle_s", "waited_s", "met_deadline", "truancy", "fulfilment", "drop_rate", "occupancy"),
+        *("capacity_used", "time_use", "time_use_s"),
         *("max_staleness", "average_staleness", "visits_counted", "visits_dropped"),
         *("bytes", "joules", "cost", "counts"),
     ),
     Report: (
         *("satisfaction", "deadline_misses", "mean_truancy", "fulfilment", "training_s"),
+        *("capacity_used", "time_use", "outside_s", "outside_share"),
         *("max_staleness", "average_staleness", "visits_counted", "visits_dropped"),
         *("bytes", "joules", "cost", "accuracy", "loss", "learners"),
     ),
 }
-PER_LEARNER_FIELDS = ("names", "departures", "assignments", "learners")
+PER_LEARNER_FIELDS = ("names", "departures", "assignments", "learners", "time_use_s")
 HIDDEN_FIELDS = ("trace", "rates")
 
 
@@ -366,7 +440,11 @@ def _to_json(value: Any, left_out: tuple[str, ...]) -> Any:
     """Convert a record with its figures to JSON values."""
     if isinstance(value, float):
         return value if isfinite(value) else None
-    if isinstance(value, tuple | Assignments | LearnerTotals):
+    if isinstance(value, dict):
+        return {name: _to_json(item, left_out) for name, item in value.items()}
+    if isinstance(value, np.ndarray):
+        value = tuple(value.tolist())
+    if isinstance(value, tuple | list | Assignments | LearnerTotals):
         return [_to_json(item, left_out) for item in value]
     if isinstance(value, Path):
         return str(value)

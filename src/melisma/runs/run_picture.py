@@ -1,8 +1,9 @@
 """A run as an SVG picture: the phases of each learner in each cycle, accuracy and loss.
 
 Cycles are panels side by side on the same scale, seconds since dispatch, with one row for each
-learner and the deadline. A bar ends where the update arrived; phases are drawn back from there, and
-the rest is waiting. Only the last `MAX_CYCLES` cycles and the first `MAX_LEARNERS` learners are
+learner and the deadline. A bar ends where the update arrived, that of a late update where the cycle
+closed; phases are drawn back from there, and the rest is waiting. Beside each row is the capacity
+used by its learner. Only the last `MAX_CYCLES` cycles and the first `MAX_LEARNERS` learners are
 drawn, and a note says so; accuracy and loss are drawn for all cycles.
 """
 
@@ -14,7 +15,8 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from melisma.cycle.events import PHASES
-from melisma.runs.assignments import Assignment
+from melisma.runs.assignments import COUNTED, Assignment
+from melisma.runs.capacity import LOST_USES, TIME_USES
 from melisma.runs.report import Cycle, Report
 from melisma.runs.svg import (
     ALIGN_RIGHT,
@@ -56,6 +58,7 @@ LOSS_LABEL_OFFSET = 54  # from the loss axis to labels past its tick labels
 LABEL_GAP = 14  # from one label to the next below it
 BOLD_LETTER_WIDTH = 8.5  # pixels
 COLORS = dict(zip(PHASES, ("#e6e9ed", "#9ecae1", BLUE, "#b39ddb", GREEN, ORANGE), strict=True))
+CAPACITY_OFFSET, CAPACITY_WIDTH = 10, 42  # pixels, of the bars of capacity used
 HATCH = (
     '<defs><pattern id="dropped" width="6" height="6" patternUnits="userSpaceOnUse" '
     'patternTransform="rotate(45)"><rect width="6" height="6" fill="#fbe3e3"/>'
@@ -88,7 +91,7 @@ class _Drawing:
     def draw(self) -> str:
         parts, bottom = [*self.head()], TOP - 16
         if self.cycles:
-            parts += [*self.legend(), *self.rows()]
+            parts += [*self.legend(), *self.rows(), *self.capacities()]
             for index, cycle in enumerate(self.cycles):
                 parts += self.panel(cycle, self.scale(index, cycle))
             bottom = self.axis_y + 44
@@ -106,7 +109,9 @@ class _Drawing:
         learners = f"{count} learner" + "s" * (count != 1)
         title = replace_unprintable(f"{task.name}: {task.scheme}, {learners}")
         yield text(MARGIN, 32, truncate(title, 90), INK, TITLE, title)
-        yield text(MARGIN, 52, self.report.deadline_summary, GREY)
+        used, outside = self.report.capacity_used, self.report.outside_share
+        capacity = f"; capacity used {used:.0%}, {outside:.0%} of the run outside cycles"
+        yield text(MARGIN, 52, self.report.deadline_summary + capacity * isfinite(used), GREY)
 
     def legend(self) -> Iterable[str]:
         x, y = LEFT, TOP - 20
@@ -123,6 +128,23 @@ class _Drawing:
             full_name = replace_unprintable(name) or "-"
             yield text(LEFT - 12, y, truncate(full_name, NAME_LETTERS), INK, ALIGN_RIGHT, full_name)
         yield text(LEFT - 12, self.axis_y + 17, "seconds", GREY, ALIGN_RIGHT)
+
+    def capacities(self) -> Iterable[str]:
+        """Draw a bar for the capacity used by each learner, where it is known."""
+        x, totals = WIDTH - RIGHT + CAPACITY_OFFSET, self.report.learners[: len(self.names)]
+        known = [k for k, total in enumerate(totals) if isfinite(total.capacity_used)]
+        if known:
+            for row, word in enumerate(("capacity", "used")):
+                yield text(x, self.rows_y - 26 + 14 * row, word, GREY)
+        for index in known:
+            y, used = self.rows_y + self.row * (index + 0.2), totals[index].capacity_used
+            lost = _lost_seconds(totals[index].time_use_s)
+            yield f"<g><title>{escape(lost)}</title>"
+            yield rect(x, y, CAPACITY_WIDTH, self.row * 0.6, PALE)
+            yield rect(x, y, CAPACITY_WIDTH * used, self.row * 0.6, GREY)
+            yield "</g>"
+            y += self.row * 0.3 + 4
+            yield text(x + CAPACITY_WIDTH + 6, y, f"{used:.0%}", INK)
 
     def panel(self, cycle: Cycle, x: Scale) -> Iterable[str]:
         """Draw one cycle: its head, a row for each learner, the deadline and the axis."""
@@ -168,8 +190,9 @@ class _Drawing:
         start, end = x(assignment.dispatched_s), x(self.bar_end_s(assignment))
         name, samples = replace_unprintable(assignment.name), assignment.counted_visits
         tooltip = f"{name}, cycle {assignment.cycle}: {assignment.status}, {samples} samples"
-        yield f"<g><title>{escape(tooltip)}</title>"
-        if assignment.status != "counted":
+        pale = ' opacity="0.5"' if assignment.status == "carried" else ""
+        yield f"<g{pale}><title>{escape(tooltip)}</title>"
+        if assignment.status not in COUNTED:
             fill = PALE if assignment.status == "training" else "url(#dropped)"
             yield rect(start, y, end - start, high, fill)
         else:
@@ -213,6 +236,8 @@ class _Drawing:
         if report.cycles:
             before_s = report.cycles[0].began_s - report.began_s
             notes.append(f"{before_s:.3g} s passed before the first cycle")
+        if any("carried" in cycle.counts for cycle in self.cycles):
+            notes.append("pale bars are late updates that joined the average of a later cycle")
         if self.cut:
             notes.append(f"the last {MAX_CYCLES} of {len(report.cycles)} cycles are drawn above")
         if len(report.names) > MAX_LEARNERS:
@@ -250,12 +275,20 @@ def _score(cycle: Cycle) -> tuple[str, ...]:
     return (f"loss {cycle.loss:.3g}", f"{cycle.loss:.3g}") if isfinite(cycle.loss) else ("",)
 
 
+def _lost_seconds(time_use_s: tuple[float, ...]) -> str:
+    """Return the seconds that a learner did not train, by use, largest first."""
+    seconds = dict(zip(TIME_USES, time_use_s, strict=True))
+    lost = sorted(((seconds[use], use) for use in LOST_USES), reverse=True)
+    return ", ".join(f"{use} {lost_s:.3g} s" for lost_s, use in lost if lost_s > 0) or "no loss"
+
+
 def _phases(assignment: Assignment, x: Scale, y: float, high: float) -> Iterable[str]:
     """Draw phases back from the arrival, compressed if they exceed the time since dispatch."""
     phases = [seconds if isfinite(seconds) else 0.0 for seconds in assignment.phases]
-    busy_s, span_s = sum(phases[1:]), assignment.arrived_s - assignment.dispatched_s
+    end_s = min(assignment.arrived_s, assignment.ended_s)
+    busy_s, span_s = sum(phases[1:]), end_s - assignment.dispatched_s
     compression = min(1.0, span_s / busy_s) if busy_s > 0 else 1.0
-    at_s = assignment.arrived_s - busy_s * compression
+    at_s = end_s - busy_s * compression
     yield rect(
         x(assignment.dispatched_s), y, x(at_s) - x(assignment.dispatched_s), high, COLORS["wait"]
     )

@@ -2,20 +2,28 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from melisma.cycle.events import PHASES
 from melisma.fleet.array_types import Floats, Ints
 from melisma.runs.assignments import Assignments, Status
+from melisma.runs.capacity import TIME_USES, capacity_used, visits_of_capacity
+
+if TYPE_CHECKING:
+    from melisma.runs.report import Cycle
 
 UNCOUNTED_STATUSES: tuple[Status, ...] = ("late", "dropped", "refused", "left")
 
 
 @dataclass(frozen=True)
 class LearnerTotal:
-    """The sums of one learner over a run; `late` to `left` count updates that do not count."""
+    """The sums of one learner over a run.
+
+    `late` to `left` count updates that do not count, `carried` those that joined a later average.
+    `capacity_used` is over ended cycles, `time_use_s` in the order of `TIME_USES`.
+    """
 
     name: str
     cycles: int
@@ -23,6 +31,9 @@ class LearnerTotal:
     counted_visits: int
     planned_visits: int
     phases: tuple[float, ...]
+    time_use_s: tuple[float, ...]
+    capacity_used: float
+    carried: int
     late: int
     dropped: int
     refused: int
@@ -39,27 +50,35 @@ class LearnerTotals(Sequence[LearnerTotal]):
     counted_visits: Ints
     planned_visits: Ints
     phases: Floats
+    time_use_s: Floats
+    capacity_used: Floats
+    carried: Ints
     late: Ints
     dropped: Ints
     refused: Ints
     left: Ints
 
     @classmethod
-    def from_assignments(
-        cls, names: tuple[str, ...], works: Iterable[Assignments]
-    ) -> "LearnerTotals":
+    def from_cycles(cls, names: tuple[str, ...], cycles: "Iterable[Cycle]") -> "LearnerTotals":
         """Sum the assignments of all cycles."""
         counts: dict[str, Any] = {name: np.zeros(len(names), np.int64) for name in COUNTS}
         phases = np.zeros((len(names), len(PHASES)))
-        for work in works:
+        time_use_s, capacity = np.zeros((len(names), len(TIME_USES))), np.zeros((2, len(names)))
+        for cycle in cycles:
+            work = cycle.assignments
             counts["cycles"][work.learner] += 1
             for name in ("shards", "counted_visits", "planned_visits"):
                 counts[name] += _sums(work, getattr(work, name), len(names)).astype(np.int64)
-            for status in UNCOUNTED_STATUSES:
+            for status in ("carried", *UNCOUNTED_STATUSES):
                 counts[status] += _sums(work, work.with_status(status), len(names)).astype(np.int64)
             for phase, seconds in enumerate(work.phases.T):
                 phases[:, phase] += _sums(work, np.nan_to_num(seconds), len(names))
-        return cls(names, phases=phases, **counts)
+            for use, seconds in enumerate(cycle.time_use_s.T):
+                time_use_s[:, use] += _sums(work, seconds, len(names))
+            if cycle.ending in ("aggregated", "empty"):
+                capacity += [_sums(work, v, len(names)) for v in visits_of_capacity(work)]
+        used = capacity_used(*capacity)
+        return cls(names, phases=phases, time_use_s=time_use_s, capacity_used=used, **counts)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -74,8 +93,13 @@ class LearnerTotals(Sequence[LearnerTotal]):
             return replace(self, **{name: getattr(self, name)[index] for name in columns})
         learner = range(len(self))[index]
         counts = {name: int(getattr(self, name)[learner]) for name in COUNTS}
-        phases = tuple(self.phases[learner].tolist())
-        return LearnerTotal(name=self.names[learner], phases=phases, **counts)
+        return LearnerTotal(
+            name=self.names[learner],
+            phases=tuple(self.phases[learner].tolist()),
+            time_use_s=tuple(self.time_use_s[learner].tolist()),
+            capacity_used=float(self.capacity_used[learner]),
+            **counts,
+        )
 
     def __repr__(self) -> str:
         return f"<totals of {len(self)} learners>"
@@ -86,7 +110,7 @@ class LearnerTotals(Sequence[LearnerTotal]):
         return self.late + self.dropped + self.refused + self.left
 
 
-COUNTS = ("cycles", "shards", "counted_visits", "planned_visits", *UNCOUNTED_STATUSES)
+COUNTS = ("cycles", "shards", "counted_visits", "planned_visits", "carried", *UNCOUNTED_STATUSES)
 
 
 def _sums(work: Assignments, values: Any, count: int) -> Floats:

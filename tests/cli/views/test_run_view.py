@@ -13,6 +13,7 @@ from melisma.cli.views.run_summary_view import run_summary_view
 from melisma.cli.views.run_view import MAX_LEARNERS, cycle_line, format_score, run_view
 from melisma.cycle import commands, events
 from melisma.runs.assignments import Assignments
+from melisma.runs.capacity import describe_capacity
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
 from melisma.runs.trace import Step
@@ -174,19 +175,30 @@ def test_of_many_learners_late_and_slow_ones_are_shown_first() -> None:
 @pytest.mark.parametrize(
     ("name", "cycle", "line"),
     [
-        ("equal", 1, "cycle 1: 8.0 of 10 s; 3 of 3 updates; accuracy 60.0%, loss 1.667"),
+        (
+            # 600 visits; 50, 33 and 25 a second in 9.8 s would have been 1062.
+            "equal",
+            1,
+            (
+                "cycle 1: 8.0 of 10 s; 3 of 3 updates; accuracy 60.0%, loss 1.667; "
+                "capacity used 57%, time lost: waiting for others 15%"
+            ),
+        ),
         (
             "late",
             2,
             (
                 "cycle 2: 1 s past its deadline of 10 s; 2 of 3 updates, device-1 late; "
-                "accuracy 70.0%, loss 1.429"
+                "accuracy 70.0%, loss 1.429; capacity used 37%, time lost: waiting for others 31%"
             ),
         ),
         (
             "refused",
             2,
-            "cycle 2: 7.4 of 10 s; 2 of 3 updates, device-1 refused; accuracy 70.0%, loss 1.429",
+            (
+                "cycle 2: 7.4 of 10 s; 2 of 3 updates, device-1 refused; accuracy 70.0%, "
+                "loss 1.429; capacity used 37%, time lost: waiting for others 18%"
+            ),
         ),
         ("one empty", 2, "cycle 2: empty: no update was received"),
         ("cancelled", 2, "cycle 2: interrupted: Ctrl-C"),
@@ -227,7 +239,11 @@ def test_the_summary_has_deadline_learners_accuracy_and_files(
         == "the deadline of 10 s held in 2 of 3 cycles; the longest took 11 s, 1 s too long"
     )
     figures = [str(report.learners[1].shards), str(report.learners[1].counted_visits), "67%"]
-    assert row("\n".join(lines), "device-1")[1:4] == figures
+    capacity = f"{report.learners[1].capacity_used:.0%}"
+    assert row("\n".join(lines), "device-1")[1:5] == [*figures, capacity]
+    assert f"{report.outside_share:.0%} outside cycles; average truancy" in "\n".join(lines)
+    capacity_line = describe_capacity(report.capacity_used, report.time_use)
+    assert capacity_line in render(run_summary_view(report), 120).splitlines()
     assert row("\n".join(lines), "device-1")[-2:] == ["1", "late"]
     assert "accuracy 80.0%, loss 1.25 after 3 cycles" in lines
     assert lines[-3:] == [

@@ -10,11 +10,15 @@ from rich.text import Text
 from melisma.cli.views.run_view import format_score
 from melisma.cli.views.table_view import FigureTable
 from melisma.cycle.events import PHASES
+from melisma.runs.capacity import describe_capacity
 from melisma.runs.report import Report
 from melisma.runs.totals import UNCOUNTED_STATUSES, LearnerTotal
 
 MAX_LEARNERS = 20
-TITLES = ("learner", "shards", "visits", "done", "fetch s", "load s", "train s", "upload s")
+TITLES = (
+    *("learner", "shards", "visits", "done", "capacity"),
+    *("fetch s", "train s", "upload s"),
+)
 
 
 def run_summary_view(report: Report, show: int = MAX_LEARNERS) -> RenderableType:
@@ -59,13 +63,17 @@ def _row(total: LearnerTotal) -> tuple[str, ...]:
         total.name or "-",
         str(total.shards),
         str(total.counted_visits),
-        f"{total.counted_visits / total.planned_visits:.0%}" if total.planned_visits else "-",
-        *(
-            f"{value:.1f}"
-            for value in (fetch_s, *(seconds[n] for n in ("load", "train", "upload")))
-        ),
+        _format_done(total),
+        "-" if isnan(total.capacity_used) else f"{total.capacity_used:.0%}",
+        *(f"{value:.1f}" for value in (fetch_s, seconds["train"], seconds["upload"])),
         ", ".join(missing) or "-",
     )
+
+
+def _format_done(total: LearnerTotal) -> str:
+    """Return the fraction of planned visits that were made, at most 100 %."""
+    planned = total.planned_visits
+    return f"{min(1.0, total.counted_visits / planned):.0%}" if planned else "-"
 
 
 def _unlisted_line(report: Report, show: int) -> list[str]:
@@ -90,11 +98,15 @@ def _result_lines(report: Report) -> list[str]:
     occupancy = (
         f", occupancy {np.nanmean(occupancies):.0%}" if not np.isnan(occupancies).all() else ""
     )
-    time = f"{report.training_s:.1f} s of training, {report.ended_s - report.began_s:.1f} s total"
+    total_s = report.ended_s - report.began_s
+    time = f"{report.training_s:.1f} s of training, {total_s:.1f} s total"
+    outside = f"{report.outside_share:.0%} outside cycles"
+    capacity = describe_capacity(report.capacity_used, report.time_use)
     return [
         *scores,
-        f"{time}; average truancy {report.mean_truancy:.1%}",
+        f"{time}, {outside}; average truancy {report.mean_truancy:.1%}",
         f"{report.fulfilment:.0%} of planned visits done{occupancy}, {staleness}",
+        *([capacity] if capacity else []),
     ]
 
 

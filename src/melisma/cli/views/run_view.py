@@ -15,13 +15,17 @@ from rich.text import Text
 from melisma.allocation.schemes import get_scheme
 from melisma.cli.views.table_view import DeadlineBar
 from melisma.fleet.array_types import Floats, Ints
-from melisma.runs.assignments import NO_ASSIGNMENTS, STATUSES, Assignment, Assignments
+from melisma.runs.assignments import COUNTED, NO_ASSIGNMENTS, STATUSES, Assignment, Assignments
+from melisma.runs.capacity import describe_capacity
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Cycle
 
 MAX_LEARNERS, MAX_MISSING_NAMED, MAX_MEASURING_NAMED = 20, 5, 3
 # Problems come first.
-STATES = ("late", "refused", "dropped", "left", "training", "measuring", "waiting", "counted")
+STATES = (
+    *("late", "refused", "dropped", "left", "training"),
+    *("measuring", "waiting", "carried", "counted"),
+)
 STYLES = {"late": "red", "refused": "red", "dropped": "red", "left": "red", "counted": "green"}
 
 
@@ -90,13 +94,15 @@ def cycle_line(cycle: Cycle) -> str:
     if not cycle.met_deadline:
         late_s = cycle.waited_s - cycle.deadline_s
         time = f"{late_s:.2g} s past its deadline of {cycle.deadline_s:g} s"
-    updates = _update_count(cycle.assignments)
-    return f"{heading} {time}; {updates}; {format_score(cycle.accuracy, cycle.loss)}"
+    capacity = describe_capacity(cycle.capacity_used, cycle.time_use, most=1)
+    score = format_score(cycle.accuracy, cycle.loss)
+    parts = (time, _update_count(cycle.assignments), score, capacity)
+    return f"{heading} {'; '.join(part for part in parts if part)}"
 
 
 def _update_count(work: Assignments) -> str:
     """Return the number of updates counted, and the names of the first learners without one."""
-    missing = np.flatnonzero(~work.with_status("counted"))
+    missing = np.flatnonzero(~work.with_status(*COUNTED))
     first = [work[index] for index in missing[:MAX_MISSING_NAMED].tolist()]
     names = "".join(f", {assignment.name} {assignment.status}" for assignment in first)
     more = (
@@ -129,7 +135,7 @@ def _time_line(progress: RunProgress, now_s: float) -> RenderableType:
     cycle = progress.current_cycle
     if progress.outcome != "running":
         return Text(f"{progress.outcome}: {progress.reason}")
-    if progress.collecting:
+    if progress.collecting and (cycle is None or cycle.ending != "running"):
         return Text(_measuring_line(progress))
     if cycle is None:
         joined = len(progress.joined - progress.left)
@@ -226,7 +232,7 @@ def _learner_row(
 
 def _format_done(work: Assignment, *, private: bool) -> str:
     """Return the fraction trained, known from the update, or from progress if disclosed."""
-    if private and work.status != "counted":
+    if private and work.status not in COUNTED:
         return "private" if work.status == "training" else "-"
     return f"{min(1.0, work.visits / max(work.planned_visits, 1)):.0%}"
 

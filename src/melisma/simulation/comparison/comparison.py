@@ -35,6 +35,7 @@ COMPLETED = ("done", "stopped")
 SAME_TIME = 1e-9
 FIGURES = (
     *("accuracy_s", "training_s", "run_s", "deadline_misses", "max_staleness"),
+    *("capacity_used", "outside_share"),
     *("average_staleness", "visits_counted", "visits_dropped", "bytes", "joules", "cost"),
     *("accuracy", "loss"),
 )
@@ -53,6 +54,8 @@ class ComparedRun:
     training_s: float = nan
     run_s: float = nan
     deadline_misses: float = nan
+    capacity_used: float = nan
+    outside_share: float = nan
     max_staleness: float = nan
     average_staleness: float = nan
     visits_counted: float = nan

@@ -18,11 +18,13 @@ TIME_FIGURES = {
     "accuracy_s": ("to accuracy", "s"),
     "training_s": ("training", "s"),
     "run_s": ("run", "s"),
+    "outside_share": ("outside", "%"),
     "deadline_misses": ("misses", ""),
     "accuracy": ("accuracy", "%"),
     "loss": ("loss", ""),
 }
 WORK_FIGURES = {
+    "capacity_used": ("capacity", "%"),
     "max_staleness": ("staleness", ""),
     "average_staleness": ("average", ""),
     "visits_counted": ("visits", "visits"),
