@@ -3,6 +3,7 @@
 from math import isnan, nan
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from melisma.cycle import commands, events
 from melisma.cycle.ragged import RaggedArray
 from melisma.runs.assignments import Assignment
-from melisma.runs.capacity import TIME_USES, describe_capacity
+from melisma.runs.capacity import TIME_USES
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Cycle, Report
 from melisma.runs.trace import Step
@@ -374,10 +375,20 @@ def test_a_running_cycle_has_no_uses_of_time() -> None:
     assert all(isnan(share) for share in progress.current_cycle.time_use.values())
 
 
-def test_the_line_names_only_shares_that_show() -> None:
-    shares = dict.fromkeys(TIME_USES, 0.0) | {"fetching": 0.031, "halted early": 0.05, "gone": 4e-3}
-    text = "capacity used 93%, time lost: halted early 5%"
-    assert describe_capacity(0.93, shares) == f"{text}, fetching 3%"
-    assert describe_capacity(0.93, shares, most=1) == text
-    assert describe_capacity(1.0, dict.fromkeys(TIME_USES, 0.0)) == "capacity used 100%"
-    assert describe_capacity(nan, shares) == ""
+def test_a_later_dispatch_of_a_cycle_adds_to_it() -> None:
+    trace = TraceByHand(3, extension=True)
+    trace.dispatch(0.0, {0: [0]})
+    benchmark = commands.Benchmark(reason="it comes late", learners=np.array([1, 2]), seconds=1.0)
+    trace.add(events.TimeReached(at_s=1.0), benchmark)
+    first = trace.steps[1].commands[0]
+    assert isinstance(first, commands.Dispatch)
+    trace.steps[1] = Step(
+        trace.steps[1].event, [msgspec.structs.replace(first, no_pass=np.array([2]))]
+    )
+    trace.dispatch(4.0, {1: [1]})
+    progress = RunProgress()
+    for step in trace.steps:
+        progress.apply(step)
+    assert progress.collecting.numbers.tolist() == [2]
+    assert (trace.cycle.no_pass, trace.cycle.began_s, trace.cycle.deadline_s) == (1, 0.0, 10.0)
+    assert len(trace.cycle.assignments) == 2

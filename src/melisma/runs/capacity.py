@@ -27,7 +27,6 @@ TIME_USES = (
     *("halted early", "waiting for others", "gone"),
 )
 LOST_USES = TIME_USES[2:]
-SMALLEST_SHOWN = 0.005  # of the time of all learners
 FETCH_MODEL, FETCH_SHARDS, LOAD, TRAIN, UPLOAD = (
     PHASES.index(name) for name in ("fetch model", "fetch shards", "load", "train", "upload")
 )
@@ -108,15 +107,3 @@ def time_use_s(
     seconds[~answered] = 0.0
     seconds[~answered, -1] = total_s[~answered]
     return seconds
-
-
-def describe_capacity(used: float, time_use: dict[str, float], most: int = len(LOST_USES)) -> str:
-    """Return the capacity used, and up to `most` shares of time that were lost; empty if unknown.
-
-    The largest shares come first; those that would be printed as 0 % are left out.
-    """
-    if np.isnan(used):
-        return ""
-    shares = sorted(((time_use[use], use) for use in LOST_USES), reverse=True)
-    lost = [f"{use} {share:.0%}" for share, use in shares[:most] if share >= SMALLEST_SHOWN]
-    return f"capacity used {used:.0%}" + (f", time lost: {', '.join(lost)}" if lost else "")

@@ -10,10 +10,16 @@ from rich.console import Console, RenderableType
 
 from melisma.cli import output
 from melisma.cli.views.run_summary_view import run_summary_view
-from melisma.cli.views.run_view import MAX_LEARNERS, cycle_line, format_score, run_view
+from melisma.cli.views.run_view import (
+    MAX_LEARNERS,
+    cycle_line,
+    format_capacity,
+    format_score,
+    run_view,
+)
 from melisma.cycle import commands, events
 from melisma.runs.assignments import Assignments
-from melisma.runs.capacity import describe_capacity
+from melisma.runs.capacity import TIME_USES
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
 from melisma.runs.trace import Step
@@ -242,7 +248,7 @@ def test_the_summary_has_deadline_learners_accuracy_and_files(
     capacity = f"{report.learners[1].capacity_used:.0%}"
     assert row("\n".join(lines), "device-1")[1:5] == [*figures, capacity]
     assert f"{report.outside_share:.0%} outside cycles; average truancy" in "\n".join(lines)
-    capacity_line = describe_capacity(report.capacity_used, report.time_use)
+    capacity_line = format_capacity(report.capacity_used, report.time_use)
     assert capacity_line in render(run_summary_view(report), 120).splitlines()
     assert row("\n".join(lines), "device-1")[-2:] == ["1", "late"]
     assert "accuracy 80.0%, loss 1.25 after 3 cycles" in lines
@@ -282,3 +288,21 @@ def test_views_can_be_written_to_an_ascii_stream(monkeypatch: pytest.MonkeyPatch
     assert lines[1].startswith("0.9 of 10 s, and 1 s for late updates ==")
     assert any(line.startswith("k\\xfcche") for line in lines)
     assert any(line.startswith("device-0") for line in lines)
+
+
+def test_the_line_names_only_shares_that_show() -> None:
+    shares = dict.fromkeys(TIME_USES, 0.0) | {"fetching": 0.031, "halted early": 0.05, "gone": 4e-3}
+    text = "capacity used 93%, time lost: halted early 5%"
+    assert format_capacity(0.93, shares) == f"{text}, fetching 3%"
+    assert format_capacity(0.93, shares, most=1) == text
+    assert format_capacity(1.0, dict.fromkeys(TIME_USES, 0.0)) == "capacity used 100%"
+    assert format_capacity(nan, shares) == ""
+
+
+def test_learners_that_measure_during_a_cycle_do_not_hide_its_time() -> None:
+    trace = run_virtually()
+    progress = progress_until(trace, commands.Dispatch)
+    benchmark = commands.Benchmark(reason="late", learners=np.array([2]), seconds=1.0)
+    progress.apply(Step(events.TimeReached(at_s=1.0), [benchmark]))
+    text = render(run_view(progress, 1.1))
+    assert "1.0 of 10 s, and 1 s for late updates" in text

@@ -19,6 +19,7 @@ from melisma.fleet.t_distribution import t_quantile
 from melisma.fleet.task import Task
 from melisma.simulation.comparison import comparison
 from melisma.simulation.comparison.comparison import (
+    FIGURES,
     ComparedRun,
     Comparison,
     Target,
@@ -26,10 +27,16 @@ from melisma.simulation.comparison.comparison import (
     summarize_runs,
 )
 from melisma.simulation.comparison.comparison_picture import draw_comparison
-from melisma.simulation.comparison.figures import format_interval, is_shown
+from melisma.simulation.comparison.figures import (
+    TIME_FIGURES,
+    WORK_FIGURES,
+    format_interval,
+    is_shown,
+)
 from melisma.simulation.comparison.interval import Interval
 from melisma.simulation.simulation import SimulationOptions, simulate
 from tests.live import tiny_task
+from tests.runs.test_report import report_of
 from tests.simulation import scenarios
 
 NO_TARGET = Target()
@@ -330,3 +337,12 @@ def test_ctrl_c_ends_the_comparison(blobs: Task, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(comparison, "simulate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compare(blobs, scenarios.make_fleet(), ["dab", "equal"], range(2))
+
+
+def test_capacity_used_and_time_outside_cycles_are_compared() -> None:
+    report = report_of("equal")
+    run = ComparedRun.from_report(report)
+    assert (run.capacity_used, run.outside_share) == (report.capacity_used, report.outside_share)
+    assert {"capacity_used", "outside_share"} <= set(FIGURES)
+    assert TIME_FIGURES["outside_share"] == ("outside", "%")
+    assert WORK_FIGURES["capacity_used"] == ("capacity", "%")

@@ -7,10 +7,9 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from melisma.cli.views.run_view import format_score
+from melisma.cli.views.run_view import format_capacity, format_score
 from melisma.cli.views.table_view import FigureTable
 from melisma.cycle.events import PHASES
-from melisma.runs.capacity import describe_capacity
 from melisma.runs.report import Report
 from melisma.runs.totals import UNCOUNTED_STATUSES, LearnerTotal
 
@@ -101,7 +100,7 @@ def _result_lines(report: Report) -> list[str]:
     total_s = report.ended_s - report.began_s
     time = f"{report.training_s:.1f} s of training, {total_s:.1f} s total"
     outside = f"{report.outside_share:.0%} outside cycles"
-    capacity = describe_capacity(report.capacity_used, report.time_use)
+    capacity = format_capacity(report.capacity_used, report.time_use)
     return [
         *scores,
         f"{time}, {outside}; average truancy {report.mean_truancy:.1%}",

@@ -16,11 +16,12 @@ from melisma.allocation.schemes import get_scheme
 from melisma.cli.views.table_view import DeadlineBar
 from melisma.fleet.array_types import Floats, Ints
 from melisma.runs.assignments import COUNTED, NO_ASSIGNMENTS, STATUSES, Assignment, Assignments
-from melisma.runs.capacity import describe_capacity
+from melisma.runs.capacity import LOST_USES
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Cycle
 
 MAX_LEARNERS, MAX_MISSING_NAMED, MAX_MEASURING_NAMED = 20, 5, 3
+MIN_SHARE = 0.005  # of the time of all learners, to be printed
 # Problems come first.
 STATES = (
     *("late", "refused", "dropped", "left", "training"),
@@ -94,7 +95,7 @@ def cycle_line(cycle: Cycle) -> str:
     if not cycle.met_deadline:
         late_s = cycle.waited_s - cycle.deadline_s
         time = f"{late_s:.2g} s past its deadline of {cycle.deadline_s:g} s"
-    capacity = describe_capacity(cycle.capacity_used, cycle.time_use, most=1)
+    capacity = format_capacity(cycle.capacity_used, cycle.time_use, most=1)
     score = format_score(cycle.accuracy, cycle.loss)
     parts = (time, _update_count(cycle.assignments), score, capacity)
     return f"{heading} {'; '.join(part for part in parts if part)}"
@@ -119,6 +120,18 @@ def format_score(accuracy: float, loss: float) -> str:
         return "not evaluated"
     known = "" if isnan(accuracy) else f"accuracy {accuracy:.1%}, "
     return f"{known}loss {loss:.4g}"
+
+
+def format_capacity(used: float, time_use: dict[str, float], most: int = len(LOST_USES)) -> str:
+    """Return the capacity used, and up to `most` shares of time that were lost; empty if unknown.
+
+    The largest shares come first; those that would be printed as 0 % are left out.
+    """
+    if isnan(used):
+        return ""
+    shares = sorted(((time_use[use], use) for use in LOST_USES), reverse=True)
+    lost = [f"{use} {share:.0%}" for share, use in shares[:most] if share >= MIN_SHARE]
+    return f"capacity used {used:.0%}" + (f", time lost: {', '.join(lost)}" if lost else "")
 
 
 def _heading(progress: RunProgress) -> Text:
