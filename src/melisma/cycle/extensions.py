@@ -83,8 +83,10 @@ def extend(state: CycleState) -> Commands:
     ]
 
 
-def supply(state: CycleState, learners: Ints, wanted: Ints) -> tuple[Ints, RaggedArray, Ints]:
-    """Give learners up to the wanted shards.
+def supply(
+    state: CycleState, learners: Ints, wanted: Ints, *, copies: bool = False
+) -> tuple[Ints, RaggedArray, Ints]:
+    """Give learners up to the wanted shards; with `copies` also shards that others train.
 
     Returns the learners that get any, their shards, and those of the shards that are handed on.
     """
@@ -100,8 +102,11 @@ def supply(state: CycleState, learners: Ints, wanted: Ints) -> tuple[Ints, Ragge
         return learners[rows], deal(state, learners[rows], counts[rows]), NO_INTS
     owners, positions = hand_on(state, learners, wanted)
     counts = wanted - np.bincount(owners, minlength=learners.size)
-    undealt = max(state.shard_samples.size - state.dealt_shards, 0)
-    counts = np.clip(undealt - (np.cumsum(counts) - counts), 0, counts)
+    if copies:
+        counts = np.minimum(counts, state.shard_samples.size)
+    else:
+        undealt = max(state.shard_samples.size - state.dealt_shards, 0)
+        counts = np.clip(undealt - (np.cumsum(counts) - counts), 0, counts)
     rows = np.flatnonzero(counts)
     handed_on = state.deck.order[positions]
     if rows.size:
@@ -143,7 +148,8 @@ def admit(state: CycleState, at_s: float) -> Commands:
     learners = ready_learners(state)
     learners = learners[table.work[learners] == WorkStatus.NONE]
     passes = _passes_of_others(state)
-    learners, shards, _ = supply(state, learners, _bounds(state, learners, passes, left_s))
+    wanted = _bounds(state, learners, passes, left_s)
+    learners, shards, _ = supply(state, learners, wanted, copies=not state.scheme.hands_out_all)
     if not learners.size:
         return []
     table.work[learners], table.passes[learners] = WorkStatus.ASSIGNED, passes

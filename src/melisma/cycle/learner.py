@@ -25,6 +25,8 @@ RESERVE_FRACTION = 0.01
 LEAD_FRACTION = 0.05
 # It judges after this part of the deadline whether it will get to all of its shards.
 RELEASE_FRACTION = 0.1
+# With extension, a benchmark takes up to this part of the deadline.
+BENCHMARK_FRACTION = 0.15
 # Shards in the benchmark of a learner.
 SUBSET_SHARDS = 8
 # Do not extrapolate the seconds to fetch a shard from less than this fraction of it.
@@ -86,6 +88,11 @@ class CostHistory:
         """Return the three costs as `EstimatesReported` has them: costs by parts by learners."""
         costs = [getattr(self.estimates, field.name) for field in fields(Estimates)]
         return np.array([[cost.mean, cost.spread, cost.count] for cost in costs])
+
+
+def benchmark_s(task: Task) -> float:
+    """Return how long a benchmark may take; with extension cycles soon tell more than it can."""
+    return task.deadline_s * (BENCHMARK_FRACTION if task.extension else 1.0)
 
 
 def subset_shards(task: Task, learners: Ints) -> RaggedArray:

@@ -13,6 +13,7 @@ import numpy as np
 from melisma.cycle import commands, events
 from melisma.cycle.cache_index import EMPTY_CACHE
 from melisma.cycle.extensions import extend, orphan
+from melisma.cycle.learner import benchmark_s
 from melisma.cycle.planning import PlannedCycle, deal, mark_held, plan_cycle
 from melisma.cycle.ragged import RaggedArray
 from melisma.cycle.state import CycleState, Grant, Stage, WorkStatus, update_weights
@@ -108,7 +109,7 @@ def benchmark_left_out(state: CycleState, planned: PlannedCycle) -> Commands:
         commands.Benchmark(
             reason="left out of this cycle; they may be fast enough for the next",
             learners=np.array(learners),
-            seconds=state.task.deadline_s,
+            seconds=benchmark_s(state.task),
         )
     ]
 

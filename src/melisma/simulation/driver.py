@@ -158,9 +158,14 @@ class Driver:
         self._network.send_instruction(command.learners, follow)
 
     def _answer(self, learners: Ints, ready_s: Floats, deliver: Deliver) -> None:
-        """Send answers; those that the machine waits for are not delayed by the others."""
+        """Send answers; those that the machine waits for are not delayed by the others.
+
+        The first answer comes by itself: it may limit how long the machine waits for others.
+        """
         silent = self._machine.state.learners.silent[learners]
-        for rows in (np.flatnonzero(~silent), np.flatnonzero(silent)):
+        awaited = np.flatnonzero(~silent)
+        first = awaited[:0] if not awaited.size else awaited[[np.argmin(ready_s[awaited])]]
+        for rows in (first, np.setdiff1d(awaited, first), np.flatnonzero(silent)):
             self._network.send_reports(learners[rows], ready_s[rows], partial(_map, rows, deliver))
 
     def dispatch(self, command: commands.Dispatch) -> None:

@@ -20,6 +20,7 @@ from melisma.cycle.learner import (
     RELEASE_FRACTION,
     SUBSET_SHARDS,
     CostHistory,
+    benchmark_s,
     lead_s,
     reserve_s,
     shard_bound,
@@ -164,14 +165,14 @@ class SimulatedLearners:
     def _bounds(
         self, learners: Ints, at_s: float, instruction: commands.AskBound, held: Ints
     ) -> tuple[Floats, Ints]:
-        deadline_s = self._task.deadline_s
+        deadline_s, seconds = self._task.deadline_s, benchmark_s(self._task)
         ready_s = np.maximum(at_s, self._free_s[learners])
         ready_s = self._sleep.end_s(learners, ready_s, np.zeros(learners.size))
         # A learner that sleeps for ever neither measures itself nor answers.
         awake = np.isfinite(ready_s)
         new = ~self._measured[learners] & awake
         if new.any():
-            ready_s[new] = self._benchmark(learners[new], ready_s[new], deadline_s)
+            ready_s[new] = self._benchmark(learners[new], ready_s[new], seconds)
         held = np.minimum(held, self._holds[learners])
         known, bounds = self._measured[learners], np.zeros(learners.size, np.int64)
         if known.any():
@@ -182,7 +183,7 @@ class SimulatedLearners:
             # Without work no cycle refreshes its costs, so it repeats the benchmark.
             if (idle & new).any():
                 self._index_fetched()  # it holds the shards of its first benchmark
-            self._benchmark(learners[idle], ready_s[idle], deadline_s)
+            self._benchmark(learners[idle], ready_s[idle], seconds)
         return ready_s, bounds
 
     def _benchmark(self, learners: Ints, at_s: Floats, seconds: float) -> Floats:
