@@ -8,6 +8,7 @@ import hashlib
 import os
 import ssl
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from melisma.errors import SettingError, UnauthorizedError
@@ -111,11 +112,21 @@ def _create_identity(identity: Path) -> None:
 
 
 def _write_private(path: Path, data: bytes) -> None:
-    """Write a file atomically; mkstemp makes it readable by its owner only."""
+    """Write a file that only its owner may read; if others write it too, the first one stays.
+
+    Replacing a file that another process has just created would change its certificate between
+    two reads.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(handle, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    Path(temporary).replace(path)
+    try:
+        with suppress(FileExistsError):
+            path.hardlink_to(temporary)
+    except OSError:  # Not every file system has hard links.
+        Path(temporary).replace(path)
+    else:
+        Path(temporary).unlink()
