@@ -1,12 +1,20 @@
 """Decisions of a learner: its costs follow the cost model and its measurements."""
 
-from math import nan
+from math import inf, nan
 from typing import Any
 
 import numpy as np
 import pytest
 
-from melisma.cycle.learner import CostHistory, shard_bound
+from melisma.cycle.learner import (
+    MIN_SILENCE_S,
+    CostHistory,
+    lead_s,
+    shard_bound,
+    shards_to_release,
+    shards_to_request,
+    silence_limit_s,
+)
 from melisma.fleet.estimates import Estimate
 from melisma.fleet.task import Task
 from tests.simulation.scenarios import make_task
@@ -95,3 +103,23 @@ def test_the_bound_follows_a_device_slowed_to_a_third_after_two_cycles() -> None
 def test_with_overlap_a_learner_asks_for_more() -> None:
     history = CostHistory.from_benchmark(**MEASURED)
     assert shard_bound(history, task(overlap=True), 6.0, 0) > bound(history)
+
+
+def test_as_many_shards_are_requested_as_fill_the_spare_time() -> None:
+    assert lead_s(0.2, 10.0) == pytest.approx(0.7)
+    left_s = np.array([4.0, 4.0, 1.4, 0.3, 0.0, -1.0])
+    train_s = np.array([1.0, 0.5, 0.5, 1.0, 1.0, 1.0])
+    ship_s = np.array([0.0, 1.5, 1.5, 0.1, 0.0, 0.1])
+    # The second link is slower than training; over the third no shard would arrive in time.
+    wanted = shards_to_request(left_s, 0.0, train_s, ship_s)
+    assert wanted.tolist() == [4, 2, 0, 1, 0, 0]
+    assert shards_to_request(4.0, 3.5, 1.0, 0.1) == 1
+
+
+def test_shards_that_cannot_be_begun_in_time_are_released() -> None:
+    assert shards_to_release(3.0, np.array([2.0, 3.5, 4.0, 6.5]), 1.0).tolist() == [0, 0, 1, 3]
+
+
+def test_silence_is_noticed_within_a_third_of_the_predicted_time() -> None:
+    limits_s = silence_limit_s(np.array([9.0, 60.0, nan, 0.1, inf]), 30.0)
+    assert limits_s == pytest.approx([3.0, 10.0, 10.0, MIN_SILENCE_S, 10.0])

@@ -7,7 +7,12 @@ from numpy.typing import NDArray
 
 from melisma.errors import DataError
 from melisma.learning import aggregation
-from melisma.learning.aggregation import SpooledUpdate, UpdateSpool, weighted_mean
+from melisma.learning.aggregation import (
+    SpooledUpdate,
+    UpdateSpool,
+    apply_late_changes,
+    weighted_mean,
+)
 from melisma.learning.parameters import Layout
 
 Update = dict[str, NDArray[Any]]
@@ -106,3 +111,25 @@ def test_products_have_double_precision(tmp_path: Path) -> None:
         exact += values.astype(np.float64) * weight
     exact /= sum(each.weight for each in updates)
     np.testing.assert_array_equal(weighted_mean(layout, updates)["a"], exact.astype(np.float32))
+
+
+def test_the_change_of_a_late_update_is_applied_to_the_present_parameters() -> None:
+    """With update x of an earlier model, the mean counts x - earlier + present."""
+    present, earlier, late, current = map(update, range(4))
+    share = 0.25
+    names = ("weight", "bias", "scalar")
+    mean: Update = {name: share * late[name] + (1 - share) * current[name] for name in names}
+    mean["batches"] = current["batches"]
+    shifted = apply_late_changes(mean, present, [(share, earlier)])
+    for name in names:
+        moved = late[name] - earlier[name] + present[name]
+        expected = share * moved + (1 - share) * current[name]
+        np.testing.assert_allclose(shifted[name], expected, rtol=1e-5, atol=1e-6)
+        assert shifted[name].dtype == mean[name].dtype
+    assert shifted["batches"].tolist() == [3]
+
+
+def test_without_late_updates_the_mean_stays() -> None:
+    mean = update(1)
+    shifted = apply_late_changes(mean, update(0), [])
+    assert all(np.array_equal(shifted[name], mean[name]) for name in mean)

@@ -363,3 +363,42 @@ def _planned(stream: BatchStream) -> Iterator[Split]:
         if stream.planned_visits > before:
             yield batch
         before = stream.planned_visits
+
+
+def test_withdrawn_shards_are_not_awaited() -> None:
+    stream = BatchStream(10, rng())
+    stream.add_work(2, [4, 4])
+    stream.add_work(1, [4, 4])
+    stream.close()
+    first, second, third, _ = splits([(2, [4, 4]), (1, [4, 4])])
+    stream.add_shard(first)
+    stream.withdraw_shards(1)
+    assert stream.planned_visits_left == 16 + 4
+    stream.add_shard(second)
+    stream.add_shard(third)
+    visits = Counter(chain.from_iterable(map(numbers, stream)))
+    assert visits == Counter({n: 2 if n < 8 else 1 for n in range(12)})
+    with pytest.raises(SettingError, match="2 shards to withdraw have arrived"):
+        stream.withdraw_shards(2)
+
+
+def test_all_shards_of_a_grant_can_be_withdrawn() -> None:
+    stream = BatchStream(10, rng())
+    stream.add_work(1, [3])
+    stream.add_work(1, [4, 4])
+    stream.close()
+    stream.withdraw_shards(2)
+    stream.add_shard(split(0, 3))
+    assert [sorted(numbers(batch)) for batch in stream] == [[0, 1, 2]]
+
+
+def test_visits_before_missing_shards_are_those_of_complete_grants() -> None:
+    stream = BatchStream(4, rng())
+    stream.add_work(2, [4])
+    stream.add_work(1, [4, 4])
+    assert stream.arrived_visits_left == 0
+    for shard in splits([(2, [4]), (1, [4])]):
+        stream.add_shard(shard)
+    assert stream.arrived_visits_left == 8
+    next(stream)
+    assert stream.arrived_visits_left == 4

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from melisma.cycle import commands
 from melisma.fleet.files.fleet_builder import build_fleet
 from melisma.fleet.files.fleet_file import FleetTable
-from melisma.fleet.task import Task
+from melisma.fleet.task import PAPER_RULES, Task
 from melisma.live.training import train
 from melisma.runs.report import Report
 from melisma.runs.trace import read_trace
@@ -22,7 +22,9 @@ LEARNERS: list[dict[str, Any]] = [
     {"name": "tortoise", "samples_per_s": 1500.0, "bandwidth_bps": 20e6, "latency_s": 0.002},
     {"name": "hare", "samples_per_s": 4000.0, "bandwidth_bps": 80e6, "latency_s": 0.001},
 ]
+# With extension, the visits of a cycle depend on its exact duration.
 TASK = {
+    **PAPER_RULES,
     "name": "blobs",
     "model": "tiny_task:Linear",
     "data": "tiny_task:blobs",

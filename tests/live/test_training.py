@@ -17,16 +17,16 @@ from melisma.live.training import train
 from melisma.runs.interruption import Cancellation
 from melisma.runs.report import Report
 from melisma.runs.trace import Step, read_trace
-from tests.live.short_run import FLEET, build, issued, received, run_task
+from tests.live.short_run import DEFAULT_RULES, FLEET, build, issued, received, run_task
 
 
 @pytest.mark.parametrize("scheme", ["dab", "equal", "proportional", "synchronous", "staleness"])
 @pytest.mark.parametrize("mode", ["parallelized", "federated"])
 def test_every_scheme_trains_a_good_model(work_folder: Path, scheme: str, mode: str) -> None:
-    chosen = scheme in ("synchronous", "staleness")
-    # These fill the whole deadline with passes.
-    less: dict[str, Any] = {"passes": None, "deadline_s": 2.0, "cycles": 2} if chosen else {}
-    report = run_task(work_folder, scheme=scheme, mode=mode, **less)
+    settings: dict[str, Any] = DEFAULT_RULES | {"deadline_s": 2.0, "cycles": 2}
+    if scheme in ("synchronous", "staleness"):
+        settings["passes"] = None
+    report = run_task(work_folder, scheme=scheme, mode=mode, **settings)
     assert report.outcome == "done", report.reason
     assert report.accuracy > 0.9
     assert len(report.cycles) == report.task.cycles

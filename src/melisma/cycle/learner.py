@@ -1,7 +1,8 @@
 """Decisions that a learner makes itself, for one learner or many at once, live and simulated.
 
-A learner knows its costs from its benchmark and refreshes them in every cycle. They give its bound
-and when to stop training so that its update arrives by the deadline.
+A learner knows its costs from its benchmark and refreshes them in every cycle. They give its bound,
+when to stop training so that its update arrives by the deadline, and when to request further shards
+or release some. `silence_limit_s` says how soon a learner that has died is noticed.
 """
 
 from collections.abc import Mapping
@@ -27,6 +28,11 @@ LEAD_FRACTION = 0.05
 RELEASE_FRACTION = 0.1
 # With extension, a benchmark takes up to this part of the deadline.
 BENCHMARK_FRACTION = 0.15
+# A request that was not answered is repeated after this part of the deadline.
+REQUEST_FRACTION = 0.1
+# A learner at work has left if it is silent for this part of its predicted time, but no sooner than
+# after these seconds: a busy machine may delay a message.
+SILENCE_FRACTION, MIN_SILENCE_S = 1 / 3, 2.0
 # Shards in the benchmark of a learner.
 SUBSET_SHARDS = 8
 # Do not extrapolate the seconds to fetch a shard from less than this fraction of it.
@@ -159,6 +165,15 @@ def shards_to_release(left_s: ArrayLike, work_s: ArrayLike, train_s: ArrayLike) 
     beyond = np.floor((np.asarray(work_s) - np.asarray(left_s)) / np.asarray(train_s))
     released: Ints = np.maximum(beyond, 0.0).astype(np.int64)
     return released
+
+
+def silence_limit_s(predicted_s: ArrayLike, deadline_s: ArrayLike) -> Floats:
+    """Return the seconds of silence after which a learner at work counts as gone.
+
+    `predicted_s` is the predicted duration of its work, NaN if unknown.
+    """
+    limit: Floats = np.maximum(SILENCE_FRACTION * np.fmin(predicted_s, deadline_s), MIN_SILENCE_S)
+    return limit
 
 
 def time_is_up(left_s: ArrayLike, reserved_s: ArrayLike) -> NDArray[np.bool_]:

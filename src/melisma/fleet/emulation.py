@@ -41,8 +41,8 @@ class ComputePacer:
 
     The device needs the processor time used so far divided by the share, which `rate` multiplies.
     `now` is the device's clock. `throttle`, called after every small piece of work, keeps this
-    machine's clock within `MIN_SLEEP_S` of it; `catch_up` removes the rest. `used_s` is this
-    process's processor time.
+    machine's clock within `MIN_SLEEP_S` of it; `catch_up` removes the rest. `used_s` is the
+    processor time of the work.
     """
 
     share: float

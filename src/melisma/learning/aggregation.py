@@ -3,6 +3,9 @@
 Each update is written to its own file when it arrives, then renamed atomically, so that a process
 killed at any time leaves only complete updates. At the end of a cycle the updates are averaged in
 learner order, chunk by chunk, in double precision: the result does not depend on arrival order.
+
+A late update began with older parameters P_k than those of its average, P. Its change is applied to
+P: with its share s of all weights, the mean is shifted by s * (P - P_k).
 """
 
 import os

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,6 +143,17 @@ class BatchStream:
             grant.shards, grant.rows = grant.shards + 1, grant.rows + len(shard)
             self._changed.notify()
 
+    def withdraw_shards(self, count: int) -> None:
+        """Withdraw the last `count` announced shards, which must not have arrived."""
+        with self._changed:
+            for grant in reversed(self._grants):
+                fewer = min(count, len(grant.shard_samples) - grant.shards)
+                kept = len(grant.shard_samples) - fewer
+                grant.shard_samples, count = grant.shard_samples[:kept], count - fewer
+            if count:
+                raise SettingError(f"{count} shards to withdraw have arrived or were not announced")
+            self._changed.notify()
+
     def close(self) -> None:
         """State that no more work will be announced; announced shards may still arrive."""
         with self._changed:
@@ -153,6 +165,13 @@ class BatchStream:
         """Visits of announced work that were not made yet."""
         with self._changed:
             return sum(grant.planned_visits for grant in self._grants) - self.planned_visits
+
+    @property
+    def arrived_visits_left(self) -> int:
+        """Planned visits that come before the first batch of work whose shards are missing."""
+        with self._changed:
+            arrived = takewhile(lambda grant: grant.is_complete, self._grants)
+            return max(sum(grant.planned_visits for grant in arrived) - self.planned_visits, 0)
 
     def __iter__(self) -> "BatchStream":
         return self

@@ -91,8 +91,24 @@ class Train(Instruction, frozen=True):
     local_shards: tuple[NonNegativeInt, ...] = ()
 
 
+class ExtendTraining(Instruction, frozen=True):
+    """Train further shards in the same cycle; the update of the assignment covers them too."""
+
+    cycle: NonNegativeInt
+    attempt: NonNegativeInt
+    passes: NonNegativeInt
+    shards: tuple[ShardRef, ...] = ()
+    local_shards: tuple[NonNegativeInt, ...] = ()
+
+
+class PrefetchShards(Instruction, frozen=True):
+    """Fetch shards of the next cycle while waiting for the next instruction."""
+
+    shards: tuple[ShardRef, ...]
+
+
 class StopTraining(Instruction, frozen=True):
-    """Stop work on a withdrawn assignment: its update would not count."""
+    """Stop work on a withdrawn assignment and its extensions: its update would not count."""
 
     cycle: NonNegativeInt
     attempt: NonNegativeInt
@@ -109,7 +125,16 @@ class Leave(Instruction, frozen=True):
     """Leave the run, which has ended."""
 
 
-AnyInstruction = RunBenchmark | ComputeBound | Train | StopTraining | EvaluateModel | Leave
+AnyInstruction = (
+    RunBenchmark
+    | ComputeBound
+    | Train
+    | ExtendTraining
+    | PrefetchShards
+    | StopTraining
+    | EvaluateModel
+    | Leave
+)
 
 
 class EvaluationSums(msgspec.Struct, frozen=True):
@@ -124,7 +149,11 @@ class EvaluationSums(msgspec.Struct, frozen=True):
 
 
 class UpdateHeader(msgspec.Struct, frozen=True):
-    """The assignment of an update, the work done for it, and the seconds of each phase."""
+    """The assignment of an update, the work done for it, and the seconds of each phase.
+
+    `attempt` is the latest extension that was begun; `shipped` counts shards of the assignment and
+    its extensions that were fetched for it or ahead of it.
+    """
 
     learner: NonNegativeInt
     cycle: NonNegativeInt

@@ -91,7 +91,11 @@ async def _run_orchestrator(
             ):
                 cancel = partial(orchestrator.cancel, "interrupted")
                 cancellation.on_request(lambda: loop.call_soon_threadsafe(cancel))
-                await orchestrator.finished
+                silence = loop.create_task(service.watch_silence())
+                try:
+                    await orchestrator.finished
+                finally:
+                    silence.cancel()
                 cancellation.on_request(lambda: None)
     finally:
         if orchestrator is not None:

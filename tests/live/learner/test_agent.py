@@ -11,7 +11,7 @@ from melisma.fleet.emulation import ComputePacer
 from melisma.live import training
 from melisma.live.learner.device import Device, EmulatedDevice
 from melisma.live.orchestrator.learner_service import METHODS, LearnerService
-from tests.live.short_run import FLEET, received, run_task
+from tests.live.short_run import DEFAULT_RULES, FLEET, received, run_task
 
 
 def test_with_dab_only_a_number_of_shards_leaves_a_learner_before_its_update(
@@ -29,20 +29,23 @@ def test_with_dab_only_a_number_of_shards_leaves_a_learner_before_its_update(
             return await method(self, *args)
 
         monkeypatch.setattr(LearnerService, name, record)
-    report = run_task(work_folder, scheme="dab")
+    report = run_task(work_folder, **DEFAULT_RULES, scheme="dab", deadline_s=2.0)
     assert report.outcome == "done"
-    assert {name for name, _ in calls} == {
+    assert {name for name, _ in calls} - {"release_shards"} == {
         "register",
         "join",
         "poll",
         "report_bound",
+        "request_shards",
         "upload_update",
     }
     for name, args in calls:
         if name == "report_bound":
             number, cycle, deadline_s, shards = args
-            assert deadline_s == 6.0
+            assert deadline_s == 2.0
             assert {type(number), type(cycle), type(shards)} == {int}
+        elif name == "request_shards":
+            assert list(map(type, args)) == [int, int, int]
         elif name == "poll":
             assert args[1:] in ((), (None,))
         elif name == "join":

@@ -17,4 +17,4 @@ async def served(tmp_path: Path) -> AsyncIterator[tuple[ServedRun, axon.Remote]]
     async with run.service.worker().listening() as address:
         with axon.connect(address, token=run.service.token) as remote:
             yield run, remote.aio
-    run.store.close()
+    run.close()

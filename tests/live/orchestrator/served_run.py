@@ -51,6 +51,11 @@ class ServedRun:
         self.orchestrator = Orchestrator(spec, mailboxes, store, evaluator, self.steps.append)
         self.service = LearnerService(spec, mailboxes, store, evaluator, self.orchestrator)
 
+    def close(self) -> None:
+        """Handle no more events, and close the trace."""
+        self.orchestrator.finished.cancel()
+        self.store.close()
+
     def of(self, kind: type) -> list[Any]:
         """Return the events or commands of a type so far."""
         received = [step.event for step in self.steps if isinstance(step.event, kind)]

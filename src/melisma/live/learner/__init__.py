@@ -4,7 +4,9 @@
 
     learner_process.py     registers the learner and runs its agent
     agent.py               polls the orchestrator and carries out its instructions
-    active_assignment.py   one assignment, its deadline and its phases
+    active_assignment.py   one assignment, its deadline, extensions and phases
+    shard_requests.py      requests further shards, and releases those it will not get to
+    fetcher.py             fetches shards in its own thread, also ahead of the next cycle
     downloader.py          fetches parameters and shards, resuming broken transfers
     subset_benchmark.py    measures this device on a few shards
     local_data.py          the data of this device in federated learning

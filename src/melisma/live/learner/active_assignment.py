@@ -1,17 +1,18 @@
-"""An assignment that a learner works on: its deadline and the seconds of each phase."""
+"""An assignment that a learner works on: its deadline, its extensions, its phases."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from math import nan
+from math import inf, nan
 
 from melisma.cycle.events import PHASES
 from melisma.cycle.learner import time_is_up
 from melisma.errors import MelismaError
 from melisma.learning.data.datasets import Split
 from melisma.live.learner.device import Device
-from melisma.live.protocol import Train
+from melisma.live.learner.fetcher import ShardFeed
+from melisma.live.protocol import ExtendTraining, ShardRef, Train
 
 
 def seconds_per(seconds: float, count: float) -> float:
@@ -30,21 +31,40 @@ class ActiveAssignment:
     train: Train
     received_at: float
     visits: int = 0
-    shipped: int = 0
     setup_s: float = 0.0
     batch_s: float = 0.0  # of the latest batch; before the first, the setup
+    trained_s: float = 0.0  # of all batches
+    upload_s: float = 0.0  # reserved
+    feed: ShardFeed | None = None
+    attempts: list[int] = field(default_factory=list)  # of each grant of the stream
+    shards: list[ShardRef] = field(default_factory=list)  # of all grants
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    requested_at: float = -inf  # when further shards were requested last
     _withdrawn: threading.Event = field(default_factory=threading.Event)
     _lap_at: float = field(init=False)
-    _requested_at: float = field(init=False, default=nan)
+    _batch_at: float = field(init=False, default=nan)
 
     def __post_init__(self) -> None:
         self._lap_at = self.received_at
+        self.attempts.append(self.train.attempt)
+        self.shards += self.train.shards
 
     @property
     def key(self) -> tuple[int, int]:
         """Cycle and attempt: they identify the assignment at this learner."""
         return self.train.cycle, self.train.attempt
+
+    @property
+    def attempt(self) -> int:
+        """The latest extension that a batch was trained of, or the assignment itself."""
+        grant = self.feed.stream.grant if self.feed is not None else 0
+        return self.attempts[max(grant, 1) - 1]
+
+    def add_extension(self, extension: ExtendTraining) -> None:
+        """Record an extension, which is the next grant of the stream."""
+        self.attempts.append(extension.attempt)
+        self.shards += extension.shards
+        self.requested_at = -inf
 
     def withdraw(self) -> None:
         """Withdraw the assignment, from any thread."""
@@ -57,12 +77,20 @@ class ActiveAssignment:
         self.seconds[phase] += seconds
         return seconds
 
+    def charge(self, seconds: float, phase: str, instead_of: str) -> None:
+        """Charge seconds that were charged to `instead_of` to another phase."""
+        self.seconds[phase] += seconds
+        self.seconds[instead_of] -= seconds
+
+    def left_s(self, now: float | None = None) -> float:
+        """Return the seconds until the deadline."""
+        return self.received_at + self.train.seconds_left - (now or time.monotonic())
+
     def time_is_up(self, reserve_s: float, now: float | None = None) -> bool:
         """Return whether no more than `reserve_s` are left; raise `WithdrawnError` if withdrawn."""
         if self._withdrawn.is_set():
             raise WithdrawnError("the orchestrator has withdrawn this assignment")
-        left_s = self.received_at + self.train.seconds_left - (now or time.monotonic())
-        return bool(time_is_up(left_s, reserve_s))
+        return bool(time_is_up(self.left_s(now), reserve_s))
 
     def stop_signal(self, device: Device, upload_s: float) -> Callable[[], bool]:
         """Return the function that a `BatchStream` calls before every batch and while it waits.
@@ -74,8 +102,8 @@ class ActiveAssignment:
             # The time that the stream waited for a shard is not part of the next batch.
             device.add_samples(0)
             device.throttle()
-            self._requested_at = device.now()
-            return self.time_is_up(upload_s + self.batch_s, self._requested_at)
+            self._batch_at = device.now()
+            return self.time_is_up(upload_s + self.batch_s, self._batch_at)
 
         return stop
 
@@ -94,6 +122,7 @@ class ActiveAssignment:
                 self.visits += len(batch)
                 yield batch
                 device.throttle()
-                self.batch_s = device.now() - self._requested_at
+                self.batch_s = device.now() - self._batch_at
+                self.trained_s += self.batch_s
 
         return device.pace(timed())

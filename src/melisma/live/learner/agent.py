@@ -1,28 +1,32 @@
 """The agent of a learner: polls the orchestrator and carries out its instructions.
 
-One thread polls, so that work can be withdrawn while it runs; the other carries out instructions
-one at a time. A learner stops training early enough to upload its update by the deadline.
+One thread polls, so that work can be withdrawn or extended while it runs. One fetches shards, and
+one sends requests for further shards. The main thread carries out instructions one at a time: it
+trains batches of the shards that have arrived. A learner stops training early enough to upload its
+update by the deadline.
 """
 
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import msgspec
+import numpy as np
 from numpy.typing import NDArray
 
 from melisma import axon
 from melisma.allocation import get_scheme
 from melisma.cycle.events import PHASES
-from melisma.cycle.learner import MIN_SHARD_FRACTION, CostHistory, reserve_s, shard_bound
+from melisma.cycle.learner import CostHistory, reserve_s, shard_bound
 from melisma.errors import AxonError, SettingError
 from melisma.fleet.files.fleet_file import DISCLOSURE, Disclosure
 from melisma.fleet.rng import generator
 from melisma.learning.batches import BatchStream
+from melisma.learning.data.datasets import Split
 from melisma.learning.data.shards import ShardCache
 from melisma.learning.parameters import Layout
 from melisma.learning.trainer import Score, TrainingResult
@@ -31,7 +35,9 @@ from melisma.live import protocol
 from melisma.live.learner.active_assignment import ActiveAssignment, WithdrawnError, seconds_per
 from melisma.live.learner.device import Device, EmulatedDevice
 from melisma.live.learner.downloader import Downloader
+from melisma.live.learner.fetcher import Fetcher, ShardFeed, Source
 from melisma.live.learner.local_data import read_local_data
+from melisma.live.learner.shard_requests import ShardRequests
 from melisma.live.learner.subset_benchmark import run_subset_benchmark
 
 DEFAULT_CACHE_BYTES = 4 << 30
@@ -87,6 +93,8 @@ class Agent:
         )
         self._instructions: SimpleQueue[tuple[float, protocol.AnyInstruction]] = SimpleQueue()
         self._assignments: dict[tuple[int, int], ActiveAssignment] = {}
+        self._fetcher = Fetcher(self._downloader, self._device)
+        self._requests = ShardRequests(self._task, self._learner, orchestrator, self._fetcher)
         self._costs: CostHistory | None = None
 
     def run(self) -> None:
@@ -95,6 +103,8 @@ class Agent:
         request = protocol.JoinRequest(self._learner, self._settings.discloses, samples)
         self._orchestrator.join(protocol.to_builtins(request))
         threading.Thread(target=self._poll, name="poll", daemon=True).start()
+        self._fetcher.start()
+        self._requests.start()
         while True:
             received_at, instruction = self._instructions.get()
             match instruction:
@@ -110,7 +120,7 @@ class Agent:
                     return
 
     def _poll(self) -> None:
-        """Poll until the run ends; withdraw assignments at once and queue everything else."""
+        """Poll until the run ends; queue instructions, unless they concern what runs now."""
         while True:
             try:
                 reply = self._orchestrator.poll(self._learner, self._progress())
@@ -119,15 +129,28 @@ class Agent:
                 instructions = [protocol.Leave()]
             received_at = time.monotonic()
             for instruction in instructions:
-                if isinstance(instruction, protocol.StopTraining):
-                    self._withdraw(instruction)
-                    continue
-                if isinstance(instruction, protocol.Train):
-                    assignment = ActiveAssignment(instruction, received_at)
-                    self._assignments[assignment.key] = assignment
-                self._instructions.put((received_at, instruction))
+                self._receive(instruction, received_at)
                 if isinstance(instruction, protocol.Leave):
                     return
+
+    def _receive(self, instruction: protocol.AnyInstruction, received_at: float) -> None:
+        match instruction:
+            case protocol.StopTraining():
+                self._withdraw(instruction)
+                return
+            case protocol.ExtendTraining():
+                self._extend(instruction)
+                return
+            case protocol.PrefetchShards():
+                self._fetcher.fetch_ahead(instruction.shards)
+                return
+            case protocol.Train():
+                assignment = ActiveAssignment(instruction, received_at)
+                self._assignments[assignment.key] = assignment
+        if not isinstance(instruction, protocol.ComputeBound):
+            # The downlink is needed, or measured.
+            self._fetcher.fetch_ahead(())
+        self._instructions.put((received_at, instruction))
 
     def _progress(self) -> tuple[int, int] | None:
         """Return cycle and visits of the latest assignment, if the scheme discloses progress."""
@@ -137,8 +160,23 @@ class Agent:
         return assignments[-1].train.cycle, assignments[-1].visits
 
     def _withdraw(self, instruction: protocol.StopTraining) -> None:
-        if assignment := self._assignments.get((instruction.cycle, instruction.attempt)):
-            assignment.withdraw()
+        """Withdraw the assignment; the attempt may be that of its latest extension."""
+        for cycle, attempt in list(self._assignments):
+            if cycle == instruction.cycle and attempt <= instruction.attempt:
+                self._assignments[cycle, attempt].withdraw()
+
+    def _extend(self, extension: protocol.ExtendTraining) -> None:
+        """Add further shards to the assignment that is being trained."""
+        for assignment in list(self._assignments.values()):
+            feed = assignment.feed
+            if assignment.train.cycle == extension.cycle and feed is not None and not feed.ended:
+                sources = self._sources(extension)
+                assignment.add_extension(extension)
+                feed.stream.add_work(extension.passes, _sample_counts(sources))
+                self._fetcher.add(feed, sources)
+
+    def _sources(self, work: protocol.Train | protocol.ExtendTraining) -> Sequence[Source]:
+        return [self._local_shards[number] for number in work.local_shards] or work.shards
 
     def _run_benchmark(self, until_at: float) -> None:
         """Measure this device and report its costs."""
@@ -154,7 +192,6 @@ class Agent:
         assert self._costs is not None
         cycle, deadline_s = instruction.cycle, instruction.deadline_s
         held = min(instruction.held, self._downloader.count_cached())
-        # All shards are fetched before training begins.
         shards = int(shard_bound(self._costs, self._task, deadline_s, held))
         self._orchestrator.report_bound(self._learner, cycle, deadline_s, shards)
         if not shards and deadline_s == self._task.deadline_s:
@@ -171,13 +208,15 @@ class Agent:
 
     def _measure(self, until_at: float) -> None:
         """Run the benchmark; its costs replace those known before."""
-        self._costs = run_subset_benchmark(
-            self._registered, self._downloader, self._local_shards, self._device, until_at
-        )
+        with self._fetcher.downlink:
+            self._costs = run_subset_benchmark(
+                self._registered, self._downloader, self._local_shards, self._device, until_at
+            )
 
     def _carry_out(self, assignment: ActiveAssignment) -> None:
         """Train an assignment and upload its update, unless it is withdrawn."""
-        self._device.start_cycle(assignment.train.cycle)
+        with self._fetcher.downlink:
+            self._device.start_cycle(assignment.train.cycle)
         assignment.lap("wait")
         try:
             self._upload(assignment, self._train(assignment))
@@ -187,66 +226,79 @@ class Agent:
             del self._assignments[assignment.key]
 
     def _train(self, assignment: ActiveAssignment) -> TrainingResult | None:
-        """Fetch model and shards and train until the deadline; None if no time is left to train."""
+        """Fetch the model and train until the deadline; None if no time is left to train."""
         train = assignment.train
         try:
-            model = self._downloader.fetch_model(
-                train.model, self._device, lambda: assignment.time_is_up(0.0)
-            )
+            with self._fetcher.downlink:
+                model = self._downloader.fetch_model(
+                    train.model, self._device, lambda: assignment.time_is_up(0.0)
+                )
         finally:
             down_s = assignment.lap("fetch model")
             self._update_costs(down_s=down_s)
         if model is None:
             return None
-        upload_s = float(reserve_s(self._costs, self._task, down_s))
-        if not self._fetch_shards(assignment, lambda: assignment.time_is_up(upload_s)):
-            return None
-        return self._train_until_deadline(assignment, model, upload_s)
-
-    def _fetch_shards(self, assignment: ActiveAssignment, time_is_up: Callable[[], bool]) -> bool:
-        """Fetch missing shards; return whether there was time for all of them.
-
-        The cost of fetching is updated in any case, so that a link that slows down is noticed.
-        """
-        downloader, shards = self._downloader, assignment.train.shards
-        missing = [shard for shard in shards if not downloader.has(shard)]
-        fetched = -sum(map(downloader.fraction_in_cache, missing))
-        hashes = [shard.sha256 for shard in shards]
+        assignment.upload_s = float(reserve_s(self._costs, self._task, down_s))
+        rng = generator(self._task.seed, "train", train.cycle, self._learner)
+        feed = self._start_feed(assignment, rng)
         try:
-            for shard in missing:
-                downloader.fetch_shard(shard, self._device, time_is_up, hashes)
-                if time_is_up():
-                    return False
-                assignment.shipped += 1
+            if not self._task.overlap and not self._wait_for_shards(assignment, feed):
+                return None
+            return self._train_until_deadline(assignment, feed, model, rng)
         finally:
-            ship_s = assignment.lap("fetch shards")
-            fetched += sum(map(downloader.fraction_in_cache, missing))
-            fetched = max(fetched, MIN_SHARD_FRACTION) if missing else 0.0
-            self._update_costs(ship_s=seconds_per(ship_s, fetched))
-        return True
+            self._fetcher.end(feed)
+            self._update_costs(ship_s=feed.observed_ship_s())
+
+    def _start_feed(self, assignment: ActiveAssignment, rng: np.random.Generator) -> ShardFeed:
+        """Announce the work of an assignment to a stream of batches, and start fetching it."""
+        extension = self._task.extension
+        stop = assignment.stop_signal(self._device, assignment.upload_s)
+
+        def stop_training() -> bool:
+            feed.check()
+            if extension:
+                self._requests.send_if_due(assignment, feed, self._costs)
+            return stop()
+
+        stream = BatchStream(self._task.batch, rng, stop_training, repeat=extension)
+        feed = ShardFeed(
+            stream=stream,
+            time_is_up=lambda: assignment.time_is_up(assignment.upload_s),
+            hold_back=not self._task.overlap,
+        )
+        sources = self._sources(assignment.train)
+        stream.add_work(assignment.train.passes, _sample_counts(sources))
+        if not extension:
+            stream.close()
+        assignment.feed = feed
+        self._fetcher.begin(feed, sources)
+        return feed
+
+    def _wait_for_shards(self, assignment: ActiveAssignment, feed: ShardFeed) -> bool:
+        """Wait until all shards are fetched and loaded; return whether there was time for them."""
+        feed.all_fetched.wait()
+        assignment.lap("fetch shards")
+        feed.all_loaded.wait()
+        assignment.lap("load")
+        feed.check()
+        return not feed.ended
 
     def _train_until_deadline(
-        self, assignment: ActiveAssignment, model: dict[str, NDArray[Any]], upload_s: float
+        self,
+        assignment: ActiveAssignment,
+        feed: ShardFeed,
+        model: dict[str, NDArray[Any]],
+        rng: np.random.Generator,
     ) -> TrainingResult:
-        train = assignment.train
-        local = [self._local_shards[number] for number in train.local_shards]
-        shards = local or self._downloader.read_shards(train.shards)
-        rng = generator(self._task.seed, "train", train.cycle, self._learner)
-        stop = assignment.stop_signal(self._device, upload_s)
-        stream = BatchStream(self._task.batch, rng, stop)
-        stream.add_work(train.passes, [len(shard) for shard in shards])
-        while shards:
-            # Free the memory of each shard once it has been copied.
-            stream.add_shard(shards.pop(0))
-        stream.close()
-        load_s = assignment.lap("load")
-        batches = assignment.time_batches(stream, self._device)
+        assignment.lap("load")
+        batches = assignment.time_batches(feed.stream, self._device)
         trained = self._trainer.train(model, batches, rng)
         self._device.finish_compute()
-        train_s = assignment.lap("train") - assignment.setup_s
+        train_s = assignment.lap("train") - feed.stream.waited_s - assignment.setup_s
+        assignment.charge(feed.stream.waited_s, "fetch shards", instead_of="train")
         self._update_costs(
             train_s=seconds_per(train_s, trained.visits / self._task.shard_samples),
-            rest_s=assignment.seconds["wait"] + load_s + assignment.setup_s,
+            rest_s=assignment.seconds["wait"] + assignment.seconds["load"] + assignment.setup_s,
         )
         return trained
 
@@ -258,9 +310,9 @@ class Agent:
         header = protocol.UpdateHeader(
             learner=self._learner,
             cycle=assignment.train.cycle,
-            attempt=assignment.train.attempt,
+            attempt=assignment.attempt,
             visits=trained.visits if trained else 0,
-            shipped=assignment.shipped,
+            shipped=assignment.feed.shipped if assignment.feed is not None else 0,
             loss=trained.loss if trained else 0.0,
             phases=tuple(assignment.seconds[phase] for phase in PHASES),
             costs=self._cost_table() if reports_costs else None,
@@ -271,10 +323,12 @@ class Agent:
         up_s = assignment.lap("upload")
         if trained:
             self._update_costs(up_s=up_s)
+            self._fetcher.mark_reported(assignment.shards)
 
     def _evaluate_model(self, instruction: protocol.EvaluateModel) -> None:
         """Evaluate a model on the samples held back and report the sums."""
-        model = self._downloader.fetch_model(instruction.model, self._device)
+        with self._fetcher.downlink:
+            model = self._downloader.fetch_model(instruction.model, self._device)
         if model is None:
             # The learner was busy for several cycles: this model has been replaced since.
             return
@@ -298,3 +352,7 @@ class Agent:
     def _cost_table(self) -> tuple[tuple[float, ...], ...]:
         assert self._costs is not None
         return tuple(tuple(row) for row in self._costs.costs().tolist())
+
+
+def _sample_counts(sources: Sequence[Source]) -> list[int]:
+    return [len(item) if isinstance(item, Split) else item.samples for item in sources]

@@ -88,8 +88,9 @@ class Device:
         self._sample_s = (emulated.sample_s or 0.0) / compute
         if emulated.sample_s is None:
             share = emulated.core_share * compute
+            # Of the thread that trains: others fetch and poll meanwhile.
             self._pace = ComputePacer(
-                share, time.process_time, time.monotonic, time.sleep, self._rate("compute")
+                share, time.thread_time, time.monotonic, time.sleep, self._rate("compute")
             )
         else:
             self._pace = DurationPacer(time.monotonic, time.sleep, self._rate("compute"))

@@ -27,6 +27,8 @@ from melisma.live.orchestrator.run_store import RunStore
 
 MAX_POLL_S: Final = 20.0
 """The longest time that one request waits for instructions."""
+POLLS_PER_SILENCE_LIMIT: Final = 4
+SILENCE_CHECK_S: Final = 0.25
 PROGRESS_REPORTS_PER_CYCLE: Final = 20
 MAX_BOUND_SHARDS: Final = 2**40
 METHODS: Final = (
@@ -35,6 +37,8 @@ METHODS: Final = (
     "poll",
     "report_costs",
     "report_bound",
+    "request_shards",
+    "release_shards",
     "upload_update",
     "report_evaluation",
     "report_failure",
@@ -96,13 +100,18 @@ class LearnerService:
         """Add a learner that is ready to the run."""
         request = protocol.parse(message, protocol.JoinRequest)
         mailbox, samples = self._mailbox(request.learner), request.local_shards
-        if mailbox.joined or mailbox.left:
+        if mailbox.request is not None or mailbox.left:
             raise RefusedError(f"{mailbox.name} has already joined; a learner joins a run once")
         if self._task.mode == "federated" and not samples:
             raise RefusedError(
                 f"{mailbox.name} has no local data; in federated learning it needs at least a shard"
             )
-        mailbox.joined = True
+        mailbox.request = request
+        self._join(mailbox, request)
+
+    def _join(self, mailbox: Mailbox, request: protocol.JoinRequest) -> None:
+        mailbox.joined, mailbox.silent = True, False
+        samples = request.local_shards
         self._emit(
             events.LearnersJoined,
             request.learner,
@@ -112,13 +121,21 @@ class LearnerService:
         )
 
     async def poll(self, learner: int, progress: Any = None) -> Any:
-        """Record the learner's progress; return its instructions, waiting for the first one."""
+        """Record the learner's progress; return its instructions, waiting for the first one.
+
+        A learner at work polls several times before its silence would be taken for its death. One
+        that was silent for longer joins again.
+        """
         mailbox, timeout_s = self._mailbox(learner), MAX_POLL_S
+        if mailbox.silent and not mailbox.left and mailbox.request is not None:
+            self._join(mailbox, mailbox.request)
+        if mailbox.open_work is not None:
+            timeout_s = min(timeout_s, mailbox.silence_limit_s / POLLS_PER_SILENCE_LIMIT)
         if progress is not None:
             pair = tuple[protocol.NonNegativeInt, protocol.NonNegativeInt]
             cycle, visits = protocol.parse(progress, pair)
             self._emit(events.ProgressReported, learner, cycle=cycle, visits=np.array([visits]))
-            timeout_s = min(MAX_POLL_S, self._task.deadline_s / PROGRESS_REPORTS_PER_CYCLE)
+            timeout_s = min(timeout_s, self._task.deadline_s / PROGRESS_REPORTS_PER_CYCLE)
         return [protocol.to_builtins(item) for item in await mailbox.get(timeout_s)]
 
     async def report_costs(self, learner: int, costs: Any) -> None:
@@ -138,6 +155,21 @@ class LearnerService:
             shards=np.array([bound]),
         )
 
+    async def request_shards(self, learner: int, cycle: int, shards: int) -> None:
+        """Record that a learner at work will be done early and can train further shards."""
+        self._mailbox(learner)
+        wanted = min(protocol.parse(shards, protocol.NonNegativeInt), MAX_BOUND_SHARDS)
+        number = protocol.parse(cycle, protocol.NonNegativeInt)
+        self._emit(events.ShardsRequested, learner, cycle=number, shards=np.array([wanted]))
+
+    async def release_shards(self, learner: int, cycle: int, shards: Any) -> None:
+        """Record the numbers of shards that a learner at work will not get to."""
+        self._mailbox(learner)
+        numbers = protocol.parse(shards, tuple[protocol.NonNegativeInt, ...])
+        released = RaggedArray.from_rows([np.array(numbers, dtype=np.int64)])
+        number = protocol.parse(cycle, protocol.NonNegativeInt)
+        self._emit(events.ShardsReleased, learner, cycle=number, shards=released)
+
     async def upload_update(self, message: Any, parameters: dict[str, NDArray[Any]]) -> str:
         """Spool an update, then count it once; return why it is refused, or an empty string."""
         at_s, header = self._handler.now(), protocol.parse(message, protocol.UpdateHeader)
@@ -148,7 +180,9 @@ class LearnerService:
         if header.costs and not refused:
             self._report_costs(header.learner, header.costs, at_s)
         # The learner cannot know how long its upload takes until it has ended.
-        upload_s = max(0.0, at_s - mailbox.dispatched_s - sum(header.phases[:-1]))
+        dispatched_s = mailbox.dispatched_s.get(header.cycle, at_s)
+        upload_s = max(0.0, at_s - dispatched_s - sum(header.phases[:-1]))
+        mailbox.end_work(header.cycle)
         self._handler.handle(
             events.UpdatesReceived(
                 at_s=at_s,
@@ -183,12 +217,47 @@ class LearnerService:
     def remove_learner(self, learner: int, reason: str) -> None:
         """Record that a learner has left; only the first reason counts."""
         mailbox = self._mailboxes[learner]
-        if not mailbox.left:
-            mailbox.joined, mailbox.left = False, True
-            # Its process may have ended while it polled.
-            mailbox.close()
-            self._evaluator.recheck()
-            self._emit(events.LearnersLeft, learner, reason=reason)
+        if mailbox.left:
+            return
+        mailbox.left = True
+        # Its process may have ended while it polled.
+        mailbox.close()
+        if not mailbox.silent:
+            self._leave(mailbox, learner, reason)
+
+    async def watch_silence(self) -> None:
+        """Remove silent learners until cancelled."""
+        while True:
+            began_s = self._handler.now()
+            await asyncio.sleep(SILENCE_CHECK_S)
+            delay_s = self._handler.now() - began_s - SILENCE_CHECK_S
+            if delay_s > SILENCE_CHECK_S:
+                # This process was busy or stopped: calls may have arrived that it has not handled.
+                for mailbox in self._mailboxes:
+                    mailbox.called_s += delay_s
+            self.remove_silent()
+
+    def remove_silent(self) -> None:
+        """Record that learners have left that are at work and have not called for too long.
+
+        Each may join again. The last learner of a run is awaited: no other could do its work.
+        """
+        now_s = self._handler.now()
+        for learner, mailbox in enumerate(self._mailboxes):
+            silence_s = now_s - mailbox.called_s
+            is_silent = mailbox.open_work is not None and silence_s > mailbox.silence_limit_s
+            if mailbox.joined and is_silent and sum(item.joined for item in self._mailboxes) > 1:
+                mailbox.clear()
+                cycle, attempt = mailbox.open_work or (0, 0)
+                mailbox.put(protocol.StopTraining(cycle, attempt))
+                mailbox.silent = True
+                reason = f"{mailbox.name}: no sign of life for {silence_s:.1f} s"
+                self._leave(mailbox, learner, reason)
+
+    def _leave(self, mailbox: Mailbox, learner: int, reason: str) -> None:
+        mailbox.joined, mailbox.open_work = False, None
+        self._evaluator.recheck()
+        self._emit(events.LearnersLeft, learner, reason=reason)
 
     async def _spool(
         self, header: protocol.UpdateHeader, parameters: dict[str, NDArray[Any]]
@@ -199,14 +268,16 @@ class LearnerService:
         self._receiving.add(header.assignment)
         spool = self._store.spool
         try:
-            path = await asyncio.to_thread(spool, header.cycle, header.learner, parameters)
+            path = await asyncio.to_thread(spool, header.assignment, parameters)
         except DataError as error:
             return f"the update of {self._mailboxes[header.learner].name} is refused: {error}"
         finally:
             self._receiving.discard(header.assignment)
-        # The cycle may have been closed while the update was written.
+        # The update may have become too late, or its learner silent, while it was written.
         if self._handler.expects(*header.assignment):
             self._store.accept(header.assignment, path)
+        else:
+            path.unlink(missing_ok=True)
         return ""
 
     def _report_costs(self, learner: int, costs: Any, at_s: float) -> None:
@@ -225,7 +296,10 @@ class LearnerService:
         self._handler.handle(kind(at_s=at_s, learners=np.array([learner]), **fields))
 
     def _mailbox(self, learner: int) -> Mailbox:
+        """Return the mailbox of a learner that calls."""
         if type(learner) is not int or not 0 <= learner < len(self._mailboxes):
             last = len(self._mailboxes) - 1
             raise RefusedError(f"unknown learner number {learner!r}; use one from 0 to {last}")
-        return self._mailboxes[learner]
+        mailbox = self._mailboxes[learner]
+        mailbox.called_s = self._handler.now()
+        return mailbox

@@ -4,19 +4,28 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from melisma.live.protocol import AnyInstruction, Leave
+from melisma.live.protocol import AnyInstruction, JoinRequest, Leave
 
 InstructionFactory = Callable[[], AnyInstruction]
 
 
 @dataclass
 class Mailbox:
-    """The pending instructions of one learner, and whether it has joined or left."""
+    """The pending instructions of one learner, whether it has joined or left, and its open work.
+
+    Instants are seconds of the run. A learner with open work that has been silent for
+    `silence_limit_s` is `silent`: it has left the run until it calls again.
+    """
 
     name: str
+    request: JoinRequest | None = None  # with which it joined
     joined: bool = False
     left: bool = False
-    dispatched_s: float = 0.0  # when its latest assignment was sent, in seconds of the run
+    silent: bool = False
+    called_s: float = 0.0  # when it last called
+    silence_limit_s: float = 0.0
+    open_work: tuple[int, int] | None = None  # cycle and latest attempt of its assignment
+    dispatched_s: dict[int, float] = field(default_factory=dict)  # by cycle
     _pending: list[InstructionFactory] = field(default_factory=list)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _closed: bool = False
@@ -25,6 +34,17 @@ class Mailbox:
         """Add an instruction, or a function that creates it when the learner polls."""
         self._pending.append(instruction if callable(instruction) else lambda: instruction)
         self._arrived.set()
+
+    def end_work(self, cycle: int) -> None:
+        """Record that the assignment of a cycle is no longer open."""
+        if self.open_work is not None and self.open_work[0] == cycle:
+            self.open_work = None
+
+    def clear(self) -> None:
+        """Drop the instructions that were not taken yet."""
+        self._pending.clear()
+        if not self._closed:
+            self._arrived.clear()
 
     def close(self) -> None:
         """Answer every poll, pending or future, with `Leave` and without delay."""

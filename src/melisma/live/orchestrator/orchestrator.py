@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from melisma.cycle import commands, events
+from melisma.cycle.learner import silence_limit_s
 from melisma.cycle.machine import CycleMachine
-from melisma.learning.aggregation import SpooledUpdate
+from melisma.cycle.rounds import MAX_LATE_CYCLES
 from melisma.learning.trainer import Score
 from melisma.live import protocol
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
@@ -106,10 +107,16 @@ class Orchestrator:
 
     def dispatch(self, command: commands.Dispatch) -> None:
         """Send assignments to learners."""
+        self._store.begin_cycle(command.cycle)
         now_s, deadline_at = self.now(), self._loop.time() + command.seconds_left
+        limits_s = silence_limit_s(command.predicted_s, command.seconds_left)
         for row, learner in enumerate(command.learners.tolist()):
-            self._mailboxes[learner].dispatched_s = now_s
-            self._put(learner, self._assignment(command, row, deadline_at))
+            mailbox = self._mailboxes[learner]
+            mailbox.dispatched_s.pop(command.cycle - MAX_LATE_CYCLES - 1, None)
+            mailbox.dispatched_s[command.cycle] = mailbox.called_s = now_s
+            mailbox.open_work = command.cycle, int(command.attempts[row])
+            mailbox.silence_limit_s = float(limits_s[row])
+            mailbox.put(self._assignment(command, row, deadline_at))
 
     def _assignment(
         self, command: commands.Dispatch, row: int, deadline_at: float
@@ -128,15 +135,32 @@ class Orchestrator:
         )
 
     def extend(self, command: commands.Extend) -> None:
-        """Send further shards to learners that train."""
+        """Send further shards to learners at work."""
+        federated = self._spec.task.mode == "federated"
+        for row, learner in enumerate(command.learners.tolist()):
+            shards, attempt = command.shards[row].tolist(), int(command.attempts[row])
+            self._mailboxes[learner].open_work = command.cycle, attempt
+            self._put(
+                learner,
+                protocol.ExtendTraining(
+                    cycle=command.cycle,
+                    attempt=attempt,
+                    passes=int(command.passes[row]),
+                    shards=() if federated else self._store.shard_refs(shards),
+                    local_shards=tuple(shards) if federated else (),
+                ),
+            )
 
     def prefetch(self, command: commands.Prefetch) -> None:
-        """Let learners fetch shards while they wait for the next cycle."""
+        """Let learners fetch shards of the next cycle."""
+        for learner, shards in zip(command.learners.tolist(), command.shards, strict=True):
+            self._put(learner, protocol.PrefetchShards(self._store.shard_refs(shards.tolist())))
 
     def withdraw(self, command: commands.Withdraw) -> None:
         """Tell learners to stop work whose update would not count."""
         pairs = zip(command.learners.tolist(), command.attempts.tolist(), strict=True)
         for learner, attempt in pairs:
+            self._mailboxes[learner].end_work(command.cycle)
             self._put(learner, protocol.StopTraining(command.cycle, attempt))
 
     def wake(self, command: commands.Wake) -> None:
@@ -148,10 +172,7 @@ class Orchestrator:
 
     def aggregate(self, command: commands.Aggregate) -> None:
         """Average updates in the background."""
-        learners, weights = command.learners.tolist(), command.weights.tolist()
-        attempts = command.attempts.tolist()
-        paths = self._store.take_accepted(command.cycle, learners, attempts)
-        updates = list(map(SpooledUpdate, learners, weights, paths))
+        updates = self._store.take_accepted(command)
 
         async def work() -> None:
             began = self._loop.time()

@@ -4,8 +4,8 @@
 
     trace.jsonl          every event and command
     model.safetensors    the model after the last cycle that changed it
-    updates/             updates of the current cycle
-    parameters/          the models that learners of this cycle and the previous one start from
+    updates/             updates that were not averaged yet
+    parameters/          the models that learners start from, while their updates can arrive
 """
 
 import shutil
@@ -14,11 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save
+from safetensors.numpy import load_file, save
 
 from melisma.atomic import write_atomic
-from melisma.learning.aggregation import SpooledUpdate, UpdateSpool, weighted_mean
+from melisma.cycle.commands import Aggregate
+from melisma.cycle.rounds import MAX_LATE_CYCLES
+from melisma.learning.aggregation import (
+    SpooledUpdate,
+    UpdateSpool,
+    apply_late_changes,
+    weighted_mean,
+)
 from melisma.learning.data.shards import ShardFolder
 from melisma.learning.parameters import Arrays, Layout
 from melisma.live.protocol import INITIAL_MODEL, ShardRef
@@ -26,6 +34,14 @@ from melisma.runs.folder import MODEL_FILE, PARAMETERS_FOLDER, UPDATES_FOLDER
 from melisma.runs.trace import Step, TraceFile
 
 TEMPORARY_FOLDERS = (UPDATES_FOLDER, PARAMETERS_FOLDER)
+
+
+@dataclass(frozen=True)
+class AcceptedUpdate:
+    """A spooled update and the cycle of its assignment."""
+
+    update: SpooledUpdate
+    cycle: int
 
 
 @dataclass
@@ -45,6 +61,7 @@ class RunStore:
         shards = self.shards.shards if self.shards is not None else []
         self._shard_refs = [ShardRef(s.number, s.sha256, s.size_bytes, s.samples) for s in shards]
         self._accepted: dict[tuple[int, int, int], Path] = {}
+        self._versions: dict[int, int] = {}  # that each cycle began with
 
     @property
     def samples(self) -> list[int]:
@@ -59,7 +76,7 @@ class RunStore:
         """Return the file that learners may download by this name: a shard's hash, or a model."""
         if self.shards is not None and (path := self.shards.path(name)):
             return path
-        served = (self.model_name, _model_name(self.version - 1), INITIAL_MODEL)
+        served = (*map(_model_name, self._kept_versions()), INITIAL_MODEL)
         return self.folder / PARAMETERS_FOLDER / name if name in served else None
 
     @property
@@ -76,35 +93,78 @@ class RunStore:
         """Append a step to the trace."""
         self._trace.write(step)
 
-    def spool(self, cycle: int, learner: int, update: Arrays) -> Path:
-        """Write an update to disk, from any thread; raise `DataError` if it does not fit."""
-        return UpdateSpool(self.folder / UPDATES_FOLDER / f"{cycle}", self.layout).add(
-            learner, update
-        )
+    def begin_cycle(self, cycle: int) -> None:
+        """Record the parameters that a cycle begins with; keep those of late updates."""
+        self._versions[cycle] = self.version
+        oldest = cycle - MAX_LATE_CYCLES - 1
+        self._versions = {k: version for k, version in self._versions.items() if k >= oldest}
+
+    def spool(self, assignment: tuple[int, int, int], update: Arrays) -> Path:
+        """Write the update of an assignment (learner, cycle, attempt) to disk, from any thread.
+
+        Raises `DataError` if it does not fit.
+        """
+        learner, cycle, attempt = assignment
+        folder = self.folder / UPDATES_FOLDER / f"{cycle}-{attempt}"
+        return UpdateSpool(folder, self.layout).add(learner, update)
 
     def accept(self, assignment: tuple[int, int, int], path: Path) -> None:
         """Remember the spooled update of an assignment (learner, cycle, attempt)."""
         self._accepted[assignment] = path
 
-    def take_accepted(
-        self, cycle: int, learners: Sequence[int], attempts: Sequence[int]
-    ) -> list[Path]:
-        """Return the updates of these assignments and forget all accepted updates."""
-        pairs = zip(learners, attempts, strict=True)
-        paths = [self._accepted[learner, cycle, attempt] for learner, attempt in pairs]
-        self._accepted.clear()
-        return paths
+    def take_accepted(self, command: Aggregate) -> list[AcceptedUpdate]:
+        """Return and forget the updates of the command, late ones first.
 
-    def aggregate(self, cycle: int, updates: Sequence[SpooledUpdate]) -> None:
-        """Replace the parameters by the mean of the updates; keep them if there are no updates."""
-        if updates:
-            self.parameters = weighted_mean(self.layout, updates)
-            self.version += 1
-            content = save(self.parameters)
-            path = write_atomic(self.folder / PARAMETERS_FOLDER / self.model_name, content)
-            self._publish(path, content)
-            self._delete_old_parameters()
-        shutil.rmtree(self.folder / UPDATES_FOLDER / f"{cycle}", ignore_errors=True)
+        Other updates of its cycle are deleted; late updates that are not part of it stay.
+        """
+        late, cycles = command.late, np.full(command.learners.size, command.cycle)
+        rows = zip(
+            np.concatenate([late.learners, command.learners]).tolist(),
+            np.concatenate([late.cycles, cycles]).tolist(),
+            np.concatenate([late.attempts, command.attempts]).tolist(),
+            np.concatenate([late.weights, command.weights]).tolist(),
+            strict=True,
+        )
+        updates = [
+            AcceptedUpdate(
+                SpooledUpdate(learner, weight, self._accepted.pop((learner, cycle, attempt))), cycle
+            )
+            for learner, cycle, attempt, weight in rows
+        ]
+        for key in [key for key in self._accepted if key[1] == command.cycle]:
+            self._accepted.pop(key).unlink(missing_ok=True)
+        return updates
+
+    def aggregate(self, cycle: int, updates: Sequence[AcceptedUpdate]) -> None:
+        """Replace the parameters by the mean of the updates; keep them if there are no updates.
+
+        The change of a late update is applied to the parameters that this cycle began with.
+        """
+        if not updates:
+            return
+        mean = weighted_mean(self.layout, [item.update for item in updates])
+        total = sum(item.update.weight for item in updates)
+        late = [
+            (item.update.weight / total, self._read_parameters(self._versions[item.cycle]))
+            for item in updates
+            if item.cycle != cycle
+        ]
+        self.parameters = apply_late_changes(mean, self.parameters, late)
+        self.version += 1
+        content = save(self.parameters)
+        path = write_atomic(self.folder / PARAMETERS_FOLDER / self.model_name, content)
+        self._publish(path, content)
+        self._delete_old_parameters()
+        for item in updates:
+            item.update.path.unlink()
+
+    def _read_parameters(self, version: int) -> dict[str, NDArray[Any]]:
+        if version == self.version:
+            return self.parameters
+        arrays: dict[str, NDArray[Any]] = load_file(
+            self.folder / PARAMETERS_FOLDER / _model_name(version)
+        )
+        return arrays
 
     @property
     def model(self) -> Path | None:
@@ -129,11 +189,16 @@ class RunStore:
         else:
             part.replace(model)
 
+    def _kept_versions(self) -> set[int]:
+        """Return the versions of parameters that a learner starts from or started from."""
+        return {self.version, self.version - 1, *self._versions.values()}
+
     def _delete_old_parameters(self) -> None:
-        """Delete parameters that no learner can start from; benchmarks still need the initial."""
-        old = self.version - 2
-        if old > 0:
-            (self.folder / PARAMETERS_FOLDER / _model_name(old)).unlink(missing_ok=True)
+        """Delete parameters that are no longer needed; benchmarks still need the initial ones."""
+        kept = {INITIAL_MODEL, *map(_model_name, self._kept_versions())}
+        for path in (self.folder / PARAMETERS_FOLDER).glob("*.safetensors"):
+            if path.name not in kept:
+                path.unlink()
 
 
 def _model_name(version: int) -> str:

@@ -1,0 +1,106 @@
+"""Requests for further shards, and releases of shards that will not be trained in time.
+
+The thread that trains decides, because it knows its progress; another thread sends, so that
+training never waits for a call.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any
+
+from melisma import axon
+from melisma.cycle.learner import (
+    RELEASE_FRACTION,
+    REQUEST_FRACTION,
+    CostHistory,
+    lead_s,
+    shards_to_release,
+    shards_to_request,
+)
+from melisma.errors import AxonError
+from melisma.fleet.task import Task
+from melisma.live.learner.active_assignment import ActiveAssignment
+from melisma.live.learner.fetcher import Fetcher, ShardFeed
+
+# Decide at most this often in a cycle.
+DECISIONS_PER_CYCLE = 200
+
+
+class ShardRequests:
+    """Sends what one learner requests and releases."""
+
+    def __init__(
+        self, task: Task, learner: int, orchestrator: axon.Remote, fetcher: Fetcher
+    ) -> None:
+        self._task, self._learner, self._fetcher = task, learner, fetcher
+        self._orchestrator = orchestrator
+        self._calls: SimpleQueue[Callable[[], Any]] = SimpleQueue()
+        self._ship_s = 0.0  # the latest one that was measured
+        self._decided_at = 0.0
+
+    def start(self) -> None:
+        """Start the thread that sends."""
+        threading.Thread(target=self._send, name="requests", daemon=True).start()
+
+    def send_if_due(
+        self, assignment: ActiveAssignment, feed: ShardFeed, costs: CostHistory | None
+    ) -> None:
+        """Request or release shards of an assignment if that is due; call before each batch."""
+        now = time.monotonic()
+        if now < self._decided_at + self._task.deadline_s / DECISIONS_PER_CYCLE:
+            return
+        self._decided_at = now
+        self._ship_s = feed.ship_s or self._ship_s
+        if feed.ship_s is None and costs is not None:
+            self._ship_s = float(costs.ship_s.mean)
+        # Before the first batch the benchmark is all that is known.
+        if assignment.trained_s:
+            train_s = assignment.trained_s * self._task.shard_samples / assignment.visits
+        elif costs is not None:
+            train_s = float(costs.train_s.mean)
+        else:
+            return
+        left_s = assignment.left_s(now) - assignment.upload_s
+        self._request(assignment, feed, left_s, train_s)
+        judged_at = assignment.received_at + RELEASE_FRACTION * self._task.deadline_s
+        if feed.ship_s is not None and now >= judged_at:
+            self._release(assignment, feed, left_s, train_s)
+
+    def _request(
+        self, assignment: ActiveAssignment, feed: ShardFeed, left_s: float, train_s: float
+    ) -> None:
+        now, deadline_s, train = time.monotonic(), self._task.deadline_s, assignment.train
+        if now < assignment.requested_at + REQUEST_FRACTION * deadline_s:
+            return
+        work_s = feed.stream.planned_visits_left * train_s / self._task.shard_samples
+        if work_s >= lead_s(self._ship_s, deadline_s):
+            return
+        shards = int(shards_to_request(left_s, work_s, train_s * train.passes, self._ship_s))
+        if shards:
+            assignment.requested_at = now
+            self._calls.put(
+                lambda: self._orchestrator.request_shards(self._learner, train.cycle, shards)
+            )
+
+    def _release(
+        self, assignment: ActiveAssignment, feed: ShardFeed, left_s: float, train_s: float
+    ) -> None:
+        cycle, waiting = assignment.train.cycle, len(feed.waiting)
+        before_s = feed.stream.arrived_visits_left * train_s / self._task.shard_samples
+        # Each waiting shard is begun once it has arrived and those before it are trained once.
+        work_s = max(before_s + waiting * train_s, waiting * self._ship_s)
+        count = int(shards_to_release(left_s, work_s, max(train_s, self._ship_s)))
+        if count and (numbers := self._fetcher.release(feed, count)):
+            self._calls.put(
+                lambda: self._orchestrator.release_shards(self._learner, cycle, numbers)
+            )
+
+    def _send(self) -> None:
+        while True:
+            call = self._calls.get()
+            # If the run has ended, the thread that polls notices it, too.
+            with suppress(AxonError):
+                call()

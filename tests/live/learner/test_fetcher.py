@@ -1,0 +1,190 @@
+"""The thread that fetches shards: their order, fetching ahead, errors and time limits."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from melisma.errors import DataError
+from melisma.learning.batches import BatchStream
+from melisma.learning.data.datasets import Split
+from melisma.live.learner.device import Device
+from melisma.live.learner.downloader import Downloader
+from melisma.live.learner.fetcher import Fetcher, ShardFeed
+from melisma.live.protocol import ShardRef
+
+WAIT_S = 20
+
+
+def shard(number: int) -> ShardRef:
+    return ShardRef(number, f"{number:064x}", 100, 2)
+
+
+class GatedDownloader:
+    """A downloader whose downloads end when the test lets them."""
+
+    def __init__(self, cached: Sequence[int] = (), broken: Sequence[int] = ()) -> None:
+        self.cached, self.broken = {shard(number).sha256 for number in cached}, broken
+        self.began: list[int] = []
+        self.changed = threading.Condition()
+        self.allowed = 0
+
+    def allow(self, count: int) -> None:
+        with self.changed:
+            self.allowed += count
+            self.changed.notify_all()
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, WAIT_S)
+
+    def fetch_shard(
+        self, item: ShardRef, _: Device, time_is_up: Callable[[], bool], needed: Sequence[str]
+    ) -> None:
+        with self.changed:
+            self.began.append(item.number)
+            self.changed.notify_all()
+            while not self.allowed:
+                if time_is_up():
+                    return
+                self.changed.wait(0.01)
+            self.allowed -= 1
+            if item.number in self.broken:
+                raise DataError(f"cannot fetch {item.number}")
+            self.cached.add(item.sha256)
+            self.changed.notify_all()
+
+    def has(self, item: ShardRef) -> bool:
+        return item.sha256 in self.cached
+
+    def fraction_in_cache(self, item: ShardRef) -> float:
+        return float(self.has(item))
+
+    def read_shards(self, items: Sequence[ShardRef]) -> list[Split]:
+        return [Split(np.full((2, 1), item.number), np.full(2, item.number)) for item in items]
+
+
+def start(**options: Any) -> tuple[GatedDownloader, Fetcher]:
+    downloader = GatedDownloader(**options)
+    fetcher = Fetcher(cast(Downloader, downloader), Device(None))
+    fetcher.start()
+    return downloader, fetcher
+
+
+def feed_of(
+    shards: Sequence[ShardRef], *, hold_back: bool = False, repeat: bool = True
+) -> ShardFeed:
+    stream = BatchStream(2, np.random.default_rng(1), repeat=repeat)
+    stream.add_work(1, [item.samples for item in shards])
+    return ShardFeed(stream, lambda: False, hold_back)
+
+
+def test_training_gets_the_first_shard_while_the_next_is_fetched() -> None:
+    downloader, fetcher = start()
+    shards = [shard(1), shard(2)]
+    feed = feed_of(shards)
+    fetcher.begin(feed, shards)
+    downloader.allow(1)
+    assert next(feed.stream).labels.tolist() == [1, 1]
+    downloader.wait_for(lambda: downloader.began == [1, 2])
+    assert not feed.all_fetched.is_set()
+    downloader.allow(1)
+    assert feed.all_loaded.wait(WAIT_S)
+    assert (feed.shipped, feed.fetched) == (2, 2.0)
+
+
+def test_held_back_shards_are_loaded_when_all_have_been_fetched() -> None:
+    downloader, fetcher = start()
+    shards = [shard(1), shard(2)]
+    feed = feed_of(shards, hold_back=True)
+    fetcher.begin(feed, shards)
+    downloader.allow(1)
+    downloader.wait_for(lambda: downloader.began == [1, 2])
+    assert feed.stream.arrived_visits_left == 0
+    downloader.allow(1)
+    assert feed.all_loaded.wait(WAIT_S)
+    assert feed.stream.arrived_visits_left == 4
+
+
+def test_extensions_are_fetched_after_the_shards_before_them() -> None:
+    downloader, fetcher = start(cached=[3])
+    feed = feed_of([shard(1)])
+    fetcher.begin(feed, [shard(1)])
+    feed.stream.add_work(1, [2, 2])
+    fetcher.add(feed, [shard(2), shard(3)])
+    downloader.allow(2)
+    batches = [int(next(feed.stream).labels[0]) for _ in range(1)]
+    downloader.wait_for(lambda: downloader.began == [1, 2])
+    while feed.stream.planned_visits_left:
+        batches.append(int(next(feed.stream).labels[0]))
+    assert set(batches) == {1, 2, 3}
+    # A shard that was in the cache was not fetched.
+    assert feed.shipped == 2
+
+
+def test_shards_that_wait_can_be_released() -> None:
+    downloader, fetcher = start()
+    shards = [shard(number) for number in (1, 2, 3)]
+    feed = feed_of(shards)
+    fetcher.begin(feed, shards)
+    downloader.wait_for(lambda: downloader.began == [1])
+    assert fetcher.release(feed, 5) == [2, 3]
+    assert feed.stream.planned_visits_left == 2
+    downloader.allow(3)
+    assert feed.all_loaded.wait(WAIT_S)
+    assert downloader.began == [1]
+
+
+def test_shards_are_fetched_ahead_until_an_assignment_comes() -> None:
+    downloader, fetcher = start()
+    fetcher.fetch_ahead([shard(1), shard(2), shard(3)])
+    downloader.allow(1)
+    downloader.wait_for(lambda: downloader.began == [1, 2])
+    feed = feed_of([shard(1), shard(4)])
+    fetcher.begin(feed, [shard(1), shard(4)])
+    downloader.wait_for(lambda: downloader.began == [1, 2, 4])
+    downloader.allow(1)
+    assert feed.all_loaded.wait(WAIT_S)
+    # Both count as fetched: the orchestrator does not know yet that shard 1 is here.
+    assert feed.shipped == 2
+    fetcher.end(feed)
+    fetcher.mark_reported([shard(1), shard(4)])
+    again = feed_of([shard(1)])
+    fetcher.begin(again, [shard(1)])
+    assert again.all_loaded.wait(WAIT_S)
+    assert again.shipped == 0
+
+
+def test_an_error_reaches_the_thread_that_trains() -> None:
+    downloader, fetcher = start(broken=[1])
+    feed = feed_of([shard(1)])
+    fetcher.begin(feed, [shard(1)])
+    downloader.allow(1)
+    assert feed.all_loaded.wait(WAIT_S)
+    with pytest.raises(DataError, match="cannot fetch 1"):
+        feed.check()
+
+
+def test_an_error_while_fetching_ahead_does_not_end_the_thread() -> None:
+    downloader, fetcher = start(broken=[1])
+    fetcher.fetch_ahead([shard(1), shard(2)])
+    downloader.allow(1)
+    downloader.wait_for(lambda: not downloader.allowed)
+    feed = feed_of([shard(3)])
+    fetcher.begin(feed, [shard(3)])
+    downloader.allow(1)
+    assert feed.all_loaded.wait(WAIT_S)
+    assert downloader.began == [1, 3]
+
+
+def test_the_end_of_training_ends_the_fetching() -> None:
+    downloader, fetcher = start()
+    shards = [shard(1), shard(2)]
+    feed = feed_of(shards)
+    fetcher.begin(feed, shards)
+    downloader.wait_for(lambda: downloader.began == [1])
+    fetcher.end(feed)
+    assert feed.all_loaded.wait(WAIT_S)
+    assert (downloader.began, feed.shipped, feed.ended) == ([1], 0, True)
