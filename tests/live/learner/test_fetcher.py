@@ -188,3 +188,29 @@ def test_the_end_of_training_ends_the_fetching() -> None:
     fetcher.end(feed)
     assert feed.all_loaded.wait(WAIT_S)
     assert (downloader.began, feed.shipped, feed.ended) == ([1], 0, True)
+
+
+def test_fetching_ahead_waits_for_the_end_of_the_assignment() -> None:
+    """As when the cycle of a late learner closes."""
+    downloader, fetcher = start()
+    feed = feed_of([shard(1)])
+    fetcher.begin(feed, [shard(1)])
+    downloader.wait_for(lambda: downloader.began == [1])
+    fetcher.fetch_ahead([shard(2)])
+    downloader.allow(1)
+    assert feed.all_loaded.wait(WAIT_S)
+    assert downloader.began == [1]
+    fetcher.end(feed)
+    downloader.wait_for(lambda: downloader.began == [1, 2])
+    downloader.allow(1)
+    downloader.wait_for(lambda: downloader.has(shard(2)))
+
+
+def test_an_empty_shard_on_the_device_does_not_hide_the_next() -> None:
+    _, fetcher = start()
+    sources = [Split(np.empty((0, 1)), np.empty(0)), Split(np.ones((2, 1)), np.ones(2))]
+    stream = BatchStream(2, np.random.default_rng(1))
+    stream.add_work(1, [0, 2])
+    stream.close()
+    fetcher.begin(ShardFeed(stream, lambda: False, hold_back=False), sources)
+    assert [len(batch) for batch in stream] == [2]

@@ -77,7 +77,7 @@ class Fetcher:
     def begin(self, feed: ShardFeed, sources: Sequence[Source]) -> None:
         """Fetch the shards of a feed; stop fetching ahead."""
         with self._changed:
-            self._needed = []
+            self._needed, self._ahead = [], []
             self._feed = feed
         self.add(feed, sources)
 
@@ -86,7 +86,6 @@ class Fetcher:
         with self._changed:
             feed.waiting.extend(sources)
             self._needed += [item.sha256 for item in sources if isinstance(item, ShardRef)]
-            self._ahead = []
             self._changed.notify()
 
     def release(self, feed: ShardFeed, count: int) -> list[int]:
@@ -104,6 +103,7 @@ class Fetcher:
             feed.ended = True
             if self._feed is feed:
                 self._feed = None
+            self._changed.notify()
 
     def fetch_ahead(self, shards: Sequence[ShardRef]) -> None:
         """Fetch shards until there is something else to do; with none, stop fetching ahead."""
@@ -118,7 +118,7 @@ class Fetcher:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not (self._ahead or (self._feed and self._feed.waiting)):
+                while not (self._ahead if self._feed is None else self._feed.waiting):
                     self._changed.wait()
                 feed = self._feed
             if feed is None:
@@ -136,7 +136,8 @@ class Fetcher:
     def _serve(self, feed: ShardFeed) -> None:
         """Fetch and load the waiting shards of a feed, as long as there is time."""
         held_back: list[Source] = []
-        while source := self._next(feed):
+        # An empty shard on the device is false, too.
+        while (source := self._next(feed)) is not None:
             if not self._fetch(feed, source):
                 self.end(feed)
                 return
