@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from melisma import axon
 from melisma.allocation import get_scheme
 from melisma.cycle.events import PHASES
-from melisma.cycle.learner import CostHistory, reserve_s, shard_bound
+from melisma.cycle.learner import CostHistory, benchmark_s, reserve_s, shard_bound
 from melisma.errors import AxonError, SettingError
 from melisma.fleet.files.fleet_file import DISCLOSURE, Disclosure
 from melisma.fleet.rng import generator
@@ -188,7 +188,7 @@ class Agent:
         """Report how many shards this device can train by the deadline."""
         self._require_disclosure("bounds")
         if self._costs is None:
-            self._measure(received_at + self._task.deadline_s)
+            self._measure(received_at + benchmark_s(self._task))
         assert self._costs is not None
         cycle, deadline_s = instruction.cycle, instruction.deadline_s
         held = min(instruction.held, self._downloader.count_cached())
@@ -196,7 +196,7 @@ class Agent:
         self._orchestrator.report_bound(self._learner, cycle, deadline_s, shards)
         if not shards and deadline_s == self._task.deadline_s:
             # Without an assignment no cycle corrects the costs: the device may be faster by now.
-            self._measure(time.monotonic() + self._task.deadline_s)
+            self._measure(time.monotonic() + benchmark_s(self._task))
 
     def _require_disclosure(self, needed: Disclosure) -> None:
         levels = list(DISCLOSURE)
