@@ -111,3 +111,13 @@ def test_an_invalid_share_is_an_error(share: float) -> None:
 def test_an_invalid_link_is_an_error(bandwidth_bps: float, latency_s: float) -> None:
     with pytest.raises(SettingError, match=r"link has bandwidth_bps .* and latency_s"):
         Machine().link(bandwidth_bps, latency_s)
+
+
+def test_a_device_does_not_make_up_for_time_in_which_it_had_no_work() -> None:
+    machine = Machine()
+    pace = machine.pace(0.25)
+    machine.sleep(2.0)
+    pace.skip(2.0)
+    machine.work(0.5)
+    pace.catch_up()
+    assert machine.now_s - 100.0 == pytest.approx(2.0 + 0.5 / 0.25)

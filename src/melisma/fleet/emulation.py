@@ -61,6 +61,11 @@ class ComputePacer:
         """Start counting; ignore processor time used before."""
         self._due = self.now_s(), self.used_s()
 
+    def skip(self, seconds: float) -> None:
+        """Record that the device had no work for this long: it cannot make up for that time."""
+        due_s = self._due_s()
+        self._due = due_s + seconds, self._due[1]
+
     def now(self) -> float:
         """Return the time on the device."""
         return max(self.now_s(), self._due_s())

@@ -1,10 +1,14 @@
-"""The link is measured by each benchmark, whatever is in the cache."""
+"""The link is measured by each benchmark, whatever is in the cache; most time is for training."""
 
+import pytest
+
+from melisma.live.learner import subset_benchmark
 from melisma.live.learner.device import Device
 from melisma.live.learner.downloader import Downloader
 from melisma.live.learner.subset_benchmark import _time_downloads
-from melisma.live.protocol import ShardRef
+from melisma.live.protocol import RegisterResponse, ShardRef
 from tests.live.learner.manual_clock import ManualClock
+from tests.live.orchestrator.served_run import TASK
 
 SHARDS = [ShardRef(number, f"hash{number}", 1000, 10) for number in range(4)]
 
@@ -42,3 +46,24 @@ def test_if_all_shards_are_cached_one_is_fetched_again(clock: ManualClock) -> No
 
 def test_without_shards_to_fetch_nothing_is_timed(clock: ManualClock) -> None:
     assert _time_downloads([], TimedDownloader(clock, set()), Device(None), 60.0) == []
+
+
+def test_a_third_of_a_benchmark_is_for_fetching(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    downloader = TimedDownloader(clock, set())
+    monkeypatch.setattr(downloader, "fetch_model", lambda *_: None)
+    monkeypatch.setattr(downloader, "read_shards", lambda _: [])
+    limits: list[float] = []
+
+    def stop_here(_: object, __: object, ___: object, until_at: float) -> None:
+        limits.append(until_at)
+        raise InterruptedError
+
+    monkeypatch.setattr(subset_benchmark, "_time_training", stop_here)
+    registered = RegisterResponse(0, "r", TASK, tuple(SHARDS))
+    began = clock.now_s
+    with pytest.raises(InterruptedError):
+        subset_benchmark.run_subset_benchmark(registered, downloader, [], Device(None), began + 6.0)
+    assert clock.now_s - began == 2.0
+    assert limits == [began + 6.0]

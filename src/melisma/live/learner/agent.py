@@ -254,8 +254,13 @@ class Agent:
         extension = self._task.extension
         stop = assignment.stop_signal(self._device, assignment.upload_s)
 
+        waited_s = 0.0
+
         def stop_training() -> bool:
+            nonlocal waited_s
             feed.check()
+            self._device.skip(stream.waited_s - waited_s)
+            waited_s = stream.waited_s
             if extension:
                 self._requests.send_if_due(assignment, feed, self._costs)
             return stop()

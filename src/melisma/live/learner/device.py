@@ -129,6 +129,11 @@ class Device:
             yield batch
             self.add_samples(len(batch))
 
+    def skip(self, seconds: float) -> None:
+        """Record that there was nothing to compute for this long."""
+        if isinstance(self._pace, ComputePacer):
+            self._pace.skip(seconds)
+
     def throttle(self) -> None:
         """Sleep if the device lags behind far enough; call after every small piece of work."""
         if self._pace is not None:

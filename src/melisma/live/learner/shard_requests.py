@@ -27,6 +27,8 @@ from melisma.live.learner.fetcher import Fetcher, ShardFeed
 
 # Decide at most this often in a cycle.
 DECISIONS_PER_CYCLE = 200
+# After this part of the deadline in training, use its speed in this cycle instead of the estimate.
+MIN_TRAINED_FRACTION = 0.02
 
 
 class ShardRequests:
@@ -56,11 +58,14 @@ class ShardRequests:
         self._ship_s = feed.ship_s or self._ship_s
         if feed.ship_s is None and costs is not None:
             self._ship_s = float(costs.ship_s.mean)
-        # Before the first batch the benchmark is all that is known.
-        if assignment.trained_s:
-            train_s = assignment.trained_s * self._task.shard_samples / assignment.visits
-        elif costs is not None:
+        # A few batches say less than the cycles before.
+        if (
+            costs is not None
+            and assignment.trained_s < MIN_TRAINED_FRACTION * self._task.deadline_s
+        ):
             train_s = float(costs.train_s.mean)
+        elif assignment.trained_s:
+            train_s = assignment.trained_s * self._task.shard_samples / assignment.visits
         else:
             return
         left_s = assignment.left_s(now) - assignment.upload_s

@@ -15,6 +15,9 @@ from melisma.live.protocol import INITIAL_MODEL, RegisterResponse, ShardRef
 if TYPE_CHECKING:
     from melisma.learning.benchmark import TrainCost
 
+# Shards are fetched for up to this part of a benchmark; the rest is for training.
+FETCH_FRACTION = 1 / 3
+
 
 def run_subset_benchmark(
     registered: RegisterResponse,
@@ -28,7 +31,8 @@ def run_subset_benchmark(
     began = time.monotonic()
     downloader.fetch_model(INITIAL_MODEL, device)
     down_s = time.monotonic() - began
-    ship_s = _time_downloads(shards, downloader, device, until_at)
+    fetch_until_at = began + FETCH_FRACTION * (until_at - began)
+    ship_s = _time_downloads(shards, downloader, device, fetch_until_at)
     samples = local_shards[:SUBSET_SHARDS] or downloader.read_shards(shards)
     cost = _time_training(registered, samples, device, until_at)
     return CostHistory.from_benchmark(
