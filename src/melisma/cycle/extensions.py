@@ -180,7 +180,8 @@ def _bounds(state: CycleState, learners: Ints, passes: int, left_s: float) -> In
     table, task = state.learners, state.task
     if state.needs == "bounds":
         share = left_s / task.deadline_s
-        shards: Ints = np.floor(table.bounds[learners] * share).astype(np.int64)
+        # A learner halts in time, so a last shard that it may not finish does no harm.
+        shards: Ints = np.ceil(table.bounds[learners] * share).astype(np.int64)
         return shards
     if state.needs != "costs" or not learners.size:
         return np.zeros(learners.size, np.int64)
