@@ -1,8 +1,9 @@
 """A Flower app, copied into a folder to be deployed.
 
-Its run configuration selects the task: nothing to train, or TwoNN on MNIST. After every round the
-server appends a line of JSON to a file, with the time and the accuracy. FedAvg is evaluated on the
-server only; each client reads its samples from disk.
+Its run configuration selects the task: nothing to train, TwoNN on MNIST, or a small convolutional
+network on CIFAR-10. After every round the server appends a line of JSON to a file, with the time
+and the accuracy. FedAvg is evaluated on the server only; each client reads its samples from disk,
+and appends a line with the beginning and the end of its training if `clients` names a file.
 """
 
 import json
@@ -25,14 +26,26 @@ server = ServerApp()
 def train(message: Message, context: Context) -> Message:
     arrays = message.content["arrays"].to_numpy_ndarrays()
     config, samples = context.run_config, 1
-    if config["task"] == "mnist":
-        import flower_mnist
-
-        own_path = Path(config["data"]) / f"{context.node_config['partition-id']}.npz"
-        arrays, samples = flower_mnist.train(arrays, own_path, config)
+    if config["task"] != "empty":
+        arrays, samples = _train(arrays, config, int(context.node_config["partition-id"]))
     metrics = MetricRecord({"num-examples": samples})
     content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics})
     return Message(content=content, reply_to=message)
+
+
+def _train(arrays: list[Any], config: Any, number: int) -> tuple[list[Any], int]:
+    """Train on the samples of one client, at its speed if the configuration has one."""
+    import flower_training
+
+    own_path = Path(config["data"]) / f"{number}.npz"
+    rates = [float(rate) for rate in str(config.get("samples-per-s", "")).split()]
+    began_at = time.time()
+    trained = flower_training.train(arrays, own_path, config, rates[number] if rates else None)
+    if "clients" in config:
+        with Path(config["clients"]).open("a") as file:
+            line = {"client": number, "began_at": began_at, "ended_at": time.time()}
+            file.write(json.dumps(line) + "\n")
+    return trained
 
 
 @server.main()
@@ -57,17 +70,17 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _initial(config: Any) -> list[Any]:
-    if config["task"] == "mnist":
-        import flower_mnist
+    if config["task"] != "empty":
+        import flower_training
 
-        return flower_mnist.initial(config)
+        return flower_training.initial(config)
     return [np.ones(config["model-bytes"] // 4, np.float32)]
 
 
 def _accuracy(arrays: ArrayRecord, config: Any) -> float:
-    if config["task"] == "mnist":
-        import flower_mnist
+    if config["task"] != "empty":
+        import flower_training
 
         test = Path(config["data"]) / "test.npz"
-        return flower_mnist.accuracy(arrays.to_numpy_ndarrays(), test)
+        return flower_training.accuracy(arrays.to_numpy_ndarrays(), test, config)
     return 0.0

@@ -72,13 +72,7 @@ def _write_live() -> None:
     for name, measured in results["parts"].items():
         part = live.PARTS[name]
         rows += [target.row(measured) for target in part.targets]
-        sections = [table.render(part.columns, measured["rows"])]
-        sections += [
-            f"Flower / Melisma, {title}: {ratio(measured):.2g}."
-            for title, ratio in part.ratios.items()
-        ]
-        sections.append(f"Other processes used {measured['others_share']} of a core.")
-        _write(f"{name}.md", results["machine"], sections, folder)
+        _write(f"{name}.md", results["machine"], part.sections(measured), folder)
     (folder / "targets.md").write_text("\n".join(rows) + "\n")
     if "deadline" in results["parts"]:
         learners = results["parts"]["deadline"]["learners"]

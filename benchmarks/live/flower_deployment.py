@@ -21,7 +21,7 @@ from benchmarks.harness.processes import Process
 
 REQUIREMENTS = "flower.txt"
 APP = Path(__file__).parents[1] / "competitors"
-FILES = ("flower_app.py", "flower_mnist.py")
+FILES = ("flower_app.py", "flower_training.py")
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 COMMAND_LIMIT_S = 60.0
 PROJECT = """

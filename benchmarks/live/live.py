@@ -8,6 +8,7 @@ how much of a core other processes used.
 import json
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -18,8 +19,11 @@ from benchmarks.harness.targets import Target
 from benchmarks.live import (
     accuracy,
     aggregation,
+    capacity,
+    cifar,
     cycle,
     deadline,
+    disturbed,
     emulation,
     flower_deployment,
     footprint,
@@ -39,6 +43,17 @@ class Part(NamedTuple):
     columns: list[str]
     targets: tuple[Target, ...]
     ratios: Mapping[str, Callable[[Results], float]] = MappingProxyType({})
+    tables: Mapping[str, list[str]] = MappingProxyType({})
+    """Further tables of the results, with their columns."""
+
+    def sections(self, results: Results) -> list[str]:
+        """Return the tables and ratios as Markdown; a quick run may lack some rows."""
+        sections = [table.render(self.columns, results["rows"])]
+        sections += [table.render(columns, results[key]) for key, columns in self.tables.items()]
+        for title, ratio_of in self.ratios.items():
+            with suppress(KeyError):
+                sections.append(f"Flower / Melisma, {title}: {ratio_of(results):.2g}.")
+        return [*sections, f"Other processes used {results['others_share']} of a core."]
 
 
 def cell(row: str, column: str) -> Callable[[Results], float]:
@@ -66,6 +81,28 @@ def largest(kind: str) -> Callable[[Results], float]:
         return max(abs(float(row["error %"])) for name, row in rows if name.endswith(kind))
 
     return figure
+
+
+def _capacity(scheme: str) -> tuple[Target, ...]:
+    """Return the targets of a scheme."""
+    least = 90 if scheme == "proportional" else 92
+    return (
+        Target(
+            f"capacity from cycle 3, {scheme}", cell(scheme, capacity.REST), least=least, unit="%"
+        ),
+        Target(
+            f"capacity in cycles 1 and 2, {scheme}",
+            cell(scheme, capacity.FIRST),
+            least=80,
+            unit="%",
+        ),
+        Target(
+            f"cycles at most 3 % late, {scheme}",
+            cell(scheme, capacity.PUNCTUAL),
+            least=95,
+            unit="%",
+        ),
+    )
 
 
 MEDIAN, TO_TARGET = "median ms", "to 90 % s"
@@ -124,6 +161,46 @@ PARTS = {
                 unit="%",
             ),
         ),
+    ),
+    "capacity": Part(
+        "Capacity used by `melisma run`",
+        capacity.measure,
+        capacity.COLUMNS,
+        tuple(target for scheme in capacity.RUNS for target in _capacity(scheme)),
+    ),
+    "disturbed": Part(
+        "Capacity while devices slow down and die",
+        disturbed.measure,
+        disturbed.COLUMNS,
+        (
+            Target(
+                "capacity of those present, one slow, one killed",
+                cell(disturbed.ALL, disturbed.CAPACITY),
+                least=88,
+                unit="%",
+            ),
+            Target(
+                "cycles at most 3 % late, one slow, one killed",
+                cell(disturbed.ALL, capacity.PUNCTUAL),
+                least=95,
+                unit="%",
+            ),
+        ),
+        tables={"killed": disturbed.KILL_COLUMNS},
+    ),
+    "cifar": Part(
+        "Time to 45 % on CIFAR-10",
+        cifar.measure,
+        cifar.COLUMNS,
+        (),
+        {
+            "equal shares": ratio(cifar.EQUAL, cifar.TO_TARGET, cifar.MELISMA),
+            "shares by speed": ratio(cifar.PROPORTIONAL, cifar.TO_TARGET, cifar.MELISMA),
+            "shares by speed, from the first cycle": ratio(
+                cifar.PROPORTIONAL, cifar.FROM_FIRST, cifar.MELISMA
+            ),
+        },
+        tables={"curves": cifar.CURVE_COLUMNS},
     ),
     "predictions": Part(
         "Predictions from 8 shards",
@@ -192,12 +269,9 @@ def run(quick: bool = False, only: tuple[str, ...] = ()) -> dict[str, object]:
 def report(name: str, results: Results) -> None:
     """Print the figures of one part, its targets, and the load of other processes."""
     print(f"\n{PARTS[name].title}")
-    print(table.render(PARTS[name].columns, results["rows"]))
     for target in PARTS[name].targets:
         print(target.row(results))
-    for title, ratio_of in PARTS[name].ratios.items():
-        print(f"Flower / Melisma, {title}: {ratio_of(results):.2g}")
-    print(f"other processes used {results['others_share']} of a core")
+    print("\n\n".join(["", *PARTS[name].sections(results)]))
 
 
 def _measure(part: Part, quick: bool) -> dict[str, Any]:

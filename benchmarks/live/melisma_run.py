@@ -1,27 +1,41 @@
 """Run Melisma in a new process: a job as JSON in, the cycles of the run as JSON out.
 
 The job has a `task` with its keys, and a `fleet`: a file, or a number of learners with the speed of
-one core of this machine on links without delay.
+one core of this machine on links without delay. A `kill` names a learner by number, a cycle, and
+the seconds from the dispatch of that cycle to the SIGKILL of the learner's process.
 """
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.harness import processes, usage
 
 LEARNER = 'name = "learner-{}"\ncompute = 1.0\nbandwidth_bps = 1e15\nlatency_s = 0.0\n'
 
 
-def run(task: Mapping[str, Any], fleet: int | Path, limit_s: float) -> dict[str, Any]:
+class Kill(NamedTuple):
+    """The learner whose process is killed, and when: in a cycle, seconds after its dispatch."""
+
+    learner: int
+    cycle: int
+    after_s: float
+
+
+def run(
+    task: Mapping[str, Any], fleet: int | Path, limit_s: float, kill: Kill | None = None
+) -> dict[str, Any]:
     """Train in a new process; `began_at` is the time of its start."""
-    job = {"task": dict(task), "fleet": fleet if isinstance(fleet, int) else str(fleet)}
+    source = fleet if isinstance(fleet, int) else str(fleet)
+    job = {"task": dict(task), "fleet": source, "kill": kill}
     began_at = time.time()
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.live.melisma_run"],
@@ -62,20 +76,60 @@ def _train(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     task.write_text(_toml(job["task"]))
     evaluated_at: list[float] = []
     before_mb: list[float] = []
+    kill = Kill(*job["kill"]) if job["kill"] else None
 
     def watch(step: Any) -> None:
         if isinstance(step.event, Evaluated):
             evaluated_at.append(time.time())
         if not before_mb and any(isinstance(each, Dispatch) for each in step.commands):
             before_mb.extend(_learners_mb())
+        if kill is not None:
+            for each in step.commands:
+                if isinstance(each, Dispatch) and each.cycle == kill.cycle:
+                    pid = usage.descendants(os.getpid())[kill.learner]
+                    threading.Timer(kill.after_s, os.kill, (pid, signal.SIGKILL)).start()
 
     report = train(task, fleet, folder=folder / "run", watch=watch)
     return {
         "outcome": report.outcome,
         "reason": report.reason,
+        "began_s": report.began_s,
+        "ended_s": report.ended_s,
+        "handed_on": None if kill is None else _handed_on(report.trace, kill),
         "evaluated_at": evaluated_at,
         "before_mb": before_mb,
         "cycles": report.as_dict()["cycles"],
+    }
+
+
+def _handed_on(trace: Iterable[Any], kill: Kill) -> dict[str, Any]:
+    """Return what became of the shards that the killed learner had in its last cycle."""
+    from melisma.cycle.commands import Dispatch, Extend
+    from melisma.cycle.events import LearnersLeft
+
+    given: set[int] = set()
+    taken: dict[int, float] = {}
+    killed_s = left_s = None
+    for step in trace:
+        if isinstance(step.event, LearnersLeft) and kill.learner in step.event.learners:
+            left_s = step.event.at_s
+        for each in step.commands:
+            if not isinstance(each, Dispatch | Extend) or each.cycle != kill.cycle:
+                continue
+            if isinstance(each, Dispatch) and killed_s is None:
+                killed_s = step.event.at_s + kill.after_s
+            for learner, shards in zip(each.learners.tolist(), each.shards, strict=True):
+                if learner == kill.learner:
+                    given.update(shards.tolist())
+                elif left_s is not None:
+                    taken |= {shard: step.event.at_s for shard in shards.tolist() if shard in given}
+    if left_s is None or killed_s is None:
+        raise RuntimeError(f"learner {kill.learner} did not leave in cycle {kill.cycle}")
+    return {
+        "shards": len(given),
+        "handed on": len(taken),
+        "noticed after s": round(left_s - killed_s, 3),
+        "handed on after s": round(max(taken.values()) - killed_s, 3) if taken else None,
     }
 
 

@@ -1,22 +1,30 @@
 """Live and simulated runs of the same files, by `melisma.train` and by `simulate`.
 
 The speeds of the four emulated devices are given in samples per second, so that the speed of the
-machine does not matter. A plan is the number of shards and passes of each learner. Shards, passes
-and deadline are chosen such that an error of one percent in measured costs gives the same plan;
-with fine shards it does not, and the difference of the plans is measured.
+machine does not matter.
+
+`measure` compares plans, by the rules of the papers. A plan is the number of shards and passes of
+each learner. Shards, passes and deadline are chosen such that an error of one percent in measured
+costs gives the same plan; with fine shards it does not, and the difference of the plans is
+measured.
+
+`measure_visits` compares work, by the default rules, with which learners train until the deadline:
+samples trained by each learner in each cycle, repeated passes included.
 """
 
 import json
 import statistics
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors.numpy import load_file
 
 from benchmarks.harness import processes
-from melisma.fleet.task import read_task
+from melisma.fleet.task import PAPER_RULES, read_task
 from melisma.learning.trainer_factory import trainer_for
 
 DEADLINE_S, CYCLES, LIMIT_S = 6.15, 5, 300.0
@@ -28,6 +36,7 @@ class Setting(NamedTuple):
     scheme: str
     passes: int | None
     shard_samples: int = 300
+    rules: Mapping[str, Any] = MappingProxyType(PAPER_RULES)
 
     @property
     def fine(self) -> bool:
@@ -42,6 +51,12 @@ SETTINGS = {
     "dab": Setting("dab", 4),
     "synchronous, fine shards": Setting("synchronous", None, 50),
     "dab, fine shards": Setting("dab", 4, 50),
+}
+DEFAULT_RULES: Mapping[str, Any] = MappingProxyType({})
+DEFAULT_SETTINGS = {
+    "dab": Setting("dab", 4, 100, DEFAULT_RULES),
+    "staleness": Setting("staleness", None, 100, DEFAULT_RULES),
+    "proportional": Setting("proportional", 4, 100, DEFAULT_RULES),
 }
 DEVICES = {
     "slow": (500, 10e6),
@@ -73,10 +88,24 @@ COLUMNS = [
     "accuracy, simulated %",
     "parameters apart %",
 ]
+VISITS_ERROR = "visits, median error %"
+VISITS_COLUMNS = [
+    "visits, live",
+    "visits, simulated",
+    VISITS_ERROR,
+    "visits, largest error %",
+    "cycle, live s",
+    "cycle, simulated s",
+    "median error %",
+    "capacity, live %",
+    "capacity, simulated %",
+    "accuracy, live %",
+    "accuracy, simulated %",
+]
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    """Measure each setting live, then simulated."""
+    """Measure each setting with the papers' rules live, then simulated."""
     rows, raw = {}, {}
     for name in ("equal",) if quick else SETTINGS:
         with TemporaryDirectory(prefix="benchmark-live-") as folder:
@@ -88,10 +117,23 @@ def measure(quick: bool) -> dict[str, Any]:
     return {"rows": rows, "raw": raw, "own_s": 0.0}
 
 
+def measure_visits(quick: bool) -> dict[str, Any]:
+    """Measure each setting with the default rules live, then simulated."""
+    rows, raw = {}, {}
+    for name in ("dab",) if quick else DEFAULT_SETTINGS:
+        with TemporaryDirectory(prefix="benchmark-visits-") as folder:
+            _write_files(Path(folder), DEFAULT_SETTINGS[name], 2 if quick else CYCLES)
+            raw[name] = {mode: _run(mode, Path(folder)) for mode in ("live", "simulated")}
+            rows[name] = _compare(**raw[name]) | _compare_visits(**raw[name])
+    return {"rows": rows, "raw": raw, "own_s": 0.0}
+
+
 def _write_files(folder: Path, setting: Setting, cycles: int) -> None:
-    scheme, passes, shard = setting
+    scheme, passes, shard, rules = setting
     task = TASK.format(scheme=scheme, shard_samples=shard, deadline_s=DEADLINE_S, cycles=cycles)
-    (folder / "task.toml").write_text(task + (f"passes = {passes}\n" if passes else ""))
+    keys = {"passes": passes, **rules} if passes else rules
+    lines = (f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+    (folder / "task.toml").write_text(task + "".join(lines))
     devices = (
         f'[[fleet.learner]]\nname = "{name}"\nsamples_per_s = {rate}\n'
         f"bandwidth_bps = {bps:g}\nlatency_s = 0.01\n"
@@ -121,6 +163,23 @@ def _compare(live: dict[str, Any], simulated: dict[str, Any]) -> dict[str, float
         "shards apart": statistics.mean(gaps) if gaps else 0.0,
         "accuracy, live %": 100 * live["accuracy"],
         "accuracy, simulated %": 100 * simulated["accuracy"],
+    }
+
+
+def _compare_visits(live: dict[str, Any], simulated: dict[str, Any]) -> dict[str, float]:
+    pairs = [
+        (a["visits"].get(name, 0), b["visits"].get(name, 0))
+        for a, b in zip(live["cycles"], simulated["cycles"], strict=True)
+        for name in DEVICES
+    ]
+    errors = [100 * abs(b / a - 1) if a else 100.0 for a, b in pairs]
+    return {
+        "visits, live": sum(a for a, _ in pairs),
+        "visits, simulated": sum(b for _, b in pairs),
+        VISITS_ERROR: statistics.median(errors),
+        "visits, largest error %": max(errors),
+        "capacity, live %": 100 * live["capacity_used"],
+        "capacity, simulated %": 100 * simulated["capacity_used"],
     }
 
 

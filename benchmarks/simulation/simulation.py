@@ -67,6 +67,18 @@ def _live() -> tuple[Target, ...]:
     return (*times, *plans)
 
 
+def _visits() -> tuple[Target, ...]:
+    return tuple(
+        Target(
+            f"visits of a learner in a cycle, {name}, median error",
+            cell(name, live_and_simulated.VISITS_ERROR),
+            5,
+            unit="%",
+        )
+        for name in live_and_simulated.DEFAULT_SETTINGS
+    )
+
+
 PARTS = {
     "updates": Part(
         "Learner updates per second",
@@ -81,10 +93,16 @@ PARTS = {
         _million(),
     ),
     "live": Part(
-        "Live and simulated runs",
+        "Live and simulated runs by the rules of the papers",
         live_and_simulated.measure,
         live_and_simulated.COLUMNS,
         _live(),
+    ),
+    "visits": Part(
+        "Live and simulated runs by the default rules",
+        live_and_simulated.measure_visits,
+        live_and_simulated.VISITS_COLUMNS,
+        _visits(),
     ),
 }
 BENCHMARK = Benchmark("simulation", PARTS, ["melisma", "numpy", "torch"])

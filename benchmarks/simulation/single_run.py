@@ -37,8 +37,14 @@ def _summary(report: Report) -> dict[str, Any]:
     cycles = []
     for cycle in report.as_dict()["cycles"]:
         plan = {each["name"]: [each["shards"], each["passes"]] for each in cycle["assignments"]}
-        cycles.append({"cycle_s": cycle["cycle_s"], "plan": plan})
-    return {"cycles": cycles, "accuracy": report.accuracy, "model": str(report.model)}
+        visits = {each["name"]: each["visits"] for each in cycle["assignments"]}
+        cycles.append({"cycle_s": cycle["cycle_s"], "plan": plan, "visits": visits})
+    return {
+        "cycles": cycles,
+        "accuracy": report.accuracy,
+        "capacity_used": report.capacity_used,
+        "model": str(report.model),
+    }
 
 
 if __name__ == "__main__":
