@@ -2,14 +2,14 @@
 
 
 class ManualClock:
-    """The wall time and the processor time of a process."""
+    """The wall time and the processor time of a process; sleeps are `oversleep_s` too long."""
 
     def __init__(self) -> None:
-        self.now_s, self.used_s = 100.0, 0.0
+        self.now_s, self.used_s, self.oversleep_s = 100.0, 0.0, 0.0
 
     def sleep(self, seconds: float) -> None:
         """Advance the wall time."""
-        self.now_s += seconds
+        self.now_s += seconds + self.oversleep_s
 
     def work(self, seconds: float) -> None:
         """Advance the wall time and the processor time."""

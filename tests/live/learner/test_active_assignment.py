@@ -83,6 +83,7 @@ def test_time_in_which_no_batch_was_ready_is_not_part_of_a_batch(clock: ManualCl
         for _ in range(40):
             assert not stop()
             clock.sleep(0.05)
+            device.skip(0.05)
         assert not stop()
         yield SAMPLES
 
@@ -92,6 +93,15 @@ def test_time_in_which_no_batch_was_ready_is_not_part_of_a_batch(clock: ManualCl
     assert clock.now_s - began == pytest.approx(3.2 + 2.0 + 3.2)
     assert assignment.batch_s == pytest.approx(3.2)
     assert assignment.visits == 64
+
+
+def test_sleeping_too_long_does_not_slow_a_device_down(clock: ManualClock) -> None:
+    """A device of 2 ms a sample on a machine whose sleeps take 10 ms too long."""
+    assignment = receive_assignment(10.0)
+    device = Device(EmulatedDevice(1.0, 1e6, 1e6, 0.0, sample_s=0.002))
+    clock.oversleep_s = 0.01
+    batches = train_until_stopped(assignment, clock, device, batch_s=0.001, upload_s=0.0)
+    assert batches == pytest.approx(10.0 / 0.064, abs=1.5)
 
 
 def test_withdrawn_work_stops_at_the_next_batch(clock: ManualClock) -> None:

@@ -99,8 +99,6 @@ class ActiveAssignment:
         """
 
         def stop() -> bool:
-            # The time that the stream waited for a shard is not part of the next batch.
-            device.add_samples(0)
             device.throttle()
             self._batch_at = device.now()
             return self.time_is_up(upload_s + self.batch_s, self._batch_at)

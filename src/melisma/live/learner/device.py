@@ -130,9 +130,12 @@ class Device:
             self.add_samples(len(batch))
 
     def skip(self, seconds: float) -> None:
-        """Record that there was nothing to compute for this long."""
+        """Record that there was nothing to compute for this long until now."""
         if isinstance(self._pace, ComputePacer):
             self._pace.skip(seconds)
+        elif seconds > 0:
+            # Not after each batch: the device would lose the time by which sleeps are too long.
+            self.add_samples(0)
 
     def throttle(self) -> None:
         """Sleep if the device lags behind far enough; call after every small piece of work."""
