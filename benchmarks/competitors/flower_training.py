@@ -26,7 +26,7 @@ def train(
 ) -> tuple[list[Any], int]:
     """Train several passes over one client's samples in random order."""
     model = _model_with(config["task"], arrays)
-    optimizer = torch.optim.SGD(model.parameters(), config["lr"])
+    optimizer = torch.optim.SGD(model.parameters(), config["lr"], config.get("momentum", 0.0))
     x, y = _tensors(path)
     began, trained = time.monotonic(), 0
     for _ in range(config["passes"]):
