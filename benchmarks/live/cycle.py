@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from benchmarks.live import flower_deployment, melisma_run
+from melisma.fleet.task import PAPER_RULES
 
 # Name: bytes of the model, Melisma's cycles, and Flower's rounds and clients.
 SIZES = {"4 KB": (4_096, 50, 5, 4), "40 MB": (40_000_000, 20, 4, 1)}
@@ -48,6 +49,7 @@ def task(model_bytes: int, cycles: int) -> dict[str, Any]:
         "cycles": cycles,
         "shard_samples": 1,
         "batch": 1,
+        **PAPER_RULES,
     }
 
 

@@ -14,7 +14,7 @@ import msgspec
 from melisma.cycle.events import Aggregated, Evaluated
 from melisma.fleet.files.fleet_builder import build_fleet
 from melisma.fleet.files.fleet_file import FleetTable
-from melisma.fleet.task import Task
+from melisma.fleet.task import PAPER_RULES, Task
 from melisma.runs.trace import Step
 from melisma.simulation.simulation import prepare, run
 
@@ -38,6 +38,7 @@ def task_for(job: dict[str, Any]) -> Task:
             "batch": job["batch"],
             "optimizer": {"name": "sgd", "lr": job["lr"]},
             "simulation": {"work": "batched"},
+            **PAPER_RULES,
         },
         Task,
     )
