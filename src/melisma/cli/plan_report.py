@@ -1,7 +1,7 @@
 """The figures of `melisma plan` as plain data: printed as JSON, or as tables by `plan_view`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
@@ -21,6 +21,7 @@ from melisma.errors import InfeasibleError
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
+from melisma.simulation.forecast import forecast
 
 PlanReport = dict[str, Any]
 
@@ -119,6 +120,8 @@ def _plan_cycle(
     # A learner that cannot finish one pass in time is late by the time of that pass.
     seconds = problem.seconds(plan.shards, np.maximum(plan.updates, busy))
     late = seconds > task.deadline_s
+    asks = scheme.needs_with(task.passes) == "bounds"
+    expected = forecast(task, fleet, plan, asks_each_cycle=asks)
     columns = {
         "name": fleet.names,
         "shards": plan.shards,
@@ -132,12 +135,14 @@ def _plan_cycle(
         "hands_out_all": scheme.hands_out_all,
         "idle": int(np.count_nonzero(~busy)),
         "late": int(late.sum()),
-        "keeps_deadline": not late.any(),
+        "keeps_deadline": not late.any() and expected.reaches(task.quorum),
         "ends_s": float(seconds.max()),
         "least_updates": int(plan.updates[busy].min()),
         "most_updates": int(plan.updates[busy].max()),
         "max_staleness": plan.max_staleness,
         "average_staleness": plan.average_staleness,
+        "quorum": task.quorum,
+        "forecast": asdict(expected),
     } | _cost_fields(float(fleet.price @ plan.shards), fleet)
 
 

@@ -8,6 +8,7 @@
     kernel.py         the event queue
     learners.py       all learners at once, as arrays
     timeline.py       how far each learner gets in a cycle
+    forecast.py       how much of a plan arrives by the deadline, without a run
     devices.py        how long work takes on each device
     network.py        messages between learners and orchestrator
     churn.py          joins, departures, crashes, restarts and sleep

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from melisma.cli.plan_report import LearnerRows, PlanReport
 from melisma.cli.views.table_view import DeadlineBar, FigureTable, make_table
+from melisma.cycle.rounds import MAX_TAIL_FRACTION
 
 MAX_LATE_NAMED = 10
 
@@ -63,8 +64,17 @@ def _no_round_lines(report: PlanReport) -> list[str]:
     )
 
 
+def _below_quorum_lines(report: PlanReport) -> list[str]:
+    (deadline_s,), expected = report["deadline_s"], report["forecast"]
+    share, quorum = expected["weight_in_time"], report["quorum"]
+    if share >= quorum:
+        return []
+    line = f"warning: {_format_weight(share, deadline_s)}, less than the quorum of {quorum:.0%}"
+    return [f"{line}: expect cycles to be up to {MAX_TAIL_FRACTION * deadline_s:g} s late"]
+
+
 LATE_LINES: dict[str, Callable[[PlanReport], list[str]]] = {
-    "cycle": lambda _: [],
+    "cycle": _below_quorum_lines,
     "shared": _late_task_lines,
     "radio": _no_round_lines,
 }
@@ -119,7 +129,9 @@ def _cycle_view(report: PlanReport, show: int) -> RenderableType:
         f"staleness {report['max_staleness']}, average {report['average_staleness']:.2f}"
         + (f"; cost {_format_cost(report)}" if report["cost"] is not None else ""),
         *_budget_lines(report),
-        _late_line([rows.columns["name"][k] for k in late[:MAX_LATE_NAMED]], late.size, deadline_s),
+        *_awake_lines(report),
+        *_late_lines(report, [rows.columns["name"][k] for k in late[:MAX_LATE_NAMED]]),
+        *_quorum_lines(report),
     ]
     head = f"{name}: {report['scheme']}, {_format_count(len(rows), 'learner')}"
     return Group(Text(head, style="bold"), table, *_unlisted_line(rows, show), *map(Text, lines))
@@ -191,10 +203,45 @@ def _no_plan_view(report: PlanReport) -> RenderableType:
     return Text(f"{tasks}: no plan by {report['scheme']}: {report['reason']}")
 
 
-def _late_line(names: list[str], count: int, deadline_s: float) -> str:
-    if not count:
-        return f"all learners finish by {deadline_s:g} s"
-    return f"{count} late: {', '.join(names)}{' ...' if count > len(names) else ''}"
+def _awake_lines(report: PlanReport) -> list[str]:
+    count, expected = len(report["learners"]), report["forecast"]
+    start, mean = expected["awake_at_start"] * count, expected["awake_on_average"] * count
+    if min(start, mean) == count:
+        return []
+    digits = 0 if count >= 100 else 1
+    return [f"about {mean:.{digits}f} of {count} learners awake on average, {start:.0f} at start"]
+
+
+def _late_lines(report: PlanReport, names: list[str]) -> list[str]:
+    (deadline_s,), count, expected = report["deadline_s"], report["late"], report["forecast"]
+    if count:
+        return [f"{count} late: {', '.join(names)}{' ...' if count > len(names) else ''}"]
+    if expected["finishing"] < 1:
+        share = _format_share(expected["finishing"])
+        line = f"about {share} of the learners finish their shards by {deadline_s:g} s"
+        return [f"{line}; the others send what they have trained"]
+    return [f"all learners finish by {deadline_s:g} s"] if expected["weight_in_time"] == 1 else []
+
+
+def _quorum_lines(report: PlanReport) -> list[str]:
+    (deadline_s,), expected = report["deadline_s"], report["forecast"]
+    share, closed = expected["weight_in_time"], expected["cycles_in_time"]
+    if share == 1:
+        return []
+    if warning := _below_quorum_lines(report):
+        return warning
+    late = "" if closed == 1 else f"; about {_format_share(closed)} of the cycles close in time"
+    line = _format_weight(share, deadline_s)
+    return [f"{line}, and a cycle closes then with {report['quorum']:.0%}{late}"]
+
+
+def _format_weight(share: float, deadline_s: float) -> str:
+    return f"about {_format_share(share)} of the planned weight arrives by {deadline_s:g} s"
+
+
+def _format_share(share: float) -> str:
+    """Return a share in percent; 100 % only if nothing is missing."""
+    return f"{min(round(share * 100), 99)}%" if share < 1 else "100%"
 
 
 def _unlisted_line(rows: LearnerRows, show: int) -> Iterable[Text]:

@@ -1,0 +1,130 @@
+"""`melisma plan` agrees with `melisma simulate` of the same files about the deadline."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import melisma
+from melisma.runs.report import Report
+from melisma.simulation import SimulationOptions
+from tests.cli.command_line import Result, parse_json
+from tests.cli.command_line import melisma as run_melisma
+
+TASK = """
+[task]
+name = "phones"
+model = "twonn"
+data = "mnist"
+mode = "federated"
+scheme = "dab"
+passes = 40
+deadline_s = 20.0
+cycles = 20
+shard_samples = 50
+simulation = { work = "timing" }
+"""
+WARNING = (
+    "warning: about 67% of the planned weight arrives by 20 s, less than the quorum of 80%: "
+    "expect cycles to be up to 10 s late"
+)
+PARTIAL = (
+    "about 90% of the learners finish their shards by 20 s; the others send what they have trained"
+)
+PHONES = '[[fleet.group]]\ncount = 200\nprofile = "phone"\n'
+FLEETS = {
+    "sleepers": "availability = { awake_s = 200.0, asleep_s = 100.0 }",
+    "dozers": "availability = { awake_s = 40.0, asleep_s = 40.0 }",
+    "states": "states = { compute = [1.0, 0.2, 0.9], bandwidth = [1.0, 0.9, 0.05], heat = 0.4 }",
+    "noisy": "noise = { compute = 0.3, bandwidth = 0.8, correlation_s = 1.0 }",
+    "plain": "spread = { compute = 0.4, bandwidth_bps = 0.6 }",
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "task.toml").write_text(TASK)
+    for name, line in FLEETS.items():
+        (tmp_path / f"{name}.toml").write_text(PHONES + line + "\n")
+    return tmp_path
+
+
+def plan(fleet: str, *options: str) -> Result:
+    return run_melisma("plan", "task.toml", "--fleet", f"{fleet}.toml", *options)
+
+
+def simulate(fleet: str, scheme: str) -> Report:
+    return melisma.simulate("task.toml", f"{fleet}.toml", SimulationOptions(scheme=scheme))
+
+
+def weight_in_time(report: Report) -> float:
+    """Return the mean share of the dispatched weight whose update arrives by the deadline."""
+    shares = []
+    for cycle in report.cycles:
+        rows = cycle.assignments
+        in_time = rows.with_status("counted") & (rows.arrived_s <= cycle.began_s + 20.0 + 1e-6)
+        shares.append(rows.samples[in_time].sum() / rows.samples.sum())
+    return float(sum(shares) / len(shares))
+
+
+@pytest.mark.parametrize("scheme", ["dab", "synchronous"])
+@pytest.mark.parametrize("fleet", FLEETS)
+def test_a_forecast_is_that_of_a_simulation(fleet: str, scheme: str) -> None:
+    result = plan(fleet, "--scheme", scheme, "--json")
+    printed = parse_json(result.stdout)
+    expected: dict[str, Any] = printed["forecast"]
+    simulated = simulate(fleet, scheme)
+    # Learners that wake and join during a cycle are left out of the forecast.
+    assert expected["weight_in_time"] == pytest.approx(weight_in_time(simulated), abs=0.05)
+    assert expected["cycles_in_time"] == pytest.approx(simulated.satisfaction, abs=0.1)
+    assert printed["keeps_deadline"] is (simulated.satisfaction > 0.5)
+    assert result.code == (0 if printed["keeps_deadline"] else 1)
+
+
+@pytest.mark.parametrize(
+    ("fleet", "scheme", "lines"),
+    [
+        (
+            "sleepers",
+            "dab",
+            [
+                "about 147 of 200 learners awake on average, 200 at start",
+                "about 91% of the planned weight arrives by 20 s, and a cycle closes then with 80%",
+            ],
+        ),
+        (
+            "sleepers",
+            "synchronous",
+            [
+                "about 147 of 200 learners awake on average, 200 at start",
+                WARNING,
+            ],
+        ),
+        (
+            "noisy",
+            "synchronous",
+            [
+                PARTIAL,
+                "about 96% of the planned weight arrives by 20 s, and a cycle closes then with 80%",
+            ],
+        ),
+        ("plain", "dab", ["all learners finish by 20 s"]),
+    ],
+)
+def test_a_forecast_is_printed(fleet: str, scheme: str, lines: list[str]) -> None:
+    printed = plan(fleet, "--scheme", scheme, "--show", "0").stdout.splitlines()
+    assert printed[5:] == lines
+
+
+def test_a_comparison_warns_of_schemes_below_the_quorum() -> None:
+    lines = plan("sleepers", "--all").stdout.splitlines()
+    assert any(line.startswith("synchronous: warning: about 67%") for line in lines)
+    assert not any(line.startswith("dab: warning") for line in lines)
+
+
+def test_with_a_quorum_of_1_one_late_update_delays_a_cycle(folder: Path) -> None:
+    (folder / "task.toml").write_text(TASK + 'quorum = 1.0\nlate = "drop"\n')
+    printed = parse_json(plan("states", "--json").stdout)
+    assert printed["forecast"]["cycles_in_time"] == simulate("states", "dab").satisfaction == 0
+    assert printed["keeps_deadline"] is False
