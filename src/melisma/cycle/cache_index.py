@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from melisma.cycle.ragged import concatenate_ranges
 from melisma.fleet.array_types import Ints
 
 # A pair is one integer: the key in the high bits, the value in the low ones.
@@ -59,6 +60,20 @@ class CacheIndex:
         begin, end = np.searchsorted(self.pairs, [first << VALUE_BITS, last << VALUE_BITS])
         pairs = self.pairs[begin:end]
         return pairs >> VALUE_BITS, pairs & VALUE_MASK
+
+    def in_ranges(self, firsts: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return all pairs with a key in one of the ranges: the range, the key and the value."""
+        begins = np.searchsorted(self.pairs, firsts << VALUE_BITS)
+        counts = np.searchsorted(self.pairs, (firsts + lengths) << VALUE_BITS) - begins
+        pairs = self.pairs[concatenate_ranges(begins, counts)]
+        row_ids = np.repeat(np.arange(firsts.size), counts)
+        return row_ids, pairs >> VALUE_BITS, pairs & VALUE_MASK
+
+    def of_keys(self, selected: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+        """Return the keys and values of all pairs whose key is selected in this table of keys."""
+        keys = self.pairs >> VALUE_BITS
+        chosen = selected[keys]
+        return keys[chosen], self.pairs[chosen] & VALUE_MASK
 
     @cached_property
     def _starts(self) -> Ints:

@@ -10,7 +10,6 @@ from math import inf, sqrt
 import numpy as np
 
 from melisma.cycle import commands, events
-from melisma.cycle.dealing import NO_INTS
 from melisma.cycle.extensions import MIN_LEFT_FRACTION, admit
 from melisma.cycle.learner import benchmark_s
 from melisma.cycle.planning import count_held_ahead, ready_learners
@@ -51,7 +50,6 @@ def begin_cycle(state: CycleState, at_s: float) -> Commands:
     learners.work[:] = WorkStatus.NONE
     learners.bounds[:] = -1
     state.clear_grants()
-    state.orphans, state.dealt_shards = NO_INTS, 0
     state.refusal, state.first_ready_s = "", inf
     overdue = withdraw_overdue(state)
     state.asked_s, state.limit_s = at_s, at_s + ANSWER_DEADLINES * state.task.deadline_s
@@ -112,7 +110,7 @@ def on_estimates(state: CycleState, event: events.EstimatesReported) -> Commands
     state.learners.costs[:, :, learners] = event.costs[:, :, present]
     state.learners.silent[learners] = False
     if state.stage is Stage.TRAINING:
-        return admit(state, event.at_s)
+        return admit(state, learners, event.at_s)
     waiting = state.stage is Stage.COLLECTING and state.needs != "bounds"
     return continue_if_ready(state, event.at_s) if waiting else []
 
@@ -130,7 +128,7 @@ def on_bounds(state: CycleState, event: events.BoundsReported) -> Commands:
         return []
     state.learners.bounds[learners] = shards
     if state.stage is Stage.TRAINING:
-        return admit(state, event.at_s)
+        return admit(state, learners, event.at_s)
     if state.stage not in COLLECTING_STAGES:
         return []
     return continue_if_ready(state, event.at_s)

@@ -14,7 +14,7 @@ from numpy.random import Generator
 
 from melisma.cycle.cache_index import EMPTY_CACHE, CacheIndex
 from melisma.cycle.ragged import RaggedArray, concatenate_ranges
-from melisma.fleet.array_types import Ints
+from melisma.fleet.array_types import Bools, Ints
 
 NO_INTS: Ints = np.empty(0, np.int64)
 
@@ -47,14 +47,22 @@ class Deck:
         """Return a deck that deals these positions first."""
         return replace(self, returned=np.union1d(self.returned, positions))
 
-    def upcoming(self, count: int) -> Ints:
-        """Return the positions of the next `count` shards; at most those of the whole deck."""
+    def upcoming(self, count: int, dealt: Bools | None = None) -> Ints:
+        """Return the positions of the next `count` shards; at most those of the whole deck.
+
+        Positions that are marked as `dealt` come last.
+        """
         size = self.order.size
-        if not self.returned.size:
+        if not self.returned.size and dealt is None:
             return (self.position + np.arange(min(count, size))) % max(size, 1)
-        ahead = (self.position + np.arange(size)) % size
-        ahead = ahead[~np.isin(ahead, self.returned)]
-        return np.concatenate([self.returned, ahead])[:count]
+        ahead = (self.position + np.arange(size)) % max(size, 1)
+        if self.returned.size:
+            ahead = ahead[~np.isin(ahead, self.returned)]
+            ahead = np.concatenate([self.returned, ahead])
+        if dealt is not None:
+            again = dealt[ahead]
+            ahead = np.concatenate([ahead[~again], ahead[again]])
+        return ahead[:count]
 
     def holders(self, stretch: Ints, learners: Ints, held: CacheIndex) -> tuple[Ints, Ints]:
         """Return pairs of a shard of the stretch and a learner that holds it.
@@ -63,34 +71,35 @@ class Deck:
         """
         if not stretch.size or not held.pairs.size:
             return NO_INTS, NO_INTS
-        breaks = np.flatnonzero(np.diff(stretch) != 1) + 1
-        shards, holders = [], []
-        for first, last in zip([0, *breaks], [*breaks, stretch.size], strict=True):
-            begin = int(stretch[first])
-            positions, numbers = held.between(begin, begin + int(last - first))
-            shards.append(positions - begin + first)
-            holders.append(numbers)
-        indices = _index_in(learners, np.concatenate(holders))
+        starts = np.flatnonzero(np.diff(stretch, prepend=-2) != 1)
+        lengths = np.diff(starts, append=stretch.size)
+        row_ids, positions, holders = held.in_ranges(stretch[starts], lengths)
+        shards = positions - stretch[starts][row_ids] + starts[row_ids]
+        indices = _index_in(learners, holders)
         known = indices >= 0
-        return np.concatenate(shards)[known], indices[known]
+        return shards[known], indices[known]
 
     def deal(
-        self, learners: Ints, counts: Ints, held: CacheIndex = EMPTY_CACHE
+        self,
+        learners: Ints,
+        counts: Ints,
+        held: CacheIndex = EMPTY_CACHE,
+        dealt_before: Bools | None = None,
     ) -> tuple["Deck", RaggedArray, RaggedArray]:
         """Deal `counts` shards to each learner.
 
         Returns the deck afterwards, the positions of each learner's shards, and of those among them
-        that it does not hold yet.
+        that it does not hold yet. Positions marked in `dealt_before` are dealt last.
         """
         total, size = int(counts.sum()), self.order.size
         if counts.size and int(counts.max()) > size:
             raise ValueError(f"a learner cannot get {counts.max()} of {size} shards")
-        stretch = self.upcoming(total)
+        stretch = self.upcoming(total, dealt_before)
         shards, holders = self.holders(stretch, learners, held)
         if total <= size:
             keepers = _match_holders(shards, holders, total, counts)
             dealt, new = _fill_up(stretch, keepers, counts)
-            return self._after(stretch), dealt, new
+            return self._after(stretch, dealt_before), dealt, new
         # Each shard once, in equal parts of what learners want; then copies. The deck begins anew.
         once = np.diff(np.cumsum(counts) * size // total, prepend=0)
         keepers = _match_holders(shards, holders, size, once)
@@ -119,13 +128,18 @@ class Deck:
         new = _first_of_each(owners[other], run[other], starts, size, rest - held.counts)
         return _join(held, new), new
 
-    def _after(self, stretch: Ints) -> "Deck":
+    def _after(self, stretch: Ints, dealt_before: Bools | None) -> "Deck":
         """Return the deck after this stretch was dealt."""
-        first = min(stretch.size, self.returned.size)
-        position, size = self.position, max(self.order.size, 1)
-        if stretch.size > first:
-            position = int(stretch[-1] + 1) % size
-        return replace(self, position=position, returned=self.returned[first:])
+        ahead, returned = stretch, self.returned
+        if dealt_before is not None:
+            ahead = ahead[~dealt_before[ahead]]
+        if returned.size:
+            ahead = ahead[~np.isin(ahead, returned)]
+            returned = returned[~np.isin(returned, stretch)]
+        position = self.position
+        if ahead.size:
+            position = int(ahead[-1] + 1) % self.order.size
+        return replace(self, position=position, returned=returned)
 
 
 def _index_in(numbers: Ints, sought: Ints) -> Ints:

@@ -11,7 +11,7 @@ from melisma.cycle import commands, events
 from melisma.cycle.dealing import NO_INTS
 from melisma.cycle.events import COSTS
 from melisma.cycle.learner import bound_by_costs
-from melisma.cycle.planning import deal, give, ready_learners
+from melisma.cycle.planning import deal, give
 from melisma.cycle.ragged import RaggedArray
 from melisma.cycle.state import CycleState, Stage, WorkStatus
 from melisma.fleet.array_types import Ints
@@ -52,9 +52,10 @@ def _is_open(state: CycleState, cycle: int) -> bool:
 def orphan(state: CycleState, learners: Ints) -> None:
     """Take back the shards of learners whose work is lost, so that they are handed on."""
     if state.task.extension and not state.federated and state.stage is Stage.TRAINING:
-        for learner in learners.tolist():
-            numbers, positions = state.given.between(learner, learner + 1)
-            state.take_back(numbers, positions)
+        lost = np.zeros(state.learners.present.size, np.bool_)
+        lost[learners] = True
+        if lost.any():
+            state.take_back(*state.given.of_keys(lost))
 
 
 def extend(state: CycleState) -> Commands:
@@ -103,15 +104,18 @@ def supply(
     owners, positions = hand_on(state, learners, wanted)
     counts = wanted - np.bincount(owners, minlength=learners.size)
     if copies:
-        counts = np.minimum(counts, state.shard_samples.size)
+        # A copy of a shard that is handed on could go to the same learner.
+        counts = np.where(counts < wanted, 0, np.minimum(counts, state.shard_samples.size))
     else:
         undealt = max(state.shard_samples.size - state.dealt_shards, 0)
         counts = np.clip(undealt - (np.cumsum(counts) - counts), 0, counts)
     rows = np.flatnonzero(counts)
     handed_on = state.deck.order[positions]
     if rows.size:
-        state.deck, dealt, _ = state.deck.deal(learners[rows], counts[rows], table.held)
-        state.dealt_shards += int(counts.sum())
+        state.deck, dealt, _ = state.deck.deal(
+            learners[rows], counts[rows], table.held, state.dealt
+        )
+        state.record_dealt(dealt.values)
         owners = np.concatenate([owners, rows[dealt.row_ids]])
         positions = np.concatenate([positions, dealt.values])
     order = np.argsort(owners, kind="stable")
@@ -133,20 +137,41 @@ def hand_on(state: CycleState, learners: Ints, wanted: Ints) -> tuple[Ints, Ints
     positions = state.orphans[: owners.size]
     if not owners.size:
         return NO_INTS, NO_INTS
-    allowed = ~state.given.contains(learners[owners], positions)
-    state.orphans = np.setdiff1d(state.orphans, positions[allowed])
-    return owners[allowed], positions[allowed]
+    allowed = ~state.had(learners[owners], positions)
+    owners, positions = owners[allowed], positions[allowed]
+    state.orphans = np.setdiff1d(state.orphans, positions)
+    if not allowed.all():
+        more = _hand_on_rest(state, learners, wanted - np.bincount(owners, minlength=wanted.size))
+        owners, positions = (
+            np.concatenate(pair) for pair in zip((owners, positions), more, strict=True)
+        )
+    return owners, positions
 
 
-def admit(state: CycleState, at_s: float) -> Commands:
-    """Give work to learners that are ready now, after the cycle began."""
+def _hand_on_rest(state: CycleState, learners: Ints, wanted: Ints) -> tuple[Ints, Ints]:
+    """Hand on one learner after another, where some had shards that others may get."""
+    owners, positions = [NO_INTS], [NO_INTS]
+    for row in np.flatnonzero(wanted).tolist():
+        had = state.had(np.full(state.orphans.size, learners[row]), state.orphans)
+        chosen = state.orphans[~had][: wanted[row]]
+        state.orphans = np.setdiff1d(state.orphans, chosen)
+        owners.append(np.full(chosen.size, row))
+        positions.append(chosen)
+        if not state.orphans.size:
+            break
+    return np.concatenate(owners), np.concatenate(positions)
+
+
+def admit(state: CycleState, learners: Ints, at_s: float) -> Commands:
+    """Give work to those of the learners that had none: they are ready after the cycle began."""
     left_s, table = state.deadline_at_s - at_s, state.learners
     if state.stage is not Stage.TRAINING or not state.task.extension:
         return []
     if left_s < MIN_LEFT_FRACTION * state.task.deadline_s:
         return []
-    learners = ready_learners(state)
-    learners = learners[table.work[learners] == WorkStatus.NONE]
+    learners = np.unique(learners[table.work[learners] == WorkStatus.NONE])
+    if not learners.size:
+        return []
     passes = _passes_of_others(state)
     wanted = _bounds(state, learners, passes, left_s)
     learners, shards, _ = supply(state, learners, wanted, copies=not state.scheme.hands_out_all)
@@ -170,9 +195,10 @@ def admit(state: CycleState, at_s: float) -> Commands:
 
 def _passes_of_others(state: CycleState) -> int:
     """Return the passes that the task fixes, or the least that a learner of this cycle makes."""
-    table = state.learners
-    assigned = table.passes[table.having(WorkStatus.ASSIGNED)]
-    return state.task.passes or (int(assigned.min()) if assigned.size else 1)
+    if state.task.passes is not None:
+        return state.task.passes
+    assigned = state.learners.passes[state.learners.having(WorkStatus.ASSIGNED)]
+    return int(assigned.min()) if assigned.size else 1
 
 
 def _bounds(state: CycleState, learners: Ints, passes: int, left_s: float) -> Ints:
@@ -182,7 +208,7 @@ def _bounds(state: CycleState, learners: Ints, passes: int, left_s: float) -> In
         share = left_s / task.deadline_s
         # A learner halts in time, so a last shard that it may not finish does no harm.
         shards: Ints = np.ceil(table.bounds[learners] * share).astype(np.int64)
-        return shards
+        return np.maximum(shards, 0)
     if state.needs != "costs" or not learners.size:
         return np.zeros(learners.size, np.int64)
     costs = Estimates(*(Estimate(*cost) for cost in table.costs[:, :, learners]))

@@ -12,7 +12,7 @@ from melisma.allocation import (
     build_cycle_problem,
     build_unmeasured_problem,
 )
-from melisma.cycle.cache_index import VALUE_BITS, VALUE_MASK, CacheIndex
+from melisma.cycle.cache_index import EMPTY_CACHE, VALUE_BITS, VALUE_MASK, CacheIndex
 from melisma.cycle.events import COSTS
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
 from melisma.cycle.state import CycleState, Grant
@@ -112,7 +112,7 @@ def deal(state: CycleState, learners: Ints, counts: Ints) -> RaggedArray:
     state.deck, dealt, new = state.deck.deal(learners, counts, _preferred(state))
     if state.prefetched.pairs.size:
         new = _select(dealt, ~held.contains(dealt.values, learners[dealt.row_ids]))
-    state.dealt_shards += int(counts.sum())
+    state.record_dealt(dealt.values)
     return give(state, learners, dealt, new)
 
 
@@ -127,16 +127,25 @@ def give(
     return shards
 
 
-def mark_held(state: CycleState, learners: Ints, shipped: Ints) -> None:
-    """Record that learners hold the shards that they were given, as far as they fetched them."""
-    table, left = state.learners, np.zeros(state.learners.present.size, np.int64)
-    complete = table.visits[learners] >= table.planned_visits(learners)
-    left[learners] = np.where(complete, table.shards[learners], shipped)
+def mark_held(
+    state: CycleState, learners: Ints, shipped: Ints, released: CacheIndex = EMPTY_CACHE
+) -> None:
+    """Record that learners hold the shards that they were given, as far as they fetched them.
+
+    Complete updates show that all shards up to their attempt were fetched, but for `released` ones.
+    """
+    table, count = state.learners, state.learners.present.size
+    left, complete = np.full(count, -1), np.zeros(count, np.bool_)
+    complete[learners] = table.visits[learners] >= table.planned_visits(learners)
+    left[learners] = shipped
     for grant in state.grants:
-        rows = np.flatnonzero(left[grant.learners])
+        rows = np.flatnonzero(left[grant.learners] >= 0)
         new, holders = grant.new.take(rows), grant.learners[rows]
-        counts = np.minimum(new.counts, left[holders])
-        left[holders] -= counts
+        if released.pairs.size:
+            new = _select(new, ~released.contains(holders[new.row_ids], new.values))
+        used = complete[holders] & (grant.attempts[rows] <= table.attempts[holders])
+        counts = np.where(used, new.counts, np.minimum(new.counts, left[holders]))
+        left[holders] = np.maximum(left[holders] - counts, 0)
         nth = np.arange(new.values.size) - np.repeat(new.starts, new.counts)
         fetched = _select(new, nth < np.repeat(counts, new.counts))
         table.held = table.held.union(fetched.values, holders[fetched.row_ids])

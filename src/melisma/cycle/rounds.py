@@ -146,16 +146,16 @@ def on_updates(state: CycleState, event: events.UpdatesReceived) -> Commands:
 def receive(state: CycleState, event: events.UpdatesReceived, awaited: Bools) -> None:
     """Record the updates of this cycle; shards that they do not cover are handed on."""
     table, learners = state.learners, event.learners[awaited]
+    released = state.taken_back
     take_back_unused(state, learners, event.attempts[awaited])
     table.work[learners] = WorkStatus.DROPPED if event.refused else WorkStatus.RECEIVED
     table.visits[learners] = 0 if event.refused else event.visits[awaited]
     table.attempts[learners] = event.attempts[awaited]
     state.refusal = event.refused or state.refusal
-    if event.refused:
-        orphan(state, learners)
-    elif not state.federated:
-        trained = table.visits[learners] > 0
-        mark_held(state, learners[trained], event.shipped[awaited][trained])
+    trained = table.visits[learners] > 0
+    if not state.federated and trained.any():
+        mark_held(state, learners[trained], event.shipped[awaited][trained], released)
+    orphan(state, learners[~trained])
 
 
 def take_back_unused(state: CycleState, learners: Ints, attempts: Ints) -> None:
@@ -250,6 +250,8 @@ def close_cycle(state: CycleState) -> Commands:
 def end_open_work(state: CycleState) -> Commands:
     """Await open work as late updates, or withdraw it; shards of no learner return to the deck."""
     table = state.learners
+    if state.task.late == "drop":
+        orphan(state, table.having(WorkStatus.ASSIGNED))
     state.deck = state.deck.return_shards(state.orphans)
     if state.task.late == "drop":
         return withdraw_open_work(state, "the deadline and the predicted tail have passed")
@@ -267,7 +269,7 @@ def end_open_work(state: CycleState) -> Commands:
             (table.work[grant.learners] == WorkStatus.LATE) & (grant.attempts > 1)
         )
         if rows.size:
-            state.late_grants.append((state.cycle, grant.take(rows)))
+            state.late_grants.append((state.cycle, state.without_taken_back(grant.take(rows))))
     table.late_passes[learners] = table.passes[learners]
     return withdrawals
 

@@ -1,6 +1,6 @@
 """The state of a cycle machine: columns indexed by learner number, and the stage of the cycle."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import Any
 
@@ -168,12 +168,14 @@ class CycleState:
     refusal: str = ""  # why the latest refused update of this cycle was refused
     last_shards: int = 0  # dealt in the last cycle
     dealt_shards: int = 0  # of the deck, in this cycle
+    dealt: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))  # positions, in this cycle
     grants: list[Grant] = field(default_factory=list)  # of this cycle
     orphans: Ints = field(default_factory=lambda: NO_INTS)  # positions to hand on
     prefetched: CacheIndex = EMPTY_CACHE  # (position, learner) that were to be fetched early
     carried: list[LateUpdates] = field(default_factory=list)  # received, not averaged yet
     late_grants: list[tuple[int, Grant]] = field(default_factory=list)  # extensions, by cycle
-    _given: CacheIndex | None = None  # (learner, shard) of all grants
+    _given: CacheIndex | None = None  # (learner, shard) of all grants, less those taken back
+    taken_back: CacheIndex = EMPTY_CACHE  # (learner, shard), in this cycle
     empty_cycles: int = 0  # in a row
     empty_reason: str = ""  # of the latest empty cycle
     probe_range_s: tuple[float, float] = (0.0, np.inf)  # longest infeasible, shortest feasible
@@ -187,6 +189,7 @@ class CycleState:
             scheme=get_scheme(task.scheme),
             shard_samples=event.shard_samples,
             deck=Deck.shuffle(event.shard_samples.size, generator(task.seed, "shards")),
+            dealt=np.zeros(event.shard_samples.size, np.bool_),
             learners=LearnerTable.empty(event.learner_count),
             expected=event.learner_count,
         )
@@ -254,9 +257,30 @@ class CycleState:
     def clear_grants(self) -> None:
         """Forget the grants of the last cycle."""
         table = self.learners
-        self.grants, self._given = [], None
+        self.grants, self._given, self.taken_back = [], None, EMPTY_CACHE
+        self.orphans, self.dealt_shards = NO_INTS, 0
+        self.dealt[:] = False
         for column in (table.attempts, table.shards, table.samples, table.visits, table.wanted):
             column[:] = 0
+
+    def record_dealt(self, positions: Ints) -> None:
+        """Record positions of the deck that were dealt in this cycle."""
+        self.dealt_shards += positions.size
+        self.dealt[positions] = True
+
+    def had(self, learners: Ints, shards: Ints) -> Bools:
+        """Return for each pair whether the learner was given the shard in this cycle."""
+        return self.given.contains(learners, shards) | self.taken_back.contains(learners, shards)
+
+    def without_taken_back(self, grant: Grant) -> Grant:
+        """Return the grant without the shards that were taken back."""
+        if not self.taken_back.pairs.size:
+            return grant
+        shards = grant.shards
+        kept = ~self.taken_back.contains(grant.learners[shards.row_ids], shards.values)
+        samples = np.where(kept, self.shard_samples[self.deck.order[shards.values]], 0)
+        rest = RaggedArray(shards.row_sums(kept.astype(np.int64)), shards.values[kept])
+        return replace(grant, shards=rest, samples=shards.row_sums(samples))
 
     def take_back(self, learners: Ints, shards: Ints) -> None:
         """Record that learners do not train these shards: pairs of a learner and a position."""
@@ -264,6 +288,7 @@ class CycleState:
         known = self.given.contains(learners, shards)
         learners, shards = learners[known], shards[known]
         self._given = self.given.without(learners, shards)
+        self.taken_back = self.taken_back.union(learners, shards)
         np.subtract.at(table.shards, learners, 1)
         np.subtract.at(table.samples, learners, self.shard_samples[self.deck.order[shards]])
         self.orphans = np.setdiff1d(np.union1d(self.orphans, shards), self._copies())

@@ -268,6 +268,9 @@ class RunProgress:
         received = np.flatnonzero(work.with_status(*COUNTED) & (work.visits > 0))
         dropped = {"status": STATUSES.index("dropped"), "reason": self._reason_code(command.reason)}
         self._work.update(number, received, weight=0.0, **dropped)
+        late = self.now_s >= self._deadline_s(number)
+        open_rows = np.flatnonzero(work.with_status("training"))
+        self._end_work(number, open_rows, "late" if late else "dropped", command.reason)
         ending = "empty" if command.outcome == "failed" and not received.size else "interrupted"
         self._update_cycle(number, ending=ending, reason=command.reason, closed_s=self.now_s)
 

@@ -336,9 +336,8 @@ class Driver:
 
     def aggregate(self, command: commands.Aggregate) -> None:
         """Average the updates of these learners."""
-        now_s, loss = self._queue.now_s, events.NO_FLOATS
-        if command.learners.size or command.late.learners.size:
-            loss = self._compute.average(command.cycle, self._updates_to_average(command))
+        now_s = self._queue.now_s
+        loss = self._compute.average(command.cycle, self._updates_to_average(command))
         event = events.Aggregated(at_s=now_s, cycle=command.cycle, seconds=0.0, loss=loss)
         self._queue.schedule(now_s, lambda: self.handle(event))
 

@@ -52,7 +52,7 @@ class ComputeBackend(Protocol):
         """Set the model to the weighted mean of updates; return the losses of this cycle's.
 
         Parts are by cycle. Updates of earlier cycles began with other parameters: their changes are
-        applied to the present ones.
+        applied to the present ones. Without parts the model stays.
         """
 
     def score(self) -> ScoreValues:
@@ -102,13 +102,17 @@ class RealTraining:
         mean, losses = RunningMean(self._layout), np.empty(0)
         if self._task.late == "carry":
             self._starts[cycle] = self.parameters
-            self._starts.pop(cycle - MAX_LATE_CYCLES - 1, None)
+            # An update that arrives after its last cycle has closed joins the average after that.
+            self._starts.pop(cycle - MAX_LATE_CYCLES - 2, None)
+        if not parts:
+            return losses
         late = []
         for part in parts:
-            shares, start = part.weights / total, self._starts.get(part.record.cycle)
-            if start is None or part.record.cycle == cycle:
+            shares = part.weights / total
+            if part.record.cycle == cycle:
                 losses = self._train_weighted(mean, part, self.parameters, shares)
             else:
+                start = self._starts[part.record.cycle]
                 self._train_weighted(mean, part, start, shares)
                 late.append((float(shares.sum()), start))
         self._check_mean(mean, cycle, sum(part.learners.size for part in parts))
