@@ -1,9 +1,13 @@
-"""Run ten thousand random fault schedules over schemes, both modes and fleets of several sizes.
+"""Run ten thousand random fault schedules over schemes, both modes, several fleets and rules.
 
-Each schedule is drawn from its seed, and the invariants are checked after each step of each run. A
-violation is printed as the command that runs it again, and counted in the table of the docs.
+Half of the schedules follow the default rules within a cycle, the others the rules of the papers or
+a mixture; some have few shards, some many, and some devices are noisy. The files of all variants
+are written to `build/fault-search`. Each schedule is drawn from its seed, and the invariants are
+checked after each step of each run. A violation is printed as the command that runs it again, and
+counted in the table of the docs.
 """
 
+import json
 import sys
 import time
 from collections import Counter
@@ -13,6 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
+from melisma.atomic import write_atomic
 from melisma.runs.report import Report
 from melisma.runs.trace import Step
 from melisma.simulation.compute.compute import TimingOnly
@@ -22,20 +27,39 @@ from melisma.simulation.scenario import Scenario, with_random_faults
 from melisma.simulation.simulation import SimulationOptions, prepare
 
 FOLDER = Path("examples/faults")
+VARIANTS = Path("build/fault-search")
 PAGE = Path("docs/simulation/figures/faults.md")
 MODES = ("parallelized", "federated")
 SCHEMES = ("equal", "proportional", "synchronous", "staleness", "dab")
 LEARNERS = (2, 3, 5, 8)
+PAPERS = {"extension": False, "overlap": False, "quorum": 1.0, "late": "drop"}
+# Variants take turns: the default rules in every second one.
+RULES: tuple[dict[str, object], ...] = (
+    {},
+    PAPERS | {"extension": True},
+    {},
+    PAPERS | {"late": "carry", "quorum": 0.6},
+    {},
+    PAPERS | {"extension": True, "overlap": True, "quorum": 0.8},
+    {},
+    PAPERS,
+    {},
+    {"max_shards": 30, "overlap": False},
+)
+SAMPLES = (6000, 1500, 20000)  # enough for a cycle, too few, and more than are wanted
+NOISES = ("", "", "noise = { compute = 0.3, bandwidth = 0.3, cold_start_s = 0.5 }\n")
 SCHEDULES = 10_000
-STATUSES = ("counted", "late", "left", "dropped", "refused")
+STATUSES = ("counted", "carried", "late", "left", "dropped", "refused")
+VARIANT_COUNT = 10
 
 
 class Cell(NamedTuple):
-    """Schedules of one mode, scheme and fleet size."""
+    """Schedules of one mode, scheme, fleet size and variant of the files."""
 
     mode: str
     scheme: str
     learners: int
+    variant: int
     seeds: range
 
 
@@ -49,9 +73,25 @@ class CellResult(NamedTuple):
     statuses: Counter[str]
 
 
+def write_variant(mode: str, number: int) -> tuple[Path, Path]:
+    """Write the task and the fleet of a variant; return their files."""
+    rules, samples = RULES[number % len(RULES)], SAMPLES[number % len(SAMPLES)]
+    task = (FOLDER / f"{mode}.toml").read_text(encoding="utf-8")
+    task = task.replace("samples = 6000", f"samples = {samples}")
+    task += "".join(f"{key} = {json.dumps(value)}\n" for key, value in rules.items())
+    noise = NOISES[number // len(SAMPLES) % len(NOISES)]
+    fleet = (FOLDER / "fleet.toml").read_text(encoding="utf-8")
+    fleet = fleet.replace("[[fleet.group]]\n", f"[[fleet.group]]\n{noise}")
+    VARIANTS.mkdir(parents=True, exist_ok=True)
+    files = VARIANTS / f"{mode}-{number}.toml", VARIANTS / f"fleet-{number}.toml"
+    for file, text in zip(files, (task, fleet), strict=True):
+        write_atomic(file, text.encode())
+    return files
+
+
 def search(cell: Cell) -> CellResult:
     """Run all schedules of a cell."""
-    files = FOLDER / f"{cell.mode}.toml", FOLDER / "fleet.toml"
+    files = write_variant(cell.mode, cell.variant)
     options = SimulationOptions(scheme=cell.scheme, learners=cell.learners)
     failures = search_faults(
         lambda seed: prepare(*files, replace(options, seed=seed)).scenario, cell.seeds
@@ -76,8 +116,8 @@ def _count_statuses(scenario: Scenario, seed: int) -> Counter[str]:
 def page(results: list[CellResult], seconds: float) -> str:
     """Return the table, with a row for each mode and scheme."""
     lines = [
-        "| mode | scheme | schedules | violations | counted | late | left | dropped | refused |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
+        f"| mode | scheme | schedules | violations | {' | '.join(STATUSES)} |",
+        f"|---|---|--:|--:|{'--:|' * len(STATUSES)}",
     ]
     for mode, scheme in product(MODES, SCHEMES):
         rows = [each for each in results if (each.mode, each.scheme) == (mode, scheme)]
@@ -101,7 +141,7 @@ def page(results: list[CellResult], seconds: float) -> str:
 
 def main(schedules: int = SCHEDULES) -> int:
     """Run the schedules, print violations, and write the table if all schedules ran."""
-    cells = list(product(MODES, SCHEMES, LEARNERS))
+    cells = list(product(MODES, SCHEMES, LEARNERS, range(VARIANT_COUNT)))
     each = -(-schedules // len(cells))
     began, results = time.monotonic(), list[CellResult]()
     with ProcessPoolExecutor(2) as pool:

@@ -17,6 +17,8 @@ from melisma.cycle.ragged import RaggedArray, concatenate_ranges
 from melisma.fleet.array_types import Bools, Ints
 
 NO_INTS: Ints = np.empty(0, np.int64)
+# Look numbers up in a table of up to this many bytes; with more, sorting needs less memory.
+MAX_TABLE = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,14 +119,14 @@ class Deck:
         size, starts = self.order.size, self.position + np.cumsum(counts) - counts
         rest = counts - dealt.counts
         has = dealt.row_ids * size + dealt.values
-        other = ~np.isin(holders * size + positions, has)
+        keys = counts.size * size
+        other = ~_is_in(holders * size + positions, has, keys)
         held = _first_of_each(holders[other], positions[other], starts, size, rest)
         # A run has as many shards as its learner gets in all, so it is enough to fill up.
         run = concatenate_ranges(starts, counts) % size
         owners = np.repeat(np.arange(counts.size), counts)
-        other = ~np.isin(
-            owners * size + run, np.concatenate([has, held.row_ids * size + held.values])
-        )
+        has = np.concatenate([has, held.row_ids * size + held.values])
+        other = ~_is_in(owners * size + run, has, keys)
         new = _first_of_each(owners[other], run[other], starts, size, rest - held.counts)
         return _join(held, new), new
 
@@ -140,6 +142,15 @@ class Deck:
         if ahead.size:
             position = int(ahead[-1] + 1) % self.order.size
         return replace(self, position=position, returned=returned)
+
+
+def _is_in(numbers: Ints, others: Ints, count: int) -> Bools:
+    """Return whether each number is among the others, all of them below `count`."""
+    if count > MAX_TABLE:
+        return np.isin(numbers, others)
+    table = np.zeros(count, np.bool_)
+    table[others] = True
+    return table[numbers]
 
 
 def _index_in(numbers: Ints, sought: Ints) -> Ints:

@@ -140,6 +140,8 @@ def mark_held(
     left[learners] = shipped
     for grant in state.grants:
         rows = np.flatnonzero(left[grant.learners] >= 0)
+        if not rows.size:
+            continue
         new, holders = grant.new.take(rows), grant.learners[rows]
         if released.pairs.size:
             new = _select(new, ~released.contains(holders[new.row_ids], new.values))
@@ -148,7 +150,7 @@ def mark_held(
         left[holders] = np.maximum(left[holders] - counts, 0)
         nth = np.arange(new.values.size) - np.repeat(new.starts, new.counts)
         fetched = _select(new, nth < np.repeat(counts, new.counts))
-        table.held = table.held.union(fetched.values, holders[fetched.row_ids])
+        table.hold(fetched.values, holders[fetched.row_ids])
 
 
 def _preferred(state: CycleState) -> CacheIndex:

@@ -100,7 +100,8 @@ class LearnerTable:
     discloses: Ints  # position in DISCLOSURE
     names: list[str] = field(default_factory=list)
     local_shards: LocalShards = field(default_factory=LocalShards)
-    held: CacheIndex = EMPTY_CACHE  # (position in the deck, learner), as shown by updates
+    _held: CacheIndex = EMPTY_CACHE
+    _newly_held: list[tuple[Ints, Ints]] = field(default_factory=list)  # not in the index yet
 
     @classmethod
     def empty(cls, count: int) -> "LearnerTable":
@@ -125,6 +126,20 @@ class LearnerTable:
             columns = [getattr(self, name), getattr(new, name)]
             setattr(self, name, np.concatenate(columns, axis=-1))
         self.names += new.names
+
+    @property
+    def held(self) -> CacheIndex:
+        """The shards that learners hold, as shown by updates: pairs of position and learner."""
+        if self._newly_held:
+            # Each merge copies the whole index, so merge the shards of many updates at once.
+            pairs = (np.concatenate(parts) for parts in zip(*self._newly_held, strict=True))
+            self._held, self._newly_held = self._held.union(*pairs), []
+        return self._held
+
+    def hold(self, positions: Ints, learners: Ints) -> None:
+        """Record pairs of a position in the deck and a learner that holds it."""
+        if positions.size:
+            self._newly_held.append((positions, learners))
 
     def having(self, status: WorkStatus) -> Ints:
         """Return the learners whose assignment has this status."""

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from melisma.cycle import commands, events
+from melisma.cycle.learner import silence_limit_s
 from melisma.cycle.machine import CycleMachine
 from melisma.cycle.ragged import RaggedArray, concatenate_ranges
 from melisma.cycle.rounds import MAX_LATE_CYCLES
+from melisma.cycle.state import WorkStatus
 from melisma.errors import MelismaError
 from melisma.fleet.array_types import Floats, Ints
 from melisma.runs.interruption import interruptible
@@ -54,6 +56,7 @@ class Driver:
         self._churn = Churn(scenario, changes, self._queue, self)
         self._works: dict[int, WorkRecord] = {}  # by cycle
         self._training: list[tuple[int, SimulatedUpdates, list[InFlight]]] = []
+        self._silence_limit_s = np.full(fleet.learners, task.deadline_s)
         self._wakes = 0
         self._machine = CycleMachine()
         self.finished: commands.Finish | None = None
@@ -90,6 +93,24 @@ class Driver:
     def silence(self, learners: Ints) -> None:
         """Stop these learners from sending anything more."""
         self._network.drop_unsent(learners)
+        self._watch_silence(learners)
+
+    def _watch_silence(self, learners: Ints) -> None:
+        """Let the orchestrator notice in time that learners at work are silent."""
+        for limit_s in np.unique(self._silence_limit_s[learners]).tolist():
+            members = learners[self._silence_limit_s[learners] == limit_s]
+            at_s = self._queue.now_s + limit_s
+            self._queue.schedule(at_s, partial(self._remove_silent, members))
+
+    def _remove_silent(self, learners: Ints) -> None:
+        """Report learners as gone that are still silent and have work; the last one is awaited."""
+        table = self._machine.state.learners
+        learners = learners[table.present[learners] & ~self._churn.present[learners]]
+        at_work = table.work[learners] == WorkStatus.ASSIGNED
+        learners = learners[at_work | (table.late_cycles[learners] > 0)]
+        learners = learners[: int(table.present.sum()) - 1]
+        if learners.size:
+            self.report_left(learners, "sent no sign of life")
 
     def report_joined(self, learners: Ints) -> None:
         """Report to the machine that these learners joined."""
@@ -190,6 +211,11 @@ class Driver:
             self._training = [*unfinished, (command.cycle, updates, in_flight)]
 
         self._network.send_instruction(command.learners, follow)
+        limits_s = silence_limit_s(command.predicted_s, command.seconds_left)
+        self._silence_limit_s[command.learners] = limits_s
+        silent = command.learners[~self._churn.present[command.learners]]
+        if silent.size:
+            self._watch_silence(silent)
 
     def _record(self, command: commands.Dispatch | commands.Extend) -> None:
         """Record the shards that learners are given, for the time when they are trained."""
@@ -200,6 +226,18 @@ class Driver:
         self._works[command.cycle].add(
             command.learners, command.attempts, command.shards, command.passes
         )
+
+    def _record_released(
+        self, command: commands.Dispatch, chosen: Ints, updates: SimulatedUpdates, shards: Ints
+    ) -> None:
+        """Record released shards that the machine takes back: their learners do not train them."""
+        learners = updates.learners[chosen]
+        expected = self._machine.state.expects_in_cycle(
+            learners, command.cycle, updates.attempts[chosen]
+        )
+        owners = np.repeat(learners, updates.released[chosen])
+        taken = np.repeat(expected, updates.released[chosen])
+        self._works[command.cycle].release(owners[taken], shards[taken])
 
     def _record_batches(self, cycle: int, updates: SimulatedUpdates) -> None:
         """Record the batches of updates that the machine accepts: the first of each assignment."""
@@ -228,6 +266,7 @@ class Driver:
             shards = command.shards.take(updates.indices[chosen])
             last = shards.starts + shards.counts - updates.released[chosen]
             numbers = shards.values[concatenate_ranges(last, updates.released[chosen])]
+            self._record_released(command, chosen, updates, numbers)
             self.handle(
                 events.ShardsReleased(
                     at_s=float(came_s[-1]),

@@ -3,7 +3,7 @@
 ::
 
     crash 2 at 3.5 for 4            the device stops and restarts after 4 s; without `for`, never
-    vanish 2 at 3.5 for 4           the same, but the orchestrator does not notice
+    vanish 2 at 3.5 for 4           the same, but only the silence of a learner at work is noticed
     slow 1 at 2 for 10 by 3         work begun in these 10 s computes 3 times slower
     partition 0,3 at 5 for 2        messages to and from these learners wait until the end
     clock 1 by 1.05                 the clock of learner 1 runs 1.05 times too fast

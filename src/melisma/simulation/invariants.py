@@ -2,15 +2,17 @@
 
 - Shards: every shard is dealt before any is dealt again, none twice to one learner, and to two
   learners in a cycle only if more are wanted than exist. A shard is handed on only if the learner
-  that had it does not train it any more.
+  that had it does not train it any more. Shards that no learner trained are dealt first in the next
+  cycle. Extensions have as many shards as were requested, at most.
 - Updates: none counts twice, none counts that did not arrive, and weights are the samples assigned,
   less where not all visits were made. A late update counts once, with a discount.
-- Time: it never goes back, and no cycle outlasts its deadline and the predicted tail.
-- Trace: replaying it gives the same commands.
+- Time: it never goes back, no cycle outlasts its deadline and the predicted tail, and none closes
+  with open work before its deadline, or after it without the quorum.
+- Trace: replaying it gives the same commands, and its report has the same updates and weights.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,8 @@ from melisma.cycle import commands, events
 from melisma.cycle.machine import CycleMachine
 from melisma.errors import MelismaError
 from melisma.fleet.array_types import Ints
+from melisma.fleet.task import Task
+from melisma.runs.assignments import COUNTED
 from melisma.runs.report import Report
 from melisma.runs.trace import Step, decode_steps, encode_step
 
@@ -50,6 +54,13 @@ class AssignmentRecord:
     visits: int | None = None
     attempt: int = 0  # of the update
     closed: bool = False
+    requested: int = 0
+    had: set[int] = field(default_factory=set)  # all shards that were ever given
+
+    @property
+    def all_samples(self) -> int:
+        """The samples of all extensions that were not taken back."""
+        return sum(n for attempt, n in self.samples.items() if self.shards[attempt])
 
     @property
     def all_shards(self) -> set[int]:
@@ -73,11 +84,16 @@ class Invariants:
         self._samples: Ints = np.empty(0, np.int64)
         self._local_shards: dict[int, Ints] = {}
         self._dealt: Ints = np.empty(0, np.int64)
+        self._task: Task | None = None
         self._extension = self._carry = False
         self._open: dict[int, AssignmentRecord] = {}  # of this cycle, by learner
         self._late: dict[tuple[int, int], AssignmentRecord] = {}  # by cycle and learner
         self._carried: set[tuple[int, int]] = set()
-        self._cycle, self._limit_s = 0, np.inf
+        self._cycle, self._limit_s, self._deadline_at_s = 0, np.inf, np.inf
+        self._given_now: set[int] = set()  # shards of the deck dealt in this cycle
+        self._returned: set[int] = set()  # shards to be dealt first
+        self._counted: dict[tuple[int, int], tuple[float, int, int]] = {}
+        self._last_aggregate: list[tuple[int, int]] = []
         self._finished = False
 
     def check(self, step: Step) -> None:
@@ -100,12 +116,29 @@ class Invariants:
             issued = machine.handle(step.event)
             replayed = encode_step(Step(step.event, issued))
             _expect(replayed == lines[number - 1], f"line {number} of the trace replays otherwise")
-        for cycle in Report.from_trace(self.steps).cycles:
+        self._check_report(Report.from_trace(self.steps))
+
+    def _check_report(self, report: Report) -> None:
+        """Check that the report has the updates of all averages, with their weights."""
+        counted = {}
+        for cycle in report.cycles:
             known = all(each.status != "training" for each in cycle.assignments)
-            _expect(known or cycle.ending == "interrupted", f"work of cycle {cycle.number} is lost")
+            _expect(known, f"work of cycle {cycle.number} is lost")
+            for each in cycle.assignments:
+                if each.status in COUNTED and each.weight > 0:
+                    counted[each.cycle, each.learner] = each.weight, each.samples, each.visits
+        if not isinstance(self.steps[-1].event, events.Aggregated | events.Evaluated):
+            # Updates of an average that was interrupted are in no model.
+            for key in self._last_aggregate:
+                if key not in counted:
+                    self._counted.pop(key, None)
+        _expect(counted.keys() == self._counted.keys(), "the report has other updates")
+        for key, values in counted.items():
+            _expect(np.allclose(values, self._counted[key]), f"the report differs in {key}")
 
     def on_submitted(self, event: events.TaskSubmitted) -> None:
         """Record the rules of the task and the shards of the orchestrator."""
+        self._task = event.task
         self._extension, self._carry = event.task.extension, event.task.late == "carry"
         self._samples = event.shard_samples
         self._dealt = np.zeros(event.shard_samples.size, np.int64)
@@ -133,9 +166,16 @@ class Invariants:
             _expect(command.cycle > self._cycle, "a cycle begins twice")
             _expect(not self._open, f"cycle {self._cycle} never closed")
             self._cycle = command.cycle
-            self._limit_s = self._now_s + command.seconds_left + command.tail_s
+            self._deadline_at_s = self._now_s + command.seconds_left
+            self._limit_s = self._deadline_at_s + command.tail_s
+            self._given_now = set()
+            self._check_returned(set(command.shards.values.tolist()))
         else:
             _expect(self._extension, "a cycle begins twice")
+            ends_s = self._now_s + command.seconds_left
+            _expect(np.isclose(ends_s, self._deadline_at_s), "a learner has another deadline")
+            self._returned -= set(command.shards.values.tolist())
+        self._given_now |= set(command.shards.values.tolist())
         rows = zip(_keys(command), command.shards, command.passes.tolist(), strict=True)
         for (learner, attempt), shards, passes in rows:
             _expect(learner not in self._open, f"learner {learner} is given work twice")
@@ -146,18 +186,33 @@ class Invariants:
     def on_extend(self, command: commands.Extend) -> None:
         """Add shards to assignments that are open."""
         _expect(command.cycle == self._cycle, "an extension of another cycle")
+        _expect(self._extension, "an extension that the task does not allow")
         for (learner, attempt), shards in zip(_keys(command), command.shards, strict=True):
             record = self._open.get(learner)
             if record is None or record.closed:
                 raise InvariantError(f"learner {learner} is extended without open work")
             _expect(attempt > max(record.samples), f"attempt {attempt} of {learner} is not new")
+            record.requested -= shards.size
+            _expect(record.requested >= 0, f"learner {learner} gets more than it requested")
             self._give(learner, attempt, shards)
-        self._check_dealt(np.setdiff1d(command.shards.values, command.handed_on))
+        new = np.setdiff1d(command.shards.values, command.handed_on)
+        self._check_dealt(new)
+        if self._dealt.size:
+            numbers = set(new.tolist())
+            handed_on = set(command.handed_on.tolist())
+            _expect(handed_on <= self._given_now, "a shard is handed on that was not dealt")
+            _expect(not numbers & self._given_now, "a shard of an extension was already dealt")
+            self._check_returned(numbers)
+            self._given_now |= numbers
 
     def _give(self, learner: int, attempt: int, shards: Ints) -> None:
         record, numbers = self._open[learner], set(shards.tolist())
         _expect(len(numbers) == shards.size > 0, f"learner {learner} gets a shard twice")
-        _expect(not record.all_shards & numbers, f"learner {learner} gets a shard again")
+        _expect(not record.had & numbers, f"learner {learner} gets a shard again")
+        record.had |= numbers
+        most = self._task.max_shards if self._task is not None else None
+        total = len(record.all_shards) + len(numbers)
+        _expect(most is None or total <= most, f"learner {learner} gets {total} shards")
         sizes = self._local_shards[learner] if self._local_shards else self._samples
         record.samples[attempt] = int(sizes[shards].sum())
         record.shards[attempt] = numbers
@@ -171,6 +226,17 @@ class Invariants:
                 shared = sorted(numbers & record.all_shards)
                 _expect(not shared, f"{learner} and {other} both train shards {shared}")
 
+    def _check_returned(self, numbers: set[int]) -> None:
+        """Check that shards that no learner trained come before others; `numbers` are dealt."""
+        if not self._dealt.size or not numbers:
+            return
+        waiting = self._returned - self._given_now
+        first = waiting <= numbers or numbers <= waiting
+        _expect(
+            first, f"shards {sorted(waiting - numbers)} were not trained, and others come first"
+        )
+        self._returned -= numbers
+
     def _check_dealt(self, shards: Ints) -> None:
         if not self._dealt.size:
             return
@@ -182,6 +248,12 @@ class Invariants:
         # With extension, shards that were not trained come again, and held ones first.
         even = self._dealt.max() - self._dealt.min() <= 1
         _expect(even or self._extension, "a shard is dealt again before all were dealt")
+
+    def on_requested(self, event: events.ShardsRequested) -> None:
+        """Record how many further shards learners want."""
+        for learner, shards in zip(event.learners.tolist(), event.shards.tolist(), strict=True):
+            if event.cycle == self._cycle and learner in self._open:
+                self._open[learner].requested = shards
 
     def on_released(self, event: events.ShardsReleased) -> None:
         """Take shards from learners that will not get to them."""
@@ -205,6 +277,8 @@ class Invariants:
                 record.visits = None if event.refused else int(event.visits[index])
                 record.closed, record.attempt = True, attempt
                 for later in [nth for nth in record.samples if nth > attempt]:
+                    if not current and self._dealt.size:
+                        self._returned |= record.shards[later]
                     record.shards[later] = set()
 
     def on_withdraw(self, command: commands.Withdraw) -> None:
@@ -224,14 +298,40 @@ class Invariants:
             if record is None or record.visits is None:
                 raise InvariantError(f"learner {learner} counts, but its update never arrived")
             _expect(np.isclose(weight, record.weight), f"{learner} has weight {weight:g}")
+            self._counted[self._cycle, learner] = weight, record.all_samples, record.visits
+        self._last_aggregate = [(self._cycle, learner) for learner in learners]
         self._check_late(command)
+        self._check_closing()
         arrived = {learner for learner, record in self._open.items() if record.visits}
         _expect(arrived == set(learners) or not self._open, "an update that arrived does not count")
         for learner, record in self._open.items():
             if not record.closed:
                 _expect(self._carry, f"the work of {learner} is neither in nor dropped")
                 self._late[self._cycle, learner] = record
+        self._return_untrained()
         self._open = {}
+
+    def _check_closing(self) -> None:
+        """Check that the cycle may close, if work is still open."""
+        records = self._open.values()
+        awaited = sum(record.all_samples for record in records if not record.closed)
+        task = self._task
+        if not awaited or task is None or self._now_s >= self._limit_s - ROUNDING_S:
+            return
+        _expect(self._now_s >= self._deadline_at_s - ROUNDING_S, "closed before the deadline")
+        received = sum(record.all_samples for record in records if record.visits)
+        quorum = received >= task.quorum * (received + awaited) * (1 - ROUNDING_S)
+        _expect(task.quorum < 1 and received and quorum, "closed without the quorum")
+
+    def _return_untrained(self) -> None:
+        """Record the shards of this cycle that no learner has trained, or may still train."""
+        if not self._extension or not self._dealt.size or not self._open:
+            return
+        trained = set[int]()
+        for record in self._open.values():
+            if record.visits or not record.closed:
+                trained |= record.all_shards
+        self._returned |= set().union(*(record.had for record in self._open.values())) - trained
 
     def _check_late(self, command: commands.Aggregate) -> None:
         """Check that late updates arrived, count once, and have their discounted weight."""
@@ -243,6 +343,9 @@ class Invariants:
                 raise InvariantError(f"{learner} counts late, but its update never arrived")
             expected = record.weight / (1 + command.cycle - cycle)
             _expect(np.isclose(weight, expected), f"{learner} has late weight {weight:g}")
+            _expect(self._carry, "a late update counts, but the task drops them")
+            self._counted[cycle, learner] = weight, record.all_samples, record.visits
+            self._last_aggregate.append((cycle, learner))
             _expect((cycle, learner) not in self._carried, "a late update counts twice")
             self._carried.add((cycle, learner))
         forgotten = [key for key, record in self._late.items() if record.visits]
@@ -267,6 +370,7 @@ HANDLERS: dict[type, Callable[[Invariants, Any], None]] = {
     events.TaskSubmitted: Invariants.on_submitted,
     events.LearnersJoined: Invariants.on_joined,
     events.LearnersLeft: Invariants.on_left,
+    events.ShardsRequested: Invariants.on_requested,
     events.ShardsReleased: Invariants.on_released,
     events.UpdatesReceived: Invariants.on_updates,
     commands.Dispatch: Invariants.on_dispatch,

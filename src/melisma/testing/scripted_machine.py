@@ -7,6 +7,7 @@ import numpy as np
 from melisma.cycle import events
 from melisma.cycle.commands import AnyCommand
 from melisma.cycle.machine import CycleMachine
+from melisma.cycle.ragged import RaggedArray
 from melisma.fleet.array_types import Ints
 from melisma.fleet.files.fleet_file import Disclosure
 from melisma.fleet.task import Task
@@ -75,15 +76,49 @@ class ScriptedMachine:
             )
         )
 
-    def update(self, at_s: float, visits: Mapping[str, int], refused: str = "") -> list[AnyCommand]:
-        """Receive the updates of learners, each after `visits` visits, in the current cycle."""
+    def request(self, at_s: float, shards: Mapping[str, int]) -> list[AnyCommand]:
+        """Request further shards for learners at work."""
+        return self.send(
+            events.ShardsRequested(
+                at_s=at_s,
+                learners=self._numbers(list(shards)),
+                cycle=self.machine.state.cycle,
+                shards=np.array(list(shards.values())),
+            )
+        )
+
+    def release(self, at_s: float, shards: Mapping[str, Sequence[int]]) -> list[AnyCommand]:
+        """Release shards that learners will not get to."""
+        return self.send(
+            events.ShardsReleased(
+                at_s=at_s,
+                learners=self._numbers(list(shards)),
+                cycle=self.machine.state.cycle,
+                shards=RaggedArray.from_rows([np.array(row, np.int64) for row in shards.values()]),
+            )
+        )
+
+    def update(
+        self,
+        at_s: float,
+        visits: Mapping[str, int],
+        refused: str = "",
+        *,
+        cycle: int | None = None,
+        attempt: int | None = None,
+    ) -> list[AnyCommand]:
+        """Receive the updates of learners, each after `visits` visits.
+
+        They belong to the current cycle and the latest extensions, unless others are given.
+        """
         learners, count = self._numbers(list(visits)), len(visits)
+        attempts = self.machine.state.learners.attempts[learners]
         return self.send(
             events.UpdatesReceived(
                 at_s=at_s,
                 learners=learners,
-                cycle=self.machine.state.cycle,
-                attempts=self.machine.state.learners.attempts[learners],
+                cycle=self.machine.state.cycle if cycle is None else cycle,
+                attempts=attempts if attempt is None else np.full(count, attempt),
                 visits=np.array(list(visits.values())),
                 shipped=np.zeros(count, np.int64),
                 loss=np.full(count, 0.5),

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from melisma.cycle.cache_index import EMPTY_CACHE
 from melisma.cycle.ragged import RaggedArray
 from melisma.fleet.array_types import Floats, Ints
 
@@ -32,11 +33,16 @@ class WorkRecord:
         self.batches = np.zeros(learners, np.int64)
         self._passes = np.zeros(learners, np.int64)
         self._grants: list[tuple[Ints, Ints, RaggedArray]] = []
+        self._released = EMPTY_CACHE  # (learner, shard)
 
     def add(self, learners: Ints, attempts: Ints, shards: RaggedArray, passes: Ints) -> None:
         """Record shards that learners were given, with the attempt of each learner."""
         self._passes[learners] = passes
         self._grants.append((learners, attempts, shards))
+
+    def release(self, learners: Ints, shards: Ints) -> None:
+        """Record that learners do not train these shards: pairs of a learner and a shard."""
+        self._released = self._released.union(learners, shards)
 
     def of(self, learners: Ints, attempts: Ints) -> CycleWork:
         """Return the work of learners, ascending, with all shards up to the given attempts."""
@@ -49,6 +55,9 @@ class WorkRecord:
             owners.append(members[chosen][part.row_ids])
             shards.append(part.values)
         owner, values = np.concatenate(owners), np.concatenate(shards)
+        if self._released.pairs.size:
+            kept = ~self._released.contains(owner, values)
+            owner, values = owner[kept], values[kept]
         order = np.argsort(owner, kind="stable")
         counts = np.bincount(owner, minlength=used.size)[learners]
         joined = RaggedArray(counts, values[order])
