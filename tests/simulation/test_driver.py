@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from melisma.cycle import commands, events
+from melisma.cycle.learner import silence_limit_s
 from melisma.cycle.machine import CycleMachine
 from melisma.runs.report import Report
 from melisma.runs.trace import encode_step
@@ -108,12 +109,32 @@ def test_a_crashed_learner_drops_its_work_and_participates_after_its_restart() -
     assert joined.learners.tolist() == [1]
 
 
-def test_the_orchestrator_waits_for_a_vanished_learner_no_longer_than_the_tail() -> None:
-    report = run("vanish 1 at 12")
+def test_the_orchestrator_waits_for_an_unreachable_learner_no_longer_than_the_tail() -> None:
+    report = run("partition 1 at 12 for 100")
     late = [c for c in report.cycles if any(each.status == "late" for each in c.assignments)]
     assert late
     for cycle in late:
         assert cycle.waited_s == pytest.approx(cycle.deadline_s + cycle.tail_s)
+    assert report.outcome == "done"
+
+
+def test_the_orchestrator_notices_the_silence_of_a_vanished_learner_at_work() -> None:
+    report = run("vanish 1 at 12")
+    (left,) = [step.event for step in report.trace if isinstance(step.event, events.LearnersLeft)]
+    assert left.reason == "hare sent no sign of life"
+    assert left.at_s - 12.0 == pytest.approx(float(silence_limit_s(float("nan"), 10.0)))
+    assert report.outcome == "done"
+
+
+def test_shards_of_a_vanished_learner_are_handed_on_in_the_same_cycle() -> None:
+    report = run("vanish 0 at 12", extension=True, scheme="equal", sizes={"samples": 3000})
+    handed_on = {c.cycle for c in commands_of(report, commands.Extend) if c.handed_on.size}
+    (gone,) = [c.number for c in report.cycles if c.assignments[0].status == "left"]
+    assert gone in handed_on
+
+
+def test_the_last_learner_is_awaited_even_if_it_is_silent() -> None:
+    report = run("vanish 0 at 12; vanish 1 at 12; vanish 2 at 12 for 5")
     assert report.outcome == "done"
 
 

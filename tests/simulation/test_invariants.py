@@ -7,11 +7,12 @@ import pytest
 from msgspec.structs import replace
 
 from melisma.cycle import commands, events
+from melisma.cycle.ragged import RaggedArray
 from melisma.runs.trace import Step
 from melisma.simulation.invariants import InvariantError, Invariants, run_checked
 from tests.simulation.scenarios import make_scenario, run_steps
 
-FAULTS = "vanish 1 at 12"
+FAULTS = "partition 1 at 12 for 100"
 
 
 def heavier(command: commands.Aggregate) -> commands.Aggregate:
@@ -60,6 +61,42 @@ def altered(kind: type, change: Any) -> Any:
 )
 def test_each_violation_is_found(alter: Any, message: str) -> None:
     steps = [alter(step) for step in run_steps(make_scenario(FAULTS, scheme="equal", cycles=4))]
+    with pytest.raises(InvariantError, match=message):
+        run_checked(lambda watch: [watch(step) for step in steps])
+
+
+RULES: dict[str, Any] = {"extension": True, "late": "carry", "quorum": 0.8}
+
+
+def other_shards(command: commands.Extend) -> commands.Extend:
+    values = (command.shards.values + 1) % 200
+    return replace(command, shards=replace(command.shards, values=values))
+
+
+def more_shards(command: commands.Extend) -> commands.Extend:
+    repeated = RaggedArray(command.shards.counts * 2, np.tile(command.shards.values, 2))
+    return replace(command, shards=repeated)
+
+
+def without_discount(command: commands.Aggregate) -> commands.Aggregate:
+    late = replace(command.late, weights=command.late.weights * 2)
+    return replace(command, late=late)
+
+
+@pytest.mark.parametrize(
+    ("alter", "message"),
+    [
+        (altered(commands.Extend, other_shards), "a shard again|both train|already dealt"),
+        (altered(commands.Extend, more_shards), "more than it requested|a shard twice"),
+        (altered(commands.Aggregate, without_discount), "has late weight"),
+        (altered(commands.Extend, lambda c: replace(c, attempts=c.attempts - 1)), "is not new"),
+    ],
+)
+def test_each_violation_within_a_cycle_is_found(alter: Any, message: str) -> None:
+    scenario = make_scenario("partition 0 at 15 for 8", cycles=4, sizes={"samples": 20000}, **RULES)
+    plain = run_steps(scenario)
+    run_checked(lambda watch: [watch(step) for step in plain])
+    steps = [alter(step) for step in plain]
     with pytest.raises(InvariantError, match=message):
         run_checked(lambda watch: [watch(step) for step in steps])
 

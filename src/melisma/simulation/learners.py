@@ -358,7 +358,9 @@ class SimulatedLearners:
         wanted = shards.row_sums(missing)
         begin_s = np.maximum(self._fetch_free_s[learners], at_s)
         ship_s = self._ship_s[learners]
-        in_time = (stops_s - begin_s) / np.where(ship_s > 0, ship_s, 1.0)
+        # A learner that sleeps for ever neither stops nor fetches.
+        left_s = np.where(np.isfinite(begin_s), stops_s, 0.0) - begin_s
+        in_time = left_s / np.where(ship_s > 0, ship_s, 1.0)
         fetched = np.where(ship_s > 0, np.clip(in_time, 0.0, wanted), wanted)
         self._fetch_free_s[learners] = begin_s + fetched * ship_s
         self._store(learners, shards, missing, fetched)
