@@ -76,18 +76,20 @@ def _train(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     task.write_text(_toml(job["task"]))
     evaluated_at: list[float] = []
     before_mb: list[float] = []
+    learner_pids: list[int] = []
     kill = Kill(*job["kill"]) if job["kill"] else None
 
     def watch(step: Any) -> None:
         if isinstance(step.event, Evaluated):
             evaluated_at.append(time.time())
-        if not before_mb and any(isinstance(each, Dispatch) for each in step.commands):
-            before_mb.extend(_learners_mb())
-        if kill is not None:
-            for each in step.commands:
-                if isinstance(each, Dispatch) and each.cycle == kill.cycle:
-                    pid = usage.descendants(os.getpid())[kill.learner]
-                    threading.Timer(kill.after_s, os.kill, (pid, signal.SIGKILL)).start()
+        dispatches = [each for each in step.commands if isinstance(each, Dispatch)]
+        if dispatches and not learner_pids:
+            # Learners are the children of this process. This delays the first cycle only.
+            learner_pids.extend(usage.descendants(os.getpid()))
+            before_mb.extend(map(usage.resident_mb, learner_pids))
+        if kill is not None and any(each.cycle == kill.cycle for each in dispatches):
+            pid = learner_pids[kill.learner]
+            threading.Timer(kill.after_s, os.kill, (pid, signal.SIGKILL)).start()
 
     report = train(task, fleet, folder=folder / "run", watch=watch)
     return {
@@ -131,11 +133,6 @@ def _handed_on(trace: Iterable[Any], kill: Kill) -> dict[str, Any]:
         "noticed after s": round(left_s - killed_s, 3),
         "handed on after s": round(max(taken.values()) - killed_s, 3) if taken else None,
     }
-
-
-def _learners_mb() -> list[float]:
-    """Return the resident memory of each learner; learners are the children of this process."""
-    return [usage.resident_mb(pid) for pid in usage.descendants(os.getpid())]
 
 
 def _toml(task: Mapping[str, Any]) -> str:
