@@ -83,6 +83,8 @@ class ShardRequests:
         work_s = feed.stream.planned_visits_left * train_s / self._task.shard_samples
         if work_s >= lead_s(self._ship_s, deadline_s):
             return
+        # Shards that wait to be fetched come first; those requested beyond would be released again.
+        work_s = max(work_s, len(feed.waiting) * self._ship_s)
         shards = int(shards_to_request(left_s, work_s, train_s * train.passes, self._ship_s))
         if shards:
             assignment.requested_at = now
