@@ -203,6 +203,13 @@ def test_below_the_quorum_a_cycle_waits_for_the_tail() -> None:
     assert only(script.reach(wake.at_s), commands.Aggregate).learners.tolist() == [0]
 
 
+def test_empty_updates_do_not_bring_the_quorum() -> None:
+    script = script_of({"a": 16, "b": 2, "c": 2}, extension=False)
+    script.update(8.0, {"a": 0})
+    script.update(9.0, {"b": 40})
+    assert only(script.reach(DEADLINE_S), commands.Wake).at_s == pytest.approx(DEADLINE_S * 1.1)
+
+
 def test_below_the_quorum_a_cycle_closes_when_an_update_brings_it() -> None:
     script = script_of({"a": 8, "b": 8, "c": 4})
     script.update(9.0, {"a": 160})

@@ -219,7 +219,7 @@ def close_if_complete(state: CycleState, at_s: float) -> Commands:
 def has_quorum(state: CycleState) -> bool:
     """Return whether the updates that are in have at least `quorum` of the planned weight."""
     table = state.learners
-    received = table.samples[table.having(WorkStatus.RECEIVED)].sum()
+    received = table.samples[(table.work == WorkStatus.RECEIVED) & (table.visits > 0)].sum()
     awaited = table.samples[table.having(WorkStatus.ASSIGNED)].sum()
     quorum = state.task.quorum
     return bool(quorum < 1.0 and received > 0 and received >= quorum * (received + awaited))

@@ -97,7 +97,7 @@ class RunningMean:
 
     def __init__(self, layout: Layout) -> None:
         self._layout, self._heaviest = layout, 0.0
-        self.excluded, self._excluded_share = 0, 0.0
+        self.excluded, self.excluded_share = 0, 0.0
         self._sums = {f.name: np.zeros(f.shape) for f in layout.fields if f.dtype.kind == "f"}
         self._whole = {
             f.name: np.zeros(f.shape, f.dtype) for f in layout.fields if f.dtype.kind != "f"
@@ -110,7 +110,7 @@ class RunningMean:
             rows = [np.isfinite(updates[name]).reshape(shares.size, -1).all(1) for name in sums]
             finite = np.logical_and.reduce(rows)
             self.excluded += int((~finite).sum())
-            self._excluded_share += float(shares[~finite].sum())
+            self.excluded_share += float(shares[~finite].sum())
             if finite.any():
                 self.add(shares[finite], {name: array[finite] for name, array in updates.items()})
             return
@@ -126,14 +126,14 @@ class RunningMean:
         for name in self._sums:
             self._sums[name] += other._sums[name]
         self.excluded += other.excluded
-        self._excluded_share += other._excluded_share
+        self.excluded_share += other.excluded_share
         self._take_if_heaviest(other._heaviest, other._whole)
 
     def result(self) -> dict[str, NDArray[Any]]:
         """Return the mean of the updates added."""
         sums = self._sums
-        if self._excluded_share:
-            sums = {name: total / (1 - self._excluded_share) for name, total in sums.items()}
+        if self.excluded_share:
+            sums = {name: total / (1 - self.excluded_share) for name, total in sums.items()}
         arrays = {**sums, **self._whole}
         return {
             field.name: np.array(arrays[field.name], field.dtype) for field in self._layout.fields

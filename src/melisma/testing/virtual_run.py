@@ -9,6 +9,7 @@ import numpy as np
 
 from melisma.allocation import dab_shards
 from melisma.cycle import commands, events
+from melisma.cycle.learner import lead_s, shards_to_request
 from melisma.cycle.machine import CycleMachine
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
 from melisma.fleet.array_types import Floats
@@ -23,7 +24,7 @@ AnyStruct = TypeVar("AnyStruct")
 def make_task(**settings: Any) -> Task:
     """Return a small task: 20 shards of 10 samples, 3 cycles with a deadline of 10 s.
 
-    It follows `PAPER_RULES`: fake devices stop when they have trained what they were given.
+    It follows `PAPER_RULES`, unless settings say otherwise.
     """
     defaults: dict[str, Any] = {
         **PAPER_RULES,
@@ -62,6 +63,10 @@ class FakeDevice:
 class VirtualRun:
     """Runs a task on fake devices; learner k is called `device-k`.
 
+    If the task allows extension, a device trains until the deadline in any case, fetches the shards
+    of extensions meanwhile, and requests shards once, before its planned work is done. It releases
+    none. Shards to prefetch are there at once.
+
     `intercept` is given each event before it happens and returns the events that happen instead:
     none if it is lost, two if it is duplicated, others if something goes wrong.
     """
@@ -77,6 +82,7 @@ class VirtualRun:
         self._queue: list[tuple[float, int, events.AnyEvent]] = []
         self._scheduled = 0
         self._held: dict[int, set[int]] = {}
+        self._updates: dict[tuple[int, int], events.UpdatesReceived] = {}  # by cycle and learner
 
     def run(self) -> list[Step]:
         """Run until no event is left, at most `MAX_STEPS`, and return the trace."""
@@ -149,24 +155,67 @@ class VirtualRun:
             held = self._held.setdefault(learner, set())
             new = 0 if device.local_shards else len(set(shards) - held)
             held.update(shards)
-            ship_s = device.ship_s * new
-            planned_s = device.train_s * len(shards) * command.passes[row]
+            waits = min(new, int(new == len(shards))) if self.task.overlap else new
+            ship_s = device.ship_s * waits
+            shard_s = device.train_s * int(command.passes[row])
+            planned_s = shard_s * len(shards)
             left_s = command.seconds_left - device.fixed_s - ship_s
+            if self.task.extension:
+                ready_s = now_s + device.fixed_s / 2 + ship_s
+                self._request(learner, command.cycle, ready_s, planned_s, left_s, shard_s)
+                planned_s = left_s
             train_s = max(0.0, min(planned_s, left_s))
             visits = int(train_s / device.train_s * self.task.shard_samples + 1e-9)
             half_s = device.fixed_s / 2
+            update = events.UpdatesReceived(
+                at_s=now_s + device.fixed_s + ship_s + train_s,
+                learners=np.array([learner]),
+                cycle=command.cycle,
+                attempts=command.attempts[row : row + 1].copy(),
+                visits=np.array([visits]),
+                shipped=np.array([new]),
+                loss=np.array([0.7]),
+                phases=np.array([[0.0, half_s, ship_s, 0.0, train_s, half_s]]),
+            )
+            self._updates[command.cycle, learner] = update
+            self.schedule(update)
+
+    def _request(
+        self,
+        learner: int,
+        cycle: int,
+        ready_s: float,
+        planned_s: float,
+        left_s: float,
+        shard_s: float,
+    ) -> None:
+        """Request shards for the time after the planned work, in time to fetch them."""
+        ship_s = self.devices[learner].ship_s
+        ask_s = max(0.0, planned_s - float(lead_s(ship_s, self.task.deadline_s)))
+        wanted = shards_to_request(left_s - ask_s, planned_s - ask_s, shard_s, ship_s)
+        if wanted > 0:
             self.schedule(
-                events.UpdatesReceived(
-                    at_s=now_s + device.fixed_s + ship_s + train_s,
+                events.ShardsRequested(
+                    at_s=ready_s + ask_s,
                     learners=np.array([learner]),
-                    cycle=command.cycle,
-                    attempts=command.attempts[row : row + 1],
-                    visits=np.array([visits]),
-                    shipped=np.array([new]),
-                    loss=np.array([0.7]),
-                    phases=np.array([[0.0, half_s, ship_s, 0.0, train_s, half_s]]),
+                    cycle=cycle,
+                    shards=np.array([int(wanted)]),
                 )
             )
+
+    def _extend(self, now_s: float, command: commands.Extend) -> None:
+        """Let devices that still train go on with further shards."""
+        for row, learner in enumerate(command.learners.tolist()):
+            update, device = self._updates[command.cycle, learner], self.devices[learner]
+            shards, held = set(command.shards[row].tolist()), self._held[learner]
+            if now_s < update.at_s - device.fixed_s / 2:
+                update.attempts[:] = command.attempts[row]
+                update.shipped[:] += 0 if device.local_shards else len(shards - held)
+                held.update(shards)
+
+    def _prefetch(self, _: float, command: commands.Prefetch) -> None:
+        for learner, shards in zip(command.learners.tolist(), command.shards, strict=True):
+            self._held.setdefault(learner, set()).update(shards.tolist())
 
     def _wake(self, _: float, command: commands.Wake) -> None:
         self.schedule(events.TimeReached(at_s=command.at_s))
@@ -195,6 +244,8 @@ HANDLERS: dict[type[commands.Command], Callable[[VirtualRun, float, Any], None]]
     commands.Benchmark: VirtualRun._benchmark,
     commands.AskBound: VirtualRun._ask_bound,
     commands.Dispatch: VirtualRun._dispatch,
+    commands.Extend: VirtualRun._extend,
+    commands.Prefetch: VirtualRun._prefetch,
     commands.Wake: VirtualRun._wake,
     commands.Aggregate: VirtualRun._aggregate,
     commands.Evaluate: VirtualRun._evaluate,

@@ -1,6 +1,7 @@
 """Real training in virtual time."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,21 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from torch import Tensor, nn
 
+from melisma.cycle import commands, events
 from melisma.errors import DataError, MelismaWarning
 from melisma.fleet.files.fleet_builder import build_fleet
 from melisma.fleet.files.fleet_file import FleetTable
+from melisma.fleet.rng import Generators
 from melisma.fleet.task import Task
 from melisma.learning.aggregation import RunningMean, SpooledUpdate, UpdateSpool, weighted_mean
+from melisma.learning.batched import TrainingWork, train_one
 from melisma.learning.parameters import Layout
 from melisma.runs.report import Report
-from melisma.runs.trace import read_trace
+from melisma.runs.trace import Step, encode_step, read_trace
 from melisma.simulation.compute.compute import RealTraining
+from melisma.simulation.compute.work_record import WeightedWork, WorkRecord
 from melisma.simulation.driver import Driver
+from melisma.simulation.faults import parse_faults
 from melisma.simulation.simulation import PreparedSimulation, SimulationOptions, prepare, run
 from tests.live import tiny_task
 
@@ -277,3 +283,145 @@ def test_diverged_updates_cause_a_warning() -> None:
         MelismaWarning, match="cycle 1: 5 of 5 updates hold numbers that are not fin"
     ):
         run(one)
+
+
+RULES: dict[str, Any] = {"extension": True, "overlap": True, "late": "carry", "quorum": 0.8}
+FAULTS = "partition 1 at 8 for 7; crash 2 at 4; partition 3 at 26 for 14"
+
+
+def with_faults(simulation: PreparedSimulation, faults: str = FAULTS) -> PreparedSimulation:
+    learners = simulation.scenario.fleet.learners
+    scenario = replace(simulation.scenario, faults=parse_faults(faults, learners))
+    return replace(simulation, scenario=scenario)
+
+
+class Reference:
+    """Computes the model of a run from its trace: one update after another, in float64."""
+
+    def __init__(self, simulation: PreparedSimulation) -> None:
+        compute = simulation.make_compute()
+        assert isinstance(compute, RealTraining)
+        self.compute, self.task = compute, simulation.scenario.task
+        self.grants: dict[tuple[int, int], dict[int, list[int]]] = {}
+        self.passes: dict[tuple[int, int], int] = {}
+        self.visits: dict[tuple[int, int], int] = {}
+        self.present = {k: v.astype(np.float64) for k, v in compute.parameters.items()}
+        self.starts: dict[int, dict[str, Any]] = {}
+        self.late = self.extended = 0
+
+    def watch(self, step: Step) -> None:
+        event = step.event
+        if isinstance(event, events.ShardsReleased):
+            for learner, shards in zip(event.learners.tolist(), event.shards, strict=True):
+                for given in self.grants[event.cycle, learner].values():
+                    given[:] = [shard for shard in given if shard not in shards]
+        if isinstance(event, events.UpdatesReceived):
+            for learner, visits in zip(event.learners.tolist(), event.visits, strict=True):
+                self.visits.setdefault((event.cycle, learner), int(visits))
+        for command in step.commands:
+            if isinstance(command, commands.Dispatch | commands.Extend):
+                rows = zip(command.learners.tolist(), command.attempts.tolist(), strict=True)
+                for row, (learner, attempt) in enumerate(rows):
+                    key = command.cycle, learner
+                    self.grants.setdefault(key, {})[attempt] = command.shards[row].tolist()
+                    self.passes[key] = int(command.passes[row])
+            if isinstance(command, commands.Aggregate):
+                self.aggregate(command)
+
+    def aggregate(self, command: commands.Aggregate) -> None:
+        late = command.late
+        self.starts[command.cycle] = self.present
+        cycles = [command.cycle] * command.learners.size + late.cycles.tolist()
+        learners = [*command.learners.tolist(), *late.learners.tolist()]
+        attempts = [*command.attempts.tolist(), *late.attempts.tolist()]
+        weights = np.concatenate([command.weights, late.weights])
+        if not weights.size:
+            return
+        self.late += late.learners.size
+        mean = {name: np.zeros_like(array) for name, array in self.present.items()}
+        for cycle, learner, attempt, share in zip(
+            cycles, learners, attempts, weights / weights.sum(), strict=True
+        ):
+            start = self.starts[cycle]
+            trained = self.train(cycle, learner, attempt, start)
+            for name, total in mean.items():
+                change = trained[name].astype(np.float64) - start[name]
+                total += share * (self.present[name] + change)  # noqa: PLW2901
+        self.present = mean
+
+    def train(
+        self, cycle: int, learner: int, attempt: int, start: dict[str, Any]
+    ) -> dict[str, NDArray[Any]]:
+        given = self.grants[cycle, learner]
+        self.extended += attempt > 1
+        shards = [shard for nth in sorted(given) if nth <= attempt for shard in given[nth]]
+        samples = self.compute._index.samples(learner, np.array(shards))
+        batch, visits = self.task.batch, self.visits[cycle, learner]
+        per_pass = -(-len(samples) // batch)
+        batches = visits // len(samples) * per_pass + -(-(visits % len(samples)) // batch)
+        passes = max(self.passes[cycle, learner], -(-batches // per_pass))
+        generators = Generators(self.task.seed, "train", cycle, np.array([learner]))
+        initial = self.compute.parameters
+        work = TrainingWork(
+            self.compute._train_data, passes, lambda: generators.get(0), batches, samples
+        )
+        parameters = {name: array.astype(initial[name].dtype) for name, array in start.items()}
+        return dict(train_one(self.task, self.compute._trainer, parameters, work).parameters)
+
+
+@pytest.mark.parametrize("work", ["train", "batched"])
+def test_the_model_with_extensions_and_late_updates_is_that_of_a_plain_computation(
+    work: str,
+) -> None:
+    simulation = with_faults(make_simulation(work, **RULES, cycles=5))
+    reference, compute = Reference(simulation), simulation.make_compute()
+    assert isinstance(compute, RealTraining)
+    steps: list[Step] = []
+    Driver(simulation.scenario, compute, steps.append).run()
+    compute.close()
+    for step in steps:
+        reference.watch(step)
+    assert reference.late > 0
+    assert reference.extended > 0
+    for name, array in compute.parameters.items():
+        np.testing.assert_allclose(array, reference.present[name], rtol=1e-3, atol=1e-5)
+
+
+def test_the_trace_is_the_same_with_any_number_of_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lines(processes: int) -> list[bytes]:
+        monkeypatch.setattr("melisma.simulation.compute.compute.trainer_cores", lambda _: processes)
+        simulation = with_faults(make_simulation("train", **RULES, cycles=4))
+        steps: list[Step] = []
+        compute = simulation.make_compute()
+        Driver(simulation.scenario, compute, steps.append).run()
+        compute.close()
+        return [encode_step(step) for step in steps]
+
+    first = lines(1)
+    assert any(b"Extend" in line for line in first)
+    assert lines(2) == first
+    assert lines(3) == first
+
+
+def test_a_late_update_that_is_not_finite_does_not_shift_the_mean(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compute = make_simulation(**RULES).make_compute()
+    assert isinstance(compute, RealTraining)
+    one = np.array([0])
+    first, second = (WeightedWork(WorkRecord(n, 5), one, one, np.ones(1)) for n in (1, 2))
+
+    def add(mean: RunningMean, part: WeightedWork, start: Any, shares: Any) -> Any:
+        number = np.nan if part is first and compute.parameters is not start else 1.0
+        mean.add(shares, {name: (array + number)[None] for name, array in start.items()})
+        return np.zeros(1)
+
+    monkeypatch.setattr(compute, "_train_weighted", add)
+    compute.average(1, [first])
+    before = dict(compute.parameters)
+    with pytest.warns(MelismaWarning, match="1 of 2 updates"):
+        compute.average(2, [second, first])
+    for name, array in compute.parameters.items():
+        np.testing.assert_allclose(array, before[name] + 1.0)

@@ -112,11 +112,12 @@ class RealTraining:
             if part.record.cycle == cycle:
                 losses = self._train_weighted(mean, part, self.parameters, shares)
             else:
-                start = self._starts[part.record.cycle]
+                start, before = self._starts[part.record.cycle], mean.excluded_share
                 self._train_weighted(mean, part, start, shares)
-                late.append((float(shares.sum()), start))
+                late.append((float(shares.sum()) - (mean.excluded_share - before), start))
         self._check_mean(mean, cycle, sum(part.learners.size for part in parts))
         if mean:
+            late = [(share / (1 - mean.excluded_share), start) for share, start in late]
             self.parameters = apply_late_changes(mean.result(), self.parameters, late)
         return losses
 

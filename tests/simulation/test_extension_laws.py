@@ -1,0 +1,97 @@
+"""Laws of whole runs: extension never trains less, and the papers' rules give the papers' cycle."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from melisma.cycle import commands
+from melisma.cycle.events import PHASES
+from melisma.fleet.fleet import Fleet
+from tests.lanes import cases
+from tests.simulation.scenarios import commands_of, make_fleet, run
+
+BATCH = 32
+STATES = [
+    {"probability": 0.5, "compute": 1.0, "bandwidth": 1.0},
+    {"probability": 0.5, "compute": 0.4, "bandwidth": 0.3},
+]
+SCHEMES = ["equal", "dab", "proportional", "staleness", "synchronous"]
+FLEETS = ["constant", "states", "noise"]
+
+
+def random_fleet(seed: int, kind: str) -> Fleet:
+    rng = np.random.default_rng(seed)
+    learners: list[dict[str, Any]] = [
+        {
+            "name": f"d{number}",
+            "samples_per_s": float(rng.uniform(100, 1500)),
+            "bandwidth_bps": float(rng.uniform(2e6, 5e7)),
+            "latency_s": 0.01,
+            "state": STATES if kind == "states" else [],
+        }
+        for number in range(4)
+    ]
+    noise = {"noise": {"compute": 0.3, "bandwidth": 0.3}} if kind == "noise" else {}
+    return make_fleet(learners, seed=seed, **noise)
+
+
+def settings_of(scheme: str, seed: int) -> dict[str, Any]:
+    passes = None if scheme in ("staleness", "synchronous") else 2
+    return {"scheme": scheme, "passes": passes, "seed": seed, "cycles": 4, "batch": BATCH}
+
+
+@settings(max_examples=cases(60), deadline=None)
+@given(seed=st.integers(0, 10**6), kind=st.sampled_from(FLEETS), scheme=st.sampled_from(SCHEMES))
+def test_a_run_with_extension_never_trains_less(seed: int, kind: str, scheme: str) -> None:
+    """In all cycles together; a single cycle may plan otherwise, by costs measured before."""
+    fleet, chosen = random_fleet(seed, kind), settings_of(scheme, seed)
+    plain, extended = run(fleet=fleet, **chosen), run(fleet=fleet, extension=True, **chosen)
+    visits = [
+        sum(int(cycle.assignments.counted_visits.sum()) for cycle in report.cycles)
+        for report in (plain, extended)
+    ]
+    assert visits[1] >= visits[0] - BATCH * fleet.learners * len(plain.cycles)
+
+
+@settings(max_examples=cases(60), deadline=None)
+@given(seed=st.integers(0, 10**6), kind=st.sampled_from(FLEETS))
+def test_with_equal_shares_no_learner_trains_less_in_the_first_cycle(seed: int, kind: str) -> None:
+    """Up to a batch. Plan and rates are the same; in later cycles learners hold other shards."""
+    fleet, chosen = random_fleet(seed, kind), settings_of("equal", seed) | {"cycles": 1}
+    plain, extended = run(fleet=fleet, **chosen), run(fleet=fleet, extension=True, **chosen)
+    (before,), (after,) = plain.cycles, extended.cycles
+    assert (after.assignments.visits >= before.assignments.visits - BATCH).all()
+
+
+@settings(max_examples=cases(60), deadline=None)
+@given(seed=st.integers(0, 10**6), kind=st.sampled_from(FLEETS), scheme=st.sampled_from(SCHEMES))
+def test_the_rules_of_the_papers_give_the_cycle_of_the_papers(
+    seed: int, kind: str, scheme: str
+) -> None:
+    """One dispatch per cycle, no more visits than planned, and closing with all or at the tail."""
+    report = run(fleet=random_fleet(seed, kind), **settings_of(scheme, seed))
+    assert not commands_of(report, commands.Extend)
+    assert not commands_of(report, commands.Prefetch)
+    dispatched = [command.cycle for command in commands_of(report, commands.Dispatch)]
+    assert all(before < after for before, after in pairwise(dispatched))
+    for command in commands_of(report, commands.Aggregate):
+        assert command.late.learners.size == 0
+    for cycle in report.cycles:
+        work = cycle.assignments
+        if not len(work):
+            continue
+        assert (work.visits <= work.planned_visits).all()
+        counted = work.with_status("counted")
+        arrived_s = (work.arrived_s - work.dispatched_s)[counted]
+        if counted.all():
+            assert cycle.waited_s == pytest.approx(arrived_s.max())
+        else:
+            assert cycle.waited_s == pytest.approx(cycle.deadline_s + cycle.tail_s)
+        # A learner is idle from the end of its plan on.
+        phases_s = work.phases[counted].sum(axis=1)
+        assert work.phases.shape[1] == len(PHASES)
+        np.testing.assert_allclose(phases_s, arrived_s, rtol=1e-6, atol=1e-6)
