@@ -215,3 +215,26 @@ def test_a_run_without_a_plan_names_the_learners_that_are_too_slow() -> None:
     report = simulate(make_task(scheme="staleness", passes=None), fleet, TIMING)
     assert report.outcome == "failed"
     assert "2 of 2 learners (tortoise, snail) cannot train one shard once by 10 s" in report.reason
+
+
+def test_a_learner_that_sleeps_at_the_start_joins_when_it_wakes(tmp_path: Path) -> None:
+    task, fleet, trace = (tmp_path / name for name in ("task.toml", "fleet.toml", "trace.csv"))
+    task.write_text(
+        '[task]\nname = "t"\nmodel = "twonn"\ndata = "mnist"\npasses = 1\ndeadline_s = 10.0\n'
+        'cycles = 4\nsimulation = { work = "timing" }\n'
+    )
+    fleet.write_text(
+        '[fleet]\ntrace = "trace.csv"\n[[fleet.group]]\ncount = 3\nprofile = "phone"\n'
+    )
+    trace.write_text("learner,at_s,event\nphone-1,0,sleep\nphone-1,15,wake\nphone-2,25,sleep\n")
+    report = simulate(task, fleet)
+    counted = [
+        {row.name for row in cycle.assignments if row.status == "counted"}
+        for cycle in report.cycles
+    ]
+    assert counted == [
+        {"phone-2", "phone-3"},
+        {"phone-1", "phone-2", "phone-3"},
+        {"phone-1", "phone-3"},
+        {"phone-1", "phone-3"},
+    ]

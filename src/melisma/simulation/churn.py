@@ -12,6 +12,7 @@ import numpy as np
 
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.availability import JOIN, LEAVE, SLEEP, WAKE, Changes
+from melisma.fleet.fleet import Fleet
 from melisma.simulation.faults import Fault
 from melisma.simulation.kernel import EventQueue
 from melisma.simulation.scenario import Scenario
@@ -136,6 +137,15 @@ class SleepSpans:
             active = active[(sleeps | (to_s <= now_s[active])) & (span[active] < last[active])]
         ends: Floats = now_s + left_s
         return ends
+
+
+def changes_of_run(fleet: Fleet, until_s: float) -> Changes:
+    """Return the changes of a run; a learner that is asleep when it starts joins when it wakes."""
+    changes = fleet.changes(until_s)
+    _, first = np.unique(changes.learners, return_index=True)
+    kinds = changes.kinds.copy()
+    kinds[first[kinds[first] == WAKE]] = JOIN
+    return Changes(changes.at_s, changes.learners, kinds)
 
 
 def departure_times_s(changes: Changes, learners: int) -> Floats:

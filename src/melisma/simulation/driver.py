@@ -21,7 +21,7 @@ from melisma.errors import MelismaError
 from melisma.fleet.array_types import Floats, Ints
 from melisma.runs.interruption import interruptible
 from melisma.runs.trace import Step
-from melisma.simulation.churn import Churn, SleepSpans, departure_times_s
+from melisma.simulation.churn import Churn, SleepSpans, changes_of_run, departure_times_s
 from melisma.simulation.compute.compute import ComputeBackend
 from melisma.simulation.compute.work_record import WeightedWork, WorkRecord
 from melisma.simulation.faults import Corruption, Slowness, clock_rates
@@ -47,7 +47,7 @@ class Driver:
         self._scenario, self._fleet, self._compute, self._watch = scenario, fleet, compute, watch
         self._queue = EventQueue()
         self._corrupt = Corruption(faults)
-        changes = fleet.changes(scenario.horizon_s)
+        changes = changes_of_run(fleet, scenario.horizon_s)
         leaves_s = departure_times_s(changes, fleet.learners)
         self._network = SimulatedNetwork(self._queue, faults, leaves_s)
         sleep, local_shards = SleepSpans(changes, fleet.learners), scenario.local_shards.counts

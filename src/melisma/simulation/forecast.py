@@ -20,7 +20,7 @@ from melisma.fleet.array_types import Bools, Floats, Ints
 from melisma.fleet.availability import JOIN, Availability, Changes
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task
-from melisma.simulation.churn import SleepSpans, departure_times_s
+from melisma.simulation.churn import SleepSpans, changes_of_run, departure_times_s
 from melisma.simulation.devices import Devices
 from melisma.simulation.timeline import Workload, cycle_timeline
 
@@ -70,7 +70,7 @@ class _Cycles:
         self._task, self._fleet = task, fleet
         self._shards, self._passes = shards, passes
         self._cycles = min(task.cycles, MAX_CYCLES)
-        changes = fleet.changes(self._cycles * task.deadline_s)
+        changes = changes_of_run(fleet, self._cycles * task.deadline_s)
         self._sleep = SleepSpans(changes, fleet.learners)
         self._joins_s = np.where(fleet.present_at_start, 0.0, np.inf)
         # The first of several joins counts.
