@@ -65,6 +65,8 @@ def make_updates(learners: int) -> SimulatedUpdates:
         ask_s=numbers,
         wanted=column,
         released=column,
+        passes=column,
+        arrived_visits=column,
         stops_s=numbers,
         in_s=numbers,
         batches=column,

@@ -69,15 +69,16 @@ def begin_cycle(state: CycleState, at_s: float) -> Commands:
 
 
 def ask_late(state: CycleState, learners: Ints, at_s: float) -> Commands:
-    """Ask learners that joined during a cycle, so that they take part in the rest of it."""
+    """Ask learners that joined after others were asked, so that they take part in this cycle."""
     left_s = state.deadline_at_s - at_s
-    if state.stage is not Stage.TRAINING or not state.task.extension or state.needs == "nothing":
+    training = state.stage is Stage.TRAINING
+    if not state.task.extension or not (training or state.stage is Stage.COLLECTING):
         return []
-    if left_s < MIN_LEFT_FRACTION * state.task.deadline_s:
+    if training and left_s < MIN_LEFT_FRACTION * state.task.deadline_s:
         return []
     if state.needs == "bounds":
         return [ask_bound(state, np.sort(learners), state.task.deadline_s)]
-    return [benchmark(state, np.sort(learners))]
+    return [benchmark(state, np.sort(learners))] if state.needs == "costs" else []
 
 
 def benchmark(state: CycleState, learners: Ints) -> commands.Benchmark:

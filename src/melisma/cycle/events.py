@@ -12,6 +12,7 @@ from melisma.fleet.files.fleet_file import Disclosure
 from melisma.fleet.task import Task
 
 NO_FLOATS: Floats = np.empty(0)
+NO_INTS: Ints = np.empty(0, np.int64)
 COSTS = ("train_s", "ship_s", "fixed_s")
 PARTS = ("mean", "spread", "count")
 RATES = ("price", "sample_j", "byte_j")  # per shard, per sample trained once, per byte
@@ -108,7 +109,7 @@ class UpdatesReceived(Event, frozen=True, kw_only=True, eq=False):
     """Updates, complete or partial, were received and stored, unless `refused` says why not.
 
     `attempts` are the latest extensions that each learner has trained on. `visits` include further
-    passes over the same shards.
+    passes over the same shards, `planned_visits` do not; without these, all visits were planned.
     `phases` are seconds, learners by `PHASES`, as measured by each learner; `shipped` is the number
     of shards that each had to fetch. If updates arrived one after another, `arrivals_s` are their
     instants and `at_s` is the last one.
@@ -123,6 +124,12 @@ class UpdatesReceived(Event, frozen=True, kw_only=True, eq=False):
     phases: Floats
     arrivals_s: Floats = NO_FLOATS
     refused: str = ""
+    planned_visits: Ints = NO_INTS
+
+    @property
+    def visits_of_plan(self) -> Ints:
+        """The visits that were planned and made."""
+        return self.planned_visits if self.planned_visits.size else self.visits
 
     @property
     def arrival_times_s(self) -> Floats:

@@ -79,6 +79,7 @@ def start_round(state: CycleState, at_s: float) -> None:
     deadline_s = state.task.deadline_s
     tail_s = max(MIN_TAIL_FRACTION * deadline_s, 2 * state.recent_lateness_s)
     state.tail_s = min(tail_s, MAX_TAIL_FRACTION * deadline_s)
+    state.last_deadline_at_s = state.deadline_at_s
     state.stage, state.began_s = Stage.TRAINING, at_s
     state.limit_s = state.deadline_at_s + (state.tail_s if state.task.quorum == 1.0 else 0.0)
     state.recent_lateness_s /= 2
@@ -137,8 +138,7 @@ def on_updates(state: CycleState, event: events.UpdatesReceived) -> Commands:
     if event.refused:
         replies += [withdraw(learners, event.cycle, attempts, event.refused)]
     if learners.size:
-        lateness_s = event.at_s - state.deadline_at_s
-        state.recent_lateness_s = max(state.recent_lateness_s, lateness_s)
+        learn_lateness(state, event)
         replies += [*extend(state), *close_if_complete(state, event.at_s)]
     return replies
 
@@ -149,7 +149,7 @@ def receive(state: CycleState, event: events.UpdatesReceived, awaited: Bools) ->
     released = state.taken_back
     take_back_unused(state, learners, event.attempts[awaited])
     table.work[learners] = WorkStatus.DROPPED if event.refused else WorkStatus.RECEIVED
-    table.visits[learners] = 0 if event.refused else event.visits[awaited]
+    table.visits[learners] = 0 if event.refused else event.visits_of_plan[awaited]
     table.attempts[learners] = event.attempts[awaited]
     state.refusal = event.refused or state.refusal
     trained = table.visits[learners] > 0
@@ -165,6 +165,7 @@ def take_back_unused(state: CycleState, learners: Ints, attempts: Ints) -> None:
     for grant in unused_parts(state, state.grants, learners, attempts):
         if state.federated:
             np.subtract.at(state.learners.samples, grant.learners, grant.samples)
+            np.subtract.at(state.learners.shards, grant.learners, grant.shards.counts)
         else:
             state.take_back(grant.learners[grant.shards.row_ids], grant.shards.values)
 
@@ -192,7 +193,8 @@ def receive_late(state: CycleState, event: events.UpdatesReceived, late: Bools) 
         if not state.federated:
             state.deck = state.deck.return_shards(grant.shards.values)
     samples, passes = table.late_samples[learners], table.late_passes[learners]
-    weights = update_weights(samples, passes, event.visits[late])
+    weights = update_weights(samples, passes, event.visits_of_plan[late])
+    learn_lateness(state, event)
     counted = (weights > 0) & (not event.refused)
     table.late_cycles[learners] = 0
     if counted.any():
@@ -206,12 +208,22 @@ def receive_late(state: CycleState, event: events.UpdatesReceived, late: Bools) 
         )
 
 
+def learn_lateness(state: CycleState, event: events.UpdatesReceived) -> None:
+    """Let the tails of the next cycles last for updates as late as these."""
+    recent = {state.cycle: state.deadline_at_s, state.cycle - 1: state.last_deadline_at_s}
+    if event.cycle in recent:
+        lateness_s = event.at_s - recent[event.cycle]
+        state.recent_lateness_s = max(state.recent_lateness_s, lateness_s)
+
+
 def close_if_complete(state: CycleState, at_s: float) -> Commands:
     """Close the cycle if no update is awaited, or after the deadline if the quorum is in."""
     if state.stage is not Stage.TRAINING:
         return []
     complete = not state.learners.having(WorkStatus.ASSIGNED).size
-    if complete or (at_s >= state.deadline_at_s and has_quorum(state)):
+    # An update has the instant of its arrival, which may lie before that of an earlier event.
+    passed = max(at_s, state.limit_s) > state.deadline_at_s or at_s >= state.deadline_at_s
+    if complete or (passed and has_quorum(state)):
         return close_cycle(state)
     return []
 
@@ -313,7 +325,10 @@ def prefetch(state: CycleState) -> Commands:
 
 
 def record_empty_cycle(state: CycleState, reason: str) -> Commands:
-    """Keep the parameters as they are; fail the run after `MAX_EMPTY_CYCLES` in a row."""
+    """Keep the parameters, but for late updates; fail after `MAX_EMPTY_CYCLES` in a row."""
+    if state.carried:
+        state.empty_cycles = 0
+        return [aggregate(state, np.empty(0, np.int64), f"late updates only: {reason}")]
     state.empty_cycles, state.empty_reason = state.empty_cycles + 1, reason
     if state.empty_cycles >= MAX_EMPTY_CYCLES:
         problem = f"{MAX_EMPTY_CYCLES} cycles in a row were empty; cycle {state.cycle}: {reason}"

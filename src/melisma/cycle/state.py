@@ -91,7 +91,7 @@ class LearnerTable:
     shards: Ints  # given in this cycle
     passes: Ints
     samples: Ints
-    visits: Ints
+    visits: Ints  # of the plan; further passes are not counted here
     wanted: Ints  # shards requested in this cycle beyond those given
     late_cycles: Ints  # cycle of an update that is late, 0 if none is
     late_attempts: Ints
@@ -180,6 +180,7 @@ class CycleState:
     first_ready_s: float = np.inf  # when the first learner was ready for this cycle
     unanswered_requests: int = 0  # in a row
     recent_lateness_s: float = 0.0  # of updates after the deadline, halved each cycle
+    last_deadline_at_s: float = 0.0  # of the cycle before this one
     refusal: str = ""  # why the latest refused update of this cycle was refused
     last_shards: int = 0  # dealt in the last cycle
     dealt_shards: int = 0  # of the deck, in this cycle

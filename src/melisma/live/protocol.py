@@ -159,6 +159,7 @@ class UpdateHeader(msgspec.Struct, frozen=True):
     cycle: NonNegativeInt
     attempt: NonNegativeInt
     visits: NonNegativeInt
+    planned_visits: NonNegativeInt
     shipped: NonNegativeInt
     loss: float
     phases: Annotated[tuple[Seconds, ...], Meta(min_length=len(PHASES), max_length=len(PHASES))]

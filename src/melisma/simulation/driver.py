@@ -332,6 +332,7 @@ class Driver:
                     cycle=cycle,
                     attempts=subset.attempts.copy(),
                     visits=subset.visits,
+                    planned_visits=np.minimum(subset.visits, subset.arrived_visits),
                     shipped=subset.shipped,
                     loss=np.full(rows.size, np.nan),
                     phases=subset.phases,

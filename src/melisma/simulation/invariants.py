@@ -52,6 +52,7 @@ class AssignmentRecord:
     shards: dict[int, set[int]]
     passes: int
     visits: int | None = None
+    done: int = 0  # visits of the plan
     attempt: int = 0  # of the update
     closed: bool = False
     requested: int = 0
@@ -72,7 +73,7 @@ class AssignmentRecord:
         """Samples up to the attempt of the update, less where not all visits were made."""
         samples = sum(n for attempt, n in self.samples.items() if attempt <= self.attempt)
         planned = samples * self.passes
-        return samples * min(self.visits or 0, planned) / max(planned, 1)
+        return samples * min(self.done, planned) / max(planned, 1)
 
 
 class Invariants:
@@ -275,6 +276,7 @@ class Invariants:
             record = self._open[learner] if current else self._late.get((event.cycle, learner))
             if record is not None and not record.closed and attempt in record.samples:
                 record.visits = None if event.refused else int(event.visits[index])
+                record.done = int(event.visits_of_plan[index])
                 record.closed, record.attempt = True, attempt
                 for later in [nth for nth in record.samples if nth > attempt]:
                     if not current and self._dealt.size:

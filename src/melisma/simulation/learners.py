@@ -60,10 +60,12 @@ class SimulatedUpdates:
     ask_s: Floats
     wanted: Ints
     released: Ints
+    passes: Ints
     stops_s: Floats
     in_s: Floats
     batches: Ints
     visits: Ints
+    arrived_visits: Ints  # planned visits of the shards that arrived in time
     shipped: Ints
     phases: Floats
     costs: Floats = field(metadata=LEARNERS_LAST)  # COSTS x PARTS x learners
@@ -303,10 +305,12 @@ class SimulatedLearners:
             ask_s=ask_s,
             wanted=wanted,
             released=released,
+            passes=passes,
             stops_s=stops_s,
             in_s=in_s,
             batches=done.batches,
             visits=done.visits,
+            arrived_visits=_arrived_visits(work, done),
             shipped=shipped,
             phases=np.stack(phases, axis=1),
             costs=costs,
@@ -369,6 +373,11 @@ class SimulatedLearners:
         used = (stops_s > at_s) & ((wanted < shards.counts) | (fetched >= 1.0))
         updates.attempts[rows[used]] = np.maximum(updates.attempts[rows], attempts)[used]
         updates.shipped[rows] += _whole_shards(fetched)
+        arrived = shards.counts - wanted + _whole_shards(fetched)
+        passes = updates.passes[rows]
+        updates.arrived_visits[rows] += np.where(
+            used, arrived * self._task.shard_samples * passes, 0
+        )
 
     def prefetch(self, learners: Ints, shards: RaggedArray, at_s: float) -> None:
         """Let learners fetch shards from now on, until they are to train."""
@@ -463,6 +472,12 @@ class SimulatedLearners:
             estimate = getattr(history, name)
             parts = (estimate.mean, estimate.spread, estimate.count)
             self._history[index][:, learners] = [part[rows] for part in parts]
+
+
+def _arrived_visits(work: Workload, done: CycleTimeline) -> Ints:
+    """Return the planned visits of the shards that were there or arrived in time."""
+    arrived = work.shards - work.missing + _whole_shards(done.fetched)
+    return work.passes * work.samples * arrived // np.maximum(work.shards, 1)
 
 
 def _whole_shards(fetched: Floats) -> Ints:

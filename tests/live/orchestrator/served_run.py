@@ -110,6 +110,7 @@ def header(learner: int, cycle: int = 1, attempt: int = 1) -> Any:
             cycle=cycle,
             attempt=attempt,
             visits=300,
+            planned_visits=300,
             shipped=0,
             loss=0.5,
             phases=(0.0,) * 6,

@@ -66,6 +66,11 @@ class ActiveAssignment:
         self.shards += extension.shards
         self.requested_at = -inf
 
+    @property
+    def planned_visits(self) -> int:
+        """The visits of the plan that were made; further passes do not count."""
+        return self.feed.stream.planned_visits if self.feed is not None else 0
+
     def withdraw(self) -> None:
         """Withdraw the assignment, from any thread."""
         self._withdrawn.set()

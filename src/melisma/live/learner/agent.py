@@ -317,6 +317,7 @@ class Agent:
             cycle=assignment.train.cycle,
             attempt=assignment.attempt,
             visits=trained.visits if trained else 0,
+            planned_visits=assignment.planned_visits,
             shipped=assignment.feed.shipped if assignment.feed is not None else 0,
             loss=trained.loss if trained else 0.0,
             phases=tuple(assignment.seconds[phase] for phase in PHASES),

@@ -190,6 +190,7 @@ class LearnerService:
                 cycle=header.cycle,
                 attempts=np.array([header.attempt]),
                 visits=np.array([header.visits]),
+                planned_visits=np.array([min(header.visits, header.planned_visits)]),
                 shipped=np.array([header.shipped]),
                 loss=np.array([header.loss]),
                 phases=np.array([[*header.phases[:-1], upload_s]]),
