@@ -386,3 +386,51 @@ def test_no_shard_is_trained_by_two_learners_or_lost(data: st.DataObject) -> Non
         counts = np.bincount(owners, minlength=len(names))
         assert counts.tolist() == state.learners.shards.tolist()
         assert (state.learners.samples == 10 * counts).all()
+
+
+def test_an_update_that_arrived_before_the_deadline_closes_the_cycle_after_it() -> None:
+    """It may have been written to disk while the deadline passed."""
+    script = script_of({"a": 8, "b": 1})
+    assert only(script.reach(DEADLINE_S), commands.Wake)
+    assert only(script.update(DEADLINE_S - 0.1, {"a": 160}), commands.Aggregate)
+
+
+def test_further_passes_over_a_few_shards_add_no_weight() -> None:
+    script = script_of({"a": 10, "b": 1})
+    learners, visits = np.array([0]), np.array([400])
+    script.send(
+        events.UpdatesReceived(
+            at_s=9.0,
+            learners=learners,
+            cycle=1,
+            attempts=np.array([1]),
+            visits=visits,
+            shipped=np.array([2]),
+            loss=np.array([0.5]),
+            phases=np.zeros((1, 6)),
+            planned_visits=np.array([40]),
+        )
+    )
+    assert script.machine.state.learners.weights(learners).tolist() == [20.0]
+    assert script.machine.state.learners.held.pairs.size == 2
+
+
+def test_late_updates_alone_make_no_empty_cycle() -> None:
+    script = script_of({"a": 8, "b": 2})
+    script.update(9.0, {"a": 160})
+    script.reach(DEADLINE_S)
+    script.update(10.5, {"b": 40}, cycle=1)
+    script.aggregate(11.0)
+    script.evaluate(11.0)
+    issued = script.report_bounds(11.0, {"a": 0, "b": 0})
+    aggregate = only(issued, commands.Aggregate)
+    assert aggregate.late.learners.tolist() == [1]
+    assert script.machine.state.empty_cycles == 0
+
+
+def test_a_learner_that_joins_while_others_are_asked_is_asked_too() -> None:
+    script = ScriptedMachine(make_task(**RULES), ["a", "b", "c"])
+    script.join(0.0)
+    script.leave(0.1, "c")
+    asked = only(script.join(0.2, "c"), commands.AskBound)
+    assert asked.learners.tolist() == [2]
