@@ -1,16 +1,22 @@
 """Agents in whole runs: what they report, and what they disclose."""
 
 import shutil
+import threading
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, cast
 
 import pytest
 
+from melisma import axon
 from melisma.cycle import events
 from melisma.fleet.emulation import ComputePacer
-from melisma.live import training
+from melisma.live import protocol, training
+from melisma.live.learner.active_assignment import ActiveAssignment
+from melisma.live.learner.agent import Agent, LearnerSettings
 from melisma.live.learner.device import Device, EmulatedDevice
 from melisma.live.orchestrator.learner_service import METHODS, LearnerService
+from tests.live.orchestrator.served_run import TASK
 from tests.live.short_run import DEFAULT_RULES, FLEET, received, run_task
 
 
@@ -103,3 +109,57 @@ def test_reported_costs_follow_a_device_that_slows_down(
     reported = [e for e in received(report, events.EstimatesReported) if e.learners[0] == 0]
     train_s = [float(item.costs[0, 0, 0]) for item in reported]
     assert train_s[-1] > 1.5 * train_s[0]
+
+
+class BrokenOrchestrator:
+    """Lets a learner join, and answers its polls with an error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def join(self, _: Any) -> None:
+        pass
+
+    def poll(self, *_: Any) -> Any:
+        raise self.error
+
+
+def make_agent(folder: Path, orchestrator: Any = None) -> Agent:
+    settings = LearnerSettings(
+        name="a", orchestrator="", cache=str(folder), module_path=(str(folder),)
+    )
+    registered = protocol.RegisterResponse(0, "r", TASK, ())
+    return Agent(settings, cast(axon.Remote, orchestrator), registered)
+
+
+@pytest.mark.parametrize("failing", ["poll", "fetch"])
+def test_an_unexpected_error_in_another_thread_ends_the_agent(tmp_path: Path, failing: str) -> None:
+    error = OSError("No space left on device")
+    agent = make_agent(tmp_path, BrokenOrchestrator(error))
+    if failing == "fetch":
+        agent._poll = lambda: agent._fetcher._on_error(error)  # type: ignore[method-assign]
+    raised: SimpleQueue[BaseException] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            agent.run()
+        except OSError as caught:
+            raised.put(caught)
+
+    threading.Thread(target=run, daemon=True).start()
+    assert raised.get(timeout=20.0) is error
+
+
+def test_work_may_end_while_it_is_withdrawn(tmp_path: Path) -> None:
+    class EndingAssignments(dict[tuple[int, int], ActiveAssignment]):
+        """Assignments that the main thread deletes as soon as their keys are listed."""
+
+        def __iter__(self) -> Any:
+            keys = list(super().__iter__())
+            self.clear()
+            return iter(keys)
+
+    agent = make_agent(tmp_path)
+    assignment = ActiveAssignment(protocol.Train(1, 1, "model", 1, 10.0), 0.0)
+    agent._assignments = EndingAssignments({(1, 1): assignment})
+    agent._receive(protocol.StopTraining(1, 1), 0.0)

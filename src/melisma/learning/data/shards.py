@@ -182,8 +182,10 @@ class ShardCache:
 
     def partial_bytes(self, sha256: str) -> int:
         """Return the number of bytes already received of an incomplete shard."""
-        part = self._part(sha256)
-        return part.stat().st_size if part.is_file() else 0
+        try:
+            return self._part(sha256).stat().st_size
+        except FileNotFoundError:
+            return 0
 
     def append(self, sha256: str, piece: bytes | bytearray) -> None:
         """Append received bytes to an incomplete shard."""

@@ -26,7 +26,6 @@ from melisma.errors import AxonError, SettingError
 from melisma.fleet.files.fleet_file import DISCLOSURE, Disclosure
 from melisma.fleet.rng import generator
 from melisma.learning.batches import BatchStream
-from melisma.learning.data.datasets import Split
 from melisma.learning.data.shards import ShardCache
 from melisma.learning.parameters import Layout
 from melisma.learning.trainer import Score, TrainingResult
@@ -91,9 +90,11 @@ class Agent:
         self._local_shards, self._held_back = read_local_data(
             settings.local_data, hold_back=registered.hold_back
         )
-        self._instructions: SimpleQueue[tuple[float, protocol.AnyInstruction]] = SimpleQueue()
+        # An exception is an error of another thread, which ends the agent.
+        self._instructions: SimpleQueue[tuple[float, protocol.AnyInstruction | Exception]]
+        self._instructions = SimpleQueue()
         self._assignments: dict[tuple[int, int], ActiveAssignment] = {}
-        self._fetcher = Fetcher(self._downloader, self._device)
+        self._fetcher = Fetcher(self._downloader, self._device, self._end_with)
         self._requests = ShardRequests(self._task, self._learner, orchestrator, self._fetcher)
         self._costs: CostHistory | None = None
 
@@ -108,6 +109,8 @@ class Agent:
         while True:
             received_at, instruction = self._instructions.get()
             match instruction:
+                case Exception():
+                    raise instruction
                 case protocol.RunBenchmark():
                     self._run_benchmark(received_at + instruction.seconds)
                 case protocol.ComputeBound():
@@ -120,7 +123,18 @@ class Agent:
                     return
 
     def _poll(self) -> None:
-        """Poll until the run ends; queue instructions, unless they concern what runs now."""
+        """Poll until the run ends; an error ends the agent."""
+        try:
+            self._poll_until_end()
+        except Exception as error:  # noqa: BLE001 - raised again in the main thread
+            self._end_with(error)
+
+    def _end_with(self, error: Exception) -> None:
+        """Raise an error in the main thread, from any thread, after what runs now."""
+        self._instructions.put((time.monotonic(), error))
+
+    def _poll_until_end(self) -> None:
+        """Queue instructions, unless they concern what runs now."""
         while True:
             try:
                 reply = self._orchestrator.poll(self._learner, self._progress())
@@ -162,18 +176,18 @@ class Agent:
     def _withdraw(self, instruction: protocol.StopTraining) -> None:
         """Withdraw the assignment; the attempt may be that of its latest extension."""
         for cycle, attempt in list(self._assignments):
-            if cycle == instruction.cycle and attempt <= instruction.attempt:
-                self._assignments[cycle, attempt].withdraw()
+            # The main thread may have ended the assignment since.
+            assignment = self._assignments.get((cycle, attempt))
+            if assignment and cycle == instruction.cycle and attempt <= instruction.attempt:
+                assignment.withdraw()
 
     def _extend(self, extension: protocol.ExtendTraining) -> None:
         """Add further shards to the assignment that is being trained."""
         for assignment in list(self._assignments.values()):
             feed = assignment.feed
             if assignment.train.cycle == extension.cycle and feed is not None and not feed.ended:
-                sources = self._sources(extension)
                 assignment.add_extension(extension)
-                feed.stream.add_work(extension.passes, _sample_counts(sources))
-                self._fetcher.add(feed, sources)
+                self._fetcher.add(feed, self._sources(extension), extension.passes)
 
     def _sources(self, work: protocol.Train | protocol.ExtendTraining) -> Sequence[Source]:
         return [self._local_shards[number] for number in work.local_shards] or work.shards
@@ -271,12 +285,11 @@ class Agent:
             time_is_up=lambda: assignment.time_is_up(assignment.upload_s),
             hold_back=not self._task.overlap,
         )
-        sources = self._sources(assignment.train)
-        stream.add_work(assignment.train.passes, _sample_counts(sources))
+        self._fetcher.begin(feed, self._sources(assignment.train), assignment.train.passes)
         if not extension:
             stream.close()
+        # From now on extensions are added to it.
         assignment.feed = feed
-        self._fetcher.begin(feed, sources)
         return feed
 
     def _wait_for_shards(self, assignment: ActiveAssignment, feed: ShardFeed) -> bool:
@@ -358,7 +371,3 @@ class Agent:
     def _cost_table(self) -> tuple[tuple[float, ...], ...]:
         assert self._costs is not None
         return tuple(tuple(row) for row in self._costs.costs().tolist())
-
-
-def _sample_counts(sources: Sequence[Source]) -> list[int]:
-    return [len(item) if isinstance(item, Split) else item.samples for item in sources]

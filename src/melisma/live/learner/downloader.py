@@ -91,9 +91,9 @@ class Downloader:
 
     def fraction_in_cache(self, shard: ShardRef) -> float:
         """Return the fraction of a shard that is in the cache."""
-        if self.has(shard):
-            return 1.0
-        return self._cache.partial_bytes(shard.sha256) / max(shard.size_bytes, 1)
+        # In this order: another thread may finish the shard in between.
+        fraction = self._cache.partial_bytes(shard.sha256) / max(shard.size_bytes, 1)
+        return 1.0 if self.has(shard) else fraction
 
     def has(self, shard: ShardRef) -> bool:
         """Return whether a whole shard is in the cache."""

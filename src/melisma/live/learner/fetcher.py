@@ -41,6 +41,7 @@ class ShardFeed:
     shipped: int = 0  # shards fetched, for this assignment or ahead of it
     fetch_s: float = 0.0
     fetched: float = 0.0
+    in_transit: "Transit | None" = None  # not counted yet
 
     @property
     def ship_s(self) -> float | None:
@@ -57,11 +58,25 @@ class ShardFeed:
             raise self.error
 
 
-class Fetcher:
-    """Fetches the shards of one feed at a time; between feeds, fetches ahead."""
+@dataclass(frozen=True)
+class Transit:
+    """A shard that is being fetched: the fraction in the cache when that began, and the time."""
 
-    def __init__(self, downloader: Downloader, device: Device) -> None:
-        self._downloader, self._device = downloader, device
+    shard: ShardRef
+    fraction: float
+    began_at: float
+
+
+class Fetcher:
+    """Fetches the shards of one feed at a time; between feeds, fetches ahead.
+
+    An unexpected error while fetching ahead is passed to `on_error`, in the thread that fetches.
+    """
+
+    def __init__(
+        self, downloader: Downloader, device: Device, on_error: Callable[[Exception], None]
+    ) -> None:
+        self._downloader, self._device, self._on_error = downloader, device, on_error
         self._changed = threading.Condition()
         self._feed: ShardFeed | None = None
         self._ahead: list[ShardRef] = []
@@ -74,16 +89,20 @@ class Fetcher:
         """Start the thread."""
         threading.Thread(target=self._run, name="fetch", daemon=True).start()
 
-    def begin(self, feed: ShardFeed, sources: Sequence[Source]) -> None:
-        """Fetch the shards of a feed; stop fetching ahead."""
+    def begin(self, feed: ShardFeed, sources: Sequence[Source], passes: int) -> None:
+        """Fetch the first shards of a feed, for passes over them; stop fetching ahead."""
         with self._changed:
             self._needed, self._ahead = [], []
             self._feed = feed
-        self.add(feed, sources)
+        self.add(feed, sources, passes)
 
-    def add(self, feed: ShardFeed, sources: Sequence[Source]) -> None:
-        """Fetch these shards too, after those of the feed that are waiting."""
+    def add(self, feed: ShardFeed, sources: Sequence[Source], passes: int) -> None:
+        """Announce a grant to the stream of a feed, and fetch its shards after those waiting.
+
+        Both are one step, so that `release` finds the waiting shards and the grants aligned.
+        """
         with self._changed:
+            feed.stream.add_work(passes, [_sample_count(source) for source in sources])
             feed.waiting.extend(sources)
             self._needed += [item.sha256 for item in sources if isinstance(item, ShardRef)]
             self._changed.notify()
@@ -97,8 +116,9 @@ class Fetcher:
         return [item.number for item in reversed(released) if isinstance(item, ShardRef)]
 
     def end(self, feed: ShardFeed) -> None:
-        """Fetch no more shards of a feed."""
+        """Fetch no more shards of a feed; count the part of a shard that has arrived."""
         with self._changed:
+            self._count_transit(feed)
             feed.waiting.clear()
             feed.ended = True
             if self._feed is feed:
@@ -161,18 +181,27 @@ class Fetcher:
         if self._downloader.has(source):
             feed.shipped += source.sha256 in self._unreported
             return True
-        before, began = self._downloader.fraction_in_cache(source), time.monotonic()
+        feed.in_transit = Transit(
+            source, self._downloader.fraction_in_cache(source), time.monotonic()
+        )
         with self.downlink:
             self._downloader.fetch_shard(
                 source, self._device, lambda: feed.ended or feed.time_is_up(), self._needed
             )
-        feed.fetch_s += time.monotonic() - began
-        feed.fetched += self._downloader.fraction_in_cache(source) - before
+        with self._changed:
+            self._count_transit(feed)
         if not self._downloader.has(source):
             return False
         self._unreported.add(source.sha256)
         feed.shipped += 1
         return not (feed.hold_back and feed.time_is_up())
+
+    def _count_transit(self, feed: ShardFeed) -> None:
+        """Count the seconds and the fraction of the shard in transit, once."""
+        if (transit := feed.in_transit) is not None:
+            feed.in_transit = None
+            feed.fetch_s += time.monotonic() - transit.began_at
+            feed.fetched += self._downloader.fraction_in_cache(transit.shard) - transit.fraction
 
     def _read(self, source: Source) -> Split:
         if isinstance(source, ShardRef):
@@ -197,5 +226,13 @@ class Fetcher:
             # The run has ended, or the shard will be missing when it is needed: reported then.
             self.fetch_ahead(())
             return
+        except Exception as error:  # noqa: BLE001 - raised again in the thread that trains
+            self.fetch_ahead(())
+            self._on_error(error)
+            return
         if self._downloader.has(shard):
             self._unreported.add(shard.sha256)
+
+
+def _sample_count(source: Source) -> int:
+    return len(source) if isinstance(source, Split) else source.samples
