@@ -70,7 +70,7 @@ def test_a_comparison_prints_a_row_per_scheme_and_whether_one_leads() -> None:
         r"target accuracy [\d.]+%: the lowest final accuracy of all runs", result.stdout
     )
     assert re.fullmatch(
-        r"equal reached [\d.]+% first, after [\d.]+ s on average; dab [\d.]+ ± [\d.]+ s later "
+        r"equal reached [\d.]+% first, after [\d.]+ s on average; \w+ [\d.]+ ± [\d.]+ s later "
         "on the same seeds, significant",
         rest[-1].strip(),
     )
