@@ -1,11 +1,13 @@
 """Evaluation by the learners, where the orchestrator has no test data.
 
-Each learner evaluates the model on samples that it holds back from training and reports sums. A
-learner that leaves or does not answer in time is not part of the result.
+Each learner evaluates the model on samples that it holds back from training and reports sums. Only
+learners whose update was averaged in the cycle are asked, unless they are at work again: others are
+late or left out, and waiting for them would delay the next cycle. A learner that leaves or does not
+answer in time is not part of the result.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from melisma.learning.trainer import Score
 from melisma.live.orchestrator.mailbox import Mailbox
@@ -18,15 +20,19 @@ class FederatedEvaluator:
     def __init__(self, mailboxes: Sequence[Mailbox]) -> None:
         self._mailboxes = mailboxes
         self._cycle = 0
+        self._asked: list[int] = []
         self._scores: dict[int, Score] = {}
         self._changed = asyncio.Event()
 
-    async def evaluate(self, cycle: int, model: str, timeout_s: float) -> Score:
-        """Ask every joined learner to evaluate `model`; return the sum of their scores."""
+    async def evaluate(
+        self, cycle: int, model: str, learners: Iterable[int], timeout_s: float
+    ) -> Score:
+        """Ask those of the learners that are not at work to evaluate `model`; sum their scores."""
         self._cycle, self._scores = cycle, {}
-        for mailbox in self._mailboxes:
-            if mailbox.joined:
-                mailbox.put(EvaluateModel(cycle, model))
+        boxes = self._mailboxes
+        self._asked = [k for k in learners if boxes[k].joined and boxes[k].open_work is None]
+        for learner in self._asked:
+            boxes[learner].put(EvaluateModel(cycle, model))
         try:
             async with asyncio.timeout(timeout_s):
                 while self._is_waiting():
@@ -50,6 +56,6 @@ class FederatedEvaluator:
 
     def _is_waiting(self) -> bool:
         return any(
-            mailbox.joined and learner not in self._scores
-            for learner, mailbox in enumerate(self._mailboxes)
+            self._mailboxes[learner].joined and learner not in self._scores
+            for learner in self._asked
         )

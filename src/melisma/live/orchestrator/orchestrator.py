@@ -40,6 +40,7 @@ class Orchestrator:
         self._store, self._evaluator, self._watch = store, evaluator, watch
         self._machine = CycleMachine()
         self._timer: asyncio.TimerHandle | None = None
+        self._averaged: list[int] = []  # learners whose update is part of the latest average
         self._background: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
@@ -173,6 +174,7 @@ class Orchestrator:
     def aggregate(self, command: commands.Aggregate) -> None:
         """Average updates in the background."""
         updates = self._store.take_accepted(command)
+        self._averaged = sorted({*command.learners.tolist(), *command.late.learners.tolist()})
 
         async def work() -> None:
             began = self._loop.time()
@@ -203,8 +205,9 @@ class Orchestrator:
     async def _score(self, cycle: int) -> Score:
         spec, store = self._spec, self._store
         if not len(spec.test):
-            timeout_s = spec.task.deadline_s
-            return await self._evaluator.evaluate(cycle, store.model_name, timeout_s)
+            return await self._evaluator.evaluate(
+                cycle, store.model_name, self._averaged, timeout_s=spec.task.deadline_s
+            )
         return await asyncio.to_thread(spec.trainer.score, store.parameters, spec.test)
 
     def finish(self, command: commands.Finish) -> None:

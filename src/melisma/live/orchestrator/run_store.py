@@ -9,6 +9,7 @@
 """
 
 import shutil
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,9 +114,9 @@ class RunStore:
         self._accepted[assignment] = path
 
     def take_accepted(self, command: Aggregate) -> list[AcceptedUpdate]:
-        """Return and forget the updates of the command, late ones first.
+        """Return and forget the updates of the command, late ones first; delete all others.
 
-        Other updates of its cycle are deleted; late updates that are not part of it stay.
+        The command has all accepted updates whose weight is positive.
         """
         late, cycles = command.late, np.full(command.learners.size, command.cycle)
         rows = zip(
@@ -131,8 +132,9 @@ class RunStore:
             )
             for learner, cycle, attempt, weight in rows
         ]
-        for key in [key for key in self._accepted if key[1] == command.cycle]:
-            self._accepted.pop(key).unlink(missing_ok=True)
+        for path in self._accepted.values():
+            path.unlink(missing_ok=True)
+        self._accepted.clear()
         return updates
 
     def aggregate(self, cycle: int, updates: Sequence[AcceptedUpdate]) -> None:
@@ -144,12 +146,17 @@ class RunStore:
             return
         mean = weighted_mean(self.layout, [item.update for item in updates])
         total = sum(item.update.weight for item in updates)
-        late = [
-            (item.update.weight / total, self._read_parameters(self._versions[item.cycle]))
-            for item in updates
-            if item.cycle != cycle
-        ]
-        self.parameters = apply_late_changes(mean, self.parameters, late)
+        late_weights: defaultdict[int, float] = defaultdict(
+            float
+        )  # by version of the parameters they began with
+        for item in updates:
+            if item.cycle != cycle:
+                late_weights[self._versions[item.cycle]] += item.update.weight
+        late = (
+            (weight / total, self._read_parameters(version))
+            for version, weight in late_weights.items()
+        )
+        self.parameters = apply_late_changes(mean, self.parameters, list(late))
         self.version += 1
         content = save(self.parameters)
         path = write_atomic(self.folder / PARAMETERS_FOLDER / self.model_name, content)

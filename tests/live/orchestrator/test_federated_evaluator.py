@@ -1,0 +1,50 @@
+"""Evaluation by learners: which are asked, and how long the orchestrator waits."""
+
+import asyncio
+from typing import Any
+
+from melisma.learning.trainer import Score
+from melisma.live import protocol
+from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
+from melisma.live.orchestrator.mailbox import Mailbox
+
+NEVER_S = 1000.0
+SCORE = Score(10, 5.0, 9, 10)
+
+
+async def asked(mailbox: Mailbox) -> list[Any]:
+    return await mailbox.get(0.001)
+
+
+async def test_learners_that_are_late_or_at_work_do_not_delay_an_evaluation() -> None:
+    """Learner 1 sent no update, learner 2 is at work again, learner 3 has left."""
+    mailboxes = [Mailbox(name, joined=True) for name in "abcd"]
+    mailboxes[2].open_work = 2, 1
+    mailboxes[3].joined = False
+    evaluator = FederatedEvaluator(mailboxes)
+    evaluation = asyncio.create_task(evaluator.evaluate(1, "model", [0, 2, 3], NEVER_S))
+    await asyncio.sleep(0)
+    assert [await asked(mailbox) for mailbox in mailboxes] == [
+        [protocol.EvaluateModel(1, "model")],
+        [],
+        [],
+        [],
+    ]
+    evaluator.add(0, 1, SCORE)
+    assert await asyncio.wait_for(evaluation, 10.0) == SCORE
+
+
+async def test_a_learner_that_leaves_is_not_awaited() -> None:
+    mailboxes = [Mailbox(name, joined=True) for name in "ab"]
+    evaluator = FederatedEvaluator(mailboxes)
+    evaluation = asyncio.create_task(evaluator.evaluate(1, "model", [0, 1], NEVER_S))
+    await asyncio.sleep(0)
+    evaluator.add(1, 1, SCORE)
+    mailboxes[0].joined = False
+    evaluator.recheck()
+    assert await asyncio.wait_for(evaluation, 10.0) == SCORE
+
+
+async def test_without_learners_to_ask_an_evaluation_is_empty() -> None:
+    evaluator = FederatedEvaluator([Mailbox("a", joined=True)])
+    assert (await evaluator.evaluate(1, "model", [], NEVER_S)).samples == 0
