@@ -185,8 +185,12 @@ class Driver:
         """
         silent = self._machine.state.learners.silent[learners]
         awaited = np.flatnonzero(~silent)
-        first = awaited[:0] if not awaited.size else awaited[[np.argmin(ready_s[awaited])]]
-        for rows in (first, np.setdiff1d(awaited, first), np.flatnonzero(silent)):
+        earliest = int(np.argmin(ready_s[awaited])) if awaited.size else 0
+        first, others = (
+            awaited[earliest : earliest + 1],
+            np.delete(awaited, slice(earliest, earliest + 1)),
+        )
+        for rows in (first, others, np.flatnonzero(silent)):
             self._network.send_reports(learners[rows], ready_s[rows], partial(_map, rows, deliver))
 
     def dispatch(self, command: commands.Dispatch) -> None:
