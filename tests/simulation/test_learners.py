@@ -40,6 +40,15 @@ def test_an_interrupted_benchmark_fetches_only_the_shards_it_had_time_for() -> N
     assert costs[1, 0, 0] > 3
 
 
+def test_a_third_of_a_benchmark_is_for_fetching() -> None:
+    """A shard takes 3.2 s to fetch, and the model 6.7 s."""
+    slow = [LEARNERS[0] | {"bandwidth_bps": 2e5}]
+    for seconds, shards in ((60.0, 5), (30.0, 2), (6.0, 1)):
+        learners = make_learners(make_fleet(slow), deadline_s=seconds)
+        learners.measure(np.arange(1), 0.0, seconds)
+        assert learners._holds[0] == shards
+
+
 def test_a_repeated_benchmark_measures_the_link_although_all_its_shards_are_cached() -> None:
     learners = make_learners(make_fleet(), deadline_s=4.0)
     ids = np.arange(len(LEARNERS))

@@ -28,6 +28,8 @@ LEAD_FRACTION = 0.05
 RELEASE_FRACTION = 0.1
 # With extension, a benchmark takes up to this part of the deadline.
 BENCHMARK_FRACTION = 0.15
+# In a benchmark, model and shards are fetched for up to this part of it; the rest is for training.
+BENCHMARK_FETCH_FRACTION = 1 / 3
 # A request that was not answered is repeated after this part of the deadline.
 REQUEST_FRACTION = 0.1
 # A learner at work has left if it is silent for this part of its predicted time, but no sooner than

@@ -16,6 +16,7 @@ from melisma.cycle import commands
 from melisma.cycle.cache_index import EMPTY_CACHE
 from melisma.cycle.events import COSTS, PARTS
 from melisma.cycle.learner import (
+    BENCHMARK_FETCH_FRACTION,
     MIN_SHARD_FRACTION,
     RELEASE_FRACTION,
     SUBSET_SHARDS,
@@ -198,8 +199,9 @@ class SimulatedLearners:
         durations, clock = self._durations(learners, began_s), self.clock[learners]
         rates = self._devices.rates(learners, began_s, clock)
         down_s = rates.seconds("downlink", 0.0, durations.model_down_s, 1)
-        left_s = seconds - (began_s - at_s) * clock - down_s
-        fetching_s = rates.work_s("downlink", down_s, left_s)
+        left_s = seconds - (began_s - at_s) * clock
+        fetching_s = np.maximum(BENCHMARK_FETCH_FRACTION * left_s - down_s, 0.0)
+        fetching_s = rates.work_s("downlink", down_s, fetching_s)
         shards, fetched = self._fetch_subset(learners, fetching_s, durations)
         # A learner that holds all of them fetches one again, so that its link is measured.
         transfers = np.maximum(fetched, 1)
@@ -209,7 +211,7 @@ class SimulatedLearners:
         warm_up_s = warm_ups * rates.unit_s("compute", ready_s, durations.sample_s, warm_ups)
         shard_s = task.shard_samples * durations.sample_s
         shard_s = rates.unit_s("compute", ready_s + warm_up_s, shard_s, shards)
-        time_s = np.maximum(left_s - fetch_s - warm_up_s, 0.0)
+        time_s = np.maximum(left_s - down_s - fetch_s - warm_up_s, 0.0)
         history = CostHistory.from_benchmark(
             train_s=shard_s * self._noise.benchmark_bias[learners],
             ship_s=ship_s,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
-from melisma.cycle.learner import SUBSET_SHARDS, CostHistory
+from melisma.cycle.learner import BENCHMARK_FETCH_FRACTION, SUBSET_SHARDS, CostHistory
 from melisma.fleet.rng import generator
 from melisma.learning.data.datasets import Split
 from melisma.live.learner.device import Device
@@ -14,9 +14,6 @@ from melisma.live.protocol import INITIAL_MODEL, RegisterResponse, ShardRef
 
 if TYPE_CHECKING:
     from melisma.learning.benchmark import TrainCost
-
-# Shards are fetched for up to this part of a benchmark; the rest is for training.
-FETCH_FRACTION = 1 / 3
 
 
 def run_subset_benchmark(
@@ -31,7 +28,7 @@ def run_subset_benchmark(
     began = time.monotonic()
     downloader.fetch_model(INITIAL_MODEL, device)
     down_s = time.monotonic() - began
-    fetch_until_at = began + FETCH_FRACTION * (until_at - began)
+    fetch_until_at = began + BENCHMARK_FETCH_FRACTION * (until_at - began)
     ship_s = _time_downloads(shards, downloader, device, fetch_until_at)
     samples = local_shards[:SUBSET_SHARDS] or downloader.read_shards(shards)
     cost = _time_training(registered, samples, device, until_at)
