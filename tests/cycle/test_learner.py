@@ -10,6 +10,7 @@ from melisma.cycle.learner import (
     MIN_SILENCE_S,
     CostHistory,
     lead_s,
+    request_delay_s,
     shard_bound,
     shards_to_release,
     shards_to_request,
@@ -111,13 +112,29 @@ def test_as_many_shards_are_requested_as_fill_the_spare_time() -> None:
     train_s = np.array([1.0, 0.5, 0.5, 1.0, 1.0, 1.0])
     ship_s = np.array([0.0, 1.5, 1.5, 0.1, 0.0, 0.1])
     # The second link is slower than training; over the third no shard would arrive in time.
-    wanted = shards_to_request(left_s, 0.0, train_s, ship_s)
+    wanted = shards_to_request(left_s, 0.0, 0.0, train_s, ship_s)
     assert wanted.tolist() == [4, 2, 0, 1, 0, 0]
-    assert shards_to_request(4.0, 3.5, 1.0, 0.1) == 1
+    assert shards_to_request(4.0, 3.5, 0.0, 1.0, 0.1) == 1
+
+
+def test_no_shards_are_requested_while_the_link_is_busy_until_the_end() -> None:
+    fetch_s = np.array([0.0, 2.0, 8.9, 9.0, 20.0])
+    wanted = shards_to_request(10.0, 0.1, fetch_s, 0.1, 1.0)
+    assert wanted.tolist() == [9, 7, 1, 0, 0]
+    # All of them arrive in time, so that none is released again.
+    queue_s = fetch_s[:4] + wanted[:4]
+    assert not shards_to_release(10.0, 0.1, queue_s, 0.1, 1.0).any()
+
+
+def test_a_request_is_due_shortly_before_all_is_fetched_and_trained() -> None:
+    delay_s = request_delay_s(np.array([3.0, 1.0, 0.5]), np.array([1.0, 4.0, 0.6]), 0.2, 10.0)
+    assert delay_s == pytest.approx([2.3, 3.3, 0.0])
 
 
 def test_shards_that_cannot_be_begun_in_time_are_released() -> None:
-    assert shards_to_release(3.0, np.array([2.0, 3.5, 4.0, 6.5]), 1.0).tolist() == [0, 0, 1, 3]
+    seconds = np.array([2.0, 3.5, 4.0, 6.5])
+    assert shards_to_release(3.0, seconds, 0.0, 1.0, 0.1).tolist() == [0, 0, 1, 3]
+    assert shards_to_release(3.0, 0.0, seconds, 0.1, 1.0).tolist() == [0, 0, 1, 3]
 
 
 def test_silence_is_noticed_within_a_third_of_the_predicted_time() -> None:

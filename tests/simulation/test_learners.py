@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 
 from melisma.cycle import commands, events
+from melisma.cycle.ragged import RaggedArray
 from melisma.fleet.fleet import Fleet
 from melisma.runs.report import Report
 from melisma.simulation.churn import SleepSpans
 from melisma.simulation.learners import SimulatedLearners, SimulatedUpdates
 from tests.simulation.scenarios import LEARNERS, make_fleet, make_scenario, run
+
+DEFAULT_RULES = {"extension": True, "overlap": True}
 
 
 def make_learners(fleet: Fleet, **settings: Any) -> SimulatedLearners:
@@ -60,6 +63,34 @@ def test_a_repeated_benchmark_measures_the_link_although_all_its_shards_are_cach
     _, after = learners.measure(ids, 10.0, 4.0)
     assert after[1].tolist() == before[1].tolist()
     assert np.all(spoilt.ship_s.mean > 10 * after[1, 0])
+
+
+@pytest.mark.parametrize(("shards", "asks"), [(20, "release"), (11, "nothing"), (4, "request")])
+def test_a_simulated_learner_with_a_slow_link_requests_only_what_it_can_fetch(
+    shards: int, asks: str
+) -> None:
+    """A shard takes about 1 s to fetch and 0.01 s to train; there is time to fetch 11."""
+    slow = {"samples_per_s": 1e4, "bandwidth_bps": 64e4, "latency_s": 0.0}
+    learners = make_learners(
+        make_fleet([LEARNERS[0] | slow]), **DEFAULT_RULES, deadline_s=15.0, passes=1
+    )
+    instruction = commands.Dispatch(
+        reason="",
+        learners=np.arange(1),
+        cycle=1,
+        attempts=np.ones(1, np.int64),
+        shards=RaggedArray.from_rows([np.arange(shards)]),
+        passes=np.ones(1, np.int64),
+        seconds_left=15.0,
+        tail_s=1.5,
+        predicted_s=np.array([np.nan]),
+    )
+    updates = learners.train(instruction, np.arange(1), np.array([shards * 100]), 0.0)
+    wanted, released = int(updates.wanted[0]), int(updates.released[0])
+    fits = (updates.stops_s[0] - updates.phases[0, 1]) / learners._ship_s[0]
+    assert (wanted > 0, released > 0) == (asks == "request", asks == "release")
+    if asks != "nothing":
+        assert shards + wanted - released == pytest.approx(fits, abs=1.0)
 
 
 def make_updates(learners: int) -> SimulatedUpdates:

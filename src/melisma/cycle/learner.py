@@ -30,7 +30,7 @@ RELEASE_FRACTION = 0.1
 BENCHMARK_FRACTION = 0.15
 # In a benchmark, model and shards are fetched for up to this part of it; the rest is for training.
 BENCHMARK_FETCH_FRACTION = 1 / 3
-# A request that was not answered is repeated after this part of the deadline.
+# A learner requests shards at most once in this part of the deadline.
 REQUEST_FRACTION = 0.1
 # A learner at work has left if it is silent for this part of its predicted time, but no sooner than
 # after these seconds: a busy machine may delay a message.
@@ -147,24 +147,49 @@ def lead_s(ship_s: ArrayLike, deadline_s: float) -> Floats:
     return np.asarray(ship_s) + LEAD_FRACTION * deadline_s
 
 
+def request_delay_s(
+    work_s: ArrayLike, fetch_s: ArrayLike, ship_s: ArrayLike, deadline_s: float
+) -> Floats:
+    """Return the seconds until a learner requests more: before it has fetched and trained all."""
+    delay_s: Floats = np.maximum(np.maximum(work_s, fetch_s) - lead_s(ship_s, deadline_s), 0.0)
+    return delay_s
+
+
 def shards_to_request(
-    left_s: ArrayLike, work_s: ArrayLike, train_s: ArrayLike, ship_s: ArrayLike
+    left_s: ArrayLike,
+    work_s: ArrayLike,
+    fetch_s: ArrayLike,
+    train_s: ArrayLike,
+    ship_s: ArrayLike,
 ) -> Ints:
     """Return the shards to request when `work_s` of the `left_s` seconds are planned.
 
-    `train_s` are the seconds to train a shard in all passes. Fetching goes on while the planned
-    work is trained; no shard is requested that would arrive too late. A learner halts in time, so
-    the last shard need not be finished.
+    `fetch_s` are the seconds to fetch the shards that were given and are not there yet; requested
+    shards come after them. `train_s` are the seconds to train a shard in all passes. Fetching goes
+    on while the planned work is trained; no shard is requested that would arrive too late. A
+    learner halts in time, so the last shard need not be finished.
     """
-    spare_s = np.asarray(left_s) - np.maximum(work_s, ship_s)
+    arrival_s = np.asarray(fetch_s) + np.asarray(ship_s)
+    spare_s = np.asarray(left_s) - np.maximum(work_s, arrival_s)
     shards = np.ceil(spare_s / np.maximum(train_s, ship_s))
     requested: Ints = np.where(spare_s > 0, shards, 0.0).astype(np.int64)
     return requested
 
 
-def shards_to_release(left_s: ArrayLike, work_s: ArrayLike, train_s: ArrayLike) -> Ints:
-    """Return how many shards a learner will not begin in the `left_s` seconds it has."""
-    beyond = np.floor((np.asarray(work_s) - np.asarray(left_s)) / np.asarray(train_s))
+def shards_to_release(
+    left_s: ArrayLike,
+    work_s: ArrayLike,
+    fetch_s: ArrayLike,
+    train_s: ArrayLike,
+    ship_s: ArrayLike,
+) -> Ints:
+    """Return how many shards a learner will not begin in the `left_s` seconds it has.
+
+    `work_s` are the seconds until the last shard is begun if all are there, `train_s` those to
+    train a shard once, and `fetch_s` those until all are fetched.
+    """
+    late_s = np.maximum(work_s, fetch_s) - np.asarray(left_s)
+    beyond = np.floor(late_s / np.maximum(train_s, ship_s))
     released: Ints = np.maximum(beyond, 0.0).astype(np.int64)
     return released
 

@@ -22,7 +22,7 @@ from melisma.cycle.learner import (
     SUBSET_SHARDS,
     CostHistory,
     benchmark_s,
-    lead_s,
+    request_delay_s,
     reserve_s,
     shard_bound,
     shards_to_release,
@@ -332,22 +332,26 @@ class SimulatedLearners:
         if not self._task.extension:
             return np.full(learners.size, np.inf), none, none
         deadline_s, ship_s = self._task.deadline_s, durations.ship_s
-        train_s = durations.sample_s * work.passes * work.samples / np.maximum(work.shards, 1)
-        early_s = done.planned_s - lead_s(ship_s, deadline_s)
+        train_s = durations.sample_s * work.samples / np.maximum(work.shards, 1)
+        fetched_s = ship_s * work.missing
         ask_s = np.where(
-            done.planned_s < done.stop_s, np.maximum(early_s, 0.0), RELEASE_FRACTION * deadline_s
+            np.maximum(done.planned_s, fetched_s) < done.stop_s,
+            request_delay_s(done.planned_s, fetched_s, ship_s, deadline_s),
+            RELEASE_FRACTION * deadline_s,
         )
-        left_s, work_s = done.stop_s - ask_s, done.planned_s - ask_s
-        wanted = np.where(left_s > 0, shards_to_request(left_s, work_s, train_s, ship_s), 0)
-        released = np.where(left_s > 0, shards_to_release(left_s, work_s, train_s), 0)
+        left_s, work_s = done.stop_s - ask_s, np.maximum(done.planned_s - ask_s, 0.0)
+        fetch_s = np.maximum(fetched_s - ask_s, 0.0)
+        all_passes_s = train_s * work.passes
+        wanted = shards_to_request(left_s, work_s, fetch_s, all_passes_s, ship_s)
         unfetched = work.missing - np.minimum(
             np.ceil(ask_s / np.maximum(ship_s, TINY_S)), work.missing
         )
+        released = shards_to_release(left_s, unfetched * train_s, fetch_s, train_s, ship_s)
         ask_s = (done.down_s + ask_s) / self.clock[learners]
         return (
             self._sleep.end_s(learners, began_s, ask_s),
             wanted,
-            np.minimum(released, unfetched).astype(np.int64),
+            np.where(left_s > 0, np.minimum(released, unfetched), 0).astype(np.int64),
         )
 
     def extend(

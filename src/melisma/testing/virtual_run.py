@@ -9,7 +9,7 @@ import numpy as np
 
 from melisma.allocation import dab_shards
 from melisma.cycle import commands, events
-from melisma.cycle.learner import lead_s, shards_to_request
+from melisma.cycle.learner import request_delay_s, shards_to_request
 from melisma.cycle.machine import CycleMachine
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
 from melisma.fleet.array_types import Floats
@@ -162,7 +162,9 @@ class VirtualRun:
             left_s = command.seconds_left - device.fixed_s - ship_s
             if self.task.extension:
                 ready_s = now_s + device.fixed_s / 2 + ship_s
-                self._request(learner, command.cycle, ready_s, planned_s, left_s, shard_s)
+                fetch_s = device.ship_s * (new - waits)
+                seconds = left_s, planned_s, fetch_s, shard_s
+                self._request(learner, command.cycle, ready_s, seconds)
                 planned_s = left_s
             train_s = max(0.0, min(planned_s, left_s))
             visits = int(train_s / device.train_s * self.task.shard_samples + 1e-9)
@@ -185,14 +187,16 @@ class VirtualRun:
         learner: int,
         cycle: int,
         ready_s: float,
-        planned_s: float,
-        left_s: float,
-        shard_s: float,
+        seconds: tuple[float, float, float, float],
     ) -> None:
-        """Request shards for the time after the planned work, in time to fetch them."""
-        ship_s = self.devices[learner].ship_s
-        ask_s = max(0.0, planned_s - float(lead_s(ship_s, self.task.deadline_s)))
-        wanted = shards_to_request(left_s - ask_s, planned_s - ask_s, shard_s, ship_s)
+        """Request shards for the time after the planned work, in time to fetch them.
+
+        `seconds` are those left, of the planned work, of the shards to fetch, and of a shard.
+        """
+        (left_s, work_s, fetch_s, shard_s), ship_s = seconds, self.devices[learner].ship_s
+        ask_s = float(request_delay_s(work_s, fetch_s, ship_s, self.task.deadline_s))
+        work_s, fetch_s = max(work_s - ask_s, 0.0), max(fetch_s - ask_s, 0.0)
+        wanted = shards_to_request(left_s - ask_s, work_s, fetch_s, shard_s, ship_s)
         if wanted > 0:
             self.schedule(
                 events.ShardsRequested(

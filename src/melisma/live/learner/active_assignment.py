@@ -40,6 +40,7 @@ class ActiveAssignment:
     shards: list[ShardRef] = field(default_factory=list)  # of all grants
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     requested_at: float = -inf  # when further shards were requested last
+    has_released: bool = False  # whether shards were released
     _withdrawn: threading.Event = field(default_factory=threading.Event)
     _lap_at: float = field(init=False)
     _batch_at: float = field(init=False, default=nan)
@@ -64,7 +65,6 @@ class ActiveAssignment:
         """Record an extension, which is the next grant of the stream."""
         self.attempts.append(extension.attempt)
         self.shards += extension.shards
-        self.requested_at = -inf
 
     @property
     def planned_visits(self) -> int:

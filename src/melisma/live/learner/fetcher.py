@@ -107,6 +107,17 @@ class Fetcher:
             self._needed += [item.sha256 for item in sources if isinstance(item, ShardRef)]
             self._changed.notify()
 
+    def queue_s(self, feed: ShardFeed, ship_s: float) -> float:
+        """Return the seconds until all shards of a feed are there, if each takes `ship_s`."""
+        with self._changed:
+            transit = feed.in_transit
+            missing = [s for s in feed.waiting if isinstance(s, ShardRef)]
+            missing = [shard for shard in missing if not self._downloader.has(shard)]
+        rest_s = 0.0
+        if transit is not None:
+            rest_s = transit.began_at + (1.0 - transit.fraction) * ship_s - time.monotonic()
+        return max(rest_s, 0.0) + len(missing) * ship_s
+
     def release(self, feed: ShardFeed, count: int) -> list[int]:
         """Take the last `count` shards from the feed and its stream; return their numbers."""
         with self._changed:

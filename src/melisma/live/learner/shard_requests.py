@@ -16,7 +16,7 @@ from melisma.cycle.learner import (
     RELEASE_FRACTION,
     REQUEST_FRACTION,
     CostHistory,
-    lead_s,
+    request_delay_s,
     shards_to_release,
     shards_to_request,
 )
@@ -78,14 +78,14 @@ class ShardRequests:
         self, assignment: ActiveAssignment, feed: ShardFeed, left_s: float, train_s: float
     ) -> None:
         now, deadline_s, train = time.monotonic(), self._task.deadline_s, assignment.train
-        if now < assignment.requested_at + REQUEST_FRACTION * deadline_s:
+        # After a release the estimates are in doubt: shards would be requested and released again.
+        if assignment.has_released or now < assignment.requested_at + REQUEST_FRACTION * deadline_s:
             return
+        ship_s, fetch_s = self._ship_s, self._fetcher.queue_s(feed, self._ship_s)
         work_s = feed.stream.planned_visits_left * train_s / self._task.shard_samples
-        if work_s >= lead_s(self._ship_s, deadline_s):
+        if request_delay_s(work_s, fetch_s, ship_s, deadline_s) > 0:
             return
-        # Shards that wait to be fetched come first; those requested beyond would be released again.
-        work_s = max(work_s, len(feed.waiting) * self._ship_s)
-        shards = int(shards_to_request(left_s, work_s, train_s * train.passes, self._ship_s))
+        shards = int(shards_to_request(left_s, work_s, fetch_s, train_s * train.passes, ship_s))
         if shards:
             assignment.requested_at = now
             self._calls.put(
@@ -98,9 +98,11 @@ class ShardRequests:
         cycle, waiting = assignment.train.cycle, len(feed.waiting)
         before_s = feed.stream.arrived_visits_left * train_s / self._task.shard_samples
         # Each waiting shard is begun once it has arrived and those before it are trained once.
-        work_s = max(before_s + waiting * train_s, waiting * self._ship_s)
-        count = int(shards_to_release(left_s, work_s, max(train_s, self._ship_s)))
+        work_s = before_s + waiting * train_s
+        ship_s, fetch_s = self._ship_s, self._fetcher.queue_s(feed, self._ship_s)
+        count = int(shards_to_release(left_s, work_s, fetch_s, train_s, ship_s))
         if count and (numbers := self._fetcher.release(feed, count)):
+            assignment.has_released = True
             self._calls.put(
                 lambda: self._orchestrator.release_shards(self._learner, cycle, numbers)
             )
