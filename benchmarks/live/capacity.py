@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.harness import processes
 
 MELISMA = "from melisma.cli import main; main()"
-RUNS = {"dab": 5, "staleness": 2, "synchronous": 2, "proportional": 2}
+RUNS = {"dab": 5, "staleness": 1, "synchronous": 1, "proportional": 1}
 FIRST_CYCLES, TOLERANCE, LIMIT_S = 2, 0.03, 180.0
 FIRST, REST, PUNCTUAL = "cycles 1-2 %", "from cycle 3 %", "within 3 % %"
 LOST_USES = ("fetching", "waiting for work", "halted early", "waiting for others", "gone")

@@ -86,10 +86,6 @@ def _figures(cycle: dict[str, Any], run_began_s: float, kill: melisma_run.Kill) 
         "allowed": sum(allowed),
         "late": lateness(cycle),
         "handed_on": cycle["handed_on"],
-        "learners": {
-            each["name"]: [each["capacity_used"], each["status"], each["phases"]]
-            for each in cycle["assignments"]
-        },
     }
 
 

@@ -47,11 +47,11 @@ class Part(NamedTuple):
     """Further tables of the results, with their columns."""
 
     def sections(self, results: Results) -> list[str]:
-        """Return the tables and ratios as Markdown; a quick run may lack some rows."""
+        """Return the tables and ratios as Markdown; leave out ratios of missing figures."""
         sections = [table.render(self.columns, results["rows"])]
         sections += [table.render(columns, results[key]) for key, columns in self.tables.items()]
         for title, ratio_of in self.ratios.items():
-            with suppress(KeyError):
+            with suppress(KeyError, TypeError):
                 sections.append(f"Flower / Melisma, {title}: {ratio_of(results):.2g}.")
         return [*sections, f"Other processes used {results['others_share']} of a core."]
 
