@@ -114,7 +114,7 @@ def measure(quick: bool) -> dict[str, Any]:
             raw[name] = {mode: _run(mode, run_folder) for mode in ("live", "simulated")}
             apart = _model_distance(run_folder, **raw[name])
             rows[name] = _compare(**raw[name]) | {"parameters apart %": apart}
-    return {"rows": rows, "raw": raw, "own_s": 0.0}
+    return {"rows": rows, "raw": _without_models(raw), "own_s": 0.0}
 
 
 def measure_visits(quick: bool) -> dict[str, Any]:
@@ -125,7 +125,18 @@ def measure_visits(quick: bool) -> dict[str, Any]:
             _write_files(Path(folder), DEFAULT_SETTINGS[name], 2 if quick else CYCLES)
             raw[name] = {mode: _run(mode, Path(folder)) for mode in ("live", "simulated")}
             rows[name] = _compare(**raw[name]) | _compare_visits(**raw[name])
-    return {"rows": rows, "raw": raw, "own_s": 0.0}
+    return {"rows": rows, "raw": _without_models(raw), "own_s": 0.0}
+
+
+def _without_models(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return the results without the paths of models, whose folders are deleted."""
+    return {
+        name: {
+            mode: {key: value for key, value in run.items() if key != "model"}
+            for mode, run in runs.items()
+        }
+        for name, runs in raw.items()
+    }
 
 
 def _write_files(folder: Path, setting: Setting, cycles: int) -> None:
