@@ -10,12 +10,12 @@ from math import inf, sqrt
 import numpy as np
 
 from melisma.cycle import commands, events
+from melisma.cycle.commands import Commands
 from melisma.cycle.extensions import MIN_LEFT_FRACTION, admit
 from melisma.cycle.learner import benchmark_s
 from melisma.cycle.planning import count_held_ahead, ready_learners
 from melisma.cycle.rounds import (
     MAX_EMPTY_CYCLES,
-    Commands,
     dispatch,
     finish,
     record_empty_cycle,

@@ -149,3 +149,4 @@ AnyCommand = (
     | Evaluate
     | Finish
 )
+Commands = list[AnyCommand]

@@ -8,16 +8,13 @@ cycle ends. In federated learning a learner is given further shards of its own.
 import numpy as np
 
 from melisma.cycle import commands, events
+from melisma.cycle.commands import Commands
 from melisma.cycle.dealing import NO_INTS
-from melisma.cycle.events import COSTS
 from melisma.cycle.learner import bound_by_costs
-from melisma.cycle.planning import deal, give
-from melisma.cycle.ragged import RaggedArray
+from melisma.cycle.planning import deal, give, reported_costs
+from melisma.cycle.ragged import NO_ROWS, RaggedArray
 from melisma.cycle.state import CycleState, Stage, WorkStatus
 from melisma.fleet.array_types import Ints
-from melisma.fleet.estimates import Estimate, Estimates
-
-Commands = list[commands.AnyCommand]
 
 # A learner that is ready after its cycle began is given work if this part of the deadline is left.
 MIN_LEFT_FRACTION = 0.2
@@ -95,12 +92,7 @@ def supply(
     if most is not None:
         wanted = np.minimum(wanted, np.maximum(most - table.shards[learners], 0))
     if state.federated:
-        left = table.local_shards.count_of(learners) - table.shards[learners]
-        counts = np.minimum(wanted, left)
-        rows = np.flatnonzero(counts > 0)
-        if not rows.size:
-            return NO_INTS, RaggedArray(NO_INTS, NO_INTS), NO_INTS
-        return learners[rows], deal(state, learners[rows], counts[rows]), NO_INTS
+        return *supply_local(state, learners, wanted), NO_INTS
     owners, positions = hand_on(state, learners, wanted)
     counts = wanted - np.bincount(owners, minlength=learners.size)
     if copies:
@@ -126,6 +118,17 @@ def supply(
     new = ~table.held.contains(given.values, learners[given.row_ids])
     fresh = RaggedArray(given.row_sums(new.astype(np.int64)), given.values[new])
     return learners, give(state, learners, given, fresh) if gets.size else given, handed_on
+
+
+def supply_local(state: CycleState, learners: Ints, wanted: Ints) -> tuple[Ints, RaggedArray]:
+    """Give learners up to the wanted shards of their own; return those that get any, and these."""
+    table = state.learners
+    left = table.local_shards.count_of(learners) - table.shards[learners]
+    counts = np.minimum(wanted, left)
+    rows = np.flatnonzero(counts > 0)
+    if not rows.size:
+        return NO_INTS, NO_ROWS
+    return learners[rows], deal(state, learners[rows], counts[rows])
 
 
 def hand_on(state: CycleState, learners: Ints, wanted: Ints) -> tuple[Ints, Ints]:
@@ -211,8 +214,4 @@ def _bounds(state: CycleState, learners: Ints, passes: int, left_s: float) -> In
         return np.maximum(shards, 0)
     if state.needs != "costs" or not learners.size:
         return np.zeros(learners.size, np.int64)
-    costs = Estimates(*(Estimate(*cost) for cost in table.costs[:, :, learners]))
-    return bound_by_costs(costs, task, left_s, passes, 0)
-
-
-assert COSTS == ("train_s", "ship_s", "fixed_s")  # the order in which `Estimates` takes them
+    return bound_by_costs(reported_costs(state, learners), task, left_s, passes, 0)

@@ -24,9 +24,9 @@ from melisma.cycle.collecting import (
     on_bounds,
     on_estimates,
 )
+from melisma.cycle.commands import Commands
 from melisma.cycle.extensions import extend, on_released, on_requested, orphan
 from melisma.cycle.rounds import (
-    Commands,
     close_if_complete,
     finish,
     on_limit,

@@ -163,6 +163,11 @@ def _select(rows: RaggedArray, selected: NDArray[np.bool_]) -> RaggedArray:
     return RaggedArray(rows.row_sums(selected.astype(np.int64)), rows.values[selected])
 
 
+def reported_costs(state: CycleState, learners: Ints) -> Estimates:
+    """Return the costs that learners reported."""
+    return Estimates(*(Estimate(*cost) for cost in state.learners.costs[:, :, learners]))
+
+
 def _problem(state: CycleState, learners: Ints) -> CycleProblem:
     local = state.learners.local_shards.count_of(learners) if state.federated else None
     if local is not None and not local.any():
@@ -176,10 +181,7 @@ def _problem(state: CycleState, learners: Ints) -> CycleProblem:
         # Without costs, held shards make no difference.
         return build_unmeasured_problem(state.task, learners.size, 0, local)
     held = 0 if state.federated else count_held_ahead(state, learners)
-    costs = state.learners.costs[:, :, learners]
-    return build_cycle_problem(
-        state.task, Estimates(*(Estimate(*cost) for cost in costs)), held, local
-    )
+    return build_cycle_problem(state.task, reported_costs(state, learners), held, local)
 
 
 def _predict_seconds(problem: CycleProblem, plan: CyclePlan) -> Floats:

@@ -12,6 +12,7 @@ import numpy as np
 
 from melisma.cycle import commands, events
 from melisma.cycle.cache_index import EMPTY_CACHE
+from melisma.cycle.commands import Commands
 from melisma.cycle.extensions import extend, orphan
 from melisma.cycle.learner import benchmark_s
 from melisma.cycle.planning import PlannedCycle, deal, mark_held, plan_cycle
@@ -19,8 +20,6 @@ from melisma.cycle.ragged import RaggedArray
 from melisma.cycle.state import CycleState, Grant, Stage, WorkStatus, update_weights
 from melisma.errors import InfeasibleError
 from melisma.fleet.array_types import Bools, Ints
-
-Commands = list[commands.AnyCommand]
 
 # Learners stop in time to arrive by the deadline. Wait for mispredicted updates for this part of
 # the deadline, or for twice the recent lateness, up to the second part.
@@ -222,7 +221,7 @@ def close_if_complete(state: CycleState, at_s: float) -> Commands:
         return []
     complete = not state.learners.having(WorkStatus.ASSIGNED).size
     # An update has the instant of its arrival, which may lie before that of an earlier event.
-    passed = max(at_s, state.limit_s) > state.deadline_at_s or at_s >= state.deadline_at_s
+    passed = at_s >= state.deadline_at_s or state.limit_s > state.deadline_at_s
     if complete or (passed and has_quorum(state)):
         return close_cycle(state)
     return []
