@@ -54,7 +54,8 @@ PERIODS = ("before", "one slow", "one slow, one killed", "after, without the kil
 ALL = "all cycles"
 CAPACITY = "capacity of those present %"
 COLUMNS = ["cycles", CAPACITY, "least of a cycle %", PUNCTUAL, "largest lateness %"]
-KILL_COLUMNS = ["shards", "handed on", "noticed after s", "handed on after s"]
+TIMES = ["noticed after s", "handed on after s"]
+KILL_COLUMNS = ["shards", "requested", "handed on", "repeated", *TIMES]
 
 
 def measure(quick: bool) -> dict[str, Any]:

@@ -97,42 +97,63 @@ def _train(job: dict[str, Any], folder: Path) -> dict[str, Any]:
         "reason": report.reason,
         "began_s": report.began_s,
         "ended_s": report.ended_s,
-        "handed_on": None if kill is None else _handed_on(report.trace, kill),
+        "handed_on": kill and handed_on(report.trace, kill, job["task"]["shard_samples"]),
         "evaluated_at": evaluated_at,
         "before_mb": before_mb,
         "cycles": report.as_dict()["cycles"],
     }
 
 
-def _handed_on(trace: Iterable[Any], kill: Kill) -> dict[str, Any]:
-    """Return what became of the shards that the killed learner had in its last cycle."""
+def handed_on(trace: Iterable[Any], kill: Kill, shard_samples: int) -> dict[str, Any]:
+    """Return what became of the shards that the killed learner had in its last cycle.
+
+    `requested` are the shards that the others requested after its departure was noticed: no more
+    can be handed on, because they have no time for more. `repeated` are the visits that the others
+    made beyond their plans in that cycle, in shards: time in which shards were on their way.
+    """
     from melisma.cycle.commands import Dispatch, Extend
     from melisma.cycle.events import LearnersLeft
 
-    given: set[int] = set()
-    taken: dict[int, float] = {}
-    killed_s = left_s = None
-    for step in trace:
-        if isinstance(step.event, LearnersLeft) and kill.learner in step.event.learners:
-            left_s = step.event.at_s
-        for each in step.commands:
-            if not isinstance(each, Dispatch | Extend) or each.cycle != kill.cycle:
-                continue
-            if isinstance(each, Dispatch) and killed_s is None:
-                killed_s = step.event.at_s + kill.after_s
-            for learner, shards in zip(each.learners.tolist(), each.shards, strict=True):
-                if learner == kill.learner:
-                    given.update(shards.tolist())
-                elif left_s is not None:
-                    taken |= {shard: step.event.at_s for shard in shards.tolist() if shard in given}
-    if left_s is None or killed_s is None:
+    steps, given, taken = list(trace), set[int](), dict[int, float]()
+    of_cycle = [
+        (step.event.at_s, each)
+        for step in steps
+        for each in step.commands
+        if isinstance(each, Dispatch | Extend) and each.cycle == kill.cycle
+    ]
+    left = [step.event for step in steps if isinstance(step.event, LearnersLeft)]
+    left_s = min((each.at_s for each in left if kill.learner in each.learners), default=None)
+    if left_s is None or not of_cycle:
         raise RuntimeError(f"learner {kill.learner} did not leave in cycle {kill.cycle}")
+    for at_s, each in of_cycle:
+        for learner, shards in zip(each.learners.tolist(), each.shards, strict=True):
+            if learner == kill.learner:
+                given.update(shards.tolist())
+            elif at_s >= left_s:
+                taken |= {shard: at_s for shard in shards.tolist() if shard in given}
+    killed_s = of_cycle[0][0] + kill.after_s
+    requested, repeated = _time_of_others(steps, kill.cycle, left_s)
     return {
         "shards": len(given),
+        "requested": requested,
         "handed on": len(taken),
+        "repeated": round(repeated / shard_samples, 1),
         "noticed after s": round(left_s - killed_s, 3),
         "handed on after s": round(max(taken.values()) - killed_s, 3) if taken else None,
     }
+
+
+def _time_of_others(steps: Iterable[Any], cycle: int, left_s: float) -> tuple[int, int]:
+    """Return the shards requested in a cycle since `left_s`, and its visits beyond the plans."""
+    from melisma.cycle.events import ShardsRequested, UpdatesReceived
+
+    requested = repeated = 0
+    for event in (step.event for step in steps):
+        if isinstance(event, ShardsRequested) and event.cycle == cycle and event.at_s >= left_s:
+            requested += int(event.shards.sum())
+        if isinstance(event, UpdatesReceived) and event.cycle == cycle:
+            repeated += int((event.visits - event.visits_of_plan).sum())
+    return requested, repeated
 
 
 def _toml(task: Mapping[str, Any]) -> str:

@@ -70,6 +70,23 @@ def test_shards_of_a_learner_that_left_are_handed_on_before_others() -> None:
     assert shards.size == 7
 
 
+def test_shards_are_handed_on_to_learners_that_hold_them() -> None:
+    """First `a` and `b` train 5 shards each; in the third cycle `c` is given most of them."""
+    script = script_of({"a": 5, "b": 5, "c": 0})
+    held = dispatched(script)
+    script.update(9.0, {"a": 100, "b": 100})
+    next_cycle(script, 10.0, {"a": 5, "b": 5, "c": 0})
+    script.update(19.0, {"a": 100, "b": 100})
+    next_cycle(script, 20.0, {"a": 1, "b": 1, "c": 10})
+    given = dispatched(script)
+    script.leave(22.0, "c")
+    extend = only(script.request(23.0, {"a": 3, "b": 3}), commands.Extend)
+    for name, shards in zip("ab", extend.shards, strict=True):
+        available = set(held[name]) & set(given["c"])
+        assert len(available) >= 3
+        assert set(shards.tolist()) <= available
+
+
 @pytest.mark.parametrize("how", ["leave", "release", "refuse", "restart", "empty update"])
 def test_a_request_that_is_not_met_is_answered_when_shards_come_back(how: str) -> None:
     script = script_of({"a": 10, "b": 10})
@@ -381,8 +398,8 @@ def test_no_shard_is_trained_by_two_learners_or_lost(data: st.DataObject) -> Non
             active.remove(name)
         owners, positions = state.given.between(0, len(names))
         assert np.unique(positions).size == positions.size
-        assert not np.isin(positions, state.orphans).any()
-        assert sorted([*positions, *state.orphans]) == np.flatnonzero(state.dealt).tolist()
+        assert not np.isin(positions, state.to_hand_on).any()
+        assert sorted([*positions, *state.to_hand_on]) == np.flatnonzero(state.dealt).tolist()
         counts = np.bincount(owners, minlength=len(names))
         assert counts.tolist() == state.learners.shards.tolist()
         assert (state.learners.samples == 10 * counts).all()

@@ -101,6 +101,35 @@ def test_each_violation_within_a_cycle_is_found(alter: Any, message: str) -> Non
         run_checked(lambda watch: [watch(step) for step in steps])
 
 
+def check_all(steps: list[Step]) -> None:
+    run_checked(lambda watch: [watch(step) for step in steps])
+
+
+def test_shards_that_are_not_handed_on_are_a_violation() -> None:
+    scenario = make_scenario("crash 1 at 3", cycles=1, sizes={"samples": 200_000}, **RULES)
+    plain = run_steps(scenario)
+    issued = [each for step in plain for each in step.commands]
+    given = [each for each in issued if isinstance(each, commands.Dispatch | commands.Extend)]
+    assert any(each.handed_on.size for each in given if isinstance(each, commands.Extend))
+    dealt = np.concatenate([each.shards.values for each in given])
+    unused = np.setdiff1d(np.arange(2000), dealt)
+
+    def from_the_deck(command: commands.Extend) -> commands.Extend:
+        """Answer with shards that are never dealt instead of those to hand on."""
+        if not command.handed_on.size:
+            return command
+        values = unused[: command.shards.values.size]
+        return replace(command, handed_on=unused[:0], shards=replace(command.shards, values=values))
+
+    check_all(plain)
+    for alter, message in (
+        (without(commands.Extend), "requested shards, and .* are not handed on"),
+        (altered(commands.Extend, from_the_deck), "gets other shards before .* are handed on"),
+    ):
+        with pytest.raises(InvariantError, match=message):
+            check_all([alter(step) for step in plain])
+
+
 def test_time_that_goes_back_is_a_violation() -> None:
     invariants = Invariants()
     invariants.check(Step(events.TimeReached(at_s=5.0), []))

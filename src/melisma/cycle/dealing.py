@@ -99,12 +99,12 @@ class Deck:
         stretch = self.upcoming(total, dealt_before)
         shards, holders = self.holders(stretch, learners, held)
         if total <= size:
-            keepers = _match_holders(shards, holders, total, counts)
+            keepers = match_holders(shards, holders, total, counts)
             dealt, new = _fill_up(stretch, keepers, counts)
             return self._after(stretch, dealt_before), dealt, new
         # Each shard once, in equal parts of what learners want; then copies. The deck begins anew.
         once = np.diff(np.cumsum(counts) * size // total, prepend=0)
-        keepers = _match_holders(shards, holders, size, once)
+        keepers = match_holders(shards, holders, size, once)
         dealt, new = _fill_up(stretch, keepers, once)
         copies, new_copies = self._deal_copies(counts, dealt, stretch[shards], holders)
         return replace(self, returned=NO_INTS), _join(dealt, copies), _join(new, new_copies)
@@ -179,7 +179,7 @@ def _join(first: RaggedArray, second: RaggedArray) -> RaggedArray:
     return RaggedArray(first.counts + second.counts, values[np.argsort(rows, kind="stable")])
 
 
-def _match_holders(shards: Ints, holders: Ints, size: int, counts: Ints) -> Ints:
+def match_holders(shards: Ints, holders: Ints, size: int, counts: Ints) -> Ints:
     """Return for each of `size` shards a learner that holds it and has room for it, else -1.
 
     Pairs are sorted by shard. Each shard proposes to its holders in order; a learner keeps the

@@ -9,7 +9,7 @@ import numpy as np
 
 from melisma.cycle import commands, events
 from melisma.cycle.commands import Commands
-from melisma.cycle.dealing import NO_INTS
+from melisma.cycle.dealing import NO_INTS, match_holders
 from melisma.cycle.learner import bound_by_costs
 from melisma.cycle.planning import deal, give, reported_costs
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
@@ -46,7 +46,7 @@ def _is_open(state: CycleState, cycle: int) -> bool:
     return state.stage is Stage.TRAINING and cycle == state.cycle
 
 
-def orphan(state: CycleState, learners: Ints) -> None:
+def take_back_work(state: CycleState, learners: Ints) -> None:
     """Take back the shards of learners whose work is lost, so that they are handed on."""
     if state.task.extension and not state.federated and state.stage is Stage.TRAINING:
         lost = np.zeros(state.learners.present.size, np.bool_)
@@ -134,35 +134,53 @@ def supply_local(state: CycleState, learners: Ints, wanted: Ints) -> tuple[Ints,
 def hand_on(state: CycleState, learners: Ints, wanted: Ints) -> tuple[Ints, Ints]:
     """Take shards of other learners for these; return pairs of a row of `learners` and a position.
 
-    A learner does not get back a shard that it was given in this cycle.
+    A learner first gets shards that it holds, which it need not fetch. It does not get back a shard
+    that it was given in this cycle.
     """
-    owners = np.repeat(np.arange(learners.size), wanted)[: state.orphans.size]
-    positions = state.orphans[: owners.size]
-    if not owners.size:
-        return NO_INTS, NO_INTS
-    allowed = ~state.had(learners[owners], positions)
-    owners, positions = owners[allowed], positions[allowed]
-    state.orphans = np.setdiff1d(state.orphans, positions)
-    if not allowed.all():
-        more = _hand_on_rest(state, learners, wanted - np.bincount(owners, minlength=wanted.size))
-        owners, positions = (
-            np.concatenate(pair) for pair in zip((owners, positions), more, strict=True)
-        )
-    return owners, positions
-
-
-def _hand_on_rest(state: CycleState, learners: Ints, wanted: Ints) -> tuple[Ints, Ints]:
-    """Hand on one learner after another, where some had shards that others may get."""
-    owners, positions = [NO_INTS], [NO_INTS]
-    for row in np.flatnonzero(wanted).tolist():
-        had = state.had(np.full(state.orphans.size, learners[row]), state.orphans)
-        chosen = state.orphans[~had][: wanted[row]]
-        state.orphans = np.setdiff1d(state.orphans, chosen)
-        owners.append(np.full(chosen.size, row))
-        positions.append(chosen)
-        if not state.orphans.size:
+    parts = []
+    for choose in (_choose_held, _choose_next, _choose_singly):
+        if not state.to_hand_on.size or not wanted.any():
             break
-    return np.concatenate(owners), np.concatenate(positions)
+        rows, positions = choose(state, learners, wanted)
+        state.to_hand_on = np.setdiff1d(state.to_hand_on, positions)
+        wanted = wanted - np.bincount(rows, minlength=wanted.size)
+        parts.append((rows, positions))
+    if not parts:
+        return NO_INTS, NO_INTS
+    rows, positions = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return rows, positions
+
+
+def _choose_held(state: CycleState, learners: Ints, wanted: Ints) -> tuple[Ints, Ints]:
+    """Choose shards to hand on that learners hold, up to the wanted number."""
+    positions = state.to_hand_on
+    shards, rows = state.deck.holders(positions, learners, state.learners.held)
+    allowed = ~state.had(learners[rows], positions[shards])
+    keepers = match_holders(shards[allowed], rows[allowed], positions.size, wanted)
+    kept = keepers >= 0
+    return keepers[kept], positions[kept]
+
+
+def _choose_next(state: CycleState, learners: Ints, wanted: Ints) -> tuple[Ints, Ints]:
+    """Choose the next shards to hand on for all learners at once, less those that they had."""
+    rows = np.repeat(np.arange(learners.size), wanted)[: state.to_hand_on.size]
+    positions = state.to_hand_on[: rows.size]
+    allowed = ~state.had(learners[rows], positions)
+    return rows[allowed], positions[allowed]
+
+
+def _choose_singly(state: CycleState, learners: Ints, wanted: Ints) -> tuple[Ints, Ints]:
+    """Choose for one learner after another, where some had shards that others may get."""
+    rows, positions, left = [NO_INTS], [NO_INTS], state.to_hand_on
+    for row in np.flatnonzero(wanted).tolist():
+        had = state.had(np.full(left.size, learners[row]), left)
+        chosen = left[~had][: wanted[row]]
+        left = np.setdiff1d(left, chosen)
+        rows.append(np.full(chosen.size, row))
+        positions.append(chosen)
+        if not left.size:
+            break
+    return np.concatenate(rows), np.concatenate(positions)
 
 
 def admit(state: CycleState, learners: Ints, at_s: float) -> Commands:

@@ -25,7 +25,7 @@ from melisma.cycle.collecting import (
     on_estimates,
 )
 from melisma.cycle.commands import Commands
-from melisma.cycle.extensions import extend, on_released, on_requested, orphan
+from melisma.cycle.extensions import extend, on_released, on_requested, take_back_work
 from melisma.cycle.rounds import (
     close_if_complete,
     finish,
@@ -119,7 +119,7 @@ def forget(state: CycleState, learners: Ints) -> None:
     table.costs[:, :, learners] = np.nan
     table.bounds[learners] = -1
     table.late_cycles[learners] = 0
-    orphan(state, learners[table.work[learners] == WorkStatus.ASSIGNED])
+    take_back_work(state, learners[table.work[learners] == WorkStatus.ASSIGNED])
     table.work[learners[table.work[learners] == WorkStatus.ASSIGNED]] = WorkStatus.DROPPED
 
 

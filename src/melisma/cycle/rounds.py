@@ -13,7 +13,7 @@ import numpy as np
 from melisma.cycle import commands, events
 from melisma.cycle.cache_index import EMPTY_CACHE
 from melisma.cycle.commands import Commands
-from melisma.cycle.extensions import extend, orphan
+from melisma.cycle.extensions import extend, take_back_work
 from melisma.cycle.learner import benchmark_s
 from melisma.cycle.planning import PlannedCycle, deal, mark_held, plan_cycle
 from melisma.cycle.ragged import RaggedArray
@@ -154,7 +154,7 @@ def receive(state: CycleState, event: events.UpdatesReceived, awaited: Bools) ->
     trained = table.visits[learners] > 0
     if not state.federated and trained.any():
         mark_held(state, learners[trained], event.shipped[awaited][trained], released)
-    orphan(state, learners[~trained])
+    take_back_work(state, learners[~trained])
 
 
 def take_back_unused(state: CycleState, learners: Ints, attempts: Ints) -> None:
@@ -262,8 +262,8 @@ def end_open_work(state: CycleState) -> Commands:
     """Await open work as late updates, or withdraw it; shards of no learner return to the deck."""
     table = state.learners
     if state.task.late == "drop":
-        orphan(state, table.having(WorkStatus.ASSIGNED))
-    state.deck = state.deck.return_shards(state.orphans)
+        take_back_work(state, table.having(WorkStatus.ASSIGNED))
+    state.deck = state.deck.return_shards(state.to_hand_on)
     if state.task.late == "drop":
         return withdraw_open_work(state, "the deadline and the predicted tail have passed")
     learners = table.having(WorkStatus.ASSIGNED)

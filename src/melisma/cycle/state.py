@@ -186,7 +186,7 @@ class CycleState:
     dealt_shards: int = 0  # of the deck, in this cycle
     dealt: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))  # positions, in this cycle
     grants: list[Grant] = field(default_factory=list)  # of this cycle
-    orphans: Ints = field(default_factory=lambda: NO_INTS)  # positions to hand on
+    to_hand_on: Ints = field(default_factory=lambda: NO_INTS)  # positions to hand on
     prefetched: CacheIndex = EMPTY_CACHE  # (position, learner) that were to be fetched early
     carried: list[LateUpdates] = field(default_factory=list)  # received, not averaged yet
     late_grants: list[tuple[int, Grant]] = field(default_factory=list)  # extensions, by cycle
@@ -274,7 +274,7 @@ class CycleState:
         """Forget the grants of the last cycle."""
         table = self.learners
         self.grants, self._given, self.taken_back = [], None, EMPTY_CACHE
-        self.orphans, self.dealt_shards = NO_INTS, 0
+        self.to_hand_on, self.dealt_shards = NO_INTS, 0
         self.dealt[:] = False
         for column in (table.attempts, table.shards, table.samples, table.visits, table.wanted):
             column[:] = 0
@@ -307,7 +307,7 @@ class CycleState:
         self.taken_back = self.taken_back.union(learners, shards)
         np.subtract.at(table.shards, learners, 1)
         np.subtract.at(table.samples, learners, self.shard_samples[self.deck.order[shards]])
-        self.orphans = np.setdiff1d(np.union1d(self.orphans, shards), self._copies())
+        self.to_hand_on = np.setdiff1d(np.union1d(self.to_hand_on, shards), self._copies())
 
     def _copies(self) -> Ints:
         """Return shards that other learners train too, because more were wanted than exist."""

@@ -2,7 +2,8 @@
 
 - Shards: every shard is dealt before any is dealt again, none twice to one learner, and to two
   learners in a cycle only if more are wanted than exist. A shard is handed on only if the learner
-  that had it does not train it any more. Shards that no learner trained are dealt first in the next
+  that had it does not train it any more; while there are shards to hand on, no request stays open
+  and none is answered with others. Shards that no learner trained are dealt first in the next
   cycle. Extensions have as many shards as were requested, at most.
 - Updates: none counts twice, none counts that did not arrive, and weights are the samples assigned,
   less where not all visits were made. A late update counts once, with a discount.
@@ -12,7 +13,6 @@
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from melisma.fleet.task import Task
 from melisma.runs.assignments import COUNTED
 from melisma.runs.report import Report
 from melisma.runs.trace import Step, decode_steps, encode_step
+from melisma.simulation.assignment_record import AssignmentRecord
 
 ROUNDING_S = 1e-6
 
@@ -39,41 +40,6 @@ def run_checked(run: Callable[[Callable[[Step], object]], object]) -> Sequence[S
     run(invariants.check)
     invariants.check_end()
     return invariants.steps
-
-
-@dataclass
-class AssignmentRecord:
-    """What a learner was given in one cycle, and the visits of its update.
-
-    `samples` and `shards` are those of each extension, by attempt; the first is the assignment.
-    """
-
-    samples: dict[int, int]
-    shards: dict[int, set[int]]
-    passes: int
-    visits: int | None = None
-    done: int = 0  # visits of the plan
-    attempt: int = 0  # of the update
-    closed: bool = False
-    requested: int = 0
-    had: set[int] = field(default_factory=set)  # all shards that were ever given
-
-    @property
-    def all_samples(self) -> int:
-        """The samples of all extensions that were not taken back."""
-        return sum(n for attempt, n in self.samples.items() if self.shards[attempt])
-
-    @property
-    def all_shards(self) -> set[int]:
-        """The shards of all extensions."""
-        return {shard for part in self.shards.values() for shard in part}
-
-    @property
-    def weight(self) -> float:
-        """Samples up to the attempt of the update, less where not all visits were made."""
-        samples = sum(n for attempt, n in self.samples.items() if attempt <= self.attempt)
-        planned = samples * self.passes
-        return samples * min(self.done, planned) / max(planned, 1)
 
 
 class Invariants:
@@ -107,6 +73,7 @@ class Invariants:
         for message in (step.event, *step.commands):
             if handler := HANDLERS.get(type(message)):
                 handler(self, message)
+        self._check_open_requests()
 
     def check_end(self) -> None:
         """Check the whole trace after the last step."""
@@ -205,6 +172,31 @@ class Invariants:
             _expect(not numbers & self._given_now, "a shard of an extension was already dealt")
             self._check_returned(numbers)
             self._given_now |= numbers
+            for learner, shards in zip(command.learners.tolist(), command.shards, strict=True):
+                if numbers & set(shards.tolist()):
+                    left = sorted(self._to_hand_on() - self._open[learner].had)
+                    _expect(not left, f"{learner} gets other shards before {left} are handed on")
+
+    def _check_open_requests(self) -> None:
+        """Check that no request is open which shards of another learner could meet."""
+        requests = {n: each for n, each in self._open.items() if each.requested > 0}
+        if not requests or not self._dealt.size or self._task is None:
+            return
+        free, most = self._to_hand_on(), self._task.max_shards
+        for learner, record in requests.items():
+            room = most is None or len(record.all_shards) < most
+            if not record.closed and room:
+                left = sorted(free - record.had)
+                _expect(not left, f"{learner} requested shards, and {left} are not handed on")
+
+    def _to_hand_on(self) -> set[int]:
+        """Return the shards of this cycle that no learner has trained, or may still train."""
+        trained, had = set[int](), set[int]()
+        for record in self._open.values():
+            had |= record.had
+            if record.visits or not record.closed:
+                trained |= record.all_shards
+        return had - trained
 
     def _give(self, learner: int, attempt: int, shards: Ints) -> None:
         record, numbers = self._open[learner], set(shards.tolist())
@@ -329,11 +321,7 @@ class Invariants:
         """Record the shards of this cycle that no learner has trained, or may still train."""
         if not self._extension or not self._dealt.size or not self._open:
             return
-        trained = set[int]()
-        for record in self._open.values():
-            if record.visits or not record.closed:
-                trained |= record.all_shards
-        self._returned |= set().union(*(record.had for record in self._open.values())) - trained
+        self._returned |= self._to_hand_on()
 
     def _check_late(self, command: commands.Aggregate) -> None:
         """Check that late updates arrived, count once, and have their discounted weight."""
