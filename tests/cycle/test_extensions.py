@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from melisma.cycle import commands, events
+from melisma.cycle.late_work import MAX_LATE_CYCLES
 from melisma.cycle.ragged import RaggedArray
-from melisma.cycle.rounds import MAX_LATE_CYCLES
 from melisma.testing import ScriptedMachine, make_task
 from tests.lanes import cases
 
@@ -197,6 +197,34 @@ def test_in_federated_learning_a_learner_is_given_further_shards_of_its_own() ->
     assert aggregate.weights.tolist() == [50.0]
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_in_federated_learning_an_extension_that_crosses_an_upload_comes_next(late: bool) -> None:
+    """Learner `a` has 8 shards and trains 3; an extension by 2 arrives when it uploads."""
+    script = ScriptedMachine(make_task(**RULES, mode="federated", cycles=3), ["a", "b"])
+    script.send(
+        events.LearnersJoined(
+            at_s=0.0,
+            learners=np.array([0, 1]),
+            names=("a", "b"),
+            discloses=("costs", "costs"),
+            local_shards=RaggedArray.from_rows([np.full(8, 10), np.full(100, 10)]),
+        )
+    )
+    script.report_bounds(0.0, {"a": 3, "b": 50})
+    given = dispatched(script)["a"]
+    (unused,) = only(script.request(3.0, {"a": 2}), commands.Extend).shards
+    script.update(9.0, {"b": 1000})
+    if late:
+        script.reach(DEADLINE_S)
+    script.update(10.0, {"a": 60}, cycle=1, attempt=1)
+    next_cycle(script, 12.0, {"a": 4, "b": 50})
+    again = dispatched(script)["a"]
+    assert again[:2] == unused.tolist()
+    assert not set(again) & set(given)
+    more = only(script.request(13.0, {"a": 9}), commands.Extend).shards.values.tolist()
+    assert sorted([*again, *more]) == list(range(8))
+
+
 def test_without_extension_requests_and_releases_change_nothing() -> None:
     script = script_of({"a": 4, "b": 5}, extension=False)
     assert script.request(3.0, {"a": 3}) == []
@@ -297,6 +325,45 @@ def test_a_later_update_that_is_late_too_overtakes_the_first() -> None:
     assert (withdrawn.learners.tolist(), withdrawn.cycle) == ([1], 1)
     assert "later update" in withdrawn.reason
     assert script.update(20.5, {"b": 80}, cycle=2, attempt=1) == []
+
+
+def lose_late_work(script: ScriptedMachine, how: str, shards: int = 1) -> None:
+    """Let the late work of `b`, of cycle 1, be lost; `a` gets `shards` in each later cycle."""
+    script.update(9.0, {"a": 240})
+    script.reach(DEADLINE_S)
+    if how == "overdue":
+        for cycle in range(2, MAX_LATE_CYCLES + 2):
+            next_cycle(script, 20.0 * cycle, {"a": shards})
+            script.reach(20.0 * cycle + 1)
+            script.update(20.0 * cycle + 9, {"a": 20 * shards})
+        script.aggregate(99.0)
+        script.evaluate(99.0)
+    elif how == "overtaken":
+        next_cycle(script, 10.0, {"a": 2, "b": 1})
+        script.update(19.0, {"a": 40})
+        script.reach(21.0)
+    elif how == "leave":
+        script.leave(11.0, "b")
+    elif how == "restart":
+        script.join(11.0, "b")
+    else:
+        refused = "not finite" if how == "refused" else ""
+        script.update(11.0, {"b": 60 if refused else 0}, refused, cycle=1, attempt=1)
+
+
+@pytest.mark.parametrize("how", ["overtaken", "overdue", "leave", "restart", "refused", "empty"])
+def test_late_work_that_is_lost_returns_to_the_deck_at_once(how: str) -> None:
+    script = script_of({"a": 12, "b": 3})
+    lost = dispatched(script)["b"]
+    lose_late_work(script, how)
+    deck = script.machine.state.deck
+    assert sorted(deck.order[deck.returned].tolist()) == sorted(lost)
+
+
+def test_late_work_that_was_dealt_again_since_does_not_return() -> None:
+    script = script_of({"a": 12, "b": 3})
+    lose_late_work(script, "overdue", shards=8)
+    assert script.machine.state.deck.returned.size == 0
 
 
 @pytest.mark.parametrize("change", ["leave", "join"])

@@ -12,6 +12,7 @@ import numpy as np
 from melisma.cycle import commands, events
 from melisma.cycle.commands import Commands
 from melisma.cycle.extensions import MIN_LEFT_FRACTION, admit
+from melisma.cycle.late_work import withdraw_overdue
 from melisma.cycle.learner import benchmark_s
 from melisma.cycle.planning import count_held_ahead, ready_learners
 from melisma.cycle.rounds import (
@@ -20,7 +21,6 @@ from melisma.cycle.rounds import (
     finish,
     record_empty_cycle,
     wake,
-    withdraw_overdue,
 )
 from melisma.cycle.state import COLLECTING_STAGES, CycleState, Stage, WorkStatus
 from melisma.fleet.array_types import Ints

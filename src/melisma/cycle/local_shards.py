@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from melisma.cycle.cache_index import EMPTY_CACHE
 from melisma.cycle.ragged import RaggedArray, blocks, concatenate_ranges
 from melisma.fleet.array_types import Ints
 from melisma.fleet.rng import uniform
@@ -89,17 +90,33 @@ class LocalShards:
         self.positions[learners] = (self.positions[learners] + counts) % sizes
         return RaggedArray(counts, np.concatenate([_no_ints(), *parts]))
 
+    def give_back(self, learners: Ints, shards: RaggedArray) -> None:
+        """Let these shards of each learner come next, before those that would have come."""
+        rows = np.flatnonzero(shards.counts)
+        learners, shards = learners[rows], shards.take(rows)
+        counts = self.sizes.counts[learners]
+        indices = self._indices(learners, counts)
+        row_ids, ahead = np.repeat(np.arange(learners.size), counts), self.order[indices]
+        returned = EMPTY_CACHE.union(shards.row_ids, shards.values).contains(row_ids, ahead)
+        self.order[indices] = ahead[np.lexsort((~returned, row_ids))]
+
     def samples_in(self, learners: Ints, dealt: RaggedArray) -> Ints:
         """Return the number of samples in the dealt shards of each learner."""
         return self.sizes.samples_in(learners, dealt)
 
     def _next(self, learners: Ints, counts: Ints) -> Ints:
+        """Return the next `counts` shards of each learner, one learner after another."""
+        numbers: Ints = self.order[self._indices(learners, counts)]
+        return numbers
+
+    def _indices(self, learners: Ints, counts: Ints) -> Ints:
+        """Return the indices of the next `counts` shards of each learner in `order`."""
         positions = concatenate_ranges(self.positions[learners], counts)
         sizes = np.repeat(self.sizes.counts[learners], counts)
         # No learner gets more than all of its shards, so positions wrap at most once.
         positions = np.where(positions < sizes, positions, positions - sizes)
-        numbers: Ints = self.order[np.repeat(self.sizes.starts[learners], counts) + positions]
-        return numbers
+        indices: Ints = np.repeat(self.sizes.starts[learners], counts) + positions
+        return indices
 
 
 def _extend(column: Ints, size: int) -> Ints:

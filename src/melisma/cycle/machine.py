@@ -26,6 +26,7 @@ from melisma.cycle.collecting import (
 )
 from melisma.cycle.commands import Commands
 from melisma.cycle.extensions import extend, on_released, on_requested, take_back_work
+from melisma.cycle.late_work import lose_late
 from melisma.cycle.rounds import (
     close_if_complete,
     finish,
@@ -118,7 +119,7 @@ def forget(state: CycleState, learners: Ints) -> None:
     table = state.learners
     table.costs[:, :, learners] = np.nan
     table.bounds[learners] = -1
-    table.late_cycles[learners] = 0
+    lose_late(state, learners)
     take_back_work(state, learners[table.work[learners] == WorkStatus.ASSIGNED])
     table.work[learners[table.work[learners] == WorkStatus.ASSIGNED]] = WorkStatus.DROPPED
 

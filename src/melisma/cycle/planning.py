@@ -111,7 +111,7 @@ def deal(state: CycleState, learners: Ints, counts: Ints) -> RaggedArray:
     held = state.learners.held
     state.deck, dealt, new = state.deck.deal(learners, counts, _preferred(state))
     if state.prefetched.pairs.size:
-        new = _select(dealt, ~held.contains(dealt.values, learners[dealt.row_ids]))
+        new = dealt.select(~held.contains(dealt.values, learners[dealt.row_ids]))
     state.record_dealt(dealt.values)
     return give(state, learners, dealt, new)
 
@@ -144,23 +144,18 @@ def mark_held(
             continue
         new, holders = grant.new.take(rows), grant.learners[rows]
         if released.pairs.size:
-            new = _select(new, ~released.contains(holders[new.row_ids], new.values))
+            new = new.select(~released.contains(holders[new.row_ids], new.values))
         used = complete[holders] & (grant.attempts[rows] <= table.attempts[holders])
         counts = np.where(used, new.counts, np.minimum(new.counts, left[holders]))
         left[holders] = np.maximum(left[holders] - counts, 0)
         nth = np.arange(new.values.size) - np.repeat(new.starts, new.counts)
-        fetched = _select(new, nth < np.repeat(counts, new.counts))
+        fetched = new.select(nth < np.repeat(counts, new.counts))
         table.hold(fetched.values, holders[fetched.row_ids])
 
 
 def _preferred(state: CycleState) -> CacheIndex:
     prefetched = state.prefetched.pairs
     return state.learners.held.union(prefetched >> VALUE_BITS, prefetched & VALUE_MASK)
-
-
-def _select(rows: RaggedArray, selected: NDArray[np.bool_]) -> RaggedArray:
-    """Return those values of each row that are selected."""
-    return RaggedArray(rows.row_sums(selected.astype(np.int64)), rows.values[selected])
 
 
 def reported_costs(state: CycleState, learners: Ints) -> Estimates:

@@ -57,6 +57,10 @@ class RaggedArray(msgspec.Struct, frozen=True, eq=False):
         counts = self.counts[rows]
         return RaggedArray(counts, self.values[concatenate_ranges(self.starts[rows], counts)])
 
+    def select(self, selected: NDArray[np.bool_]) -> "RaggedArray":
+        """Return those values of each row that are selected."""
+        return RaggedArray(self.row_sums(selected.astype(np.int64)), self.values[selected])
+
     def blocks(self) -> Iterator[tuple[slice, "RaggedArray"]]:
         """Yield slices of up to `BLOCK` rows, each with its part of the array."""
         upto = np.concatenate([[0], np.cumsum(self.counts)])

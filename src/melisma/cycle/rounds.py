@@ -5,8 +5,6 @@ deadline on with the quorum, or when the time limit is reached. Its updates are 
 with late ones of earlier cycles, or the cycle is empty.
 """
 
-from collections.abc import Iterator, Sequence
-
 import msgspec
 import numpy as np
 
@@ -14,18 +12,17 @@ from melisma.cycle import commands, events
 from melisma.cycle.cache_index import EMPTY_CACHE
 from melisma.cycle.commands import Commands
 from melisma.cycle.extensions import extend, take_back_work
+from melisma.cycle.late_work import await_late, later_parts, receive_late
 from melisma.cycle.learner import benchmark_s
 from melisma.cycle.planning import PlannedCycle, deal, mark_held, plan_cycle
 from melisma.cycle.ragged import RaggedArray
-from melisma.cycle.state import CycleState, Grant, Stage, WorkStatus, update_weights
+from melisma.cycle.state import CycleState, Stage, WorkStatus
 from melisma.errors import InfeasibleError
 from melisma.fleet.array_types import Bools, Ints
 
 # Learners stop in time to arrive by the deadline. Wait for mispredicted updates for this part of
 # the deadline, or for twice the recent lateness, up to the second part.
 MIN_TAIL_FRACTION, MAX_TAIL_FRACTION = 0.1, 0.5
-# A late update is awaited for this many cycles.
-MAX_LATE_CYCLES = 3
 # End the run after this many cycles in a row without an update.
 MAX_EMPTY_CYCLES = 3
 
@@ -129,6 +126,8 @@ def on_updates(state: CycleState, event: events.UpdatesReceived) -> Commands:
     receive_late(state, event, late)
     learners, attempts = event.learners[awaited], event.attempts[awaited]
     receive(state, event, awaited)
+    if (awaited | late).any():
+        learn_lateness(state, event)
     replies: Commands = []
     if not (awaited | late).all():
         reason = "the update was already counted, or its cycle is closed"
@@ -137,7 +136,6 @@ def on_updates(state: CycleState, event: events.UpdatesReceived) -> Commands:
     if event.refused:
         replies += [withdraw(learners, event.cycle, attempts, event.refused)]
     if learners.size:
-        learn_lateness(state, event)
         replies += [*extend(state), *close_if_complete(state, event.at_s)]
     return replies
 
@@ -161,50 +159,13 @@ def take_back_unused(state: CycleState, learners: Ints, attempts: Ints) -> None:
     """Take back the shards of extensions that learners did not begin to train."""
     if not (attempts < state.learners.attempts[learners]).any():
         return
-    for grant in unused_parts(state, state.grants, learners, attempts):
+    for grant in later_parts(state, state.grants, learners, attempts):
         if state.federated:
             np.subtract.at(state.learners.samples, grant.learners, grant.samples)
             np.subtract.at(state.learners.shards, grant.learners, grant.shards.counts)
+            state.learners.local_shards.give_back(grant.learners, grant.shards)
         else:
             state.take_back(grant.learners[grant.shards.row_ids], grant.shards.values)
-
-
-def unused_parts(
-    state: CycleState, grants: Sequence[Grant], learners: Ints, attempts: Ints
-) -> Iterator[Grant]:
-    """Yield the parts of grants to these learners that are later than the given attempts."""
-    used = np.full(state.learners.present.size, np.iinfo(np.int64).max)
-    used[learners] = attempts
-    for grant in grants:
-        rows = np.flatnonzero(grant.attempts > used[grant.learners])
-        if rows.size:
-            yield grant.take(rows)
-
-
-def receive_late(state: CycleState, event: events.UpdatesReceived, late: Bools) -> None:
-    """Keep late updates for the next average; refused or empty ones are dropped."""
-    table, learners = state.learners, event.learners[late]
-    if not learners.size:
-        return
-    grants = [grant for cycle, grant in state.late_grants if cycle == event.cycle]
-    for grant in unused_parts(state, grants, learners, event.attempts[late]):
-        np.subtract.at(table.late_samples, grant.learners, grant.samples)
-        if not state.federated:
-            state.deck = state.deck.return_shards(grant.shards.values)
-    samples, passes = table.late_samples[learners], table.late_passes[learners]
-    weights = update_weights(samples, passes, event.visits_of_plan[late])
-    learn_lateness(state, event)
-    counted = (weights > 0) & (not event.refused)
-    table.late_cycles[learners] = 0
-    if counted.any():
-        state.carried.append(
-            commands.LateUpdates(
-                learners[counted],
-                np.full(int(counted.sum()), event.cycle),
-                event.attempts[late][counted],
-                weights[counted],
-            )
-        )
 
 
 def learn_lateness(state: CycleState, event: events.UpdatesReceived) -> None:
@@ -266,41 +227,7 @@ def end_open_work(state: CycleState) -> Commands:
     state.deck = state.deck.return_shards(state.to_hand_on)
     if state.task.late == "drop":
         return withdraw_open_work(state, "the deadline and the predicted tail have passed")
-    learners = table.having(WorkStatus.ASSIGNED)
-    overtaken = learners[table.late_cycles[learners] > 0]
-    withdrawals = withdraw_late(state, overtaken, "a later update of the learner is late too")
-    table.work[learners] = WorkStatus.LATE
-    table.late_cycles[learners], table.late_attempts[learners] = (
-        state.cycle,
-        table.attempts[learners],
-    )
-    table.late_samples[learners] = table.samples[learners]
-    for grant in state.grants:
-        rows = np.flatnonzero(
-            (table.work[grant.learners] == WorkStatus.LATE) & (grant.attempts > 1)
-        )
-        if rows.size:
-            state.late_grants.append((state.cycle, state.without_taken_back(grant.take(rows))))
-    table.late_passes[learners] = table.passes[learners]
-    return withdrawals
-
-
-def withdraw_late(state: CycleState, learners: Ints, reason: str) -> Commands:
-    """Withdraw late assignments, one command for each cycle."""
-    table, issued = state.learners, list[commands.AnyCommand]()
-    for cycle in np.unique(table.late_cycles[learners]).tolist():
-        members = learners[table.late_cycles[learners] == cycle]
-        issued.append(withdraw(members, cycle, table.late_attempts[members], reason))
-    table.late_cycles[learners] = 0
-    return issued
-
-
-def withdraw_overdue(state: CycleState) -> Commands:
-    """Withdraw assignments that have been late for too many cycles."""
-    cycles, oldest = state.learners.late_cycles, state.cycle - MAX_LATE_CYCLES
-    state.late_grants = [each for each in state.late_grants if each[0] >= oldest]
-    overdue = np.flatnonzero((cycles > 0) & (cycles < oldest))
-    return withdraw_late(state, overdue, f"late for more than {MAX_LATE_CYCLES} cycles")
+    return await_late(state, table.having(WorkStatus.ASSIGNED))
 
 
 def prefetch(state: CycleState) -> Commands:

@@ -184,12 +184,12 @@ class CycleState:
     refusal: str = ""  # why the latest refused update of this cycle was refused
     last_shards: int = 0  # dealt in the last cycle
     dealt_shards: int = 0  # of the deck, in this cycle
-    dealt: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))  # positions, in this cycle
+    last_dealt: Ints = field(default_factory=lambda: NO_INTS)  # cycle of each position; 0 if none
     grants: list[Grant] = field(default_factory=list)  # of this cycle
     to_hand_on: Ints = field(default_factory=lambda: NO_INTS)  # positions to hand on
     prefetched: CacheIndex = EMPTY_CACHE  # (position, learner) that were to be fetched early
     carried: list[LateUpdates] = field(default_factory=list)  # received, not averaged yet
-    late_grants: list[tuple[int, Grant]] = field(default_factory=list)  # extensions, by cycle
+    late_grants: list[tuple[int, Grant]] = field(default_factory=list)  # of late work, by cycle
     _given: CacheIndex | None = None  # (learner, shard) of all grants, less those taken back
     taken_back: CacheIndex = EMPTY_CACHE  # (learner, shard), in this cycle
     empty_cycles: int = 0  # in a row
@@ -205,7 +205,7 @@ class CycleState:
             scheme=get_scheme(task.scheme),
             shard_samples=event.shard_samples,
             deck=Deck.shuffle(event.shard_samples.size, generator(task.seed, "shards")),
-            dealt=np.zeros(event.shard_samples.size, np.bool_),
+            last_dealt=np.zeros(event.shard_samples.size, np.int64),
             learners=LearnerTable.empty(event.learner_count),
             expected=event.learner_count,
         )
@@ -275,14 +275,19 @@ class CycleState:
         table = self.learners
         self.grants, self._given, self.taken_back = [], None, EMPTY_CACHE
         self.to_hand_on, self.dealt_shards = NO_INTS, 0
-        self.dealt[:] = False
         for column in (table.attempts, table.shards, table.samples, table.visits, table.wanted):
             column[:] = 0
 
     def record_dealt(self, positions: Ints) -> None:
         """Record positions of the deck that were dealt in this cycle."""
         self.dealt_shards += positions.size
-        self.dealt[positions] = True
+        self.last_dealt[positions] = self.cycle
+
+    @property
+    def dealt(self) -> Bools:
+        """Whether each position of the deck was dealt in this cycle."""
+        dealt: Bools = self.last_dealt == self.cycle
+        return dealt
 
     def had(self, learners: Ints, shards: Ints) -> Bools:
         """Return for each pair whether the learner was given the shard in this cycle."""
@@ -295,8 +300,14 @@ class CycleState:
         shards = grant.shards
         kept = ~self.taken_back.contains(grant.learners[shards.row_ids], shards.values)
         samples = np.where(kept, self.shard_samples[self.deck.order[shards.values]], 0)
-        rest = RaggedArray(shards.row_sums(kept.astype(np.int64)), shards.values[kept])
-        return replace(grant, shards=rest, samples=shards.row_sums(samples))
+        return replace(grant, shards=shards.select(kept), samples=shards.row_sums(samples))
+
+    def without_trained_copies(self, grant: Grant) -> Grant:
+        """Return the grant without shards that an update of another learner covers, too."""
+        if self.federated or self.dealt_shards <= self.shard_samples.size:
+            return grant
+        trained = self._shards_of((WorkStatus.RECEIVED,))
+        return replace(grant, shards=grant.shards.select(~np.isin(grant.shards.values, trained)))
 
     def take_back(self, learners: Ints, shards: Ints) -> None:
         """Record that learners do not train these shards: pairs of a learner and a position."""
@@ -307,11 +318,13 @@ class CycleState:
         self.taken_back = self.taken_back.union(learners, shards)
         np.subtract.at(table.shards, learners, 1)
         np.subtract.at(table.samples, learners, self.shard_samples[self.deck.order[shards]])
-        self.to_hand_on = np.setdiff1d(np.union1d(self.to_hand_on, shards), self._copies())
+        free = np.union1d(self.to_hand_on, shards)
+        if self.dealt_shards > self.shard_samples.size:
+            # More were wanted than exist, so other learners may train the same shards.
+            free = np.setdiff1d(free, self._shards_of(OPEN_OR_RECEIVED))
+        self.to_hand_on = free
 
-    def _copies(self) -> Ints:
-        """Return shards that other learners train too, because more were wanted than exist."""
-        if self.dealt_shards <= self.shard_samples.size:
-            return NO_INTS
+    def _shards_of(self, status: tuple[WorkStatus, ...]) -> Ints:
+        """Return the shards of learners whose work has one of these statuses."""
         owners, shards = self.given.between(0, self.learners.present.size)
-        return shards[np.isin(self.learners.work[owners], OPEN_OR_RECEIVED)]
+        return shards[np.isin(self.learners.work[owners], status)]

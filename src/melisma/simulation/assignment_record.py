@@ -19,6 +19,7 @@ class AssignmentRecord:
     closed: bool = False
     requested: int = 0
     had: set[int] = field(default_factory=set)  # all shards that were ever given
+    copied: set[int] = field(default_factory=set)  # when late: shards that another update covers
 
     @property
     def all_samples(self) -> int:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from melisma.cycle import commands, events
+from melisma.cycle.late_work import MAX_LATE_CYCLES
 from melisma.cycle.learner import silence_limit_s
 from melisma.cycle.machine import CycleMachine
 from melisma.cycle.ragged import RaggedArray, concatenate_ranges
-from melisma.cycle.rounds import MAX_LATE_CYCLES
 from melisma.cycle.state import WorkStatus
 from melisma.errors import MelismaError
 from melisma.fleet.array_types import Floats, Ints

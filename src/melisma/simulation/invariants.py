@@ -4,7 +4,8 @@
   learners in a cycle only if more are wanted than exist. A shard is handed on only if the learner
   that had it does not train it any more; while there are shards to hand on, no request stays open
   and none is answered with others. Shards that no learner trained are dealt first in the next
-  cycle. Extensions have as many shards as were requested, at most.
+  cycle, and those of a late update that is lost from then on. Extensions have as many shards as
+  were requested, at most.
 - Updates: none counts twice, none counts that did not arrive, and weights are the samples assigned,
   less where not all visits were made. A late update counts once, with a discount.
 - Time: it never goes back, no cycle outlasts its deadline and the predicted tail, and none closes
@@ -59,6 +60,7 @@ class Invariants:
         self._cycle, self._limit_s, self._deadline_at_s = 0, np.inf, np.inf
         self._given_now: set[int] = set()  # shards of the deck dealt in this cycle
         self._returned: set[int] = set()  # shards to be dealt first
+        self._last_dealt: dict[int, int] = {}  # cycle by shard
         self._counted: dict[tuple[int, int], tuple[float, int, int]] = {}
         self._last_aggregate: list[tuple[int, int]] = []
         self._finished = False
@@ -126,7 +128,17 @@ class Invariants:
                 self._open[learner].closed = True
             for key in [key for key, record in self._late.items() if key[1] == learner]:
                 if not self._late[key].visits:
-                    del self._late[key]
+                    self._lose(key)
+
+    def _lose(self, key: tuple[int, int]) -> None:
+        """Forget late work that will not count; its shards return."""
+        record = self._late.pop(key)
+        self._return_late(key[0], record.all_shards - record.copied)
+
+    def _return_late(self, cycle: int, shards: set[int]) -> None:
+        """Record that late work does not cover these shards, if they were not dealt since."""
+        if self._extension and self._dealt.size:
+            self._returned |= {each for each in shards if self._last_dealt[each] == cycle}
 
     def on_dispatch(self, command: commands.Dispatch) -> None:
         """Open assignments; the first of a cycle begins it, and others may join with extension."""
@@ -144,6 +156,7 @@ class Invariants:
             _expect(np.isclose(ends_s, self._deadline_at_s), "a learner has another deadline")
             self._returned -= set(command.shards.values.tolist())
         self._given_now |= set(command.shards.values.tolist())
+        self._last_dealt |= dict.fromkeys(command.shards.values.tolist(), self._cycle)
         rows = zip(_keys(command), command.shards, command.passes.tolist(), strict=True)
         for (learner, attempt), shards, passes in rows:
             _expect(learner not in self._open, f"learner {learner} is given work twice")
@@ -172,6 +185,7 @@ class Invariants:
             _expect(not numbers & self._given_now, "a shard of an extension was already dealt")
             self._check_returned(numbers)
             self._given_now |= numbers
+            self._last_dealt |= dict.fromkeys(numbers, self._cycle)
             for learner, shards in zip(command.learners.tolist(), command.shards, strict=True):
                 if numbers & set(shards.tolist()):
                     left = sorted(self._to_hand_on() - self._open[learner].had)
@@ -271,9 +285,11 @@ class Invariants:
                 record.done = int(event.visits_of_plan[index])
                 record.closed, record.attempt = True, attempt
                 for later in [nth for nth in record.samples if nth > attempt]:
-                    if not current and self._dealt.size:
-                        self._returned |= record.shards[later]
+                    if not current:
+                        self._return_late(event.cycle, record.shards[later] - record.copied)
                     record.shards[later] = set()
+                if not current and not record.visits:
+                    self._lose((event.cycle, learner))
 
     def on_withdraw(self, command: commands.Withdraw) -> None:
         """Close assignments that are withdrawn."""
@@ -281,7 +297,7 @@ class Invariants:
             if command.cycle == self._cycle and learner in self._open:
                 self._open[learner].closed = True
             elif (record := self._late.get((command.cycle, learner))) and not record.visits:
-                del self._late[command.cycle, learner]
+                self._lose((command.cycle, learner))
 
     def on_aggregate(self, command: commands.Aggregate) -> None:
         """Check the weights, and that no work of the cycle is missing."""
@@ -298,9 +314,13 @@ class Invariants:
         self._check_closing()
         arrived = {learner for learner, record in self._open.items() if record.visits}
         _expect(arrived == set(learners) or not self._open, "an update that arrived does not count")
+        covered = {
+            shard for each in self._open.values() if each.visits for shard in each.all_shards
+        }
         for learner, record in self._open.items():
             if not record.closed:
                 _expect(self._carry, f"the work of {learner} is neither in nor dropped")
+                record.copied = covered & record.all_shards
                 self._late[self._cycle, learner] = record
         self._return_untrained()
         self._open = {}

@@ -11,7 +11,7 @@ import pytest
 
 from melisma import axon
 from melisma.cycle import commands, events
-from melisma.cycle.rounds import MAX_LATE_CYCLES
+from melisma.cycle.late_work import MAX_LATE_CYCLES
 from melisma.learning.aggregation import SpooledUpdate
 from melisma.live import protocol
 from melisma.live.orchestrator import learner_service

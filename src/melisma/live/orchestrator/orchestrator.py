@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from melisma.cycle import commands, events
+from melisma.cycle.late_work import MAX_LATE_CYCLES
 from melisma.cycle.learner import silence_limit_s
 from melisma.cycle.machine import CycleMachine
-from melisma.cycle.rounds import MAX_LATE_CYCLES
 from melisma.learning.trainer import Score
 from melisma.live import protocol
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator

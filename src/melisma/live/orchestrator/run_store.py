@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save
 
 from melisma.atomic import write_atomic
 from melisma.cycle.commands import Aggregate
-from melisma.cycle.rounds import MAX_LATE_CYCLES
+from melisma.cycle.late_work import MAX_LATE_CYCLES
 from melisma.learning.aggregation import (
     SpooledUpdate,
     UpdateSpool,

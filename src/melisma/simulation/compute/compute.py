@@ -14,7 +14,8 @@ from typing import Protocol
 
 import numpy as np
 
-from melisma.cycle.rounds import MAX_EMPTY_CYCLES, MAX_LATE_CYCLES
+from melisma.cycle.late_work import MAX_LATE_CYCLES
+from melisma.cycle.rounds import MAX_EMPTY_CYCLES
 from melisma.errors import DataError, MelismaError, MelismaWarning
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.rng import Generators

@@ -1,0 +1,125 @@
+"""Late work: assignments whose cycle closed without their update, which may join a later average.
+
+The update is awaited for `MAX_LATE_CYCLES`. If it is lost, because a later one of the same learner
+is late too, it is overdue, refused or empty, or the learner left, its shards return to the deck at
+once, unless they have been dealt again since.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from melisma.cycle import commands, events
+from melisma.cycle.commands import Commands
+from melisma.cycle.ragged import RaggedArray
+from melisma.cycle.state import CycleState, Grant, WorkStatus, update_weights
+from melisma.fleet.array_types import Bools, Ints
+
+# A late update is awaited for this many cycles.
+MAX_LATE_CYCLES = 3
+
+
+def await_late(state: CycleState, learners: Ints) -> Commands:
+    """Await the open work of these learners as late updates; withdraw earlier late ones."""
+    table = state.learners
+    overtaken = learners[table.late_cycles[learners] > 0]
+    withdrawals = withdraw_late(state, overtaken, "a later update of the learner is late too")
+    table.work[learners] = WorkStatus.LATE
+    table.late_cycles[learners] = state.cycle
+    table.late_attempts[learners] = table.attempts[learners]
+    table.late_samples[learners] = table.samples[learners]
+    table.late_passes[learners] = table.passes[learners]
+    for grant in state.grants:
+        rows = np.flatnonzero(table.work[grant.learners] == WorkStatus.LATE)
+        if rows.size:
+            part = state.without_trained_copies(state.without_taken_back(grant.take(rows)))
+            state.late_grants.append((state.cycle, part))
+    return withdrawals
+
+
+def receive_late(state: CycleState, event: events.UpdatesReceived, late: Bools) -> None:
+    """Keep late updates for the next average; refused or empty ones are lost."""
+    table, learners = state.learners, event.learners[late]
+    if not learners.size:
+        return
+    grants = [grant for cycle, grant in state.late_grants if cycle == event.cycle]
+    for grant in later_parts(state, grants, learners, event.attempts[late]):
+        np.subtract.at(table.late_samples, grant.learners, grant.samples)
+        return_shards(state, event.cycle, grant.learners, grant.shards)
+    samples, passes = table.late_samples[learners], table.late_passes[learners]
+    weights = update_weights(samples, passes, event.visits_of_plan[late])
+    counted = (weights > 0) & (not event.refused)
+    lose_late(state, learners[~counted])
+    table.late_cycles[learners] = 0
+    if counted.any():
+        state.carried.append(
+            commands.LateUpdates(
+                learners[counted],
+                np.full(int(counted.sum()), event.cycle),
+                event.attempts[late][counted],
+                weights[counted],
+            )
+        )
+
+
+def later_parts(
+    state: CycleState, grants: Sequence[Grant], learners: Ints, attempts: Ints
+) -> Iterator[Grant]:
+    """Yield the parts of grants to these learners that are later than the given attempts."""
+    used = np.full(state.learners.present.size, np.iinfo(np.int64).max)
+    used[learners] = attempts
+    for grant in grants:
+        rows = np.flatnonzero(grant.attempts > used[grant.learners])
+        if rows.size:
+            yield grant.take(rows)
+
+
+def lose_late(state: CycleState, learners: Ints) -> None:
+    """Return the shards of late work that will not count; learners without any are ignored."""
+    table = state.learners
+    lost = np.zeros(table.present.size, np.bool_)
+    lost[learners[table.late_cycles[learners] > 0]] = True
+    if lost.any():
+        for cycle, grant in state.late_grants:
+            rows = lost[grant.learners] & (table.late_cycles[grant.learners] == cycle)
+            part = grant.take(np.flatnonzero(rows))
+            return_shards(state, cycle, part.learners, part.shards)
+    table.late_cycles[learners] = 0
+
+
+def return_shards(state: CycleState, cycle: int, learners: Ints, shards: RaggedArray) -> None:
+    """Return shards of a cycle to the deck, but for those that were dealt again since.
+
+    In federated learning they come next on their devices; a device that has had work since then has
+    had it in this cycle only.
+    """
+    if state.federated:
+        if cycle < state.cycle:
+            dealt = state.given.contains(learners[shards.row_ids], shards.values)
+            shards = shards.select(~dealt)
+        state.learners.local_shards.give_back(learners, shards)
+    elif state.task.extension:
+        positions = shards.values
+        state.deck = state.deck.return_shards(positions[state.last_dealt[positions] == cycle])
+
+
+def withdraw_late(state: CycleState, learners: Ints, reason: str) -> Commands:
+    """Withdraw late assignments, one command for each cycle."""
+    table, issued = state.learners, list[commands.AnyCommand]()
+    for cycle in np.unique(table.late_cycles[learners]).tolist():
+        members = learners[table.late_cycles[learners] == cycle]
+        attempts = table.late_attempts[members]
+        issued.append(
+            commands.Withdraw(reason=reason, learners=members, cycle=cycle, attempts=attempts)
+        )
+    lose_late(state, learners)
+    return issued
+
+
+def withdraw_overdue(state: CycleState) -> Commands:
+    """Withdraw assignments that have been late for too many cycles."""
+    cycles, oldest = state.learners.late_cycles, state.cycle - MAX_LATE_CYCLES
+    overdue = np.flatnonzero((cycles > 0) & (cycles < oldest))
+    issued = withdraw_late(state, overdue, f"late for more than {MAX_LATE_CYCLES} cycles")
+    state.late_grants = [each for each in state.late_grants if each[0] >= oldest]
+    return issued
