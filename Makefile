@@ -65,7 +65,7 @@ $(LIGHT): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV) (only when pyproject.toml or constraints.txt changed)"
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { $(call apt,python3-venv); }
 	@$(PYTHON) -m venv $(VENV)
-	@$(INSTALL) --editable '.[tls]'
+	@$(INSTALL) --editable .
 	@touch $@
 
 $(RUN): $(LIGHT)

@@ -47,7 +47,7 @@ def link(bps: float, size_bytes: int) -> dict[str, float]:
 
 
 async def _serve(path: Path, device: Device) -> dict[str, float]:
-    async with axon.Worker(port=0, files=lambda _: path).listening() as address:
+    async with axon.Worker(port=0, files=lambda *_: path).listening() as address:
         return await asyncio.to_thread(_fetch, address, device)
 
 

@@ -10,7 +10,7 @@
         ├── UnreachableError    no worker answered, or the connection broke
         ├── RefusedError        the worker refused the call
         │   └── BusyError       the worker is at its limit of concurrent calls
-        ├── UnauthorizedError   the token is missing, wrong, expired or used
+        ├── UnauthorizedError   the token or certificate is missing, wrong or no longer valid
         ├── DeadlineError       the caller's deadline passed
         ├── CallCancelledError  the call was cancelled
         ├── EncodingError       a value has a type that cannot be sent
@@ -162,7 +162,7 @@ class BusyError(RefusedError):
 
 
 class UnauthorizedError(AxonError):
-    """The token is missing, wrong, expired or used; pass a valid one to ``connect``."""
+    """The token or certificate is missing, wrong or no longer valid; pass another one."""
 
     code = "unauthorized"
     status = 401

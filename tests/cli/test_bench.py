@@ -223,7 +223,7 @@ def test_shards_are_fetched_through_the_link(tmp_path: Path) -> None:
     (tmp_path / "abc").write_bytes(bytes(100_000))
     slept: list[float] = []
     link = LinkShaper(8e6, 0.25, lambda: 0.0, slept.append)
-    worker = axon.Worker(port=0, files=lambda name: tmp_path / name)
+    worker = axon.Worker(port=0, files=lambda name, _: tmp_path / name)
     with worker.start() as address, axon.connect(address) as remote:
         assert shard_fetcher(remote, [Shard(0, "abc", 100_000, 1)], link)(0) == 100_000
     assert slept[0] == 0.25

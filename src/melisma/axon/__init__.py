@@ -39,16 +39,20 @@ from melisma.axon.client.stubs import Handle
 from melisma.axon.discovery.board import Notice, NoticeBoard, workers
 from melisma.axon.discovery.multicast import DiscoveredWorker, discover
 from melisma.axon.discovery.relay import Relay
+from melisma.axon.server.authentication import Authenticator, Credentials
 from melisma.axon.server.context import CallContext, current_call
 from melisma.axon.server.limits import Limits
 from melisma.axon.server.tokens import issue_token
+from melisma.axon.transport.tls import create_identity
 from melisma.axon.worker import Worker, board_worker
 
 __all__ = [
     "Address",
+    "Authenticator",
     "CallContext",
     "CallOptions",
     "CallRecord",
+    "Credentials",
     "DiscoveredWorker",
     "Handle",
     "Limits",
@@ -60,6 +64,7 @@ __all__ = [
     "board_worker",
     "client",
     "connect",
+    "create_identity",
     "current_call",
     "describe",
     "discover",

@@ -29,6 +29,7 @@ from melisma.axon.address import DEFAULT_PORT, Address, check_name
 from melisma.axon.call_record import TraceHook
 from melisma.axon.discovery.board import BOARD_PORT, NoticeBoard
 from melisma.axon.discovery.registration import Registration
+from melisma.axon.server.authentication import Authenticator
 from melisma.axon.server.call_metrics import CallMetrics
 from melisma.axon.server.calls import Calls
 from melisma.axon.server.file_server import FileLookup, serve_file
@@ -49,17 +50,19 @@ _log = logging.getLogger("melisma.axon")
 class Worker(Service):
     """Serves functions at an address.
 
-    ``token``: callers must send it, or a token issued from it. ``tls``: True, or the file of
+    ``token``: callers must send it, or a token issued from it. ``authenticator``: names the caller
+    of each request instead, by its token or its certificate. ``tls``: True, or the file of
     certificate and key. ``trace``: a hook that receives each `CallRecord`. ``announce``: answer
     `discover`. ``board``, ``relay``: addresses of a notice board to sign in at and of a relay to
     be called through, under ``name``. ``advertise``: the host name in the address, if it differs
-    from ``host``. ``files``: maps the names that `fetch` asks for to paths.
+    from ``host``. ``files``: maps the name that `fetch` asks for, and the caller, to a path.
     """
 
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     name: str = field(default_factory=lambda: re.sub(r"[^\w.-]", "-", socket.gethostname()))
     token: str | None = field(default=None, repr=False)
+    authenticator: Authenticator | None = field(default=None, repr=False)
     tls: bool | str | Path = False
     limits: Limits = field(default_factory=Limits)
     trace: TraceHook | None = None
@@ -73,7 +76,9 @@ class Worker(Service):
     def __post_init__(self) -> None:
         check_name(self.name)
         self.metrics = CallMetrics(self.trace)
-        self._tokens = TokenChecker(self.token, self.limits.remember_s)
+        if self.token is not None and self.authenticator is not None:
+            raise SettingError("token= and authenticator= exclude each other: pass one of them")
+        self._authenticator = self.authenticator or TokenChecker(self.token, self.limits.remember_s)
         self._identity = axon_tls.identity_file(self.tls)
         self._calls: Calls
 
@@ -91,9 +96,12 @@ class Worker(Service):
     async def listening(self) -> AsyncIterator[str]:
         """Serve on the running event loop inside an ``async with``; yield the address."""
         identity = self._identity
-        if self.host not in _LOOPBACK and self.token is None:
+        if self.host not in _LOOPBACK and self.token is None and self.authenticator is None:
             _log.warning("any host that reaches %s can call this worker: pass token=", self.host)
-        context = axon_tls.server_context(identity) if identity else None
+        request = self.authenticator is not None
+        context = (
+            axon_tls.server_context(identity, request_certificates=request) if identity else None
+        )
         fingerprint = axon_tls.identity_fingerprint(identity) if identity else None
         self._calls = Calls(self.functions, self.limits, self.metrics)
         server = HttpServer(self._handle, self.limits, context)
@@ -121,9 +129,7 @@ class Worker(Service):
         kind, _, rest = request.path[1:].partition("/")
         is_call = kind == "rpc"
         call_id = request.headers.get("axon-call-id", "") if is_call else rest
-        caller = self._tokens.check(
-            request.headers.get("authorization"), call_id, starts_call=is_call
-        )
+        caller = self._authenticator.check(exchange.credentials, call_id, starts_call=is_call)
         if is_call and request.method == "POST":
             return await self._calls.call(exchange, rest, caller)
         match request.method, kind, rest:
@@ -132,7 +138,7 @@ class Worker(Service):
             case "DELETE", "calls", _:
                 return self._calls.cancel_or_discard(rest, caller)
             case "GET", "files", _:
-                return serve_file(self.files, rest, request)
+                return serve_file(self.files, rest, caller, request)
             case "GET", "", "":
                 return Reply(200, buffers=[msgspec.json.encode(self._profile())])
             case "GET", "metrics", "":

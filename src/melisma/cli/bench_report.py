@@ -191,7 +191,7 @@ def _bench_download(
 ) -> BenchPart:
     with TemporaryDirectory(prefix="melisma-bench-") as name:
         folder = ShardFolder(Path(name), data.train, parts)
-        worker = axon.Worker(port=0, files=folder.path)
+        worker = axon.Worker(port=0, files=lambda name, _: folder.path(name))
         with worker.start() as address, axon.connect(address) as remote:
             fetch = shard_fetcher(remote, folder.shards, device.link() if device else None)
             fetch(0)

@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 def address(folder: Path) -> Iterator[str]:
     names = {"whole": folder / "whole", "empty": folder / "empty", "a b/c": folder / "whole"}
     names["missing"] = folder / "nothing"
-    with axon.Worker(port=0, files=names.get).start() as address:
+    with axon.Worker(port=0, files=lambda name, _: names.get(name)).start() as address:
         yield address
 
 
@@ -76,7 +76,7 @@ def test_an_aborted_download_can_be_resumed(address: str) -> None:
 
 
 def test_downloads_need_the_token(folder: Path) -> None:
-    worker = axon.Worker(port=0, token="open-sesame-1234", files=lambda _: folder / "whole")
+    worker = axon.Worker(port=0, token="open-sesame-1234", files=lambda *_: folder / "whole")
     with worker.start() as address:
         with axon.connect(address) as stranger, pytest.raises(UnauthorizedError):
             list(axon.fetch(stranger, "whole"))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from melisma.axon.server.authentication import Credentials
 from melisma.axon.server.tokens import TokenChecker, issue_token
 from melisma.errors import SettingError, UnauthorizedError
 
@@ -25,12 +26,12 @@ def refused(
     check: TokenChecker, header: str | None, call_id: str = "", match: str | None = None
 ) -> None:
     with pytest.raises(UnauthorizedError, match=match):
-        check.check(header, call_id)
+        check.check(Credentials(header), call_id)
 
 
 def test_without_a_secret_all_callers_are_accepted() -> None:
     check = TokenChecker(None)
-    assert check.check(None) == check.check("Bearer x") == "anonymous"
+    assert check.check(Credentials(None)) == check.check(Credentials("Bearer x")) == "anonymous"
 
 
 def test_an_empty_secret_is_refused() -> None:
@@ -39,7 +40,9 @@ def test_an_empty_secret_is_refused() -> None:
 
 
 def test_the_secret_itself_is_a_token(check: TokenChecker) -> None:
-    assert check.check(f"Bearer {SECRET}") == check.check(SECRET) == "owner"
+    assert (
+        check.check(Credentials(f"Bearer {SECRET}")) == check.check(Credentials(SECRET)) == "owner"
+    )
 
 
 @pytest.mark.parametrize("header", [None, ""])
@@ -52,7 +55,7 @@ def test_an_issued_token_is_valid_only_for_its_secret(name: str, secret: str, on
     if any("\ud800" <= letter <= "\udfff" for letter in secret):
         return
     header = f"Bearer {issue_token(secret, name, once=once)}"
-    assert TokenChecker(secret).check(header, "id") == name
+    assert TokenChecker(secret).check(Credentials(header), "id") == name
     refused(TokenChecker(secret + "x"), header, "id", "the token is invalid for this worker")
 
 
@@ -82,12 +85,15 @@ def test_a_token_without_its_parts_is_refused(check: TokenChecker, header: str) 
 def test_a_token_is_valid_until_it_expires() -> None:
     token = issue_token(SECRET, "guest", lifetime_s=60)
     last = expiry_of(token)
-    assert TokenChecker(SECRET, now=lambda: last).check(token) == "guest"
+    assert TokenChecker(SECRET, now=lambda: last).check(Credentials(token)) == "guest"
     refused(TokenChecker(SECRET, now=lambda: last + 0.1), token, match="guest has expired")
 
 
 def test_a_token_without_a_lifetime_never_expires() -> None:
-    assert TokenChecker(SECRET, now=lambda: 1e12).check(issue_token(SECRET, "guest")) == "guest"
+    assert (
+        TokenChecker(SECRET, now=lambda: 1e12).check(Credentials(issue_token(SECRET, "guest")))
+        == "guest"
+    )
 
 
 def test_a_token_with_a_negative_lifetime_is_never_valid(check: TokenChecker) -> None:
@@ -96,33 +102,33 @@ def test_a_token_with_a_negative_lifetime_is_never_valid(check: TokenChecker) ->
 
 def test_a_token_is_valid_for_many_calls(check: TokenChecker) -> None:
     token = issue_token(SECRET, "guest")
-    assert {check.check(token, str(number)) for number in range(9)} == {"guest"}
+    assert {check.check(Credentials(token), str(number)) for number in range(9)} == {"guest"}
 
 
 def test_a_single_call_token_is_valid_for_retries(
     check: TokenChecker,
 ) -> None:
     token = issue_token(SECRET, "guest", once=True)
-    assert [check.check(token, "id") for _ in range(3)] == ["guest"] * 3
+    assert [check.check(Credentials(token), "id") for _ in range(3)] == ["guest"] * 3
 
 
 def test_a_single_call_token_is_refused_for_another_call(check: TokenChecker) -> None:
     token = issue_token(SECRET, "guest", once=True)
-    check.check(token, "first")
+    check.check(Credentials(token), "first")
     refused(check, token, "second", "was for one call and has been used")
-    assert check.check(token, "first") == "guest"
+    assert check.check(Credentials(token), "first") == "guest"
 
 
 def test_a_single_call_token_needs_a_call_id(check: TokenChecker) -> None:
     token = issue_token(SECRET, "guest", once=True)
     refused(check, token, "", "has no call id")
-    assert check.check(token, "first") == "guest"
+    assert check.check(Credentials(token), "first") == "guest"
     refused(check, token, "", "has no call id")
 
 
 def test_two_single_call_tokens_are_independent(check: TokenChecker) -> None:
     first, second = (issue_token(SECRET, "guest", once=True) for _ in range(2))
-    assert check.check(first, "1") == check.check(second, "2") == "guest"
+    assert check.check(Credentials(first), "1") == check.check(Credentials(second), "2") == "guest"
     refused(check, first, "2")
 
 
@@ -136,9 +142,9 @@ def test_a_single_call_token_expires_when_its_call_is_forgotten() -> None:
     now = 0.0
     check = TokenChecker(SECRET, 60.0, now=lambda: now)
     header = f"Bearer {issue_token(SECRET, 'guest', once=True)}"
-    assert check.check(header, "first") == "guest"
+    assert check.check(Credentials(header), "first") == "guest"
     now = 59.0
-    assert check.check(header, "first") == "guest"
+    assert check.check(Credentials(header), "first") == "guest"
     now = 60.0
     refused(check, header, "first", "has been used")
-    assert check.check(header, "first", starts_call=False) == "guest"
+    assert check.check(Credentials(header), "first", starts_call=False) == "guest"

@@ -77,7 +77,7 @@ def test_compressed_files_are_downloaded_and_read(
     folder.mkdir()
     for name, content in packed.items():
         (folder / name).write_bytes(content)
-    worker = axon.Worker(port=0, files=lambda name: folder / name)
+    worker = axon.Worker(port=0, files=lambda name, _: folder / name)
     with worker.start() as address:
         known = replace(
             datasets.CATALOG["kmnist"],

@@ -41,7 +41,7 @@ class ServedFolder:
         self.folder = folder
         self.requested: list[str] = []
 
-    def path(self, name: str) -> Path:
+    def path(self, name: str, _caller: str) -> Path:
         self.requested.append(name)
         return self.folder / name
 

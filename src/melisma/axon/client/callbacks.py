@@ -57,7 +57,7 @@ class CallbackServer:
             raise RefusedError(
                 f"unknown endpoint {request.method} {request.path}: use POST /callbacks/ID"
             )
-        self._tokens.check(request.headers.get("authorization"), call_id)
+        self._tokens.check(exchange.credentials, call_id)
         future = self._expected.get(call_id)
         if future is None:
             raise LostError(f"no result of call {call_id} is expected: it was fetched or cancelled")

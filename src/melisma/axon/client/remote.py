@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -33,6 +34,7 @@ class Connections:
 
     caller: Caller
     socket_pool: SocketPool
+    certificate: Path | None = None
     asyncio_pools: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncioPool]" = field(
         default_factory=weakref.WeakKeyDictionary
     )
@@ -41,7 +43,9 @@ class Connections:
         """Return the pool of the running loop, which is closed when the loop shuts down."""
         loop = asyncio.get_running_loop()
         if (pool := self.asyncio_pools.get(loop)) is None:
-            pool = self.asyncio_pools[loop] = AsyncioPool(self.caller.http.address)
+            pool = self.asyncio_pools[loop] = AsyncioPool(
+                self.caller.http.address, self.certificate
+            )
             await pool.close_with_loop()
         return pool
 
@@ -200,10 +204,11 @@ class Remote:
         self._connections.close()
 
 
-def connect(
+def connect(  # noqa: PLR0913 - options, by name
     address: str,
     *,
     token: str | None = None,
+    certificate: str | Path | None = None,
     types: Iterable[type] = (),
     deadline_s: float | None = None,
     callbacks: str | None = None,
@@ -211,6 +216,7 @@ def connect(
 ) -> Remote:
     """Return the worker at an address; nothing is sent before the first call.
 
+    ``certificate``: the file of an identity to present (`axon.create_identity`), which needs TLS.
     ``types``: dataclasses and structs that results may contain. ``deadline_s``: for each call.
     ``callbacks``: ``HOST:PORT`` on which this process listens for duplex results; without it they
     are fetched, which works behind NAT. ``trace``: a hook that receives each `CallRecord`.
@@ -222,8 +228,20 @@ def connect(
         server = CallbackServer(host, port, tls.default_identity() if parsed.tls else None)
     http = HttpClient(parsed.without_token(), token or parsed.token)
     caller = Caller(http, record_types(types), trace, server)
-    connections = Connections(caller, SocketPool(http.address))
+    identity = _identity_to_present(parsed, certificate)
+    connections = Connections(caller, SocketPool(http.address, identity), identity)
     return Remote(connections, CallOptions(deadline_s=deadline_s))
+
+
+def _identity_to_present(address: Address, certificate: str | Path | None) -> Path | None:
+    if certificate is None:
+        return None
+    if not (address.tls or address.fingerprint):
+        raise SettingError(
+            f"{address.without_token()} does not use TLS, so a certificate cannot be presented: "
+            "use an https:// address, or remove certificate="
+        )
+    return Path(certificate)
 
 
 def resume(

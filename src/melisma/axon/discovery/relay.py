@@ -112,7 +112,7 @@ class Relay(Service):
         if request.method == "GET" and kind == "via":
             return await self._via(name)
         if request.method == "GET" and kind == "dial":
-            self._tokens.check(request.headers.get("authorization"))
+            self._tokens.check(exchange.credentials)
             return await self._dial(exchange, name, request.headers.get("axon-claim", ""))
         raise RefusedError(
             f"unknown endpoint {request.path}: a relay serves GET /via/NAME and /dial/NAME"
@@ -228,7 +228,7 @@ async def dial_relay(
             "a worker with TLS needs a relay without TLS: use http:// in relay=; TLS then runs "
             "from caller to worker, and the relay cannot decrypt it"
         )
-    dialler = _Dialler(relay_address, name, server, identity)
+    dialler = _Dialler(relay_address, name, server)
     try:
         await dialler.start()
     except OSError as error:
@@ -245,13 +245,10 @@ async def dial_relay(
 class _Dialler:
     """Keeps connections parked at a relay and serves callers on them."""
 
-    def __init__(
-        self, relay: Address, name: str, server: HttpServer, identity: Path | None
-    ) -> None:
+    def __init__(self, relay: Address, name: str, server: HttpServer) -> None:
         self._relay = relay
         self._name = name
         self._server = server
-        self._context = axon_tls.server_context(identity) if identity else None
         self._claim = secrets.token_hex(16)
         self._tasks: list[asyncio.Task[None]] = []
         self._handshakes: set[asyncio.Future[None]] = set()
@@ -314,10 +311,10 @@ class _Dialler:
                 async with asyncio.timeout(HANDSHAKE_S):
                     transport.transport.pause_reading()
                     await transport.write([_READY])
-                    if self._context is None:
+                    if self._server.tls is None:
                         transport.transport.resume_reading()
                     else:
-                        await transport.start_tls(self._context, server_side=True)
+                        await transport.start_tls(self._server.tls, server_side=True)
         except OSError as error:
             _log.info("the handshake with a caller through the relay failed: %r", error)
             return

@@ -14,6 +14,7 @@
     thread_pool.py      threads for calls
     process_pool.py     processes for calls
     file_server.py      files by GET, resumable
+    authentication.py   credentials of a request and the interface of their check
     tokens.py           shared secrets and tokens issued from them
     limits.py           limits on calls, bodies and connections
     call_metrics.py     Prometheus counters

@@ -14,6 +14,7 @@ from melisma.axon.codec.encoding import decode_arguments
 from melisma.axon.codec.message import Message, buffers_bytes
 from melisma.axon.codec.outcome import Outcome, error_outcome, exception_outcome, result_outcome
 from melisma.axon.codec.stream_parts import STREAM_TYPE
+from melisma.axon.server.authentication import OWNER
 from melisma.axon.server.call_metrics import CallMetrics, CallSlot
 from melisma.axon.server.context import CallContext, enter, leave
 from melisma.axon.server.functions import ExposedFunction, Functions, run_function
@@ -24,7 +25,6 @@ from melisma.axon.server.result_posting import post_result
 from melisma.axon.server.result_spool import ResultSpool
 from melisma.axon.server.streams import CallStream
 from melisma.axon.server.thread_pool import ThreadPool
-from melisma.axon.server.tokens import OWNER
 from melisma.errors import (
     AxonError,
     BusyError,
@@ -332,7 +332,16 @@ def _context(exchange: Exchange, call_id: str, name: str, caller: str) -> CallCo
     now, request = time.monotonic(), exchange.request
     deadline_s = _parse_seconds(request.headers, "axon-deadline-s")
     deadline_at = None if deadline_s is None else now + deadline_s
-    return CallContext(call_id, name, caller, deadline_at, now, request.body_bytes)
+    return CallContext(
+        call_id,
+        name,
+        caller,
+        deadline_at,
+        now,
+        request.body_bytes,
+        exchange.transport.peer_fingerprint,
+        exchange.peer_host,
+    )
 
 
 def _run_in_context(context: CallContext, exposed: ExposedFunction, message: Message) -> Outcome:

@@ -15,6 +15,10 @@ class CallContext(msgspec.Struct, gc=False):
     deadline_at: float | None = None
     started_at: float = 0.0
     bytes_in: int = 0
+    fingerprint: str | None = None
+    """The fingerprint of the caller's certificate; None without one."""
+    host: str | None = None
+    """The host that the call came from; None through a relay."""
     _cancelled: bool = False
 
     @property

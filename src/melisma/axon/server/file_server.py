@@ -1,6 +1,7 @@
 """Files served by ``GET /files/NAME``, whole or by ``Range: bytes=N-`` and ``bytes=N-M``.
 
-A worker maps names to paths by a function; only files that it returns are served.
+A worker maps names to paths by a function, which also gets the name of the caller; only files that
+it returns are served.
 """
 
 import mmap
@@ -14,14 +15,15 @@ from melisma.axon.server.http_server import Reply
 from melisma.axon.transport.http import Request
 from melisma.errors import RefusedError
 
-FileLookup = Callable[[str], Path | None]
+FileLookup = Callable[[str, str], Path | None]
+"""Returns the path of a name for a caller; None refuses it."""
 BYTES_TYPE: Final = "application/octet-stream"
 _RANGE: Final = re.compile(r"bytes=(\d{1,18})-(\d{1,18})?", re.ASCII)
 
 
-def serve_file(lookup: FileLookup | None, name: str, request: Request) -> Reply:
+def serve_file(lookup: FileLookup | None, name: str, caller: str, request: Request) -> Reply:
     """Return the reply to ``GET /files/NAME``."""
-    path = lookup(name) if lookup is not None else None
+    path = lookup(name, caller) if lookup is not None else None
     try:
         content = _map_file(path) if path is not None else None
     except OSError:

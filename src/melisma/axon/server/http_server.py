@@ -16,6 +16,7 @@ import msgspec
 
 from melisma.axon.codec.message import Buffer, Message, buffers_bytes
 from melisma.axon.codec.outcome import JSON_TYPE, Outcome, error_outcome
+from melisma.axon.server.authentication import Credentials
 from melisma.axon.server.limits import Limits
 from melisma.axon.transport import eager
 from melisma.axon.transport.asyncio_transport import AsyncioTransport
@@ -52,6 +53,12 @@ class Exchange(msgspec.Struct):
             return None
         host: str = self.transport.transport.get_extra_info("peername")[0]
         return host
+
+    @property
+    def credentials(self) -> Credentials:
+        """The token and the certificate of the caller."""
+        authorization = self.request.headers.get("authorization")
+        return Credentials(authorization, self.transport.peer_fingerprint)
 
     async def read_message(self) -> Message:
         """Receive the body as a message."""
@@ -115,7 +122,7 @@ class HttpServer:
     def __init__(self, handler: Handler, limits: Limits, tls: ssl.SSLContext | None = None) -> None:
         self._handler = handler
         self._limits = limits
-        self._tls = tls
+        self.tls = tls
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
 
@@ -124,7 +131,7 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: _AcceptedTransport(self), host, port, ssl=self._tls, backlog=1024
+                lambda: _AcceptedTransport(self), host, port, ssl=self.tls, backlog=1024
             )
         except OSError as error:
             # The message of the event loop repeats the address.

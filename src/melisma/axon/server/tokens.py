@@ -11,14 +11,9 @@ import re
 import secrets
 import time
 from collections.abc import Callable
-from typing import Final
 
+from melisma.axon.server.authentication import ANONYMOUS, OWNER, Credentials
 from melisma.errors import SettingError, UnauthorizedError
-
-OWNER: Final = "owner"
-"""The name of a caller that sends the secret itself."""
-ANONYMOUS: Final = "anonymous"
-"""The name of all callers if the worker requires no token."""
 
 
 def issue_token(
@@ -36,7 +31,7 @@ def issue_token(
 
 
 class TokenChecker:
-    """Checks the tokens of requests to one worker."""
+    """The authenticator of a worker with a secret, or of one that accepts all callers."""
 
     def __init__(
         self, secret: str | None, retry_s: float = 60.0, now: Callable[[], float] = time.time
@@ -48,7 +43,9 @@ class TokenChecker:
         self._retry_s = retry_s
         self._used: dict[str, tuple[str, float]] = {}
 
-    def check(self, header: str | None, call_id: str = "", *, starts_call: bool = True) -> str:
+    def check(
+        self, credentials: Credentials, call_id: str = "", *, starts_call: bool = True
+    ) -> str:
         """Return the name of the caller; raise `UnauthorizedError` for an invalid token.
 
         A single-call token stays valid for retries with the same call id: for ``retry_s`` if the
@@ -56,9 +53,9 @@ class TokenChecker:
         """
         if self._secret is None:
             return ANONYMOUS
-        if not header:
+        token = credentials.token
+        if token is None:
             raise UnauthorizedError("this worker requires a token: connect(address, token=...)")
-        token = header.removeprefix("Bearer ")
         if hmac.compare_digest(token.encode(), self._secret.encode()):
             return OWNER
         body, _, mac = token.rpartition(".")

@@ -7,6 +7,7 @@ from typing import Final
 
 from melisma.axon.codec.message import Buffer
 from melisma.axon.transport.interface import EndOfStreamError, ReceiveBuffer, join_small_buffers
+from melisma.axon.transport.tls import fingerprint
 
 CHUNK_BYTES: Final = 256 << 10
 """The most passed to the event loop at once: it copies bytes that the socket does not accept."""
@@ -25,6 +26,8 @@ class AsyncioTransport(asyncio.BufferedProtocol):
         self._moved_bytes = 0
         self.relayed = False
         """Whether the connection runs through a relay."""
+        self.peer_fingerprint: str | None = None
+        """The fingerprint of the peer's certificate; None without one."""
         self._watchdog: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._received = ReceiveBuffer()
@@ -45,6 +48,8 @@ class AsyncioTransport(asyncio.BufferedProtocol):
         # `write` returns once the kernel has all bytes, so that the caller may reuse the memory.
         # TLS pauses at its limit, not above it: a limit of 0 would pause for ever.
         tls = self.transport.get_extra_info("ssl_object") is not None
+        certificate = self.peer_certificate()
+        self.peer_fingerprint = fingerprint(certificate) if certificate else None
         self.transport.set_write_buffer_limits(high=1 if tls else 0, low=0)
 
     def get_buffer(self, _sizehint: int) -> memoryview:

@@ -9,7 +9,8 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncGenerator
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any, Protocol
 
 from melisma.axon.address import Address
@@ -51,10 +52,18 @@ class ConnectionPool(Protocol):
 class _IdleConnections:
     """Idle connections for the next requests; a forked child does not use those of its parent."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, certificate: Path | None = None) -> None:
         self._address = address
+        self._certificate = certificate
         self._idle: list[Transport] = []
         self._process = os.getpid()
+
+    @cached_property
+    def _context(self) -> ssl.SSLContext:
+        pinned = self._address.fingerprint
+        if self._certificate is None:
+            return _shared_context(pinned)
+        return client_context(pinned, self._certificate)
 
     def take_idle(self) -> Transport | None:
         if self._process != os.getpid():
@@ -80,8 +89,8 @@ class _IdleConnections:
 class SocketPool(_IdleConnections):
     """Connections over blocking sockets."""
 
-    def __init__(self, address: Address) -> None:
-        super().__init__(address)
+    def __init__(self, address: Address, certificate: Path | None = None) -> None:
+        super().__init__(address, certificate)
         # Sockets are also closed if the user forgets to close the worker.
         weakref.finalize(self, _close_all, self._idle)
 
@@ -94,11 +103,11 @@ class SocketPool(_IdleConnections):
         transport.deadline_at = limit_at
         with close_on_error(transport):
             if address.tls:
-                _start_socket_tls(transport, address)
+                _start_socket_tls(transport, address, self._context)
             if address.via:
                 await _enter_tunnel(transport, address)
                 if address.fingerprint and not address.tls:
-                    _start_socket_tls(transport, address)
+                    _start_socket_tls(transport, address, self._context)
         return transport
 
     async def sleep(self, seconds: float) -> None:
@@ -144,7 +153,7 @@ class AsyncioPool(_IdleConnections):
 
     async def _connect(self, loop: asyncio.AbstractEventLoop) -> AsyncioTransport:
         address = self._address
-        context = _context(address.fingerprint) if address.tls else None
+        context = self._context if address.tls else None
         try:
             _, transport = await loop.create_connection(
                 AsyncioTransport, address.host, address.port, ssl=context
@@ -155,16 +164,18 @@ class AsyncioPool(_IdleConnections):
         return transport
 
     async def _tunnel_tls(self, transport: AsyncioTransport) -> None:
-        await transport.start_tls(_context(self._address.fingerprint), host=self._address.host)
+        await transport.start_tls(self._context, host=self._address.host)
         certificate = transport.peer_certificate()
         check_fingerprint(
             self._address.fingerprint, certificate, str(self._address.without_token())
         )
 
 
-def _start_socket_tls(transport: SocketTransport, address: Address) -> None:
+def _start_socket_tls(
+    transport: SocketTransport, address: Address, context: ssl.SSLContext
+) -> None:
     try:
-        transport.start_tls(_context(address.fingerprint), address.host)
+        transport.start_tls(context, address.host)
     except ssl.SSLCertVerificationError as error:
         raise _certificate_error(address, error) from error
     certificate = transport.peer_certificate()
@@ -212,7 +223,7 @@ def _connect_s(deadline_at: float | None) -> float:
 
 
 @lru_cache
-def _context(pinned: str | None) -> ssl.SSLContext:
+def _shared_context(pinned: str | None) -> ssl.SSLContext:
     return client_context(pinned)
 
 

@@ -78,7 +78,12 @@ class LearnerService:
     def worker(self, port: int = 0) -> Worker:
         """Return the worker that serves these methods, shards and parameters."""
         limits = Limits(max_calls=4 * len(self._mailboxes) + 64)
-        worker = Worker(port=port, token=self.token, limits=limits, files=self._store.path)
+        worker = Worker(
+            port=port,
+            token=self.token,
+            limits=limits,
+            files=lambda name, _: self._store.path(name),
+        )
         worker.expose(self, METHODS, name="")
         return worker
 
