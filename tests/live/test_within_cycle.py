@@ -1,5 +1,6 @@
-"""Within a cycle: extensions, handing on, silence, and training while shards arrive."""
+"""Within a cycle: extensions, handing on, silence, late updates, and fetching while training."""
 
+import asyncio
 import signal
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,10 @@ import psutil
 import pytest
 
 from melisma.cycle import commands, events
+from melisma.learning.trainer import Score
+from melisma.live.orchestrator import orchestrator
+from melisma.live.orchestrator.orchestrator import Orchestrator
+from melisma.live.orchestrator.run_store import RunStore
 from melisma.runs.trace import Step
 from tests.live.short_run import DEFAULT_RULES, issued, learner_processes, received, run_task
 
@@ -117,3 +122,80 @@ def test_learners_train_until_the_deadline_and_their_updates_are_in_time(work_fo
         began_s = next(s.event.at_s for s in report.trace if item in s.commands)
         ends = [e.at_s for e in received(report, events.UpdatesReceived) if e.cycle == item.cycle]
         assert max(ends) > began_s + 0.7 * item.seconds_left
+
+
+def test_a_late_update_counts_once_in_the_next_average_with_a_discount(work_folder: Path) -> None:
+    """Learner 0 is stopped after its first progress, and goes on when its cycle is closed."""
+    stopped: list[psutil.Process] = []
+
+    def watch(step: Step) -> None:
+        event = step.event
+        if isinstance(event, events.ProgressReported) and not stopped:
+            if event.learners[0] == 0 and event.visits[0] > 0:
+                stopped.append(first_learner())
+                stopped[0].send_signal(signal.SIGSTOP)
+        elif any(isinstance(item, commands.Aggregate) for item in step.commands):
+            stopped[0].send_signal(signal.SIGCONT)
+
+    settings = TASK | {"scheme": "equal", "deadline_s": 1.2, "cycles": 2}
+    report = run_task(work_folder, STEADY, **settings, watch=watch)
+    assert report.outcome == "done", report.reason
+    first, second = issued(report, commands.Aggregate)
+    assert first.learners.tolist() == [1]
+    late = second.late
+    assert (late.learners.tolist(), late.cycles.tolist()) == ([0], [1])
+    (update,) = [
+        each
+        for each in received(report, events.UpdatesReceived)
+        if each.cycle == 1 and each.learners[0] == 0
+    ]
+    assert update.planned_visits[0] > 0
+    # One pass is planned, so that the weight in time would be the number of planned visits.
+    assert late.weights.tolist() == [pytest.approx(update.planned_visits[0] / 2)]
+    (carried,) = [each for each in report.cycles[0].assignments if each.learner == 0]
+    assert carried.status == "carried"
+    assert carried.weight == pytest.approx(late.weights[0])
+
+
+def test_a_shard_that_was_prefetched_is_not_fetched_again(
+    work_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evaluation waits until the learner has begun to fetch the last shard ahead.
+
+    That last one may be interrupted by the next cycle, and resumed in it.
+    """
+    fetched: list[str] = []
+    ahead: list[str] = []
+    begun = asyncio.Event()
+    serve, prefetch, score = RunStore.path, Orchestrator.prefetch, Orchestrator._score
+
+    def record(store: RunStore, name: str) -> Path | None:
+        fetched.append(name)
+        if ahead and set(ahead) <= set(fetched):
+            begun.set()
+        return serve(store, name)
+
+    def follow(self: Orchestrator, command: commands.Prefetch) -> None:
+        shards = self._store.shard_refs(command.shards.values.tolist())
+        ahead.extend(shard.sha256 for shard in shards)
+        prefetch(self, command)
+
+    async def score_after_fetching(self: Orchestrator, cycle: int) -> Score:
+        if cycle == 1:
+            await begun.wait()
+        return await score(self, cycle)
+
+    monkeypatch.setattr(RunStore, "path", record)
+    handlers: dict[Any, Any] = orchestrator.HANDLERS
+    monkeypatch.setitem(handlers, commands.Prefetch, follow)
+    monkeypatch.setattr(Orchestrator, "_score", score_after_fetching)
+    fast = {"learner": [STEADY["learner"][0] | {"samples_per_s": 150}]}
+    report = run_task(work_folder, fast, **TASK | {"deadline_s": 2.0, "cycles": 2})
+    assert report.outcome == "done", report.reason
+    (command,) = issued(report, commands.Prefetch)
+    assert command.shards.values.size >= 2
+    dispatch = issued(report, commands.Dispatch)[1]
+    assert set(command.shards.values.tolist()) & set(dispatch.shards.values.tolist())
+    assert [fetched.count(name) for name in ahead[:-1]] == [1] * (len(ahead) - 1)
+    (update,) = [each for each in received(report, events.UpdatesReceived) if each.cycle == 2]
+    assert update.shipped[0] > 0
