@@ -148,7 +148,7 @@ class UnreachableError(AxonError):
 
 
 class RefusedError(AxonError):
-    """The worker refused the call; the message lists the functions that it exposes."""
+    """The worker, or the function that was called, refused the call; the message says why."""
 
     code = "refused"
     status = 404

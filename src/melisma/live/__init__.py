@@ -6,6 +6,7 @@
     learner/         the agent on a device
     peer/            a node that trains without an orchestrator
     protocol.py      messages between orchestrator and learner
+    pairing.py       proves a short code between a device and an orchestrator
     preparation.py   loads and checks the inputs of a run before a process starts
     processes.py     learners and nodes as processes of this machine
     training.py      `train`: from a task and a fleet to a report

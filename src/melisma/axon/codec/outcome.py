@@ -9,9 +9,19 @@ import msgspec
 
 from melisma.axon.codec.encoding import Types, decode, encode
 from melisma.axon.codec.message import MESSAGE_TYPE, Buffer, Message, message_buffers
-from melisma.errors import AxonError, EncodingError, MalformedError, RemoteError, axon_error
+from melisma.errors import (
+    AxonError,
+    EncodingError,
+    MalformedError,
+    RefusedError,
+    RemoteError,
+    UnauthorizedError,
+    axon_error,
+)
 
 JSON_TYPE: Final = "application/json"
+REFUSALS: Final = (RefusedError, UnauthorizedError, MalformedError)
+"""Errors by which a function refuses a call."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -29,7 +39,12 @@ def result_outcome(value: object) -> Outcome:
 
 
 def exception_outcome(error: BaseException) -> Outcome:
-    """Return the outcome of a function that raised ``error``."""
+    """Return the outcome of a function that raised ``error``.
+
+    A function refuses a call by one of `REFUSALS`, which arrives as it is, without traceback.
+    """
+    if isinstance(error, REFUSALS):
+        return error_outcome(error)
     return Outcome(500, MESSAGE_TYPE, message_buffers(exception_message(error)), "raised")
 
 

@@ -1,0 +1,166 @@
+"""Pairing by a short code: a device finds an orchestrator, and both prove that they know the code.
+
+The code is the password of SPAKE2, a password-authenticated key exchange: a listener learns nothing
+that a code could be tested with, and an impostor can test one code for each exchange. The exchange
+includes the fingerprint of the orchestrator's certificate, so that it fails if the connection does
+not end at the orchestrator. A code is valid for one device and for few wrong attempts.
+
+::
+
+    device                                   orchestrator
+    begin_pairing(message)            ->     its message
+    complete_pairing(id, proof)       ->     its own proof, and the join token
+"""
+
+import hmac
+import re
+import secrets
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from melisma.errors import RefusedError, SettingError, UnauthorizedError
+
+MAX_ATTEMPTS: Final = 3
+MAX_MESSAGE_BYTES: Final = 64
+_WORD_LIST: Final = """
+acorn actor agate album alder amber angle ankle apple april apron arrow aspen atlas attic
+autumn badge bagel baker bamboo banjo barley basil basin beach beaver bench berry birch bison
+blanket bonus border bottle branch bridge bronze brook bucket butter cabin cactus camel canal
+candle canoe canyon carbon carpet castle cedar cello chalk cherry circle citrus clay cliff
+cloud clover cobalt coffee comet copper coral cotton cougar cradle crater cricket crystal
+cypress daisy delta desert diesel dinner dolphin domino dragon drum eagle easel ember engine
+falcon feather fennel fern ferry fiddle finch flame flint flute forest fossil fountain garden
+garlic gentle ginger glacier globe goblet granite grape gravel guitar hammer harbor harvest
+hazel helmet heron hockey honey igloo indigo island ivory jacket jaguar jasmine jersey jigsaw
+juniper kayak kernel kettle kitten koala ladder lagoon lantern laurel lemon lentil lilac linen
+lizard lobster locust lotus magnet mango maple marble market meadow melon meteor mirror mitten
+monkey mosaic mountain muffin mustard nectar needle nickel noodle nutmeg oasis ocean olive
+onion opal orange orbit orchid otter oyster paddle panda paper parrot pastel peach peanut
+pebble pelican pencil pepper piano pigeon pillow pilot planet plum pocket polar pollen pony
+poppy potato prairie prism pumpkin puzzle quartz quilt rabbit radar radish rain raven ribbon
+river robin rocket saddle saffron salmon sandal satin scarf school shadow shovel silver sketch
+slate snow socket sparrow spider spiral spruce squid statue stone straw sugar summit sunset
+table tango teapot temple thistle thunder tiger timber tomato tractor trumpet tulip tunnel
+turtle valley vanilla velvet violet walnut whale willow winter yellow zebra
+"""
+WORDS: Final = tuple(_WORD_LIST.split())
+
+
+class PairingMethods(Protocol):
+    """The methods that a device calls to pair."""
+
+    def begin_pairing(self, message: bytes) -> Any:
+        """Return the id of the pairing and the orchestrator's message."""
+
+    def complete_pairing(self, pairing: str, proof: bytes) -> Any:
+        """Return the orchestrator's proof and the join token."""
+
+
+def new_code() -> str:
+    """Return a random code, such as ``42-maple-otter``."""
+    words = "-".join(secrets.choice(WORDS) for _ in range(2))
+    return f"{10 + secrets.randbelow(90)}-{words}"
+
+
+def normalize_code(text: str) -> str:
+    """Return a code as it was typed, in lower case and with single hyphens."""
+    code = re.sub(r"[\s_-]+", "-", text.strip().lower())
+    if not re.fullmatch(r"\d\d-[a-z]+-[a-z]+", code):
+        raise SettingError(f"{text.strip()!r} is not a pairing code: type it as in 42-maple-otter")
+    unknown = [word for word in code.split("-")[1:] if word not in WORDS]
+    if unknown:
+        raise SettingError(f"{unknown[0]!r} is no word of a pairing code: check the spelling")
+    return code
+
+
+class PairingService:
+    """Gives the join token to devices that know the current code; `on_code` receives each code.
+
+    A code is replaced after one device, and after `MAX_ATTEMPTS` devices that did not know it.
+    """
+
+    def __init__(self, fingerprint: str, token: str, on_code: Callable[[str], None]) -> None:
+        self._fingerprint, self._token, self._on_code = fingerprint, token, on_code
+        self._renew()
+
+    def _renew(self) -> None:
+        self._code, self._attempts = new_code(), 0
+        self._keys: dict[str, bytes] = {}
+        self._on_code(self._code)
+
+    async def begin_pairing(self, message: bytes) -> tuple[str, bytes]:
+        """Begin an exchange; it counts as an attempt until it is completed."""
+        _check_bytes(message)
+        if self._attempts >= MAX_ATTEMPTS:
+            self._renew()
+        self._attempts += 1
+        spake2 = _import_spake2()
+        exchange = spake2.SPAKE2_B(self._code.encode(), **_identities(self._fingerprint))
+        reply: bytes = exchange.start()
+        pairing = secrets.token_hex(8)
+        self._keys[pairing] = _finish(exchange, message)
+        return pairing, reply
+
+    async def complete_pairing(self, pairing: str, proof: bytes) -> tuple[bytes, str]:
+        """Return this side's proof and the join token to a device that has proved the code."""
+        _check_bytes(proof)
+        key = self._keys.pop(pairing, None)
+        if key is None:
+            raise RefusedError("this pairing has ended: begin again with the current code")
+        if not hmac.compare_digest(proof, _proof(key, "device")):
+            raise UnauthorizedError("the code is wrong: type the one that the orchestrator shows")
+        self._renew()
+        return _proof(key, "orchestrator"), self._token
+
+
+def pair(orchestrator: PairingMethods, fingerprint: str, code: str) -> str:
+    """Prove the code to the orchestrator with this certificate; return the join token.
+
+    Raises `UnauthorizedError` if the code is wrong, or if the orchestrator does not know it either.
+    """
+    spake2 = _import_spake2()
+    exchange = spake2.SPAKE2_A(normalize_code(code).encode(), **_identities(fingerprint))
+    pairing, message = orchestrator.begin_pairing(exchange.start())
+    key = _finish(exchange, message)
+    proof, token = orchestrator.complete_pairing(pairing, _proof(key, "device"))
+    _check_bytes(proof)
+    if not hmac.compare_digest(proof, _proof(key, "orchestrator")):
+        raise UnauthorizedError(
+            "the orchestrator did not prove that it knows the code: another machine may be posing "
+            "as it; use the join string instead"
+        )
+    return str(token)
+
+
+def _check_bytes(received: object) -> None:
+    """Raise `RefusedError` if a received value is not a short byte string."""
+    if not isinstance(received, bytes) or len(received) > MAX_MESSAGE_BYTES:
+        raise RefusedError("a message of the pairing is invalid; use the same version of melisma")
+
+
+def _identities(fingerprint: str) -> dict[str, bytes]:
+    return {"idA": b"melisma device", "idB": f"melisma orchestrator {fingerprint}".encode()}
+
+
+def _finish(exchange: Any, message: Any) -> bytes:
+    """Return the key of an exchange; `RefusedError` if the other side's message is invalid."""
+    try:
+        key: bytes = exchange.finish(message)
+    except Exception as error:
+        # The package raises errors of several kinds for messages that it cannot use.
+        raise RefusedError(f"the other side's message of a pairing is invalid: {error}") from error
+    return key
+
+
+def _proof(key: bytes, side: str) -> bytes:
+    return hmac.digest(key, side.encode(), "sha256")
+
+
+def _import_spake2() -> Any:
+    try:
+        import spake2
+    except ImportError as error:
+        raise SettingError(
+            'pairing by a code needs another package: pip install "melisma[discovery]"'
+        ) from error
+    return spake2
