@@ -130,6 +130,7 @@ class Worker(Service):
         is_call = kind == "rpc"
         call_id = request.headers.get("axon-call-id", "") if is_call else rest
         caller = self._authenticator.check(exchange.credentials, call_id, starts_call=is_call)
+        exchange.accept()
         if is_call and request.method == "POST":
             return await self._calls.call(exchange, rest, caller)
         match request.method, kind, rest:

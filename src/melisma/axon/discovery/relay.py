@@ -113,6 +113,7 @@ class Relay(Service):
             return await self._via(name)
         if request.method == "GET" and kind == "dial":
             self._tokens.check(exchange.credentials)
+            exchange.accept()
             return await self._dial(exchange, name, request.headers.get("axon-claim", ""))
         raise RefusedError(
             f"unknown endpoint {request.path}: a relay serves GET /via/NAME and /dial/NAME"

@@ -6,6 +6,7 @@ that listen for results provide the handlers.
 
 import asyncio
 import logging
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -18,6 +19,7 @@ from melisma.axon.codec.message import Buffer, Message, buffers_bytes
 from melisma.axon.codec.outcome import JSON_TYPE, Outcome, error_outcome
 from melisma.axon.server.authentication import Credentials
 from melisma.axon.server.limits import Limits
+from melisma.axon.server.listener import Listener, Slot, Slots, open_transport
 from melisma.axon.transport import eager
 from melisma.axon.transport.asyncio_transport import AsyncioTransport
 from melisma.axon.transport.http import Request, parse_request, response_head
@@ -43,6 +45,8 @@ class Exchange(msgspec.Struct):
     transport: AsyncioTransport
     limits: Limits
     unread_bytes: int = 0
+    accept: Callable[[], None] = lambda: None
+    """Records that the caller is authorized, so that others do not displace its connection."""
     on_delivered: Callable[[], None] | None = None
     """Called when the next request on the connection shows that the reply arrived."""
 
@@ -123,40 +127,46 @@ class HttpServer:
         self._handler = handler
         self._limits = limits
         self.tls = tls
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
+        self._slots = Slots(limits.max_connections)
         self._connections: set[_Connection] = set()
 
     async def listen(self, host: str, port: int) -> int:
         """Start listening and return the port; port 0 selects a free one."""
-        loop = asyncio.get_running_loop()
+        self._listener = Listener(self._slots, self._accept)
         try:
-            self._server = await loop.create_server(
-                lambda: _AcceptedTransport(self), host, port, ssl=self.tls, backlog=1024
-            )
+            return await self._listener.listen(host, port)
         except OSError as error:
-            # The message of the event loop repeats the address.
-            _, _, reason = (error.strerror or str(error)).rpartition(": ")
-            raise SettingError(f"cannot listen on {host}:{port}: {reason}") from error
-        actual_port: int = self._server.sockets[0].getsockname()[1]
-        return actual_port
+            raise SettingError(
+                f"cannot listen on {host}:{port}: {error.strerror or error}"
+            ) from error
 
     def serve(self, transport: AsyncioTransport) -> None:
-        """Serve requests on a connection, accepted here or opened to a relay."""
-        connection = _Connection(transport, self._exchange, self._limits.idle_s)
-        self._connections.add(connection)
-        connection.on_close = lambda: self._connections.discard(connection)
-        transport.on_data = connection.serve_buffered
-        connection.serve_buffered()
+        """Serve requests on a connection that was opened to a relay."""
+        self._add(_Connection(self._exchange, self._limits)).begin(transport)
 
     def stop_listening(self) -> None:
         """Accept no more connections."""
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
+
+    def _accept(self, sock: socket.socket, network: bytes) -> None:
+        """Serve requests on an accepted socket, after the TLS handshake if there is one."""
+        connection = self._add(_Connection(self._exchange, self._limits, self._slots))
+        connection.slot = Slot(network, connection)
+        self._slots.add(connection.slot)
+        protocol = _AcceptedTransport(connection.begin)
+        connection.open(open_transport(sock, protocol, self.tls, self._limits.head_s))
+
+    def _add(self, connection: "_Connection") -> "_Connection":
+        self._connections.add(connection)
+        connection.on_close = lambda: self._connections.discard(connection)
+        return connection
 
     async def drain(self, timeout_s: float) -> None:
         """Stop listening and wait up to ``timeout_s`` for replies in progress."""
         self.stop_listening()
-        tasks = [c.task for c in self._connections if c.task is not None]
+        tasks = [c.task for c in self._connections if c.task is not None and c.idle_since is None]
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
 
@@ -168,15 +178,19 @@ class HttpServer:
             connection.close()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _exchange(self, transport: AsyncioTransport) -> AfterExchange:
+    async def _exchange(self, connection: "_Connection") -> AfterExchange:
         """Serve one request."""
         exchange: Exchange | None = None
+        transport = connection.transport
         try:
             transport.set_min_rate(None)
             transport.deadline_at = time.monotonic() + self._limits.head_s
             request = parse_request(await transport.read_head())
-            exchange = Exchange(request, transport, self._limits, request.body_bytes)
+            exchange = Exchange(
+                request, transport, self._limits, request.body_bytes, connection.prove
+            )
             reply = await self._handler(exchange)
+            exchange.accept()
         except TimeoutError:
             slow = (
                 f"the request arrived at less than {self._limits.min_bytes_per_s:g} bytes/s: "
@@ -238,58 +252,98 @@ class HttpServer:
 
 
 class _Connection:
-    """A connection of the server, idle or serving one request."""
+    """A connection of the server: opening, idle or serving one request."""
 
     on_close: Callable[[], None]
+    transport: AsyncioTransport
 
     def __init__(
         self,
-        transport: AsyncioTransport,
-        exchange: Callable[[AsyncioTransport], Coroutine[Any, Any, AfterExchange]],
-        idle_s: float,
+        exchange: "Callable[[_Connection], Coroutine[Any, Any, AfterExchange]]",
+        limits: Limits,
+        slots: Slots | None = None,
     ) -> None:
-        self._transport = transport
+        self.slot: Slot | None = None
+        self._slots = slots
         self._exchange = exchange
-        self._idle_s = idle_s
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._busy = False
+        self._begun = False
         self._closed = False
         self._delivered: Callable[[], None] | None = None
         self._idle_since = self._loop.time()
-        self._timer = self._loop.call_later(idle_s, self._check_idle_time)
+        self._timer: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None
+        """Opens the connection, or serves a request that has to wait."""
+
+    @property
+    def idle_since(self) -> float | None:
+        """The time of the last request, None while one is served."""
+        return None if self._busy else self._idle_since
+
+    def open(self, opening: Coroutine[Any, Any, None]) -> None:
+        """Run the coroutine that connects the transport; close if it fails."""
+        self.task = self._loop.create_task(self._open(opening))
+
+    def begin(self, transport: AsyncioTransport) -> None:
+        """Serve requests on the transport, which is connected."""
+        self.transport = transport
+        if self._closed:
+            transport.close()
+            return
+        self._begun, self.task = True, None
+        self._idle_since = self._loop.time()
+        self._check_idle_time()
+        transport.on_data = self.serve_buffered
+        self.serve_buffered()
+
+    def prove(self) -> None:
+        """Record that a request was accepted."""
+        if self._slots is not None and self.slot is not None:
+            self._slots.prove(self.slot)
 
     def serve_buffered(self) -> None:
         """Serve the buffered requests as far as possible without waiting."""
-        while self._transport.buffered_bytes and not self._busy and not self._closed:
+        while self.transport.buffered_bytes and not self._busy and not self._closed:
             self._busy = True
             if self._delivered is not None:
                 self._delivered()
                 self._delivered = None
             self.task = eager.start(self._serve(), self._on_served)
         if self._busy:
-            if self._transport.ended and self._transport.on_peer_closed is not None:
-                self._transport.on_peer_closed()
+            if self.transport.ended and self.transport.on_peer_closed is not None:
+                self.transport.on_peer_closed()
             return
-        if self._transport.ended:
+        if self.transport.ended:
             self.close()
         else:
-            self._transport.resume_reading()
+            self.transport.resume_reading()
 
     def close(self) -> None:
         """Close the connection, even during a request."""
         if self._closed:
             return
         self._closed = True
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self.task is not None:
             self.task.cancel()
-        self._transport.close()
+        if self._begun:
+            self.transport.close()
+        if self._slots is not None and self.slot is not None:
+            self._slots.remove(self.slot)
         self.on_close()
+
+    async def _open(self, opening: Coroutine[Any, Any, None]) -> None:
+        try:
+            await opening
+        except (OSError, asyncio.CancelledError):
+            self.close()
 
     async def _serve(self) -> bool:
         try:
-            keep, self._delivered = await self._exchange(self._transport)
+            keep, self._delivered = await self._exchange(self)
         except (TimeoutError, OSError, asyncio.CancelledError):
             return False
         except Exception:  # noqa: BLE001 - other connections must go on
@@ -309,8 +363,11 @@ class _Connection:
             self._loop.call_soon(self.serve_buffered)
 
     def _check_idle_time(self) -> None:
+        proven = self.slot is None or self.slot.proven
         idle_until = self._loop.time() if self._busy else self._idle_since
-        idle_until += self._idle_s
+        idle_until += (
+            self._limits.idle_s if proven else min(self._limits.head_s, self._limits.idle_s)
+        )
         if idle_until <= self._loop.time():
             self.close()
         else:
@@ -320,11 +377,11 @@ class _Connection:
 class _AcceptedTransport(AsyncioTransport):
     """A transport that is served as soon as it is connected."""
 
-    def __init__(self, server: HttpServer) -> None:
+    def __init__(self, begin: Callable[[AsyncioTransport], None]) -> None:
         super().__init__()
-        self._owner = server
+        self._begin = begin
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         set_socket_options(transport.get_extra_info("socket"))
-        self._owner.serve(self)
+        self._begin(self)

@@ -1,12 +1,23 @@
 """Limits of a worker."""
 
-from dataclasses import dataclass
+import resource
+from dataclasses import dataclass, field
+
+
+def default_max_connections() -> int:
+    """Return three quarters of the file descriptors of this process, at most 10,000."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return 10_000
+    return max(1, min(3 * soft // 4, 10_000))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """Limits of a worker; a request that exceeds one is answered with an error."""
 
+    max_connections: int = field(default_factory=default_max_connections)
+    """Open connections; at the limit, idle ones are closed for new ones, and the rest wait."""
     max_calls: int = 128
     """Concurrent calls; further ones get a `BusyError`."""
     max_body_bytes: int = 4 << 30
@@ -14,7 +25,7 @@ class Limits:
     max_tree_bytes: int = 16 << 20
     """Size of a request without arrays and large byte strings."""
     head_s: float = 10.0
-    """Time in which a request head must arrive, in seconds."""
+    """Time for a request head, for the TLS handshake and to the first valid request, in seconds."""
     min_bytes_per_s: float = 1024.0
     """Minimum rate of a body, checked every ``head_s``; below it, `TooSlowError`."""
     idle_s: float = 300.0
