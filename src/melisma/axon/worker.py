@@ -83,14 +83,32 @@ class Worker(Service):
         self._calls: Calls
 
     def rpc(
-        self, comms_pattern: str = "simplex", *, executor: str = "thread", name: str | None = None
+        self,
+        comms_pattern: str = "simplex",
+        *,
+        executor: str = "thread",
+        name: str | None = None,
+        max_body_bytes: int | None = None,
+        spool: bool = False,
     ) -> Callable[[F], F]:
         """Decorate a function to expose it; see `Functions.rpc`."""
-        return self.functions.rpc(comms_pattern, executor=executor, name=name)
+        return self.functions.rpc(
+            comms_pattern, executor=executor, name=name, max_body_bytes=max_body_bytes, spool=spool
+        )
 
-    def expose(self, subject: object, methods: Iterable[str], *, name: str | None = None) -> None:
-        """Expose the named methods of an object."""
-        self.functions.expose(subject, methods, name=name)
+    def expose(
+        self,
+        subject: object,
+        methods: Iterable[str],
+        *,
+        name: str | None = None,
+        max_body_bytes: int | None = None,
+        spool: bool = False,
+    ) -> None:
+        """Expose the named methods of an object; see `Functions.expose`."""
+        self.functions.expose(
+            subject, methods, name=name, max_body_bytes=max_body_bytes, spool=spool
+        )
 
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:

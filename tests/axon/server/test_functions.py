@@ -157,7 +157,7 @@ def test_patterns_and_executors_are_case_insensitive(
     ],
 )
 def test_unknown_patterns_and_executors_are_refused_with_the_known_ones(
-    functions: Functions, settings: dict[str, str], reason: str
+    functions: Functions, settings: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(SettingError, match=f"plain: .*{reason}"):
         functions.rpc(**settings)(plain)

@@ -5,6 +5,7 @@
     service.py          running a listener until a signal, or on a thread
     http_server.py      connections, requests, limits
     listener.py         accepting connections up to a limit
+    receive_budget.py   memory for bodies that are being received
     functions.py        the functions that a worker exposes
     calls.py            a call from its request to its outcome
     ledger.py           known calls, so that none runs twice

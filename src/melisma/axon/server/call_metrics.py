@@ -23,11 +23,20 @@ class CallMetrics:
         self._trace = trace
         self._functions: defaultdict[str, _Counts] = defaultdict(_Counts)
         self.active = 0
+        self.active_by_account: Counter[str] = Counter()
 
-    def acquire_slot(self) -> "CallSlot":
-        """Count one more concurrent call until its slot is released."""
+    def acquire_slot(self, account: str) -> "CallSlot":
+        """Count one more concurrent call of an account until its slot is released."""
         self.active += 1
-        return CallSlot(self)
+        self.active_by_account[account] += 1
+        return CallSlot(self, account)
+
+    def release_slot(self, account: str) -> None:
+        """Count one concurrent call less."""
+        self.active -= 1
+        self.active_by_account[account] -= 1
+        if not self.active_by_account[account]:
+            del self.active_by_account[account]
 
     def record(self, call: CallRecord) -> None:
         """Count a call and pass it to the trace hook."""
@@ -58,13 +67,14 @@ class CallMetrics:
 class CallSlot:
     """One of the concurrent calls; only the first `release` has an effect."""
 
-    __slots__ = ("_metrics",)
+    __slots__ = ("_metrics", "account")
 
-    def __init__(self, metrics: CallMetrics) -> None:
+    def __init__(self, metrics: CallMetrics, account: str) -> None:
         self._metrics: CallMetrics | None = metrics
+        self.account = account
 
     def release(self) -> None:
         """Free the slot."""
         if self._metrics is not None:
-            self._metrics.active -= 1
+            self._metrics.release_slot(self.account)
             self._metrics = None

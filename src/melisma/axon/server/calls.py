@@ -14,7 +14,7 @@ from melisma.axon.codec.encoding import decode_arguments
 from melisma.axon.codec.message import Message, buffers_bytes
 from melisma.axon.codec.outcome import Outcome, error_outcome, exception_outcome, result_outcome
 from melisma.axon.codec.stream_parts import STREAM_TYPE
-from melisma.axon.server.authentication import OWNER
+from melisma.axon.server.authentication import ANONYMOUS, OWNER
 from melisma.axon.server.call_metrics import CallMetrics, CallSlot
 from melisma.axon.server.context import CallContext, enter, leave
 from melisma.axon.server.functions import ExposedFunction, Functions, run_function
@@ -69,10 +69,13 @@ class Calls:
         entry = self._find(call_id, caller, _parse_seconds(headers, "axon-age-s"), name)
         duplex = "duplex" in (exposed.pattern, headers.get("axon-pattern"))
         if entry is None or not entry.begun:
+            exposed.body.check(exchange.request.body_bytes, name)
             context = _context(exchange, call_id, name, caller)
-            slot = self._acquire_slot()
+            # Callers without names are told apart by their host.
+            account = caller if caller != ANONYMOUS else exchange.peer_host or caller
+            slot = self._acquire_slot(account)
             entry = entry or self._ledger.open(context)
-            message = await self._receive_arguments(exchange, entry, slot)
+            message = await self._receive_arguments(exchange, entry, slot, spool=exposed.body.spool)
             # During the upload, a retry may have begun the call, or it may have been cancelled.
             if entry.begun or entry.ended_at is not None:
                 slot.release()
@@ -150,7 +153,7 @@ class Calls:
             )
         return entry
 
-    def _acquire_slot(self) -> CallSlot:
+    def _acquire_slot(self, account: str) -> CallSlot:
         """Reserve one of the concurrent calls; raise `BusyError` before the body is received."""
         if self._stopping:
             raise BusyError("the worker is stopping; the call did not run, so call another worker")
@@ -159,15 +162,21 @@ class Calls:
                 f"the worker is at its limit of {self._limits.max_calls} concurrent calls "
                 "(max_calls); the call did not run, so call again later"
             )
-        return self._metrics.acquire_slot()
+        limit = self._limits.max_calls_per_caller
+        if self._metrics.active_by_account[account] >= limit and account != OWNER:
+            raise BusyError(
+                f"{account} is at its limit of {limit} concurrent calls (max_calls_per_caller); "
+                "the call did not run, so call again when another has ended"
+            )
+        return self._metrics.acquire_slot(account)
 
     async def _receive_arguments(
-        self, exchange: Exchange, entry: CallEntry, slot: CallSlot
+        self, exchange: Exchange, entry: CallEntry, slot: CallSlot, *, spool: bool
     ) -> Message:
         """Receive the arguments of a call; if that fails, forget the call."""
         entry.uploads += 1
         try:
-            return await exchange.read_message()
+            return await exchange.read_message(slot.account, spool=spool)
         except BaseException:
             slot.release()
             if entry.uploads == 1 and not entry.begun and entry.ended_at is None:

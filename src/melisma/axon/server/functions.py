@@ -10,7 +10,7 @@ from melisma.axon.codec import records
 from melisma.axon.codec.encoding import decode_arguments
 from melisma.axon.codec.message import Message
 from melisma.axon.codec.outcome import Outcome, error_outcome, exception_outcome, result_outcome
-from melisma.errors import AxonError, EncodingError, RefusedError, SettingError
+from melisma.errors import AxonError, EncodingError, RefusedError, SettingError, TooLargeError
 
 Pattern = Literal["simplex", "duplex"]
 Executor = Literal["inline", "thread", "process"]
@@ -18,6 +18,28 @@ Kind = Literal["function", "coroutine", "generator", "async generator"]
 POOL_PROCESS: Final = "axon-call"
 """The name of the processes that run functions with executor="process"."""
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class BodyRules:
+    """The size that a function allows for a request, and whether its arrays go to a file."""
+
+    max_bytes: int | None = None
+    spool: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_bytes is not None and self.max_bytes <= 0:
+            raise SettingError(
+                f"max_body_bytes = {self.max_bytes} allows no call: use 1024 or more"
+            )
+
+    def check(self, body_bytes: int, name: str) -> None:
+        """Raise `TooLargeError` for a larger body."""
+        if self.max_bytes is not None and body_bytes > self.max_bytes:
+            raise TooLargeError(
+                f"the request has {body_bytes} bytes, the limit of {name} is {self.max_bytes}: "
+                "send less at once, or raise max_body_bytes of the function"
+            )
 
 
 @dataclass(frozen=True)
@@ -30,6 +52,7 @@ class ExposedFunction:
     pattern: Pattern
     executor: Executor
     types: dict[str, type]
+    body: BodyRules = BodyRules()
 
     def describe(self) -> dict[str, str]:
         """Return the description that callers can request."""
@@ -66,25 +89,45 @@ class Functions:
         raise RefusedError(f"no function {name!r} on this worker; it exposes: {names}")
 
     def rpc(
-        self, comms_pattern: str = "simplex", *, executor: str = "thread", name: str | None = None
+        self,
+        comms_pattern: str = "simplex",
+        *,
+        executor: str = "thread",
+        name: str | None = None,
+        max_body_bytes: int | None = None,
+        spool: bool = False,
     ) -> Callable[[F], F]:
         """Decorate a function, coroutine function or generator to expose it.
 
         ``comms_pattern``: "duplex" for calls of minutes or hours. ``executor``: "thread", "process"
         for work that holds the interpreter lock, "inline" for functions that return at once.
-        Coroutines run on the worker's event loop.
+        Coroutines run on the worker's event loop. ``max_body_bytes``: the largest request that the
+        function needs, if less than `Limits.max_body_bytes`. ``spool``: receive large arrays into
+        an unnamed temporary file, which the function sees as arrays in memory.
         """
         if callable(comms_pattern):  # @rpc without parentheses
             raise SettingError("@rpc lacks parentheses: write @rpc()")
 
         def expose(function: F) -> F:
-            self.add(function, name or function.__name__, comms_pattern, executor)
+            body = BodyRules(max_body_bytes, spool)
+            self.add(function, name or function.__name__, comms_pattern, executor, body)
             return function
 
         return expose
 
-    def expose(self, subject: object, methods: Iterable[str], *, name: str | None = None) -> None:
-        """Expose the named methods of an object as ``name.method``, simplex, on threads."""
+    def expose(
+        self,
+        subject: object,
+        methods: Iterable[str],
+        *,
+        name: str | None = None,
+        max_body_bytes: int | None = None,
+        spool: bool = False,
+    ) -> None:
+        """Expose the named methods of an object as ``name.method``, simplex, on threads.
+
+        ``max_body_bytes`` and ``spool`` are those of `rpc`, for each of these methods.
+        """
         if isinstance(methods, str):
             raise SettingError(f"methods is a str: pass a list of names, such as [{methods!r}]")
         prefix = type(subject).__name__ if name is None else name
@@ -94,9 +137,18 @@ class Functions:
                 raise SettingError(
                     f"{prefix or type(subject).__name__} has no method {method!r}: check the name"
                 )
-            self.add(function, f"{prefix}.{method}" if prefix else method, "simplex", "thread")
+            full_name = f"{prefix}.{method}" if prefix else method
+            body = BodyRules(max_body_bytes, spool)
+            self.add(function, full_name, "simplex", "thread", body)
 
-    def add(self, function: Callable[..., Any], name: str, pattern: str, executor: str) -> None:
+    def add(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        pattern: str,
+        executor: str,
+        body: BodyRules = BodyRules(),  # noqa: B008 - frozen
+    ) -> None:
         """Expose one callable under a name."""
         pattern, executor = pattern.lower(), executor.lower()
         kind = _kind(function)
@@ -133,6 +185,7 @@ class Functions:
             cast(Pattern, pattern),
             cast(Executor, executor),
             records.record_types(hints),
+            body,
         )
 
 

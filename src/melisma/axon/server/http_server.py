@@ -20,10 +20,11 @@ from melisma.axon.codec.outcome import JSON_TYPE, Outcome, error_outcome
 from melisma.axon.server.authentication import Credentials
 from melisma.axon.server.limits import Limits
 from melisma.axon.server.listener import Listener, Slot, Slots, open_transport
+from melisma.axon.server.receive_budget import ReceiveBudget
 from melisma.axon.transport import eager
 from melisma.axon.transport.asyncio_transport import AsyncioTransport
 from melisma.axon.transport.http import Request, parse_request, response_head
-from melisma.axon.transport.interface import set_socket_options
+from melisma.axon.transport.interface import JOIN_BYTES, set_socket_options
 from melisma.axon.transport.wire import discard, read_bytes, read_message
 from melisma.errors import (
     AxonError,
@@ -44,6 +45,7 @@ class Exchange(msgspec.Struct):
     request: Request
     transport: AsyncioTransport
     limits: Limits
+    budget: ReceiveBudget
     unread_bytes: int = 0
     accept: Callable[[], None] = lambda: None
     """Records that the caller is authorized, so that others do not displace its connection."""
@@ -64,37 +66,58 @@ class Exchange(msgspec.Struct):
         authorization = self.request.headers.get("authorization")
         return Credentials(authorization, self.transport.peer_fingerprint)
 
-    async def read_message(self) -> Message:
-        """Receive the body as a message."""
-        size = await self._begin_body()
-        return await read_message(self.transport, size, self.limits.max_tree_bytes)
+    async def read_message(self, account: str = "", *, spool: bool = False) -> Message:
+        """Receive the body as a message, in memory counted for ``account`` or in a file."""
+        size = self._check_size()
+        reserved = 0 if spool or self.transport.buffered_bytes >= size else size
+        await self.budget.acquire(reserved, account)
+        try:
+            await self._begin_body(size)
+            return await read_message(self.transport, size, self.limits.max_tree_bytes, spool=spool)
+        finally:
+            self.budget.release(reserved, account)
 
     async def read_bytes(self) -> bytearray:
         """Receive the body as bytes."""
-        return await read_bytes(self.transport, await self._begin_body())
+        size = self._check_size()
+        await self.budget.acquire(size, "")
+        try:
+            await self._begin_body(size)
+            return await read_bytes(self.transport, size)
+        finally:
+            self.budget.release(size, "")
 
-    async def discard_body(self) -> bool:
-        """Discard the unread body; return False if closing the connection is cheaper."""
+    @property
+    def discardable(self) -> bool:
+        """Whether reading the rest of the body is cheaper than closing the connection."""
         if self.unread_bytes > _MAX_DISCARD_BYTES or "expect" in self.request.headers:
             return self.unread_bytes == 0
-        await discard(self.transport, self.unread_bytes)
-        self.unread_bytes = 0
         return True
 
-    async def _begin_body(self) -> int:
-        size, self.unread_bytes = self.unread_bytes, 0
+    async def discard_body(self) -> None:
+        """Discard the unread body."""
+        if self.discardable:
+            await discard(self.transport, self.unread_bytes)
+            self.unread_bytes = 0
+
+    def _check_size(self) -> int:
+        """Return the size of the body, from the head of the request."""
+        size = self.unread_bytes
         if size > self.limits.max_body_bytes:
-            self.unread_bytes = size
             raise TooLargeError(
                 f"the request has {size} bytes, the limit is {self.limits.max_body_bytes}: send "
                 "less at once, or raise max_body_bytes"
             )
+        return size
+
+    async def _begin_body(self, size: int) -> None:
+        """Ask for the body, whose bytes must arrive at the minimum rate from now on."""
+        self.unread_bytes = 0
         if self.transport.buffered_bytes >= size:
-            return size
+            return
         self.transport.set_min_rate(self.limits.min_rate)
         if self.request.headers.get("expect", "").lower() == "100-continue":
             await self.transport.write([response_head(100, {})])
-        return size
 
 
 class Reply(msgspec.Struct):
@@ -129,6 +152,7 @@ class HttpServer:
         self.tls = tls
         self._listener: Listener | None = None
         self._slots = Slots(limits.max_connections)
+        self._budget = ReceiveBudget(limits.max_receiving_bytes)
         self._connections: set[_Connection] = set()
 
     async def listen(self, host: str, port: int) -> int:
@@ -187,7 +211,12 @@ class HttpServer:
             transport.deadline_at = time.monotonic() + self._limits.head_s
             request = parse_request(await transport.read_head())
             exchange = Exchange(
-                request, transport, self._limits, request.body_bytes, connection.prove
+                request,
+                transport,
+                self._limits,
+                self._budget,
+                request.body_bytes,
+                connection.prove,
             )
             reply = await self._handler(exchange)
             exchange.accept()
@@ -218,8 +247,12 @@ class HttpServer:
             await transport.write([response_head(reply.status, reply.headers)])
             await reply.takeover(transport)
             return False
-        if exchange is not None and exchange.unread_bytes:
-            keep = await exchange.discard_body() and keep
+        unread = exchange if exchange is not None and exchange.unread_bytes else None
+        if unread is not None:
+            keep = keep and unread.discardable
+            if buffers_bytes(reply.buffers) > JOIN_BYTES:
+                # The caller may read a large reply only after it has sent its body.
+                await unread.discard_body()
         headers = {"content-type": reply.content_type, **reply.headers}
         if not keep:
             headers["connection"] = "close"
@@ -233,6 +266,8 @@ class HttpServer:
         headers["content-length"] = str(buffers_bytes(reply.buffers))
         transport.set_min_rate(self._limits.min_rate)
         await transport.write([response_head(reply.status, headers), *reply.buffers])
+        if unread is not None:
+            await unread.discard_body()
         return keep
 
     async def _answer_stream(

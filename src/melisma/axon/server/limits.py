@@ -20,8 +20,15 @@ class Limits:
     """Open connections; at the limit, idle ones are closed for new ones, and the rest wait."""
     max_calls: int = 128
     """Concurrent calls; further ones get a `BusyError`."""
+    max_calls_per_caller: int = 64
+    """Concurrent calls of one caller, from the start of the body; further ones get a `BusyError`.
+
+    Callers without a token are told apart by their host. The owner of the secret is not limited.
+    """
     max_body_bytes: int = 4 << 30
     """Size of a request; a larger one gets a `TooLargeError` before its body is received."""
+    max_receiving_bytes: int = 1 << 30
+    """Size of all bodies that are being received; further ones wait before they are sent."""
     max_tree_bytes: int = 16 << 20
     """Size of a request without arrays and large byte strings."""
     head_s: float = 10.0
