@@ -180,7 +180,7 @@ class HttpServer:
         connection.slot = Slot(network, connection)
         self._slots.add(connection.slot)
         protocol = _AcceptedTransport(connection.begin)
-        connection.open(open_transport(sock, protocol, self.tls, self._limits.head_s))
+        connection.open(sock, protocol, self.tls)
 
     def _add(self, connection: "_Connection") -> "_Connection":
         self._connections.add(connection)
@@ -317,9 +317,12 @@ class _Connection:
         """The time of the last request, None while one is served."""
         return None if self._busy else self._idle_since
 
-    def open(self, opening: Coroutine[Any, Any, None]) -> None:
-        """Run the coroutine that connects the transport; close if it fails."""
-        self.task = self._loop.create_task(self._open(opening))
+    def open(
+        self, sock: socket.socket, protocol: AsyncioTransport, tls: ssl.SSLContext | None
+    ) -> None:
+        """Connect the transport to an accepted socket, after the TLS handshake if there is one."""
+        self.task = self._loop.create_task(self._open(sock, protocol, tls))
+        self.task.add_done_callback(lambda _: self._on_opened(sock))
 
     def begin(self, transport: AsyncioTransport) -> None:
         """Serve requests on the transport, which is connected."""
@@ -370,10 +373,15 @@ class _Connection:
             self._slots.remove(self.slot)
         self.on_close()
 
-    async def _open(self, opening: Coroutine[Any, Any, None]) -> None:
-        try:
-            await opening
-        except (OSError, asyncio.CancelledError):
+    async def _open(
+        self, sock: socket.socket, protocol: AsyncioTransport, tls: ssl.SSLContext | None
+    ) -> None:
+        with suppress(OSError):  # The handshake failed or took too long.
+            await open_transport(sock, protocol, tls, self._limits.head_s)
+
+    def _on_opened(self, sock: socket.socket) -> None:
+        if not self._begun:
+            sock.close()
             self.close()
 
     async def _serve(self) -> bool:
