@@ -9,7 +9,8 @@
     └── AxonError               a remote call failed
         ├── UnreachableError    no worker answered, or the connection broke
         ├── RefusedError        the worker refused the call
-        │   └── BusyError       the worker is at its limit of concurrent calls
+        │   ├── BusyError       the worker is at its limit of concurrent calls
+        │   └── SupersededError   a later session of the same learner replaced the caller's
         ├── UnauthorizedError   the token or certificate is missing, wrong or no longer valid
         ├── DeadlineError       the caller's deadline passed
         ├── CallCancelledError  the call was cancelled
@@ -159,6 +160,16 @@ class BusyError(RefusedError):
 
     code = "busy"
     status = 503
+
+
+class SupersededError(RefusedError):
+    """A later session of the same learner has replaced the session of the caller.
+
+    The learner's identity is in use on another device or in another process.
+    """
+
+    code = "superseded"
+    status = 409
 
 
 class UnauthorizedError(AxonError):

@@ -10,11 +10,14 @@ from typing import Annotated, Any, TypeVar, overload
 import msgspec
 from msgspec import Meta
 
+from melisma import __version__
 from melisma.cycle.events import PHASES
-from melisma.errors import MalformedError
+from melisma.errors import MalformedError, RefusedError
 from melisma.fleet.files.fleet_file import Disclosure
 from melisma.fleet.task import Task
 
+PROTOCOL = 1
+"""The number of these messages; a learner and an orchestrator with different ones do not talk."""
 # The parameters on which learners run their benchmark.
 INITIAL_MODEL = "model-0.safetensors"
 NonNegativeInt = Annotated[int, Meta(ge=0, le=2**53)]
@@ -35,6 +38,18 @@ class ShardRef(msgspec.Struct, frozen=True):
     samples: NonNegativeInt
 
 
+class RegisterRequest(msgspec.Struct, frozen=True):
+    """The first message of a learner: protocol, version of Melisma, and a random session id.
+
+    The learner sends the session id with each further call. No message names the learner: it is
+    the one whose credential the call carries.
+    """
+
+    session: Annotated[str, Meta(min_length=16, max_length=64)]
+    protocol: int = PROTOCOL
+    version: ShortText = __version__
+
+
 class RegisterResponse(msgspec.Struct, frozen=True):
     """The learner's number, its task, and the shards of its benchmark.
 
@@ -53,7 +68,6 @@ class RegisterResponse(msgspec.Struct, frozen=True):
 class JoinRequest(msgspec.Struct, frozen=True):
     """The learner is ready; in federated learning with the samples of each of its shards."""
 
-    learner: NonNegativeInt
     discloses: Disclosure
     local_shards: tuple[NonNegativeInt, ...] = ()
 
@@ -140,7 +154,6 @@ AnyInstruction = (
 class EvaluationSums(msgspec.Struct, frozen=True):
     """The evaluation of one learner: sums over the samples it holds back."""
 
-    learner: NonNegativeInt
     cycle: NonNegativeInt
     samples: NonNegativeInt
     loss_sum: float
@@ -155,7 +168,6 @@ class UpdateHeader(msgspec.Struct, frozen=True):
     its extensions that were fetched for it or ahead of it.
     """
 
-    learner: NonNegativeInt
     cycle: NonNegativeInt
     attempt: NonNegativeInt
     visits: NonNegativeInt
@@ -165,10 +177,17 @@ class UpdateHeader(msgspec.Struct, frozen=True):
     phases: Annotated[tuple[Seconds, ...], Meta(min_length=len(PHASES), max_length=len(PHASES))]
     costs: CostTable | None = None
 
-    @property
-    def assignment(self) -> tuple[int, int, int]:
-        """Learner, cycle and attempt: they identify the assignment."""
-        return self.learner, self.cycle, self.attempt
+
+def parse_registration(message: Any) -> RegisterRequest:
+    """Convert the first message of a learner; raise `RefusedError` for another protocol."""
+    number = message.get("protocol") if isinstance(message, dict) else None
+    if number != PROTOCOL:
+        version = message.get("version") if isinstance(message, dict) else None
+        raise RefusedError(
+            f"the learner has protocol {number!r:.20} (melisma {version!r:.20}), the orchestrator "
+            f"protocol {PROTOCOL} (melisma {__version__!r}): install the same version on both"
+        )
+    return parse(message, RegisterRequest)
 
 
 def to_builtins(record: Any) -> Any:

@@ -19,6 +19,7 @@ from melisma.learning.data.shards import ShardFolder, encode_shard
 from melisma.learning.parameters import Layout
 from melisma.live.learner.agent import LearnerSettings
 from melisma.live.learner.device import EmulatedDevice
+from melisma.live.orchestrator.authentication import LearnerTokens
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
 from melisma.live.orchestrator.learner_service import LearnerService
 from melisma.live.orchestrator.mailbox import Mailbox
@@ -83,9 +84,10 @@ async def _run_orchestrator(
         store = _create_store(prepared)
         orchestrator = Orchestrator(spec, mailboxes, store, evaluator, watch)
         service = LearnerService(spec, mailboxes, store, evaluator, orchestrator)
-        async with service.worker(port).listening() as address:
+        tokens = LearnerTokens(prepared.fleet.names)
+        async with service.worker(tokens, port=port).listening() as address:
             orchestrator.start()
-            settings = _learner_settings(prepared, address, service.token)
+            settings = _learner_settings(prepared, address, tokens)
             async with run_processes(
                 settings, prepared.folder / LOGS_FOLDER, service.remove_learner
             ):
@@ -137,13 +139,15 @@ def _local_data_folder(prepared: PreparedRun, number: int) -> Path:
     return prepared.folder / DEVICES_FOLDER / f"{number}-data"
 
 
-def _learner_settings(prepared: PreparedRun, address: str, token: str) -> list[LearnerSettings]:
+def _learner_settings(
+    prepared: PreparedRun, address: str, tokens: LearnerTokens
+) -> list[LearnerSettings]:
     fleet, federated = prepared.fleet, prepared.task.mode == "federated"
     return [
         LearnerSettings(
             name=name,
             orchestrator=address,
-            token=token,
+            token=tokens.token(name),
             cache=str(prepared.folder / DEVICES_FOLDER / f"{number}-cache"),
             discloses=fleet.discloses[number],
             device=_device_settings(prepared, number),

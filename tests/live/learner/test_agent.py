@@ -10,6 +10,7 @@ import pytest
 
 from melisma import axon
 from melisma.cycle import events
+from melisma.errors import SupersededError
 from melisma.fleet.emulation import ComputePacer
 from melisma.live import protocol, training
 from melisma.live.learner.active_assignment import ActiveAssignment
@@ -47,21 +48,17 @@ def test_with_dab_only_a_number_of_shards_leaves_a_learner_before_its_update(
     }
     for name, args in calls:
         if name == "report_bound":
-            number, cycle, deadline_s, shards = args
+            _, cycle, deadline_s, shards = args
             assert deadline_s == 2.0
-            assert {type(number), type(cycle), type(shards)} == {int}
+            assert {type(cycle), type(shards)} == {int}
         elif name == "request_shards":
-            assert list(map(type, args)) == [int, int, int]
+            assert list(map(type, args[1:])) == [int, int]
         elif name == "poll":
             assert args[1:] in ((), (None,))
         elif name == "join":
-            assert args[0] == {
-                "learner": args[0]["learner"],
-                "discloses": "costs",
-                "local_shards": (),
-            }
+            assert args[1] == {"discloses": "costs", "local_shards": ()}
         elif name == "upload_update":
-            assert args[0]["costs"] is None
+            assert args[1]["costs"] is None
 
 
 def test_reports_of_learners_follow_the_scheme(work_folder: Path) -> None:
@@ -117,7 +114,7 @@ class BrokenOrchestrator:
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    def join(self, _: Any) -> None:
+    def join(self, *_: Any) -> None:
         pass
 
     def poll(self, *_: Any) -> Any:
@@ -129,7 +126,13 @@ def make_agent(folder: Path, orchestrator: Any = None) -> Agent:
         name="a", orchestrator="", cache=str(folder), module_path=(str(folder),)
     )
     registered = protocol.RegisterResponse(0, "r", TASK, ())
-    return Agent(settings, cast(axon.Remote, orchestrator), registered)
+    return Agent(settings, cast(axon.Remote, orchestrator), registered, "session")
+
+
+def test_an_agent_whose_identity_is_in_use_elsewhere_ends_with_the_reason(tmp_path: Path) -> None:
+    agent = make_agent(tmp_path, BrokenOrchestrator(SupersededError("in use elsewhere")))
+    with pytest.raises(SupersededError, match="in use elsewhere"):
+        agent.run()
 
 
 @pytest.mark.parametrize("failing", ["poll", "fetch"])

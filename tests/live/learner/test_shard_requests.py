@@ -40,10 +40,10 @@ class RecordingOrchestrator:
         self.requested: list[int] = []
         self.released: list[int] = []
 
-    def request_shards(self, learner: int, cycle: int, shards: int) -> None:
+    def request_shards(self, session: str, cycle: int, shards: int) -> None:
         self.requested.append(shards)
 
-    def release_shards(self, learner: int, cycle: int, shards: list[int]) -> None:
+    def release_shards(self, session: str, cycle: int, shards: list[int]) -> None:
         self.released.append(len(shards))
 
 
@@ -78,7 +78,9 @@ class LearnerAtWork:
         self.clock, self.ship_s = clock, ship_s
         self.orchestrator = RecordingOrchestrator()
         self.fetcher = Fetcher(cast(Downloader, EmptyCache()), Device(None), _ignore)
-        self.requests = ShardRequests(TASK, 0, cast(axon.Remote, self.orchestrator), self.fetcher)
+        self.requests = ShardRequests(
+            TASK, "session", cast(axon.Remote, self.orchestrator), self.fetcher
+        )
         stream = BatchStream(SHARD_SAMPLES, np.random.default_rng(1), repeat=True)
         # One shard of an earlier grant was fetched and trained: both speeds are known.
         self.feed = ShardFeed(stream, lambda: False, hold_back=False, fetch_s=ship_s, fetched=1.0)

@@ -1,17 +1,20 @@
 """A run whose orchestrator is in this process and whose learners are played by the test."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from melisma import axon
 from melisma.fleet.task import Task, TaskSizes
 from melisma.learning.data.datasets import Split
 from melisma.learning.data.shards import ShardFolder
 from melisma.learning.parameters import Layout
 from melisma.live import protocol
+from melisma.live.orchestrator.authentication import LearnerTokens
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
 from melisma.live.orchestrator.learner_service import LearnerService
 from melisma.live.orchestrator.mailbox import Mailbox
@@ -50,6 +53,18 @@ class ServedRun:
         self.store = store = RunStore(folder, Layout.from_arrays(trainer.initial()), shards)
         self.orchestrator = Orchestrator(spec, mailboxes, store, evaluator, self.steps.append)
         self.service = LearnerService(spec, mailboxes, store, evaluator, self.orchestrator)
+        self.tokens = LearnerTokens(["a", "b"])
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator["Learners"]:
+        """Serve the learners, and yield what they call."""
+        async with self.service.worker(self.tokens).listening() as address:
+            with ExitStack() as stack:
+                remotes = [
+                    stack.enter_context(axon.connect(address, token=self.tokens.token(name)))
+                    for name in ("a", "b")
+                ]
+                yield Learners(address, remotes)
 
     def close(self) -> None:
         """Handle no more events, and close the trace."""
@@ -63,6 +78,30 @@ class ServedRun:
         return received or issued
 
 
+class Learners:
+    """The learners a and b: the first argument of each call is the number of the one that calls.
+
+    Each calls with its own credential, and with the session with which it registered last.
+    """
+
+    def __init__(self, address: str, remotes: list[axon.Remote]) -> None:
+        self.address, self.remotes = address, remotes
+        self.sessions = ["session-of-learner-a", "session-of-learner-b"]
+
+    def __getattr__(self, name: str) -> Any:
+        def call(learner: int, *args: Any) -> Any:
+            return self.remotes[learner].aio[name](self.sessions[learner], *args)
+
+        return call
+
+    async def register(self, learner: int, session: str | None = None) -> Any:
+        """Register a learner, with a new session if one is given."""
+        self.sessions[learner] = session or self.sessions[learner]
+        request = protocol.RegisterRequest(self.sessions[learner])
+        reply = await self.remotes[learner].aio.register(protocol.to_builtins(request))
+        return protocol.parse(reply, protocol.RegisterResponse)
+
+
 async def poll_until(remote: Any, learner: int, kind: type) -> Any:
     """Poll until there is an instruction of that type, and return it."""
     while True:
@@ -74,9 +113,9 @@ async def poll_until(remote: Any, learner: int, kind: type) -> Any:
 async def join(remote: Any, *names: str) -> None:
     """Register and join learners."""
     for name in names:
-        registered = protocol.parse(await remote.register(name), protocol.RegisterResponse)
-        request = protocol.JoinRequest(registered.learner, "costs")
-        await remote.join(protocol.to_builtins(request))
+        registered = await remote.register("ab".index(name))
+        request = protocol.JoinRequest("costs")
+        await remote.join(registered.learner, protocol.to_builtins(request))
 
 
 async def take_assignments(remote: Any, *learners: int) -> None:
@@ -102,11 +141,10 @@ async def wait_until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def header(learner: int, cycle: int = 1, attempt: int = 1) -> Any:
+def header(cycle: int = 1, attempt: int = 1) -> Any:
     """Return the header of an update of 300 visits."""
     return protocol.to_builtins(
         protocol.UpdateHeader(
-            learner=learner,
             cycle=cycle,
             attempt=attempt,
             visits=300,

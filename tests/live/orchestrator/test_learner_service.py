@@ -2,16 +2,18 @@
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from melisma import axon
+from melisma import __version__, axon
 from melisma.cycle import commands, events
 from melisma.cycle.learner import SUBSET_SHARDS
-from melisma.errors import AxonError, UnauthorizedError
+from melisma.errors import AxonError, RefusedError, SupersededError, UnauthorizedError
 from melisma.live import protocol
+from melisma.live.orchestrator.authentication import LearnerTokens
 from tests.live.orchestrator.served_run import (
     GOOD_UPDATE,
     TASK,
@@ -23,13 +25,15 @@ from tests.live.orchestrator.served_run import (
     wait_until,
 )
 
-SUMS = {"learner": 0, "cycle": 1, "samples": 10, "loss_sum": 2.5, "correct": 9, "labels": 10}
+SUMS = {"cycle": 1, "samples": 10, "loss_sum": 2.5, "correct": 9, "labels": 10}
+
+REGISTRATION = protocol.RegisterRequest("session-of-another")
 
 
 async def test_register_returns_the_task_and_the_benchmark_shards(served: Any) -> None:
     run, remote = served
     before_s = run.orchestrator.now()
-    registered = protocol.parse(await remote.register("b"), protocol.RegisterResponse)
+    registered = await remote.register(1)
     assert before_s <= registered.run_s <= run.orchestrator.now()
     assert registered.learner == 1
     assert registered.task == TASK
@@ -39,11 +43,11 @@ async def test_register_returns_the_task_and_the_benchmark_shards(served: Any) -
 
 async def test_only_shards_and_parameters_can_be_fetched(served: Any) -> None:
     run, remote = served
-    registered = protocol.parse(await remote.register("a"), protocol.RegisterResponse)
-    address = str(remote._connections.caller.http.address)
+    registered = await remote.register(0)
+    address = remote.address
     with axon.connect(address) as stranger, pytest.raises(UnauthorizedError):
         await asyncio.to_thread(list, axon.fetch(stranger, registered.benchmark_shards[0].sha256))
-    with axon.connect(address, token=run.service.token) as learner:
+    with axon.connect(address, token=run.tokens.token("a")) as learner:
         shard = registered.benchmark_shards[0]
         pieces = await asyncio.to_thread(list, axon.fetch(learner, shard.sha256))
         assert sum(map(len, pieces)) == shard.size_bytes
@@ -69,8 +73,8 @@ async def test_an_update_is_counted_once(served: Any) -> None:
     await join(remote, "a", "b")
     await poll_until(remote, 0, protocol.Train)
     for _ in range(3):
-        assert await remote.upload_update(header(0), GOOD_UPDATE) == ""
-    await remote.upload_update(header(1), GOOD_UPDATE)
+        assert await remote.upload_update(0, header(), GOOD_UPDATE) == ""
+    await remote.upload_update(1, header(), GOOD_UPDATE)
     aggregate = run.of(commands.Aggregate)[0]
     assert aggregate.learners.tolist() == [0, 1]
     assert aggregate.weights.tolist() == [300.0, 300.0]
@@ -84,7 +88,7 @@ async def test_a_copy_that_arrives_while_the_first_is_written_is_ignored(
     run, remote = served
     await join(remote, "a", "b")
     await poll_until(remote, 0, protocol.Train)
-    await remote.upload_update(header(0), GOOD_UPDATE)
+    await remote.upload_update(0, header(), GOOD_UPDATE)
     spool, copy_answered = run.store.spool, threading.Event()
 
     def spool_slowly(*args: Any) -> Any:
@@ -93,9 +97,9 @@ async def test_a_copy_that_arrives_while_the_first_is_written_is_ignored(
 
     monkeypatch.setattr(run.store, "spool", spool_slowly)
     update = {**GOOD_UPDATE, "weight": np.full(4, np.nan, np.float32)} if corrupt else GOOD_UPDATE
-    first = asyncio.ensure_future(remote.upload_update(header(1), update))
+    first = asyncio.ensure_future(remote.upload_update(1, header(), update))
     await wait_until(lambda: (1, 1, 1) in run.service._receiving)
-    answer = await remote.upload_update(header(1), update)
+    answer = await remote.upload_update(1, header(), update)
     assert answer == "the update of b is already being received"
     copy_answered.set()
     assert ("refused" in await first) == corrupt
@@ -114,9 +118,9 @@ async def test_an_update_still_being_written_when_its_cycle_closes_does_not_coun
         closed.wait(10)
         return spool(*args)
 
-    await remote.upload_update(header(0), GOOD_UPDATE)
+    await remote.upload_update(0, header(), GOOD_UPDATE)
     monkeypatch.setattr(run.store, "spool", spool_slowly)
-    late = asyncio.ensure_future(remote.upload_update(header(1), GOOD_UPDATE))
+    late = asyncio.ensure_future(remote.upload_update(1, header(), GOOD_UPDATE))
     await wait_until(lambda: (1, 1, 1) in run.service._receiving)
     run.orchestrator.handle(events.TimeReached(at_s=1e6))
     second = await poll_until(remote, 0, protocol.Train)
@@ -131,14 +135,14 @@ async def test_an_update_of_an_old_cycle_or_attempt_does_not_count(served: Any) 
     await join(remote, "a", "b")
     await poll_until(remote, 0, protocol.Train)
     for number in (0, 1):
-        await remote.upload_update(header(number), GOOD_UPDATE)
+        await remote.upload_update(number, header(), GOOD_UPDATE)
     second = await poll_until(remote, 0, protocol.Train)
     assert second.cycle == 2
     outlier = {"weight": np.full(4, 1e6, np.float32), "bias": np.zeros(1, np.float32)}
     for cycle, attempt in ((1, 1), (2, 0), (2, 2), (3, 1)):
-        await remote.upload_update(header(0, cycle, attempt), outlier)
+        await remote.upload_update(0, header(cycle, attempt), outlier)
     for number in (0, 1):
-        await remote.upload_update(header(number, cycle=2), GOOD_UPDATE)
+        await remote.upload_update(number, header(cycle=2), GOOD_UPDATE)
     await run.orchestrator.finished
     assert run.store.parameters["weight"].tolist() == [2.0] * 4
     assert len(run.of(commands.Withdraw)) == 4
@@ -162,21 +166,21 @@ async def test_an_invalid_update_is_refused_and_the_others_count(
     run, remote = served
     await join(remote, "a", "b")
     await poll_until(remote, 0, protocol.Train)
-    refused = await remote.upload_update(header(0), update)
+    refused = await remote.upload_update(0, header(), update)
     assert "the update of a is refused" in refused
     assert words in refused
-    await remote.upload_update(header(1), GOOD_UPDATE)
+    await remote.upload_update(1, header(), GOOD_UPDATE)
     assert run.of(commands.Aggregate)[0].learners.tolist() == [1]
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda remote: remote.register("nobody"),
-        lambda remote: remote.join({"learner": 0}),
-        lambda remote: remote.join({"learner": 7, "discloses": "costs"}),
-        lambda remote: remote.poll(-1, None),
-        lambda remote: remote.poll("0", None),
+        lambda remote: remote.register(0, "short"),
+        lambda remote: remote.join(0, {"local_shards": []}),
+        lambda remote: remote.join(0, {"discloses": "everything"}),
+        lambda remote: remote.remotes[0].aio.poll(None),
+        lambda remote: remote.remotes[0].aio.poll(0, None),
         lambda remote: remote.poll(0, "far"),
         lambda remote: remote.report_costs(0, [[1.0, 2.0]]),
         lambda remote: remote.report_costs(0, [[-1.0, 0.0, 1.0]] * 3),
@@ -186,29 +190,28 @@ async def test_an_invalid_update_is_refused_and_the_others_count(
         lambda remote: remote.report_bound(0, 1, np.zeros(2), 1),
         lambda remote: remote.request_shards(0, 1, -1),
         lambda remote: remote.request_shards(0, "x", 1),
-        lambda remote: remote.request_shards(9, 1, 1),
         lambda remote: remote.release_shards(0, 1, 5),
         lambda remote: remote.release_shards(0, 1, [-1]),
         lambda remote: remote.release_shards(0, -1, [1]),
-        lambda remote: remote.watch_silence(),
+        lambda remote: remote.watch_silence(0),
         lambda remote: remote.poll(0, (1, 2**63)),
         lambda remote: remote.report_costs(0, [[float("inf"), 0.0, 1.0]] * 3),
         lambda remote: remote.report_costs(0, [[1e308, 0.0, 1.0]] * 3),
         lambda remote: remote.report_costs(0, [[0.0, 0.0, 0.0]] * 3),
         lambda remote: remote.report_failure(0, None),
-        lambda remote: remote.report_evaluation({"learner": 0}),
-        lambda remote: remote.report_evaluation(SUMS | {"correct": 11}),
-        lambda remote: remote.report_evaluation(SUMS | {"loss_sum": float("inf")}),
-        lambda remote: remote.upload_update({"learner": 0}, GOOD_UPDATE),
-        lambda remote: remote.upload_update(header(0) | {"visits": -1}, GOOD_UPDATE),
-        lambda remote: remote.upload_update(header(0) | {"phases": (1.0,)}, GOOD_UPDATE),
-        lambda remote: remote.upload_update(header(9), GOOD_UPDATE),
-        lambda remote: remote.handle({"event": "TaskCancelled"}),
+        lambda remote: remote.report_evaluation(0, {"samples": 0}),
+        lambda remote: remote.report_evaluation(0, SUMS | {"correct": 11}),
+        lambda remote: remote.report_evaluation(0, SUMS | {"loss_sum": float("inf")}),
+        lambda remote: remote.upload_update(0, {"cycle": 1}, GOOD_UPDATE),
+        lambda remote: remote.upload_update(0, header() | {"visits": -1}, GOOD_UPDATE),
+        lambda remote: remote.upload_update(0, header() | {"phases": (1.0,)}, GOOD_UPDATE),
+        lambda remote: remote.handle(0, {"event": "TaskCancelled"}),
         lambda remote: remote.remove_learner(0, "no"),
     ],
 )
 async def test_an_invalid_message_is_refused_and_changes_nothing(served: Any, call: Any) -> None:
     run, remote = served
+    await remote.register(0)
     before = len(run.steps)
     with pytest.raises(AxonError) as caught:
         await call(remote)
@@ -218,7 +221,8 @@ async def test_an_invalid_message_is_refused_and_changes_nothing(served: Any, ca
 
 async def test_a_valid_evaluation_is_taken(served: Any) -> None:
     run, remote = served
-    await remote.report_evaluation(SUMS | {"cycle": 0})
+    await remote.register(0)
+    await remote.report_evaluation(0, SUMS | {"cycle": 0})
     assert run.evaluator._scores[0].accuracy == 0.9
 
 
@@ -240,3 +244,148 @@ async def test_the_poll_of_a_learner_that_left_does_not_wait(served: Any) -> Non
     assert not alive.done()
     run.orchestrator.cancel("interrupted")
     await asyncio.wait_for(alive, 5)
+
+
+STATEMENTS: dict[str, tuple[Any, ...]] = {
+    "upload_update": (header(), GOOD_UPDATE),
+    "report_failure": ("b: gone",),
+    "poll": ((1, 300),),
+    "report_bound": (1, 5.0, 3),
+    "report_costs": ([[1.0, 0.1, 3.0]] * 3,),
+    "report_evaluation": (SUMS | {"cycle": 0},),
+    "request_shards": (1, 2),
+    "release_shards": (1, [0]),
+    "join": ({"discloses": "costs"},),
+}
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+async def test_a_learner_speaks_for_itself_only(served: Any, name: str) -> None:
+    """Learner a sends b's number and even its session: all it says is taken as its own."""
+    run, remote = served
+    if name == "join":
+        await join(remote, "b")
+    else:
+        await join(remote, "a", "b")
+        await take_assignments(remote, 0, 1)
+    before, call = len(run.steps), remote.remotes[0].aio[name]
+    args = STATEMENTS[name]
+    with pytest.raises(AxonError):
+        await call(remote.sessions[1], *args)
+    with pytest.raises(AxonError):
+        await call(1, *args)
+    if args and isinstance(args[0], dict):
+        # A number in the message is ignored.
+        if name == "join":
+            await remote.register(0)
+        await call(remote.sessions[0], args[0] | {"learner": 1}, *args[1:])
+    assert [step.event.learners.tolist() for step in run.steps[before:]] in ([], [[0]])
+    assert not run.evaluator._scores.keys() - {0}
+    assert not run.orchestrator._mailboxes[1].left
+
+
+async def test_a_learner_cannot_issue_tokens(served: Any) -> None:
+    run, remote = served
+    for forged in (axon.issue_token(run.tokens.token("a"), "b"), "b", ""):
+        with (
+            axon.connect(remote.address, token=forged) as impostor,
+            pytest.raises(UnauthorizedError, match="not of a learner of this run"),
+        ):
+            await impostor.aio.poll(remote.sessions[1])
+
+
+async def test_only_learners_of_the_run_may_call(served: Any, tmp_path: Path) -> None:
+    run, _ = served
+    others = LearnerTokens(["c"])
+    async with run.service.worker(others).listening() as address:
+        with axon.connect(address, token=others.token("c")) as stranger:
+            with pytest.raises(RefusedError, match="c is not a learner of this run"):
+                await stranger.aio.register(protocol.to_builtins(REGISTRATION))
+            with pytest.raises(RefusedError, match="c is not a learner of this run"):
+                await asyncio.to_thread(list, axon.fetch(stranger, protocol.INITIAL_MODEL))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"session": "s" * 20, "protocol": protocol.PROTOCOL + 1, "version": "9.9"},
+        {"session": "s" * 20, "version": "9.9"},
+        {"protocol": [1], "version": "9.9"},
+        "a",
+    ],
+)
+async def test_another_protocol_is_refused_with_both_versions(served: Any, message: Any) -> None:
+    _, remote = served
+    with pytest.raises(RefusedError, match="install the same version on both") as caught:
+        await remote.remotes[0].aio.register(message)
+    assert f"protocol {protocol.PROTOCOL} (melisma '{__version__}')" in str(caught.value)
+    assert isinstance(message, str) or "9.9" in str(caught.value)
+
+
+async def test_a_learner_registers_before_it_calls(served: Any) -> None:
+    _, remote = served
+    with pytest.raises(RefusedError, match="a has not registered"):
+        await remote.poll(0)
+
+
+async def test_a_new_session_replaces_the_old_one(served: Any) -> None:
+    run, remote = served
+    await join(remote, "a", "b")
+    await take_assignments(remote, 0, 1)
+    (old_poll,) = await start_polls(run, remote, (0, None))
+    old = remote.sessions[0]
+    await remote.register(0, "the-second-session-of-a")
+    with pytest.raises(SupersededError, match="a is in use elsewhere"):
+        await asyncio.wait_for(old_poll, 5)
+    (left,) = run.of(events.LearnersLeft)
+    assert left.reason == "a: registered again from 127.0.0.1"
+    for name, args in STATEMENTS.items():
+        with pytest.raises(SupersededError):
+            await remote.remotes[0].aio[name](old, *args)
+    # A retry of the same registration changes nothing.
+    await join(remote, "a")
+    await remote.register(0)
+    assert [item.learners.tolist() for item in run.of(events.LearnersJoined)] == [[0], [1], [0]]
+    assert len(run.of(events.LearnersLeft)) == 1
+
+
+async def test_a_learner_that_failed_joins_again_in_a_new_session(served: Any) -> None:
+    run, remote = served
+    await join(remote, "a", "b")
+    await remote.report_failure(0, "a: no power")
+    await remote.register(0, "the-second-session-of-a")
+    await join(remote, "a")
+    assert [item.learners.tolist() for item in run.of(events.LearnersJoined)] == [[0], [1], [0]]
+    assert protocol.Leave() not in protocol.parse_instructions(await remote.poll(0, (1, 1)))
+
+
+async def test_the_end_of_the_run_holds_for_later_sessions(served: Any) -> None:
+    run, remote = served
+    await join(remote, "a", "b")
+    run.orchestrator.cancel("interrupted")
+    await remote.register(0, "the-second-session-of-a")
+    answer = await asyncio.wait_for(remote.poll(0), 5)
+    assert protocol.parse_instructions(answer) == [protocol.Leave()]
+
+
+async def test_an_update_that_is_being_written_ends_with_its_session(
+    served: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, remote = served
+    await join(remote, "a", "b")
+    await take_assignments(remote, 0, 1)
+    spool, registered = run.store.spool, threading.Event()
+
+    def spool_slowly(*args: Any) -> Any:
+        registered.wait(10)
+        return spool(*args)
+
+    monkeypatch.setattr(run.store, "spool", spool_slowly)
+    upload = asyncio.ensure_future(remote.upload_update(0, header(), GOOD_UPDATE))
+    await wait_until(lambda: (0, 1, 1) in run.service._receiving)
+    await remote.register(0, "the-second-session-of-a")
+    registered.set()
+    with pytest.raises(SupersededError):
+        await upload
+    assert not run.of(events.UpdatesReceived)
+    assert not list((run.store.folder / "updates").rglob("*.update"))

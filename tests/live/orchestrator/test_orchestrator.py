@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from melisma import axon
 from melisma.cycle import commands
 from melisma.live import protocol
 from melisma.live.orchestrator import learner_service, orchestrator
@@ -65,7 +64,7 @@ async def test_the_model_is_on_disk_after_each_cycle(served: Any) -> None:
     await join(remote, "a", "b")
     await poll_until(remote, 0, protocol.Train)
     for number in (0, 1):
-        await remote.upload_update(header(number), GOOD_UPDATE)
+        await remote.upload_update(number, header(), GOOD_UPDATE)
     await poll_until(remote, 0, protocol.Train)
     assert run.store.model is not None
     assert load_file(run.store.model)["weight"].tolist() == [2.0] * 4
@@ -91,14 +90,13 @@ async def test_the_end_of_a_run_answers_every_pending_poll_at_once_and_logs_noth
 ) -> None:
     run = ServedRun(tmp_path, msgspec.structs.replace(TASK, deadline_s=1000.0))
     run.orchestrator.start()
-    with contextlib.ExitStack() as stack:
-        async with run.service.worker().listening() as address:
-            remote = stack.enter_context(axon.connect(address, token=run.service.token)).aio
-            await join(remote, "a", "b")
-            await take_assignments(remote, 0, 1)
-            # Two polls of one learner, as when the process that sent the first was killed.
-            polls = await start_polls(run, remote, (0, None), (0, (1, 20)), (1, None))
-            ENDS[end](run)
+    async with contextlib.AsyncExitStack() as stack:
+        remote = await stack.enter_async_context(run.serving())
+        await join(remote, "a", "b")
+        await take_assignments(remote, 0, 1)
+        # Two polls of one learner, as when a connection was cut.
+        polls = await start_polls(run, remote, (0, None), (0, (1, 20)), (1, None))
+        ENDS[end](run)
         answers = await asyncio.wait_for(asyncio.gather(*polls), 5)
     run.store.close()
     assert all(protocol.parse_instructions(answer)[-1] == protocol.Leave() for answer in answers)

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from melisma import axon
 from melisma.cycle import commands, events
 from melisma.cycle.late_work import MAX_LATE_CYCLES
 from melisma.learning.aggregation import SpooledUpdate
@@ -33,9 +32,8 @@ async def short(tmp_path: Path) -> AsyncIterator[tuple[ServedRun, Any]]:
     """Return a run with cycles of half a second, and a connection to it."""
     run = ServedRun(tmp_path, msgspec.structs.replace(TASK, deadline_s=0.5))
     run.orchestrator.start()
-    async with run.service.worker().listening() as address:
-        with axon.connect(address, token=run.service.token) as remote:
-            yield run, remote.aio
+    async with run.serving() as learners:
+        yield run, learners
     run.close()
 
 
@@ -51,8 +49,8 @@ async def test_released_shards_extend_the_assignment_of_a_learner_that_requests_
     extension = await poll_until(remote, 1, protocol.ExtendTraining)
     assert (extension.cycle, extension.attempt, extension.passes) == (1, 2, 1)
     assert [shard.number for shard in extension.shards] == [min(released)]
-    await remote.upload_update(header(1, attempt=2), GOOD_UPDATE)
-    await remote.upload_update(header(0), GOOD_UPDATE)
+    await remote.upload_update(1, header(attempt=2), GOOD_UPDATE)
+    await remote.upload_update(0, header(), GOOD_UPDATE)
     (aggregate, *_) = run.of(commands.Aggregate)
     assert aggregate.attempts.tolist() == [1, 2]
 
@@ -67,7 +65,7 @@ async def test_shards_of_the_next_cycle_are_announced_when_a_cycle_closes(served
     }
     for learner in (0, 1):
         # Half of the work was done, so that the other half of the shards is still to be fetched.
-        await remote.upload_update(header(learner) | {"visits": 150, "shipped": 3}, GOOD_UPDATE)
+        await remote.upload_update(learner, header() | {"visits": 150, "shipped": 3}, GOOD_UPDATE)
     announced = await poll_until(remote, 0, protocol.PrefetchShards)
     (prefetch, *_) = run.of(commands.Prefetch)
     assert [shard.number for shard in announced.shards] == prefetch.shards[0].tolist()
@@ -97,8 +95,8 @@ async def test_a_silent_learner_leaves_and_joins_again_when_it_polls(served: Any
     assert left.reason.startswith("a: no sign of life for 10.")
     assert await poll_until(remote, 0, protocol.StopTraining) == protocol.StopTraining(1, 1)
     assert [item.learners.tolist() for item in run.of(events.LearnersJoined)] == [[0], [1], [0]]
-    await remote.upload_update(header(0), GOOD_UPDATE)
-    await remote.upload_update(header(1), GOOD_UPDATE)
+    await remote.upload_update(0, header(), GOOD_UPDATE)
+    await remote.upload_update(1, header(), GOOD_UPDATE)
     aggregate = run.of(commands.Aggregate)[0]
     assert aggregate.learners.tolist() == [1]
 
@@ -118,7 +116,7 @@ async def test_a_learner_without_work_may_be_silent(served: Any) -> None:
     run, remote = served
     await join(remote, "a", "b")
     await take_assignments(remote, 0, 1)
-    await remote.upload_update(header(0), GOOD_UPDATE)
+    await remote.upload_update(0, header(), GOOD_UPDATE)
     run.orchestrator._mailboxes[0].called_s -= 1000.0
     run.service.remove_silent()
     assert not run.of(events.LearnersLeft)
@@ -148,12 +146,12 @@ async def test_a_late_update_joins_the_next_average_once(short: Any) -> None:
     """Its change of 4 - 0 counts half; the other update ends at 2."""
     run, remote = short
     await join(remote, "a", "b")
-    await remote.upload_update(header(0), GOOD_UPDATE)
+    await remote.upload_update(0, header(), GOOD_UPDATE)
     await wait_until(lambda: len(run.of(commands.Dispatch)) == 2)
     late = {"weight": np.full(4, 4.0, np.float32), "bias": np.zeros(1, np.float32)}
     for _ in range(2):
-        assert await remote.upload_update(header(1), late) == ""
-    await remote.upload_update(header(0, cycle=2), GOOD_UPDATE)
+        assert await remote.upload_update(1, header(), late) == ""
+    await remote.upload_update(0, header(cycle=2), GOOD_UPDATE)
     await wait_until(lambda: len(run.of(events.Aggregated)) == 2)
     first, second = run.of(commands.Aggregate)
     assert not first.late.learners.size

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from melisma.axon.address import Address
@@ -28,7 +28,7 @@ class HttpClient:
     """Sends requests to one address with one token."""
 
     address: Address
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
 
     async def request(
         self, pool: ConnectionPool, method: str, target: str, deadline_at: float | None = None

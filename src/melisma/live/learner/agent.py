@@ -22,7 +22,7 @@ from melisma import axon
 from melisma.allocation import get_scheme
 from melisma.cycle.events import PHASES
 from melisma.cycle.learner import CostHistory, benchmark_s, reserve_s, shard_bound
-from melisma.errors import AxonError, SettingError
+from melisma.errors import AxonError, SettingError, SupersededError
 from melisma.fleet.files.fleet_file import DISCLOSURE, Disclosure
 from melisma.fleet.rng import generator
 from melisma.learning.batches import BatchStream
@@ -45,6 +45,8 @@ DEFAULT_CACHE_BYTES = 4 << 30
 class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one learner.
 
+    It is known to the orchestrator by its own `token`, or by the identity in the file
+    `certificate`.
     `discloses` is the most that it reports before its update. User modules are imported from
     `module_path` only. `local_data` is a folder of shards on the device.
     """
@@ -52,6 +54,7 @@ class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     orchestrator: str
     token: str | None = None
+    certificate: str | None = None
     cache: str
     cache_bytes: int = DEFAULT_CACHE_BYTES
     discloses: Disclosure = "costs"
@@ -68,6 +71,7 @@ class Agent:
         settings: LearnerSettings,
         orchestrator: axon.Remote,
         registered: protocol.RegisterResponse,
+        session: str,
     ) -> None:
         # Before the imports, which take seconds.
         began_at = time.monotonic() - registered.run_s
@@ -76,6 +80,7 @@ class Agent:
 
         self._settings, self._orchestrator, self._registered = settings, orchestrator, registered
         self._learner, self._task = registered.learner, registered.task
+        self._session = session
         if is_import_path(self._task.model) and not settings.module_path:
             raise SettingError(
                 f"model {self._task.model} is a user module, and this learner has no module_path"
@@ -95,14 +100,14 @@ class Agent:
         self._instructions = SimpleQueue()
         self._assignments: dict[tuple[int, int], ActiveAssignment] = {}
         self._fetcher = Fetcher(self._downloader, self._device, self._end_with)
-        self._requests = ShardRequests(self._task, self._learner, orchestrator, self._fetcher)
+        self._requests = ShardRequests(self._task, session, orchestrator, self._fetcher)
         self._costs: CostHistory | None = None
 
     def run(self) -> None:
         """Join the run and carry out instructions until the orchestrator ends it."""
         samples = tuple(len(shard) for shard in self._local_shards)
-        request = protocol.JoinRequest(self._learner, self._settings.discloses, samples)
-        self._orchestrator.join(protocol.to_builtins(request))
+        request = protocol.JoinRequest(self._settings.discloses, samples)
+        self._orchestrator.join(self._session, protocol.to_builtins(request))
         threading.Thread(target=self._poll, name="poll", daemon=True).start()
         self._fetcher.start()
         self._requests.start()
@@ -137,8 +142,10 @@ class Agent:
         """Queue instructions, unless they concern what runs now."""
         while True:
             try:
-                reply = self._orchestrator.poll(self._learner, self._progress())
+                reply = self._orchestrator.poll(self._session, self._progress())
                 instructions = protocol.parse_instructions(reply)
+            except SupersededError:
+                raise
             except AxonError:
                 instructions = [protocol.Leave()]
             received_at = time.monotonic()
@@ -196,7 +203,7 @@ class Agent:
         """Measure this device and report its costs."""
         self._require_disclosure("costs")
         self._measure(until_at)
-        self._orchestrator.report_costs(self._learner, self._cost_table())
+        self._orchestrator.report_costs(self._session, self._cost_table())
 
     def _compute_bound(self, instruction: protocol.ComputeBound, received_at: float) -> None:
         """Report how many shards this device can train by the deadline."""
@@ -207,7 +214,7 @@ class Agent:
         cycle, deadline_s = instruction.cycle, instruction.deadline_s
         held = min(instruction.held, self._downloader.count_cached())
         shards = int(shard_bound(self._costs, self._task, deadline_s, held))
-        self._orchestrator.report_bound(self._learner, cycle, deadline_s, shards)
+        self._orchestrator.report_bound(self._session, cycle, deadline_s, shards)
         if not shards and deadline_s == self._task.deadline_s:
             # Without an assignment no cycle corrects the costs: the device may be faster by now.
             self._measure(time.monotonic() + benchmark_s(self._task))
@@ -326,7 +333,6 @@ class Agent:
         arrays: dict[str, NDArray[Any]] = trained.parameters if trained else {}
         reports_costs = self._needs == "costs" and self._costs is not None
         header = protocol.UpdateHeader(
-            learner=self._learner,
             cycle=assignment.train.cycle,
             attempt=assignment.attempt,
             visits=trained.visits if trained else 0,
@@ -337,7 +343,8 @@ class Agent:
             costs=self._cost_table() if reports_costs else None,
         )
         self._device.delay_upload(sum(array.nbytes for array in arrays.values()))
-        if refused := self._orchestrator.upload_update(protocol.to_builtins(header), arrays):
+        message = protocol.to_builtins(header)
+        if refused := self._orchestrator.upload_update(self._session, message, arrays):
             sys.stderr.write(f"{refused}\n")
         up_s = assignment.lap("upload")
         if trained:
@@ -354,14 +361,13 @@ class Agent:
         scores = (self._trainer.score(model, samples) for samples in self._held_back)
         total = sum(scores, Score(0, 0.0, 0, 0))
         sums = protocol.EvaluationSums(
-            self._learner,
             instruction.cycle,
             total.samples,
             total.loss_sum,
             total.correct,
             total.label_count,
         )
-        self._orchestrator.report_evaluation(protocol.to_builtins(sums))
+        self._orchestrator.report_evaluation(self._session, protocol.to_builtins(sums))
 
     def _update_costs(self, **seconds: float) -> None:
         """Correct the estimates by measured seconds, if a benchmark has made any."""

@@ -1,5 +1,6 @@
 """The process of one learner: registers it at the orchestrator and runs its agent."""
 
+import secrets
 import sys
 import traceback
 
@@ -30,11 +31,14 @@ def main() -> int:
 def run_learner(settings: LearnerSettings) -> None:
     """Take part in a run from registration to its end; report an error to the orchestrator."""
     sys.path += settings.module_path
-    orchestrator = axon.connect(settings.orchestrator, token=settings.token)
-    reply = orchestrator.register(settings.name)
+    orchestrator = axon.connect(
+        settings.orchestrator, token=settings.token, certificate=settings.certificate
+    )
+    session = secrets.token_hex(16)
+    reply = orchestrator.register(protocol.to_builtins(protocol.RegisterRequest(session)))
     registered = protocol.parse(reply, protocol.RegisterResponse)
     try:
-        Agent(settings, orchestrator, registered).run()
+        Agent(settings, orchestrator, registered, session).run()
     except AxonError:
         raise
     except Exception as error:
@@ -45,7 +49,7 @@ def run_learner(settings: LearnerSettings) -> None:
         reason = f"{settings.name}: {describe_error(error) if unexpected else error}"[
             :MAX_REASON_CHARS
         ]
-        orchestrator.report_failure(registered.learner, reason)
+        orchestrator.report_failure(session, reason)
         raise MelismaError(reason) from error
 
 

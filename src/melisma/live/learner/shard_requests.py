@@ -35,9 +35,9 @@ class ShardRequests:
     """Sends what one learner requests and releases."""
 
     def __init__(
-        self, task: Task, learner: int, orchestrator: axon.Remote, fetcher: Fetcher
+        self, task: Task, session: str, orchestrator: axon.Remote, fetcher: Fetcher
     ) -> None:
-        self._task, self._learner, self._fetcher = task, learner, fetcher
+        self._task, self._session, self._fetcher = task, session, fetcher
         self._orchestrator = orchestrator
         self._calls: SimpleQueue[Callable[[], Any]] = SimpleQueue()
         self._ship_s = 0.0  # the latest one that was measured
@@ -89,7 +89,7 @@ class ShardRequests:
         if shards:
             assignment.requested_at = now
             self._calls.put(
-                lambda: self._orchestrator.request_shards(self._learner, train.cycle, shards)
+                lambda: self._orchestrator.request_shards(self._session, train.cycle, shards)
             )
 
     def _release(
@@ -104,7 +104,7 @@ class ShardRequests:
         if count and (numbers := self._fetcher.release(feed, count)):
             assignment.has_released = True
             self._calls.put(
-                lambda: self._orchestrator.release_shards(self._learner, cycle, numbers)
+                lambda: self._orchestrator.release_shards(self._session, cycle, numbers)
             )
 
     def _send(self) -> None:

@@ -1,22 +1,24 @@
 """The methods that learners call: their messages are validated and become events.
 
-An update is on disk before it counts; one that does not fit the model is refused with the reason.
+Every call is attributed to the learner whose credential it carries, whatever the message says, and
+belongs to one session of that learner, which begins with `register`. An update is on disk before
+it counts; one that does not fit the model is refused with the reason.
 """
 
 import asyncio
-import secrets
 from collections.abc import Callable, Sequence
 from math import isfinite
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.axon import Limits, Worker
+from melisma.axon import Authenticator, Limits, Worker, current_call
 from melisma.cycle import events
 from melisma.cycle.learner import subset_shards
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
-from melisma.errors import DataError, RefusedError
+from melisma.errors import DataError, RefusedError, SupersededError
 from melisma.fleet.estimates import LEAST_COUNT
 from melisma.learning.trainer import Score
 from melisma.live import protocol
@@ -59,7 +61,10 @@ class EventHandler(Protocol):
 
 
 class LearnerService:
-    """Serves the learners of one run, which are numbered in the order of their mailboxes."""
+    """Serves the learners of one run, which are numbered in the order of their mailboxes.
+
+    The first argument of each method but `register` is the session of the caller.
+    """
 
     def __init__(
         self,
@@ -73,25 +78,45 @@ class LearnerService:
         self._store, self._evaluator, self._handler = store, evaluator, handler
         self._numbers = {mailbox.name: number for number, mailbox in enumerate(mailboxes)}
         self._receiving: set[tuple[int, int, int]] = set()
-        self.token = secrets.token_urlsafe(24)
 
-    def worker(self, port: int = 0) -> Worker:
-        """Return the worker that serves these methods, shards and parameters."""
+    def worker(
+        self,
+        authenticator: Authenticator,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: bool | Path = False,
+    ) -> Worker:
+        """Return the worker that serves these methods, shards and parameters.
+
+        `authenticator` names the caller of each request; those that are no learners of this run
+        are refused.
+        """
         limits = Limits(max_calls=4 * len(self._mailboxes) + 64)
         worker = Worker(
+            host=host,
             port=port,
-            token=self.token,
+            authenticator=authenticator,
+            tls=tls,
             limits=limits,
-            files=lambda name, _: self._store.path(name),
+            files=self._find_file,
         )
         worker.expose(self, METHODS, name="")
         return worker
 
-    async def register(self, name: str) -> Any:
-        """Return the number, the task and the benchmark shards of the learner with this name."""
-        if name not in self._numbers:
-            raise RefusedError(f"unknown learner {name!r}; use a name from the run's fleet")
-        learner, numbers = self._numbers[name], list[int]()
+    def _find_file(self, name: str, caller: str) -> Path | None:
+        self._number(caller)
+        return self._store.path(name)
+
+    async def register(self, message: Any) -> Any:
+        """Start a session of the learner that calls, the first call of each session.
+
+        Return its number, the task and its benchmark shards. An earlier session of the learner
+        ends: it leaves the run, and its further calls raise `SupersededError`.
+        """
+        request = protocol.parse_registration(message)
+        learner, numbers = self._number(current_call().caller), list[int]()
+        self._start_session(learner, request.session)
         if self._store.samples:
             numbers = subset_shards(self._task, np.array([learner])).values.tolist()
         shards, hold_back = self._store.shard_refs(numbers), not len(self._spec.test)
@@ -101,10 +126,21 @@ class LearnerService:
             )
         )
 
-    async def join(self, message: Any) -> None:
+    def _start_session(self, learner: int, session: str) -> None:
+        mailbox = self._mailboxes[learner]
+        if mailbox.session == session:
+            return
+        if mailbox.joined:
+            host = current_call().host
+            self._leave(mailbox, learner, f"{mailbox.name}: registered again from {host}")
+        mailbox.start_session(session)
+        mailbox.called_s = self._handler.now()
+
+    async def join(self, session: str, message: Any) -> None:
         """Add a learner that is ready to the run."""
+        learner, mailbox = self._caller(session)
         request = protocol.parse(message, protocol.JoinRequest)
-        mailbox, samples = self._mailbox(request.learner), request.local_shards
+        samples = request.local_shards
         if mailbox.request is not None or mailbox.left:
             raise RefusedError(f"{mailbox.name} has already joined; a learner joins a run once")
         if self._task.mode == "federated" and not samples:
@@ -112,28 +148,28 @@ class LearnerService:
                 f"{mailbox.name} has no local data; in federated learning it needs at least a shard"
             )
         mailbox.request = request
-        self._join(mailbox, request)
+        self._join(learner, mailbox, request)
 
-    def _join(self, mailbox: Mailbox, request: protocol.JoinRequest) -> None:
+    def _join(self, learner: int, mailbox: Mailbox, request: protocol.JoinRequest) -> None:
         mailbox.joined, mailbox.silent = True, False
         samples = request.local_shards
         self._emit(
             events.LearnersJoined,
-            request.learner,
+            learner,
             names=(mailbox.name,),
             discloses=(request.discloses,),
             local_shards=RaggedArray.from_rows([np.array(samples)]) if samples else NO_ROWS,
         )
 
-    async def poll(self, learner: int, progress: Any = None) -> Any:
+    async def poll(self, session: str, progress: Any = None) -> Any:
         """Record the learner's progress; return its instructions, waiting for the first one.
 
         A learner at work polls several times before its silence would be taken for its death. One
         that was silent for longer joins again.
         """
-        mailbox, timeout_s = self._mailbox(learner), MAX_POLL_S
+        (learner, mailbox), timeout_s = self._caller(session), MAX_POLL_S
         if mailbox.silent and not mailbox.left and mailbox.request is not None:
-            self._join(mailbox, mailbox.request)
+            self._join(learner, mailbox, mailbox.request)
         if mailbox.open_work is not None:
             timeout_s = min(timeout_s, mailbox.silence_limit_s / POLLS_PER_SILENCE_LIMIT)
         if progress is not None:
@@ -141,16 +177,18 @@ class LearnerService:
             cycle, visits = protocol.parse(progress, pair)
             self._emit(events.ProgressReported, learner, cycle=cycle, visits=np.array([visits]))
             timeout_s = min(timeout_s, self._task.deadline_s / PROGRESS_REPORTS_PER_CYCLE)
-        return [protocol.to_builtins(item) for item in await mailbox.get(timeout_s)]
+        instructions = await mailbox.get(timeout_s)
+        self._caller(session)
+        return [protocol.to_builtins(item) for item in instructions]
 
-    async def report_costs(self, learner: int, costs: Any) -> None:
+    async def report_costs(self, session: str, costs: Any) -> None:
         """Record the costs that a learner measured."""
-        self._mailbox(learner)
+        learner, _ = self._caller(session)
         self._report_costs(learner, costs, self._handler.now())
 
-    async def report_bound(self, learner: int, cycle: int, deadline_s: float, shards: int) -> None:
+    async def report_bound(self, session: str, cycle: int, deadline_s: float, shards: int) -> None:
         """Record the number of shards that a learner can train by the deadline."""
-        self._mailbox(learner)
+        learner, _ = self._caller(session)
         bound = min(protocol.parse(shards, protocol.NonNegativeInt), MAX_BOUND_SHARDS)
         self._emit(
             events.BoundsReported,
@@ -160,30 +198,34 @@ class LearnerService:
             shards=np.array([bound]),
         )
 
-    async def request_shards(self, learner: int, cycle: int, shards: int) -> None:
+    async def request_shards(self, session: str, cycle: int, shards: int) -> None:
         """Record that a learner at work will be done early and can train further shards."""
-        self._mailbox(learner)
+        learner, _ = self._caller(session)
         wanted = min(protocol.parse(shards, protocol.NonNegativeInt), MAX_BOUND_SHARDS)
         number = protocol.parse(cycle, protocol.NonNegativeInt)
         self._emit(events.ShardsRequested, learner, cycle=number, shards=np.array([wanted]))
 
-    async def release_shards(self, learner: int, cycle: int, shards: Any) -> None:
+    async def release_shards(self, session: str, cycle: int, shards: Any) -> None:
         """Record the numbers of shards that a learner at work will not get to."""
-        self._mailbox(learner)
+        learner, _ = self._caller(session)
         numbers = protocol.parse(shards, tuple[protocol.NonNegativeInt, ...])
         released = RaggedArray.from_rows([np.array(numbers, dtype=np.int64)])
         number = protocol.parse(cycle, protocol.NonNegativeInt)
         self._emit(events.ShardsReleased, learner, cycle=number, shards=released)
 
-    async def upload_update(self, message: Any, parameters: dict[str, NDArray[Any]]) -> str:
+    async def upload_update(
+        self, session: str, message: Any, parameters: dict[str, NDArray[Any]]
+    ) -> str:
         """Spool an update, then count it once; return why it is refused, or an empty string."""
+        learner, mailbox = self._caller(session)
         at_s, header = self._handler.now(), protocol.parse(message, protocol.UpdateHeader)
-        mailbox = self._mailbox(header.learner)
-        if header.assignment in self._receiving:
+        assignment = learner, header.cycle, header.attempt
+        if assignment in self._receiving:
             return f"the update of {mailbox.name} is already being received"
-        refused = await self._spool(header, parameters)
+        refused = await self._spool(assignment, parameters) if header.visits else ""
+        self._caller(session)
         if header.costs and not refused:
-            self._report_costs(header.learner, header.costs, at_s)
+            self._report_costs(learner, header.costs, at_s)
         # The learner cannot know how long its upload takes until it has ended.
         dispatched_s = mailbox.dispatched_s.get(header.cycle, at_s)
         upload_s = max(0.0, at_s - dispatched_s - sum(header.phases[:-1]))
@@ -191,7 +233,7 @@ class LearnerService:
         self._handler.handle(
             events.UpdatesReceived(
                 at_s=at_s,
-                learners=np.array([header.learner]),
+                learners=np.array([learner]),
                 cycle=header.cycle,
                 attempts=np.array([header.attempt]),
                 visits=np.array([header.visits]),
@@ -204,20 +246,20 @@ class LearnerService:
         )
         return refused
 
-    async def report_evaluation(self, message: Any) -> None:
+    async def report_evaluation(self, session: str, message: Any) -> None:
         """Record a learner's evaluation of the model."""
+        learner, _ = self._caller(session)
         sums = protocol.parse(message, protocol.EvaluationSums)
-        self._mailbox(sums.learner)
         if sums.correct > sums.labels:
             raise RefusedError(f"correct = {sums.correct} exceeds labels = {sums.labels}")
         if not isfinite(sums.loss_sum):
             raise RefusedError(f"loss_sum = {sums.loss_sum} is not finite")
         score = Score(sums.samples, sums.loss_sum, sums.correct, sums.labels)
-        self._evaluator.add(sums.learner, sums.cycle, score)
+        self._evaluator.add(learner, sums.cycle, score)
 
-    async def report_failure(self, learner: int, reason: str) -> None:
+    async def report_failure(self, session: str, reason: str) -> None:
         """Remove a learner that cannot continue."""
-        self._mailbox(learner)
+        learner, _ = self._caller(session)
         self.remove_learner(learner, protocol.parse(reason, protocol.ShortText))
 
     def remove_learner(self, learner: int, reason: str) -> None:
@@ -225,9 +267,8 @@ class LearnerService:
         mailbox = self._mailboxes[learner]
         if mailbox.left:
             return
-        mailbox.left = True
         # Its process may have ended while it polled.
-        mailbox.close()
+        mailbox.leave()
         if not mailbox.silent:
             self._leave(mailbox, learner, reason)
 
@@ -266,22 +307,22 @@ class LearnerService:
         self._emit(events.LearnersLeft, learner, reason=reason)
 
     async def _spool(
-        self, header: protocol.UpdateHeader, parameters: dict[str, NDArray[Any]]
+        self, assignment: tuple[int, int, int], parameters: dict[str, NDArray[Any]]
     ) -> str:
         """Spool and accept an update if it would count; return why it is refused."""
-        if not self._handler.expects(*header.assignment) or not header.visits:
+        if not self._handler.expects(*assignment):
             return ""
-        self._receiving.add(header.assignment)
+        self._receiving.add(assignment)
         spool = self._store.spool
         try:
-            path = await asyncio.to_thread(spool, header.assignment, parameters)
+            path = await asyncio.to_thread(spool, assignment, parameters)
         except DataError as error:
-            return f"the update of {self._mailboxes[header.learner].name} is refused: {error}"
+            return f"the update of {self._mailboxes[assignment[0]].name} is refused: {error}"
         finally:
-            self._receiving.discard(header.assignment)
+            self._receiving.discard(assignment)
         # The update may have become too late, or its learner silent, while it was written.
-        if self._handler.expects(*header.assignment):
-            self._store.accept(header.assignment, path)
+        if self._handler.expects(*assignment):
+            self._store.accept(assignment, path)
         else:
             path.unlink(missing_ok=True)
         return ""
@@ -301,11 +342,26 @@ class LearnerService:
         at_s = self._handler.now()
         self._handler.handle(kind(at_s=at_s, learners=np.array([learner]), **fields))
 
-    def _mailbox(self, learner: int) -> Mailbox:
-        """Return the mailbox of a learner that calls."""
-        if type(learner) is not int or not 0 <= learner < len(self._mailboxes):
-            last = len(self._mailboxes) - 1
-            raise RefusedError(f"unknown learner number {learner!r}; use one from 0 to {last}")
+    def _caller(self, session: str) -> tuple[int, Mailbox]:
+        """Return number and mailbox of the learner whose call is served.
+
+        Raise `SupersededError` if another session of the learner has started since.
+        """
+        learner = self._number(current_call().caller)
         mailbox = self._mailboxes[learner]
+        if mailbox.session is None:
+            raise RefusedError(f"{mailbox.name} has not registered: call register first")
+        if session != mailbox.session:
+            raise SupersededError(
+                f"the identity of {mailbox.name} is in use elsewhere, in a session that started "
+                "later: stop one of them; if the disk of a device was copied, run "
+                "melisma join --new-identity on the copy"
+            )
         mailbox.called_s = self._handler.now()
-        return mailbox
+        return learner, mailbox
+
+    def _number(self, caller: str) -> int:
+        """Return the number of the learner with this name."""
+        if caller not in self._numbers:
+            raise RefusedError(f"{caller} is not a learner of this run: use a learner's credential")
+        return self._numbers[caller]
