@@ -20,8 +20,13 @@ help:  ## List the targets
 run: $(RUN)  ## Train digits on four emulated devices
 	@$(BIN)/melisma run
 
+# Tests start hundreds of Python processes: compile each module once, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Tests run in three processes, because many wait; those marked alone run by themselves.
 PYTEST := $(BIN)/python -m pytest
+# Only the files that mark such tests are collected.
+ALONE = $(PYTEST) -m alone $$(grep -rl --include='*.py' 'pytest\.mark\.alone' tests)
 PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) --numprocesses 3 --dist worksteal -m 'not alone'
 
 test: check system  ## Run the checks, then all tests but the long ones; or pytest with ARGS
@@ -29,12 +34,12 @@ ifdef ARGS
 	$(PYTEST) $(ARGS)
 else
 	$(PARALLEL)
-	$(PYTEST) -m alone
+	$(ALONE)
 endif
 
 test-all: check system  ## Run the long tests and all random cases too
 	$(PARALLEL) --all
-	$(PYTEST) --all -m alone
+	$(ALONE) --all
 
 check: $(DEV)  ## Formatting, lint and types
 	$(BIN)/ruff format --check
