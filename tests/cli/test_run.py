@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from melisma.cli.options import DEFAULT_TASK
 from tests.cli.command_line import MELISMA, Result, melisma, melisma_process
 from tests.live import tiny_task
 
@@ -299,11 +300,24 @@ def test_in_a_terminal_each_learner_is_shown() -> None:
     assert "the deadline of 6 s held in 2 of 2 cycles" in text
 
 
+SHORTER_DEFAULT = """
+from pathlib import Path
+from melisma.cli import main, run
+run.DEFAULT_TASK = Path("shorter.toml")
+main()
+"""
+
+
 @pytest.mark.alone
 @pytest.mark.timeout(240)
-def test_without_arguments_four_unequal_devices_learn_digits(tmp_path: Path) -> None:
-    """The run of `make run`."""
-    command = [*MELISMA, "run", "--json", "--out", "digits"]
+@pytest.mark.parametrize("cycles", [3, pytest.param(6, marks=pytest.mark.slow)])
+def test_without_arguments_four_unequal_devices_learn_digits(tmp_path: Path, cycles: int) -> None:
+    """The run of `make run`, which has six cycles, or its first three."""
+    default = DEFAULT_TASK.read_text()
+    assert "cycles = 6" in default
+    (tmp_path / "shorter.toml").write_text(default.replace("cycles = 6", "cycles = 3"))
+    program = MELISMA if cycles == 6 else (sys.executable, "-c", SHORTER_DEFAULT)
+    command = [*program, "run", "--json", "--out", "digits"]
     result = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=220
     )
@@ -311,7 +325,7 @@ def test_without_arguments_four_unequal_devices_learn_digits(tmp_path: Path) -> 
     report = json.loads(result.stdout)
     assert report["accuracy"] >= 0.9
     assert report["task"]["scheme"] == "dab"
-    assert len(report["cycles"]) == 6
+    assert len(report["cycles"]) == cycles
     trained = {learner["name"]: learner["counted_visits"] for learner in report["learners"]}
     assert len(trained) == 4
     # A faster device trains more samples.
