@@ -11,8 +11,8 @@ from melisma.errors import InfeasibleError
 from tests.allocation.med.brute_force import least_sum
 from tests.lanes import cases
 
-BATCHES = range(cases(10))
-BATCH_SIZE = 30
+BATCHES = range(cases(20))
+BATCH_SIZE = 15
 
 
 def small_problem(seed: int) -> SharedProblem:

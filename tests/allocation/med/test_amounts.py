@@ -14,7 +14,7 @@ from tests.allocation.med.problems import (
 )
 
 
-@pytest.mark.parametrize("number", BATCHES[:4])
+@pytest.mark.parametrize("number", BATCHES[:8])
 def test_amounts_are_optimal_for_a_given_assignment(number: int) -> None:
     rng = np.random.default_rng(number)
     for problem in problem_batch(number):
