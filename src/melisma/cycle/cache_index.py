@@ -6,7 +6,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.cycle.ragged import concatenate_ranges
 from melisma.fleet.array_types import Ints
 
 # A pair is one integer: the key in the high bits, the value in the low ones.
@@ -62,12 +61,12 @@ class CacheIndex:
         return pairs >> VALUE_BITS, pairs & VALUE_MASK
 
     def in_ranges(self, firsts: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return all pairs with a key in one of the ranges: the range, the key and the value."""
+        """Return all pairs with a key in one of the ranges: the counts, the keys and the values."""
         begins = np.searchsorted(self.pairs, firsts << VALUE_BITS)
-        counts = np.searchsorted(self.pairs, (firsts + lengths) << VALUE_BITS) - begins
-        pairs = self.pairs[concatenate_ranges(begins, counts)]
-        row_ids = np.repeat(np.arange(firsts.size), counts)
-        return row_ids, pairs >> VALUE_BITS, pairs & VALUE_MASK
+        ends = np.searchsorted(self.pairs, (firsts + lengths) << VALUE_BITS)
+        parts = [self.pairs[begin:end] for begin, end in zip(begins, ends, strict=True)]
+        pairs = np.concatenate([self.pairs[:0], *parts])
+        return ends - begins, pairs >> VALUE_BITS, pairs & VALUE_MASK
 
     def of_keys(self, selected: NDArray[np.bool_]) -> tuple[Ints, Ints]:
         """Return the keys and values of all pairs whose key is selected in this table of keys."""

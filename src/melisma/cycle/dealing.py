@@ -75,8 +75,10 @@ class Deck:
             return NO_INTS, NO_INTS
         starts = np.flatnonzero(np.diff(stretch, prepend=-2) != 1)
         lengths = np.diff(starts, append=stretch.size)
-        row_ids, positions, holders = held.in_ranges(stretch[starts], lengths)
-        shards = positions - stretch[starts][row_ids] + starts[row_ids]
+        counts, shards, holders = held.in_ranges(stretch[starts], lengths)
+        shards += np.repeat(starts - stretch[starts], counts)  # from positions to indices
+        if learners.size == learners.max(initial=-1) + 1 > holders.max(initial=-1):
+            return shards, holders  # of all learners
         indices = _index_in(learners, holders)
         known = indices >= 0
         return shards[known], indices[known]
@@ -100,14 +102,24 @@ class Deck:
         shards, holders = self.holders(stretch, learners, held)
         if total <= size:
             keepers = match_holders(shards, holders, total, counts)
-            dealt, new = _fill_up(stretch, keepers, counts)
-            return self._after(stretch, dealt_before), dealt, new
+            new = _rest(stretch, keepers, counts)
+            return self._after(stretch, dealt_before), _fill_up(stretch, keepers, new, counts), new
         # Each shard once, in equal parts of what learners want; then copies. The deck begins anew.
         once = np.diff(np.cumsum(counts) * size // total, prepend=0)
         keepers = match_holders(shards, holders, size, once)
-        dealt, new = _fill_up(stretch, keepers, once)
+        new = _rest(stretch, keepers, once)
+        dealt = _fill_up(stretch, keepers, new, once)
         copies, new_copies = self._deal_copies(counts, dealt, stretch[shards], holders)
         return replace(self, returned=NO_INTS), _join(dealt, copies), _join(new, new_copies)
+
+    def next_new(self, learners: Ints, counts: Ints, held: CacheIndex) -> RaggedArray:
+        """Return the positions that learners would get in a deal and do not hold yet."""
+        total = int(counts.sum())
+        if total > self.order.size:
+            return self.deal(learners, counts, held)[2]
+        stretch = self.upcoming(total)
+        keepers = match_holders(*self.holders(stretch, learners, held), total, counts)
+        return _rest(stretch, keepers, counts)
 
     def _deal_copies(
         self, counts: Ints, dealt: RaggedArray, positions: Ints, holders: Ints
@@ -188,34 +200,43 @@ def match_holders(shards: Ints, holders: Ints, size: int, counts: Ints) -> Ints:
     proposals = np.bincount(shards, minlength=size)
     last = np.cumsum(proposals)
     proposal, keepers = last - proposals, np.full(size, -1)
-    while True:
-        free = np.flatnonzero((keepers < 0) & (proposal < last))
-        if not free.size:
-            return keepers
+    free = np.flatnonzero(proposals)
+    while free.size:
         keepers[free] = holders[proposal[free]]
         rejected = _over_count(keepers, counts)
         keepers[rejected] = -1
         proposal[rejected] += 1
+        free = rejected[proposal[rejected] < last[rejected]]
+    return keepers
 
 
 def _over_count(keepers: Ints, counts: Ints) -> Ints:
     """Return the shards beyond the count of their learner; the first ones are kept."""
     kept = np.flatnonzero(keepers >= 0)
     full = np.bincount(keepers[kept], minlength=counts.size) > counts
+    if not full.any():
+        return NO_INTS
     kept = kept[full[keepers[kept]]]
     kept = kept[np.argsort(keepers[kept], kind="stable")]
     first = np.searchsorted(keepers[kept], keepers[kept])
     return kept[np.arange(kept.size) - first >= counts[keepers[kept]]]
 
 
-def _fill_up(stretch: Ints, keepers: Ints, counts: Ints) -> tuple[RaggedArray, RaggedArray]:
-    """Give learners the shards that they keep, then the rest in order; return all, and the rest."""
+def _rest(stretch: Ints, keepers: Ints, counts: Ints) -> RaggedArray:
+    """Return the shards without a keeper, in order, for learners that keep fewer than they get."""
     new = keepers < 0
-    room = counts - np.bincount(keepers[~new], minlength=counts.size)
-    owners = keepers.copy()
-    owners[new] = np.repeat(np.arange(counts.size), room)
+    return RaggedArray(counts - np.bincount(keepers[~new], minlength=counts.size), stretch[new])
+
+
+def _fill_up(stretch: Ints, keepers: Ints, rest: RaggedArray, counts: Ints) -> RaggedArray:
+    """Return for each learner the shards that it keeps, then its part of the rest."""
+    new = keepers < 0
     # Sort by learner, then kept before new, then position: one integer key for all three.
-    keys = (2 * owners + new) * owners.size + np.arange(owners.size)
+    keys = keepers * 2
+    keys[new] = rest.row_ids * 2 + 1
+    bits = keepers.size.bit_length()
+    keys <<= bits
+    keys |= np.arange(keepers.size)
     keys.sort()
-    dealt = RaggedArray(counts, stretch[keys % max(owners.size, 1)])
-    return dealt, RaggedArray(room, stretch[new])
+    keys &= (1 << bits) - 1
+    return RaggedArray(counts, stretch[keys])

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from melisma.allocation.schemes import get_scheme
 from melisma.cycle import commands, events
 from melisma.cycle.collecting import (
     ask_late,
@@ -72,8 +73,13 @@ class CycleMachine:
 
 def submit(event: events.TaskSubmitted) -> CycleState:
     """Return the state of a new run; `SettingError` if its scheme cannot run the task."""
-    state = CycleState.from_submission(event)
-    task, scheme = state.task, state.scheme
+    check_submission(event)
+    return CycleState.from_submission(event)
+
+
+def check_submission(event: events.TaskSubmitted) -> None:
+    """Raise `SettingError` if the scheme of the task cannot run it."""
+    task, scheme = event.task, get_scheme(event.task.scheme)
     scheme.check_cycle()
     scheme.check_passes(task.passes)
     needed, shards = task.min_shards * event.learner_count, event.shard_samples.size
@@ -82,7 +88,6 @@ def submit(event: events.TaskSubmitted) -> CycleState:
             f"{event.learner_count} learners with min_shards = {task.min_shards} need {needed} "
             f"shards, but there are {shards}; use shard_samples <= {max(1, task.samples // needed)}"
         )
-    return state
 
 
 def on_joined(state: CycleState, event: events.LearnersJoined) -> Commands:
@@ -95,8 +100,8 @@ def on_joined(state: CycleState, event: events.LearnersJoined) -> Commands:
     learners.present[event.learners] = True
     # A learner that joins during collection was not asked, so do not wait for it.
     learners.silent[event.learners] = state.stage in COLLECTING_STAGES
-    levels = list(DISCLOSURE)
-    learners.discloses[event.learners] = [levels.index(level) for level in event.discloses]
+    levels = {level: number for number, level in enumerate(DISCLOSURE)}
+    learners.discloses[event.learners] = [levels[level] for level in event.discloses]
     for learner, name in zip(event.learners.tolist(), event.names, strict=True):
         learners.names[learner] = name
     if len(event.local_shards):

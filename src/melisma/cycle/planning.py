@@ -160,7 +160,8 @@ def _preferred(state: CycleState) -> CacheIndex:
 
 def reported_costs(state: CycleState, learners: Ints) -> Estimates:
     """Return the costs that learners reported."""
-    return Estimates(*(Estimate(*cost) for cost in state.learners.costs[:, :, learners]))
+    costs = np.take(state.learners.costs, learners, axis=-1)
+    return Estimates(*(Estimate(*cost) for cost in costs))
 
 
 def _problem(state: CycleState, learners: Ints) -> CycleProblem:

@@ -48,9 +48,9 @@ class RaggedArray(msgspec.Struct, frozen=True, eq=False):
 
     def row_sums(self, values: NDArray[np.int64]) -> Ints:
         """Sum other values, in the order of `values`, by row."""
-        upto = np.concatenate([[0], np.cumsum(values)])
-        sums: Ints = upto[self.starts + self.counts] - upto[self.starts]
-        return sums
+        upto = np.zeros(values.size + 1, np.int64)
+        np.cumsum(values, out=upto[1:])
+        return np.diff(upto[np.cumsum(self.counts)], prepend=0)
 
     def take(self, rows: Ints) -> "RaggedArray":
         """Return the given rows in the given order."""

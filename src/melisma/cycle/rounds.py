@@ -239,7 +239,7 @@ def prefetch(state: CycleState) -> Commands:
     counts = table.shards[learners]
     if int(counts.sum()) > state.shard_samples.size:
         counts = np.minimum(counts, state.shard_samples.size)
-    _, _, new = state.deck.deal(learners, counts, table.held)
+    new = state.deck.next_new(learners, counts, table.held)
     rows = np.flatnonzero(new.counts)
     if not rows.size:
         return []

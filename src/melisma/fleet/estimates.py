@@ -14,6 +14,7 @@ spread * sqrt(1 + 1 / count), and its quantile is that of a normal distribution.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
 from typing import Protocol, Self
 
 import numpy as np
@@ -109,17 +110,20 @@ class Estimate:
         measured, doubted = ~np.isnan(new), self.count <= DOUBTED_COUNT
         seconds = np.where(measured, new, self.mean)
         relative = self.relative_spread
-        usual = SURPRISE_DEVIATIONS * relative * np.sqrt(1.0 + 1.0 / self.count)
+        widening = 1.0 + 1.0 / self.count
+        usual = SURPRISE_DEVIATIONS * relative * np.sqrt(widening)
         error = np.log((seconds + CLOCK_TICK_S) / (self.mean + CLOCK_TICK_S))
         bounded = np.clip(error, -usual, usual)
         surprised = (bounded != error) & ~doubted
-        limited_s = (self.mean + CLOCK_TICK_S) * np.expm1(bounded)
-        step_s = np.where(surprised, limited_s, seconds - self.mean)
+        step_s = seconds - self.mean
+        if surprised.any():
+            limited_s = (self.mean + CLOCK_TICK_S) * np.expm1(bounded)
+            step_s = np.where(surprised, limited_s, step_s)
         count = np.where(doubted, 1.0, np.minimum(self.count + 1.0, MEAN_MEMORY))
         mean = np.maximum(self.mean + step_s / count, np.minimum(self.mean, seconds))
         # The error of a benchmark or a guess says nothing about the differences between cycles.
         weight = np.where(self.count < 1.0, 0.0, 1.0 / SPREAD_MEMORY)
-        variance = bounded**2 / (1.0 + 1.0 / self.count)
+        variance = bounded**2 / widening
         relative = np.sqrt(relative**2 + (variance - relative**2) * weight)
         return Estimate(
             mean,
@@ -142,7 +146,7 @@ class Estimate:
         relative = self.spread / np.maximum(self.mean, TINY_S)
         return np.where(self.mean > TINY_S, relative, PRIOR_SPREAD)
 
-    @property
+    @cached_property
     def variance(self) -> Floats:
         """The expected square of the error of the next measurement."""
         return np.asarray(self.spread**2 * (1.0 + 1.0 / self.count))
@@ -155,9 +159,15 @@ class Estimate:
 def _factor(share: float, mean: Floats, variance: Floats) -> Floats:
     """Return the quantile as a multiple of the mean; positive, since times are."""
     check_caution(share)
-    z = float(t_quantile(share, np.array(SPREAD_MEMORY)))
+    z = _deviations(share)
     margin = 1.0 + abs(z) * np.sqrt(variance) / np.maximum(mean, TINY_S)
     return np.asarray(margin if z >= 0 else 1.0 / margin)
+
+
+@lru_cache(maxsize=16)
+def _deviations(share: float) -> float:
+    """Return the quantile of the error in standard deviations."""
+    return float(t_quantile(share, np.array(SPREAD_MEMORY)))
 
 
 def sum_of(parts: Sequence[Estimate]) -> Estimate:

@@ -466,10 +466,13 @@ class SimulatedLearners:
         after_upload = before_upload.after(up_s=np.where(trained, done.up_s, np.nan))
         known = self._measured[learners]
         self._write_history(learners[known], after_upload, known)
-        return before_upload.costs() if self._reports_costs else np.empty((3, 3, learners.size))
+        # Without reports, a column of no size: it is copied with the others.
+        return before_upload.costs() if self._reports_costs else np.empty((0, 0, learners.size))
 
     def _read_history(self, learners: Ints) -> CostHistory:
-        return CostHistory(*(Estimate(*parts) for parts in self._history[:, :, learners]))
+        # `take` keeps each column in one piece; indexing would interleave them in memory.
+        columns = np.take(self._history, learners, axis=-1)
+        return CostHistory(*(Estimate(*parts) for parts in columns))
 
     def _write_history(
         self, learners: Ints, history: CostHistory, rows: NDArray[np.bool_] | slice = ALL
@@ -477,7 +480,8 @@ class SimulatedLearners:
         for index, name in enumerate(HISTORY_FIELDS):
             estimate = getattr(history, name)
             parts = (estimate.mean, estimate.spread, estimate.count)
-            self._history[index][:, learners] = [part[rows] for part in parts]
+            for column, part in zip(self._history[index], parts, strict=True):
+                column[learners] = part[rows]
 
 
 def _arrived_visits(work: Workload, done: CycleTimeline) -> Ints:

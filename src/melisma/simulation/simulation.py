@@ -10,7 +10,7 @@ from safetensors.numpy import save
 
 from melisma.allocation.schemes import with_scheme
 from melisma.atomic import write_atomic
-from melisma.cycle.machine import CycleMachine
+from melisma.cycle.machine import check_submission
 from melisma.cycle.ragged import RaggedArray
 from melisma.errors import DataError, SettingError, suggest
 from melisma.fleet.files.fleet_builder import read_fleet
@@ -168,7 +168,7 @@ def _sizes_are_known(task: Task) -> bool:
 def _make_scenario(task: Task, fleet: Fleet, local_shards: RaggedArray) -> Scenario:
     """Return a scenario that the cycle machine accepts."""
     scenario = Scenario(f"{task.name}-{task.scheme}-{task.seed}", task, fleet, local_shards)
-    CycleMachine().handle(scenario.submission())
+    check_submission(scenario.submission())
     return scenario
 
 

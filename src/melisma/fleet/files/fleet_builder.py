@@ -7,6 +7,7 @@ copies of a single learner are numbered and have the same values.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import inf, nan
 from pathlib import Path
 
@@ -120,7 +121,7 @@ def build_fleet(table: FleetTable, learners: int | None = None) -> Fleet:
         budget=table.budget,
         seed=table.seed,
         core_ops_per_s=table.core_ops_per_s or CORE_OPS_PER_S,
-        discloses=tuple(part.discloses for part in parts for _ in part.names),
+        discloses=tuple(chain.from_iterable([part.discloses] * len(part.names) for part in parts)),
     )
 
 
@@ -141,7 +142,7 @@ def _build_blocks(table: FleetTable, learners: int | None) -> list[_LearnerBlock
 
 
 def _unique_names(parts: Sequence[_LearnerBlock]) -> tuple[str, ...]:
-    names = tuple(name for part in parts for name in part.names)
+    names = tuple(chain.from_iterable(part.names for part in parts))
     if len(set(names)) < len(names):
         (name, times), *_ = Counter(names).most_common(1)
         raise SettingError(
