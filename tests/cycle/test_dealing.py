@@ -24,7 +24,11 @@ def positions(shards: Ints) -> Ints:
 
 
 def deal(deck: Deck, wanted: list[int], held: CacheIndex = EMPTY_CACHE) -> tuple[Deck, RaggedArray]:
-    after, dealt, new = deck.deal(np.arange(len(wanted)), np.array(wanted), held)
+    learners, each = np.arange(len(wanted)), np.array(wanted)
+    after, dealt, new = deck.deal(learners, each, held)
+    ahead = deck.next_new(learners, each, held)
+    assert ahead.counts.tolist() == new.counts.tolist()
+    assert ahead.values.tolist() == new.values.tolist()
     for learner, (row, fresh) in enumerate(zip(dealt, new, strict=True)):
         # A learner holds all dealt shards that are not new to it.
         assert np.isin(fresh, row).all()
@@ -113,6 +117,22 @@ def test_returned_shards_are_dealt_first_and_once(
         assert left <= given_positions or given_positions <= left
         left -= given_positions
         assert set(current.returned.tolist()) == left
+
+
+@given(counts, st.sets(st.tuples(st.integers(0, SHARDS - 1), st.integers(0, 5))))
+def test_a_deal_does_not_depend_on_the_numbers_of_learners(
+    wanted: list[int], held: set[tuple[int, int]]
+) -> None:
+    keys, holders = np.array([*held, (0, len(wanted))], np.int64).T
+    learners, each = np.arange(len(wanted)), np.array(wanted)
+    known = holders < learners.size
+    index = EMPTY_CACHE.union(keys[known], holders[known])
+    _, dealt, new = deck().deal(learners, each, index)
+    # With gaps between their numbers, and with shards of learners that are not dealt any.
+    other = EMPTY_CACHE.union(keys, 3 * holders + 1)
+    _, dealt_too, new_too = deck().deal(3 * learners + 1, each, other)
+    assert dealt_too.values.tolist() == dealt.values.tolist()
+    assert new_too.values.tolist() == new.values.tolist()
 
 
 def test_a_learner_cannot_get_more_shards_than_the_deck_has() -> None:
