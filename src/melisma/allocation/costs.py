@@ -175,11 +175,12 @@ def cautious_costs(
             return found  # at once for costs of states, which hold for any load
         # Where two paths are about equally long, full steps may alternate between two loads.
         slow = np.abs(change) > np.abs(last) / 2
-        planned = {
-            name: np.where(slow, (planned[name] + cost_s) / 2, cost_s)
-            for name, cost_s in found.items()
-        }
-        last = change
+        if slow.any():
+            found = {
+                name: np.where(slow, (planned[name] + cost_s) / 2, cost_s)
+                for name, cost_s in found.items()
+            }
+        planned, last = found, change
     return planned
 
 
