@@ -21,13 +21,12 @@ from msgspec.msgpack import Ext
 from melisma.axon.codec import encoding
 from melisma.axon.codec.encoding import (
     FRAMED_BYTES,
-    MAX_DEPTH,
     decode,
     decode_arguments,
     encode,
     encode_arguments,
 )
-from melisma.axon.codec.message import Message, parse_message
+from melisma.axon.codec.message import MAX_DEPTH, Message, parse_message
 from melisma.errors import EncodingError, MalformedError, TooLargeError
 from tests.axon import oversized_messages
 from tests.axon.values import (

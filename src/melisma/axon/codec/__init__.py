@@ -4,6 +4,7 @@
 
     encoding.py       values to messages
     message.py        the layout of a message: a tree, then raw frames
+    hashing.py        sets and maps whose items may collide
     arrays.py         NumPy arrays
     tensors.py        torch tensors
     records.py        dataclasses and msgspec structs

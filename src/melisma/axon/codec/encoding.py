@@ -18,6 +18,9 @@ code  type            payload (msgpack unless marked raw)
 11    torch tensor    see below
 ====  ==============  ===============================================================
 
+Keys of maps with more than 255 entries are text; other ones are sent as type 6. Sets and maps with
+many items of one hash, as Python computes it, are refused.
+
 Frames are numbered from 0 in the order of the message, and each belongs to exactly one value.
 A receiver constructs only these types and the record classes that it lists itself. A sender
 matches types exactly and rejects subclasses, because their additional state would be lost.
@@ -32,12 +35,12 @@ from typing import Any, Final
 import msgspec
 from msgspec.msgpack import Ext
 
-from melisma.axon.codec import records, tensors
-from melisma.axon.codec.message import MAX_TREE_BYTES, Buffer, Message, describe_part
+from melisma.axon.codec import hashing, records, tensors
+from melisma.axon.codec.message import MAX_DEPTH, MAX_TREE_BYTES, Buffer, Message, describe_part
 from melisma.errors import EncodingError, MalformedError, TooLargeError
 
-MAX_DEPTH: Final = 100
-"""Maximum nesting depth; it also ends the walk over a container that contains itself."""
+_ARRAY_DEPTH: Final = 4
+"""Further levels inside an array or tensor."""
 FRAMED_BYTES: Final = 4096
 """Byte strings of at least this size are sent as frames."""
 
@@ -51,8 +54,8 @@ _unpack = msgspec.msgpack.decode
 
 _BUILDERS: Final[dict[int, Callable[[Any], Any]]] = {
     _TUPLE: tuple,
-    _SET: set,
-    _FROZENSET: frozenset,
+    _SET: hashing.build_set,
+    _FROZENSET: lambda items: frozenset(hashing.build_set(items)),
 }
 
 _DECODE_ERRORS: Final = (
@@ -271,14 +274,21 @@ _PACKERS: Final[dict[type, Callable[[_Packer, Any, int], Any]]] = {
 class _Unpacker:
     """Builds values from a tree; the payload of most extensions is a tree itself."""
 
-    __slots__ = ("frames", "types")
+    __slots__ = ("depth", "frames", "types")
 
     def __init__(self, frames: Sequence[memoryview], types: Types) -> None:
         self.frames: list[memoryview | None] = list(frames)
         self.types = types
+        self.depth = 0
 
     def unpack(self, tree: Buffer) -> Any:
-        return _unpack(tree, ext_hook=self._extension)
+        if self.depth > MAX_DEPTH + _ARRAY_DEPTH:
+            raise MalformedError(f"the message is nested more than {MAX_DEPTH} levels deep")
+        hashing.check_maps(tree)
+        self.depth += 1
+        value = _unpack(tree, ext_hook=self._extension)
+        self.depth -= 1
+        return value
 
     def _extension(self, code: int, payload: memoryview) -> Any:
         if code == _INT:
@@ -289,7 +299,7 @@ class _Unpacker:
         if builder := _BUILDERS.get(code):
             return builder(parts)
         if code == _DICT:
-            return dict(zip(*parts, strict=True))
+            return hashing.build_dict(*parts)
         if code == _BYTES:
             return bytes(self._frame(parts))
         if code == _RECORD:

@@ -28,6 +28,8 @@ ALIGNMENT: Final = 64
 MAX_FRAMES: Final = 1 << 20
 MAX_TREE_BYTES: Final = (1 << 32) - 1
 """The limit of the format; the default limit of a worker is lower."""
+MAX_DEPTH: Final = 100
+"""Maximum nesting depth; it also ends the walk over a container that contains itself."""
 PRELUDE: Final = struct.Struct("<4sII")
 
 Buffer = bytes | bytearray | memoryview

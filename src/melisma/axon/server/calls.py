@@ -10,14 +10,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from melisma.axon.call_record import CallRecord
-from melisma.axon.codec.encoding import decode_arguments
 from melisma.axon.codec.message import Message, buffers_bytes
 from melisma.axon.codec.outcome import Outcome, error_outcome, exception_outcome, result_outcome
 from melisma.axon.codec.stream_parts import STREAM_TYPE
 from melisma.axon.server.authentication import ANONYMOUS, OWNER
 from melisma.axon.server.call_metrics import CallMetrics, CallSlot
 from melisma.axon.server.context import CallContext, enter, leave
-from melisma.axon.server.functions import ExposedFunction, Functions, run_function
+from melisma.axon.server.functions import (
+    LARGE_TREE_BYTES,
+    ExposedFunction,
+    Functions,
+    decode_off_loop,
+    run_function,
+    run_with_arguments,
+)
 from melisma.axon.server.http_server import Exchange, Reply
 from melisma.axon.server.ledger import CallEntry, Ledger
 from melisma.axon.server.limits import Limits
@@ -194,7 +200,8 @@ class Calls:
         *,
         duplex: bool,
     ) -> None:
-        if exposed.executor == "inline" and exposed.kind == "function" and not duplex:
+        small = len(message.tree) <= LARGE_TREE_BYTES
+        if exposed.executor == "inline" and exposed.kind == "function" and small and not duplex:
             outcome = _run_in_context(entry.context, exposed, message)
             self._finish(entry, outcome, self._limits.remember_s)
             self._on_done(entry)
@@ -289,7 +296,8 @@ class Calls:
             if exposed.executor == "process":
                 return await self._process_pool().run(exposed, message, entry.context)
             if exposed.executor == "inline":
-                return _run_in_context(entry.context, exposed, message)
+                enter(entry.context)
+                return await self._run_inline(exposed, message)
             return await self._threads.run(_run_in_context, entry.context, exposed, message)
         except asyncio.CancelledError:
             return error_outcome(CallCancelledError(f"call {entry.id} was cancelled"))
@@ -303,9 +311,16 @@ class Calls:
             self._processes = ProcessPool(self._threads)
         return self._processes
 
+    async def _run_inline(self, exposed: ExposedFunction, message: Message) -> Outcome:
+        try:
+            args, kwargs = await decode_off_loop(exposed, message, self._threads)
+        except AxonError as error:
+            return error_outcome(error)
+        return run_with_arguments(exposed, args, kwargs)
+
     async def _run_coroutine(self, exposed: ExposedFunction, message: Message) -> Outcome:
         try:
-            args, kwargs = decode_arguments(message, exposed.types)
+            args, kwargs = await decode_off_loop(exposed, message, self._threads)
         except AxonError as error:
             return error_outcome(error)
         try:

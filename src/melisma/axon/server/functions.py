@@ -10,6 +10,7 @@ from melisma.axon.codec import records
 from melisma.axon.codec.encoding import decode_arguments
 from melisma.axon.codec.message import Message
 from melisma.axon.codec.outcome import Outcome, error_outcome, exception_outcome, result_outcome
+from melisma.axon.server.thread_pool import ThreadPool
 from melisma.errors import AxonError, EncodingError, RefusedError, SettingError, TooLargeError
 
 Pattern = Literal["simplex", "duplex"]
@@ -189,12 +190,32 @@ class Functions:
         )
 
 
+LARGE_TREE_BYTES: Final = 64 << 10
+"""Arguments of more than this size, without arrays, are not decoded on the event loop."""
+
+
+async def decode_off_loop(
+    exposed: ExposedFunction, message: Message, threads: ThreadPool
+) -> tuple[list[Any], dict[str, Any]]:
+    """Decode arguments, large ones on a thread."""
+    if len(message.tree) > LARGE_TREE_BYTES:
+        return await threads.run(decode_arguments, message, exposed.types)
+    return decode_arguments(message, exposed.types)
+
+
 def run_function(exposed: ExposedFunction, message: Message) -> Outcome:
     """Run a plain function and return its outcome."""
     try:
         args, kwargs = decode_arguments(message, exposed.types)
     except AxonError as error:
         return error_outcome(error)
+    return run_with_arguments(exposed, args, kwargs)
+
+
+def run_with_arguments(
+    exposed: ExposedFunction, args: list[Any], kwargs: dict[str, Any]
+) -> Outcome:
+    """Run a plain function with decoded arguments and return its outcome."""
     try:
         return result_outcome(exposed.function(*args, **kwargs))
     except EncodingError as error:

@@ -6,12 +6,12 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
-from melisma.axon.codec.encoding import decode_arguments, encode
+from melisma.axon.codec.encoding import encode
 from melisma.axon.codec.message import Buffer, Message, buffers_bytes, message_buffers
 from melisma.axon.codec.outcome import Outcome, error_outcome, exception_outcome, result_outcome
 from melisma.axon.codec.stream_parts import END, FAILED, ITEM, PART, RAISED
 from melisma.axon.server.context import CallContext, enter
-from melisma.axon.server.functions import ExposedFunction
+from melisma.axon.server.functions import ExposedFunction, decode_off_loop
 from melisma.axon.server.thread_pool import ThreadPool
 from melisma.errors import CallCancelledError, DeadlineError, EncodingError, MalformedError
 
@@ -88,7 +88,7 @@ class CallStream:
 
     async def _next_item(self) -> Any:
         if self._message is not None:
-            args, kwargs = decode_arguments(self._message, self._exposed.types)
+            args, kwargs = await decode_off_loop(self._exposed, self._message, self._threads)
             self._message = None
             self._source = self._exposed.function(*args, **kwargs)
         if self._exposed.kind == "async generator":
