@@ -70,3 +70,10 @@ def test_pictures_are_saved_atomically(file: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("melisma.runs.svg.write_atomic", lambda *each: written.append(each))
     Picture("<svg/>").save(file)
     assert written == [(file, "<svg/>")]
+
+
+def test_a_file_may_be_for_its_owner_alone(tmp_path: Path) -> None:
+    path = write_atomic(tmp_path / "secret", b"x", 0o600)
+    assert path.stat().st_mode & 0o777 == 0o600
+    write_atomic(path, b"y", 0o600)
+    assert path.stat().st_mode & 0o777 == 0o600

@@ -5,8 +5,10 @@ import secrets
 from pathlib import Path
 
 
-def write_atomic(path: Path | str, content: bytes | str) -> Path:
+def write_atomic(path: Path | str, content: bytes | str, mode: int = 0o666) -> Path:
     """Write a whole file and return its path; text is encoded as UTF-8.
+
+    `mode` is that of the new file, less the process's umask: 0o600 for its owner alone.
 
     The content goes to a temporary file in the same folder, which is flushed to disk and then
     renamed; missing parent folders are created. A write that fails removes the temporary file and
@@ -17,7 +19,8 @@ def write_atomic(path: Path | str, content: bytes | str) -> Path:
     # Two writers of one file, in threads or processes, never share a temporary file.
     part = target.with_name(f"{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
-        with part.open("xb") as file:
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(handle, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())

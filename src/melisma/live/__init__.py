@@ -2,12 +2,15 @@
 
 ::
 
-    orchestrator/    runs the cycle machine and serves the learners
-    learner/         the agent on a device
-    peer/            a node that trains without an orchestrator
-    protocol.py      messages between orchestrator and learner
-    pairing.py       proves a short code between a device and an orchestrator
-    preparation.py   loads and checks the inputs of a run before a process starts
-    processes.py     learners and nodes as processes of this machine
-    training.py      `train`: from a task and a fleet to a report
+    orchestrator/        runs the cycle machine and serves the learners
+    learner/             the agent on a device
+    peer/                a node that trains without an orchestrator
+    state_folder.py      files that stay between runs, for their owner alone
+    join_string.py       addresses, fingerprint and token of an orchestrator as one word
+    local_addresses.py   the addresses of this machine
+    protocol.py          messages between orchestrator and learner
+    pairing.py           proves a short code between a device and an orchestrator
+    preparation.py       loads and checks the inputs of a run before a process starts
+    processes.py         learners and nodes as processes of this machine
+    training.py          `train`: from a task and a fleet to a report
 """

@@ -19,8 +19,8 @@ from melisma.learning.data.shards import ShardFolder, encode_shard
 from melisma.learning.parameters import Layout
 from melisma.live.learner.agent import LearnerSettings
 from melisma.live.learner.device import EmulatedDevice
-from melisma.live.orchestrator.authentication import LearnerTokens
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
+from melisma.live.orchestrator.learner_authentication import LearnerTokens
 from melisma.live.orchestrator.learner_service import LearnerService
 from melisma.live.orchestrator.mailbox import Mailbox
 from melisma.live.orchestrator.orchestrator import Orchestrator, Watcher

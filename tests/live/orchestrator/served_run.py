@@ -14,8 +14,8 @@ from melisma.learning.data.datasets import Split
 from melisma.learning.data.shards import ShardFolder
 from melisma.learning.parameters import Layout
 from melisma.live import protocol
-from melisma.live.orchestrator.authentication import LearnerTokens
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
+from melisma.live.orchestrator.learner_authentication import LearnerTokens
 from melisma.live.orchestrator.learner_service import LearnerService
 from melisma.live.orchestrator.mailbox import Mailbox
 from melisma.live.orchestrator.orchestrator import Orchestrator

@@ -13,7 +13,7 @@ from melisma.cycle import commands, events
 from melisma.cycle.learner import SUBSET_SHARDS
 from melisma.errors import AxonError, RefusedError, SupersededError, UnauthorizedError
 from melisma.live import protocol
-from melisma.live.orchestrator.authentication import LearnerTokens
+from melisma.live.orchestrator.learner_authentication import LearnerTokens
 from tests.live.orchestrator.served_run import (
     GOOD_UPDATE,
     TASK,

@@ -37,10 +37,17 @@ _NO_CHECK_TIME: Final = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME, which the standard library does not name."""
 
 
+def data_folder() -> Path:
+    """Return the folder of this user's data: ``MELISMA_HOME``, or in ``XDG_DATA_HOME``."""
+    if home := os.environ.get("MELISMA_HOME"):
+        return Path(home)
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "melisma"
+
+
 def default_identity() -> Path:
     """Return the path of the certificate and key of this user's workers."""
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(data) / "melisma" / "identity.pem"
+    return data_folder() / "identity.pem"
 
 
 def identity_file(tls: bool | str | Path) -> Path | None:

@@ -11,4 +11,6 @@
     subset_benchmark.py    measures this device on a few shards
     local_data.py          the data of this device in federated learning
     device.py              this device, or an emulated one
+    device_identity.py     key and certificate of this device, and the orchestrators it knows
+    reach.py               finds the address at which an orchestrator answers
 """

@@ -2,11 +2,14 @@
 
 ::
 
-    run_spec.py              the task, trainer and test data of one run
-    orchestrator.py          feeds events to the cycle machine and carries out its commands
-    learner_service.py       the methods that learners call
-    authentication.py        names the learner that calls
-    mailbox.py               instructions that wait until a learner polls
-    run_store.py             shards, parameters and updates on disk
-    federated_evaluator.py   evaluation by learners where the orchestrator has no test data
+    run_spec.py                 the task, trainer and test data of one run
+    orchestrator.py             feeds events to the cycle machine and carries out its commands
+    learner_service.py          the methods that learners call
+    learner_authentication.py   names the learner that calls
+    registry.py                 the devices that may be learners, by their certificates
+    enrolment.py                the exchange of a join token for an entry in the registry
+    running_orchestrator.py     the orchestrator that runs on this machine now
+    mailbox.py                  instructions that wait until a learner polls
+    run_store.py                shards, parameters and updates on disk
+    federated_evaluator.py      evaluation by learners where the orchestrator has no test data
 """
