@@ -44,9 +44,9 @@ def test_an_interrupted_benchmark_fetches_only_the_shards_it_had_time_for() -> N
 
 
 def test_a_third_of_a_benchmark_is_for_fetching() -> None:
-    """A shard takes 3.2 s to fetch, and the model 6.7 s."""
+    """A shard takes 3.2 s to fetch, the model 6.7 s, and a part of an update 0.9 s to upload."""
     slow = [LEARNERS[0] | {"bandwidth_bps": 2e5}]
-    for seconds, shards in ((60.0, 5), (30.0, 2), (6.0, 1)):
+    for seconds, shards in ((60.0, 5), (33.0, 2), (6.0, 1)):
         learners = make_learners(make_fleet(slow), deadline_s=seconds)
         learners.measure(np.arange(1), 0.0, seconds)
         assert learners._holds[0] == shards
@@ -196,3 +196,12 @@ def test_the_first_cycle_begins_cold_and_so_does_one_after_a_crash() -> None:
     crash_s = (ends_s[1] + ends_s[2]) / 2
     crashed = run(f"crash 0 at {crash_s:.3f} for 1", fleet=fleet, **settings)
     assert setup_s(crashed, crash_s)[:2] == [1.5, 0.0]
+
+
+def test_the_first_update_is_in_time_over_a_slow_uplink() -> None:
+    """An upload takes 10 to 50 times as long as a download; a benchmark measures a part of one."""
+    slow = [each | {"uplink_bps": 1e6} for each in LEARNERS]
+    report = run(fleet=make_fleet(slow), cycles=1, extension=True, overlap=True)
+    (cycle,) = report.cycles
+    assert (cycle.assignments.arrived_s - cycle.assignments.dispatched_s <= 10.0).all()
+    assert cycle.met_deadline

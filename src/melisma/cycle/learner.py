@@ -30,6 +30,8 @@ RELEASE_FRACTION = 0.1
 BENCHMARK_FRACTION = 0.15
 # In a benchmark, model and shards are fetched for up to this part of it; the rest is for training.
 BENCHMARK_FETCH_FRACTION = 1 / 3
+# A benchmark uploads this part of the bytes of an update, to measure the uplink.
+UPLOAD_FRACTION = 1 / 8
 # A learner requests shards at most once in this part of the deadline.
 REQUEST_FRACTION = 0.1
 # A learner at work has left if it is silent for this part of its predicted time, but no sooner than
@@ -59,16 +61,24 @@ class CostHistory:
 
     @classmethod
     def from_benchmark(
-        cls, *, train_s: ArrayLike, ship_s: ArrayLike, down_s: ArrayLike, rest_s: ArrayLike
+        cls,
+        *,
+        train_s: ArrayLike,
+        ship_s: ArrayLike,
+        down_s: ArrayLike,
+        up_s: ArrayLike,
+        rest_s: ArrayLike,
     ) -> "CostHistory":
-        """Return the history of a learner that has measured itself, but has not trained yet."""
+        """Return the history of a learner that has measured itself, but has not trained yet.
+
+        `up_s` is extrapolated from a part of an update, so the first upload replaces it.
+        """
         ship = Estimate.from_benchmark(ship_s)
         return cls(
             train_s=Estimate.from_benchmark(train_s),
             ship_s=ship,
             down_s=Estimate.from_benchmark(down_s),
-            # Uploads are not measured yet: assume that the uplink is as fast as the downlink.
-            up_s=Estimate.from_guess(down_s),
+            up_s=Estimate.from_guess(up_s),
             rest_s=Estimate.from_guess(rest_s),
             first_ship_s=ship,
         )
@@ -133,7 +143,7 @@ def bound_by_costs(
 def reserve_s(history: CostHistory | None, task: Task, down_s: ArrayLike) -> Floats:
     """Return the seconds to reserve for the upload.
 
-    Until an upload was measured, it is assumed to take as long as fetching the model, `down_s`.
+    Without a benchmark the first upload is assumed to take as long as fetching the model, `down_s`.
     """
     up_s = np.asarray(down_s)
     if history is not None:

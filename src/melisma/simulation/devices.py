@@ -137,6 +137,11 @@ class Devices:
         self._state = fleet.states_in_cycle(0)
         self._variation = fleet.variation
 
+    @property
+    def latency_s(self) -> Floats:
+        """The latency of each device."""
+        return self._fleet.latency_s
+
     def enter(self, cycle: int, learners: Ints) -> None:
         """Draw the operating state of these learners for a cycle."""
         fleet = self._fleet

@@ -85,6 +85,7 @@ class _Cycles:
             train_s=durations.sample_s * task.shard_samples,
             ship_s=durations.ship_s,
             down_s=durations.model_down_s,
+            up_s=durations.model_up_s,
             rest_s=np.zeros(self._busy.size),
         )
 

@@ -20,6 +20,7 @@ from melisma.cycle.learner import (
     MIN_SHARD_FRACTION,
     RELEASE_FRACTION,
     SUBSET_SHARDS,
+    UPLOAD_FRACTION,
     CostHistory,
     benchmark_s,
     request_delay_s,
@@ -200,30 +201,38 @@ class SimulatedLearners:
         rates = self._devices.rates(learners, began_s, clock)
         down_s = rates.seconds("downlink", 0.0, durations.model_down_s, 1)
         left_s = seconds - (began_s - at_s) * clock
-        fetching_s = np.maximum(BENCHMARK_FETCH_FRACTION * left_s - down_s, 0.0)
-        fetching_s = rates.work_s("downlink", down_s, fetching_s)
+        up_s = rates.seconds("uplink", down_s, durations.model_up_s, 1)
+        probed_s = down_s + rates.seconds("uplink", down_s, self._probe_s(learners, durations), 2)
+        fetching_s = np.maximum(BENCHMARK_FETCH_FRACTION * left_s - probed_s, 0.0)
+        fetching_s = rates.work_s("downlink", probed_s, fetching_s)
         shards, fetched = self._fetch_subset(learners, fetching_s, durations)
         # A learner that holds all of them fetches one again, so that its link is measured.
         transfers = np.maximum(fetched, 1)
-        ship_s = rates.unit_s("downlink", down_s, durations.ship_s, transfers)
-        fetch_s = ship_s * transfers
-        warm_ups, ready_s = WARM_UPS * min(task.batch, task.shard_samples), down_s + fetch_s
+        ship_s = rates.unit_s("downlink", probed_s, durations.ship_s, transfers)
+        ready_s = probed_s + ship_s * transfers
+        warm_ups = WARM_UPS * min(task.batch, task.shard_samples)
         warm_up_s = warm_ups * rates.unit_s("compute", ready_s, durations.sample_s, warm_ups)
         shard_s = task.shard_samples * durations.sample_s
         shard_s = rates.unit_s("compute", ready_s + warm_up_s, shard_s, shards)
-        time_s = np.maximum(left_s - down_s - fetch_s - warm_up_s, 0.0)
+        time_s = np.maximum(left_s - ready_s - warm_up_s, 0.0)
         history = CostHistory.from_benchmark(
             train_s=shard_s * self._noise.benchmark_bias[learners],
             ship_s=ship_s,
             down_s=down_s,
+            up_s=up_s,
             rest_s=np.zeros(learners.size),
         )
         self._write_history(learners, history)
         self._measured[learners] = True
         train_s = np.minimum(shards * shard_s, time_s)
-        busy_s = down_s + fetch_s + warm_up_s + train_s
+        busy_s = ready_s + warm_up_s + train_s
         self._free_s[learners] = self._sleep.end_s(learners, began_s, busy_s / clock)
         return self._free_s[learners].copy()
+
+    def _probe_s(self, learners: Ints, durations: Durations) -> Floats:
+        """Return the seconds of an empty upload, and of one with a part of the bytes."""
+        latency_s = self._devices.latency_s[learners] * self.clock[learners]
+        return 2 * latency_s + UPLOAD_FRACTION * (durations.model_up_s - latency_s)
 
     def _fetch_subset(
         self, learners: Ints, left_s: Floats, durations: Durations

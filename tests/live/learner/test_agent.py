@@ -42,6 +42,7 @@ def test_with_dab_only_a_number_of_shards_leaves_a_learner_before_its_update(
         "register",
         "join",
         "poll",
+        "probe_uplink",
         "report_bound",
         "request_shards",
         "upload_update",
@@ -55,6 +56,8 @@ def test_with_dab_only_a_number_of_shards_leaves_a_learner_before_its_update(
             assert list(map(type, args[1:])) == [int, int]
         elif name == "poll":
             assert args[1:] in ((), (None,))
+        elif name == "probe_uplink":
+            assert not args[1]["bytes"].any()
         elif name == "join":
             assert args[1] == {"discloses": "costs", "local_shards": ()}
         elif name == "upload_update":

@@ -5,7 +5,7 @@ import pytest
 from melisma.live.learner import subset_benchmark
 from melisma.live.learner.device import Device
 from melisma.live.learner.downloader import Downloader
-from melisma.live.learner.subset_benchmark import _time_downloads
+from melisma.live.learner.subset_benchmark import _predict_upload_s, _time_downloads
 from melisma.live.protocol import RegisterResponse, ShardRef
 from tests.live.learner.manual_clock import ManualClock
 from tests.live.orchestrator.served_run import TASK
@@ -48,6 +48,20 @@ def test_without_shards_to_fetch_nothing_is_timed(clock: ManualClock) -> None:
     assert _time_downloads([], TimedDownloader(clock, set()), Device(None), 60.0) == []
 
 
+def test_an_upload_is_predicted_from_an_empty_one_and_a_part_of_its_bytes(
+    clock: ManualClock,
+) -> None:
+    sizes: list[int] = []
+
+    def upload(size_bytes: int) -> None:
+        """Take 0.5 s for the call and 1 ms for each byte."""
+        sizes.append(size_bytes)
+        clock.sleep(0.5 + size_bytes / 1000)
+
+    assert _predict_upload_s(upload, 8000) == pytest.approx(8.5)
+    assert sizes == [0, 1000]
+
+
 def test_a_third_of_a_benchmark_is_for_fetching(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,6 +78,8 @@ def test_a_third_of_a_benchmark_is_for_fetching(
     registered = RegisterResponse(0, "r", TASK, tuple(SHARDS))
     began = clock.now_s
     with pytest.raises(InterruptedError):
-        subset_benchmark.run_subset_benchmark(registered, downloader, [], Device(None), began + 6.0)
+        subset_benchmark.run_subset_benchmark(
+            registered, downloader, [], Device(None), began + 6.0, lambda _: None
+        )
     assert clock.now_s - began == 2.0
     assert limits == [began + 6.0]

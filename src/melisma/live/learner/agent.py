@@ -231,8 +231,18 @@ class Agent:
         """Run the benchmark; its costs replace those known before."""
         with self._fetcher.downlink:
             self._costs = run_subset_benchmark(
-                self._registered, self._downloader, self._local_shards, self._device, until_at
+                self._registered,
+                self._downloader,
+                self._local_shards,
+                self._device,
+                until_at,
+                self._probe_uplink,
             )
+
+    def _probe_uplink(self, size_bytes: int) -> None:
+        """Upload zeros, to measure the link."""
+        self._device.delay_upload(size_bytes)
+        self._orchestrator.probe_uplink(self._session, {"bytes": np.zeros(size_bytes, np.uint8)})
 
     def _carry_out(self, assignment: ActiveAssignment) -> None:
         """Train an assignment and upload its update, unless it is withdrawn."""

@@ -1,11 +1,16 @@
-"""The subset benchmark (SB) of a learner: fetch a few shards, train on them, and time both."""
+"""The subset benchmark (SB) of a learner: time the link both ways, and training on a few shards."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
-from melisma.cycle.learner import BENCHMARK_FETCH_FRACTION, SUBSET_SHARDS, CostHistory
+from melisma.cycle.learner import (
+    BENCHMARK_FETCH_FRACTION,
+    SUBSET_SHARDS,
+    UPLOAD_FRACTION,
+    CostHistory,
+)
 from melisma.fleet.rng import generator
 from melisma.learning.data.datasets import Split
 from melisma.live.learner.device import Device
@@ -22,12 +27,18 @@ def run_subset_benchmark(
     local_shards: Sequence[Split],
     device: Device,
     until_at: float,
+    upload: Callable[[int], None],
 ) -> CostHistory:
-    """Measure the costs of a cycle until `until_at`, on at least one shard."""
+    """Measure the costs of a cycle until `until_at`, on at least one shard.
+
+    `upload` sends a number of bytes that the orchestrator discards.
+    """
     shards = registered.benchmark_shards
     began = time.monotonic()
-    downloader.fetch_model(INITIAL_MODEL, device)
+    model = downloader.fetch_model(INITIAL_MODEL, device) or {}
     down_s = time.monotonic() - began
+    update_bytes = sum(array.nbytes for array in model.values())
+    up_s = _predict_upload_s(upload, update_bytes)
     fetch_until_at = began + BENCHMARK_FETCH_FRACTION * (until_at - began)
     ship_s = _time_downloads(shards, downloader, device, fetch_until_at)
     samples = local_shards[:SUBSET_SHARDS] or downloader.read_shards(shards)
@@ -36,8 +47,24 @@ def run_subset_benchmark(
         train_s=cost.shard_s.mean,
         ship_s=median(ship_s) if ship_s else 0.0,
         down_s=down_s,
+        up_s=up_s,
         rest_s=cost.setup_s.mean,
     )
+
+
+def _predict_upload_s(upload: Callable[[int], None], update_bytes: int) -> float:
+    """Return the seconds to upload an update, from an empty upload and one of a part of its bytes.
+
+    The empty one takes the time of a call; only the rest grows with the bytes.
+    """
+    seconds = []
+    part_bytes = max(1, round(UPLOAD_FRACTION * update_bytes))
+    for size_bytes in (0, part_bytes):
+        began = time.monotonic()
+        upload(size_bytes)
+        seconds.append(time.monotonic() - began)
+    call_s, part_s = seconds
+    return call_s + max(part_s - call_s, 0.0) * update_bytes / part_bytes
 
 
 def _time_downloads(

@@ -37,6 +37,7 @@ METHODS: Final = (
     "register",
     "join",
     "poll",
+    "probe_uplink",
     "report_costs",
     "report_bound",
     "request_shards",
@@ -180,6 +181,10 @@ class LearnerService:
         instructions = await mailbox.get(timeout_s)
         self._caller(session)
         return [protocol.to_builtins(item) for item in instructions]
+
+    async def probe_uplink(self, session: str, body: dict[str, NDArray[Any]]) -> None:  # noqa: ARG002 - discarded
+        """Discard the bytes that a learner uploads to measure its link."""
+        self._caller(session)
 
     async def report_costs(self, session: str, costs: Any) -> None:
         """Record the costs that a learner measured."""
