@@ -241,6 +241,19 @@ def test_without_training_the_time_in_cycles_decides() -> None:
     assert result.lead.figure == "training_s"
 
 
+def test_without_training_but_with_extension_the_visits_per_second_decide() -> None:
+    """All cycles last until the deadline, so the time in cycles does not tell schemes apart."""
+    task = scenarios.make_task(extension=True, overlap=True)
+    result = compare(task, scenarios.make_fleet(), ["equal", "dab"], range(3), TIMING)
+    lead = result.lead
+    assert lead is not None
+    assert lead.figure == "visits_per_s"
+    means = {scheme: result.interval(scheme, "visits_per_s").mean for scheme in result.schemes}
+    assert means[lead.first] == max(means.values())
+    for run in result.runs:
+        assert run.visits_per_s == pytest.approx(run.visits_counted / run.run_s)
+
+
 def test_without_completed_runs_no_scheme_leads() -> None:
     result = summarize(runs_of("dab", nan, nan), runs_of("equal", nan, nan))
     assert result.lead is None

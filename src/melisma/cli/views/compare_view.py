@@ -1,6 +1,8 @@
 """Tables of `melisma compare`: a row per scheme, failed runs, and the scheme that leads."""
 
+from dataclasses import replace
 from math import isnan
+from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -31,6 +33,24 @@ def run_line(run: ComparedRun) -> str:
     return f"{run_name}: {run.run_s:.4g} s{score}"
 
 
+class LeadFigure(NamedTuple):
+    """How a figure by which schemes are ranked is described."""
+
+    name: str
+    unit: str
+    directions: tuple[str, str]  # larger and smaller than that of the first scheme
+    same: str
+
+
+LEAD_FIGURES = {
+    "accuracy_s": LeadFigure(
+        "time to the target accuracy", "s", ("later", "earlier"), "at the same time"
+    ),
+    "training_s": LeadFigure("time in cycles", "s", ("more", "less"), "the same time"),
+    "visits_per_s": LeadFigure("rate of visits", "visits/s", ("more", "less"), "the same rate"),
+}
+
+
 def compare_view(comparison: Comparison) -> RenderableType:
     """Return the tables, notes and lead of a comparison."""
     tables = [_table(comparison, columns) for columns in (TIME_FIGURES, WORK_FIGURES)]
@@ -49,26 +69,26 @@ def lead_line(comparison: Comparison) -> str:
             else "every run failed"
         )
     if not lead.is_clear:
-        return _no_lead_line(comparison, lead)
-    least = comparison.interval(lead.first, lead.figure)
-    first = f"{lead.first} needed the least time in cycles, {least.mean:.4g} s{_seed_count(least)}"
-    if comparison.target:
-        first = f"{lead.first} {goal} first, after {least.mean:.4g} s{_seed_count(least)}"
+        return _no_lead_line(lead)
+    best = comparison.interval(lead.first, lead.figure)
+    first = {
+        "accuracy_s": f"{lead.first} {goal} first, after {best.mean:.4g} s",
+        "training_s": f"{lead.first} needed the least time in cycles, {best.mean:.4g} s",
+        "visits_per_s": f"{lead.first} trained the most, {best.mean:,.4g} visits/s",
+    }[lead.figure] + _seed_count(best)
     if lead.second is None:
         return first if len(comparison.schemes) == 1 else f"{first}; no other scheme did"
     return f"{first}; {_runner_up(comparison, lead)}"
 
 
-def _no_lead_line(comparison: Comparison, lead: Lead) -> str:
+def _no_lead_line(lead: Lead) -> str:
     """Return that the first two schemes do not differ significantly, and by how much."""
-    goal = "to the target accuracy" if comparison.target else "in cycles"
-    schemes = f"no scheme leads: the time {goal} of {lead.first} and {lead.second}"
+    compared = LEAD_FIGURES[lead.figure].name
+    schemes = f"no scheme leads: the {compared} of {lead.first} and {lead.second}"
     behind = lead.difference
     if behind.mean == 0 and not behind.half_width > 0:
         return f"{schemes} is the same"
-    by = format_interval(
-        Interval(abs(behind.mean), behind.half_width, behind.known, behind.count), "s"
-    )
+    by = _format_difference(lead)
     return f"{schemes} differs by {by} on the same seeds, {_significance(behind)}"
 
 
@@ -86,13 +106,16 @@ def _runner_up(comparison: Comparison, lead: Lead) -> str:
     if not behind.known:
         return f"{lead.second}{seeds} none of them in common"
     if behind.mean == 0 and not behind.half_width > 0:
-        return f"{lead.second}{seeds} at the same time"
-    later, earlier = ("later", "earlier") if comparison.target else ("more", "less")
-    direction = later if behind.mean > 0 else earlier
-    by = format_interval(
-        Interval(abs(behind.mean), behind.half_width, behind.known, behind.count), "s"
-    )
+        return f"{lead.second}{seeds} {LEAD_FIGURES[lead.figure].same}"
+    larger, smaller = LEAD_FIGURES[lead.figure].directions
+    direction, by = larger if behind.mean > 0 else smaller, _format_difference(lead)
     return f"{lead.second}{seeds} {by} {direction} on the same seeds, {_significance(behind)}"
+
+
+def _format_difference(lead: Lead) -> str:
+    """Return the size of the difference of the first two schemes, with its unit."""
+    size = replace(lead.difference, mean=abs(lead.difference.mean))
+    return format_interval(size, LEAD_FIGURES[lead.figure].unit)
 
 
 def _significance(behind: Interval) -> str:

@@ -36,9 +36,11 @@ SAME_TIME = 1e-9
 FIGURES = (
     *("accuracy_s", "training_s", "run_s", "deadline_misses", "max_staleness"),
     *("capacity_used", "outside_share"),
-    *("average_staleness", "visits_counted", "visits_dropped", "bytes", "joules", "cost"),
-    *("accuracy", "loss"),
+    *("average_staleness", "visits_per_s", "visits_counted", "visits_dropped"),
+    *("bytes", "joules", "cost", "accuracy", "loss"),
 )
+# Figures of which the largest is first; of others it is the smallest.
+LARGEST_FIRST = ("visits_per_s",)
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class ComparedRun:
     outside_share: float = nan
     max_staleness: float = nan
     average_staleness: float = nan
+    visits_per_s: float = nan
     visits_counted: float = nan
     visits_dropped: float = nan
     bytes: float = nan
@@ -70,14 +73,16 @@ class ComparedRun:
     def from_report(cls, report: Report) -> "ComparedRun":
         """Return the figures of a report; `with_target` adds `accuracy_s`."""
         scored = [cycle for cycle in report.cycles if isfinite(cycle.accuracy)]
-        names = [name for name in FIGURES if name not in ("accuracy_s", "run_s")]
+        names = [name for name in FIGURES if name not in ("accuracy_s", "run_s", "visits_per_s")]
+        run_s = report.ended_s - report.began_s
         return cls(
             scheme=report.task.scheme,
             seed=report.task.seed,
             outcome=report.outcome,
             reason=report.reason,
             curve=tuple((cycle.evaluated_s - report.began_s, cycle.accuracy) for cycle in scored),
-            run_s=report.ended_s - report.began_s,
+            run_s=run_s,
+            visits_per_s=report.visits_counted / run_s if run_s > 0 else nan,
             **{name: float(getattr(report, name)) for name in names},
         )
 
@@ -107,7 +112,7 @@ class Target:
 class Lead:
     """The first and second scheme by a figure, and their difference seed by seed.
 
-    First is the scheme with a value on most seeds; among equals, with the smallest mean.
+    First is the scheme with a value on most seeds; among equals, with the best mean.
     `is_clear` is whether it has values on more seeds than the second, or the difference is
     significant.
     """
@@ -155,14 +160,19 @@ class Comparison:
 
     @cached_property
     def lead(self) -> Lead | None:
-        """The lead by time to the target, or by time in cycles if there is none.
+        """The lead by time to the target; without a target by visits per second or time in cycles.
 
-        It is None without values.
+        With extension all cycles last until the deadline, so that their time says nothing. It is
+        None without values.
         """
-        figure = "accuracy_s" if self.target else "training_s"
+        figure = "visits_per_s" if self.task.extension else "training_s"
+        figure = "accuracy_s" if self.target else figure
+        sign = -1.0 if figure in LARGEST_FIRST else 1.0
         intervals = {scheme: self.interval(scheme, figure) for scheme in self.schemes}
         known = [scheme for scheme in self.schemes if intervals[scheme].known]
-        ranked = sorted(known, key=lambda name: (-intervals[name].known, intervals[name].mean))
+        ranked = sorted(
+            known, key=lambda name: (-intervals[name].known, sign * intervals[name].mean)
+        )
         if not ranked:
             return None
         if len(ranked) == 1:
