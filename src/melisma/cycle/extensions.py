@@ -93,31 +93,42 @@ def supply(
         wanted = np.minimum(wanted, np.maximum(most - table.shards[learners], 0))
     if state.federated:
         return *supply_local(state, learners, wanted), NO_INTS
-    owners, positions = hand_on(state, learners, wanted)
-    counts = wanted - np.bincount(owners, minlength=learners.size)
+    rows, positions = hand_on(state, learners, wanted)
+    handed_on = state.deck.order[positions]
+    counts = wanted - np.bincount(rows, minlength=learners.size)
     if copies:
         # A copy of a shard that is handed on could go to the same learner.
         counts = np.where(counts < wanted, 0, np.minimum(counts, state.shard_samples.size))
     else:
         undealt = max(state.shard_samples.size - state.dealt_shards, 0)
         counts = np.clip(undealt - (np.cumsum(counts) - counts), 0, counts)
+    new_rows, new_positions = _deal_more(state, learners, counts)
+    rows, positions = np.concatenate([rows, new_rows]), np.concatenate([positions, new_positions])
+    return *_give_pairs(state, learners, rows, positions), handed_on
+
+
+def _deal_more(state: CycleState, learners: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """Deal the next shards of the deck; return pairs of a row of `learners` and a position."""
     rows = np.flatnonzero(counts)
-    handed_on = state.deck.order[positions]
-    if rows.size:
-        state.deck, dealt, _ = state.deck.deal(
-            learners[rows], counts[rows], table.held, state.dealt
-        )
-        state.record_dealt(dealt.values)
-        owners = np.concatenate([owners, rows[dealt.row_ids]])
-        positions = np.concatenate([positions, dealt.values])
-    order = np.argsort(owners, kind="stable")
-    counts = np.bincount(owners, minlength=learners.size)
-    gets = np.flatnonzero(counts)
-    given = RaggedArray(counts[gets], positions[order])
-    learners = learners[gets]
-    new = ~table.held.contains(given.values, learners[given.row_ids])
-    fresh = RaggedArray(given.row_sums(new.astype(np.int64)), given.values[new])
-    return learners, give(state, learners, given, fresh) if gets.size else given, handed_on
+    if not rows.size:
+        return NO_INTS, NO_INTS
+    held, before = state.learners.held, state.dealt
+    state.deck, dealt, _ = state.deck.deal(learners[rows], counts[rows], held, before)
+    state.record_dealt(dealt.values)
+    return rows[dealt.row_ids], dealt.values
+
+
+def _give_pairs(
+    state: CycleState, learners: Ints, rows: Ints, positions: Ints
+) -> tuple[Ints, RaggedArray]:
+    """Give learners the positions paired with their rows; return those that get any, and these."""
+    counts = np.bincount(rows, minlength=learners.size)
+    learners = learners[counts > 0]
+    given = RaggedArray(counts[counts > 0], positions[np.argsort(rows, kind="stable")])
+    if not learners.size:
+        return learners, given
+    new = given.select(~state.learners.held.contains(given.values, learners[given.row_ids]))
+    return learners, give(state, learners, given, new)
 
 
 def supply_local(state: CycleState, learners: Ints, wanted: Ints) -> tuple[Ints, RaggedArray]:
