@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NoReturn
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 from melisma.allocation import SCHEMES
 from melisma.cycle import commands, events
 from melisma.cycle.machine import CycleMachine
+from melisma.cycle.ragged import RaggedArray
 from melisma.cycle.state import WorkStatus
 from melisma.errors import InfeasibleError, MelismaError, SettingError
 from melisma.fleet.task import StopSettings
+from melisma.runs.report import Report
 from melisma.runs.trace import Step, encode_step
-from melisma.testing import FakeDevice, VirtualRun, commands_in, make_task
+from melisma.testing import FakeDevice, ScriptedMachine, VirtualRun, commands_in, make_task
 from tests.lanes import cases
 
 SHARD_SAMPLES = 10
@@ -604,3 +607,105 @@ def test_each_assignment_counts_at_most_once_even_if_messages_are_lost_or_repeat
 def test_the_same_run_gives_the_same_trace_byte_for_byte() -> None:
     first, second = (VirtualRun(task_for("staleness"), FLEET).run() for _ in range(2))
     assert b"".join(map(encode_step, first)) == b"".join(map(encode_step, second))
+
+
+def lose_models(event: events.AnyEvent, cycles: range) -> list[events.AnyEvent]:
+    """Return the event, with a loss that is not finite after these cycles."""
+    if isinstance(event, events.Evaluated) and event.cycle in cycles:
+        return [msgspec.structs.replace(event, loss=None, finite=False)]
+    return [event]
+
+
+def test_a_model_that_is_not_finite_is_replaced_by_the_one_before() -> None:
+    task = task_for("equal", cycles=4)
+    trace = VirtualRun(task, FLEET, lambda event: lose_models(event, range(2, 4))).run()
+    assert [command.cycle for command in commands_in(trace, commands.Restore)] == [2, 3]
+    assert finish(trace).outcome == "done"
+    report = Report.from_trace(trace)
+    assert [cycle.rejected for cycle in report.cycles] == [False, True, True, False]
+    assert report.cycles[1].empty
+    assert report.cycles[1].visits_counted == 0
+    assert report.loss == report.cycles[3].loss
+
+
+def test_three_models_in_a_row_that_are_not_finite_end_the_run_as_failed() -> None:
+    task = task_for("equal", cycles=8)
+    trace = VirtualRun(task, FLEET, lambda event: lose_models(event, range(3, 9))).run()
+    assert finish(trace).outcome == "failed"
+    assert "not finite after 3 cycles in a row" in finish(trace).reason
+    assert len(commands_in(trace, commands.Restore)) == 3
+    report = Report.from_trace(trace)
+    assert report.accuracy == report.cycles[1].accuracy
+
+
+def test_a_run_whose_last_model_is_not_finite_is_not_done() -> None:
+    task = task_for("equal", cycles=2)
+    trace = VirtualRun(task, FLEET, lambda event: lose_models(event, range(2, 3))).run()
+    assert finish(trace).outcome == "failed"
+    assert "the model before it is kept" in finish(trace).reason
+
+
+def test_a_model_that_is_not_finite_does_not_stop_the_run_by_its_accuracy() -> None:
+    task = task_for("equal", cycles=3, stop=StopSettings(accuracy=0.05))
+    trace = VirtualRun(task, FLEET, lambda event: lose_models(event, range(1, 3))).run()
+    assert len(commands_in(trace, commands.Restore)) == 2
+    assert finish(trace).outcome == "stopped"
+
+
+def test_averages_whose_updates_are_all_left_out_end_the_run_as_failed() -> None:
+    def leave_out(event: events.AnyEvent) -> list[events.AnyEvent]:
+        if not isinstance(event, events.Aggregated):
+            return [event]
+        everyone, cycles = np.arange(3), np.full(3, event.cycle)
+        return [
+            msgspec.structs.replace(
+                event, guarded=everyone, guarded_cycles=cycles, scales=np.zeros(3)
+            )
+        ]
+
+    trace = VirtualRun(task_for("equal", cycles=8), FLEET, leave_out).run()
+    assert finish(trace).outcome == "failed"
+    assert "were left out" in finish(trace).reason
+    assert Report.from_trace(trace).left_out == {"device-0": 3, "device-1": 3, "device-2": 3}
+
+
+def test_in_federated_learning_no_update_weighs_more_than_ten_times_the_median() -> None:
+    """Two learners have 10 samples each; the third says that it has a billion."""
+    task = make_task(scheme="equal", passes=1, mode="federated", guard="clip")
+    script = ScriptedMachine(task, ["a", "b", "c"])
+    shards = RaggedArray(np.array([1, 1, 1]), np.array([10, 10, 10**9]))
+    joined = events.LearnersJoined(
+        at_s=0.0,
+        learners=np.arange(3),
+        names=("a", "b", "c"),
+        discloses=("costs",) * 3,
+        local_shards=shards,
+    )
+    issued = script.send(joined)
+    for number, visits in enumerate((10, 10, 10**9)):
+        issued = script.send(update_of(number, visits))
+    (command,) = [each for each in issued if isinstance(each, commands.Aggregate)]
+    assert command.weights.tolist() == [10.0, 10.0, 100.0]
+
+
+def update_of(learner: int, visits: int) -> events.UpdatesReceived:
+    return events.UpdatesReceived(
+        at_s=1.0,
+        learners=np.array([learner]),
+        cycle=1,
+        attempts=np.array([1]),
+        visits=np.array([visits]),
+        shipped=np.array([0]),
+        loss=np.array([0.5]),
+        phases=np.zeros((1, len(events.PHASES))),
+    )
+
+
+def test_visits_that_a_learner_reports_are_limited_by_those_planned() -> None:
+    script = ScriptedMachine(make_task(scheme="equal", passes=1), ["a"])
+    script.join(0.0, "a")
+    planned = int(script.machine.state.learners.samples[0])
+    issued = script.send(update_of(0, 2**53))
+    (command,) = [each for each in issued if isinstance(each, commands.Aggregate)]
+    assert command.visits.tolist() == [10 * planned]
+    assert command.weights.tolist() == [planned]

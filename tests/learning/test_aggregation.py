@@ -9,8 +9,9 @@ from melisma.errors import DataError
 from melisma.learning import aggregation
 from melisma.learning.aggregation import (
     SpooledUpdate,
+    StartShares,
     UpdateSpool,
-    apply_late_changes,
+    add_parameters,
     weighted_mean,
 )
 from melisma.learning.parameters import Layout
@@ -120,7 +121,7 @@ def test_the_change_of_a_late_update_is_applied_to_the_present_parameters() -> N
     names = ("weight", "bias", "scalar")
     mean: Update = {name: share * late[name] + (1 - share) * current[name] for name in names}
     mean["batches"] = current["batches"]
-    shifted = apply_late_changes(mean, present, [(share, earlier)])
+    shifted = add_parameters(mean, present, [StartShares(share, share, earlier)])
     for name in names:
         moved = late[name] - earlier[name] + present[name]
         expected = share * moved + (1 - share) * current[name]
@@ -131,5 +132,5 @@ def test_the_change_of_a_late_update_is_applied_to_the_present_parameters() -> N
 
 def test_without_late_updates_the_mean_stays() -> None:
     mean = update(1)
-    shifted = apply_late_changes(mean, update(0), [])
+    shifted = add_parameters(mean, update(0), [StartShares(1.0, 1.0, None)])
     assert all(np.array_equal(shifted[name], mean[name]) for name in mean)

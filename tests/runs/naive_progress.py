@@ -380,11 +380,13 @@ class _RandomTrace:
             learners=np.array([key[1] for key in counted], np.int64),
             attempts=np.array([self.naive.work[key].attempt for key in counted], np.int64),
             weights=self.rng.random(len(counted)),
+            visits=np.ones(len(counted), np.int64),
             late=commands.LateUpdates(
                 learners=np.array([key[1] for key, _ in late], np.int64),
                 cycles=np.array([key[0] for key, _ in late], np.int64),
                 attempts=np.array([row.attempt for _, row in late], np.int64),
                 weights=self.rng.random(len(late)),
+                visits=np.ones(len(late), np.int64),
             ),
         )
 

@@ -112,6 +112,7 @@ class TraceByHand:
             learners=np.array(list(weights), np.int64),
             attempts=np.full(len(weights), attempt),
             weights=np.array(list(weights.values())),
+            visits=np.ones(len(weights), np.int64),
             late=late,
         )
         self.add(events.TimeReached(at_s=at_s), command)
@@ -127,7 +128,7 @@ class TraceByHand:
 
 def late_update(learner: int, cycle: int, weight: float) -> commands.LateUpdates:
     return commands.LateUpdates(
-        np.array([learner]), np.array([cycle]), np.array([1]), np.array([weight])
+        np.array([learner]), np.array([cycle]), np.array([1]), np.array([weight]), np.array([1])
     )
 
 

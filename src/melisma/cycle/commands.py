@@ -99,6 +99,7 @@ class LateUpdates(msgspec.Struct, frozen=True, eq=False):
     cycles: Ints
     attempts: Ints
     weights: Floats
+    visits: Ints
 
     @classmethod
     def concatenate(cls, parts: "Sequence[LateUpdates]") -> "LateUpdates":
@@ -108,25 +109,33 @@ class LateUpdates(msgspec.Struct, frozen=True, eq=False):
 
 
 _NONE = np.empty(0, np.int64)
-NO_LATE_UPDATES = LateUpdates(_NONE, _NONE, _NONE, np.empty(0))
+NO_LATE_UPDATES = LateUpdates(_NONE, _NONE, _NONE, np.empty(0), _NONE)
 
 
 class Aggregate(Command, frozen=True, kw_only=True, eq=False):
     """Average the updates of these learners with these weights; without any, keep the model.
 
     Of `late` updates the change relative to the parameters that they began with is added to the
-    present parameters, and joins the average with its own weight.
+    present parameters, and joins the average with its own weight. `visits` are those of each
+    update, further passes included: the guard expects a larger change after more visits.
     """
 
     cycle: int
     learners: Ints
     attempts: Ints
     weights: Floats
+    visits: Ints
     late: LateUpdates = NO_LATE_UPDATES
 
 
 class Evaluate(Command, frozen=True, kw_only=True, eq=False):
     """Evaluate the model."""
+
+    cycle: int
+
+
+class Restore(Command, frozen=True, kw_only=True, eq=False):
+    """Replace the model by the one that this cycle began with."""
 
     cycle: int
 
@@ -147,6 +156,7 @@ AnyCommand = (
     | Wake
     | Aggregate
     | Evaluate
+    | Restore
     | Finish
 )
 Commands = list[AnyCommand]

@@ -144,21 +144,30 @@ class TimeReached(Event, frozen=True, kw_only=True, eq=False):
 class Aggregated(Event, frozen=True, kw_only=True, eq=False):
     """The updates of a cycle were aggregated.
 
-    `loss` is the training loss of each averaged update, where updates did not report it.
+    `loss` is the training loss of each averaged update, where updates did not report it. `guarded`
+    are the learners whose update changed the model too far, with the cycle of its assignment:
+    `scales` are the factors by which the changes were reduced, 0 if the update was left out.
     """
 
     cycle: int
     seconds: float
     loss: Floats = NO_FLOATS
+    guarded: Ints = NO_INTS
+    guarded_cycles: Ints = NO_INTS
+    scales: Floats = NO_FLOATS
 
 
 class Evaluated(Event, frozen=True, kw_only=True, eq=False):
-    """The model was evaluated after a cycle; a figure that is not finite is None."""
+    """The model was evaluated after a cycle; a figure that is unknown or not finite is None.
+
+    `finite` is False if the loss was computed and is not finite: the model is of no use.
+    """
 
     cycle: int
     loss: float | None
     accuracy: float | None
     seconds: float
+    finite: bool = True
 
 
 AnyEvent = (

@@ -12,7 +12,7 @@ import numpy as np
 from melisma.cycle import commands, events
 from melisma.cycle.commands import Commands
 from melisma.cycle.ragged import RaggedArray
-from melisma.cycle.state import CycleState, Grant, WorkStatus, update_weights
+from melisma.cycle.state import CycleState, Grant, WorkStatus, plausible_visits, update_weights
 from melisma.fleet.array_types import Bools, Ints
 
 # A late update is awaited for this many cycles.
@@ -58,6 +58,7 @@ def receive_late(state: CycleState, event: events.UpdatesReceived, late: Bools) 
                 np.full(int(counted.sum()), event.cycle),
                 event.attempts[late][counted],
                 weights[counted],
+                plausible_visits(event.visits[late], samples, passes)[counted],
             )
         )
 

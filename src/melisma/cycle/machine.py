@@ -29,6 +29,7 @@ from melisma.cycle.commands import Commands
 from melisma.cycle.extensions import extend, on_released, on_requested, take_back_work
 from melisma.cycle.late_work import lose_late
 from melisma.cycle.rounds import (
+    MAX_EMPTY_CYCLES,
     close_if_complete,
     finish,
     on_limit,
@@ -41,6 +42,9 @@ from melisma.cycle.state import COLLECTING_STAGES, CycleState, Stage, WorkStatus
 from melisma.errors import MelismaError, SettingError
 from melisma.fleet.array_types import Ints
 from melisma.fleet.files.fleet_file import DISCLOSURE
+
+# End the run after this many models in a row whose loss is not finite.
+MAX_REJECTED_MODELS = 3
 
 
 class CycleMachine:
@@ -186,13 +190,24 @@ def on_time(state: CycleState, event: events.TimeReached) -> Commands:
 
 
 def on_aggregated(state: CycleState, event: events.Aggregated) -> Commands:
-    """Evaluate the new model."""
+    """Evaluate the new model; fail if the guard left out all updates of several averages."""
+    all_left_out = 0 < state.averaged == int((event.scales == 0).sum())
+    state.left_out_averages = state.left_out_averages + 1 if all_left_out else 0
+    if state.left_out_averages >= MAX_EMPTY_CYCLES:
+        problem = (
+            f"all updates of {MAX_EMPTY_CYCLES} cycles in a row were left out, as they changed the "
+            'model too far; optimizer.lr may be too large, or use guard = "off"'
+        )
+        return finish(state, "failed", problem)
     state.stage = Stage.EVALUATING
     return [commands.Evaluate(reason="the cycle is aggregated", cycle=event.cycle)]
 
 
 def on_evaluated(state: CycleState, event: events.Evaluated) -> Commands:
-    """Finish the run, or begin the next cycle."""
+    """Finish the run, or begin the next cycle; a model that is of no use is not kept."""
+    if not event.finite:
+        return reject_model(state, event)
+    state.rejected_models = 0
     stop = state.task.stop
     if stop.accuracy is not None and (event.accuracy or 0.0) >= stop.accuracy:
         return finish(state, "stopped", f"the accuracy reached {stop.accuracy:g}")
@@ -203,6 +218,26 @@ def on_evaluated(state: CycleState, event: events.Evaluated) -> Commands:
     if state.cycle >= state.task.cycles:
         return finish(state, "done", f"cycle {state.cycle} was the last")
     return begin_cycle(state, event.at_s)
+
+
+def reject_model(state: CycleState, event: events.Evaluated) -> Commands:
+    """Restore the model before this cycle; fail after `MAX_REJECTED_MODELS` in a row.
+
+    The run fails after its last cycle too: it did not end with a model of that cycle.
+    """
+    state.rejected_models += 1
+    reason = f"the loss of the model after cycle {state.cycle} is not finite"
+    restore = commands.Restore(reason=reason, cycle=state.cycle)
+    if state.rejected_models >= MAX_REJECTED_MODELS:
+        problem = (
+            f"the loss was not finite after {MAX_REJECTED_MODELS} cycles in a row, and the model "
+            "before them is kept; optimizer.lr may be too large, or a learner sends bad updates"
+        )
+        return [restore, *finish(state, "failed", problem)]
+    if state.cycle >= state.task.cycles:
+        problem = f"{reason}; the model before it is kept"
+        return [restore, *finish(state, "failed", problem)]
+    return [restore, *begin_cycle(state, event.at_s)]
 
 
 def on_cancelled(state: CycleState, event: events.TaskCancelled) -> Commands:

@@ -16,13 +16,15 @@ from melisma.cycle.late_work import await_late, later_parts, receive_late
 from melisma.cycle.learner import benchmark_s
 from melisma.cycle.planning import PlannedCycle, deal, mark_held, plan_cycle
 from melisma.cycle.ragged import RaggedArray
-from melisma.cycle.state import CycleState, Stage, WorkStatus
+from melisma.cycle.state import CycleState, Stage, WorkStatus, plausible_visits
 from melisma.errors import InfeasibleError
-from melisma.fleet.array_types import Bools, Ints
+from melisma.fleet.array_types import Bools, Floats, Ints
 
 # Learners stop in time to arrive by the deadline. Wait for mispredicted updates for this part of
 # the deadline, or for twice the recent lateness, up to the second part.
 MIN_TAIL_FRACTION, MAX_TAIL_FRACTION = 0.1, 0.5
+# In federated learning one update weighs at most this many times the median.
+MAX_WEIGHT_FACTOR = 10.0
 # End the run after this many cycles in a row without an update.
 MAX_EMPTY_CYCLES = 3
 
@@ -147,6 +149,9 @@ def receive(state: CycleState, event: events.UpdatesReceived, awaited: Bools) ->
     take_back_unused(state, learners, event.attempts[awaited])
     table.work[learners] = WorkStatus.DROPPED if event.refused else WorkStatus.RECEIVED
     table.visits[learners] = 0 if event.refused else event.visits_of_plan[awaited]
+    table.all_visits[learners] = plausible_visits(
+        event.visits[awaited], table.samples[learners], table.passes[learners]
+    )
     table.attempts[learners] = event.attempts[awaited]
     state.refusal = event.refused or state.refusal
     trained = table.visits[learners] > 0
@@ -270,14 +275,30 @@ def aggregate(state: CycleState, received: Ints, reason: str) -> commands.Aggreg
     late = commands.LateUpdates.concatenate([commands.NO_LATE_UPDATES, *state.carried])
     discount = 1.0 + state.cycle - late.cycles
     state.carried = []
+    if state.federated and state.task.guard != "off":
+        limit = weight_limit(np.concatenate([weights[counted], late.weights]))
+        weights, late_weights = np.minimum(weights, limit), np.minimum(late.weights, limit)
+        late = msgspec.structs.replace(late, weights=late_weights)
+    state.averaged = int(counted.sum()) + late.learners.size
     return commands.Aggregate(
         reason=reason,
         cycle=state.cycle,
         learners=received[counted],
         attempts=state.learners.attempts[received][counted],
         weights=weights[counted],
+        visits=state.learners.all_visits[received][counted],
         late=msgspec.structs.replace(late, weights=late.weights / discount),
     )
+
+
+def weight_limit(weights: Floats) -> float:
+    """Return the most that one update may weigh: `MAX_WEIGHT_FACTOR` times the lower median.
+
+    In federated learning no other machine can verify how many samples a learner has.
+    """
+    if not weights.size:
+        return np.inf
+    return MAX_WEIGHT_FACTOR * float(np.sort(weights)[(weights.size - 1) // 2])
 
 
 def withdraw_open_work(state: CycleState, reason: str) -> Commands:

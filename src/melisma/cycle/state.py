@@ -19,6 +19,7 @@ from melisma.fleet.task import Task
 
 COUNT_COLUMNS = (
     *("discloses", "work", "attempts", "shards", "passes", "samples", "visits", "wanted"),
+    "all_visits",
     *("late_cycles", "late_attempts", "late_passes", "late_samples"),
 )
 
@@ -48,6 +49,9 @@ class WorkStatus(IntEnum):
     DROPPED = 3
     LATE = 4  # the cycle closed without its update, which may still join a later average
 
+
+# The guard believes a learner that reports up to this many times its planned visits.
+MAX_VISITS_PER_PLANNED = 10
 
 OPEN_OR_RECEIVED = (WorkStatus.ASSIGNED, WorkStatus.RECEIVED)
 
@@ -92,6 +96,7 @@ class LearnerTable:
     passes: Ints
     samples: Ints
     visits: Ints  # of the plan; further passes are not counted here
+    all_visits: Ints  # further passes included, up to MAX_VISITS_PER_PLANNED
     wanted: Ints  # shards requested in this cycle beyond those given
     late_cycles: Ints  # cycle of an update that is late, 0 if none is
     late_attempts: Ints
@@ -154,6 +159,15 @@ class LearnerTable:
         return update_weights(self.samples[learners], self.passes[learners], self.visits[learners])
 
 
+def plausible_visits(visits: Ints, samples: Ints, passes: Ints) -> Ints:
+    """Return the visits that learners report, up to `MAX_VISITS_PER_PLANNED` times those planned.
+
+    Further passes cannot be verified, and the guard allows a larger change after more visits.
+    """
+    limited: Ints = np.minimum(visits, MAX_VISITS_PER_PLANNED * samples * passes)
+    return limited
+
+
 def update_weights(samples: Ints, passes: Ints, visits: Ints) -> Floats:
     """Return samples * visits done / visits planned; visits beyond the plan add nothing."""
     planned = samples * passes
@@ -192,6 +206,9 @@ class CycleState:
     late_grants: list[tuple[int, Grant]] = field(default_factory=list)  # of late work, by cycle
     _given: CacheIndex | None = None  # (learner, shard) of all grants, less those taken back
     taken_back: CacheIndex = EMPTY_CACHE  # (learner, shard), in this cycle
+    averaged: int = 0  # updates of the latest average
+    left_out_averages: int = 0  # in a row, whose updates were all left out
+    rejected_models: int = 0  # in a row
     empty_cycles: int = 0  # in a row
     empty_reason: str = ""  # of the latest empty cycle
     probe_range_s: tuple[float, float] = (0.0, np.inf)  # longest infeasible, shortest feasible
@@ -275,7 +292,8 @@ class CycleState:
         table = self.learners
         self.grants, self._given, self.taken_back = [], None, EMPTY_CACHE
         self.to_hand_on, self.dealt_shards = NO_INTS, 0
-        for column in (table.attempts, table.shards, table.samples, table.visits, table.wanted):
+        columns = table.attempts, table.shards, table.samples, table.visits, table.all_visits
+        for column in (*columns, table.wanted):
             column[:] = 0
 
     def record_dealt(self, positions: Ints) -> None:

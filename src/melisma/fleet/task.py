@@ -100,8 +100,9 @@ class Task(Table, frozen=True, kw_only=True):
 
     With `extension`, learners train until the deadline, on further shards where there are any. With
     `overlap`, they train while they fetch. From the deadline on a cycle closes with `quorum` of the
-    planned weight; `late` says whether later updates join the next average. `PAPER_RULES` are those
-    of the papers.
+    planned weight; `late` says whether later updates join the next average. `guard` says what
+    happens to an update that changes the model far more than others: its change is scaled down, it
+    is left out, or it counts like any other. `PAPER_RULES` are those of the papers.
     """
 
     name: str
@@ -123,6 +124,7 @@ class Task(Table, frozen=True, kw_only=True):
     overlap: bool = True
     quorum: Fraction = 0.8
     late: Literal["carry", "drop"] = "carry"
+    guard: Literal["clip", "drop", "off"] = "clip"
     model_args: dict[str, Any] = msgspec.field(default_factory=dict)
     data_args: dict[str, Any] = msgspec.field(default_factory=dict)
     partition: PartitionSettings | None = None
@@ -223,12 +225,14 @@ def _problem(check: Callable[[], None]) -> str | None:
     return None
 
 
-# Each learner trains what it was given and stops; the cycle waits for all, and drops late updates.
+# Each learner trains what it was given and stops; the cycle waits for all, drops late updates, and
+# averages all others as they are.
 PAPER_RULES: dict[str, Any] = {
     "extension": False,
     "overlap": False,
     "quorum": 1.0,
     "late": "drop",
+    "guard": "off",
 }
 
 

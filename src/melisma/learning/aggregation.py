@@ -4,8 +4,10 @@ Each update is written to its own file when it arrives, then renamed atomically,
 killed at any time leaves only complete updates. At the end of a cycle the updates are averaged in
 learner order, chunk by chunk, in double precision: the result does not depend on arrival order.
 
-A late update began with older parameters P_k than those of its average, P. Its change is applied to
-P: with its share s of all weights, the mean is shifted by s * (P - P_k).
+Of each update its change counts, relative to the parameters that it began with, times a scale: 1
+unless the guard reduced it. A late update began with older parameters P_k than those of its
+average, P. With its share s of all weights and its scale f, an update u adds
+s * (P + f * (u - P_k)).
 """
 
 import os
@@ -25,11 +27,12 @@ CHUNK_NUMBERS = 1 << 15  # numbers per chunk: with their float64 copy they fit i
 
 @dataclass(frozen=True)
 class SpooledUpdate:
-    """An update on disk and its weight in the mean."""
+    """An update on disk, its weight in the mean, and the factor for its change."""
 
     learner: int
     weight: float
     path: Path
+    scale: float = 1.0
 
 
 class UpdateSpool:
@@ -70,19 +73,23 @@ class _TypeRun:
 
 
 def weighted_mean(layout: Layout, updates: Sequence[SpooledUpdate]) -> dict[str, NDArray[Any]]:
-    """Return the weighted mean; take integers from the heaviest update (the first if equal)."""
+    """Return the weighted mean; take integers from the heaviest update (the first if equal).
+
+    Each update is multiplied by its scale; `add_parameters` adds what is missing to its share.
+    """
     ordered = sorted(updates, key=lambda update: update.learner)
     total = sum(update.weight for update in ordered)
     if not total > 0:
         raise DataError(
             f"the weights of {len(ordered)} updates sum to {total}; expected a sum above 0"
         )
-    heaviest = max(ordered, key=lambda update: update.weight)
+    heaviest = max(ordered, key=lambda update: update.weight * update.scale)
     block = bytearray(layout.size_bytes)
     for run in _type_runs(layout):
         target = np.frombuffer(block, run.dtype, run.size, run.start)
         if run.dtype.kind == "f":
-            _average(run, target, [(update.path, update.weight / total) for update in ordered])
+            shares = [(update.path, update.scale * (update.weight / total)) for update in ordered]
+            _average(run, target, shares)
         else:
             target[:] = np.fromfile(heaviest.path, run.dtype, run.size, offset=run.start)
     return layout.unpack(block)
@@ -91,7 +98,8 @@ def weighted_mean(layout: Layout, updates: Sequence[SpooledUpdate]) -> dict[str,
 class RunningMean:
     """The weighted mean of updates in memory, added in groups.
 
-    It equals `weighted_mean` up to rounding. The shares of all updates sum to 1. Updates with
+    It equals `weighted_mean` up to rounding. The shares of all updates sum to 1. Each update is
+    multiplied by its scale, and `add_parameters` adds what is missing to its share. Updates with
     non-finite numbers are excluded and counted.
     """
 
@@ -103,23 +111,35 @@ class RunningMean:
             f.name: np.zeros(f.shape, f.dtype) for f in layout.fields if f.dtype.kind != "f"
         }
 
-    def add(self, shares: NDArray[np.float64], updates: Arrays) -> None:
-        """Add a group of updates, stacked along the first axis of every array."""
-        sums = {name: np.einsum("i,i...->...", shares, updates[name]) for name in self._sums}
+    def add(
+        self,
+        shares: NDArray[np.float64],
+        updates: Arrays,
+        scales: NDArray[np.float64] | float = 1.0,
+    ) -> NDArray[np.bool_]:
+        """Add a group of updates, stacked along the first axis of every array.
+
+        Return which of them are finite.
+        """
+        scaled, finite = shares * scales, np.ones(shares.size, np.bool_)
+        sums = {name: np.einsum("i,i...->...", scaled, updates[name]) for name in self._sums}
         if not all(np.isfinite(total).all() for total in sums.values()):
             rows = [np.isfinite(updates[name]).reshape(shares.size, -1).all(1) for name in sums]
             finite = np.logical_and.reduce(rows)
+        if not finite.all():
             self.excluded += int((~finite).sum())
             self.excluded_share += float(shares[~finite].sum())
             if finite.any():
-                self.add(shares[finite], {name: array[finite] for name, array in updates.items()})
-            return
+                rest = {name: array[finite] for name, array in updates.items()}
+                self.add(shares[finite], rest, np.broadcast_to(scales, shares.shape)[finite])
+            return finite
         for name, total in sums.items():
             self._sums[name] += total
-        first = int(shares.argmax())
+        first = int(scaled.argmax())
         self._take_if_heaviest(
-            float(shares[first]), {name: updates[name][first] for name in self._whole}
+            float(scaled[first]), {name: updates[name][first] for name in self._whole}
         )
+        return finite
 
     def merge(self, other: "RunningMean") -> None:
         """Add everything that was added to `other`."""
@@ -155,20 +175,39 @@ class RunningMean:
             self._whole = {name: np.array(array) for name, array in whole.items()}
 
 
-def apply_late_changes(
-    mean: Arrays, present: Arrays, late: Sequence[tuple[float, Arrays]]
-) -> dict[str, NDArray[Any]]:
-    """Return the mean with late updates as changes of the present parameters.
+@dataclass(frozen=True)
+class StartShares:
+    """The updates that began with the same parameters: their share, and that of their changes.
 
-    `late` has the share of the late updates of each cycle, and the parameters that they began with.
-    Integers are not shifted.
+    Without a guard both are equal. `start` is None for the parameters of the average itself.
     """
+
+    share: float
+    scaled_share: float
+    start: Arrays | None
+
+
+def add_parameters(
+    mean: Arrays, present: Arrays, groups: Sequence[StartShares]
+) -> dict[str, NDArray[Any]]:
+    """Return the mean of changes of the present parameters, from the mean of scaled updates.
+
+    Of each group the present parameters are added by its share, and those that it began with are
+    subtracted by its scaled share. Integers are not shifted.
+    """
+    shifts = [group for group in groups if group.start is not None]
+    kept = sum(g.share - g.scaled_share for g in groups if g.start is None)
+    if not shifts and not kept:
+        return dict(mean)
     shifted = dict(mean)
     for name, array in mean.items():
-        if array.dtype.kind == "f" and late:
-            moved = array.astype(np.float64)
-            for share, start in late:
-                moved += share * (present[name].astype(np.float64) - start[name])
+        if array.dtype.kind == "f":
+            moved, now = array.astype(np.float64), present[name].astype(np.float64)
+            moved += kept * now
+            for group in shifts:
+                assert group.start is not None
+                moved += group.scaled_share * (now - group.start[name])
+                moved += (group.share - group.scaled_share) * now
             shifted[name] = moved.astype(array.dtype)
     return shifted
 

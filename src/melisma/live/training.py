@@ -17,6 +17,7 @@ from melisma.learning.data.datasets import Split
 from melisma.learning.data.partition import partition_shards, shuffle_into_shards
 from melisma.learning.data.shards import ShardFolder, encode_shard
 from melisma.learning.parameters import Layout
+from melisma.learning.update_guard import UpdateGuard
 from melisma.live.learner.agent import LearnerSettings
 from melisma.live.learner.device import EmulatedDevice
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
@@ -120,7 +121,7 @@ def _create_store(prepared: PreparedRun) -> RunStore:
         shards = ShardFolder(prepared.folder / SHARDS_FOLDER, prepared.train, parts)
     else:
         _write_local_data(prepared)
-    return RunStore(prepared.folder, layout, shards)
+    return RunStore(prepared.folder, layout, shards, UpdateGuard(task.guard))
 
 
 def _write_local_data(prepared: PreparedRun) -> None:

@@ -47,6 +47,7 @@ class RunProgress:
         self._cycles: dict[int, Cycle] = {}
         self._measured = MeasuredRates()
         self._aggregate: commands.Aggregate | None = None
+        self._averaged: commands.Aggregate | None = None  # the latest that was carried out
 
     @property
     def submission(self) -> events.TaskSubmitted:
@@ -169,12 +170,52 @@ class RunProgress:
         self._work.release(event)
 
     def on_aggregated(self, event: events.Aggregated) -> None:
-        """Store the seconds of aggregation and the training losses."""
-        self._update_cycle(event.cycle, aggregate_s=event.seconds)
+        """Store the seconds of aggregation, the training losses, and what the guard decided."""
+        clipped = event.guarded[event.scales > 0]
+        left_out = event.guarded[event.scales == 0]
+        self._update_cycle(
+            event.cycle,
+            aggregate_s=event.seconds,
+            clipped=tuple(self.names[clipped].tolist()),
+            left_out=tuple(self.names[left_out].tolist()),
+        )
         command, self._aggregate = self._aggregate, None
+        self._averaged = command
+        if left_out.size and command is not None:
+            self._exclude(command, event)
         if event.loss.size and command is not None and command.cycle == event.cycle:
             rows, indices = self._work.find(command)
             self._work.update(event.cycle, rows, loss=event.loss[indices])
+
+    def _exclude(self, command: commands.Aggregate, event: events.Aggregated) -> None:
+        """Mark the updates that the guard left out as refused."""
+        reason = "its change was far larger than those of other updates"
+        late_cycles = event.guarded_cycles
+        for row in np.flatnonzero(event.scales == 0).tolist():
+            number = int(late_cycles[row])
+            source = command if number == command.cycle else command.late
+            found = source.learners == event.guarded[row]
+            if number != command.cycle:
+                found &= command.late.cycles == number
+            self._set_status(number, source.learners[found], source.attempts[found], reason)
+
+    def _set_status(self, number: int, learners: Ints, attempts: Ints, reason: str) -> None:
+        """Mark updates that were averaged as refused."""
+        rows = self._work[number].find(learners, attempts)
+        values = {"status": STATUSES.index("refused"), "reason": self._reason_code(reason)}
+        self._work.update(number, rows[rows >= 0], weight=0.0, **values)
+
+    def on_restore(self, command: commands.Restore) -> None:
+        """Record that the updates of the latest average are in no model."""
+        averaged = self._averaged
+        if averaged is not None:
+            late = averaged.late
+            self._set_status(averaged.cycle, averaged.learners, averaged.attempts, command.reason)
+            for number in np.unique(late.cycles).tolist():
+                rows = late.cycles == number
+                self._set_status(number, late.learners[rows], late.attempts[rows], command.reason)
+        values = {"ending": "empty", "reason": command.reason, "rejected": True}
+        self._update_cycle(command.cycle, loss=nan, accuracy=nan, **values)
 
     def on_evaluated(self, event: events.Evaluated) -> None:
         """Store the score of a cycle."""
@@ -339,5 +380,6 @@ HANDLERS: dict[type, Callable[[RunProgress, Any], None]] = {
     commands.Extend: RunProgress.on_extend,
     commands.Withdraw: RunProgress.on_withdraw,
     commands.Aggregate: RunProgress.on_aggregate,
+    commands.Restore: RunProgress.on_restore,
     commands.Finish: RunProgress.on_finish,
 }

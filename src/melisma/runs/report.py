@@ -5,6 +5,7 @@ closed by then; its time, as in the papers, ends with the last update that count
 counts as not done.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sized
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
@@ -45,7 +46,10 @@ class Cycle:
 
     `no_pass` counts learners that the plan gave shards, but that could not train them once by the
     deadline; they have no assignment. `handed_on` counts shards that moved from one learner to
-    another. With `extension`, learners train until the deadline.
+    another. With `extension`, learners train until the deadline. `clipped` and `left_out` name
+    the learners whose update changed the model too far: its change was scaled down, or it did not
+    count; late updates of earlier cycles are included. A cycle is `rejected` if the loss of its
+    model was not finite: the model before it was kept.
     """
 
     number: int
@@ -59,6 +63,9 @@ class Cycle:
     no_pass: int = 0
     handed_on: int = 0
     extension: bool = False
+    clipped: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    rejected: bool = False
     aggregate_s: float = nan
     evaluate_s: float = nan
     loss: float = nan
@@ -338,18 +345,28 @@ class Report:
         return sum(cycle.cost for cycle in self.cycles)
 
     @property
+    def clipped(self) -> dict[str, int]:
+        """The number of updates by learner whose change was scaled down."""
+        return dict(Counter(name for cycle in self.cycles for name in cycle.clipped))
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """The number of updates by learner that did not count because of the guard."""
+        return dict(Counter(name for cycle in self.cycles for name in cycle.left_out))
+
+    @property
     def training_s(self) -> float:
         """The sum of all cycle times in seconds."""
         return metrics.training_s(self._of_cycles("cycle_s")[0])
 
     @property
     def accuracy(self) -> float:
-        """The accuracy after the last evaluated cycle."""
+        """The accuracy after the last evaluated cycle whose model was kept."""
         return self._last("accuracy")
 
     @property
     def loss(self) -> float:
-        """The loss after the last evaluated cycle."""
+        """The loss after the last evaluated cycle whose model was kept."""
         return self._last("loss")
 
     @cached_property
@@ -400,7 +417,8 @@ class Report:
         ]
 
     def _last(self, name: str) -> float:
-        evaluated = [cycle for cycle in self.cycles if not isnan(cycle.evaluate_s)]
+        kept = (cycle for cycle in self.cycles if not cycle.rejected)
+        evaluated = [cycle for cycle in kept if not isnan(cycle.evaluate_s)]
         return float(getattr(evaluated[-1], name)) if evaluated else nan
 
 
@@ -433,7 +451,7 @@ FIGURES: dict[type, tuple[str, ...]] = {
         *("satisfaction", "deadline_misses", "mean_truancy", "fulfilment", "training_s"),
         *("capacity_used", "time_use", "outside_s", "outside_share"),
         *("max_staleness", "average_staleness", "visits_counted", "visits_dropped"),
-        *("bytes", "joules", "cost", "accuracy", "loss", "learners"),
+        *("bytes", "joules", "cost", "accuracy", "loss", "learners", "clipped", "left_out"),
     ),
 }
 PER_LEARNER_FIELDS = ("names", "departures", "assignments", "learners", "time_use_s")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from melisma.cycle import commands, events
+from melisma.cycle.events import NO_INTS
 from melisma.cycle.late_work import MAX_LATE_CYCLES
 from melisma.cycle.learner import silence_limit_s
 from melisma.cycle.machine import CycleMachine
@@ -380,31 +381,55 @@ class Driver:
 
     def aggregate(self, command: commands.Aggregate) -> None:
         """Average the updates of these learners."""
-        now_s = self._queue.now_s
-        loss = self._compute.average(command.cycle, self._updates_to_average(command))
-        event = events.Aggregated(at_s=now_s, cycle=command.cycle, seconds=0.0, loss=loss)
+        now_s, parts = self._queue.now_s, self._updates_to_average(command)
+        averaged = self._compute.average(command.cycle, parts)
+        scales = np.concatenate([np.empty(0), *averaged.scales])
+        learners = np.concatenate([NO_INTS, *(part.learners for part in parts)])
+        cycles = np.repeat([p.record.cycle for p in parts], [p.learners.size for p in parts])
+        rows = np.flatnonzero(scales < 1.0)
+        event = events.Aggregated(
+            at_s=now_s,
+            cycle=command.cycle,
+            seconds=0.0,
+            loss=averaged.losses,
+            guarded=learners[rows],
+            guarded_cycles=cycles[rows] if rows.size else NO_INTS,
+            scales=scales[rows],
+        )
         self._queue.schedule(now_s, lambda: self.handle(event))
 
     def _updates_to_average(self, command: commands.Aggregate) -> list[WeightedWork]:
         """Return the work of all updates to average: this cycle's, then late ones by cycle."""
         late = command.late
-        parts = [(command.cycle, command.learners, command.attempts, command.weights)]
+        parts = [
+            (command.cycle, (command.learners, command.attempts, command.weights, command.visits))
+        ]
         for cycle in np.unique(late.cycles).tolist():
             rows = late.cycles == cycle
-            parts.append((cycle, late.learners[rows], late.attempts[rows], late.weights[rows]))
+            columns = late.learners, late.attempts, late.weights, late.visits
+            parts.append((cycle, (*(column[rows] for column in columns),)))
         return [
-            WeightedWork(self._works[cycle], learners, attempts, weights)
-            for cycle, learners, attempts, weights in parts
-            if learners.size
+            WeightedWork(self._works[cycle], *columns)
+            for cycle, columns in parts
+            if columns[0].size
         ]
 
     def evaluate(self, command: commands.Evaluate) -> None:
         """Evaluate the model."""
-        now_s, (loss, accuracy) = self._queue.now_s, self._compute.score()
+        now_s, score = self._queue.now_s, self._compute.score()
         event = events.Evaluated(
-            at_s=now_s, cycle=command.cycle, loss=loss, accuracy=accuracy, seconds=0.0
+            at_s=now_s,
+            cycle=command.cycle,
+            loss=score.loss,
+            accuracy=score.accuracy,
+            seconds=0.0,
+            finite=score.finite,
         )
         self._queue.schedule(now_s, lambda: self.handle(event))
+
+    def restore(self, _: commands.Restore) -> None:
+        """Return to the model before the latest average."""
+        self._compute.restore()
 
     def finish(self, command: commands.Finish) -> None:
         """End the run."""
@@ -429,5 +454,6 @@ HANDLERS: dict[type[commands.Command], Callable[[Driver, Any], None]] = {
     commands.Wake: Driver.wake,
     commands.Aggregate: Driver.aggregate,
     commands.Evaluate: Driver.evaluate,
+    commands.Restore: Driver.restore,
     commands.Finish: Driver.finish,
 }

@@ -7,7 +7,8 @@
   cycle, and those of a late update that is lost from then on. Extensions have as many shards as
   were requested, at most.
 - Updates: none counts twice, none counts that did not arrive, and weights are the samples assigned,
-  less where not all visits were made. A late update counts once, with a discount.
+  less where not all visits were made. A late update counts once, with a discount. In federated
+  learning no update weighs more than 10 times the median, unless the guard is off.
 - Time: it never goes back, no cycle outlasts its deadline and the predicted tail, and none closes
   with open work before its deadline, or after it without the quorum.
 - Trace: replaying it gives the same commands, and its report has the same updates and weights.
@@ -303,14 +304,16 @@ class Invariants:
         """Check the weights, and that no work of the cycle is missing."""
         learners = command.learners.tolist()
         _expect(len(set(learners)) == len(learners), "an update counts twice")
+        limit = self._weight_limit(command)
         for learner, weight in zip(learners, command.weights.tolist(), strict=True):
             record = self._open.get(learner)
             if record is None or record.visits is None:
                 raise InvariantError(f"learner {learner} counts, but its update never arrived")
-            _expect(np.isclose(weight, record.weight), f"{learner} has weight {weight:g}")
+            expected = min(record.weight, limit)
+            _expect(np.isclose(weight, expected), f"{learner} has weight {weight:g}")
             self._counted[self._cycle, learner] = weight, record.all_samples, record.visits
         self._last_aggregate = [(self._cycle, learner) for learner in learners]
-        self._check_late(command)
+        self._check_late(command, limit)
         self._check_closing()
         arrived = {learner for learner, record in self._open.items() if record.visits}
         _expect(arrived == set(learners) or not self._open, "an update that arrived does not count")
@@ -324,6 +327,17 @@ class Invariants:
                 self._late[self._cycle, learner] = record
         self._return_untrained()
         self._open = {}
+
+    def _weight_limit(self, command: commands.Aggregate) -> float:
+        """Return the most that an update may weigh: in federated learning 10 times the median."""
+        task, late = self._task, command.late
+        if task is None or task.mode != "federated" or task.guard == "off":
+            return np.inf
+        keys = zip(late.cycles.tolist(), late.learners.tolist(), strict=True)
+        records = [self._open.get(learner) for learner in command.learners.tolist()]
+        records += [self._late.get(key) for key in keys]
+        weights = sorted(record.weight for record in records if record is not None)
+        return 10 * weights[(len(weights) - 1) // 2] if weights else np.inf
 
     def _check_closing(self) -> None:
         """Check that the cycle may close, if work is still open."""
@@ -343,7 +357,7 @@ class Invariants:
             return
         self._returned |= self._to_hand_on()
 
-    def _check_late(self, command: commands.Aggregate) -> None:
+    def _check_late(self, command: commands.Aggregate, limit: float) -> None:
         """Check that late updates arrived, count once, and have their discounted weight."""
         late = command.late
         rows = zip(late.cycles.tolist(), late.learners.tolist(), late.weights.tolist(), strict=True)
@@ -351,7 +365,7 @@ class Invariants:
             record = self._late.pop((cycle, learner), None)
             if record is None or record.visits is None:
                 raise InvariantError(f"{learner} counts late, but its update never arrived")
-            expected = record.weight / (1 + command.cycle - cycle)
+            expected = min(record.weight, limit) / (1 + command.cycle - cycle)
             _expect(np.isclose(weight, expected), f"{learner} has late weight {weight:g}")
             _expect(self._carry, "a late update counts, but the task drops them")
             self._counted[cycle, learner] = weight, record.all_samples, record.visits
@@ -360,6 +374,20 @@ class Invariants:
             self._carried.add((cycle, learner))
         forgotten = [key for key, record in self._late.items() if record.visits]
         _expect(not forgotten, f"late updates of {forgotten} arrived and do not count")
+
+    def on_aggregated(self, event: events.Aggregated) -> None:
+        """Forget updates that the guard left out: the report does not count them."""
+        pairs = zip(event.guarded_cycles.tolist(), event.guarded.tolist(), strict=True)
+        for key, scale in zip(pairs, event.scales.tolist(), strict=True):
+            _expect(key in self._last_aggregate, f"{key} is guarded, but not averaged")
+            _expect(0 <= scale < 1, f"the change of {key} counts {scale:g} times")
+            if not scale:
+                del self._counted[key]
+
+    def on_restore(self, _: commands.Restore) -> None:
+        """Forget the updates of a model that was not kept."""
+        for key in self._last_aggregate:
+            self._counted.pop(key, None)
 
     def on_finish(self, _: commands.Finish) -> None:
         """Record the end of the run."""
@@ -383,9 +411,11 @@ HANDLERS: dict[type, Callable[[Invariants, Any], None]] = {
     events.ShardsRequested: Invariants.on_requested,
     events.ShardsReleased: Invariants.on_released,
     events.UpdatesReceived: Invariants.on_updates,
+    events.Aggregated: Invariants.on_aggregated,
     commands.Dispatch: Invariants.on_dispatch,
     commands.Extend: Invariants.on_extend,
     commands.Withdraw: Invariants.on_withdraw,
     commands.Aggregate: Invariants.on_aggregate,
+    commands.Restore: Invariants.on_restore,
     commands.Finish: Invariants.on_finish,
 }

@@ -13,6 +13,7 @@ from melisma.fleet.task import Task, TaskSizes
 from melisma.learning.data.datasets import Split
 from melisma.learning.data.shards import ShardFolder
 from melisma.learning.parameters import Layout
+from melisma.learning.update_guard import UpdateGuard
 from melisma.live import protocol
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
 from melisma.live.orchestrator.learner_authentication import LearnerTokens
@@ -50,7 +51,8 @@ class ServedRun:
         mailboxes = [Mailbox("a"), Mailbox("b")]
         self.evaluator = evaluator = FederatedEvaluator(mailboxes)
         self.steps: list[Step] = []
-        self.store = store = RunStore(folder, Layout.from_arrays(trainer.initial()), shards)
+        layout, guard = Layout.from_arrays(trainer.initial()), UpdateGuard(task.guard)
+        self.store = store = RunStore(folder, layout, shards, guard)
         self.orchestrator = Orchestrator(spec, mailboxes, store, evaluator, self.steps.append)
         self.service = LearnerService(spec, mailboxes, store, evaluator, self.orchestrator)
         self.tokens = LearnerTokens(["a", "b"])

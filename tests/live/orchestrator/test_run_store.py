@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 
 from melisma.cycle import commands
 from melisma.learning.parameters import Layout
+from melisma.learning.update_guard import UpdateGuard
 from melisma.live.orchestrator import run_store
 from melisma.live.orchestrator.run_store import RunStore
 
@@ -29,11 +30,13 @@ def aggregate(cycle: int, learners: list[int], late: list[tuple[int, int, float]
         learners=np.array(learners, np.int64),
         attempts=np.ones(len(learners), np.int64),
         weights=np.ones(len(learners)),
+        visits=np.ones(len(learners), np.int64),
         late=commands.LateUpdates(
             columns[0].astype(np.int64),
             columns[1].astype(np.int64),
             np.ones(len(late), np.int64),
             columns[2].astype(np.float64),
+            np.ones(len(late), np.int64),
         ),
     )
 
@@ -92,3 +95,88 @@ def test_updates_that_do_not_count_are_deleted_with_the_next_average(store: RunS
     assert store.parameters["weight"].tolist() == [3.0] * 4
     assert not list((store.folder / "updates").rglob("*.update"))
     assert not store._accepted
+
+
+def guarded_store(folder: Path, rule: str = "clip") -> RunStore:
+    """Return a store whose parameters are four ones, in the first cycle."""
+    ones = update(1.0)
+    store = RunStore(folder, Layout.from_arrays(ones), None, UpdateGuard(rule))
+    store.save_initial(ones)
+    store.begin_cycle(1)
+    return store
+
+
+@pytest.mark.parametrize("rule", ["clip", "drop"])
+def test_one_huge_update_does_not_change_the_model(tmp_path: Path, rule: str) -> None:
+    store = guarded_store(tmp_path, rule)
+    for learner, value in enumerate((2.0, 2.0, 1e30)):
+        accept(store, learner, 1, value)
+    command = aggregate(1, [0, 1, 2], [])
+    guarded = store.aggregate(1, store.take_accepted(command))
+    assert store.parameters["weight"].tolist() == [2.0] * 4
+    assert guarded.learners.tolist() == [2]
+    assert guarded.scales.tolist() == [0.0]
+    assert not list((store.folder / "updates").rglob("*.update"))
+    store.close()
+
+
+def test_the_change_of_a_large_update_is_scaled_down_to_the_limit(tmp_path: Path) -> None:
+    """Five updates change each number by 1, the sixth by 10: it counts as a change by 4."""
+    store = guarded_store(tmp_path)
+    for learner, value in enumerate((2.0, 2.0, 2.0, 2.0, 2.0, 11.0)):
+        accept(store, learner, 1, value)
+    guarded = store.aggregate(1, store.take_accepted(aggregate(1, [0, 1, 2, 3, 4, 5], [])))
+    assert store.parameters["weight"] == pytest.approx([1.0 + (5 * 1 + 4) / 6] * 4)
+    assert guarded.scales.tolist() == [0.4]
+
+
+def test_a_late_update_is_guarded_by_its_change_since_it_began(tmp_path: Path) -> None:
+    """Cycle 1 goes from 1 to 2; in cycle 2 four updates change it by 1, and a late one by 10."""
+    store = guarded_store(tmp_path)
+    accept(store, 0, 1, 2.0)
+    close_cycle(store, aggregate(1, [0], []))
+    store.begin_cycle(2)
+    for learner in range(4):
+        accept(store, learner, 2, 3.0)
+    accept(store, 4, 1, 11.0)
+    command = aggregate(2, [0, 1, 2, 3], [(4, 1, 1.0)])
+    guarded = store.aggregate(2, store.take_accepted(command))
+    assert store.parameters["weight"] == pytest.approx([2.0 + (4 * 1 + 4) / 5] * 4)
+    assert guarded.learners.tolist() == [4]
+    assert guarded.cycles.tolist() == [1]
+
+
+def test_if_all_updates_are_left_out_the_model_stays(tmp_path: Path) -> None:
+    store = guarded_store(tmp_path)
+    accept(store, 0, 1, 2.0)
+    close_cycle(store, aggregate(1, [0], []))
+    store.begin_cycle(2)
+    accept(store, 0, 2, 1e30)
+    close_cycle(store, aggregate(2, [0], []))
+    assert store.parameters["weight"].tolist() == [2.0] * 4
+
+
+def test_the_model_before_an_average_is_restored_and_served(tmp_path: Path) -> None:
+    store = guarded_store(tmp_path, "off")
+    accept(store, 0, 1, 2.0)
+    close_cycle(store, aggregate(1, [0], []))
+    store.begin_cycle(2)
+    accept(store, 0, 2, 1e30)
+    close_cycle(store, aggregate(2, [0], []))
+    store.restore()
+    served = store.path(store.model_name)
+    assert served is not None
+    assert store.model is not None
+    for arrays in (store.parameters, load_file(served), load_file(store.model)):
+        assert arrays["weight"].tolist() == [2.0] * 4
+    store.restore()
+    assert store.parameters["weight"].tolist() == [2.0] * 4
+
+
+def test_without_a_good_model_there_is_no_model_file(tmp_path: Path) -> None:
+    store = guarded_store(tmp_path, "off")
+    accept(store, 0, 1, 1e30)
+    close_cycle(store, aggregate(1, [0], []))
+    store.restore()
+    assert store.model is None
+    assert store.parameters["weight"].tolist() == [1.0] * 4

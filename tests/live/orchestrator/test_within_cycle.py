@@ -178,7 +178,8 @@ async def check_kept_parameters(folder: Path) -> None:
             served = store.path(f"model-{began - 1}.safetensors")
             assert (served is not None) == (began >= cycle - MAX_LATE_CYCLES - 1 or began == 1)
             assert served is None or served.is_file()
-        path = store.spool((0, cycle, 1), GOOD_UPDATE)
-        store.aggregate(cycle, [AcceptedUpdate(SpooledUpdate(0, 1.0, path), cycle)])
+        stored = store.spool((0, cycle, 1), GOOD_UPDATE)
+        update = SpooledUpdate(0, 1.0, stored.path)
+        store.aggregate(cycle, [AcceptedUpdate(update, cycle, stored.distance, visits=1)])
     assert len(list((folder / "parameters").iterdir())) <= MAX_LATE_CYCLES + 4
     store.close()

@@ -24,7 +24,7 @@ from melisma.learning.batched import TrainingWork, train_one
 from melisma.learning.parameters import Layout
 from melisma.runs.report import Report
 from melisma.runs.trace import Step, encode_step, read_trace
-from melisma.simulation.compute.compute import RealTraining
+from melisma.simulation.compute.compute import PartResult, RealTraining
 from melisma.simulation.compute.work_record import WeightedWork, WorkRecord
 from melisma.simulation.driver import Driver
 from melisma.simulation.faults import parse_faults
@@ -42,7 +42,7 @@ TASK: dict[str, Any] = {
     "shard_samples": 40,
     "optimizer": {"name": "sgd", "lr": 0.3},
 }
-TORCH = {"model": "mlp", "model_args": {"layers": [4, 8, 2]}}
+TORCH: dict[str, Any] = {"model": "mlp", "model_args": {"layers": [4, 8, 2]}}
 GROUP = {"group": [{"count": 5, "samples_per_s": 500.0, "bandwidth_bps": 1e7, "name": "d"}]}
 
 
@@ -411,12 +411,12 @@ def test_a_late_update_that_is_not_finite_does_not_shift_the_mean(
     compute = make_simulation(**RULES).make_compute()
     assert isinstance(compute, RealTraining)
     one = np.array([0])
-    first, second = (WeightedWork(WorkRecord(n, 5), one, one, np.ones(1)) for n in (1, 2))
+    first, second = (WeightedWork(WorkRecord(n, 5), one, one, np.ones(1), one + 1) for n in (1, 2))
 
-    def add(mean: RunningMean, part: WeightedWork, start: Any, shares: Any) -> Any:
+    def add(mean: RunningMean, part: WeightedWork, start: Any, shares: Any, _: Any) -> Any:
         number = np.nan if part is first and compute.parameters is not start else 1.0
         mean.add(shares, {name: (array + number)[None] for name, array in start.items()})
-        return np.zeros(1)
+        return PartResult(mean, np.zeros(1), np.array([number]))
 
     monkeypatch.setattr(compute, "_train_weighted", add)
     compute.average(1, [first])
@@ -425,3 +425,48 @@ def test_a_late_update_that_is_not_finite_does_not_shift_the_mean(
         compute.average(2, [second, first])
     for name, array in compute.parameters.items():
         np.testing.assert_allclose(array, before[name] + 1.0)
+
+
+def scale_training(monkeypatch: pytest.MonkeyPatch, learner: int, factor: float) -> None:
+    """Let one learner return a change that is `factor` times its own."""
+    train = RealTraining._train_one
+
+    def train_scaled(self: Any, work: Any, row: int, start: Any, learner_work: Any) -> Any:
+        trained = train(self, work, row, start, learner_work)
+        if int(work.learners[row]) != learner:
+            return trained
+        arrays = {
+            name: (start[name] + factor * (array - start[name])).astype(array.dtype)
+            for name, array in trained.parameters.items()
+        }
+        return replace(trained, parameters=arrays)
+
+    monkeypatch.setattr(RealTraining, "_train_one", train_scaled)
+
+
+@pytest.mark.parametrize("settings", [{}, {"optimizer": {"name": "sgd", "lr": 0.1, "keep": True}}])
+def test_a_learner_with_huge_updates_does_not_destroy_a_simulated_model(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    scale_training(monkeypatch, 3, 1e20)
+    report = run(make_simulation(**TORCH, **settings))
+    assert report.outcome == "done"
+    assert report.accuracy > 0.8
+    assert report.left_out == {"d-4": 3}
+    assert report.learners[3].refused == 3
+
+
+def test_a_large_change_is_scaled_down_in_a_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    scale_training(monkeypatch, 3, 20.0)
+    report = run(make_simulation(**TORCH))
+    assert report.clipped == {"d-4": 3}
+    assert report.accuracy > 0.8
+
+
+def test_a_simulated_model_that_is_not_finite_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    for learner in range(5):
+        scale_training(monkeypatch, learner, 1e25)
+    report = run(make_simulation(**TORCH))
+    assert report.outcome == "failed"
+    assert "not finite" in report.reason
+    assert [cycle.rejected for cycle in report.cycles] == [True] * 3

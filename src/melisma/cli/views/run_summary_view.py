@@ -33,6 +33,7 @@ def run_summary_view(report: Report, show: int = MAX_LEARNERS) -> RenderableType
         *map(Text, _ending_lines(report)),
         *table,
         *map(Text, _unlisted_line(report, show)),
+        *map(Text, _guard_lines(report)),
         *map(Text, _result_lines(report)),
         *map(Text, _saved_files(report)),
     )
@@ -81,6 +82,23 @@ def _unlisted_line(report: Report, show: int) -> list[str]:
         return []
     trained, missing = rest.counted_visits.sum(), rest.uncounted.sum()
     return [f"and {len(rest)} more: {trained} visits counted, {missing} updates missing"]
+
+
+def _guard_lines(report: Report) -> list[str]:
+    """Return the learners whose updates changed the model too far, most often first."""
+    verdicts = {"scaled down": report.clipped, "left out": report.left_out}
+    return [
+        f"{verdict}, as they changed the model too far: {_name_counts(counts)}"
+        for verdict, counts in verdicts.items()
+        if counts
+    ]
+
+
+def _name_counts(counts: dict[str, int]) -> str:
+    """Return the updates of each learner, of the first `MAX_LEARNERS`."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    names = [f"{n} update{'s' * (n != 1)} of {name}" for name, n in ordered[:MAX_LEARNERS]]
+    return ", ".join(names) + ", ..." * (len(ordered) > MAX_LEARNERS)
 
 
 def _result_lines(report: Report) -> list[str]:

@@ -97,7 +97,8 @@ def cycle_line(cycle: Cycle) -> str:
         time = f"{late_s:.2g} s past its deadline of {cycle.deadline_s:g} s"
     capacity = format_capacity(cycle.capacity_used, cycle.time_use, most=1)
     score = format_score(cycle.accuracy, cycle.loss)
-    parts = (time, _update_count(cycle.assignments), score, capacity)
+    guarded = _guarded_names("clipped", cycle.clipped), _guarded_names("left out", cycle.left_out)
+    parts = (time, _update_count(cycle.assignments), *guarded, score, capacity)
     return f"{heading} {'; '.join(part for part in parts if part)}"
 
 
@@ -112,6 +113,12 @@ def _update_count(work: Assignments) -> str:
         else ""
     )
     return f"{len(work) - missing.size} of {len(work)} updates{names}{more}"
+
+
+def _guarded_names(label: str, names: tuple[str, ...]) -> str:
+    """Return the first learners whose update was clipped or left out; empty if none was."""
+    more = f" and {len(names) - MAX_MISSING_NAMED} more" if len(names) > MAX_MISSING_NAMED else ""
+    return f"{label}: {', '.join(names[:MAX_MISSING_NAMED])}{more}" if names else ""
 
 
 def format_score(accuracy: float, loss: float) -> str:

@@ -320,16 +320,16 @@ class LearnerService:
         self._receiving.add(assignment)
         spool = self._store.spool
         try:
-            path = await asyncio.to_thread(spool, assignment, parameters)
+            stored = await asyncio.to_thread(spool, assignment, parameters)
         except DataError as error:
             return f"the update of {self._mailboxes[assignment[0]].name} is refused: {error}"
         finally:
             self._receiving.discard(assignment)
         # The update may have become too late, or its learner silent, while it was written.
         if self._handler.expects(*assignment):
-            self._store.accept(assignment, path)
+            self._store.accept(assignment, stored)
         else:
-            path.unlink(missing_ok=True)
+            stored.path.unlink(missing_ok=True)
         return ""
 
     def _report_costs(self, learner: int, costs: Any, at_s: float) -> None:

@@ -178,9 +178,17 @@ class Orchestrator:
 
         async def work() -> None:
             began = self._loop.time()
-            await asyncio.to_thread(self._store.aggregate, command.cycle, updates)
-            seconds = self._loop.time() - began
-            self.handle(events.Aggregated(at_s=self.now(), cycle=command.cycle, seconds=seconds))
+            guarded = await asyncio.to_thread(self._store.aggregate, command.cycle, updates)
+            self.handle(
+                events.Aggregated(
+                    at_s=self.now(),
+                    cycle=command.cycle,
+                    seconds=self._loop.time() - began,
+                    guarded=guarded.learners,
+                    guarded_cycles=guarded.cycles,
+                    scales=guarded.scales,
+                )
+            )
 
         self._run_in_background(work())
 
@@ -197,10 +205,15 @@ class Orchestrator:
                     loss=score.loss if isfinite(score.loss) else None,
                     accuracy=score.accuracy if isfinite(score.accuracy) else None,
                     seconds=self._loop.time() - began,
+                    finite=not score.samples or isfinite(score.loss),
                 )
             )
 
         self._run_in_background(work())
+
+    def restore(self, _: commands.Restore) -> None:
+        """Return to the model before the latest average."""
+        self._store.restore()
 
     async def _score(self, cycle: int) -> Score:
         spec, store = self._spec, self._store
@@ -247,5 +260,6 @@ HANDLERS: dict[type[commands.Command], Callable[[Orchestrator, Any], None]] = {
     commands.Wake: Orchestrator.wake,
     commands.Aggregate: Orchestrator.aggregate,
     commands.Evaluate: Orchestrator.evaluate,
+    commands.Restore: Orchestrator.restore,
     commands.Finish: Orchestrator.finish,
 }

@@ -11,7 +11,7 @@
 import shutil
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,17 @@ from safetensors.numpy import load_file, save
 from melisma.atomic import write_atomic
 from melisma.cycle.commands import Aggregate
 from melisma.cycle.late_work import MAX_LATE_CYCLES
+from melisma.fleet.array_types import Floats, Ints
 from melisma.learning.aggregation import (
     SpooledUpdate,
+    StartShares,
     UpdateSpool,
-    apply_late_changes,
+    add_parameters,
     weighted_mean,
 )
 from melisma.learning.data.shards import ShardFolder
 from melisma.learning.parameters import Arrays, Layout
+from melisma.learning.update_guard import Changes, UpdateGuard, distance, norm_of
 from melisma.live.protocol import INITIAL_MODEL, ShardRef
 from melisma.runs.folder import MODEL_FILE, PARAMETERS_FOLDER, UPDATES_FOLDER
 from melisma.runs.trace import Step, TraceFile
@@ -38,11 +41,30 @@ TEMPORARY_FOLDERS = (UPDATES_FOLDER, PARAMETERS_FOLDER)
 
 
 @dataclass(frozen=True)
+class StoredUpdate:
+    """The file of an update, and its distance from the parameters that it began with."""
+
+    path: Path
+    distance: float
+
+
+@dataclass(frozen=True)
 class AcceptedUpdate:
-    """A spooled update and the cycle of its assignment."""
+    """A spooled update, the cycle of its assignment, its distance from its start, its visits."""
 
     update: SpooledUpdate
     cycle: int
+    distance: float
+    visits: int
+
+
+@dataclass(frozen=True, eq=False)
+class GuardedUpdates:
+    """Updates that did not count in full: learner, cycle of the assignment, and scale of each."""
+
+    learners: Ints
+    cycles: Ints
+    scales: Floats
 
 
 @dataclass
@@ -52,6 +74,7 @@ class RunStore:
     folder: Path
     layout: Layout
     shards: ShardFolder | None
+    guard: UpdateGuard = field(default_factory=lambda: UpdateGuard("off"))
     version: int = 0
     parameters: dict[str, NDArray[Any]] = field(default_factory=dict)
 
@@ -61,8 +84,10 @@ class RunStore:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         shards = self.shards.shards if self.shards is not None else []
         self._shard_refs = [ShardRef(s.number, s.sha256, s.size_bytes, s.samples) for s in shards]
-        self._accepted: dict[tuple[int, int, int], Path] = {}
+        self._accepted: dict[tuple[int, int, int], StoredUpdate] = {}
         self._versions: dict[int, int] = {}  # that each cycle began with
+        self._present = 0, self.parameters  # version and parameters, replaced together
+        self._version_before = 0  # the version before the latest average
 
     @property
     def samples(self) -> list[int]:
@@ -87,7 +112,7 @@ class RunStore:
 
     def save_initial(self, parameters: Arrays) -> None:
         """Save the parameters before the first cycle."""
-        self.parameters = dict(parameters)
+        self._set_parameters(self.version, dict(parameters))
         write_atomic(self.folder / PARAMETERS_FOLDER / self.model_name, save(self.parameters))
 
     def record(self, step: Step) -> None:
@@ -100,18 +125,21 @@ class RunStore:
         oldest = cycle - MAX_LATE_CYCLES - 1
         self._versions = {k: version for k, version in self._versions.items() if k >= oldest}
 
-    def spool(self, assignment: tuple[int, int, int], update: Arrays) -> Path:
+    def spool(self, assignment: tuple[int, int, int], update: Arrays) -> StoredUpdate:
         """Write the update of an assignment (learner, cycle, attempt) to disk, from any thread.
 
         Raises `DataError` if it does not fit.
         """
         learner, cycle, attempt = assignment
         folder = self.folder / UPDATES_FOLDER / f"{cycle}-{attempt}"
-        return UpdateSpool(folder, self.layout).add(learner, update)
+        path = UpdateSpool(folder, self.layout).add(learner, update)
+        # Known before the cycle closes, so that aggregation reads every update only once.
+        start = self._read_parameters(self._versions[cycle])
+        return StoredUpdate(path, distance(update, start))
 
-    def accept(self, assignment: tuple[int, int, int], path: Path) -> None:
+    def accept(self, assignment: tuple[int, int, int], update: StoredUpdate) -> None:
         """Remember the spooled update of an assignment (learner, cycle, attempt)."""
-        self._accepted[assignment] = path
+        self._accepted[assignment] = update
 
     def take_accepted(self, command: Aggregate) -> list[AcceptedUpdate]:
         """Return and forget the updates of the command, late ones first; delete all others.
@@ -124,50 +152,87 @@ class RunStore:
             np.concatenate([late.cycles, cycles]).tolist(),
             np.concatenate([late.attempts, command.attempts]).tolist(),
             np.concatenate([late.weights, command.weights]).tolist(),
+            np.concatenate([late.visits, command.visits]).tolist(),
             strict=True,
         )
-        updates = [
-            AcceptedUpdate(
-                SpooledUpdate(learner, weight, self._accepted.pop((learner, cycle, attempt))), cycle
-            )
-            for learner, cycle, attempt, weight in rows
-        ]
-        for path in self._accepted.values():
-            path.unlink(missing_ok=True)
+        updates = []
+        for learner, cycle, attempt, weight, visits in rows:
+            stored = self._accepted.pop((learner, cycle, attempt))
+            update = SpooledUpdate(learner, weight, stored.path)
+            updates.append(AcceptedUpdate(update, cycle, stored.distance, visits))
+        for stored in self._accepted.values():
+            stored.path.unlink(missing_ok=True)
         self._accepted.clear()
         return updates
 
-    def aggregate(self, cycle: int, updates: Sequence[AcceptedUpdate]) -> None:
-        """Replace the parameters by the mean of the updates; keep them if there are no updates.
+    def aggregate(self, cycle: int, updates: Sequence[AcceptedUpdate]) -> GuardedUpdates:
+        """Replace the parameters by the mean of the updates; keep them if no update counts.
 
         The change of a late update is applied to the parameters that this cycle began with.
+        Return the updates that the guard reduced or left out.
         """
-        if not updates:
-            return
-        mean = weighted_mean(self.layout, [item.update for item in updates])
-        total = sum(item.update.weight for item in updates)
-        late_weights: defaultdict[int, float] = defaultdict(
-            float
-        )  # by version of the parameters they began with
-        for item in updates:
-            if item.cycle != cycle:
-                late_weights[self._versions[item.cycle]] += item.update.weight
-        late = (
-            (weight / total, self._read_parameters(version))
-            for version, weight in late_weights.items()
+        self._version_before = self.version
+        changes = Changes(
+            np.array([item.distance for item in updates]),
+            np.array([item.visits for item in updates], np.int64),
         )
-        self.parameters = apply_late_changes(mean, self.parameters, list(late))
-        self.version += 1
+        scales = self.guard.scales(changes, norm_of(self.parameters))
+        scaled = [
+            replace(item, update=replace(item.update, scale=scale))
+            for item, scale in zip(updates, scales.tolist(), strict=True)
+            if scale > 0
+        ]
+        if scaled:
+            self.guard.record(changes, scales)
+            self._save_mean(cycle, scaled)
+        for item in updates:
+            item.update.path.unlink()
+        rows = np.flatnonzero(scales < 1.0).tolist()
+        return GuardedUpdates(
+            np.array([updates[row].update.learner for row in rows], np.int64),
+            np.array([updates[row].cycle for row in rows], np.int64),
+            scales[rows],
+        )
+
+    def _save_mean(self, cycle: int, updates: Sequence[AcceptedUpdate]) -> None:
+        """Average the updates, and save and publish the result as the next version."""
+        mean = weighted_mean(self.layout, [item.update for item in updates])
+        groups = [
+            StartShares(
+                share,
+                scaled,
+                None if started == cycle else self._read_parameters(self._versions[started]),
+            )
+            for started, (share, scaled) in _shares_by_cycle(updates).items()
+        ]
+        self._replace(add_parameters(mean, self.parameters, groups))
+
+    def _replace(self, parameters: dict[str, NDArray[Any]]) -> None:
+        """Save and publish parameters as the next version."""
+        self._set_parameters(self.version + 1, parameters)
         content = save(self.parameters)
         path = write_atomic(self.folder / PARAMETERS_FOLDER / self.model_name, content)
         self._publish(path, content)
         self._delete_old_parameters()
-        for item in updates:
-            item.update.path.unlink()
+
+    def restore(self) -> None:
+        """Return to the parameters before the latest average, because its result is of no use."""
+        before = self._version_before
+        if before == self.version:
+            return
+        self.guard.forget_last()
+        self._replace(self._read_parameters(before))
+        if before == 0:
+            (self.folder / MODEL_FILE).unlink()
+
+    def _set_parameters(self, version: int, parameters: dict[str, NDArray[Any]]) -> None:
+        self.version, self.parameters = version, parameters
+        self._present = version, parameters
 
     def _read_parameters(self, version: int) -> dict[str, NDArray[Any]]:
-        if version == self.version:
-            return self.parameters
+        present, parameters = self._present
+        if version == present:
+            return parameters
         arrays: dict[str, NDArray[Any]] = load_file(
             self.folder / PARAMETERS_FOLDER / _model_name(version)
         )
@@ -206,6 +271,17 @@ class RunStore:
         for path in (self.folder / PARAMETERS_FOLDER).glob("*.safetensors"):
             if path.name not in kept:
                 path.unlink()
+
+
+def _shares_by_cycle(updates: Sequence[AcceptedUpdate]) -> dict[int, tuple[float, float]]:
+    """Return by cycle of the assignments the share of all weights, and that of scaled changes."""
+    total = sum(item.update.weight for item in updates)
+    sums: defaultdict[int, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+    for item in updates:
+        share, scaled = sums[item.cycle]
+        weight = item.update.weight / total
+        sums[item.cycle] = share + weight, scaled + item.update.scale * weight
+    return dict(sums)
 
 
 def _model_name(version: int) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from math import ceil, isfinite
-from typing import Protocol
+from math import ceil, isfinite, nan
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,12 +20,13 @@ from melisma.errors import DataError, MelismaError, MelismaWarning
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.rng import Generators
 from melisma.learning import batched
-from melisma.learning.aggregation import RunningMean, apply_late_changes
+from melisma.learning.aggregation import RunningMean, StartShares, add_parameters
 from melisma.learning.data.datasets import Split
 from melisma.learning.loaded_task import LoadedTask
 from melisma.learning.parameters import Arrays, Layout
 from melisma.learning.trainer import Trainer, TrainingResult
 from melisma.learning.trainer_factory import one_thread, trainer_cores, trainer_for, use_one_thread
+from melisma.learning.update_guard import Changes, UpdateGuard, distances, norm_of
 from melisma.learning.user_code import describe_error
 from melisma.simulation.compute.fork_pool import ForkPool, can_fork
 from melisma.simulation.compute.sample_index import SampleIndex
@@ -35,22 +36,56 @@ from melisma.simulation.compute.work_record import CycleWork, WeightedWork
 # floating-point sums depend on the order of addition.
 MAX_PARTS = 16
 LOSSES_BYTES = 1 << 20  # room for the losses of a part in shared memory
-ScoreValues = tuple[float | None, float | None]
+
+
+class ScoreValues(NamedTuple):
+    """Loss and accuracy of a model, None where unknown or not finite.
+
+    `finite` is False if the loss was computed and is not finite.
+    """
+
+    loss: float | None
+    accuracy: float | None
+    finite: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Averaged:
+    """The training losses of this cycle's updates, and the factor for the change of each update.
+
+    `scales` are 1 unless the guard reduced a change, and 0 for updates left out, part after part.
+    """
+
+    losses: Floats
+    scales: list[Floats]
 
 
 @dataclass(frozen=True, eq=False)
 class WorkPart:
-    """The work of some learners, and the share of each in the mean."""
+    """The work of some learners, the share of each in the mean, and the factor for its change."""
 
     work: CycleWork
     shares: Floats
+    scales: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class PartResult:
+    """The mean of a part; of each of its learners the loss and the distance from the start.
+
+    The distance of an update that is not finite is NaN; without a guard others are 0.
+    """
+
+    mean: RunningMean
+    losses: Floats
+    distances: Floats
 
 
 class ComputeBackend(Protocol):
     """The computation of simulated learners, and the model that results."""
 
-    def average(self, cycle: int, parts: Sequence[WeightedWork]) -> Floats:
-        """Set the model to the weighted mean of updates; return the losses of this cycle's.
+    def average(self, cycle: int, parts: Sequence[WeightedWork]) -> Averaged:
+        """Set the model to the weighted mean of updates, as far as the guard lets them count.
 
         Parts are by cycle. Updates of earlier cycles began with other parameters: their changes are
         applied to the present ones. Without parts the model stays.
@@ -59,6 +94,9 @@ class ComputeBackend(Protocol):
     def score(self) -> ScoreValues:
         """Return loss and accuracy of the model, None where unknown."""
 
+    def restore(self) -> None:
+        """Return to the model before the latest average."""
+
     def close(self) -> None:
         """Release processes and memory."""
 
@@ -66,13 +104,16 @@ class ComputeBackend(Protocol):
 class TimingOnly:
     """Computes nothing: only time matters."""
 
-    def average(self, cycle: int, parts: Sequence[WeightedWork]) -> Floats:  # noqa: ARG002
-        """Return no losses."""
-        return np.empty(0)
+    def average(self, cycle: int, parts: Sequence[WeightedWork]) -> Averaged:  # noqa: ARG002
+        """Return no losses; every update counts."""
+        return Averaged(np.empty(0), [np.ones(part.learners.size) for part in parts])
 
     def score(self) -> ScoreValues:
         """Return None twice."""
-        return None, None
+        return ScoreValues(None, None)
+
+    def restore(self) -> None:
+        """Do nothing."""
 
     def close(self) -> None:
         """Do nothing."""
@@ -90,56 +131,103 @@ class RealTraining:
         if not len(self._test_data):
             self._test_data = _take(self._train_data, index.held_back)
         self.parameters: Arrays = loaded.trainer.initial()
+        self._before: Arrays = self.parameters
         self._layout = Layout.from_arrays(self.parameters)
+        self._guard = UpdateGuard(loaded.task.guard)
         self._starts: dict[int, Arrays] = {}  # the parameters that recent cycles began with
         self._own_trainers: dict[int, Trainer] = {}
         self._cycles_without_update = 0
         self._learners_per_process = 1 if one_by_one else batched.STACK_LEARNERS
-        self._pool: ForkPool[Arrays, WorkPart, tuple[RunningMean, Floats]] | None = None
+        self._pool: ForkPool[Arrays, WorkPart, PartResult] | None = None
+        # With `optimizer.keep`, the updates of this cycle: training again would change the state.
+        self._trained: dict[tuple[int, int], TrainingResult] = {}
 
-    def average(self, cycle: int, parts: Sequence[WeightedWork]) -> Floats:
-        """Train, and average in double precision, in the order of learners; return the losses."""
-        total = sum(part.weights.sum() for part in parts)
-        mean, losses = RunningMean(self._layout), np.empty(0)
+    def average(self, cycle: int, parts: Sequence[WeightedWork]) -> Averaged:
+        """Train, and average in double precision, in the order of learners.
+
+        The guard can decide only when all updates are known, and they do not fit in memory. If it
+        reduces one, which is rare, all are trained once more with the scales known.
+        """
+        self._before = self.parameters
         if self._task.late == "carry":
             self._starts[cycle] = self.parameters
             # An update that arrives after its last cycle has closed joins the average after that.
             self._starts.pop(cycle - MAX_LATE_CYCLES - 2, None)
+        scales = [np.ones(part.learners.size) for part in parts]
         if not parts:
-            return losses
-        late = []
-        for part in parts:
-            shares = part.weights / total
-            if part.record.cycle == cycle:
-                losses = self._train_weighted(mean, part, self.parameters, shares)
-            else:
-                start, before = self._starts[part.record.cycle], mean.excluded_share
-                self._train_weighted(mean, part, start, shares)
-                late.append((float(shares.sum()) - (mean.excluded_share - before), start))
+            return Averaged(np.empty(0), scales)
+        losses, changes = self._average(cycle, parts, scales)
+        finite = ~np.isnan(changes.distances)
+        factors = np.ones(finite.size)
+        factors[finite] = self._guard.scales(changes.take(finite), norm_of(self._before))
+        if (factors < 1.0).any():
+            scales = np.split(factors, np.cumsum([part.learners.size for part in parts])[:-1])
+            self.parameters = self._before
+            if factors.any():
+                self._average(cycle, parts, scales)
+        self._guard.record(changes.take(finite), factors[finite])
+        self._trained.clear()
+        return Averaged(losses, scales)
+
+    def _average(
+        self, cycle: int, parts: Sequence[WeightedWork], scales: list[Floats]
+    ) -> tuple[Floats, Changes]:
+        """Average with these scales; return the losses of this cycle's updates, and all changes.
+
+        The distance of an update that is not finite, and left out, is NaN.
+        """
+        weights = [part.weights * (scale > 0) for part, scale in zip(parts, scales, strict=True)]
+        total = sum(weight.sum() for weight in weights)
+        mean, losses, groups = RunningMean(self._layout), np.empty(0), []
+        found: list[Floats] = []
+        for part, weight, scale in zip(parts, weights, scales, strict=True):
+            late = part.record.cycle != cycle
+            start = self._starts[part.record.cycle] if late else self._before
+            result = self._train_weighted(mean, part, start, weight / total, scale)
+            found.append(result.distances)
+            losses = losses if late else result.losses
+            counted = weight * ~np.isnan(result.distances) / total
+            groups.append((counted.sum(), counted @ scale, start if late else None))
         self._check_mean(mean, cycle, sum(part.learners.size for part in parts))
         if mean:
-            late = [(share / (1 - mean.excluded_share), start) for share, start in late]
-            self.parameters = apply_late_changes(mean.result(), self.parameters, late)
-        return losses
+            kept = 1 - mean.excluded_share
+            shares = [StartShares(float(a / kept), float(b / kept), s) for a, b, s in groups]
+            self.parameters = add_parameters(mean.result(), self._before, shares)
+        visits = np.concatenate([part.visits for part in parts])
+        return losses, Changes(np.concatenate(found), visits)
+
+    def restore(self) -> None:
+        """Return to the model before the latest average."""
+        if self.parameters is not self._before:
+            self.parameters = self._before
+            self._guard.forget_last()
 
     def _train_weighted(
-        self, mean: RunningMean, part: WeightedWork, start: Arrays, shares: Floats
-    ) -> Floats:
-        """Train one cycle's work from its start and add it to the mean; return the losses."""
+        self,
+        mean: RunningMean,
+        part: WeightedWork,
+        start: Arrays,
+        shares: Floats,
+        scales: Floats,
+    ) -> PartResult:
+        """Train one cycle's work from its start and add it to the mean."""
         order = np.argsort(part.learners)
         work = part.record.of(part.learners[order], part.attempts[order])
         split = _split_evenly(
             order.size, min(ceil(order.size / self._learners_per_process), MAX_PARTS)
         )
         pool = self._pool_for(len(split))
-        parts = (WorkPart(work.take(rows), shares[order][rows]) for rows in split)
+        parts = (
+            WorkPart(work.take(rows), shares[order][rows], scales[order][rows]) for rows in split
+        )
         train = partial(self._train_part, start)
         results = map(train, parts) if pool is None else pool.map(start, parts)
-        losses = np.empty(order.size)
-        for rows, (part_mean, loss) in zip(split, results, strict=True):
-            mean.merge(part_mean)
-            losses[order[rows]] = loss
-        return losses
+        losses, found = np.empty(order.size), np.empty(order.size)
+        for rows, result in zip(split, results, strict=True):
+            mean.merge(result.mean)
+            losses[order[rows]] = result.losses
+            found[order[rows]] = result.distances
+        return PartResult(mean, losses, found)
 
     def _check_mean(self, mean: RunningMean, cycle: int, updates: int) -> None:
         """Warn if updates are not finite; raise `DataError` if none was for several cycles."""
@@ -158,9 +246,7 @@ class RealTraining:
                 "change; optimizer.lr may be too large"
             )
 
-    def _pool_for(
-        self, parts: int
-    ) -> ForkPool[Arrays, WorkPart, tuple[RunningMean, Floats]] | None:
+    def _pool_for(self, parts: int) -> ForkPool[Arrays, WorkPart, PartResult] | None:
         """Return processes that train, if there is work for several and forking is safe."""
         cores = trainer_cores(self._trainer)
         # The state of optimisers must stay in one process.
@@ -170,17 +256,21 @@ class RealTraining:
             self._pool = ForkPool(self._train_part, min(cores, parts), use_one_thread, buffer_bytes)
         return None if alone else self._pool
 
-    def _train_part(self, start: Arrays, part: WorkPart) -> tuple[RunningMean, Floats]:
+    def _train_part(self, start: Arrays, part: WorkPart) -> PartResult:
         mean, losses = RunningMean(self._layout), np.empty(part.shares.size)
+        found = np.zeros(part.shares.size)
         learners, most = part.shares.size, batched.SHORT_WORK_FACTOR * batched.STACK_LEARNERS
         for block in _split_evenly(learners, ceil(learners / most)):
             for result in self._train_block(part.work.take(block), start):
                 rows = block[result.indices]
-                mean.add(part.shares[rows], result.parameters)
+                if self._guard.rule != "off":
+                    found[rows] = distances(result.parameters, start)
+                finite = mean.add(part.shares[rows], result.parameters, part.scales[rows])
+                found[rows[~finite]] = nan
                 losses[rows] = result.loss
                 # Free the memory now, so that the next result reuses it while it is cached.
                 del result
-        return mean, losses
+        return PartResult(mean, losses, found)
 
     def _train_block(self, work: CycleWork, start: Arrays) -> Iterator[batched.BatchedResults]:
         generators = Generators(self._task.seed, "train", work.cycle, work.learners)
@@ -228,8 +318,13 @@ class RealTraining:
         self, work: CycleWork, row: int, start: Arrays, learner_work: batched.TrainingWork
     ) -> TrainingResult:
         learner = int(work.learners[row])
+        if (known := self._trained.get((work.cycle, learner))) is not None:
+            return known
         with _user_code(f"{self._names[learner]} could not train in cycle {work.cycle}"):
-            return batched.train_one(self._task, self._trainer_of(learner), start, learner_work)
+            trained = batched.train_one(self._task, self._trainer_of(learner), start, learner_work)
+        if self._task.optimizer.keep and self._guard.rule != "off":
+            self._trained[work.cycle, learner] = trained
+        return trained
 
     def _trainer_of(self, learner: int) -> Trainer:
         """Return the trainer of a learner: its own if it keeps the state of its optimiser."""
@@ -243,7 +338,8 @@ class RealTraining:
         """Return loss and accuracy on the test samples, or on those that devices hold back."""
         with _user_code("the model could not be scored"):
             score = self._trainer.score(self.parameters, self._test_data)
-        return _finite_or_none(score.loss), _finite_or_none(score.accuracy)
+        finite = not score.samples or isfinite(score.loss)
+        return ScoreValues(_finite_or_none(score.loss), _finite_or_none(score.accuracy), finite)
 
     def close(self) -> None:
         """End the processes that trained."""

@@ -68,9 +68,10 @@ class WorkRecord:
 
 @dataclass(frozen=True, eq=False)
 class WeightedWork:
-    """Updates of one cycle that are averaged, with their weights."""
+    """Updates of one cycle that are averaged, with their weights and visits."""
 
     record: WorkRecord
     learners: Ints
     attempts: Ints
     weights: Floats
+    visits: Ints
