@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 from scipy.stats import t as student
 
 from melisma.errors import SettingError
 from melisma.fleet.estimates import (
     DOUBTED_COUNT,
-    MEAN_MEMORY,
     SPREAD_MEMORY,
     Estimate,
     Estimates,
@@ -216,51 +216,43 @@ def test_the_sum_of_costs_has_the_sum_of_their_variances() -> None:
     assert sum_of([Estimate(1.0, 0.0, 2.0)] * 2).quantile(0.9) == 2.0
 
 
-def estimates_of(train_s: float, count: int) -> Estimates:
-    return Estimates(Estimate(train_s, 0.1, count), Estimate(0.5, 0, count), Estimate(2, 0, count))
-
-
-def test_estimates_of_learners_are_concatenated_in_order() -> None:
-    estimate = Estimates.concatenate(
-        [estimates_of(1.0, 2), estimates_of(3.0, 5), estimates_of(2.0, 1)]
+def estimates_of(train_s: ArrayLike, count: ArrayLike) -> Estimates:
+    same = np.ones_like(train_s)
+    return Estimates(
+        Estimate(train_s, 0.1 * same, count),
+        Estimate(0.5 * same, 0 * same, count),
+        Estimate(2 * same, 0 * same, count),
     )
-    assert estimate.train_s.mean.tolist() == [1.0, 3.0, 2.0]
-    assert estimate.train_s.count.tolist() == [2, 5, 1]
-    load = {"trained": 3, "fetched": 1}
+
+
+def test_many_learners_are_planned_like_each_alone() -> None:
+    train_s, count = [1.0, 3.0, 2.0], [2, 5, 1]
+    together, load = estimates_of(train_s, count), {"trained": 3, "fetched": 1}
     alone = [
         float(estimates_of(*each).quantile(0.9, **load)["train_s"])
-        for each in ((1.0, 2), (3.0, 5), (2.0, 1))
+        for each in zip(train_s, count, strict=True)
     ]
-    planned = estimate.quantile(0.9, **load)
+    planned = together.quantile(0.9, **load)
     assert planned["train_s"].tolist() == pytest.approx(alone)
-    assert tuple(estimate.mean()) == tuple(planned) == COSTS
-    assert Estimates.concatenate([estimate, estimate]).fixed_s.mean.tolist() == [2.0] * 6
-    with pytest.raises(
-        SettingError, match="no estimates to concatenate; expected those of at least one"
-    ):
-        Estimates.concatenate([])
+    assert tuple(together.mean()) == tuple(planned) == COSTS
 
 
-def test_only_observed_costs_are_updated() -> None:
-    estimate = Estimates.concatenate([estimates_of(1.0, 2), estimates_of(3.0, 5)])
-    after = estimate.with_observations(train_s=[2.0, 3.0], fixed_s=[math.nan, 3.0])
-    assert after.train_s.count.tolist() == [DOUBTED_COUNT, MEAN_MEMORY]
-    assert after.fixed_s.count.tolist() == [2, DOUBTED_COUNT]
-    assert after.ship_s is estimate.ship_s
+def test_only_observed_learners_are_updated() -> None:
+    after = Estimate([2.0, 2.0], [0.0, 0.0], [2, 5]).with_observation([math.nan, 3.0])
+    assert after.count.tolist() == [2, DOUBTED_COUNT]
+    assert after.mean.tolist()[0] == 2.0
 
 
 @pytest.mark.parametrize(
     ("observed", "message"),
     [
-        ({"foo": [1.0, 1.0]}, "unknown cost foo; expected one of train_s, ship_s, fixed_s"),
-        ({"train_s": [-1.0, 1.0]}, "observed seconds are -1; expected at least 0"),
-        ({"train_s": [1.0]}, r"have shape \(1,\); expected \(2,\)"),
+        ([-1.0, 1.0], "observed seconds are -1; expected at least 0"),
+        ([1.0], r"have shape \(1,\); expected \(2,\)"),
     ],
 )
-def test_invalid_observations_are_an_error(observed: dict[str, Any], message: str) -> None:
-    estimate = Estimates(*(Estimate([1.0, 2.0], [0.1, 0.1], 3) for _ in range(3)))
+def test_invalid_observations_are_an_error(observed: list[float], message: str) -> None:
     with pytest.raises(SettingError, match=message):
-        estimate.with_observations(**observed)
+        Estimate([1.0, 2.0], [0.1, 0.1], 3).with_observation(observed)
 
 
 @pytest.mark.parametrize("caution", [1e-9, 1e-6, 0.5])

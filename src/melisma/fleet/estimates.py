@@ -188,31 +188,6 @@ class Estimates:
     ship_s: Estimate
     fixed_s: Estimate
 
-    @classmethod
-    def concatenate(cls, reported: Sequence["Estimates"]) -> Self:
-        """Join the estimates that learners reported, in that order."""
-        if not reported:
-            raise SettingError(
-                "no estimates to concatenate; expected those of at least one learner"
-            )
-
-        def column(cost: str, field: str) -> Floats:
-            rows = [np.atleast_1d(getattr(getattr(learner, cost), field)) for learner in reported]
-            return np.concatenate(rows)
-
-        parts = ("mean", "spread", "count")
-        return cls(*(Estimate(*(column(c.name, f) for f in parts)) for c in fields(cls)))
-
-    def with_observations(self, **observed: ArrayLike) -> "Estimates":
-        """Return the estimates with the seconds of a cycle, by the name of the cost."""
-        known = {cost.name: getattr(self, cost.name) for cost in fields(self)}
-        if observed.keys() - known.keys():
-            names = ", ".join(sorted(observed.keys() - known.keys()))
-            raise SettingError(f"unknown cost {names}; expected one of {', '.join(known)}")
-        return Estimates(
-            **known | {name: known[name].with_observation(v) for name, v in observed.items()}
-        )
-
     def mean(self) -> dict[str, Floats]:
         """Return the mean of each cost by name."""
         return {cost.name: getattr(self, cost.name).mean for cost in fields(self)}
