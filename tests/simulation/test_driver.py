@@ -88,6 +88,15 @@ def test_a_learner_that_sleeps_is_late_by_its_sleep() -> None:
     assert slept.cycles[0].assignments[0].phases == awake.cycles[0].assignments[0].phases
 
 
+@pytest.mark.parametrize("scheme", ["synchronous", "staleness", "proportional", "dab"])
+def test_a_slow_device_takes_part_in_the_first_cycle(scheme: str) -> None:
+    """Its benchmark takes all the time that it may take, those of the others much less."""
+    fleet = make_fleet([LEARNERS[0] | {"samples_per_s": 40.0}, *LEARNERS[1:]])
+    passes = None if scheme in ("synchronous", "staleness") else 1
+    report = run(fleet=fleet, scheme=scheme, passes=passes, cycles=2, extension=True)
+    assert {each.learner for each in report.cycles[0].assignments} == {0, 1, 2}
+
+
 def test_learners_join_and_leave_at_the_times_in_the_fleet() -> None:
     availability = [{"availability": {"leaves_s": 12.0}}, {}, {"availability": {"joins_s": 15.0}}]
     fleet = make_fleet(

@@ -30,9 +30,9 @@ ANSWER_DEADLINES = 2.0
 # In the first cycle wait at least this many times as long as the latest answer took, because
 # the duration of a first benchmark is unknown.
 ANSWER_PATIENCE = 5.0
-# With extension, begin this part of the deadline after the first learner is ready: in the first
-# cycle, when all run their first benchmark, and in later ones. The others join when they are ready.
-FIRST_START_FRACTION, START_FRACTION = 0.1, 0.02
+# With extension, begin this part of the deadline after the first learner is ready, in the first
+# cycle after the time that a benchmark may take. The others join when they are ready.
+START_FRACTION = 0.02
 # Wait at least this long for a first answer: a deadline of milliseconds says nothing about it.
 FIRST_ANSWER_S = 10.0
 # Give up after this many requests in a row without any answer.
@@ -179,11 +179,16 @@ def ask_again(state: CycleState, at_s: float) -> Commands:
 
 
 def shorten_wait(state: CycleState) -> None:
-    """With extension, wait only a little for the others once the first learner is ready."""
+    """With extension, wait only a little for the others once the first learner is ready.
+
+    In the first cycle all learners run their first benchmark, which takes a slow device all the
+    time that it may take; the plan includes it.
+    """
     if state.task.extension:
-        fraction = FIRST_START_FRACTION if state.cycle == 1 else START_FRACTION
-        begin_s = state.first_ready_s + fraction * state.task.deadline_s
-        state.limit_s = min(state.limit_s, begin_s)
+        begin_s = state.first_ready_s
+        if state.cycle == 1:
+            begin_s = max(begin_s, state.asked_s + benchmark_s(state.task))
+        state.limit_s = min(state.limit_s, begin_s + START_FRACTION * state.task.deadline_s)
 
 
 def extend_wait(state: CycleState, at_s: float) -> Commands:

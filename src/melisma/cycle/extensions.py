@@ -96,11 +96,11 @@ def supply(
     rows, positions = hand_on(state, learners, wanted)
     handed_on = state.deck.order[positions]
     counts = wanted - np.bincount(rows, minlength=learners.size)
-    if copies:
+    undealt = max(state.shard_samples.size - state.dealt_shards, 0)
+    if copies and int(counts.sum()) > undealt:
         # A copy of a shard that is handed on could go to the same learner.
         counts = np.where(counts < wanted, 0, np.minimum(counts, state.shard_samples.size))
     else:
-        undealt = max(state.shard_samples.size - state.dealt_shards, 0)
         counts = np.clip(undealt - (np.cumsum(counts) - counts), 0, counts)
     new_rows, new_positions = _deal_more(state, learners, counts)
     rows, positions = np.concatenate([rows, new_rows]), np.concatenate([positions, new_positions])
@@ -195,7 +195,10 @@ def _choose_singly(state: CycleState, learners: Ints, wanted: Ints) -> tuple[Int
 
 
 def admit(state: CycleState, learners: Ints, at_s: float) -> Commands:
-    """Give work to those of the learners that had none: they are ready after the cycle began."""
+    """Give work to those of the learners that had none: they are ready after the cycle began.
+
+    If the shards that are left do not suffice, they train copies of shards of others.
+    """
     left_s, table = state.deadline_at_s - at_s, state.learners
     if state.stage is not Stage.TRAINING or not state.task.extension:
         return []
@@ -206,7 +209,7 @@ def admit(state: CycleState, learners: Ints, at_s: float) -> Commands:
         return []
     passes = _passes_of_others(state)
     wanted = _bounds(state, learners, passes, left_s)
-    learners, shards, _ = supply(state, learners, wanted, copies=not state.scheme.hands_out_all)
+    learners, shards, _ = supply(state, learners, wanted, copies=True)
     if not learners.size:
         return []
     table.work[learners], table.passes[learners] = WorkStatus.ASSIGNED, passes
