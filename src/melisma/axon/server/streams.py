@@ -8,12 +8,18 @@ from typing import Any, Final
 
 from melisma.axon.codec.encoding import encode
 from melisma.axon.codec.message import Buffer, Message, buffers_bytes, message_buffers
-from melisma.axon.codec.outcome import Outcome, error_outcome, exception_outcome, result_outcome
+from melisma.axon.codec.outcome import (
+    REFUSALS,
+    Outcome,
+    error_outcome,
+    exception_outcome,
+    result_outcome,
+)
 from melisma.axon.codec.stream_parts import END, FAILED, ITEM, PART, RAISED
 from melisma.axon.server.context import CallContext, enter
 from melisma.axon.server.functions import ExposedFunction, decode_off_loop
 from melisma.axon.server.thread_pool import ThreadPool
-from melisma.errors import CallCancelledError, DeadlineError, EncodingError, MalformedError
+from melisma.errors import CallCancelledError, DeadlineError, EncodingError
 
 _EXHAUSTED: Final = object()
 _Step = tuple[int, Any]
@@ -80,7 +86,7 @@ class CallStream:
             item = await self._next_item()
         except asyncio.CancelledError:
             raise
-        except MalformedError as error:
+        except REFUSALS as error:
             return FAILED, error_outcome(error)
         except BaseException as error:  # noqa: BLE001 - sent to the caller
             return RAISED, exception_outcome(error)

@@ -1,0 +1,103 @@
+"""Learner processes with certificates of their own, over TLS, from a join string to a model."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from melisma import axon
+from melisma.cycle import events
+from melisma.errors import SupersededError
+from melisma.live import protocol
+from melisma.live.join_string import JoinString
+from melisma.live.learner.agent import LearnerSettings
+from melisma.live.learner.device_identity import DeviceState
+from melisma.live.learner.reach import reach
+from melisma.live.orchestrator.enrolment import Enrolment
+from melisma.live.orchestrator.learner_authentication import DeviceAuthenticator, JoinTokens
+from melisma.live.orchestrator.registry import Registry
+from melisma.live.processes import run_processes
+from tests.live.orchestrator.served_run import TASK, ServedRun, wait_until
+
+ROOT = str(Path(__file__).parents[2])
+
+
+def join(folder: Path, text: str) -> LearnerSettings:
+    """Do what a device does with a join string; return the settings of its learner process."""
+    invitation, state = JoinString.parse(text), DeviceState(folder)
+    state.create_identity()
+    reached = reach(invitation.hosts, invitation.port, invitation.fingerprint_prefix)
+    with axon.connect(
+        reached.address, token=invitation.token, certificate=state.identity
+    ) as orchestrator:
+        name = orchestrator.enroll(folder.name)
+    state.remember(reached.fingerprint, [reached.address], name)
+    return LearnerSettings(
+        name=name,
+        orchestrator=reached.address,
+        certificate=str(state.identity),
+        cache=str(folder / "cache"),
+        module_path=(ROOT,),
+    )
+
+
+async def test_devices_enrol_by_a_join_string_and_train(tmp_path: Path) -> None:
+    task = msgspec.structs.replace(TASK, deadline_s=3.0)
+    run, tokens = ServedRun(tmp_path / "run", task), JoinTokens()
+    registry = Registry(tmp_path / "learners.json")
+    worker = run.service.worker(
+        DeviceAuthenticator(registry, tokens), tls=tmp_path / "orchestrator.pem"
+    )
+    Enrolment(registry).expose(worker)
+    failures: list[str] = []
+    async with worker.listening() as address:
+        parsed = axon.Address.parse(address)
+        assert parsed.fingerprint is not None
+        text = str(
+            JoinString.create(parsed.port, parsed.fingerprint, tokens.issue(), [parsed.host])[0]
+        )
+        folders = [tmp_path / "a", tmp_path / "b"]
+        for folder in folders:
+            folder.mkdir()
+        settings = [await asyncio.to_thread(join, folder, text) for folder in folders]
+        run.orchestrator.start()
+        logs = tmp_path / "logs"
+        async with run_processes(settings, logs, lambda _, reason: failures.append(reason)):
+            await wait_until(lambda: len(run.of(events.UpdatesReceived)) >= 2)
+            with (
+                axon.connect(address, certificate=folders[0] / "identity.pem") as copy,
+                pytest.raises(SupersededError, match="the identity of a is in use elsewhere"),
+            ):
+                await copy.aio.poll("the-session-of-a-copied-disk")
+            await run.orchestrator.finished
+    run.close()
+    assert failures == []
+    assert {item.names for item in run.of(events.LearnersJoined)} == {("a",), ("b",)}
+    assert run.store.model is not None
+
+
+async def test_a_learner_process_whose_identity_is_used_elsewhere_ends_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    run = ServedRun(tmp_path / "run", msgspec.structs.replace(TASK, deadline_s=60.0))
+    run.orchestrator.start()
+    reasons: list[str] = []
+    async with run.service.worker(run.tokens).listening() as address:
+        settings = LearnerSettings(
+            name="a",
+            orchestrator=address,
+            token=run.tokens.token("a"),
+            cache=str(tmp_path / "cache"),
+            module_path=(ROOT,),
+        )
+        logs = tmp_path / "logs"
+        async with run_processes([settings], logs, lambda _, reason: reasons.append(reason)):
+            await wait_until(lambda: bool(run.of(events.LearnersJoined)))
+            with axon.connect(address, token=run.tokens.token("a")) as copy:
+                request = protocol.RegisterRequest("the-session-of-a-copied-disk")
+                await copy.aio.register(protocol.to_builtins(request))
+            await wait_until(lambda: bool(reasons))
+    run.close()
+    assert "the identity of a is in use elsewhere" in reasons[0]
+    assert "--new-identity" in reasons[0]
