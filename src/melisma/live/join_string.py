@@ -66,7 +66,7 @@ class JoinString:
         body = b"".join(
             (
                 b"\0",
-                self.port.to_bytes(2),
+                self.port.to_bytes(2, "big"),
                 bytes.fromhex(self.fingerprint_prefix.removeprefix("sha256:")),
                 base64.urlsafe_b64decode(self.token),
                 bytes([sum(isinstance(address, IPv4Address) for address in addresses)]),
@@ -92,7 +92,7 @@ class JoinString:
         hosts = [str(IPv4Address(old[i : i + 4])) for i in range(0, len(old), 4)]
         hosts += [str(IPv6Address(new[i : i + 16])) for i in range(0, len(new), 16)]
         return cls(
-            int.from_bytes(body[1:3]),
+            int.from_bytes(body[1:3], "big"),
             f"sha256:{fingerprint.hex()}",
             base64.urlsafe_b64encode(token).decode(),
             tuple(hosts),

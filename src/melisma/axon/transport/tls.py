@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
 _ISSUER: Final = "melisma identities"
-_ISSUER_KEY: Final = int.from_bytes(hashlib.sha256(b"melisma identities: no secret").digest())
+_ISSUER_KEY: Final = int.from_bytes(
+    hashlib.sha256(b"melisma identities: no secret").digest(), "big"
+)
 _NO_CHECK_TIME: Final = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME, which the standard library does not name."""
 
