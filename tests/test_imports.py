@@ -16,7 +16,8 @@ LAYERS = (
     ("cycle", "peer"),
     ("allocation", "learning"),
     ("fleet",),
-    ("atomic", "errors"),
+    ("atomic",),
+    ("errors", "private_files", "text"),
 )
 # Remote calls stand alone, and only what talks to other processes uses them.
 USE_AXON = ("cli", "live")
@@ -35,7 +36,7 @@ TORCH = {"torch", "torchvision"}
 
 
 def allowed_imports() -> dict[str, set[str]]:
-    allowed = {"axon": {"axon", "errors"}}
+    allowed = {"axon": {"axon", "errors", "text"}}
     for depth, layer in enumerate(LAYERS):
         below = {part for lower in LAYERS[depth + 1 :] for part in lower}
         for part in layer:

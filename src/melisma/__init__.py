@@ -12,6 +12,8 @@ The layout::
 
     errors.py    every exception
     atomic.py    file writes that survive a crash
+    private_files.py  folders and files for their owner alone
+    text.py      text from other machines, made safe to print
     axon/        remote calls over HTTP; can be used alone
     fleet/       devices: profiles, links, states, estimates, emulation, the two TOML files
     allocation/  how much each learner trains: problem -> plan, one scheme a file

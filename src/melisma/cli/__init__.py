@@ -39,6 +39,7 @@ import click
 from melisma import __version__
 from melisma.cli.suggestions import SuggestingGroup
 from melisma.errors import MelismaError, MelismaWarning, SettingError
+from melisma.text import visible_part
 
 SUBCOMMANDS = ("run", "simulate", "compare", "peers", "plan", "bench", "data", "axon")
 
@@ -79,7 +80,7 @@ def main() -> None:
         error.show()
         code = error.exit_code
     except MelismaError as error:
-        click.echo(f"melisma: {one_line(error)}", err=True)
+        click.echo(f"melisma: {visible_part(one_line(error))}", err=True)
         code = 2 if isinstance(error, SettingError) else 1
     sys.exit(code or 0)
 

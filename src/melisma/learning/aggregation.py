@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from melisma.errors import DataError
 from melisma.learning.parameters import Arrays, Layout
+from melisma.private_files import make_private_folder, open_private
 
 CHUNK_NUMBERS = 1 << 15  # numbers per chunk: with their float64 copy they fit in the CPU cache
 
@@ -40,7 +41,7 @@ class UpdateSpool:
 
     def __init__(self, folder: Path, layout: Layout) -> None:
         self._folder, self._layout = folder, layout
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
 
     def add(self, learner: int, update: Arrays) -> Path:
         """Write an update; raise `DataError` if it does not fit the model or is not finite."""
@@ -50,7 +51,7 @@ class UpdateSpool:
                 raise DataError(f"{name} holds numbers that are not finite")
         path = self._folder / f"{learner:09}.update"
         part = path.with_suffix(".part")
-        with part.open("wb") as file:
+        with open_private(part, "wb") as file:
             for field in self._layout.fields:
                 file.write(np.ascontiguousarray(update[field.name], field.dtype).data)
             file.flush()

@@ -17,6 +17,9 @@ from typing import Protocol
 
 import msgspec
 
+from melisma.private_files import make_private_folder, open_private
+from melisma.text import visible
+
 MAX_REASON_CHARS = 400
 TERMINATION_GRACE_S = 5.0
 OnExit = Callable[[int, str], None]
@@ -71,8 +74,8 @@ def exit_with_parent(before_exit: Callable[[], object] = lambda: None) -> None:
 def _start(module: str, settings: ProcessSettings, log: Path) -> "subprocess.Popen[bytes]":
     # One thread for each process: a device's speed is a share of one core.
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as file:
+    make_private_folder(log.parent)
+    with open_private(log, "wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", module],
             stdin=subprocess.PIPE,
@@ -111,7 +114,7 @@ def _set_result(future: "asyncio.Future[int]", code: int) -> None:
 def _describe_exit(name: str, log: Path, code: int) -> str:
     """Return the last line of the log, or the exit code if the log is empty."""
     tail = log.read_text(errors="replace").strip()[-MAX_REASON_CHARS:]
-    reason = tail.splitlines()[-1] if tail else f"its process ended with {code}"
+    reason = visible(tail.splitlines()[-1]) if tail else f"its process ended with {code}"
     return reason if reason.startswith(name) else f"{name}: {reason}"
 
 

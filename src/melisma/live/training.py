@@ -28,6 +28,7 @@ from melisma.live.orchestrator.orchestrator import Orchestrator, Watcher
 from melisma.live.orchestrator.run_store import RunStore
 from melisma.live.preparation import PreparedRun, prepare
 from melisma.live.processes import run_processes
+from melisma.private_files import make_private_folder, write_private
 from melisma.runs.folder import DEVICES_FOLDER, LOGS_FOLDER, PICTURE_FILE, SHARDS_FOLDER
 from melisma.runs.interruption import Cancellation, run_in_thread
 from melisma.runs.report import Report
@@ -130,10 +131,10 @@ def _write_local_data(prepared: PreparedRun) -> None:
     devices = partition_shards(task, data.labels, prepared.fleet.local_shards(task))
     for number, shards in enumerate(devices):
         folder = _local_data_folder(prepared, number)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         for shard, part in enumerate(shards):
             content = encode_shard(Split(data.samples[part], data.labels[part]))
-            (folder / f"{shard:06}").write_bytes(content)
+            write_private(folder / f"{shard:06}", content)
 
 
 def _local_data_folder(prepared: PreparedRun, number: int) -> Path:

@@ -16,6 +16,7 @@ data of each device, the updates of the current cycle, and the parameters that l
 from pathlib import Path
 
 from melisma.errors import SettingError
+from melisma.private_files import make_private_folder
 
 TRACE_FILE, PICTURE_FILE, MODEL_FILE = "trace.jsonl", "picture.svg", "model.safetensors"
 MODELS_FOLDER, REPORTS_FOLDER, LOGS_FOLDER = "models", "reports", "logs"
@@ -35,10 +36,13 @@ def check_run_folder(folder: str | Path) -> None:
 
 
 def create_run_folder(folder: str | Path) -> Path:
-    """Create an empty folder for a run and return its absolute path; nothing is overwritten."""
+    """Create an empty folder for a run and return its absolute path; nothing is overwritten.
+
+    Only its owner may read a new folder; the mode of one that exists is not changed.
+    """
     folder = Path(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
     except OSError as error:
         raise SettingError(f"cannot create the run folder {folder}: {error.strerror}") from error
     check_run_folder(folder)

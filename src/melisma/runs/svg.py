@@ -109,7 +109,7 @@ def save_picture(draw: Callable[[], Picture], path: Path) -> Path | None:
     its picture could not be drawn.
     """
     try:
-        return draw().save(path)
+        return write_atomic(path, draw().svg, mode=0o600)
     except Exception as error:  # noqa: BLE001 - a picture is never worth a result
         problem = f"cannot draw {path}: {type(error).__name__}: {error}"
         warnings.warn(f"{problem}; all other results are kept", MelismaWarning, stacklevel=2)

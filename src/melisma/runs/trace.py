@@ -13,6 +13,7 @@ import numpy as np
 
 from melisma.cycle import commands, events
 from melisma.errors import DataError
+from melisma.private_files import open_private
 from melisma.runs.folder import TRACE_FILE
 
 VERSION = 1  # changes when older readers would misread a trace
@@ -99,7 +100,7 @@ class TraceFile:
     def write(self, step: Step) -> None:
         """Append one step and flush it to the operating system."""
         if self._file is None:
-            self._file = self._path.open("xb")
+            self._file = open_private(self._path, "xb")
             self._file.write(HEADER_LINE)
         self._file.write(encode_step(step))
         self._file.flush()

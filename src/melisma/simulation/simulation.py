@@ -223,7 +223,7 @@ def _save(report: Report, folder: Path, compute: ComputeBackend) -> Report:
     """Save the model, if one was trained, and the picture."""
     report = replace(report, folder=folder)
     if isinstance(compute, RealTraining):
-        model = write_atomic(folder / MODEL_FILE, save(dict(compute.parameters)))
+        model = write_atomic(folder / MODEL_FILE, save(dict(compute.parameters)), mode=0o600)
         report = replace(report, model=model)
     save_picture(report.plot, folder / PICTURE_FILE)
     return report

@@ -165,4 +165,8 @@ def test_an_unknown_code_is_an_axon_error_that_names_it(code: object) -> None:
     assert f"{code}: why" in str(error)
 
 
-# A plain function run to its end.
+def test_escape_codes_of_a_remote_error_are_not_printed() -> None:
+    body = rb'{"error": "refused", "message": "no \u001b[2J\n\u202enow"}'
+    assert str(error_from_json(404, body)) == "no \\x1b[2J\n\\u202enow"
+    error = remote_exception(exception_message(LookupError("\x1b]0;owned\x07")), {})
+    assert "\x1b" not in str(error.__cause__)

@@ -18,6 +18,7 @@ from melisma.errors import (
     UnauthorizedError,
     axon_error,
 )
+from melisma.text import visible, visible_lines
 
 JSON_TYPE: Final = "application/json"
 REFUSALS: Final = (RefusedError, UnauthorizedError, MalformedError)
@@ -81,7 +82,8 @@ def remote_exception(message: Message, types: Types) -> BaseException:
             raise MalformedError(
                 "the exception in the response lacks its type, message, traceback or arguments"
             )
-    remote = RemoteError(f"{name}: {text}", name, trace)
+    # It is printed with the traceback of the caller; arguments stay as they are.
+    remote = RemoteError(f"{name}: {visible_lines(text)}", name, visible_lines(trace))
     builtin = getattr(builtins, name, None)
     if not (isinstance(builtin, type) and issubclass(builtin, Exception)):
         return remote
@@ -99,7 +101,8 @@ def error_from_json(status: int, body: bytes | bytearray) -> AxonError:
     """Return the error in the JSON body of a response."""
     try:
         parts = msgspec.json.decode(body)
-        return axon_error(parts["error"], parts["message"])
+        code, message = parts["error"], parts["message"]
+        return axon_error(visible(str(code)), visible_lines(str(message)))
     except (msgspec.DecodeError, KeyError, TypeError, RecursionError):
         return AxonError(f"HTTP status {status}: {bytes(body[:200])!r}; is this an Axon worker?")
 

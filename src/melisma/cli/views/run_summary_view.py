@@ -12,6 +12,7 @@ from melisma.cli.views.table_view import FigureTable
 from melisma.cycle.events import PHASES
 from melisma.runs.report import Report
 from melisma.runs.totals import UNCOUNTED_STATUSES, LearnerTotal
+from melisma.text import visible_part
 
 MAX_LEARNERS = 20
 TITLES = (
@@ -48,7 +49,7 @@ def _ending_lines(report: Report) -> list[str]:
     if report.cycles and idle.size:
         names = ", ".join(report.names[learner] for learner in idle[:5]) + ", ..." * (idle.size > 5)
         left.append(f"no work in any cycle: {names}")
-    return [*ending, *left]
+    return [visible_part(line) for line in (*ending, *left)]
 
 
 def _row(total: LearnerTotal) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from melisma.runs.assignments import COUNTED, NO_ASSIGNMENTS, STATUSES, Assignme
 from melisma.runs.capacity import LOST_USES
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Cycle
+from melisma.text import visible_part
 
 MAX_LEARNERS, MAX_MISSING_NAMED, MAX_MEASURING_NAMED = 20, 5, 3
 MIN_SHARE = 0.005  # of the time of all learners, to be printed
@@ -90,7 +91,7 @@ def cycle_line(cycle: Cycle) -> str:
     if cycle.ending == "running":
         return f"{heading} running"
     if cycle.ending != "aggregated":
-        return f"{heading} {cycle.ending}: {cycle.reason}"
+        return visible_part(f"{heading} {cycle.ending}: {cycle.reason}")
     time = f"{cycle.waited_s:.1f} of {cycle.deadline_s:g} s"
     if not cycle.met_deadline:
         late_s = cycle.waited_s - cycle.deadline_s
@@ -99,7 +100,7 @@ def cycle_line(cycle: Cycle) -> str:
     score = format_score(cycle.accuracy, cycle.loss)
     guarded = _guarded_names("clipped", cycle.clipped), _guarded_names("left out", cycle.left_out)
     parts = (time, _update_count(cycle.assignments), *guarded, score, capacity)
-    return f"{heading} {'; '.join(part for part in parts if part)}"
+    return visible_part(f"{heading} {'; '.join(part for part in parts if part)}")
 
 
 def _update_count(work: Assignments) -> str:
@@ -154,7 +155,7 @@ def _time_line(progress: RunProgress, now_s: float) -> RenderableType:
     """Return the time in the cycle and its deadline, or the stage between cycles."""
     cycle = progress.current_cycle
     if progress.outcome != "running":
-        return Text(f"{progress.outcome}: {progress.reason}")
+        return Text(visible_part(f"{progress.outcome}: {progress.reason}"))
     if progress.collecting and (cycle is None or cycle.ending != "running"):
         return Text(_measuring_line(progress))
     if cycle is None:

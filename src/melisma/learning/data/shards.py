@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from melisma.errors import DataError
 from melisma.learning.data.datasets import PLAIN_DTYPES, Split
+from melisma.private_files import make_private_folder, open_private, write_private
 
 HEADER_LENGTH = struct.Struct("<I")
 MAX_HEADER_BYTES = 1 << 10
@@ -139,7 +140,7 @@ class ShardFolder:
     """The shards of one data set, as files named by hash; equal shards share a file."""
 
     def __init__(self, folder: Path, data: Split, parts: list[NDArray[np.int64]]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         self._folder = folder
         self.shards = [self._write(number, data, part) for number, part in enumerate(parts)]
         self._hashes = {shard.sha256 for shard in self.shards}
@@ -154,7 +155,7 @@ class ShardFolder:
         path = self._folder / sha256
         if not path.is_file():
             partial = path.with_suffix(".part")
-            partial.write_bytes(content)
+            write_private(partial, content)
             partial.replace(path)
         return Shard(number, sha256, len(content), len(part))
 
@@ -163,7 +164,7 @@ class ShardCache:
     """The shards stored on a device, up to a limit in bytes."""
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         self._folder, self._max_bytes = folder, max_bytes
 
     def __contains__(self, sha256: str) -> bool:
@@ -189,7 +190,7 @@ class ShardCache:
 
     def append(self, sha256: str, piece: bytes | bytearray) -> None:
         """Append received bytes to an incomplete shard."""
-        with self._part(sha256).open("ab") as file:
+        with open_private(self._part(sha256), "ab") as file:
             file.write(piece)
 
     def finish(self, sha256: str, needed: Collection[str] = ()) -> None:

@@ -38,6 +38,7 @@ from melisma.live.learner.fetcher import Fetcher, ShardFeed, Source
 from melisma.live.learner.local_data import read_local_data
 from melisma.live.learner.shard_requests import ShardRequests
 from melisma.live.learner.subset_benchmark import run_subset_benchmark
+from melisma.text import visible
 
 DEFAULT_CACHE_BYTES = 4 << 30
 
@@ -355,7 +356,7 @@ class Agent:
         self._device.delay_upload(sum(array.nbytes for array in arrays.values()))
         message = protocol.to_builtins(header)
         if refused := self._orchestrator.upload_update(self._session, message, arrays):
-            sys.stderr.write(f"{refused}\n")
+            sys.stderr.write(f"{visible(refused)}\n")
         up_s = assignment.lap("upload")
         if trained:
             self._update_costs(up_s=up_s)

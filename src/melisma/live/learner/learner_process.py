@@ -12,6 +12,7 @@ from melisma.learning.user_code import describe_error
 from melisma.live import protocol
 from melisma.live.learner.agent import Agent, LearnerSettings
 from melisma.live.processes import exit_with_parent
+from melisma.text import visible_lines
 
 MAX_REASON_CHARS = 1000
 
@@ -23,7 +24,7 @@ def main() -> int:
     try:
         run_learner(settings)
     except MelismaError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{visible_lines(str(error))}\n")
         return 1
     return 0
 

@@ -26,6 +26,7 @@ from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
 from melisma.live.orchestrator.mailbox import Mailbox
 from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.live.orchestrator.run_store import RunStore
+from melisma.text import visible
 
 MAX_POLL_S: Final = 20.0
 """The longest time that one request waits for instructions."""
@@ -265,7 +266,7 @@ class LearnerService:
     async def report_failure(self, session: str, reason: str) -> None:
         """Remove a learner that cannot continue."""
         learner, _ = self._caller(session)
-        self.remove_learner(learner, protocol.parse(reason, protocol.ShortText))
+        self.remove_learner(learner, visible(protocol.parse(reason, protocol.ShortText)))
 
     def remove_learner(self, learner: int, reason: str) -> None:
         """Record that a learner has left; only the first reason counts."""
@@ -322,7 +323,8 @@ class LearnerService:
         try:
             stored = await asyncio.to_thread(spool, assignment, parameters)
         except DataError as error:
-            return f"the update of {self._mailboxes[assignment[0]].name} is refused: {error}"
+            name, problem = self._mailboxes[assignment[0]].name, visible(str(error))
+            return f"the update of {name} is refused: {problem}"
         finally:
             self._receiving.discard(assignment)
         # The update may have become too late, or its learner silent, while it was written.

@@ -34,6 +34,7 @@ from melisma.learning.data.shards import ShardFolder
 from melisma.learning.parameters import Arrays, Layout
 from melisma.learning.update_guard import Changes, UpdateGuard, distance, norm_of
 from melisma.live.protocol import INITIAL_MODEL, ShardRef
+from melisma.private_files import make_private_folder
 from melisma.runs.folder import MODEL_FILE, PARAMETERS_FOLDER, UPDATES_FOLDER
 from melisma.runs.trace import Step, TraceFile
 
@@ -81,7 +82,7 @@ class RunStore:
     def __post_init__(self) -> None:
         self._trace = TraceFile(self.folder)
         for name in TEMPORARY_FOLDERS:
-            (self.folder / name).mkdir(parents=True, exist_ok=True)
+            make_private_folder(self.folder / name)
         shards = self.shards.shards if self.shards is not None else []
         self._shard_refs = [ShardRef(s.number, s.sha256, s.size_bytes, s.samples) for s in shards]
         self._accepted: dict[tuple[int, int, int], StoredUpdate] = {}
@@ -113,7 +114,8 @@ class RunStore:
     def save_initial(self, parameters: Arrays) -> None:
         """Save the parameters before the first cycle."""
         self._set_parameters(self.version, dict(parameters))
-        write_atomic(self.folder / PARAMETERS_FOLDER / self.model_name, save(self.parameters))
+        path = self.folder / PARAMETERS_FOLDER / self.model_name
+        write_atomic(path, save(self.parameters), mode=0o600)
 
     def record(self, step: Step) -> None:
         """Append a step to the trace."""
@@ -211,7 +213,8 @@ class RunStore:
         """Save and publish parameters as the next version."""
         self._set_parameters(self.version + 1, parameters)
         content = save(self.parameters)
-        path = write_atomic(self.folder / PARAMETERS_FOLDER / self.model_name, content)
+        path = self.folder / PARAMETERS_FOLDER / self.model_name
+        write_atomic(path, content, mode=0o600)
         self._publish(path, content)
         self._delete_old_parameters()
 
@@ -257,7 +260,7 @@ class RunStore:
         try:
             part.hardlink_to(path)
         except OSError:  # Not every file system has hard links.
-            write_atomic(model, content)
+            write_atomic(model, content, mode=0o600)
         else:
             part.replace(model)
 

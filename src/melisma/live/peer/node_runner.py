@@ -256,10 +256,9 @@ class NodeRunner:
         if self.config.folder is not None:
             folder = Path(self.config.folder)
             model = folder / MODELS_FOLDER / f"{report.name}.safetensors"
-            write_atomic(model, save(self._steps.arrays()))
-            write_atomic(
-                folder / REPORTS_FOLDER / f"{report.name}.json", msgspec.json.encode(report)
-            )
+            write_atomic(model, save(self._steps.arrays()), mode=0o600)
+            path = folder / REPORTS_FOLDER / f"{report.name}.json"
+            write_atomic(path, msgspec.json.encode(report), mode=0o600)
         return report
 
     def _look_up(self, name: str) -> str | None:

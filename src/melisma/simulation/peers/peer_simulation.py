@@ -137,6 +137,6 @@ def _update_bytes(peers: Peers) -> int:
 def _save(report: PeerReport, folder: Path, steps: Mapping[str, Stepper]) -> PeerReport:
     for name, trained in steps.items():
         if arrays := trained.arrays():
-            write_atomic(folder / MODELS_FOLDER / f"{name}.safetensors", save(arrays))
+            write_atomic(folder / MODELS_FOLDER / f"{name}.safetensors", save(arrays), mode=0o600)
     save_picture(report.plot, folder / PICTURE_FILE)
     return replace(report, folder=folder)
