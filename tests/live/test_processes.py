@@ -27,7 +27,7 @@ def test_processes_end_with_the_run(work_folder: Path) -> None:
 def test_a_learner_process_ends_with_its_parent(work_folder: Path) -> None:
 
     settings = LearnerSettings(
-        name="x", orchestrator="http://127.0.0.1:9", cache=str(work_folder / "c")
+        name="x", orchestrator=("http://127.0.0.1:9",), cache=str(work_folder / "c")
     )
     process = processes._start(
         "melisma.live.learner.learner_process", settings, work_folder / "x.log"

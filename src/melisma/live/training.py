@@ -148,7 +148,7 @@ def _learner_settings(
     return [
         LearnerSettings(
             name=name,
-            orchestrator=address,
+            orchestrator=(address,),
             token=tokens.token(name),
             cache=str(prepared.folder / DEVICES_FOLDER / f"{number}-cache"),
             discloses=fleet.discloses[number],

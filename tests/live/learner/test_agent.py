@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from melisma import axon
 from melisma.cycle import events
 from melisma.errors import SupersededError
 from melisma.fleet.emulation import ComputePacer
 from melisma.live import protocol, training
 from melisma.live.learner.active_assignment import ActiveAssignment
 from melisma.live.learner.agent import Agent, LearnerSettings
+from melisma.live.learner.connection import Connection
 from melisma.live.learner.device import Device, EmulatedDevice
 from melisma.live.orchestrator.learner_service import METHODS, LearnerService
 from tests.live.orchestrator.served_run import TASK
@@ -117,19 +117,17 @@ class BrokenOrchestrator:
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    def join(self, *_: Any) -> None:
-        pass
-
-    def poll(self, *_: Any) -> Any:
-        raise self.error
+    def call(self, method: str, *_: Any) -> Any:
+        if method == "poll":
+            raise self.error
 
 
 def make_agent(folder: Path, orchestrator: Any = None) -> Agent:
     settings = LearnerSettings(
-        name="a", orchestrator="", cache=str(folder), module_path=(str(folder),)
+        name="a", orchestrator=(), cache=str(folder), module_path=(str(folder),)
     )
     registered = protocol.RegisterResponse(0, "r", TASK, ())
-    return Agent(settings, cast(axon.Remote, orchestrator), registered, "session")
+    return Agent(settings, cast(Connection, orchestrator), registered, "session")
 
 
 def test_an_agent_whose_identity_is_in_use_elsewhere_ends_with_the_reason(tmp_path: Path) -> None:

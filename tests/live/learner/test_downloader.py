@@ -14,11 +14,12 @@ from safetensors.numpy import save
 
 from melisma import axon
 from melisma.axon.address import Address
-from melisma.errors import DataError
+from melisma.errors import DataError, UnreachableError
 from melisma.fleet.emulation import MAX_CATCH_UP_S
 from melisma.learning.data.datasets import Split
 from melisma.learning.data.shards import ShardCache, encode_shard
 from melisma.learning.parameters import Layout
+from melisma.live.learner.connection import Connection
 from melisma.live.learner.device import Device, EmulatedDevice
 from melisma.live.learner.downloader import Downloader
 from melisma.live.protocol import ShardRef
@@ -55,7 +56,7 @@ def served(tmp_path: Path) -> ServedFolder:
 @contextmanager
 def connect(served: ServedFolder, cache: ShardCache) -> Iterator[Downloader]:
     worker = axon.Worker(port=0, files=served.path)
-    with worker.start() as address, axon.connect(address) as orchestrator:
+    with worker.start() as address, Connection([address]) as orchestrator:
         yield Downloader(orchestrator, cache, Layout.from_arrays(ARRAYS))
 
 
@@ -181,7 +182,7 @@ def test_a_broken_download_is_resumed(served: ServedFolder, tmp_path: Path) -> N
     with axon.Worker(port=0, files=served.path).start() as address:
         proxy = BreakingProxy(address, after_bytes=150_000, times=2)
         try:
-            with axon.connect(proxy.address) as orchestrator:
+            with Connection([proxy.address]) as orchestrator:
                 Downloader(orchestrator, cache, Layout.from_arrays(ARRAYS)).fetch_shard(ref, DEVICE)
         finally:
             proxy.close()
@@ -201,8 +202,8 @@ def test_a_download_that_breaks_every_time_is_an_error(
         proxy = BreakingProxy(address, after_bytes=1000, times=100)
         try:
             with (
-                axon.connect(proxy.address) as orchestrator,
-                pytest.raises(DataError, match="cannot"),
+                Connection([proxy.address], give_up_s=1.0) as orchestrator,
+                pytest.raises(UnreachableError, match="has not answered for 1 s"),
             ):
                 Downloader(orchestrator, cache, Layout.from_arrays(ARRAYS)).fetch_shard(ref, DEVICE)
         finally:

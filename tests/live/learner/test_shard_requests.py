@@ -5,11 +5,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from melisma import axon
 from melisma.fleet.task import Task
 from melisma.learning.batches import BatchStream
 from melisma.learning.data.datasets import Split
 from melisma.live.learner.active_assignment import ActiveAssignment
+from melisma.live.learner.connection import Connection
 from melisma.live.learner.device import Device
 from melisma.live.learner.downloader import Downloader
 from melisma.live.learner.fetcher import Fetcher, ShardFeed, Transit
@@ -40,11 +40,11 @@ class RecordingOrchestrator:
         self.requested: list[int] = []
         self.released: list[int] = []
 
-    def request_shards(self, session: str, cycle: int, shards: int) -> None:
-        self.requested.append(shards)
-
-    def release_shards(self, session: str, cycle: int, shards: list[int]) -> None:
-        self.released.append(len(shards))
+    def call(self, method: str, session: str, cycle: int, shards: Any) -> None:
+        if method == "request_shards":
+            self.requested.append(shards)
+        else:
+            self.released.append(len(shards))
 
 
 class EmptyCache:
@@ -79,7 +79,7 @@ class LearnerAtWork:
         self.orchestrator = RecordingOrchestrator()
         self.fetcher = Fetcher(cast(Downloader, EmptyCache()), Device(None), _ignore)
         self.requests = ShardRequests(
-            TASK, "session", cast(axon.Remote, self.orchestrator), self.fetcher
+            TASK, "session", cast(Connection, self.orchestrator), self.fetcher
         )
         stream = BatchStream(SHARD_SAMPLES, np.random.default_rng(1), repeat=True)
         # One shard of an earlier grant was fetched and trained: both speeds are known.

@@ -4,6 +4,7 @@
 
     learner_process.py     registers the learner and runs its agent
     agent.py               polls the orchestrator and carries out its instructions
+    connection.py          calls and downloads that are repeated until they are answered
     active_assignment.py   one assignment, its deadline, extensions and phases
     shard_requests.py      requests further shards, and releases those it will not get to
     fetcher.py             fetches shards in its own thread, also ahead of the next cycle

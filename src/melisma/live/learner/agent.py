@@ -18,11 +18,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma import axon
 from melisma.allocation import get_scheme
 from melisma.cycle.events import PHASES
 from melisma.cycle.learner import CostHistory, benchmark_s, reserve_s, shard_bound
-from melisma.errors import AxonError, SettingError, SupersededError
+from melisma.errors import SettingError
 from melisma.fleet.files.fleet_file import DISCLOSURE, Disclosure
 from melisma.fleet.rng import generator
 from melisma.learning.batches import BatchStream
@@ -32,6 +31,7 @@ from melisma.learning.trainer import Score, TrainingResult
 from melisma.learning.user_code import is_import_path
 from melisma.live import protocol
 from melisma.live.learner.active_assignment import ActiveAssignment, WithdrawnError, seconds_per
+from melisma.live.learner.connection import Connection
 from melisma.live.learner.device import Device, EmulatedDevice
 from melisma.live.learner.downloader import Downloader
 from melisma.live.learner.fetcher import Fetcher, ShardFeed, Source
@@ -53,7 +53,7 @@ class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    orchestrator: str
+    orchestrator: tuple[str, ...]
     token: str | None = None
     certificate: str | None = None
     cache: str
@@ -70,7 +70,7 @@ class Agent:
     def __init__(
         self,
         settings: LearnerSettings,
-        orchestrator: axon.Remote,
+        orchestrator: Connection,
         registered: protocol.RegisterResponse,
         session: str,
     ) -> None:
@@ -108,7 +108,7 @@ class Agent:
         """Join the run and carry out instructions until the orchestrator ends it."""
         samples = tuple(len(shard) for shard in self._local_shards)
         request = protocol.JoinRequest(self._settings.discloses, samples)
-        self._orchestrator.join(self._session, protocol.to_builtins(request))
+        self._orchestrator.call("join", self._session, protocol.to_builtins(request))
         threading.Thread(target=self._poll, name="poll", daemon=True).start()
         self._fetcher.start()
         self._requests.start()
@@ -142,15 +142,9 @@ class Agent:
     def _poll_until_end(self) -> None:
         """Queue instructions, unless they concern what runs now."""
         while True:
-            try:
-                reply = self._orchestrator.poll(self._session, self._progress())
-                instructions = protocol.parse_instructions(reply)
-            except SupersededError:
-                raise
-            except AxonError:
-                instructions = [protocol.Leave()]
+            reply = self._orchestrator.call("poll", self._session, self._progress())
             received_at = time.monotonic()
-            for instruction in instructions:
+            for instruction in protocol.parse_instructions(reply):
                 self._receive(instruction, received_at)
                 if isinstance(instruction, protocol.Leave):
                     return
@@ -204,7 +198,7 @@ class Agent:
         """Measure this device and report its costs."""
         self._require_disclosure("costs")
         self._measure(until_at)
-        self._orchestrator.report_costs(self._session, self._cost_table())
+        self._orchestrator.call("report_costs", self._session, self._cost_table())
 
     def _compute_bound(self, instruction: protocol.ComputeBound, received_at: float) -> None:
         """Report how many shards this device can train by the deadline."""
@@ -215,7 +209,7 @@ class Agent:
         cycle, deadline_s = instruction.cycle, instruction.deadline_s
         held = min(instruction.held, self._downloader.count_cached())
         shards = int(shard_bound(self._costs, self._task, deadline_s, held))
-        self._orchestrator.report_bound(self._session, cycle, deadline_s, shards)
+        self._orchestrator.call("report_bound", self._session, cycle, deadline_s, shards)
         if not shards and deadline_s == self._task.deadline_s:
             # Without an assignment no cycle corrects the costs: the device may be faster by now.
             self._measure(time.monotonic() + benchmark_s(self._task))
@@ -353,9 +347,13 @@ class Agent:
             phases=tuple(assignment.seconds[phase] for phase in PHASES),
             costs=self._cost_table() if reports_costs else None,
         )
-        self._device.delay_upload(sum(array.nbytes for array in arrays.values()))
+        size_bytes = sum(array.nbytes for array in arrays.values())
+        self._device.delay_upload(size_bytes)
         message = protocol.to_builtins(header)
-        if refused := self._orchestrator.upload_update(self._session, message, arrays):
+        refused = self._orchestrator.call(
+            "upload_update", self._session, message, arrays, body_bytes=size_bytes
+        )
+        if refused:
             sys.stderr.write(f"{visible(refused)}\n")
         up_s = assignment.lap("upload")
         if trained:
@@ -378,7 +376,7 @@ class Agent:
             total.correct,
             total.label_count,
         )
-        self._orchestrator.report_evaluation(self._session, protocol.to_builtins(sums))
+        self._orchestrator.call("report_evaluation", self._session, protocol.to_builtins(sums))
 
     def _update_costs(self, **seconds: float) -> None:
         """Correct the estimates by measured seconds, if a benchmark has made any."""

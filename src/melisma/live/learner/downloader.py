@@ -1,4 +1,4 @@
-"""Downloads of parameters and shards by GET; a broken transfer is resumed."""
+"""Downloads of parameters and shards; a shard that was fetched in part is continued."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -8,16 +8,13 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from melisma import axon
 from melisma.errors import DataError, MelismaError, RefusedError
 from melisma.learning.data.datasets import Split
 from melisma.learning.data.shards import ShardCache
 from melisma.learning.parameters import Layout
+from melisma.live.learner.connection import Connection
 from melisma.live.learner.device import Device
 from melisma.live.protocol import ShardRef
-
-MAX_ATTEMPTS = 5
-"""The number of connections that one download may use."""
 
 
 class TimeUpError(MelismaError):
@@ -27,7 +24,7 @@ class TimeUpError(MelismaError):
 class Downloader:
     """Fetches parameters and shards of one run over the device's link; caches shards."""
 
-    def __init__(self, orchestrator: axon.Remote, cache: ShardCache, layout: Layout) -> None:
+    def __init__(self, orchestrator: Connection, cache: ShardCache, layout: Layout) -> None:
         self._orchestrator, self._cache, self._layout = orchestrator, cache, layout
 
     def fetch_model(
@@ -111,13 +108,6 @@ class Downloader:
         append: Callable[[bytearray], object],
     ) -> None:
         device.start_download()
-        for attempts_left in reversed(range(MAX_ATTEMPTS)):
-            try:
-                for piece in axon.fetch(self._orchestrator, name, received_bytes()):
-                    device.add_downloaded(len(piece))
-                    append(piece)
-            except OSError as error:
-                if not attempts_left:
-                    raise DataError(f"cannot fetch {name}: {error}") from error
-            else:
-                return
+        for piece in self._orchestrator.fetch(name, received_bytes()):
+            device.add_downloaded(len(piece))
+            append(piece)

@@ -6,11 +6,11 @@ import traceback
 
 import msgspec
 
-from melisma import axon
 from melisma.errors import AxonError, MelismaError
 from melisma.learning.user_code import describe_error
 from melisma.live import protocol
 from melisma.live.learner.agent import Agent, LearnerSettings
+from melisma.live.learner.connection import Connection
 from melisma.live.processes import exit_with_parent
 from melisma.text import visible_lines
 
@@ -24,7 +24,7 @@ def main() -> int:
     try:
         run_learner(settings)
     except MelismaError as error:
-        sys.stderr.write(f"{visible_lines(str(error))}\n")
+        _say(str(error))
         return 1
     return 0
 
@@ -32,11 +32,14 @@ def main() -> int:
 def run_learner(settings: LearnerSettings) -> None:
     """Take part in a run from registration to its end; report an error to the orchestrator."""
     sys.path += settings.module_path
-    orchestrator = axon.connect(
-        settings.orchestrator, token=settings.token, certificate=settings.certificate
+    orchestrator = Connection(
+        settings.orchestrator,
+        token=settings.token,
+        certificate=settings.certificate,
+        on_retry=lambda reason, pause_s: _say(f"{reason}; trying again in {pause_s:.1f} s"),
     )
     session = secrets.token_hex(16)
-    reply = orchestrator.register(protocol.to_builtins(protocol.RegisterRequest(session)))
+    reply = orchestrator.call("register", protocol.to_builtins(protocol.RegisterRequest(session)))
     registered = protocol.parse(reply, protocol.RegisterResponse)
     try:
         Agent(settings, orchestrator, registered, session).run()
@@ -50,8 +53,13 @@ def run_learner(settings: LearnerSettings) -> None:
         reason = f"{settings.name}: {describe_error(error) if unexpected else error}"[
             :MAX_REASON_CHARS
         ]
-        orchestrator.report_failure(session, reason)
+        orchestrator.call("report_failure", session, reason)
         raise MelismaError(reason) from error
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{visible_lines(line)}\n")
+    sys.stderr.flush()
 
 
 if __name__ == "__main__":

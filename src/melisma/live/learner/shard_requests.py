@@ -11,7 +11,6 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
-from melisma import axon
 from melisma.cycle.learner import (
     RELEASE_FRACTION,
     REQUEST_FRACTION,
@@ -23,6 +22,7 @@ from melisma.cycle.learner import (
 from melisma.errors import AxonError
 from melisma.fleet.task import Task
 from melisma.live.learner.active_assignment import ActiveAssignment
+from melisma.live.learner.connection import Connection
 from melisma.live.learner.fetcher import Fetcher, ShardFeed
 
 # Decide at most this often in a cycle.
@@ -35,7 +35,7 @@ class ShardRequests:
     """Sends what one learner requests and releases."""
 
     def __init__(
-        self, task: Task, session: str, orchestrator: axon.Remote, fetcher: Fetcher
+        self, task: Task, session: str, orchestrator: Connection, fetcher: Fetcher
     ) -> None:
         self._task, self._session, self._fetcher = task, session, fetcher
         self._orchestrator = orchestrator
@@ -89,7 +89,9 @@ class ShardRequests:
         if shards:
             assignment.requested_at = now
             self._calls.put(
-                lambda: self._orchestrator.request_shards(self._session, train.cycle, shards)
+                lambda: self._orchestrator.call(
+                    "request_shards", self._session, train.cycle, shards
+                )
             )
 
     def _release(
@@ -104,7 +106,7 @@ class ShardRequests:
         if count and (numbers := self._fetcher.release(feed, count)):
             assignment.has_released = True
             self._calls.put(
-                lambda: self._orchestrator.release_shards(self._session, cycle, numbers)
+                lambda: self._orchestrator.call("release_shards", self._session, cycle, numbers)
             )
 
     def _send(self) -> None:
