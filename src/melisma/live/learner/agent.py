@@ -237,7 +237,9 @@ class Agent:
     def _probe_uplink(self, size_bytes: int) -> None:
         """Upload zeros, to measure the link."""
         self._device.delay_upload(size_bytes)
-        self._orchestrator.probe_uplink(self._session, {"bytes": np.zeros(size_bytes, np.uint8)})
+        self._orchestrator.call(
+            "probe_uplink", self._session, {"bytes": np.zeros(size_bytes, np.uint8)}
+        )
 
     def _carry_out(self, assignment: ActiveAssignment) -> None:
         """Train an assignment and upload its update, unless it is withdrawn."""
