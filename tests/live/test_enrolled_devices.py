@@ -86,7 +86,7 @@ async def test_a_learner_process_whose_identity_is_used_elsewhere_ends_with_the_
     async with run.service.worker(run.tokens).listening() as address:
         settings = LearnerSettings(
             name="a",
-            orchestrator=address,
+            orchestrator=(address,),
             token=run.tokens.token("a"),
             cache=str(tmp_path / "cache"),
             module_path=(ROOT,),
