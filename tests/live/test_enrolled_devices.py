@@ -35,7 +35,7 @@ def join(folder: Path, text: str) -> LearnerSettings:
     state.remember(reached.fingerprint, [reached.address], name)
     return LearnerSettings(
         name=name,
-        orchestrator=reached.address,
+        orchestrator=(reached.address,),
         certificate=str(state.identity),
         cache=str(folder / "cache"),
         module_path=(ROOT,),
