@@ -27,7 +27,9 @@ def create_peers(
     **options: Any,
 ) -> Peers:
     task = options.pop("task", TASK)
-    settings = PeerSettings(task, algorithm, iterations, **({"patience_s": 1000.0} | options))
+    settings = PeerSettings(
+        task, algorithm, iterations, **({"patience_s": 1000.0, "guard": "off"} | options)
+    )
     return Peers(settings, topology_for(topology, nodes, 1), topology)
 
 
@@ -56,9 +58,9 @@ class SimulatedGroup:
         topology = self.peers.topology
         return run_checked(PeerScenario(topology, self.create_node, self.delays, self.faults))[0]
 
-    def create_node(self, name: str, incarnation: str) -> tuple[Node, Stepper]:
+    def create_node(self, name: str, incarnation: int) -> tuple[Node, Stepper]:
         index = self.peers.topology.names.index(name)
-        steps = RecordedSteps(self, name, np.random.default_rng([index, int(incarnation)]))
+        steps = RecordedSteps(self, name, np.random.default_rng([index, incarnation]))
         neighbours = self.peers.topology.neighbours(name)
         self.nodes[name] = self.peers.settings.create_node(name, incarnation, neighbours, steps)
         self.steps[name] = steps

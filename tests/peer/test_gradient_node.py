@@ -139,7 +139,7 @@ def test_sent_updates_and_error_feedback_add_up_to_all_gradients(
         AetSgd(learning_rate=0.5, decay=decay, growth=1.0),
         compression_for(compression),
     )
-    identity = NodeIdentity("a", "1", 3000, COMPATIBILITY, patience_s=10.0)
+    identity = NodeIdentity("a", 1, 3000, COMPATIBILITY, patience_s=10.0)
     node = create_node(identity, ("b",), Model(steps.vector, steps.gradient_sum), packing, outputs)
     assert isinstance(node, GradientNode)
     start(node)
@@ -159,8 +159,8 @@ def test_sent_updates_and_error_feedback_add_up_to_all_gradients(
             float(number),
             messages.Update(
                 sender="b",
-                incarnation="1",
-                to_incarnation="1",
+                incarnation=1,
+                to_incarnation=1,
                 number=number,
                 learning_rate=0.0,
                 content=packing.pack(np.zeros(1000, np.float32)),

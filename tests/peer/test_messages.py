@@ -63,10 +63,8 @@ def test_numbers_out_of_range_are_not_decoded(change: dict[str, Any]) -> None:
 
 def test_messages_of_a_rejected_neighbour_are_ignored() -> None:
     node = start(new_node(neighbours=("b", "c")))
-    node.on_message(1.0, hello(sender="b", incarnation="2", model="another"))
-    outputs = node.on_message(1.0, update(1, 5, incarnation="2")) + node.on_message(
-        1.0, update(1, 5)
-    )
+    node.on_message(1.0, hello(sender="b", incarnation=2, model="another"))
+    outputs = node.on_message(1.0, update(1, 5, incarnation=2)) + node.on_message(1.0, update(1, 5))
     assert not of(outputs, notices.UpdateApplied)
     assert np.array_equal(node.model.vector, INITIAL)
 
@@ -83,9 +81,9 @@ def test_an_unknown_node_that_is_rejected_does_not_become_a_neighbour() -> None:
 
 def test_a_late_hello_rejects_only_the_former_incarnation() -> None:
     node = start(new_node())
-    node.on_message(1.0, hello(incarnation="2"))
-    outputs = node.on_message(1.0, hello(incarnation="1", model="another"))
-    assert [each.to_incarnation for each in sent(outputs, messages.Rejected)] == ["1"]
+    node.on_message(1.0, hello(incarnation=2))
+    outputs = node.on_message(1.0, hello(incarnation=1, model="another"))
+    assert [each.to_incarnation for each in sent(outputs, messages.Rejected)] == [1]
     assert node.neighbours["b"].reachable
 
 

@@ -93,7 +93,7 @@ def test_a_different_model_is_rejected_with_the_difference() -> None:
     mismatch = "model here is a line of 4 parameters, there lenet"
     assert of(outputs, notices.MessageRejected)[0].reason == f"cannot be a neighbour: {mismatch}"
     (rejection,) = sent(outputs, messages.Rejected)
-    assert (rejection.to_incarnation, rejection.reason) == ("1", mismatch)
+    assert (rejection.to_incarnation, rejection.reason) == (1, mismatch)
     # Training starts with the other neighbour.
     outputs = node.on_message(0.2, accepted("c"))
     assert of(outputs, commands.TakeSteps)
@@ -116,17 +116,17 @@ def test_a_node_that_all_neighbours_reject_fails_with_the_reason() -> None:
 
 def test_a_rejection_of_a_former_incarnation_is_ignored() -> None:
     node = start(new_node())
-    assert node.on_message(0.1, rejected("b", "old", to="0")) == []
+    assert node.on_message(0.1, rejected("b", "old", to=0)) == []
     assert compute(node)
 
 
 def test_messages_of_an_unknown_node_are_ignored_until_its_hello() -> None:
     node = start(new_node())
-    assert node.on_message(1.0, heartbeat("x", "1")) == []
+    assert node.on_message(1.0, heartbeat("x", 1)) == []
     assert "x" not in node.neighbours
     outputs = node.on_message(1.0, hello("x"))
     assert of(outputs, notices.NeighbourJoined) == [
-        notices.NeighbourJoined(name="x", incarnation="1", assumed_updates=0)
+        notices.NeighbourJoined(name="x", incarnation=1, assumed_updates=0)
     ]
     assert node.neighbours["x"].reachable
 
@@ -141,7 +141,7 @@ def test_a_new_neighbour_is_offered_the_model_and_counts_from_its_assumed_update
         True,
         1,
         3,
-        "1",
+        1,
     )
     assert np.array_equal(np.frombuffer(offer.model, np.float32), INITIAL - 1)
     compute(node)
@@ -173,9 +173,9 @@ def test_a_new_neighbour_that_was_lost_keeps_its_assumed_updates() -> None:
     compute(node)
     node.on_message(2.0, hello("x"))
     node.on_unreachable(3.0, "x")
-    outputs = node.on_message(4.0, heartbeat("x", "1"))
+    outputs = node.on_message(4.0, heartbeat("x", 1))
     assert of(outputs, notices.NeighbourJoined) == [
-        notices.NeighbourJoined(name="x", incarnation="1", assumed_updates=1)
+        notices.NeighbourJoined(name="x", incarnation=1, assumed_updates=1)
     ]
     assert node.neighbours["x"].progress == 1
 
@@ -275,13 +275,13 @@ def test_a_neighbour_that_returns_receives_started_and_goodbye() -> None:
 
 def test_a_new_incarnation_without_a_hello_is_greeted() -> None:
     node = start(new_node(LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=3, max_lag=0)))
-    outputs = node.on_message(1.0, started("b", incarnation="2", done=0))
+    outputs = node.on_message(1.0, started("b", incarnation=2, done=0))
     assert of(outputs, notices.NeighbourJoined) == [
-        notices.NeighbourJoined(name="b", incarnation="2", assumed_updates=0)
+        notices.NeighbourJoined(name="b", incarnation=2, assumed_updates=0)
     ]
     assert receivers(outputs) == ["b"]
     assert sent(outputs, messages.Hello)
-    assert of(node.on_message(1.1, update(1, 5, incarnation="2")), notices.UpdateApplied)
+    assert of(node.on_message(1.1, update(1, 5, incarnation=2)), notices.UpdateApplied)
     assert not sent(node.on_message(1.2, heartbeat("b", "2")), messages.Hello)
 
 
@@ -291,7 +291,7 @@ def test_a_new_incarnation_without_a_hello_is_greeted() -> None:
 def test_an_update_that_arrives_twice_is_applied_once() -> None:
     node = start(new_node())
     assert of(node.on_message(1.0, update(1, 5)), notices.UpdateApplied) == [
-        notices.UpdateApplied(sender="b", incarnation="1", number=1)
+        notices.UpdateApplied(sender="b", incarnation=1, number=1)
     ]
     assert node.on_message(1.0, update(1, 5)) == []
     assert np.array_equal(node.model.vector, INITIAL - 5)
@@ -322,15 +322,15 @@ def test_updates_that_arrive_before_the_start_are_applied_at_the_start() -> None
 
 def test_messages_of_a_former_incarnation_are_rejected() -> None:
     node = start(new_node())
-    node.on_message(1.0, hello("b", incarnation="2"))
-    outputs = node.on_message(1.1, update(1, 5, incarnation="1"))
+    node.on_message(1.0, hello("b", incarnation=2))
+    outputs = node.on_message(1.1, update(1, 5, incarnation=1))
     assert of(outputs, notices.MessageRejected) == [
         notices.MessageRejected(sender="b", reason="sent by a former incarnation")
     ]
     assert not of(outputs, notices.UpdateApplied)
-    assert of(node.on_message(1.1, hello("b", incarnation="1")), notices.MessageRejected)
-    assert node.neighbours["b"].incarnation == "2"
-    assert of(node.on_message(1.2, update(1, 5, incarnation="2")), notices.UpdateApplied)
+    assert of(node.on_message(1.1, hello("b", incarnation=1)), notices.MessageRejected)
+    assert node.neighbours["b"].incarnation == 2
+    assert of(node.on_message(1.2, update(1, 5, incarnation=2)), notices.UpdateApplied)
     assert np.array_equal(node.model.vector, INITIAL - 5)
 
 
@@ -340,9 +340,9 @@ def test_messages_of_a_former_incarnation_are_rejected() -> None:
 def test_early_updates_of_a_former_incarnation_are_dropped(algorithm: Algorithm) -> None:
     node = new_node(algorithm, neighbours=("b", "c"))
     node.start(0.0)
-    node.on_message(0.1, update(1, 5, incarnation="1"))
-    node.on_message(0.2, hello("b", incarnation="2"))
-    node.on_message(0.3, accepted("b", incarnation="2"))
+    node.on_message(0.1, update(1, 5, incarnation=1))
+    node.on_message(0.2, hello("b", incarnation=2))
+    node.on_message(0.3, accepted("b", incarnation=2))
     outputs = node.on_message(0.4, accepted("c"))
     assert not of(outputs, notices.UpdateApplied)
     assert np.array_equal(node.model.vector, INITIAL)
@@ -350,7 +350,7 @@ def test_early_updates_of_a_former_incarnation_are_dropped(algorithm: Algorithm)
 
 def test_an_update_to_another_incarnation_is_ignored() -> None:
     node = start(new_node())
-    assert node.on_message(1.0, replace(update(1, 5), to_incarnation="0")) == []
+    assert node.on_message(1.0, replace(update(1, 5), to_incarnation=0)) == []
     assert node.neighbours["b"].received == 0
     assert np.array_equal(node.model.vector, INITIAL)
 
@@ -368,7 +368,7 @@ def test_corrupt_content_is_rejected_and_not_awaited(content: bytes, reason: str
     assert node.computing is None
     outputs = node.on_message(1.0, replace(update(1), content=content))
     assert of(outputs, notices.MessageRejected) == [
-        notices.MessageRejected(sender="b", reason=reason, incarnation="1", number=1)
+        notices.MessageRejected(sender="b", reason=reason, incarnation=1, number=1)
     ]
     assert not of(outputs, notices.UpdateApplied)
     assert of(outputs, commands.TakeSteps)
@@ -437,7 +437,7 @@ def test_a_node_computes_only_while_no_lag_exceeds_the_maximum(lag: int) -> None
 def test_a_neighbour_is_not_awaited_after_its_last_update() -> None:
     node = start(new_node(LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=3, max_lag=0)))
     compute(node)
-    node.on_message(1.0, messages.Goodbye(sender="b", incarnation="1", last_update=1))
+    node.on_message(1.0, messages.Goodbye(sender="b", incarnation=1, last_update=1))
     assert node.computing is None
     assert of(node.on_message(1.1, update(1)), commands.TakeSteps)
     for _ in range(8):
@@ -451,7 +451,7 @@ def test_a_node_finishes_after_the_last_updates_of_its_neighbours() -> None:
     assert [each.last_update for each in sent(outputs, messages.Goodbye)] == [1]
     assert not of(outputs, commands.Finish)
     assert not of(
-        node.on_message(1.0, messages.Goodbye(sender="b", incarnation="1", last_update=2)),
+        node.on_message(1.0, messages.Goodbye(sender="b", incarnation=1, last_update=2)),
         commands.Finish,
     )
     assert not of(node.on_message(1.0, update(2, 1)), commands.Finish)

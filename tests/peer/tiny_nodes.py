@@ -13,6 +13,7 @@ from melisma.learning.trainer import Score
 from melisma.peer import commands, messages, notices
 from melisma.peer.algorithms import Algorithm, LocalSgd
 from melisma.peer.group import create_node
+from melisma.peer.guard import GuardMode
 from melisma.peer.identity import Model, NodeIdentity
 from melisma.peer.node import Node, Outputs
 
@@ -65,9 +66,10 @@ def new_node(
     iterations: int = 30,
     compression: str = "none",
     name: str = "a",
+    guard: GuardMode = "off",
 ) -> Node:
-    """Create a node that has not started, by default with rounds of 3 steps."""
-    identity = NodeIdentity(name, "1", iterations, COMPATIBILITY, patience_s=10.0)
+    """Create a node that has not started, by default with rounds of 3 steps and no guard."""
+    identity = NodeIdentity(name, 1, iterations, COMPATIBILITY, patience_s=10.0, guard=guard)
     model = Model(INITIAL.copy(), np.zeros_like(INITIAL))
     algorithm = algorithm or LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=3)
     return create_node(identity, neighbours, model, compression_for(compression), algorithm)
@@ -91,7 +93,7 @@ def compute(node: Node, gradient: Any = 0, at_s: float = 1.0) -> Outputs:
     return node.on_computed(at_s)
 
 
-def hello(sender: str = "b", incarnation: str = "1", **compatibility: str) -> messages.Hello:
+def hello(sender: str = "b", incarnation: int = 1, **compatibility: str) -> messages.Hello:
     return messages.Hello(
         sender=sender,
         incarnation=incarnation,
@@ -101,13 +103,13 @@ def hello(sender: str = "b", incarnation: str = "1", **compatibility: str) -> me
 
 
 def accepted(
-    sender: str = "b", incarnation: str = "1", done: int = 0, steps: int = 0, model: Any = None
+    sender: str = "b", incarnation: int = 1, done: int = 0, steps: int = 0, model: Any = None
 ) -> messages.Accepted:
     """Return an answer to node a; of a sender that trains, if there is a model."""
     return messages.Accepted(
         sender=sender,
         incarnation=incarnation,
-        to_incarnation="1",
+        to_incarnation=1,
         degree=1,
         training=model is not None,
         updates_done=done,
@@ -117,7 +119,7 @@ def accepted(
 
 
 def started(
-    sender: str = "b", incarnation: str = "1", done: int = 0, model: Any = None
+    sender: str = "b", incarnation: int = 1, done: int = 0, model: Any = None
 ) -> messages.Started:
     content = b"" if model is None else to_bytes(model)
     return messages.Started(
@@ -126,23 +128,23 @@ def started(
 
 
 def update(
-    number: int, change: Any = 0, rate: float = 1.0, sender: str = "b", incarnation: str = "1"
+    number: int, change: Any = 0, rate: float = 1.0, sender: str = "b", incarnation: int = 1
 ) -> messages.Update:
     return messages.Update(
         sender=sender,
         incarnation=incarnation,
-        to_incarnation="1",
+        to_incarnation=1,
         number=number,
         learning_rate=rate,
         content=to_bytes(np.float32(1) * (INITIAL * 0 + change)),
     )
 
 
-def rejected(sender: str, reason: str, to: str = "1") -> messages.Rejected:
-    return messages.Rejected(sender=sender, incarnation="1", to_incarnation=to, reason=reason)
+def rejected(sender: str, reason: str, to: int = 1) -> messages.Rejected:
+    return messages.Rejected(sender=sender, incarnation=1, to_incarnation=to, reason=reason)
 
 
-def heartbeat(sender: str = "b", incarnation: str = "1") -> messages.Heartbeat:
+def heartbeat(sender: str = "b", incarnation: int = 1) -> messages.Heartbeat:
     return messages.Heartbeat(sender=sender, incarnation=incarnation)
 
 

@@ -7,7 +7,10 @@
     notices.py               state changes that a node makes known to its driver
     identity.py              identity and model of a node
     neighbour.py             a node's record of one neighbour
-    membership.py            the neighbours of a node: reachable, lost, rejected
+    keyring.py               the keys that speak for names
+    membership.py            the neighbours of a node: reachable, lost, stalled, rejected
+    stalls.py                the time for which a node waits for a neighbour without progress
+    guard.py                 a bound on the size of updates
     node.py                  the state machine that all algorithms share
     gradient_node.py         nodes that send sums of gradients after each round
     aet_sgd.py               AET-SGD: rounds that grow

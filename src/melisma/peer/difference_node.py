@@ -11,6 +11,7 @@ import numpy as np
 
 from melisma.learning.compression import Compression
 from melisma.peer import messages
+from melisma.peer.guard import CLIP_MEDIANS, norm_of
 from melisma.peer.identity import Model, NodeIdentity
 from melisma.peer.neighbour import Neighbour, Vector
 from melisma.peer.node import Node
@@ -63,6 +64,32 @@ class DifferenceNode(Node):
             neighbour.model = self._initial_model.copy()
         neighbour.pending[update.number] = change
         self._apply_pending(neighbour)
+
+    def update_size(
+        self,
+        share: float,  # noqa: ARG002 - rounds of all nodes have the same size
+        update: messages.Update,  # noqa: ARG002
+        change: Vector,
+    ) -> tuple[float, float]:
+        """Return the norm of the difference."""
+        return norm_of(change), 1.0
+
+    def pulls(self) -> dict[str, Vector]:
+        """Return the way from the public model to each neighbour's, bounded by the others'.
+
+        A single neighbour is bounded by the norm of the public model.
+        """
+        pulls = {name: model - self.own_public for name, model in self.neighbour_models().items()}
+        if self.guard.mode == "off" or not self.own_public.size:
+            return pulls
+        norms = {name: norm_of(pull) for name, pull in pulls.items()}
+        model_norm = norm_of(self.own_public)
+        for name, norm in norms.items():
+            others = [other for key, other in norms.items() if key != name and other > 0]
+            limit = CLIP_MEDIANS * float(np.median(others)) if others else model_norm
+            if norm > limit > 0:
+                pulls[name] *= np.float32(limit / norm)
+        return pulls
 
     def neighbour_models(self) -> dict[str, Vector]:
         """Return the models of reachable neighbours by name."""

@@ -15,7 +15,7 @@ from melisma.peer import commands
 from melisma.peer.algorithms import EventTriggeredSgd
 from melisma.peer.difference_node import DifferenceNode
 from melisma.peer.identity import Model, NodeIdentity
-from melisma.peer.neighbour import Vector
+from melisma.peer.neighbour import Neighbour, Vector
 
 
 class EventTriggeredNode(DifferenceNode):
@@ -37,12 +37,16 @@ class EventTriggeredNode(DifferenceNode):
         """Return one step, and compute the move towards the neighbours that goes with it."""
         settings, divisor = self._settings, self._settings.decay * self.steps + 1
         self._consensus_step[:] = 0
-        for model in self.neighbour_models().values():
-            self._consensus_step += model - self.own_public
+        for pull in self.pulls().values():
+            self._consensus_step += pull
         factor = settings.coupling * settings.learning_rate / divisor**0.1
         self._consensus_step *= np.float32(factor)
         rate = settings.learning_rate / divisor
         return commands.TakeSteps(number=self.steps + 1, steps=1, learning_rate=rate)
+
+    def predict_update_s(self, neighbour: Neighbour) -> float:  # noqa: ARG002
+        """Return the time of this node's steps: a neighbour may send only after its last one."""
+        return self.now_s - self._started_s
 
     def updates_after(self, computed: commands.TakeSteps) -> list[tuple[float, bytes]]:
         """Return the difference if it exceeds the threshold, and always after the last step."""

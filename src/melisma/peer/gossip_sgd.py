@@ -35,14 +35,17 @@ class GossipNode(DifferenceNode):
 
     def next_steps(self) -> commands.TakeSteps | None:
         """Mix and return the next steps, when the last models of all neighbours have arrived."""
-        if any(
-            each.progress < self.update_number for each in self.membership.neighbours_to_await()
-        ):
+        if self.blocking_neighbours():
             return None
         self._mix()
         steps = min(self._settings.steps, self.identity.iterations - self.steps)
         rate = self._settings.learning_rate / (1 + self._settings.decay * sqrt(self.steps))
         return commands.TakeSteps(number=self.update_number + 1, steps=steps, learning_rate=rate)
+
+    def blocking_neighbours(self) -> list[Neighbour]:
+        """Return the neighbours whose last model has not arrived."""
+        awaited = self.membership.neighbours_to_await()
+        return [each for each in awaited if each.progress < self.update_number]
 
     def updates_after(self, computed: commands.TakeSteps) -> list[tuple[float, bytes]]:  # noqa: ARG002
         """Return the difference to the public model."""
@@ -66,7 +69,7 @@ class GossipNode(DifferenceNode):
             if neighbour.pending:
                 self._apply_pending(neighbour)
         degree, change = self.membership.degree, np.zeros_like(self.own_public)
-        for name, model in self.neighbour_models().items():
+        for name, pull in self.pulls().items():
             weight = 1 / (1 + max(degree, self.neighbours[name].degree))
-            change += np.float32(weight) * (model - self.own_public)
+            change += np.float32(weight) * pull
         self.model.vector[:] += np.float32(self._settings.mixing) * change

@@ -21,12 +21,15 @@ import numpy as np
 from melisma.learning.compression import Compression
 from melisma.peer import commands, messages
 from melisma.peer.algorithms import AetSgd, LocalSgd
+from melisma.peer.guard import norm_of
 from melisma.peer.identity import Model, NodeIdentity
 from melisma.peer.lag import LagPolicy
 from melisma.peer.neighbour import Neighbour, Vector
 from melisma.peer.node import Node
 
 Settings = TypeVar("Settings", AetSgd, LocalSgd)
+MAX_SHARE_RATIO = 16.0
+"""The largest factor by which the rounds of a neighbour may claim to be larger than this node's."""
 
 
 class GradientNode(Node, Generic[Settings]):
@@ -58,15 +61,35 @@ class GradientNode(Node, Generic[Settings]):
 
     def next_steps(self) -> commands.TakeSteps | None:
         """Return the next round, unless a neighbour lags too far behind."""
-        max_lag = self.lag.max_lag(self.update_number, self.steps)
-        awaited = self.membership.neighbours_to_await()
-        if any(self.update_number - neighbour.progress > max_lag for neighbour in awaited):
+        if self.blocking_neighbours():
             return None
         self._round_started_s = self.now_s
         number = self.update_number + 1
         steps = min(self.round_size(number), self.identity.iterations - self.steps)
         rate = self.settings.learning_rate / (1 + self.settings.decay * sqrt(self.steps))
         return commands.TakeSteps(number=number, steps=steps, learning_rate=rate)
+
+    def blocking_neighbours(self) -> list[Neighbour]:
+        """Return the neighbours that lag too far behind."""
+        max_lag = self.lag.max_lag(self.update_number, self.steps)
+        awaited = self.membership.neighbours_to_await()
+        return [each for each in awaited if self.update_number - each.progress > max_lag]
+
+    def predict_update_s(self, neighbour: Neighbour) -> float:
+        """Return the time of the awaited round, by measured times of a step of either node."""
+        return self.lag.predict_round_s(neighbour.name, self._known_round(neighbour.progress + 1))
+
+    def update_size(
+        self, share: float, update: messages.Update, change: Vector
+    ) -> tuple[float, float]:
+        """Return the norm of the change of parameters, and the number of steps in the round."""
+        relative = float(np.clip(share / self.identity.share, 1 / MAX_SHARE_RATIO, MAX_SHARE_RATIO))
+        steps = self.round_size(self._known_round(update.number))
+        return update.learning_rate * norm_of(change), steps * relative
+
+    def _known_round(self, number: int) -> int:
+        """Limit a number that a neighbour claims: the sizes of all rounds up to it are computed."""
+        return min(number, self.update_number + self.max_ahead)
 
     def updates_after(self, computed: commands.TakeSteps) -> list[tuple[float, bytes]]:
         """Return the sum of the round's gradients, with what compression held back before."""
@@ -98,9 +121,12 @@ class GradientNode(Node, Generic[Settings]):
 
     def adopt_progress(self, offer: messages.Accepted) -> None:
         """Continue in the neighbour's round; rounds of this node may have another size."""
-        self.update_number = offer.updates_done
-        steps = sum(self.round_size(number) for number in range(1, offer.updates_done + 1))
-        self.steps = min(steps, self.identity.iterations)
+        self.update_number, self.steps, number = offer.updates_done, 0, 1
+        # Stop early: the number of rounds is a claim of the neighbour.
+        while number <= offer.updates_done and self.steps < self.identity.iterations:
+            self.steps += self.round_size(number)
+            number += 1
+        self.steps = min(self.steps, self.identity.iterations)
 
 
 def whole_round_sizes(share: float, size: Callable[[int], float]) -> Callable[[int], int]:

@@ -1,7 +1,7 @@
 """A group of nodes: the settings that they share, their topology and their data."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
@@ -22,6 +22,7 @@ from melisma.peer.aet_sgd import AetNode
 from melisma.peer.algorithms import AetSgd, Algorithm, EventTriggeredSgd, GossipSgd, LocalSgd
 from melisma.peer.event_triggered_sgd import EventTriggeredNode
 from melisma.peer.gossip_sgd import GossipNode
+from melisma.peer.guard import GuardMode
 from melisma.peer.identity import Model, NodeIdentity
 from melisma.peer.local_sgd import LocalNode
 from melisma.peer.node import Node
@@ -37,7 +38,7 @@ class PeerSettings:
     """The settings that all nodes share.
 
     Each node takes `iterations` steps, times its share. A neighbour that does not answer for
-    `patience_s` is given up.
+    `patience_s` is given up. `guard` bounds updates: "clip", "drop" or "off".
     """
 
     task: Task
@@ -45,6 +46,7 @@ class PeerSettings:
     iterations: int
     compression: str = "none"
     patience_s: float = 10.0
+    guard: GuardMode = "clip"
 
     def with_share(self, share: float) -> "PeerSettings":
         """Return the settings of a node that is `share` times as fast as the mean of all."""
@@ -57,9 +59,14 @@ class PeerSettings:
         return replace(self, algorithm=algorithm, iterations=max(1, round(self.iterations * share)))
 
     def create_node(
-        self, name: str, incarnation: str, neighbours: tuple[str, ...], steps: Stepper
+        self,
+        name: str,
+        incarnation: int,
+        neighbours: tuple[str, ...],
+        steps: Stepper,
+        keys: Mapping[str, str] | None = None,
     ) -> Node:
-        """Create a node that trains the model of `steps`."""
+        """Create a node that trains the model of `steps`; `keys` of neighbours may be known."""
         compression = compression_for(self.compression)
         compatibility = {
             "model": f"{self.task.model} of {steps.vector.size:,} parameters",
@@ -67,7 +74,16 @@ class PeerSettings:
             "algorithm": str(self.algorithm.__struct_config__.tag),
             "compression": compression.name,
         }
-        identity = NodeIdentity(name, incarnation, self.iterations, compatibility, self.patience_s)
+        identity = NodeIdentity(
+            name,
+            incarnation,
+            self.iterations,
+            compatibility,
+            self.patience_s,
+            getattr(self.algorithm, "share", 1.0),
+            self.guard,
+            dict(keys or {}),
+        )
         model = Model(steps.vector, steps.gradient_sum)
         return create_node(identity, neighbours, model, compression, self.algorithm)
 
@@ -109,13 +125,14 @@ def peers_for(  # noqa: PLR0913 - each is a setting of its own
     shares: Sequence[float] = (),
     compression: str = "none",
     patience_s: float = 10.0,
+    guard: GuardMode = "clip",
 ) -> Peers:
     """Create a group of nodes that train a task; its deadline and scheme are ignored.
 
     The task's optimiser must be plain SGD; the learning rate is that of the algorithm, which is
     AET-SGD by default.
     """
-    settings = PeerSettings(task, algorithm or AetSgd(), iterations, compression, patience_s)
+    settings = PeerSettings(task, algorithm or AetSgd(), iterations, compression, patience_s, guard)
     return Peers(settings, topology_for(topology, nodes, task.seed), topology, tuple(shares))
 
 

@@ -1,10 +1,11 @@
 """The identity of a node, and the model that it trains."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from melisma.errors import DataError
 from melisma.learning.compression import compression_for
+from melisma.peer.guard import DROP_MEDIANS, GuardMode, norm_of
 from melisma.peer.neighbour import Vector
 
 UNCOMPRESSED = compression_for("none")
@@ -15,14 +16,18 @@ class NodeIdentity:
     """The name and incarnation of a node, and the properties that its neighbours must share.
 
     It takes `iterations` steps. It waits `patience_s` for an answer of a neighbour, and looks for
-    lost neighbours at that interval.
+    lost neighbours at that interval. `keys` are the keys of nodes that are known before they are
+    first heard of; `share` scales the size of its rounds. `guard` bounds updates of neighbours.
     """
 
     name: str
-    incarnation: str
+    incarnation: int
     iterations: int
     compatibility: Mapping[str, str]
     patience_s: float
+    share: float = 1.0
+    guard: GuardMode = "clip"
+    keys: Mapping[str, str] = field(default_factory=dict)
 
     def describe_mismatch(self, other: Mapping[str, str]) -> str:
         """Describe the first property that differs; return an empty string if all match."""
@@ -45,9 +50,14 @@ class Model:
     gradient_sum: Vector
 
     def describe_invalid(self, content: bytes) -> str:
-        """Describe why bytes are no model of this size; empty if they are one, or if empty."""
+        """Describe why bytes are no plausible model; empty if they are one, or if empty."""
         try:
-            UNCOMPRESSED.unpack(content, self.vector.size if content else 0)
+            other = UNCOMPRESSED.unpack(content, self.vector.size if content else 0)
         except DataError as error:
             return f"its model: {error}"
+        if not content or (norm := norm_of(self.vector)) == 0:
+            return ""
+        distance = norm_of(other - self.vector) / norm
+        if distance > DROP_MEDIANS:
+            return f"its model is {distance:.3g} times the norm of this node's model away"
         return ""

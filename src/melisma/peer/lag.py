@@ -93,6 +93,13 @@ class LagPolicy:
         if previous is None or number > previous[0]:
             self._last_update[sender] = number, at_s
 
+    def predict_round_s(self, sender: str, number: int) -> float:
+        """Return how long a round of a neighbour takes, by the slower of its steps and ours."""
+        own_s = float(np.median(self._step_s)) if self._step_s else 0.0
+        measured = self._neighbour_step_s.get(sender)
+        step_s = max(own_s, float(np.median(measured)) if measured else 0.0)
+        return step_s * self._round_size(number)
+
     def record_round_trip(self, seconds: float) -> None:
         """Record the duration of a message and its acknowledgement."""
         self._message_s.append(seconds / 2)

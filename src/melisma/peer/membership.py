@@ -1,22 +1,32 @@
-"""The neighbours of a node: which are reachable, lost or rejected."""
+"""The neighbours of a node: which are reachable, lost, stalled or rejected."""
 
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Any
 
 from melisma.peer import commands, messages, notices
 from melisma.peer.identity import NodeIdentity
+from melisma.peer.keyring import KeyRing
 from melisma.peer.neighbour import Neighbour
 
 FORMER_INCARNATION = "sent by a former incarnation"
 LATER_INCARNATION = "a later incarnation of that name is known here; is its clock right?"
+MAX_INCARNATION_JUMP = 100 * 31_557_600_000
+"""The largest step from a known incarnation to the next: 100 years in milliseconds."""
+MAX_GREETINGS = 8
+"""The number of greetings of one node that are answered within `patience_s`."""
 
 
 class Membership:
     """Neighbours by name, with the messages that do not depend on training."""
 
     def __init__(self, identity: NodeIdentity, names: Iterable[str]) -> None:
-        self._identity = identity
+        self.identity = identity
         self.neighbours = {name: Neighbour(name) for name in names}
+        self.keyring = KeyRing(identity.name, self.neighbours, identity.keys)
+        self.forgeries: Counter[str] = Counter()
+        """The number of forged messages by the name that they used."""
+        self._greeted_s: dict[str, deque[float]] = {}
 
     @property
     def degree(self) -> int:
@@ -30,8 +40,8 @@ class Membership:
 
     @property
     def all_finished(self) -> bool:
-        """Whether each neighbour has sent its last update or is lost."""
-        return all(each.finished or each.lost for each in self.neighbours.values())
+        """Whether each neighbour has sent its last update or is given up."""
+        return all(each.done_or_given_up for each in self.neighbours.values())
 
     @property
     def all_rejected(self) -> bool:
@@ -48,7 +58,7 @@ class Membership:
 
     def send(self, to: str, message: type[messages.Message], **fields: Any) -> commands.Send:
         """Return the command that sends a message of that type from this node."""
-        sender, incarnation = self._identity.name, self._identity.incarnation
+        sender, incarnation = self.identity.name, self.identity.incarnation
         content = message(sender=sender, incarnation=incarnation, **fields)
         return commands.Send(to=to, message=content)
 
@@ -68,23 +78,66 @@ class Membership:
 
     def greet(self, name: str) -> commands.Send:
         """Ask `name` to become a neighbour."""
-        compatibility = dict(self._identity.compatibility)
-        return self.send(name, messages.Hello, compatibility=compatibility, degree=self.degree)
+        compatibility, share = dict(self.identity.compatibility), self.identity.share
+        return self.send(
+            name, messages.Hello, compatibility=compatibility, degree=self.degree, share=share
+        )
+
+    def describe_implausible(self, message: messages.PeerMessage) -> str:
+        """Describe an incarnation that is too far ahead; empty if it is plausible.
+
+        Without this bound one message could use up all later incarnations.
+        """
+        neighbour = self.neighbours.get(message.sender)
+        known = max(neighbour.incarnation if neighbour else 0, self.identity.incarnation)
+        if message.incarnation <= known + MAX_INCARNATION_JUMP:
+            return ""
+        return f"incarnation {message.incarnation} is too far ahead of {known}"
+
+    def greets_too_often(self, at_s: float, name: str) -> bool:
+        """Record a greeting; return whether there were too many of that node."""
+        times_s = self._greeted_s.setdefault(name, deque(maxlen=MAX_GREETINGS))
+        if len(times_s) == MAX_GREETINGS and at_s - times_s[0] < self.identity.patience_s:
+            return True
+        times_s.append(at_s)
+        return False
+
+    def report_forgery(self, sender: str, reason: str) -> list[notices.ForgeryRejected]:
+        """Count a forged message; return a notice of the first one."""
+        self.forgeries[sender] += 1
+        first = self.forgeries[sender] == 1
+        return [notices.ForgeryRejected(sender=sender, reason=reason)] if first else []
 
     def reject_hello(
-        self, hello: messages.Hello, reason: str
+        self, hello: messages.Hello, reason: str, known_incarnation: int = 0
     ) -> list[commands.AnyCommand | notices.AnyNotice]:
         """Reject a `Hello` without any change to the neighbours."""
         to, described = hello.sender, f"cannot be a neighbour: {reason}"
         return [
             notices.MessageRejected(sender=to, reason=described),
-            self.send(to, messages.Rejected, to_incarnation=hello.incarnation, reason=reason),
+            self.send(
+                to,
+                messages.Rejected,
+                to_incarnation=hello.incarnation,
+                reason=reason,
+                known_incarnation=known_incarnation,
+            ),
         ]
 
-    def join(self, message: messages.PeerMessage, assumed_updates: int) -> notices.NeighbourJoined:
+    def join(
+        self, at_s: float, message: messages.PeerMessage, assumed_updates: int
+    ) -> notices.NeighbourJoined:
         """Replace the record of a neighbour by an empty one for its new incarnation."""
         name, incarnation = message.sender, message.incarnation
-        self.neighbours[name] = Neighbour(name, incarnation, assumed_updates=assumed_updates)
+        former = self.neighbours.get(name, Neighbour(name))
+        self.neighbours[name] = Neighbour(
+            name,
+            incarnation,
+            assumed_updates=assumed_updates,
+            progress_at_s=at_s,
+            # A restart does not buy more patience.
+            stalls=former.stalls,
+        )
         return describe_join(self.neighbours[name])
 
     def lose(self, neighbour: Neighbour) -> notices.NeighbourLost:

@@ -19,13 +19,22 @@ class Neighbour:
     """
 
     name: str
-    incarnation: str = ""
+    incarnation: int = 0
     degree: int = 1
     assumed_updates: int = 0
     answered: bool = False
     started: bool = False
     lost: bool = False
     rejected: bool = False
+    share: float = 1.0
+    stalled: bool = False
+    """Whether it answers, but sent no update in time: this node does not wait for it."""
+    stalls: int = 0
+    waiting: bool = False
+    """Whether it reports that it waits for neighbours of its own."""
+    progress_at_s: float = 0.0
+    """The time of its last progress: it joined, started, or sent an update."""
+    invalid_messages: int = 0
     receives_all: bool = False
     received: int = 0
     out_of_order: set[int] = field(default_factory=set)
@@ -43,7 +52,7 @@ class Neighbour:
     @property
     def awaited(self) -> bool:
         """Whether more updates are expected from this neighbour."""
-        return self.reachable and not self.finished
+        return self.reachable and not self.finished and not self.stalled
 
     @property
     def progress(self) -> int:
@@ -54,6 +63,11 @@ class Neighbour:
     def finished(self) -> bool:
         """Whether all updates up to its last one have arrived."""
         return self.last_update is not None and self.received >= self.last_update
+
+    @property
+    def done_or_given_up(self) -> bool:
+        """Whether this node need not wait for it before it ends."""
+        return self.finished or self.lost or self.stalled
 
     def record_update(self, number: int) -> bool:
         """Record that an update arrived; return False if it had arrived before."""

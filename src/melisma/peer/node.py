@@ -8,6 +8,7 @@ decides when to compute, what to send and how to apply an update.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,18 +16,26 @@ import numpy as np
 from melisma.errors import DataError
 from melisma.learning.compression import Compression
 from melisma.peer import commands, messages, notices
+from melisma.peer.guard import CLIP_MEDIANS, UpdateGuard, norm_of
 from melisma.peer.identity import Model, NodeIdentity
 from melisma.peer.membership import (
     FORMER_INCARNATION,
     LATER_INCARNATION,
+    MAX_INCARNATION_JUMP,
     Membership,
     describe_ready,
 )
 from melisma.peer.neighbour import Neighbour, Vector
+from melisma.peer.stalls import resume_if_caught_up, stall, stall_limit_s
 
 Outputs = list[commands.AnyCommand | notices.AnyNotice]
 MAX_UPDATES_AHEAD = 1000
 """The largest number of updates that may arrive ahead of a missing one."""
+MAX_BYTES_AHEAD = 256 << 20
+"""The same in bytes of unpacked updates; at least 8 updates are kept."""
+MAX_INVALID_MESSAGES = 100
+"""The number of invalid messages after which a neighbour is rejected."""
+MAX_REFUTATIONS = 3
 
 
 class Node(ABC):
@@ -39,8 +48,12 @@ class Node(ABC):
         model: Model,
         compression: Compression,
     ) -> None:
-        self.identity, self.model, self.compression = identity, model, compression
+        self.model, self.compression = model, compression
         self.membership = Membership(identity, neighbours)
+        self.guard = UpdateGuard(identity.guard)
+        self.max_ahead = min(
+            MAX_UPDATES_AHEAD, max(8, MAX_BYTES_AHEAD // max(1, model.vector.nbytes))
+        )
         self.neighbours = self.membership.neighbours
         self.update_number = self.steps = 0
         """The last update and the steps taken, those of an adopted model included."""
@@ -51,6 +64,14 @@ class Node(ABC):
         self._offers: list[messages.Accepted] = []
         self._early_updates: list[messages.Update] = []
         self._said_goodbye = False
+        self._refutations = 0
+        self._blocked_since_s: float | None = None
+        self._started_s = self._round_s = self._round_began_s = 0.0
+
+    @property
+    def identity(self) -> NodeIdentity:
+        """The name of this node and its present incarnation."""
+        return self.membership.identity
 
     # Decisions of an algorithm.
 
@@ -65,6 +86,20 @@ class Node(ABC):
     @abstractmethod
     def apply_update(self, neighbour: Neighbour, update: messages.Update, change: Vector) -> None:
         """Apply an update that was not applied before."""
+
+    def update_size(
+        self, share: float, update: messages.Update, change: Vector
+    ) -> tuple[float, float]:
+        """Return the norm of an update, and the factor by which such updates differ in size."""
+        raise NotImplementedError
+
+    def blocking_neighbours(self) -> list[Neighbour]:
+        """Return the neighbours for which this node has to wait before it computes."""
+        return []
+
+    def predict_update_s(self, neighbour: Neighbour) -> float:  # noqa: ARG002
+        """Return how long the next update of a neighbour takes, judged by this node's own."""
+        return self._round_s
 
     def public_model(self) -> Vector:
         """Return the model that is offered to a node that joins."""
@@ -92,14 +127,40 @@ class Node(ABC):
         greetings: Outputs = [self.membership.greet(name) for name in self.neighbours]
         return [*greetings, self._next_wake(), *self._continue()]
 
-    def on_message(self, at_s: float, message: messages.Message) -> Outputs:
-        """Handle a message that arrived."""
+    def on_message(self, at_s: float, message: messages.Message, key: str = "") -> Outputs:
+        """Handle a message that arrived, signed with `key`."""
         self.now_s = at_s
-        if isinstance(message, messages.Hello):
+        if message.sender in self.neighbours or isinstance(message, messages.Hello):
+            outputs = self._receive(message, key)
+        else:
+            outputs = []
+        return outputs + self._continue()
+
+    def _receive(self, message: messages.Message, key: str) -> Outputs:
+        sender, keyring = message.sender, self.membership.keyring
+        if refusal := keyring.bind(sender, key):
+            if keyring.key_of(sender) is None and isinstance(message, messages.Hello):
+                return self.membership.reject_hello(message, refusal)
+            return [*self.membership.report_forgery(sender, refusal)]
+        if reason := self.membership.describe_implausible(message):
+            outputs: Outputs = [notices.MessageRejected(sender=sender, reason=reason)]
+        elif isinstance(message, messages.Hello):
             outputs = self.on_hello(message)
         else:
             outputs = self._dispatch(message)
-        return outputs + self._continue()
+        return outputs + self._reject_if_too_often_invalid(sender, outputs)
+
+    def _reject_if_too_often_invalid(self, sender: str, outputs: Outputs) -> Outputs:
+        neighbour = self.neighbours.get(sender)
+        invalid = any(isinstance(output, notices.MessageRejected) for output in outputs)
+        if neighbour is None or neighbour.rejected or not invalid:
+            return []
+        neighbour.invalid_messages += 1
+        if neighbour.invalid_messages < MAX_INVALID_MESSAGES:
+            return []
+        neighbour.lost = neighbour.rejected = True
+        reason = f"{MAX_INVALID_MESSAGES} invalid messages: training continues without it"
+        return [notices.MessageRejected(sender=sender, reason=reason)]
 
     def on_computed(self, at_s: float) -> Outputs:
         """Send updates: the steps of the last `TakeSteps` are done."""
@@ -107,6 +168,7 @@ class Node(ABC):
         assert self.computing is not None
         computed, self.computing = self.computing, None
         self.steps += computed.steps
+        self._round_s = at_s - self._round_began_s
         try:
             updates = self.updates_after(computed)
         except DataError as error:
@@ -115,7 +177,10 @@ class Node(ABC):
         for learning_rate, content in updates:
             self.update_number += 1
             self.own_updates += 1
-            outputs += self.membership.send_update(self.update_number, learning_rate, content)
+            sends = self.membership.send_update(self.update_number, learning_rate, content)
+            if sends:
+                self._record_own_size(sends[0].message)
+            outputs += sends
         return outputs + self._continue()
 
     def on_unreachable(self, at_s: float, name: str) -> Outputs:
@@ -137,7 +202,8 @@ class Node(ABC):
         self.now_s = at_s
         if self.finished:
             return []
-        outputs: Outputs = []
+        outputs = self._give_up_stalled()
+        waiting = self._blocked_since_s is not None
         for neighbour in self.neighbours.values():
             if neighbour.rejected:
                 continue
@@ -147,8 +213,11 @@ class Node(ABC):
                 outputs.append(self.membership.greet(neighbour.name))
             elif not self.started and not neighbour.answered:
                 outputs.append(self.membership.lose(neighbour))
-            elif neighbour.awaited:
-                outputs.append(self.membership.send(neighbour.name, messages.Heartbeat))
+            elif not neighbour.finished:
+                heartbeat = self.membership.send(
+                    neighbour.name, messages.Heartbeat, waiting=waiting
+                )
+                outputs.append(heartbeat)
         return [*outputs, self._next_wake(), *self._continue()]
 
     def leave(self) -> Outputs:
@@ -158,13 +227,35 @@ class Node(ABC):
             self._say_goodbye(neighbour) for neighbour in self.membership.reachable_neighbours()
         ]
 
+    def wait_limit_s(self, neighbour: Neighbour) -> float:
+        """Return how long this node waits for a neighbour that makes no progress."""
+        predicted_s = self.predict_update_s(neighbour)
+        return stall_limit_s(neighbour, self.identity.patience_s, predicted_s)
+
+    def _give_up_stalled(self) -> Outputs:
+        """Give up neighbours that answer, and for which this node has waited too long."""
+        if self._blocked_since_s is None:
+            return []
+        ending = self.steps >= self.identity.iterations
+        awaited = self.membership.neighbours_to_await() if ending else self.blocking_neighbours()
+        outputs: Outputs = []
+        for neighbour in awaited:
+            waited_s = self.now_s - max(self._blocked_since_s, neighbour.progress_at_s)
+            if waited_s > self.wait_limit_s(neighbour):
+                stall(neighbour)
+                outputs.append(notices.NeighbourStalled(name=neighbour.name, waited_s=waited_s))
+        return outputs
+
     # Messages.
 
     def on_hello(self, hello: messages.Hello) -> Outputs:
         """Accept or reject a node that asks to become a neighbour."""
         neighbour = self.neighbours.get(hello.sender, Neighbour(hello.sender))
+        if self.membership.greets_too_often(self.now_s, hello.sender):
+            return []
         if hello.incarnation < neighbour.incarnation:
-            return self.membership.reject_hello(hello, LATER_INCARNATION)
+            known = neighbour.incarnation
+            return self.membership.reject_hello(hello, LATER_INCARNATION, known)
         if mismatch := self.identity.describe_mismatch(hello.compatibility):
             if hello.sender in self.neighbours:
                 neighbour.lost = neighbour.rejected = True
@@ -182,7 +273,7 @@ class Node(ABC):
             # It may have been accepted long ago, and would ignore a second acceptance.
             outputs += self._restore(neighbour)
         neighbour = self.neighbours[hello.sender]
-        neighbour.degree = hello.degree
+        neighbour.degree, neighbour.share = hello.degree, hello.share
         outputs.append(self._accept(neighbour, offer_model))
         return outputs + ([self._say_goodbye(neighbour)] if self._said_goodbye else [])
 
@@ -199,7 +290,9 @@ class Node(ABC):
         if reason := self._describe_invalid(neighbour, message):
             return [notices.MessageRejected(sender=message.sender, reason=reason)]
         outputs: Outputs = []
-        if neighbour.incarnation not in ("", message.incarnation):
+        if neighbour.incarnation not in (0, message.incarnation):
+            if self.membership.greets_too_often(self.now_s, message.sender):
+                return []
             # Its hello is late or lost; the answer to ours says where its updates start.
             outputs += [self._join(message), self.membership.greet(message.sender)]
             neighbour = self.neighbours[message.sender]
@@ -209,15 +302,35 @@ class Node(ABC):
         return outputs + HANDLERS[type(message)](self, neighbour, message)
 
     def on_rejected(self, neighbour: Neighbour, rejected: messages.Rejected) -> Outputs:
-        """Continue without a neighbour that rejected this node."""
+        """Continue without a neighbour that rejected this node, or as a later incarnation."""
+        if refutation := self._refute(rejected):
+            return refutation
         neighbour.lost = neighbour.rejected = True
         reason = f"rejected this node: {rejected.reason}"
         notice = notices.MessageRejected(sender=rejected.sender, reason=reason)
         return [notice, *self._fail_if_all_rejected(f"{rejected.sender} {reason}")]
 
+    def _refute(self, rejected: messages.Rejected) -> Outputs:
+        """Continue as an incarnation after the one that a neighbour knows.
+
+        Only the holder of this node's key can have made it known: this node, with another clock.
+        """
+        mine, known = self.identity.incarnation, rejected.known_incarnation
+        too_often = self._refutations >= MAX_REFUTATIONS
+        if not mine < known <= mine + MAX_INCARNATION_JUMP or too_often:
+            return []
+        self._refutations += 1
+        self.membership.identity = replace(self.identity, incarnation=known + 1)
+        for neighbour in self.neighbours.values():
+            # Updates to the former incarnation are lost; the new answer says where to count from.
+            neighbour.answered = False
+        notice = notices.IncarnationRefuted(known_by=rejected.sender, incarnation=known + 1)
+        names = [name for name, each in self.neighbours.items() if not each.rejected]
+        return [notice, *(self.membership.greet(name) for name in names)]
+
     def on_accepted(self, neighbour: Neighbour, accepted: messages.Accepted) -> Outputs:
         """Record the first acceptance of a neighbour, and the model that it offers."""
-        neighbour.degree = accepted.degree
+        neighbour.degree, neighbour.share = accepted.degree, accepted.share
         if neighbour.answered:
             return []
         neighbour.answered = True
@@ -234,19 +347,25 @@ class Node(ABC):
 
     def on_update(self, neighbour: Neighbour, update: messages.Update) -> Outputs:
         """Apply an update once, or keep it until training starts."""
-        if neighbour.started and update.number > neighbour.received + MAX_UPDATES_AHEAD:
+        ahead = update.number - neighbour.received if neighbour.started else 0
+        if max(ahead, len(neighbour.out_of_order)) > self.max_ahead:
             reason = f"update {update.number} is too far ahead of update {neighbour.received}"
             notice = notices.MessageRejected(sender=update.sender, reason=reason)
             return [notice, self.membership.lose(neighbour)]
         if not neighbour.record_update(update.number):
             return []
+        neighbour.progress_at_s = self.now_s
+        resumed: Outputs = []
+        if resume_if_caught_up(neighbour, self.update_number):
+            resumed = [describe_ready(neighbour, returned=True)]
         if not self.started:
             self._early_updates.append(update)
-            return []
-        return [self._apply(neighbour, update)]
+            return resumed
+        return [self._apply(neighbour, update), *resumed]
 
-    def on_heartbeat(self, neighbour: Neighbour, heartbeat: messages.Heartbeat) -> Outputs:  # noqa: ARG002
-        """Do nothing more: any message shows that a neighbour is reachable."""
+    def on_heartbeat(self, neighbour: Neighbour, heartbeat: messages.Heartbeat) -> Outputs:
+        """Record whether a neighbour waits; any message shows that it is reachable."""
+        neighbour.waiting = heartbeat.waiting
         return []
 
     def on_goodbye(self, neighbour: Neighbour, goodbye: messages.Goodbye) -> Outputs:
@@ -265,7 +384,7 @@ class Node(ABC):
     def _join(self, message: messages.PeerMessage) -> notices.NeighbourJoined:
         """Start a new record of a neighbour; updates of its former incarnation do not count."""
         self._drop_early_updates(message.sender)
-        return self.membership.join(message, self.update_number)
+        return self.membership.join(self.now_s, message, self.update_number)
 
     def _restore(self, neighbour: Neighbour) -> Outputs:
         """Send a neighbour that was lost the messages that it may have missed."""
@@ -285,6 +404,7 @@ class Node(ABC):
         overtaken = self.started and neighbour.received > updates_done
         self._drop_early_updates(neighbour.name, updates_done)
         neighbour.start_after(updates_done)
+        neighbour.progress_at_s = self.now_s
         if not overtaken:
             self.on_announced_model(neighbour, model)
         return [describe_ready(neighbour)]
@@ -303,12 +423,34 @@ class Node(ABC):
         try:
             change = self.compression.unpack(update.content, self.model.vector.size)
         except DataError as error:
-            reason = f"update {number}: {error}"
-            return notices.MessageRejected(
-                sender=sender, reason=reason, incarnation=incarnation, number=number
-            )
+            return reject_update(update, f"update {number}: {error}")
+        factor = self._guard_factor(neighbour, update, change)
+        if factor == 0:
+            return reject_update(update, f"update {number} is left out: far larger than others")
+        if factor < 1:
+            change = change * np.float32(factor)
         self.apply_update(neighbour, update, change)
-        return notices.UpdateApplied(sender=sender, incarnation=incarnation, number=number)
+        return notices.UpdateApplied(
+            sender=sender, incarnation=incarnation, number=number, factor=factor
+        )
+
+    def _guard_factor(self, neighbour: Neighbour, update: messages.Update, change: Vector) -> float:
+        """Return the factor by which an update is scaled; 0 if it is left out."""
+        if self.guard.mode == "off" or not change.size:
+            return 1.0
+        norm, scale = self.update_size(neighbour.share, update, change)
+        model_norm = norm_of(self.model.vector)
+        factor = self.guard.factor(update.sender, norm / scale, model_norm / scale)
+        self.guard.record(update.sender, factor * norm / scale)
+        return factor
+
+    def _record_own_size(self, message: messages.Message) -> None:
+        if self.guard.mode == "off" or not self.model.vector.size:
+            return
+        assert isinstance(message, messages.Update)
+        change = self.compression.unpack(message.content, self.model.vector.size)
+        norm, scale = self.update_size(self.identity.share, message, change)
+        self.guard.record(self.identity.name, norm / scale)
 
     # Progress.
 
@@ -319,15 +461,21 @@ class Node(ABC):
         outputs = [] if self.started else self._start_training()
         if self.computing is None and self.steps < self.identity.iterations:
             self.computing = self.next_steps()
-            outputs += [self.computing] if self.computing else []
+            if self.computing is not None:
+                self._round_began_s = self.now_s
+                outputs.append(self.computing)
         if self.steps >= self.identity.iterations:
             outputs += self._end()
+        if self.computing is not None:
+            self._blocked_since_s = None
+        elif self._blocked_since_s is None:
+            self._blocked_since_s = self.now_s
         return outputs
 
     def _start_training(self) -> Outputs:
         """Start with the offered model that has most steps, or with the initial model."""
-        self.started = True
-        offers = [offer for offer in self._offers if offer.steps]
+        self.started, self._started_s = True, self.now_s
+        offers = self._plausible_offers()
         offer = max(offers, key=lambda offer: (offer.steps, offer.sender), default=None)
         if offer is not None:
             self.model.vector[:] = np.frombuffer(offer.model, np.float32)
@@ -341,6 +489,18 @@ class Node(ABC):
         for update in sorted(early, key=lambda update: update.number):
             outputs.append(self._apply(self.neighbours[update.sender], update))
         return outputs
+
+    def _plausible_offers(self) -> list[messages.Accepted]:
+        """Return the offered models that are not far from the initial one, compared with others."""
+        offers = [offer for offer in self._offers if offer.steps]
+        if self.guard.mode == "off" or len(offers) < 3:
+            return offers
+        models = [np.frombuffer(offer.model, np.float32) for offer in offers]
+        distances = np.array([norm_of(model - self.model.vector) for model in models])
+        limit = CLIP_MEDIANS * float(np.median(distances))
+        return [
+            offer for offer, distance in zip(offers, distances, strict=True) if distance <= limit
+        ]
 
     def _end(self) -> Outputs:
         """Say goodbye once, and finish when all neighbours have."""
@@ -377,6 +537,7 @@ class Node(ABC):
             updates_done=self.update_number,
             steps=self.steps,
             model=self.public_model().tobytes() if offer_model else b"",
+            share=self.identity.share,
         )
 
     def _announce_start(self, neighbour: Neighbour) -> commands.Send:
@@ -389,6 +550,13 @@ class Node(ABC):
     def _say_goodbye(self, neighbour: Neighbour) -> commands.Send:
         last = self.update_number
         return self.membership.send(neighbour.name, messages.Goodbye, last_update=last)
+
+
+def reject_update(update: messages.Update, reason: str) -> notices.MessageRejected:
+    """Return the notice of an update that counts as received, but is not applied."""
+    return notices.MessageRejected(
+        sender=update.sender, reason=reason, incarnation=update.incarnation, number=update.number
+    )
 
 
 HANDLERS: dict[type[messages.PeerMessage], Callable[[Any, Neighbour, Any], Outputs]] = {

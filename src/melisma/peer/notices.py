@@ -14,7 +14,7 @@ class NeighbourJoined(NodeNotice, frozen=True, kw_only=True, tag=True):
     """A new incarnation of a neighbour; until it trains it counts as having sent those updates."""
 
     name: str
-    incarnation: str
+    incarnation: int
     assumed_updates: int
 
 
@@ -22,7 +22,7 @@ class NeighbourReady(NodeNotice, frozen=True, kw_only=True, tag=True):
     """A neighbour trains, or is back; updates up to `updates_done` are not expected from it."""
 
     name: str
-    incarnation: str
+    incarnation: int
     updates_done: int
     returned: bool = False
 
@@ -34,6 +34,27 @@ class NeighbourLost(NodeNotice, frozen=True, kw_only=True, tag=True):
     alone: bool
 
 
+class NeighbourStalled(NodeNotice, frozen=True, kw_only=True, tag=True):
+    """A neighbour answers, but sent no update for `waited_s`; it is not waited for any more."""
+
+    name: str
+    waited_s: float
+
+
+class ForgeryRejected(NodeNotice, frozen=True, kw_only=True, tag=True):
+    """A message in the name of `sender` was not signed with its key; the first one is reported."""
+
+    sender: str
+    reason: str
+
+
+class IncarnationRefuted(NodeNotice, frozen=True, kw_only=True, tag=True):
+    """A neighbour knows a later incarnation of this node, which continues as a still later one."""
+
+    known_by: str
+    incarnation: int
+
+
 class TrainingStarted(NodeNotice, frozen=True, kw_only=True, tag=True):
     """The node starts training, with the model of the neighbour `model_from` if not empty."""
 
@@ -42,11 +63,12 @@ class TrainingStarted(NodeNotice, frozen=True, kw_only=True, tag=True):
 
 
 class UpdateApplied(NodeNotice, frozen=True, kw_only=True, tag=True):
-    """An update of a neighbour was applied."""
+    """An update of a neighbour was applied; `factor` is below 1 if it was scaled down."""
 
     sender: str
-    incarnation: str
+    incarnation: int
     number: int
+    factor: float = 1.0
 
 
 class MessageRejected(NodeNotice, frozen=True, kw_only=True, tag=True):
@@ -54,7 +76,7 @@ class MessageRejected(NodeNotice, frozen=True, kw_only=True, tag=True):
 
     sender: str
     reason: str
-    incarnation: str = ""
+    incarnation: int = 0
     number: int = 0
 
 
@@ -62,6 +84,9 @@ AnyNotice = (
     NeighbourJoined
     | NeighbourReady
     | NeighbourLost
+    | NeighbourStalled
+    | ForgeryRejected
+    | IncarnationRefuted
     | TrainingStarted
     | UpdateApplied
     | MessageRejected

@@ -43,7 +43,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     outcome: str
     reason: str = ""
-    incarnation: str = ""
+    incarnation: int = 0
     steps: int = 0
     samples: int = 0
     updates: int = 0

@@ -17,7 +17,7 @@ def test_messages_to_an_unreachable_neighbour_are_not_tried_one_by_one() -> None
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
     messenger = Messenger("a", "1", None, 0.3, {"b": address})
     for _ in range(100):
-        messenger.send("b", messages.Heartbeat(sender="a", incarnation="1"))
+        messenger.send("b", messages.Heartbeat(sender="a", incarnation=1))
     began = time.monotonic()
     messenger.flush(threading.Event(), 1.0)
     assert time.monotonic() - began < 10
@@ -40,6 +40,6 @@ def test_an_invalid_message_and_the_name_of_the_receiver_are_rejected() -> None:
         messenger.events.get_nowait()
     assert messenger.deliver(content.replace(b"\xa1a\xab", b"\xa1b\xab"), "http://there:1") == ""
     assert messenger.events.get_nowait() == MessageReceived(
-        messages.Heartbeat(sender="b", incarnation="2")
+        messages.Heartbeat(sender="b", incarnation=2)
     )
     assert messenger.address_of("b") is None

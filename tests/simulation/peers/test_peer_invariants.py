@@ -19,10 +19,10 @@ from melisma.simulation.peers.peer_scenario import PeerScenario
 from tests.peer.simulated_group import SimulatedGroup
 from tests.peer.tiny_nodes import new_node
 
-APPLIED = notices.UpdateApplied(sender="b", incarnation="1", number=1)
-JOINED = notices.NeighbourJoined(name="b", incarnation="1", assumed_updates=0)
-READY = notices.NeighbourReady(name="b", incarnation="1", updates_done=0)
-DONE = [NodeReport(name=name, outcome="done", incarnation="1") for name in ("a", "b")]
+APPLIED = notices.UpdateApplied(sender="b", incarnation=1, number=1)
+JOINED = notices.NeighbourJoined(name="b", incarnation=1, assumed_updates=0)
+READY = notices.NeighbourReady(name="b", incarnation=1, updates_done=0)
+DONE = [NodeReport(name=name, outcome="done", incarnation=1) for name in ("a", "b")]
 
 
 def observe(
@@ -38,10 +38,10 @@ def compute(number: int) -> commands.TakeSteps:
     return commands.TakeSteps(number=number, steps=1, learning_rate=1.0)
 
 
-def to_a(number: int, to_incarnation: str = "1") -> commands.Send:
+def to_a(number: int, to_incarnation: int = 1) -> commands.Send:
     message = messages.Update(
         sender="b",
-        incarnation="1",
+        incarnation=1,
         to_incarnation=to_incarnation,
         number=number,
         learning_rate=1.0,
@@ -59,9 +59,9 @@ def test_an_update_that_is_applied_twice_is_detected() -> None:
 def test_another_number_sender_or_incarnation_is_another_update() -> None:
     observe(
         APPLIED,
-        notices.UpdateApplied(sender="b", incarnation="1", number=2),
-        notices.UpdateApplied(sender="c", incarnation="1", number=1),
-        notices.UpdateApplied(sender="b", incarnation="2", number=1),
+        notices.UpdateApplied(sender="b", incarnation=1, number=2),
+        notices.UpdateApplied(sender="c", incarnation=1, number=1),
+        notices.UpdateApplied(sender="b", incarnation=2, number=1),
     )
 
 
@@ -79,7 +79,7 @@ def test_a_later_update_does_not_count_for_a_missing_one() -> None:
         JOINED,
         READY,
         compute(1),
-        notices.UpdateApplied(sender="b", incarnation="1", number=2),
+        notices.UpdateApplied(sender="b", incarnation=1, number=2),
         by=node,
     )
     with pytest.raises(InvariantError, match="lags 1 behind; at most 0"):
@@ -88,7 +88,7 @@ def test_a_later_update_does_not_count_for_a_missing_one() -> None:
         JOINED,
         READY,
         APPLIED,
-        notices.UpdateApplied(sender="b", incarnation="1", number=2),
+        notices.UpdateApplied(sender="b", incarnation=1, number=2),
         by=node,
     )
     invariants.observe("a", 1.0, node, [compute(3)])
@@ -97,7 +97,7 @@ def test_a_later_update_does_not_count_for_a_missing_one() -> None:
 
 def test_a_rejected_update_is_not_awaited() -> None:
     node = new_node(LocalSgd(max_lag=0))
-    rejected = notices.MessageRejected(sender="b", reason="7 bytes", incarnation="1", number=1)
+    rejected = notices.MessageRejected(sender="b", reason="7 bytes", incarnation=1, number=1)
     invariants = observe(JOINED, READY, rejected, compute(2), by=node)
     assert invariants.largest_lag == 0
 
@@ -110,7 +110,7 @@ def test_gossip_allows_no_lag_and_event_triggered_sgd_any_lag() -> None:
 
 def test_a_new_neighbour_counts_from_its_assumed_updates_and_a_lost_one_not_at_all() -> None:
     node = new_node(LocalSgd(max_lag=0))
-    joined = notices.NeighbourJoined(name="b", incarnation="1", assumed_updates=5)
+    joined = notices.NeighbourJoined(name="b", incarnation=1, assumed_updates=5)
     invariants = observe(joined, compute(6), by=node)
     with pytest.raises(InvariantError, match="lags 1"):
         invariants.observe("a", 1.0, node, [compute(7)])
@@ -126,12 +126,12 @@ def test_a_lost_update_is_detected_at_the_end() -> None:
         "a",
         1.0,
         new_node(),
-        [APPLIED, notices.UpdateApplied(sender="b", incarnation="1", number=3)],
+        [APPLIED, notices.UpdateApplied(sender="b", incarnation=1, number=3)],
     )
     with pytest.raises(InvariantError, match=r"a lost updates \[2\] of b"):
         invariants.check_end(DONE)
     invariants.observe(
-        "a", 2.0, new_node(), [notices.UpdateApplied(sender="b", incarnation="1", number=2)]
+        "a", 2.0, new_node(), [notices.UpdateApplied(sender="b", incarnation=1, number=2)]
     )
     invariants.check_end(DONE)
 
@@ -139,8 +139,8 @@ def test_a_lost_update_is_detected_at_the_end() -> None:
 @pytest.mark.parametrize(
     "excuse",
     [
-        notices.MessageRejected(sender="b", reason="corrupt", incarnation="1", number=1),
-        notices.NeighbourReady(name="b", incarnation="1", updates_done=1),
+        notices.MessageRejected(sender="b", reason="corrupt", incarnation=1, number=1),
+        notices.NeighbourReady(name="b", incarnation=1, updates_done=1),
         notices.NeighbourLost(name="b", alone=True),
     ],
 )
@@ -155,10 +155,10 @@ def test_an_update_that_was_rejected_skipped_or_sent_by_a_lost_neighbour_is_not_
 
 def test_an_update_to_an_incarnation_that_ended_is_not_missed() -> None:
     invariants = PeerInvariants()
-    invariants.observe("b", 0.0, new_node(name="b"), [to_a(1, to_incarnation="0")])
+    invariants.observe("b", 0.0, new_node(name="b"), [to_a(1, to_incarnation=0)])
     invariants.check_end(DONE)
     invariants.observe("b", 0.0, new_node(name="b"), [to_a(1)])
-    invariants.check_end([DONE[1], NodeReport(name="a", outcome="left", incarnation="1")])
+    invariants.check_end([DONE[1], NodeReport(name="a", outcome="left", incarnation=1)])
 
 
 # Whole runs with a defective node.
@@ -167,7 +167,7 @@ def test_an_update_to_an_incarnation_that_ended_is_not_missed() -> None:
 def run_with_defect(algorithm: AetSgd, defect: Callable[[Node], None]) -> None:
     group = SimulatedGroup(algorithm, "line", 3, iterations=300)
 
-    def create_node(name: str, incarnation: str) -> tuple[Node, Stepper]:
+    def create_node(name: str, incarnation: int) -> tuple[Node, Stepper]:
         node, steps = group.create_node(name, incarnation)
         if name == "n1":
             defect(node)

@@ -73,7 +73,7 @@ class PeerDriver:
         self._idle_wakes = 0
         self._expected_joins -= 1
         self._incarnations[name] += 1
-        node, steps = self._scenario.create_node(name, f"{self._incarnations[name]:06}")
+        node, steps = self._scenario.create_node(name, self._incarnations[name])
         clock_rate = 1.0
         for fault in self._scenario.faults:
             if fault.kind == "clock" and self._index[name] in fault.learners:

@@ -17,7 +17,7 @@ from melisma.peer.node import Node, Outputs
 from melisma.runs.peer_report import NodeReport
 from melisma.simulation.invariants import InvariantError
 
-Incarnation = tuple[str, str]
+Incarnation = tuple[str, int]
 """The name of a node and its incarnation."""
 
 
@@ -53,7 +53,7 @@ class PeerInvariants:
             ReceivedUpdates
         )
         self._sent: dict[tuple[Incarnation, Incarnation], set[int]] = defaultdict(set)
-        self._known: dict[Incarnation, dict[str, str]] = defaultdict(dict)
+        self._known: dict[Incarnation, dict[str, int]] = defaultdict(dict)
         self._lost: set[tuple[Incarnation, str]] = set()
         self.largest_lag = 0
         """The largest lag with which a round began."""

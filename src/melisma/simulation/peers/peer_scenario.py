@@ -14,7 +14,7 @@ from melisma.runs.peer_report import NodeRecorder
 from melisma.simulation.faults import Fault
 from melisma.simulation.peers.delays import Delays
 
-CreateNode = Callable[[str, str], tuple[Node, Stepper]]
+CreateNode = Callable[[str, int], tuple[Node, Stepper]]
 
 
 @dataclass(frozen=True)

@@ -84,8 +84,8 @@ def create_scenario(
     index = {name: number for number, name in enumerate(topology.names)}
     create_steps, test = _timing_steps(peers) if timing else _training_steps(peers, file)
 
-    def create_node(name: str, incarnation: str) -> tuple[Node, Stepper]:
-        steps = create_steps(index[name], int(incarnation))
+    def create_node(name: str, incarnation: int) -> tuple[Node, Stepper]:
+        steps = create_steps(index[name], incarnation)
         settings = peers.node_settings[index[name]]
         return settings.create_node(name, incarnation, topology.neighbours(name), steps), steps
 

@@ -1,0 +1,32 @@
+"""The time for which a node waits for a neighbour that answers but makes no progress.
+
+A neighbour has `patience_s` and 10 times the time that its next update is predicted to take, and
+twice that if it reports that it waits for neighbours of its own, which have to be given up first.
+After that this node no longer waits for it, but still applies its updates. A neighbour that has
+caught up is waited for again, up to the third time.
+"""
+
+from melisma.peer.neighbour import Neighbour
+
+STALL_ROUNDS = 10.0
+MAX_STALLS = 3
+
+
+def stall_limit_s(neighbour: Neighbour, patience_s: float, predicted_s: float) -> float:
+    """Return how long to wait for the next update of a neighbour."""
+    limit_s = patience_s + STALL_ROUNDS * predicted_s
+    return 2 * limit_s if neighbour.waiting else limit_s
+
+
+def stall(neighbour: Neighbour) -> None:
+    """Do not wait for a neighbour any more."""
+    neighbour.stalled = True
+    neighbour.stalls += 1
+
+
+def resume_if_caught_up(neighbour: Neighbour, update_number: int) -> bool:
+    """Wait for a stalled neighbour again if it has caught up; return whether it has."""
+    if not neighbour.stalled or neighbour.stalls >= MAX_STALLS:
+        return False
+    neighbour.stalled = neighbour.received < update_number
+    return not neighbour.stalled
