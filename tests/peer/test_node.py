@@ -268,7 +268,7 @@ def test_a_neighbour_that_returns_receives_started_and_goodbye() -> None:
     node = start(new_node(neighbours=("b", "c"), iterations=3))
     node.on_unreachable(0.5, "b")
     assert receivers(compute(node)) == ["c", "c"]
-    outputs = node.on_message(2.0, heartbeat("b", "1"))
+    outputs = node.on_message(2.0, heartbeat("b", 1))
     assert [each.updates_done for each in sent(outputs, messages.Started)] == [1]
     assert [each.last_update for each in sent(outputs, messages.Goodbye)] == [1]
 
@@ -282,7 +282,7 @@ def test_a_new_incarnation_without_a_hello_is_greeted() -> None:
     assert receivers(outputs) == ["b"]
     assert sent(outputs, messages.Hello)
     assert of(node.on_message(1.1, update(1, 5, incarnation=2)), notices.UpdateApplied)
-    assert not sent(node.on_message(1.2, heartbeat("b", "2")), messages.Hello)
+    assert not sent(node.on_message(1.2, heartbeat("b", 2)), messages.Hello)
 
 
 # Updates.

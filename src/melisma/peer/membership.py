@@ -8,6 +8,7 @@ from melisma.peer import commands, messages, notices
 from melisma.peer.identity import NodeIdentity
 from melisma.peer.keyring import KeyRing
 from melisma.peer.neighbour import Neighbour
+from melisma.peer.stalls import MAX_STALLS
 
 FORMER_INCARNATION = "sent by a former incarnation"
 LATER_INCARNATION = "a later incarnation of that name is known here; is its clock right?"
@@ -137,6 +138,7 @@ class Membership:
             progress_at_s=at_s,
             # A restart does not buy more patience.
             stalls=former.stalls,
+            stalled=former.stalls >= MAX_STALLS,
         )
         return describe_join(self.neighbours[name])
 

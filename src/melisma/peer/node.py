@@ -26,7 +26,7 @@ from melisma.peer.membership import (
     describe_ready,
 )
 from melisma.peer.neighbour import Neighbour, Vector
-from melisma.peer.stalls import resume_if_caught_up, stall, stall_limit_s
+from melisma.peer.stalls import resume, stall, stall_limit_s
 
 Outputs = list[commands.AnyCommand | notices.AnyNotice]
 MAX_UPDATES_AHEAD = 1000
@@ -356,7 +356,7 @@ class Node(ABC):
             return []
         neighbour.progress_at_s = self.now_s
         resumed: Outputs = []
-        if resume_if_caught_up(neighbour, self.update_number):
+        if resume(neighbour):
             resumed = [describe_ready(neighbour, returned=True)]
         if not self.started:
             self._early_updates.append(update)
@@ -405,6 +405,7 @@ class Node(ABC):
         self._drop_early_updates(neighbour.name, updates_done)
         neighbour.start_after(updates_done)
         neighbour.progress_at_s = self.now_s
+        resume(neighbour)
         if not overtaken:
             self.on_announced_model(neighbour, model)
         return [describe_ready(neighbour)]

@@ -2,8 +2,8 @@
 
 A neighbour has `patience_s` and 10 times the time that its next update is predicted to take, and
 twice that if it reports that it waits for neighbours of its own, which have to be given up first.
-After that this node no longer waits for it, but still applies its updates. A neighbour that has
-caught up is waited for again, up to the third time.
+After that this node no longer waits for it, but still applies its updates. A neighbour that makes
+progress is waited for again, but not after the third time.
 """
 
 from melisma.peer.neighbour import Neighbour
@@ -24,9 +24,9 @@ def stall(neighbour: Neighbour) -> None:
     neighbour.stalls += 1
 
 
-def resume_if_caught_up(neighbour: Neighbour, update_number: int) -> bool:
-    """Wait for a stalled neighbour again if it has caught up; return whether it has."""
+def resume(neighbour: Neighbour) -> bool:
+    """Wait again for a neighbour that makes progress; return whether it was stalled."""
     if not neighbour.stalled or neighbour.stalls >= MAX_STALLS:
         return False
-    neighbour.stalled = neighbour.received < update_number
-    return not neighbour.stalled
+    neighbour.stalled = False
+    return True

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from melisma.runs.svg import Picture
 
 Output = commands.AnyCommand | notices.AnyNotice
+MAX_NOTICES = 1000
+"""The number of notices in a report; a neighbour could cause any number of them."""
 
 
 class ScorePoint(msgspec.Struct, frozen=True):
@@ -37,7 +39,8 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     `steps` include those of a model that it adopted from the neighbour `model_from`; `samples`
     counts only its own visits. `updates` is the number of updates that it computed, `last_update`
     the number of the last one. `messages` counts all sent messages, repetitions included. It waited
-    `waiting_s` for its neighbours. `chosen_lags` has one lag per round, `allowed_lags` its bound.
+    `waiting_s` for its neighbours, and rejected `forgeries` messages that were signed with
+    another key than their sender's. `chosen_lags` has one lag per round, `allowed_lags` its bound.
     """
 
     name: str
@@ -59,6 +62,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     compute_spans_s: list[tuple[float, float]] = msgspec.field(default_factory=list)
     scores: list[ScorePoint] = msgspec.field(default_factory=list)
     notices: list[str] = msgspec.field(default_factory=list)
+    forgeries: int = 0
 
     @property
     def accuracy(self) -> float | None:
@@ -106,7 +110,7 @@ class NodeRecorder:
                 case commands.TakeSteps():
                     self.waiting_s += at_s - self._since_s
                     self._since_s = at_s
-            if line := describe_notice(output):
+            if len(self.notices) < MAX_NOTICES and (line := describe_notice(output)):
                 self.notices.append(f"{at_s:.3f} s: {line}")
 
     def report(self, at_s: float, outcome: str, reason: str, samples: int) -> NodeReport:
@@ -133,6 +137,7 @@ class NodeRecorder:
             compute_spans_s=self.compute_spans_s,
             scores=self.scores,
             notices=self.notices,
+            forgeries=node.membership.forgeries.total(),
         )
 
 
@@ -142,6 +147,14 @@ def describe_notice(output: Output) -> str:
         case notices.NeighbourLost(name=name, alone=alone):
             left = "no neighbour is left" if alone else "training continues without it"
             return f"{name} is lost; {left}"
+        case notices.NeighbourStalled(name=name, waited_s=waited_s):
+            return f"{name} answers, but sent no update for {waited_s:.1f} s; not waiting for it"
+        case notices.ForgeryRejected(sender=sender, reason=reason):
+            return f"forged message in the name of {sender}: {reason}"
+        case notices.IncarnationRefuted(known_by=name):
+            return f"{name} knows a later incarnation of this node; continuing as a newer one"
+        case notices.UpdateApplied(sender=sender, number=number, factor=factor) if factor < 1:
+            return f"update {number} of {sender} is scaled by {factor:.3g}: larger than others"
         case notices.NeighbourReady(name=name, returned=True):
             return f"{name} is back"
         case notices.NeighbourJoined(name=name, assumed_updates=assumed_updates) if assumed_updates:

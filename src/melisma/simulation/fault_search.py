@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from melisma.errors import MelismaError
 from melisma.runs.interruption import interruptible
@@ -13,6 +14,8 @@ from melisma.simulation.faults import Fault, format_faults
 from melisma.simulation.invariants import run_checked
 from melisma.simulation.scenario import Scenario, with_random_faults
 from melisma.simulation.simulation import SimulationOptions
+
+AnyFault = TypeVar("AnyFault")
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,8 @@ def _shrink_failure(scenario: Scenario, seed: int) -> Failure:
 
 
 def shrink(
-    faults: tuple[Fault, ...], fails: Callable[[tuple[Fault, ...]], bool]
-) -> tuple[Fault, ...]:
+    faults: tuple[AnyFault, ...], fails: Callable[[tuple[AnyFault, ...]], bool]
+) -> tuple[AnyFault, ...]:
     """Return a subset of at least one fault that still fails, and of which none can be left out."""
     index = 0
     while index < len(faults):

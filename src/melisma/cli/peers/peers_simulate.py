@@ -28,7 +28,6 @@ from melisma.cli.peers.peers_output import finish
 from melisma.cli.suggestions import SuggestingChoice
 from melisma.errors import SettingError, suggest
 from melisma.peer.group import Peers
-from melisma.simulation.faults import format_faults
 from melisma.simulation.peers.delays import Delays
 from melisma.simulation.peers.peer_fault_search import search_peer_faults
 from melisma.simulation.peers.peer_simulation import PeerOptions, simulate_peers
@@ -110,7 +109,7 @@ def _search_faults(peers: Peers, options: PeerOptions, schedules: int, as_json: 
         {
             "violation": failure.violation,
             "seed": failure.seed,
-            "faults": format_faults(failure.faults),
+            "faults": "; ".join(map(str, failure.faults)),
         }
         for failure in failures
     ]

@@ -6,6 +6,7 @@
     peer_scenario.py       nodes, delays and faults of a simulation
     peer_driver.py         drives the state machines of `peer/` by one event queue
     delays.py              random delays of steps and messages
+    attacks.py             nodes that fall silent, and forged messages
     peer_invariants.py     properties that hold under all faults
     peer_fault_search.py   random fault schedules; failing ones are shrunk
 """

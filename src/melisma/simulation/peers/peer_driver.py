@@ -20,6 +20,7 @@ from melisma.runs.peer_report import NodeRecorder, NodeReport, ScorePoint
 from melisma.simulation.faults import Fault
 from melisma.simulation.invariants import InvariantError
 from melisma.simulation.kernel import EventQueue
+from melisma.simulation.peers.attacks import FORGED_KEY, Attack, forged_messages
 from melisma.simulation.peers.peer_scenario import PeerScenario, SimulatedNode
 
 PeerWatcher = Callable[[str, float, Node, Outputs], None]
@@ -41,6 +42,7 @@ class PeerDriver:
         self._messages_to: Counter[str] = Counter()
         self._updates_from: Counter[str] = Counter()
         self._expected_joins = self._in_flight = 0
+        self._active_s = 0.0
         self._idle_wakes = 0
         """Wakes since a node last did more than send messages."""
 
@@ -57,6 +59,9 @@ class PeerDriver:
             if fault.kind in ("crash", "vanish"):
                 for index in fault.learners:
                     self._queue.schedule(fault.at_s, partial(self._crash, fault, index))
+        for attack in self._scenario.attacks:
+            if attack.kind == "forge":
+                self._queue.schedule(attack.at_s, partial(self._forge, attack))
         with interruptible() as check:
             while not self._all_ended() and self._queue.step():
                 check()
@@ -70,7 +75,7 @@ class PeerDriver:
         self._queue.schedule(at_s, partial(self._join, name))
 
     def _join(self, name: str) -> None:
-        self._idle_wakes = 0
+        self._idle_wakes, self._active_s = 0, self._queue.now_s
         self._expected_joins -= 1
         self._incarnations[name] += 1
         node, steps = self._scenario.create_node(name, self._incarnations[name])
@@ -98,7 +103,7 @@ class PeerDriver:
     def _execute(self, simulated: SimulatedNode, outputs: Outputs) -> None:
         now_s = self._queue.now_s
         if any(not isinstance(output, commands.Send | commands.Wake) for output in outputs):
-            self._idle_wakes = 0
+            self._idle_wakes, self._active_s = 0, now_s
         simulated.recorder.record_outputs(now_s, outputs)
         self._watch(simulated.name, now_s, simulated.node, outputs)
         for output in outputs:
@@ -129,7 +134,7 @@ class PeerDriver:
     def _on_computed(self, simulated: SimulatedNode) -> None:
         if not simulated.alive:
             return
-        self._idle_wakes = 0
+        self._idle_wakes, self._active_s = 0, self._queue.now_s
         assert simulated.node.computing is not None
         simulated.catch_up(inf)
         simulated.recorder.record_computed(self._queue.now_s)
@@ -158,6 +163,8 @@ class PeerDriver:
     # Messages.
 
     def _send(self, sender: SimulatedNode, to: str, message: messages.Message) -> None:
+        if self._is_silent(sender.name) and not isinstance(message, messages.Heartbeat):
+            return
         size_bytes = len(msgspec.msgpack.encode(message))
         self._messages_from[sender.name] += 1
         self._messages_to[to] += 1
@@ -235,7 +242,28 @@ class PeerDriver:
         if sender.alive:
             sender.node.on_acknowledged(2 * (self._queue.now_s - sent_s))
         receiver.catch_up(self._queue.now_s)
-        self._execute(receiver, receiver.node.on_message(self._local_time(receiver), message))
+        at_s = self._local_time(receiver)
+        self._execute(receiver, receiver.node.on_message(at_s, message, sender.key))
+
+    def _is_silent(self, name: str) -> bool:
+        """Return whether a node withholds its messages now."""
+        index, now_s = self._index[name], self._queue.now_s
+        return any(
+            attack.kind == "silence" and attack.node == index and attack.at_s <= now_s
+            for attack in self._scenario.attacks
+        )
+
+    def _forge(self, attack: Attack) -> None:
+        """Deliver forged messages in the name of a node to its neighbours."""
+        name = self._scenario.topology.names[attack.node]
+        for neighbour in self._scenario.topology.neighbours(name):
+            receiver = self._nodes.get(neighbour)
+            for message in forged_messages(name, self._incarnations[name]):
+                if receiver is not None and receiver.alive:
+                    receiver.catch_up(self._queue.now_s)
+                    at_s = self._local_time(receiver)
+                    outputs = receiver.node.on_message(at_s, message, FORGED_KEY)
+                    self._execute(receiver, outputs)
 
     def _retry(
         self, sender: SimulatedNode, to: str, message: messages.Message, sent_s: float
@@ -269,6 +297,14 @@ class PeerDriver:
         if self._in_flight or self._idle_wakes <= 3 * len(self._nodes) + 3:
             return
         waiting = [simulated for simulated in self._nodes.values() if simulated.alive]
+        limits_s = (
+            simulated.node.wait_limit_s(neighbour) / simulated.clock_rate
+            for simulated in waiting
+            for neighbour in simulated.node.membership.neighbours_to_await()
+        )
+        # Neighbours without progress are given up after a while.
+        if self._queue.now_s - self._active_s <= 3 * max(limits_s, default=0.0):
+            return
         if not any(simulated.node.computing for simulated in waiting):
             names = ", ".join(simulated.name for simulated in waiting)
             raise InvariantError(f"{names} wait for each other")

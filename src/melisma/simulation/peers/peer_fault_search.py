@@ -1,14 +1,14 @@
 """Search for fault schedules that break training without an orchestrator, and shrink them."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from melisma.errors import MelismaError
 from melisma.peer.group import Peers
-from melisma.simulation.fault_search import Failure, shrink
-from melisma.simulation.faults import Fault, format_faults
+from melisma.simulation.fault_search import shrink
+from melisma.simulation.peers.attacks import PeerFault
 from melisma.simulation.peers.peer_simulation import (
     PeerOptions,
     parse_peer_faults,
@@ -16,9 +16,18 @@ from melisma.simulation.peers.peer_simulation import (
 )
 
 
+@dataclass(frozen=True)
+class PeerFailure:
+    """A seed, the fewest faults and attacks that violate an invariant, and the violation."""
+
+    seed: int
+    faults: tuple[PeerFault, ...]
+    violation: str
+
+
 def search_peer_faults(
     peers: Peers, options: PeerOptions, seeds: range
-) -> Iterator[Failure | None]:
+) -> Iterator[PeerFailure | None]:
     """Simulate a random fault schedule for each seed; yield the shrunk failure, or None."""
     for seed in seeds:
         delays = msgspec.structs.replace(options.delays, seed=seed)
@@ -28,10 +37,10 @@ def search_peer_faults(
         yield _shrink(peers, seeded, seed, faults) if failed else None
 
 
-def find_peer_violation(peers: Peers, options: PeerOptions, faults: tuple[Fault, ...]) -> str:
+def find_peer_violation(peers: Peers, options: PeerOptions, faults: tuple[PeerFault, ...]) -> str:
     """Return the error that a fault schedule leads to; empty if there is none."""
     try:
-        report = simulate_peers(peers, replace(options, faults=format_faults(faults)))
+        report = simulate_peers(peers, replace(options, faults="; ".join(map(str, faults))))
     except MelismaError as error:
         return str(error)
     except Exception as error:  # noqa: BLE001 - any exception of a state machine is a defect
@@ -40,6 +49,8 @@ def find_peer_violation(peers: Peers, options: PeerOptions, faults: tuple[Fault,
     return f"{failed[0].name} is {failed[0].outcome}: {failed[0].reason}" if failed else ""
 
 
-def _shrink(peers: Peers, options: PeerOptions, seed: int, faults: tuple[Fault, ...]) -> Failure:
+def _shrink(
+    peers: Peers, options: PeerOptions, seed: int, faults: tuple[PeerFault, ...]
+) -> PeerFailure:
     fewest = tuple(shrink(faults, lambda subset: bool(find_peer_violation(peers, options, subset))))
-    return Failure(seed, fewest, find_peer_violation(peers, options, fewest))
+    return PeerFailure(seed, fewest, find_peer_violation(peers, options, fewest))

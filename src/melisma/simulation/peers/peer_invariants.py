@@ -4,16 +4,20 @@
   is rejected, or its sender was lost for a while and both agreed to count from a later update.
 - No round begins while a neighbour lags more than d rounds behind: the history is consistent with
   the allowed delay. With d = 0 neighbours are in lock-step.
+- A node believes in an incarnation of a neighbour only if that neighbour had it: forged messages
+  change nothing.
+- A neighbour that answers without progress is given up, but not before `patience_s` is over.
 - Nodes do not wait for each other for ever; `PeerDriver` checks that.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from melisma.peer import commands, messages, notices
 from melisma.peer.gossip_sgd import GossipNode
 from melisma.peer.gradient_node import GradientNode
 from melisma.peer.node import Node, Outputs
+from melisma.peer.stalls import MAX_STALLS
 from melisma.runs.peer_report import NodeReport
 from melisma.simulation.invariants import InvariantError
 
@@ -55,12 +59,16 @@ class PeerInvariants:
         self._sent: dict[tuple[Incarnation, Incarnation], set[int]] = defaultdict(set)
         self._known: dict[Incarnation, dict[str, int]] = defaultdict(dict)
         self._lost: set[tuple[Incarnation, str]] = set()
+        self._stalled: set[tuple[Incarnation, str]] = set()
+        self._stalls: Counter[tuple[Incarnation, str]] = Counter()
+        self._had: dict[str, set[int]] = defaultdict(set)
         self.largest_lag = 0
         """The largest lag with which a round began."""
 
     def observe(self, name: str, at_s: float, node: Node, outputs: Outputs) -> None:
         """Check the outputs of a node."""
         me = name, node.identity.incarnation
+        self._had[name].add(node.identity.incarnation)
         for output in outputs:
             match output:
                 case commands.Send(to=to, message=messages.Update() as update):
@@ -78,10 +86,18 @@ class PeerInvariants:
                     self._record_neighbour(me, output)
                 case notices.NeighbourLost(name=neighbour):
                     self._lost.add((me, neighbour))
+                case notices.NeighbourStalled(name=neighbour, waited_s=waited_s):
+                    message = f"{name} gave up {neighbour} after {waited_s:g} s"
+                    _require(waited_s > node.identity.patience_s, at_s, message)
+                    self._stalled.add((me, neighbour))
+                    self._stalls[me, neighbour] += 1
 
     def _record_neighbour(
         self, me: Incarnation, notice: notices.NeighbourJoined | notices.NeighbourReady
     ) -> None:
+        had = self._had.get(notice.name)
+        message = f"{me[0]} believes in incarnation {notice.incarnation} of {notice.name}"
+        _require(had is None or notice.incarnation in had, 0.0, message)
         received = self._received[me, (notice.name, notice.incarnation)]
         if isinstance(notice, notices.NeighbourJoined):
             received.assumed_updates = notice.assumed_updates
@@ -90,6 +106,11 @@ class PeerInvariants:
             received.assumed_updates = 0
         self._known[me][notice.name] = notice.incarnation
         self._lost.discard((me, notice.name))
+        if self._stalls[me, notice.name] < MAX_STALLS:
+            self._stalled.discard((me, notice.name))
+
+    def _gave_up(self, me: Incarnation, neighbour: str) -> bool:
+        return (me, neighbour) in self._lost or (me, neighbour) in self._stalled
 
     def _check_lag(self, at_s: float, node: Node, number: int) -> None:
         if not isinstance(node, GradientNode | GossipNode):
@@ -98,7 +119,7 @@ class PeerInvariants:
         if isinstance(node, GradientNode):
             max_lag = node.lag.max_lag(node.update_number, node.steps)
         for neighbour, incarnation in self._known[me].items():
-            if (me, neighbour) in self._lost or node.neighbours[neighbour].finished:
+            if self._gave_up(me, neighbour) or node.neighbours[neighbour].finished:
                 continue
             lag = number - 1 - self._received[me, (neighbour, incarnation)].progress
             self.largest_lag = max(self.largest_lag, lag)
@@ -109,7 +130,7 @@ class PeerInvariants:
         """Check that no update between incarnations that trained to the end was lost."""
         done = {(each.name, each.incarnation) for each in reports if each.outcome == "done"}
         for (sender, receiver), sent in self._sent.items():
-            if {sender, receiver} <= done and (receiver, sender[0]) not in self._lost:
+            if {sender, receiver} <= done and not self._gave_up(receiver, sender[0]):
                 received = self._received[receiver, sender]
                 missing = sent - received.applied - received.rejected
                 lost = sorted(number for number in missing if number > received.start_after)

@@ -12,6 +12,7 @@ from melisma.peer.node import Node
 from melisma.peer.topology import Topology
 from melisma.runs.peer_report import NodeRecorder
 from melisma.simulation.faults import Fault
+from melisma.simulation.peers.attacks import KEY, Attack
 from melisma.simulation.peers.delays import Delays
 
 CreateNode = Callable[[str, int], tuple[Node, Stepper]]
@@ -34,6 +35,7 @@ class PeerScenario:
     test: Split | None = None
     score_every: int = 0
     update_bytes: int = 0
+    attacks: tuple[Attack, ...] = ()
 
 
 @dataclass
@@ -54,6 +56,11 @@ class SimulatedNode:
     def name(self) -> str:
         """The name of the node."""
         return self.node.identity.name
+
+    @property
+    def key(self) -> str:
+        """The key that signs the messages of this node, in all its incarnations."""
+        return KEY.format(self.name)
 
     @property
     def patience_s(self) -> float:

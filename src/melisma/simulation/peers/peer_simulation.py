@@ -20,7 +20,14 @@ from melisma.peer.node import Node, Outputs
 from melisma.runs.folder import MODELS_FOLDER, PICTURE_FILE, create_run_folder
 from melisma.runs.peer_report import PeerReport
 from melisma.runs.svg import save_picture
-from melisma.simulation.faults import Fault, parse_faults, random_faults
+from melisma.simulation.faults import Fault, random_faults
+from melisma.simulation.peers.attacks import (
+    KEY,
+    Attack,
+    PeerFault,
+    parse_faults_and_attacks,
+    random_attacks,
+)
 from melisma.simulation.peers.delays import Delays
 from melisma.simulation.peers.peer_driver import PeerDriver, PeerWatcher
 from melisma.simulation.peers.peer_invariants import PeerInvariants
@@ -35,9 +42,9 @@ class PeerOptions:
     """Options of a simulation: what is computed, delays, and faults.
 
     With `work` "timing" nothing is trained. `faults` is a schedule as in `simulate`, in which
-    messages from a node are its reports and messages to it its instructions, or the seed of a
-    random schedule. Nodes in `joins_s` join later. Models are scored after every `score_every`
-    steps if that is not 0, and at the end.
+    messages from a node are its reports and messages to it its instructions, with the attacks of
+    `attacks.py`, or the seed of a random schedule. Nodes in `joins_s` join later. Models are scored
+    after every `score_every` steps if that is not 0, and at the end.
     """
 
     work: Literal["timing", "train"] = "train"
@@ -80,14 +87,17 @@ def create_scenario(
 ) -> PeerScenario:
     """Create the scenario of a group; data are loaded only if models are trained."""
     topology, timing = peers.topology, options.work == "timing"
-    faults = parse_peer_faults(options.faults, peers, options.delays)
+    parsed = parse_peer_faults(options.faults, peers, options.delays)
+    faults = tuple(fault for fault in parsed if isinstance(fault, Fault))
+    attacks = tuple(fault for fault in parsed if isinstance(fault, Attack))
     index = {name: number for number, name in enumerate(topology.names)}
     create_steps, test = _timing_steps(peers) if timing else _training_steps(peers, file)
 
     def create_node(name: str, incarnation: int) -> tuple[Node, Stepper]:
         steps = create_steps(index[name], incarnation)
-        settings = peers.node_settings[index[name]]
-        return settings.create_node(name, incarnation, topology.neighbours(name), steps), steps
+        settings, neighbours = peers.node_settings[index[name]], topology.neighbours(name)
+        keys = {neighbour: KEY.format(neighbour) for neighbour in neighbours}
+        return settings.create_node(name, incarnation, neighbours, steps, keys), steps
 
     return PeerScenario(
         topology,
@@ -98,6 +108,7 @@ def create_scenario(
         test,
         options.score_every,
         _update_bytes(peers) if timing else 0,
+        attacks,
     )
 
 
@@ -119,13 +130,14 @@ def _training_steps(peers: Peers, file: str | Path | None) -> tuple[CreateSteps,
     return create_steps, test if len(test) else None
 
 
-def parse_peer_faults(faults: str | int, peers: Peers, delays: Delays) -> tuple[Fault, ...]:
-    """Parse a fault schedule, or draw one if `faults` is a seed."""
+def parse_peer_faults(faults: str | int, peers: Peers, delays: Delays) -> tuple[PeerFault, ...]:
+    """Parse a schedule of faults and attacks, or draw one if `faults` is a seed."""
     count = len(peers.topology.names)
     if isinstance(faults, int) or faults.isdecimal():
         until_s = peers.settings.iterations * float(np.mean(delays.step_s))
-        return random_faults(generator(int(faults), "faults"), count, until_s)
-    return parse_faults(faults, count)
+        attacks = random_attacks(generator(int(faults), "attacks"), count, until_s)
+        return (*random_faults(generator(int(faults), "faults"), count, until_s), *attacks)
+    return parse_faults_and_attacks(faults, count)
 
 
 def _update_bytes(peers: Peers) -> int:
