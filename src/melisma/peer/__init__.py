@@ -7,6 +7,7 @@
     notices.py               state changes that a node makes known to its driver
     identity.py              identity and model of a node
     neighbour.py             a node's record of one neighbour
+    proofs.py                keys, signatures, and proofs of the group's token
     keyring.py               the keys that speak for names
     membership.py            the neighbours of a node: reachable, lost, stalled, rejected
     stalls.py                the time for which a node waits for a neighbour without progress

@@ -191,6 +191,11 @@ class Node(ABC):
             return []
         return [self.membership.lose(neighbour), *self._continue()]
 
+    def on_forgery(self, at_s: float, name: str, reason: str) -> Outputs:
+        """Report that another key asked for the name of a node."""
+        self.now_s = at_s
+        return [*self.membership.report_forgery(name, reason)]
+
     def on_acknowledged(self, round_trip_s: float) -> None:  # noqa: B027 - few algorithms need it
         """Record how long a message and its acknowledgement took."""
 

@@ -173,7 +173,7 @@ def test_nodes_find_each_other_by_a_notice_board_and_lose_unknown_neighbours(
     nodes: NodeThreads,
 ) -> None:
     with board(token="pin") as address:
-        options = {"board": address, "token": "pin"}
+        options = {"board": address.replace("//", "//pin@"), "token": "group"}
         one = nodes.start(nodes.config("a", "b", "ghost", **options))
         other = nodes.start(nodes.config("b", "a", **options))
         reports = [nodes.report(number) for number in (one, other)]

@@ -2,6 +2,7 @@
 
 ::
 
+    admission.py      nodes that prove to belong to the group
     messenger.py      messages between nodes over Axon, sent until acknowledged
     node_runner.py    drives the state machine of one node
     node_process.py   one node in a process of its own

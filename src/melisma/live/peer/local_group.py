@@ -17,6 +17,7 @@ from melisma.live.peer.node_runner import NodeConfig, Progress
 from melisma.live.processes import run_processes
 from melisma.live.training import remove_empty
 from melisma.peer.group import Peers
+from melisma.peer.proofs import NodeKey
 from melisma.runs.folder import LOGS_FOLDER, PICTURE_FILE, REPORTS_FOLDER, create_run_folder
 from melisma.runs.interruption import Cancellation, run_in_thread
 from melisma.runs.peer_report import NodeReport, PeerReport
@@ -79,6 +80,7 @@ class _Run:
         self._peers, self._folder, self._module_folders = peers, folder, module_folders
         self._score_every, self._tls, self._observer = score_every, tls, observer
         self._names = peers.topology.names
+        self._group_token = secrets.token_urlsafe(24)
         self._exits: dict[int, str] = {}
         self._start_unix_s = time.time()
         self.cancellation = Cancellation()
@@ -86,6 +88,7 @@ class _Run:
     async def run(self) -> list[NodeReport]:
         """Run all nodes; return their reports."""
         token = secrets.token_urlsafe(24)
+        self._keys = {name: NodeKey.create() for name in self._names}
         certificate = self._tls and self._folder / "board.pem"
         board = axon.board_worker(port=0, token=token, tls=certificate)
         async with board.listening() as address:
@@ -102,16 +105,20 @@ class _Run:
 
     def _config(self, index: int, board: str, token: str) -> NodeConfig:
         name = self._names[index]
+        neighbours = self._peers.topology.neighbours(name)
         return NodeConfig(
             name=name,
             settings=self._peers.node_settings[index],
             score_every=self._score_every,
             part=index,
             parts=len(self._names),
-            neighbours=self._peers.topology.neighbours(name),
-            token=token,
+            neighbours=neighbours,
+            token=self._group_token,
+            keys={neighbour: self._keys[neighbour].public for neighbour in neighbours},
+            private_key=self._keys[name].to_text(),
+            control_token=token,
             tls=self._tls,
-            board=board,
+            board=str(replace(axon.Address.parse(board), token=token)),
             module_folders=self._module_folders,
             folder=str(self._folder),
             start_unix_s=self._start_unix_s,

@@ -1,19 +1,23 @@
 """Messages between nodes over Axon: received by calls, sent until a call returns.
 
-Every message carries the address of its sender, so that nodes that join later, or return at
-another address, are found. A second node with the name of another is rejected.
+Both ends prove to know the token of the group before the first message, and each message is signed
+by its sender for its receiver. Every message carries the address of its sender, so that nodes that
+join later, or return at another address, are found. A second node with the name of another is
+rejected.
 """
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
+from typing import Any
 
 import msgspec
 
 from melisma import axon
-from melisma.axon.address import Address
+from melisma.axon.server.authentication import OWNER
 from melisma.errors import (
     BusyError,
     LostError,
@@ -23,25 +27,29 @@ from melisma.errors import (
     TooLargeError,
     UnauthorizedError,
 )
+from melisma.live.peer.admission import NOT_ADMITTED, Admission, is_protected
 from melisma.peer import messages
 from melisma.peer.group import NODE_NAME
+from melisma.peer.proofs import SIGNATURE_BYTES, content_to_sign, is_signed
 
 IDENTIFY_S = 2.0
 """The time that a node is given to identify itself."""
 RETRY_S = 0.2
-MAX_INCARNATION_LETTERS = 64
+MAX_RECEIVED_MESSAGES = 64
+"""The number of messages of one node that may wait to be handled."""
 MAX_QUEUED_MESSAGES = 200
 """The number of messages to one neighbour after which it counts as too slow."""
-PERMANENT_ERRORS = (UnauthorizedError, RefusedError, TooLargeError, SettingError)
+PERMANENT_ERRORS = (RefusedError, TooLargeError, SettingError)
 """Errors for which a second attempt is useless."""
 DECODER: msgspec.msgpack.Decoder[messages.Message] = msgspec.msgpack.Decoder(messages.Message)
 
 
 @dataclass(frozen=True)
 class MessageReceived:
-    """A message arrived."""
+    """A message arrived, signed with `key`."""
 
     message: messages.Message
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,14 @@ class MessageAcknowledged:
 
 
 @dataclass(frozen=True)
+class NameRefused:
+    """A node that knows the token asked for a name that belongs to another key."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class NeighbourUnreachable:
     """A neighbour does not answer any more."""
 
@@ -59,24 +75,22 @@ class NeighbourUnreachable:
     reason: str
 
 
-NetworkEvent = MessageReceived | MessageAcknowledged | NeighbourUnreachable
-LookUp = Callable[[str], str | None]
+NetworkEvent = MessageReceived | MessageAcknowledged | NameRefused | NeighbourUnreachable
+LookUp = Callable[[str], Sequence[str]]
 
 
 @dataclass
 class Messenger:
     """Receives the messages of one node, with an outbox for each of its neighbours.
 
-    `look_up` returns the address of a neighbour that is not in `addresses`. Events for the node
-    are in the queue `events`.
+    `look_up` returns possible addresses of a neighbour that is not in `addresses`. Events for the
+    node are in the queue `events`.
     """
 
-    name: str
-    incarnation: str
-    token: str | None
+    admission: Admission
     patience_s: float
     addresses: dict[str, str]
-    look_up: LookUp = lambda _: None
+    look_up: LookUp = lambda _: ()
     events: "SimpleQueue[NetworkEvent]" = field(default_factory=SimpleQueue)
     status: Callable[[], Mapping[str, float]] = dict
     expected: frozenset[str] = frozenset()
@@ -85,48 +99,91 @@ class Messenger:
     sent_messages: int = 0
 
     def __post_init__(self) -> None:
-        self._incarnations: dict[str, str] = {}
+        self.name = self.admission.name
+        self._waiting: Counter[str] = Counter()
+        self._incarnations: dict[str, int] = {}
         self._outboxes: dict[str, Outbox] = {}
         self._lock = threading.Lock()
 
     # Remote methods.
 
-    def deliver(self, content: bytes, address: str) -> str:
+    def introduce(self, nonce: bytes) -> dict[str, Any]:
+        """Prove to know the token of the group."""
+        answer: dict[str, Any] = msgspec.structs.asdict(self.admission.introduce(nonce))
+        return answer
+
+    def admit(self, nonce: bytes, name: str, key: str, proof: bytes, signature: bytes) -> str:
+        """Admit a node that proves the same; return why it is rejected, or nothing."""
+        if not NODE_NAME.fullmatch(name):
+            return "invalid name of a node; expected letters, digits, . _ -, at most 32"
+        refusal = self.admission.admit(nonce, name, key, proof, signature)
+        if refusal and self._waiting[""] < MAX_RECEIVED_MESSAGES:
+            self._put(NameRefused(name, refusal), "")
+        return refusal
+
+    def deliver(self, content: bytes, address: str, key: str, signature: bytes) -> str:
         """Receive a message of the node at `address`; return why it is rejected, or nothing."""
+        name = self.admission.name_of(key)
+        if name is None:
+            raise UnauthorizedError(NOT_ADMITTED)
+        if not is_signed(key, content_to_sign(self.name, address, content), signature):
+            return "the signature of the message is wrong"
         try:
             message = DECODER.decode(content)
+            protected = is_protected(address)
         except msgspec.DecodeError as error:
             return f"invalid message: {error}"
-        too_long = len(message.incarnation) > MAX_INCARNATION_LETTERS
-        if not NODE_NAME.fullmatch(message.sender) or too_long:
-            return "invalid name of a node; expected letters, digits, . _ -, at most 32"
-        if owner := self._address_of_namesake(message, address):
-            return f"the name {message.sender} is in use by the node at {owner}"
-        try:
-            Address.parse(address)
         except SettingError as error:
             return str(error)
+        if not protected:
+            return "the address of the sender has no TLS: use https with a fingerprint"
+        if message.sender != name:
+            # The node reports it: its key ring knows whose name this is.
+            self._put(MessageReceived(message, key), key)
+            return f"this key belongs to {name}, not to {message.sender}"
+        if owner := self._address_of_namesake(message, address):
+            return f"the name {message.sender} is in use by the node at {owner}"
+        self._put(MessageReceived(message, key), key)
         self._record_address(message, address)
-        self.events.put(MessageReceived(message))
         return ""
 
-    def identify(self) -> dict[str, str]:
-        """Return the name and incarnation of this node."""
-        return {"name": self.name, "incarnation": self.incarnation}
-
     def progress(self) -> dict[str, float]:
-        """Return the progress of this node."""
+        """Return the progress of this node to the process that started it."""
+        if axon.current_call().caller != OWNER:
+            raise UnauthorizedError("only the process that started this node may ask for progress")
         return dict(self.status())
+
+    def _put(self, event: NetworkEvent, key: str) -> None:
+        """Queue an event for the node, unless too many of that sender wait already."""
+        with self._lock:
+            if self._waiting[key] >= MAX_RECEIVED_MESSAGES:
+                raise BusyError("too many messages of this node wait to be handled: send it later")
+            self._waiting[key] += 1
+        self.events.put(event)
+
+    def record_handled(self, event: NetworkEvent) -> None:
+        """Allow the sender of an event to send another one."""
+        key = event.key if isinstance(event, MessageReceived) else ""
+        if isinstance(event, MessageReceived | NameRefused):
+            with self._lock:
+                self._waiting[key] -= 1
 
     def _address_of_namesake(self, message: messages.Message, address: str) -> str:
         """Return the address of another node of the sender's name that still answers."""
-        if message.sender == self.name:
-            return self.address
         known = self.addresses.get(message.sender)
         incarnation = self._incarnations.get(message.sender)
         if known in (None, address) or incarnation in (None, message.incarnation):
             return ""
-        return known if _identify(known, self.token) == (message.sender, incarnation) else ""
+        return known if self._identify(known) == (message.sender, incarnation) else ""
+
+    def _identify(self, address: str) -> tuple[str, int] | None:
+        """Ask a node for its name and incarnation; None without an answer or a proof."""
+        try:
+            with axon.connect(address) as remote:
+                meeting, name = self.admission.ask(remote, address, IDENTIFY_S)
+        except MelismaError:
+            return None
+        return name, meeting.incarnation
 
     def _record_address(self, message: messages.Message, address: str) -> None:
         """Record the sender's address; a given address is kept until the neighbour restarts."""
@@ -138,7 +195,7 @@ class Messenger:
                 self.addresses.setdefault(sender, address)
             elif incarnation is not None and message.incarnation > incarnation:
                 self.addresses[sender] = address
-            if message.incarnation > (incarnation or ""):
+            if message.incarnation > (incarnation or 0):
                 self._incarnations[sender] = message.incarnation
 
     # Sending.
@@ -165,18 +222,22 @@ class Messenger:
                     return
             time.sleep(RETRY_S / 4 if not interrupted.is_set() else RETRY_S)
 
+    def reject(self, rejected: messages.Rejected, key: str) -> None:
+        """Tell the node that a neighbour rejects it."""
+        with self._lock:
+            self._waiting[key] += 1
+        self.events.put(MessageReceived(rejected, key))
+
     def count_sent(self, size_bytes: int) -> None:
         """Count a message that was sent."""
         with self._lock:
             self.sent_messages += 1
             self.sent_bytes += size_bytes
 
-    def address_of(self, name: str) -> str | None:
-        """Return the address of a neighbour; None if it is not known yet."""
+    def addresses_of(self, name: str) -> list[str]:
+        """Return the address of a neighbour, or those that it may have; empty if none is known."""
         known = self.addresses.get(name)
-        if known is None and (address := self.look_up(name)) is not None:
-            known = self.addresses.setdefault(name, address)
-        return known
+        return [known] if known is not None else [*filter(is_protected, self.look_up(name))]
 
 
 class Outbox:
@@ -186,7 +247,7 @@ class Outbox:
         self._messenger, self._to = messenger, to
         self.queue: SimpleQueue[bytes | None] = SimpleQueue()
         self._remote: tuple[str, axon.Remote] | None = None
-        self._reason = ""
+        self._reason, self._proved = "", False
         self.thread = threading.Thread(target=self._run, name=f"to-{to}", daemon=True)
         self.thread.start()
 
@@ -204,11 +265,12 @@ class Outbox:
             elif rejection:
                 rejected = messages.Rejected(
                     sender=self._to,
-                    incarnation="",
-                    to_incarnation=messenger.incarnation,
+                    incarnation=0,
+                    to_incarnation=messenger.admission.incarnation,
                     reason=rejection,
                 )
-                messenger.events.put(MessageReceived(rejected))
+                key = messenger.admission.keyring.key_of(self._to)
+                messenger.reject(rejected, key or "")
             else:
                 messenger.events.put(MessageAcknowledged(time.monotonic() - start_s))
         if self._remote is not None:
@@ -227,15 +289,20 @@ class Outbox:
         messenger = self._messenger
         while (left_s := until_s - time.monotonic()) > 0:
             try:
-                remote = self._connect()
-                if remote is not None:
-                    rejection = str(remote(deadline_s=left_s).deliver(content, messenger.address))
-                    messenger.count_sent(len(content))
-                    return rejection
+                self._forget_old_address()
+                if self._remote is None and (refusal := self._connect(left_s)):
+                    return refusal
+                if self._remote is not None:
+                    return self._deliver(self._remote[1], content, left_s)
             except (BusyError, LostError) as error:
                 # It may have arrived; it is counted, and sent again.
                 messenger.count_sent(len(content))
                 self._reason = str(error)
+            except UnauthorizedError as error:
+                # A node that restarted has forgotten whom it had admitted.
+                self._remote, self._reason = None, str(error)
+                if not self._proved:
+                    return self._reason
             except PERMANENT_ERRORS as error:
                 return str(error) or type(error).__name__
             except Exception as error:  # noqa: BLE001 - no error may end the thread
@@ -243,21 +310,38 @@ class Outbox:
             time.sleep(min(RETRY_S, max(0.0, until_s - time.monotonic())))
         return None
 
-    def _connect(self) -> axon.Remote | None:
-        address = self._messenger.address_of(self._to)
-        if address is None:
-            self._reason = "its address is unknown"
-            return None
-        if self._remote is None or self._remote[0] != address:
-            self._remote = address, axon.connect(address, token=self._messenger.token)
-        return self._remote[1]
+    def _deliver(self, remote: axon.Remote, content: bytes, left_s: float) -> str:
+        messenger, key = self._messenger, self._messenger.admission.key
+        address = messenger.address
+        signature = key.sign(content_to_sign(self._to, address, content))
+        deliver = remote(deadline_s=left_s).deliver
+        rejection = str(deliver(content, address, key.public, signature))
+        messenger.count_sent(len(content) + SIGNATURE_BYTES)
+        return rejection
 
+    def _forget_old_address(self) -> None:
+        if self._remote is not None and self._remote[0] != self._messenger.addresses.get(self._to):
+            self._remote[1].__exit__()
+            self._remote = None
 
-def _identify(address: str, token: str | None) -> tuple[str, str] | None:
-    """Ask the node at an address for its name and incarnation; None if it does not answer."""
-    try:
-        with axon.connect(address, token=token, deadline_s=IDENTIFY_S) as remote:
-            identity = remote.identify()
-    except MelismaError:
-        return None
-    return identity["name"], identity["incarnation"]
+    def _connect(self, left_s: float) -> str:
+        """Connect to the first address that proves to be the neighbour; return a refusal."""
+        messenger = self._messenger
+        given = self._to in messenger.addresses
+        addresses = messenger.addresses_of(self._to)
+        self._reason = "its address is unknown"
+        for address in addresses:
+            remote = axon.connect(address)
+            try:
+                refusal = messenger.admission.meet(remote, address, self._to, left_s)
+            except MelismaError as error:
+                remote.__exit__()
+                if given:
+                    raise
+                # An impostor may be found beside the neighbour.
+                self._reason = str(error)
+                continue
+            self._remote, self._proved = (address, remote), True
+            messenger.addresses.setdefault(self._to, address)
+            return refusal
+        return ""

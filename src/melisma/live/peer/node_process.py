@@ -13,6 +13,7 @@ from melisma.axon.address import Address
 from melisma.errors import MelismaError, SettingError
 from melisma.learning.loaded_task import load_task
 from melisma.learning.trainer_factory import use_one_thread
+from melisma.live.peer.admission import is_protected
 from melisma.live.peer.node_runner import NodeConfig, NodeRunner, Progress
 from melisma.live.processes import exit_with_parent
 from melisma.peer.group import check_node_name
@@ -46,9 +47,14 @@ def _check_config(config: NodeConfig) -> None:
         raise SettingError(f"{config.name} is its own neighbour; expected names of other nodes")
     for name, address in config.addresses.items():
         try:
-            Address.parse(address)
+            protected = is_protected(address)
         except SettingError as error:
             raise SettingError(f"neighbour {name}: {error}") from None
+        if not protected:
+            raise SettingError(
+                f"neighbour {name}: {Address.parse(address).without_token()} is not on this "
+                "machine and has no TLS; use the address that the node prints: https://...#sha256:..."
+            )
     if not 0 <= config.part < config.parts:
         raise SettingError(
             f"part {config.part} of {config.parts}; expected 0 to {config.parts - 1}"

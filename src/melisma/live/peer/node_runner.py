@@ -5,11 +5,10 @@ other threads. The node's report and its model are written to files.
 """
 
 import heapq
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty
 from zlib import crc32
@@ -20,20 +19,24 @@ from safetensors.numpy import save
 from melisma import axon
 from melisma.atomic import write_atomic
 from melisma.axon.address import Address
+from melisma.axon.transport.tls import default_identity
 from melisma.errors import MelismaError
 from melisma.fleet.rng import generator
 from melisma.learning.data.datasets import DataSet
 from melisma.learning.stepper import Stepper, stepper_for
+from melisma.live.peer.admission import Admission, ControlToken, is_protected
 from melisma.live.peer.messenger import (
     MessageAcknowledged,
     MessageReceived,
     Messenger,
+    NameRefused,
     NeighbourUnreachable,
     NetworkEvent,
 )
 from melisma.peer import commands
 from melisma.peer.group import PeerSettings, partition_samples, take_samples
 from melisma.peer.node import Node, Outputs
+from melisma.peer.proofs import NodeKey
 from melisma.runs.folder import MODELS_FOLDER, REPORTS_FOLDER
 from melisma.runs.peer_report import NodeRecorder, NodeReport, ScorePoint, describe_notice
 
@@ -45,6 +48,11 @@ PROGRESS_S = 0.5
 MAX_WAIT_S = 0.2
 DISCOVER_S = 1.0
 """The time to wait for answers on the local network."""
+MAX_CANDIDATES = 4
+"""The number of announced addresses that are tried for one neighbour."""
+MESSAGE_BYTES = 65536
+"""The size of a message without its update or model."""
+SMALL_BODY_BYTES = 8192
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,8 +60,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     It trains on part number `part` of `parts` of the data. `neighbours` without an entry in
     `addresses` are looked up on the notice `board` or, with `discover`, on the local network.
-    `module_folders` are added to the import path. Report and model are written to `folder`. Times
-    are measured from `start_unix_s`, or from the start of the process.
+    `keys` are known keys of nodes; a name without one belongs to the first key that uses it. The
+    node's own key is kept in a file unless `private_key` is given. With `control_token` only its
+    owner may ask for progress. `module_folders` are added to the import path. Report and model are
+    written to `folder`. Times are measured from `start_unix_s`, or from the start of the process.
     """
 
     name: str
@@ -66,6 +76,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 0
     token: str | None = None
+    keys: dict[str, str] = msgspec.field(default_factory=dict)
+    private_key: str | None = None
+    control_token: str | None = None
     tls: bool = False
     board: str | None = None
     discover: bool = False
@@ -87,17 +100,21 @@ class NodeRunner:
 
     def __post_init__(self) -> None:
         config = self.config
-        # A later incarnation sorts after an earlier one.
-        incarnation = f"{time.time_ns():020}-{os.getpid()}"
+        incarnation = time.time_ns() // 10**6
         self._steps: Stepper = self._create_steps()
         self._node: Node = config.settings.create_node(
-            config.name, incarnation, config.neighbours, self._steps
+            config.name, incarnation, config.neighbours, self._steps, config.keys
         )
         self._recorder = NodeRecorder(self._node)
+        key = (
+            NodeKey.from_text(config.private_key)
+            if config.private_key
+            else NodeKey.load(key_file(config.name))
+        )
+        keyring = self._node.membership.keyring
+        self._admission = Admission(config.name, config.token, key, keyring, incarnation)
         self._messenger = Messenger(
-            config.name,
-            incarnation,
-            config.token,
+            self._admission,
             config.settings.patience_s,
             dict(config.addresses),
             self._look_up,
@@ -122,21 +139,35 @@ class NodeRunner:
     def run(self) -> NodeReport:
         """Train with the neighbours until all are done, or `stop` is set."""
         config = self.config
+        update_bytes = MESSAGE_BYTES + 8 * self._node.model.vector.size
         worker = axon.Worker(
             host=config.host,
             port=config.port,
             # A notice board lists a former incarnation for a while, so its name must differ.
-            name=f"{config.name}.{self._messenger.incarnation}",
-            token=config.token,
-            tls=config.tls,
-            board=_board_with_token(config.board, config.token),
+            name=f"{config.name}.{self._admission.incarnation}",
+            authenticator=ControlToken(
+                config.control_token,
+                open_to_all=config.control_token is None and config.token is None,
+            ),
+            # The group's token is proved, never sent; beyond this machine all calls use TLS.
+            tls=config.tls or not is_protected(str(Address(config.host, 1))),
+            limits=axon.Limits(
+                max_body_bytes=update_bytes,
+                # A slower body would not arrive before its sender gives up.
+                min_bytes_per_s=max(1024.0, update_bytes / (2 * config.settings.patience_s)),
+            ),
+            board=config.board,
             announce=config.discover,
             advertise=config.advertise,
         )
-        worker.expose(self._messenger, ["deliver", "identify", "progress"], name="")
+        worker.expose(self._messenger, ["deliver"], name="", max_body_bytes=update_bytes)
+        small = ["introduce", "admit", "progress"]
+        worker.expose(self._messenger, small, name="", max_body_bytes=SMALL_BODY_BYTES)
         with worker.start() as address:
             self._messenger.address = address
+            self._admission.fingerprint = Address.parse(address).fingerprint or ""
             self.log(f"{config.name} at {address}, on {self._samples:,} samples")
+            self.log(f"{config.name} has the key {self._admission.key.public}")
             self._log_unknown_addresses()
             late_s = 0.0 if config.start_unix_s is None else time.time() - config.start_unix_s
             self._start_s = time.monotonic() - late_s
@@ -167,7 +198,9 @@ class NodeRunner:
         wait_s = 0.0 if computing else max(0.0, self._wakes[0] - self._now_s())
         while (event := self._next_event(min(wait_s, MAX_WAIT_S))) is not None:
             wait_s = 0.0
+            self._messenger.record_handled(event)
             self._execute(self._on_event(event))
+            self._admission.incarnation = self._node.identity.incarnation
         while self._wakes and self._wakes[0] <= self._now_s():
             heapq.heappop(self._wakes)
             self._execute(self._node.on_wake(self._now_s()))
@@ -190,8 +223,10 @@ class NodeRunner:
 
     def _on_event(self, event: NetworkEvent) -> Outputs:
         match event:
-            case MessageReceived(message):
-                return self._node.on_message(self._now_s(), message)
+            case MessageReceived(message, key):
+                return self._node.on_message(self._now_s(), message, key)
+            case NameRefused(name, reason):
+                return self._node.on_forgery(self._now_s(), name, reason)
             case NeighbourUnreachable(name, reason):
                 outputs = self._node.on_unreachable(self._now_s(), name)
                 if outputs:
@@ -261,30 +296,32 @@ class NodeRunner:
             write_atomic(path, msgspec.json.encode(report), mode=0o600)
         return report
 
-    def _look_up(self, name: str) -> str | None:
-        """Return the address of a neighbour on the notice board or the local network."""
+    def _look_up(self, name: str) -> list[str]:
+        """Return addresses of a neighbour on the notice board or the local network."""
         config = self.config
         try:
             if config.board is not None:
-                listed = axon.workers(config.board, token=config.token)
-                return _latest_address(name, {each.name: each.address for each in listed})
+                listed = axon.workers(config.board)
+                return _latest_addresses(name, {each.name: each.address for each in listed})
             if config.discover:
                 discovered = axon.discover(DISCOVER_S)
-                return _latest_address(name, {each.name: each.address for each in discovered})
+                return _latest_addresses(name, {each.name: each.address for each in discovered})
         except MelismaError:
-            return None
-        return None
+            return []
+        return []
 
 
-def _latest_address(name: str, addresses: Mapping[str, str]) -> str | None:
-    """Return the address of the last incarnation of a node."""
-    incarnations = [worker for worker in addresses if worker.rpartition(".")[0] == name]
-    return addresses[max(incarnations)] if incarnations else None
+def _latest_addresses(name: str, addresses: Mapping[str, str]) -> list[str]:
+    """Return the addresses that are announced for a node, of its last incarnations first."""
+    found = [
+        (int(incarnation), worker)
+        for worker in addresses
+        for node, _, incarnation in [worker.rpartition(".")]
+        if node == name and incarnation.isdecimal()
+    ]
+    return [addresses[worker] for _, worker in sorted(found, reverse=True)[:MAX_CANDIDATES]]
 
 
-def _board_with_token(board: str | None, token: str | None) -> str | None:
-    """Add the token to the address of a notice board that has none."""
-    if board is None or token is None:
-        return board
-    address = Address.parse(board)
-    return str(replace(address, token=address.token or token))
+def key_file(name: str) -> Path:
+    """Return the file of the key of this user's node of that name."""
+    return default_identity().parent / "peers" / f"{name}.key"
