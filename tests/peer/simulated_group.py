@@ -27,9 +27,8 @@ def create_peers(
     **options: Any,
 ) -> Peers:
     task = options.pop("task", TASK)
-    settings = PeerSettings(
-        task, algorithm, iterations, **({"patience_s": 1000.0, "guard": "off"} | options)
-    )
+    given: dict[str, Any] = {"patience_s": 1000.0, "guard": "off"} | options
+    settings = PeerSettings(task, algorithm, iterations, **given)
     return Peers(settings, topology_for(topology, nodes, 1), topology)
 
 

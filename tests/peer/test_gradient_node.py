@@ -36,7 +36,7 @@ def node_without_neighbours(
     settings: PeerSettings,
 ) -> GradientNode[AetSgd] | GradientNode[LocalSgd]:
     steps = NullStepper(16, 1000)
-    node = settings.create_node("n0", "1", (), steps)
+    node = settings.create_node("n0", 1, (), steps)
     assert isinstance(node, GradientNode)
     return node
 

@@ -22,6 +22,7 @@ LARGEST_LAG = 10
 WINDOW = 20
 """The number of measurements that count."""
 LATE_QUANTILE = 0.9
+MAX_SLOWNESS = 16.0
 
 
 def iteration_tolerance(iterations: int) -> float:
@@ -94,10 +95,14 @@ class LagPolicy:
             self._last_update[sender] = number, at_s
 
     def predict_round_s(self, sender: str, number: int) -> float:
-        """Return how long a round of a neighbour takes, by the slower of its steps and ours."""
+        """Return how long a round of a neighbour takes, by the slower of its steps and ours.
+
+        Its steps count as at most `MAX_SLOWNESS` times ours: it could delay them on purpose.
+        """
         own_s = float(np.median(self._step_s)) if self._step_s else 0.0
         measured = self._neighbour_step_s.get(sender)
-        step_s = max(own_s, float(np.median(measured)) if measured else 0.0)
+        neighbour_s = float(np.median(measured)) if measured else 0.0
+        step_s = max(own_s, min(neighbour_s, MAX_SLOWNESS * own_s))
         return step_s * self._round_size(number)
 
     def record_round_trip(self, seconds: float) -> None:

@@ -186,10 +186,10 @@ def apply_twice(node: Node) -> None:
         for neighbour in node.neighbours.values():
             neighbour.record_update = lambda number: True  # type: ignore[method-assign]
 
-    def handle_twice(at_s: float, message: messages.Message) -> Outputs:
-        again = on_message(at_s, message) if isinstance(message, messages.Update) else []
+    def handle_twice(at_s: float, message: messages.Message, key: str = "") -> Outputs:
+        again = on_message(at_s, message, key) if isinstance(message, messages.Update) else []
         forget()
-        return [*again, *on_message(at_s, message)]
+        return [*again, *on_message(at_s, message, key)]
 
     forget()
     node.on_message = handle_twice  # type: ignore[method-assign]
@@ -213,10 +213,10 @@ def drop_updates(node: Node) -> None:
     """Make a node record every third update without applying it."""
     on_message = node.on_message
 
-    def drop_some(at_s: float, message: messages.Message) -> Outputs:
+    def drop_some(at_s: float, message: messages.Message, key: str = "") -> Outputs:
         if isinstance(message, messages.Update) and message.number % 3 == 0:
             node.neighbours[message.sender].record_update(message.number)
-        return on_message(at_s, message)
+        return on_message(at_s, message, key)
 
     node.on_message = drop_some  # type: ignore[method-assign]
 

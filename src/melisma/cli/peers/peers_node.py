@@ -38,6 +38,9 @@ from melisma.runs.peer_report import NodeReport, PeerReport
     "--neighbours", default="", help="NAME=ADDRESS,...; names without address are searched for."
 )
 @click.option("--peers", "peers_file", type=FILE, help="TOML file of NAME = ADDRESS.")
+@click.option(
+    "--keys", "keys_file", type=FILE, help="TOML file of NAME = KEY, as nodes print them."
+)
 @click.option("--board", help="Notice board on which to register and to find neighbours.")
 @click.option("--discover", is_flag=True, help="Find neighbours on the local network.")
 @click.option("--part", default="1/1", show_default=True, help="Train on part K/N of the data.")
@@ -49,7 +52,7 @@ from melisma.runs.peer_report import NodeReport, PeerReport
 )
 @click.option("--out", type=FILE, help="Folder for model and report.")
 @token_option
-@click.option("--tls", is_flag=True, help="Use TLS with a self-signed certificate.")
+@click.option("--tls", is_flag=True, help="Use TLS on this machine too; beyond it, always.")
 def command(  # noqa: PLR0913 - one argument per option
     *,
     as_json: bool,
@@ -58,6 +61,7 @@ def command(  # noqa: PLR0913 - one argument per option
     advertise: str | None,
     neighbours: str,
     peers_file: Path | None,
+    keys_file: Path | None,
     board: str | None,
     discover: bool,
     part: str,
@@ -69,7 +73,7 @@ def command(  # noqa: PLR0913 - one argument per option
 ) -> None:
     """Run one node on this device, until it and its neighbours have finished."""
     host, port = host_and_port(listen)
-    names, addresses = _parse_neighbours(neighbours, name, _read_addresses(peers_file))
+    names, addresses = _parse_neighbours(neighbours, name, _read_names(peers_file, "ADDRESS"))
     number, parts = _parse_part(part)
     settings = build_peer_settings(options)
     check_node_name(name)
@@ -85,6 +89,7 @@ def command(  # noqa: PLR0913 - one argument per option
         host=host,
         port=port,
         token=token,
+        keys=_read_names(keys_file, "KEY"),
         tls=tls,
         board=board,
         discover=discover,
@@ -150,7 +155,7 @@ def _parse_neighbours(
     return tuple(neighbour for neighbour, _, _ in pairs) or (*addresses,), addresses
 
 
-def _read_addresses(file: Path | None) -> dict[str, str]:
+def _read_names(file: Path | None, value: str) -> dict[str, str]:
     if file is None:
         return {}
     try:
@@ -158,4 +163,4 @@ def _read_addresses(file: Path | None) -> dict[str, str]:
     except OSError as error:
         raise SettingError(f"{file}: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SettingError(f'{file}: {error}; expected lines of NAME = "ADDRESS"') from error
+        raise SettingError(f'{file}: {error}; expected lines of NAME = "{value}"') from error

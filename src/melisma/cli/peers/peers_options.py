@@ -14,6 +14,7 @@ from melisma.fleet.files.toml_file import convert
 from melisma.fleet.task import OptimizerSettings, PartitionSettings, Task, read_task
 from melisma.peer.algorithms import ALGORITHMS, Algorithm
 from melisma.peer.group import Peers, PeerSettings, peers_for
+from melisma.peer.guard import GUARD_MODES
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 GROUP_OPTIONS = (
@@ -71,6 +72,13 @@ TRAINING_OPTIONS = (
         type=click.FloatRange(0.01),
         help="Seconds until a silent neighbour counts as lost; default: 10, for `node` 60.",
     ),
+    click.option(
+        "--guard",
+        default="clip",
+        show_default=True,
+        type=SuggestingChoice([*GUARD_MODES]),
+        help="Scale down updates that are far larger than others, leave them out, or apply all.",
+    ),
     json_option,
 )
 
@@ -103,6 +111,7 @@ def build_peers(options: Mapping[str, Any]) -> Peers:
         shares=shares,
         compression=options["compress"],
         patience_s=options["patience_s"] or 10.0,
+        guard=options["guard"],
     )
 
 
@@ -114,6 +123,7 @@ def build_peer_settings(options: Mapping[str, Any]) -> PeerSettings:
         options["iterations"],
         options["compress"],
         options["patience_s"] or 60.0,
+        options["guard"],
     )
 
 

@@ -1,0 +1,273 @@
+"""Attacks on live nodes over real sockets; the others train to the end, and the report tells."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from melisma import axon
+from melisma.axon.server.authentication import ANONYMOUS, Credentials
+from melisma.axon.server.limits import Limits
+from melisma.errors import MelismaError
+from melisma.live.peer import node_runner
+from melisma.live.peer.admission import Admission, ControlToken
+from melisma.live.peer.messenger import MessageReceived, Messenger
+from melisma.peer import messages
+from melisma.peer.algorithms import LocalSgd
+from melisma.peer.keyring import KeyRing
+from melisma.peer.proofs import NodeKey, content_to_sign
+from tests.live.peer.test_node_process import NodeThreads
+from tests.live.peer.tiny_net import SLOW
+
+TOKEN = "secret-of-the-group"
+FAR = 10**12
+SIZE = 114
+
+
+@pytest.fixture
+def nodes(folder: Path) -> Iterator[NodeThreads]:
+    threads = NodeThreads()
+    yield threads
+    threads.end()
+
+
+class Member:
+    """A malicious node that knows the token: it answers, and sends what a test tells it to."""
+
+    def __init__(self, name: str, stack: ExitStack) -> None:
+        self.admission = Admission(name, TOKEN, NodeKey.create(), KeyRing(name), incarnation=1)
+        self.messenger = Messenger(self.admission, 5.0, {})
+        worker = axon.Worker(port=0, authenticator=ControlToken(None, open_to_all=False))
+        worker.expose(self.messenger, ["introduce", "admit", "deliver"], name="")
+        self.address = stack.enter_context(worker.start())
+        self._stack = stack
+        self._remotes: dict[str, axon.Remote] = {}
+
+    def meet(self, to: str, address: str) -> str:
+        """Prove the token to a node; return why it refuses."""
+        remote = self._remotes[to] = self._stack.enter_context(axon.connect(address))
+        return self.admission.meet(remote, address, to, 10.0)
+
+    def send(self, to: str, message: messages.Message) -> str:
+        content, key = msgspec.msgpack.encode(message), self.admission.key
+        signature = key.sign(content_to_sign(to, self.address, content))
+        return str(self._remotes[to].deliver(content, self.address, key.public, signature))
+
+    def wait_for(self, kind: type[messages.PeerMessage]) -> Any:
+        """Return the next message of that type."""
+        while True:
+            event = self.messenger.events.get(timeout=20)
+            self.messenger.record_handled(event)
+            if isinstance(event, MessageReceived) and isinstance(event.message, kind):
+                return event.message
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def address_of(nodes: NodeThreads, name: str) -> str:
+    return f"http://127.0.0.1:{nodes.port(name)}"
+
+
+def meet(member: Member, nodes: NodeThreads, name: str) -> None:
+    """Meet a node as soon as it listens."""
+    for _ in range(200):
+        try:
+            assert member.meet(name, address_of(nodes, name)) == ""
+        except MelismaError:
+            time.sleep(0.05)
+        else:
+            return
+    raise AssertionError(f"{name} does not listen")
+
+
+def test_a_forged_message_does_not_lock_the_real_node_out(
+    nodes: NodeThreads, stack: ExitStack
+) -> None:
+    options = {"token": TOKEN, "iterations": 400, "task": SLOW}
+    numbers = [nodes.start(nodes.config(*names, **options)) for names in ("ab", "ba")]
+    member, thief = Member("x", stack), Member("b", stack)
+    meet(member, nodes, "a")
+    meet(member, nodes, "b")
+    started = time.monotonic()
+    later = time.time_ns() // 10**6 + FAR
+    answer = member.send("a", messages.Heartbeat(sender="b", incarnation=later))
+    assert answer == "this key belongs to x, not to b"
+    refusals = []
+    while "the name b belongs to another key" not in refusals:
+        assert time.monotonic() < started + 20
+        refusals.append(thief.meet("a", address_of(nodes, "a")))
+    for number in numbers:
+        report = nodes.report(number)
+        assert (report.outcome, report.steps) == ("done", 400)
+        assert not [line for line in report.notices if "lost" in line]
+    a = nodes.report(numbers[0])
+    assert any("forged message in the name of b" in line for line in a.notices)
+    assert a.forgeries >= 1
+
+
+def test_a_neighbour_that_answers_and_sends_nothing_is_not_waited_for(
+    nodes: NodeThreads, stack: ExitStack
+) -> None:
+    member = Member("x", stack)
+    options = {"token": TOKEN, "patience_s": 0.5, "iterations": 200}
+    config = msgspec.structs.replace(
+        nodes.config("a", "x", **options), addresses={"x": member.address}
+    )
+    number = nodes.start(config)
+    hello = member.wait_for(messages.Hello)
+    meet(member, nodes, "a")
+    ids = {"sender": "x", "incarnation": 1}
+    accepted = messages.Accepted(
+        **ids,
+        to_incarnation=hello.incarnation,
+        degree=1,
+        training=False,
+        updates_done=0,
+        steps=0,
+        model=b"",
+    )
+    assert member.send("a", accepted) == ""
+    assert member.send("a", messages.Started(**ids, updates_done=0, model=b"")) == ""
+    first = member.wait_for(messages.Update)
+    size = len(first.content) // 4
+    assert size == SIZE
+    bad = {1: np.full(size, 1e30), 2: np.full(size, np.nan), 3: np.ones(size + 1)}
+    for update, numbers in bad.items():
+        message = messages.Update(
+            **ids,
+            to_incarnation=hello.incarnation,
+            number=update,
+            learning_rate=1.0,
+            content=numbers.astype(np.float32).tobytes(),
+        )
+        assert member.send("a", message) == ""
+    report = nodes.report(number)
+    assert (report.outcome, report.steps) == ("done", 200)
+    assert report.accuracy is not None
+    assert report.accuracy > 0.9
+    text = "\n".join(report.notices)
+    assert "update 1 is left out: far larger than others" in text
+    assert "number 0 is nan; expected finite numbers" in text
+    assert "460 bytes; expected 456 for 114 numbers" in text
+    assert "x answers, but sent no update for" in text
+
+
+def test_made_up_greetings_start_no_threads(nodes: NodeThreads, stack: ExitStack) -> None:
+    options = {"token": TOKEN, "iterations": 10**6, "task": SLOW}
+    numbers = [nodes.start(nodes.config(*names, **options)) for names in ("ab", "ba")]
+    meet(Member("a-friend", stack), nodes, "a")
+    before = threading.active_count()
+    most, refused = before, 0
+    remote = stack.enter_context(axon.connect(address_of(nodes, "a")))
+    for index in range(600):
+        name = f"x{index}"
+        sender = Admission(name, TOKEN, NodeKey.create(), KeyRing(name), incarnation=1)
+        refusal = sender.meet(remote, address_of(nodes, "a"), "a", 10.0)
+        refused += bool(refusal)
+        if refusal:
+            assert "nodes have joined that are not named as neighbours" in refusal
+            continue
+        hello = messages.Hello(sender=name, incarnation=1, compatibility={}, degree=1)
+        content, here = msgspec.msgpack.encode(hello), "http://127.0.0.1:1"
+        signature = sender.key.sign(content_to_sign("a", here, content))
+        assert remote.deliver(content, here, sender.key.public, signature) == ""
+        most = max(most, threading.active_count())
+    assert refused == 600 - 15
+    assert most <= before + 40
+    reports = [nodes.stop(number) for number in numbers]
+    assert not [line for report in reports for line in report.notices if "is lost" in line]
+
+
+class Recorder:
+    """Records the credentials of callers."""
+
+    def __init__(self) -> None:
+        self.credentials: list[Credentials] = []
+
+    def check(
+        self, credentials: Credentials, call_id: str = "", *, starts_call: bool = True
+    ) -> str:
+        self.credentials.append(credentials)
+        return ANONYMOUS
+
+
+class Impostor:
+    """Passes on the proof of the real node, and records everything that it is sent."""
+
+    def __init__(self) -> None:
+        self.real = ""
+        self.calls: list[tuple[Any, ...]] = []
+
+    def introduce(self, nonce: bytes) -> Any:
+        self.calls.append(("introduce", nonce))
+        with axon.connect(self.real) as remote:
+            return remote.introduce(nonce)
+
+    def admit(self, *arguments: Any) -> str:
+        self.calls.append(("admit", *arguments))
+        return ""
+
+    def deliver(self, *arguments: Any) -> str:
+        self.calls.append(("deliver", *arguments))
+        return ""
+
+
+def test_an_impostor_on_the_local_network_is_sent_nothing_but_a_nonce(
+    nodes: NodeThreads, folder: Path, monkeypatch: pytest.MonkeyPatch, stack: ExitStack
+) -> None:
+    impostor, recorder = Impostor(), Recorder()
+    worker = axon.Worker(
+        port=0, tls=folder / "impostor.pem", authenticator=recorder, limits=Limits()
+    )
+    worker.expose(impostor, ["introduce", "admit", "deliver"], name="")
+    false = stack.enter_context(worker.start())
+    options = {"token": TOKEN, "tls": True, "patience_s": 10.0}
+    b = nodes.start(msgspec.structs.replace(nodes.config("b", "a", **options), addresses={}))
+    while not (lines := [line for line in nodes.log if line.startswith("b at ")]):
+        time.sleep(0.05)
+    impostor.real = lines[0].split()[2].rstrip(",")
+    found = [
+        axon.DiscoveredWorker("b.1", impostor.real),
+        axon.DiscoveredWorker("b.99999999999999", false),
+        axon.DiscoveredWorker("b.88888888888888", "http://192.0.2.1:9"),
+    ]
+    monkeypatch.setattr(axon, "discover", lambda _: found)
+    a = nodes.start(
+        msgspec.structs.replace(nodes.config("a", "b", **options), addresses={}, discover=True)
+    )
+    assert [nodes.report(number).outcome for number in (a, b)] == ["done", "done"]
+    assert impostor.calls
+    assert {call[0] for call in impostor.calls} == {"introduce"}
+    assert all(len(call[1]) == 32 for call in impostor.calls)
+    assert {each.authorization for each in recorder.credentials} == {None}
+
+
+def test_a_node_whose_clock_was_wrong_returns_with_the_right_one(
+    nodes: NodeThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {
+        "iterations": 400,
+        "algorithm": LocalSgd(learning_rate=0.05, steps=20, max_lag=0),
+        "task": SLOW,
+    }
+    one = nodes.start(nodes.config("a", "b", **options))
+    right = time.time_ns
+    with monkeypatch.context() as wrong:
+        wrong.setattr(node_runner.time, "time_ns", lambda: right() + 10**6 * FAR)
+        first = nodes.start(nodes.config("b", "a", **options))
+        nodes.wait_for("b", 5)
+    assert nodes.stop(first).outcome == "cancelled"
+    again = nodes.report(nodes.start(nodes.config("b", "a", **options)))
+    assert (again.outcome, again.model_from) == ("done", "a")
+    assert any("knows a later incarnation of this node" in line for line in again.notices)
+    assert nodes.report(one).outcome == "done"

@@ -1,0 +1,66 @@
+"""Silent nodes and forged messages in virtual time: the invariants hold, and the others finish."""
+
+import pytest
+
+from melisma.errors import SettingError
+from melisma.peer.algorithms import AetSgd, Algorithm, EventTriggeredSgd, GossipSgd, LocalSgd
+from melisma.peer.keyring import KeyRing
+from melisma.simulation.faults import Fault
+from melisma.simulation.invariants import InvariantError
+from melisma.simulation.peers.attacks import Attack, parse_faults_and_attacks
+from melisma.simulation.peers.peer_fault_search import search_peer_faults
+from melisma.simulation.peers.peer_simulation import PeerOptions, simulate_peers
+from tests.peer.simulated_group import create_peers
+
+ALGORITHMS: list[Algorithm] = [AetSgd(), LocalSgd(steps=20), GossipSgd(), EventTriggeredSgd()]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("at_s", [0.0, 0.02])
+def test_the_others_finish_beside_a_silent_node(algorithm: Algorithm, at_s: float) -> None:
+    peers = create_peers(algorithm, iterations=200, patience_s=0.05)
+    report = simulate_peers(peers, PeerOptions(work="timing", faults=f"silence 1 at {at_s}"))
+    assert {node.outcome for node in report.nodes} == {"done"}
+    assert {node.steps for node in report.nodes} == {200}
+    given_up = [line for line in report.nodes[0].notices if "n1 answers, but" in line]
+    assert given_up or any("n1 is lost" in line for line in report.nodes[0].notices)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("at_s", [0.0, 0.02])
+def test_forged_messages_are_reported_and_change_nothing(algorithm: Algorithm, at_s: float) -> None:
+    peers = create_peers(algorithm, iterations=200, patience_s=0.05)
+    plain = simulate_peers(peers, PeerOptions(work="timing"))
+    forged = simulate_peers(peers, PeerOptions(work="timing", faults=f"forge 1 at {at_s}"))
+    for node, before in zip(forged.nodes, plain.nodes, strict=True):
+        assert node.compute_spans_s == before.compute_spans_s
+        assert node.forgeries == (3 if node.name in ("n0", "n2") else 0)
+    assert "forged message in the name of n1" in forged.nodes[0].notices[0]
+
+
+def test_the_invariants_notice_a_node_that_believes_forged_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(KeyRing, "bind", lambda *_: "")
+    peers = create_peers(LocalSgd(steps=20), iterations=200, patience_s=0.05)
+    with pytest.raises(InvariantError, match="believes in incarnation 1000001 of n1"):
+        simulate_peers(peers, PeerOptions(work="timing", faults="forge 1 at 0.02"))
+
+
+def test_attacks_stand_beside_faults_and_are_written_as_they_are_read() -> None:
+    text = "crash 1 at 0.5; silence 0 at 1.5; forge 2 at 0.25"
+    parsed = parse_faults_and_attacks(text, 3)
+    assert parsed[1:] == (Attack("silence", 0, 1.5), Attack("forge", 2, 0.25))
+    assert isinstance(parsed[0], Fault)
+    assert "; ".join(map(str, parsed)) == text
+    with pytest.raises(SettingError, match="unknown node 3; use 0 to 2"):
+        parse_faults_and_attacks("forge 3 at 1", 3)
+    with pytest.raises(SettingError, match="invalid number"):
+        parse_faults_and_attacks("silence 0 at 1.2.3", 3)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_random_faults_and_attacks_violate_nothing(algorithm: Algorithm) -> None:
+    peers = create_peers(algorithm, iterations=100, patience_s=0.05)
+    failures = [*search_peer_faults(peers, PeerOptions(), range(6))]
+    assert failures == [None] * 6
