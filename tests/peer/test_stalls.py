@@ -115,6 +115,12 @@ def test_made_up_names_are_limited_but_expected_ones_are_not() -> None:
 # Limits.
 
 
+def test_a_rejected_node_that_does_not_answer_is_no_neighbour_to_lose() -> None:
+    node = start(new_node())
+    assert sent(node.on_message(1.0, hello("x", model="another")), messages.Rejected)
+    assert node.on_unreachable(2.0, "x") == []
+
+
 def test_a_node_that_greets_too_often_is_not_answered() -> None:
     node = start(new_node())
     answers = [len(sent(node.on_message(1.0, hello()), messages.Accepted)) for _ in range(20)]

@@ -186,8 +186,9 @@ class Node(ABC):
     def on_unreachable(self, at_s: float, name: str) -> Outputs:
         """Continue without a neighbour that does not answer."""
         self.now_s = at_s
-        neighbour = self.neighbours[name]
-        if neighbour.lost:
+        neighbour = self.neighbours.get(name)
+        # A node that was rejected is told so, but never became a neighbour.
+        if neighbour is None or neighbour.lost:
             return []
         return [self.membership.lose(neighbour), *self._continue()]
 

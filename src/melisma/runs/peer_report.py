@@ -141,8 +141,17 @@ class NodeRecorder:
         )
 
 
+def escape(text: str) -> str:
+    """Escape characters that would control a terminal, in text that may come from other nodes."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
 def describe_notice(output: Output) -> str:
     """Describe a notice that matters to users; return an empty string for all other outputs."""
+    return escape(_describe_notice(output))
+
+
+def _describe_notice(output: Output) -> str:
     match output:
         case notices.NeighbourLost(name=name, alone=alone):
             left = "no neighbour is left" if alone else "training continues without it"

@@ -1,5 +1,6 @@
 """Attacks on live nodes over real sockets; the others train to the end, and the report tells."""
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +16,6 @@ from melisma import axon
 from melisma.axon.server.authentication import ANONYMOUS, Credentials
 from melisma.axon.server.limits import Limits
 from melisma.errors import MelismaError
-from melisma.live.peer import node_runner
 from melisma.live.peer.admission import Admission, ControlToken
 from melisma.live.peer.messenger import MessageReceived, Messenger
 from melisma.peer import messages
@@ -93,7 +93,7 @@ def meet(member: Member, nodes: NodeThreads, name: str) -> None:
 def test_a_forged_message_does_not_lock_the_real_node_out(
     nodes: NodeThreads, stack: ExitStack
 ) -> None:
-    options = {"token": TOKEN, "iterations": 400, "task": SLOW}
+    options: dict[str, Any] = {"token": TOKEN, "iterations": 400, "task": SLOW}
     numbers = [nodes.start(nodes.config(*names, **options)) for names in ("ab", "ba")]
     member, thief = Member("x", stack), Member("b", stack)
     meet(member, nodes, "a")
@@ -119,14 +119,14 @@ def test_a_neighbour_that_answers_and_sends_nothing_is_not_waited_for(
     nodes: NodeThreads, stack: ExitStack
 ) -> None:
     member = Member("x", stack)
-    options = {"token": TOKEN, "patience_s": 0.5, "iterations": 200}
+    options: dict[str, Any] = {"token": TOKEN, "patience_s": 0.5, "iterations": 200}
     config = msgspec.structs.replace(
         nodes.config("a", "x", **options), addresses={"x": member.address}
     )
     number = nodes.start(config)
     hello = member.wait_for(messages.Hello)
     meet(member, nodes, "a")
-    ids = {"sender": "x", "incarnation": 1}
+    ids: dict[str, Any] = {"sender": "x", "incarnation": 1}
     accepted = messages.Accepted(
         **ids,
         to_incarnation=hello.incarnation,
@@ -163,7 +163,7 @@ def test_a_neighbour_that_answers_and_sends_nothing_is_not_waited_for(
 
 
 def test_made_up_greetings_start_no_threads(nodes: NodeThreads, stack: ExitStack) -> None:
-    options = {"token": TOKEN, "iterations": 10**6, "task": SLOW}
+    options: dict[str, Any] = {"token": TOKEN, "iterations": 10**6, "task": SLOW}
     numbers = [nodes.start(nodes.config(*names, **options)) for names in ("ab", "ba")]
     meet(Member("a-friend", stack), nodes, "a")
     before = threading.active_count()
@@ -231,7 +231,7 @@ def test_an_impostor_on_the_local_network_is_sent_nothing_but_a_nonce(
     )
     worker.expose(impostor, ["introduce", "admit", "deliver"], name="")
     false = stack.enter_context(worker.start())
-    options = {"token": TOKEN, "tls": True, "patience_s": 10.0}
+    options: dict[str, Any] = {"token": TOKEN, "tls": True, "patience_s": 10.0}
     b = nodes.start(msgspec.structs.replace(nodes.config("b", "a", **options), addresses={}))
     while not (lines := [line for line in nodes.log if line.startswith("b at ")]):
         time.sleep(0.05)
@@ -255,7 +255,7 @@ def test_an_impostor_on_the_local_network_is_sent_nothing_but_a_nonce(
 def test_a_node_whose_clock_was_wrong_returns_with_the_right_one(
     nodes: NodeThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {
+    options: dict[str, Any] = {
         "iterations": 400,
         "algorithm": LocalSgd(learning_rate=0.05, steps=20, max_lag=0),
         "task": SLOW,
@@ -263,7 +263,7 @@ def test_a_node_whose_clock_was_wrong_returns_with_the_right_one(
     one = nodes.start(nodes.config("a", "b", **options))
     right = time.time_ns
     with monkeypatch.context() as wrong:
-        wrong.setattr(node_runner.time, "time_ns", lambda: right() + 10**6 * FAR)
+        wrong.setattr(time, "time_ns", lambda: right() + 10**6 * FAR)
         first = nodes.start(nodes.config("b", "a", **options))
         nodes.wait_for("b", 5)
     assert nodes.stop(first).outcome == "cancelled"
@@ -271,3 +271,44 @@ def test_a_node_whose_clock_was_wrong_returns_with_the_right_one(
     assert (again.outcome, again.model_from) == ("done", "a")
     assert any("knows a later incarnation of this node" in line for line in again.notices)
     assert nodes.report(one).outcome == "done"
+
+
+def test_text_of_other_nodes_is_escaped(nodes: NodeThreads, stack: ExitStack) -> None:
+    member = Member("x", stack)
+    config = msgspec.structs.replace(
+        nodes.config("a", "x", token=TOKEN), addresses={"x": member.address}
+    )
+    number = nodes.start(config)
+    hello = member.wait_for(messages.Hello)
+    meet(member, nodes, "a")
+    rejected = messages.Rejected(
+        sender="x",
+        incarnation=1,
+        to_incarnation=hello.incarnation,
+        reason="\x1b]0;owned\x07\x1b[2J",
+    )
+    assert member.send("a", rejected) == ""
+    report = nodes.report(number)
+    assert report.reason == r"x rejected this node: \x1b]0;owned\x07\x1b[2J"
+    assert not any("\x1b" in line for line in [*report.notices, *nodes.log])
+
+
+def test_slow_and_large_bodies_do_not_disturb_training(
+    nodes: NodeThreads, stack: ExitStack
+) -> None:
+    options: dict[str, Any] = {"token": TOKEN, "iterations": 400, "task": SLOW}
+    numbers = [nodes.start(nodes.config(*names, **options)) for names in ("ab", "ba")]
+    meet(Member("x", stack), nodes, "a")
+    large = b"POST /rpc/deliver HTTP/1.1\r\nhost: a\r\ncontent-length: 100000000\r\n\r\n"
+    slow = b"POST /rpc/deliver HTTP/1.1\r\nhost: a\r\ncontent-length: 60000\r\n\r\nx"
+    sockets = [
+        stack.enter_context(socket.create_connection(("127.0.0.1", nodes.port("a")), 10))
+        for _ in range(50)
+    ]
+    for sock in sockets[1:]:
+        sock.sendall(slow)
+    sockets[0].sendall(large)
+    assert b" 413 " in sockets[0].recv(4096).splitlines()[0]
+    for number in numbers:
+        report = nodes.report(number)
+        assert (report.outcome, report.notices) == ("done", [])

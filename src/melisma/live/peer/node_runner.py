@@ -38,7 +38,7 @@ from melisma.peer.group import PeerSettings, partition_samples, take_samples
 from melisma.peer.node import Node, Outputs
 from melisma.peer.proofs import NodeKey
 from melisma.runs.folder import MODELS_FOLDER, REPORTS_FOLDER
-from melisma.runs.peer_report import NodeRecorder, NodeReport, ScorePoint, describe_notice
+from melisma.runs.peer_report import NodeRecorder, NodeReport, ScorePoint, describe_notice, escape
 
 Progress = Mapping[str, Mapping[str, float]]
 """Figures of nodes by name: steps, iterations, updates, waiting, sent_bytes."""
@@ -230,7 +230,7 @@ class NodeRunner:
             case NeighbourUnreachable(name, reason):
                 outputs = self._node.on_unreachable(self._now_s(), name)
                 if outputs:
-                    self.log(f"{self.config.name}: no answer from {name}: {reason}")
+                    self.log(f"{self.config.name}: no answer from {name}: {escape(reason)}")
                 return outputs
             case MessageAcknowledged(round_trip_s):
                 self._node.on_acknowledged(round_trip_s)
@@ -247,7 +247,7 @@ class NodeRunner:
                 case commands.Wake(at_s=at_s):
                     heapq.heappush(self._wakes, at_s)
                 case commands.Finish(reason=reason):
-                    self._outcome, self._reason = "failed" if reason else "done", reason
+                    self._outcome, self._reason = "failed" if reason else "done", escape(reason)
             if line := describe_notice(output):
                 self.log(f"{self.config.name}: {line}")
 
