@@ -1,6 +1,6 @@
 """The time for which a node waits for a neighbour that answers but makes no progress.
 
-A neighbour has `patience_s` and 10 times the time that its next update is predicted to take, and
+A neighbour has `patience_s` and 50 times the time that its next update is predicted to take, and
 twice that if it reports that it waits for neighbours of its own, which have to be given up first.
 After that this node no longer waits for it, but still applies its updates. A neighbour that makes
 progress is waited for again, but not after the third time.
@@ -8,7 +8,7 @@ progress is waited for again, but not after the third time.
 
 from melisma.peer.neighbour import Neighbour
 
-STALL_ROUNDS = 10.0
+STALL_ROUNDS = 50.0
 MAX_STALLS = 3
 
 
