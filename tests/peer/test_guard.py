@@ -5,7 +5,7 @@ import pytest
 
 from melisma.peer import notices
 from melisma.peer.algorithms import Algorithm, EventTriggeredSgd, GossipSgd, LocalSgd
-from melisma.peer.guard import UpdateGuard
+from melisma.peer.guard import NeighbourGuard
 from tests.peer.tiny_nodes import INITIAL, accepted, compute, new_node, of, start, update
 
 ROUNDS = LocalSgd(learning_rate=1.0, decay=0.0, gain=1.0, steps=3)
@@ -13,7 +13,7 @@ ALGORITHMS: list[Algorithm] = [ROUNDS, GossipSgd(), EventTriggeredSgd()]
 
 
 def test_updates_are_compared_with_those_of_others_only() -> None:
-    guard = UpdateGuard("clip")
+    guard = NeighbourGuard("clip")
     for norm in (1.0, 2.0, 3.0):
         guard.record("a", norm)
         guard.record("b", 1000 * norm)
@@ -25,14 +25,14 @@ def test_updates_are_compared_with_those_of_others_only() -> None:
 
 @pytest.mark.parametrize(("mode", "factor"), [("clip", 0.8), ("drop", 0.0), ("off", 1.0)])
 def test_the_mode_decides_about_moderately_large_updates(mode: str, factor: float) -> None:
-    guard = UpdateGuard(mode)  # type: ignore[arg-type]
+    guard = NeighbourGuard(mode)  # type: ignore[arg-type]
     guard.record("a", 1.0)
     assert guard.factor("b", 5.0, 0.0) == factor
     assert guard.factor("b", 1e30, 0.0) == (1.0 if mode == "off" else 0.0)
 
 
 def test_the_first_update_is_compared_with_the_model() -> None:
-    guard = UpdateGuard("clip")
+    guard = NeighbourGuard("clip")
     assert guard.factor("b", 10.0, 10.0) == 1
     assert guard.factor("b", 20.0, 10.0) == 0.5
     assert guard.factor("b", 1000.0, 10.0) == 0

@@ -21,7 +21,7 @@ WINDOW = 5
 """The number of updates of each node that count."""
 
 
-class UpdateGuard:
+class NeighbourGuard:
     """The sizes of recent updates by node, and the decision on a new one."""
 
     def __init__(self, mode: GuardMode) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from melisma.errors import DataError
 from melisma.learning.compression import Compression
 from melisma.peer import commands, messages, notices
-from melisma.peer.guard import CLIP_MEDIANS, UpdateGuard, norm_of
+from melisma.peer.guard import CLIP_MEDIANS, NeighbourGuard, norm_of
 from melisma.peer.identity import Model, NodeIdentity
 from melisma.peer.membership import (
     FORMER_INCARNATION,
@@ -50,7 +50,7 @@ class Node(ABC):
     ) -> None:
         self.model, self.compression = model, compression
         self.membership = Membership(identity, neighbours)
-        self.guard = UpdateGuard(identity.guard)
+        self.guard = NeighbourGuard(identity.guard)
         self.max_ahead = min(
             MAX_UPDATES_AHEAD, max(8, MAX_BYTES_AHEAD // max(1, model.vector.nbytes))
         )
