@@ -117,8 +117,8 @@ def on_estimates(state: CycleState, event: events.EstimatesReported) -> Commands
 
 
 def on_bounds(state: CycleState, event: events.BoundsReported) -> Commands:
-    """Store bounds that answer the latest request; older answers are ignored."""
-    if event.cycle != state.cycle:
+    """Store bounds that answer the latest request; others are ignored."""
+    if event.cycle != state.cycle or state.needs != "bounds":
         return []
     present = state.learners.present[event.learners]
     learners, shards = event.learners[present], event.shards[present]

@@ -140,6 +140,15 @@ class Restore(Command, frozen=True, kw_only=True, eq=False):
     cycle: int
 
 
+class Dismiss(Command, frozen=True, kw_only=True, eq=False):
+    """Remove learners from the run, whose numbers make planning impossible.
+
+    The machine has removed them already; `LearnersLeft` with this reason records it.
+    """
+
+    learners: Ints
+
+
 class Finish(Command, frozen=True, kw_only=True, eq=False):
     """End the run."""
 
@@ -157,6 +166,7 @@ AnyCommand = (
     | Aggregate
     | Evaluate
     | Restore
+    | Dismiss
     | Finish
 )
 Commands = list[AnyCommand]

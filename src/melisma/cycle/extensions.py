@@ -11,7 +11,7 @@ from melisma.cycle import commands, events
 from melisma.cycle.commands import Commands
 from melisma.cycle.dealing import NO_INTS, match_holders
 from melisma.cycle.learner import bound_by_costs
-from melisma.cycle.planning import deal, give, reported_costs
+from melisma.cycle.planning import deal, dismiss, give, ready_learners, reported_costs
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
 from melisma.cycle.state import CycleState, Stage, WorkStatus
 from melisma.fleet.array_types import Ints
@@ -204,11 +204,18 @@ def admit(state: CycleState, learners: Ints, at_s: float) -> Commands:
         return []
     if left_s < MIN_LEFT_FRACTION * state.task.deadline_s:
         return []
-    learners = np.unique(learners[table.work[learners] == WorkStatus.NONE])
+    ready = np.intersect1d(learners, ready_learners(state))
+    learners = ready[table.work[ready] == WorkStatus.NONE]
     if not learners.size:
         return []
     passes = _passes_of_others(state)
-    wanted = _bounds(state, learners, passes, left_s)
+    try:
+        wanted = _bounds(state, learners, passes, left_s)
+    except Exception:  # noqa: BLE001 - whatever the numbers of one learner cause
+        if learners.size == 1:
+            return dismiss(state, learners.tolist())
+        # Learners that became ready together: find the one whose costs cannot be used.
+        return [command for each in learners for command in admit(state, each[None], at_s)]
     learners, shards, _ = supply(state, learners, wanted, copies=True)
     if not learners.size:
         return []

@@ -1,6 +1,7 @@
 """How many shards each learner gets in a cycle, and which: build a problem, plan it, deal."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,9 @@ from melisma.allocation import (
     build_cycle_problem,
     build_unmeasured_problem,
 )
+from melisma.cycle import commands
 from melisma.cycle.cache_index import EMPTY_CACHE, VALUE_BITS, VALUE_MASK, CacheIndex
+from melisma.cycle.commands import Commands
 from melisma.cycle.events import COSTS
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
 from melisma.cycle.state import CycleState, Grant
@@ -21,15 +24,22 @@ from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.estimates import Estimate, Estimates
 from melisma.fleet.rng import generator
 
+# Of the learners with the most unusual costs, this many are tried as the cause of a failed plan.
+MAX_SUSPECTS = 16
+
 
 @dataclass(frozen=True, eq=False)
 class PlannedCycle:
-    """The plan for the learners that take part; `left_out` cannot meet the deadline."""
+    """The plan for the learners that take part; `left_out` cannot meet the deadline.
+
+    With the numbers that `offenders` reported no plan can be computed.
+    """
 
     learners: Ints
     plan: CyclePlan
     predicted_s: Floats
     left_out: tuple[int, ...]
+    offenders: tuple[int, ...] = ()
 
     @property
     def assigned(self) -> NDArray[np.bool_]:
@@ -55,9 +65,53 @@ def ready_learners(state: CycleState) -> Ints:
 def plan_cycle(state: CycleState) -> PlannedCycle:
     """Plan with the scheme, leaving out learners that it names infeasible.
 
-    Raises `InfeasibleError`, with learners by their numbers in the run, if no plan remains.
+    A learner with whose numbers the scheme fails is an offender, and the others are planned without
+    it. Raises `InfeasibleError`, with learners by their numbers in the run, if no plan remains.
     """
-    learners = ready_learners(state)
+    learners, offenders = ready_learners(state), list[int]()
+    while True:
+        try:
+            planned = _plan_feasible(state, learners)
+        except InfeasibleError:
+            raise
+        except Exception as error:
+            if learners.size < 2:
+                raise InfeasibleError(
+                    f"no plan can be computed with the numbers that {_names(state, learners)} "
+                    f"reported: {error}",
+                    constraint="costs",
+                    miss=1,
+                    nearest={},
+                ) from error
+            offender = _find_offender(state, learners)
+            offenders.append(offender)
+            learners = learners[learners != offender]
+        else:
+            return replace(planned, offenders=tuple(offenders))
+
+
+def _names(state: CycleState, learners: Ints) -> str:
+    return ", ".join(state.learners.names[learner] for learner in learners.tolist())
+
+
+def _find_offender(state: CycleState, learners: Ints) -> int:
+    """Return the learner without which a plan can be computed; else the most unusual one."""
+    costs = np.log(np.maximum(state.learners.costs[:, 0, learners], np.finfo(np.float64).tiny))
+    unusual = np.abs(costs - np.median(costs, axis=1, keepdims=True)).max(axis=0)
+    ordered = learners[np.argsort(-unusual, kind="stable")].tolist()
+    for learner in ordered[:MAX_SUSPECTS]:
+        try:
+            _plan_feasible(state, learners[learners != learner])
+        except InfeasibleError:
+            return int(learner)
+        except Exception:  # noqa: BLE001, S112 - another learner is to blame, or several are
+            continue
+        return int(learner)
+    return int(ordered[0])
+
+
+def _plan_feasible(state: CycleState, learners: Ints) -> PlannedCycle:
+    """Plan for these learners, without those that the scheme names infeasible."""
     left_out: list[int] = []
     while True:
         problem = _problem(state, learners)
@@ -85,6 +139,18 @@ def _name_learners(state: CycleState, error: InfeasibleError, learners: Ints) ->
     named = error.with_names(names, shards_setting=state.task.describe_shards_setting)
     named.learners = tuple(learners[list(error.learners)].tolist())
     return named
+
+
+def dismiss(state: CycleState, offenders: Sequence[int]) -> Commands:
+    """Remove learners with whose numbers no plan can be computed."""
+    if not offenders:
+        return []
+    table, learners = state.learners, np.array(offenders)
+    table.present[learners], table.costs[:, :, learners] = False, np.nan
+    table.bounds[learners] = -1
+    names = ", ".join(table.names[learner] for learner in offenders)
+    reason = f"{names}: no plan can be computed with the costs or bounds that it reported"
+    return [commands.Dismiss(reason=reason, learners=learners)]
 
 
 def count_held_ahead(state: CycleState, learners: Ints) -> Ints:

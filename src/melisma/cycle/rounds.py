@@ -14,7 +14,7 @@ from melisma.cycle.commands import Commands
 from melisma.cycle.extensions import extend, take_back_work
 from melisma.cycle.late_work import await_late, later_parts, receive_late
 from melisma.cycle.learner import benchmark_s
-from melisma.cycle.planning import PlannedCycle, deal, mark_held, plan_cycle
+from melisma.cycle.planning import PlannedCycle, deal, dismiss, mark_held, plan_cycle
 from melisma.cycle.ragged import RaggedArray
 from melisma.cycle.state import CycleState, Stage, WorkStatus, plausible_visits
 from melisma.errors import InfeasibleError
@@ -35,13 +35,16 @@ def dispatch(state: CycleState, at_s: float) -> Commands:
         planned = plan_cycle(state)
     except InfeasibleError as error:
         return reject_plan(state, str(error))
+    dismissed = dismiss(state, planned.offenders)
     if planned.assigned.any():
         start_round(state, at_s)
         assignment = assign(state, planned)
-        return [*benchmark_left_out(state, planned), assignment, *wake(state)]
+        return [*dismissed, *benchmark_left_out(state, planned), assignment, *wake(state)]
     if planned.no_pass.size:
-        return reject_plan(state, describe_short_deadline(state, planned.no_pass.size))
-    return record_empty_cycle(state, "the plan gives no learner a shard and a pass")
+        problem = describe_short_deadline(state, planned.no_pass.size)
+        return [*dismissed, *reject_plan(state, problem)]
+    reason = "the plan gives no learner a shard and a pass"
+    return [*dismissed, *record_empty_cycle(state, reason)]
 
 
 def assign(state: CycleState, planned: PlannedCycle) -> commands.Dispatch:

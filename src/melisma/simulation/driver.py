@@ -431,6 +431,12 @@ class Driver:
         """Return to the model before the latest average."""
         self._compute.restore()
 
+    def dismiss(self, command: commands.Dismiss) -> None:
+        """Record that learners left."""
+        now_s = self._queue.now_s
+        event = events.LearnersLeft(at_s=now_s, learners=command.learners, reason=command.reason)
+        self._queue.schedule(now_s, lambda: self.handle(event))
+
     def finish(self, command: commands.Finish) -> None:
         """End the run."""
         self.finished = command
@@ -455,5 +461,6 @@ HANDLERS: dict[type[commands.Command], Callable[[Driver, Any], None]] = {
     commands.Aggregate: Driver.aggregate,
     commands.Evaluate: Driver.evaluate,
     commands.Restore: Driver.restore,
+    commands.Dismiss: Driver.dismiss,
     commands.Finish: Driver.finish,
 }

@@ -215,6 +215,18 @@ class Orchestrator:
         """Return to the model before the latest average."""
         self._store.restore()
 
+    def dismiss(self, command: commands.Dismiss) -> None:
+        """Tell learners to leave, and record that they left."""
+        for learner in command.learners.tolist():
+            mailbox = self._mailboxes[learner]
+            mailbox.leave()
+            mailbox.joined, mailbox.open_work = False, None
+        event = events.LearnersLeft(
+            at_s=self.now(), learners=command.learners, reason=command.reason
+        )
+        # After the other commands of this step.
+        self._loop.call_soon(self.handle, event)
+
     async def _score(self, cycle: int) -> Score:
         spec, store = self._spec, self._store
         if not len(spec.test):
@@ -261,5 +273,6 @@ HANDLERS: dict[type[commands.Command], Callable[[Orchestrator, Any], None]] = {
     commands.Aggregate: Orchestrator.aggregate,
     commands.Evaluate: Orchestrator.evaluate,
     commands.Restore: Orchestrator.restore,
+    commands.Dismiss: Orchestrator.dismiss,
     commands.Finish: Orchestrator.finish,
 }

@@ -1,0 +1,128 @@
+"""Whatever one learner reports, the machine goes on, and the shares of the others stay feasible."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from melisma.allocation import SCHEMES
+from melisma.cycle import commands, events
+from melisma.cycle.ragged import RaggedArray
+from melisma.runs.report import Report
+from melisma.runs.trace import Step
+from melisma.testing import FakeDevice, VirtualRun, commands_in, make_task
+
+CYCLE_SCHEMES = ["dab", "equal", "proportional", "synchronous", "staleness"]
+FLEET = [FakeDevice(0.1), FakeDevice(0.3), FakeDevice(0.2)]
+HOSTILE = 2
+SECONDS = st.sampled_from([0.0, 5e-324, 1e-300, 1e-9, 1.0, 1e7, 1e12, 1e300, 1.7e308])
+PHASES = st.sampled_from([0.0, 1e-9, 1.0, 1e7])  # others are refused where messages enter
+COUNTS = st.sampled_from([0, 1, 7, 10**6, 2**40, 2**53])
+COSTS = st.lists(
+    st.tuples(SECONDS, SECONDS, st.sampled_from([0.1, 1.0, 1e6, 1e300])), min_size=3, max_size=3
+)
+
+
+@st.composite
+def hostile_events(draw: Any) -> Any:
+    """Return a function from an instant and a cycle to an event of the hostile learner."""
+    me = np.array([HOSTILE])
+    kind = draw(st.sampled_from(["costs", "bound", "progress", "request", "release", "update"]))
+    count, other = draw(COUNTS), draw(COUNTS)
+    costs = np.array(draw(COSTS))[:, :, None]
+    seconds, attempt = draw(PHASES), draw(st.integers(0, 3))
+
+    def make(at_s: float, cycle: int) -> events.AnyEvent:
+        match kind:
+            case "costs":
+                return events.EstimatesReported(at_s=at_s, learners=me, costs=costs)
+            case "bound":
+                return events.BoundsReported(
+                    at_s=at_s, learners=me, cycle=cycle, deadline_s=10.0, shards=np.array([count])
+                )
+            case "progress":
+                return events.ProgressReported(
+                    at_s=at_s, learners=me, cycle=cycle, visits=np.array([count])
+                )
+            case "request":
+                return events.ShardsRequested(
+                    at_s=at_s, learners=me, cycle=cycle, shards=np.array([min(count, 2**40)])
+                )
+            case "release":
+                shards = RaggedArray(np.array([2]), np.array([count, other]))
+                return events.ShardsReleased(at_s=at_s, learners=me, cycle=cycle, shards=shards)
+        return events.UpdatesReceived(
+            at_s=at_s,
+            learners=me,
+            cycle=cycle,
+            attempts=np.array([attempt]),
+            visits=np.array([count]),
+            planned_visits=np.array([min(count, other)]),
+            shipped=np.array([other]),
+            loss=np.array([seconds]),
+            phases=np.full((1, len(events.PHASES)), seconds),
+        )
+
+    return make
+
+
+def run_with(task: Any, hostile: list[Any]) -> list[Step]:
+    """Run the task; after each event of another learner the hostile one sends an event of its own.
+
+    Its true events about costs and bounds do not arrive.
+    """
+    left = list(hostile)
+
+    def intercept(event: events.AnyEvent) -> list[events.AnyEvent]:
+        reports = isinstance(event, events.EstimatesReported | events.BoundsReported)
+        if isinstance(event, events.TaskSubmitted | events.LearnersJoined | events.TimeReached):
+            return [event]
+        cycle = getattr(event, "cycle", 1)
+        mine = [left[len(run.trace) % len(left)](event.at_s, cycle)] if left else []
+        own = HOSTILE in getattr(event, "learners", np.empty(0)).tolist()
+        return mine if own and reports else [event, *mine]
+
+    run = VirtualRun(task, FLEET, intercept)
+    return run.run()
+
+
+@pytest.mark.parametrize("extension", [False, True])
+@pytest.mark.parametrize("scheme", CYCLE_SCHEMES)
+@settings(max_examples=15, deadline=None)
+@given(st.lists(hostile_events(), min_size=1, max_size=5))
+def test_one_learner_cannot_break_the_machine(
+    scheme: str, extension: bool, hostile: list[Any]
+) -> None:
+    passes = None if SCHEMES[scheme].passes == "chosen" else 2
+    rules = {"extension": True, "overlap": True, "quorum": 0.8, "late": "carry"}
+    task = make_task(scheme=scheme, passes=passes, cycles=3, **(rules if extension else {}))
+    trace = run_with(task, hostile)
+    (finish,) = commands_in(trace, commands.Finish)
+    assert finish.outcome in ("done", "stopped", "failed")
+    for command in commands_in(trace, commands.Dispatch):
+        assert (command.shards.counts > 0).all()
+        assert (command.passes > 0).all()
+        assert command.shards.values.max(initial=0) < task.shards
+    for command in commands_in(trace, commands.Aggregate):
+        assert np.isfinite(command.weights).all()
+        assert (command.weights <= task.samples * 1.0).all()
+    Report.from_trace(trace).as_dict()
+
+
+@pytest.mark.parametrize("scheme", ["proportional", "synchronous", "staleness"])
+@pytest.mark.parametrize("cost", [1e-300, 1e300])
+def test_costs_that_no_plan_can_hold_do_not_stop_the_others(scheme: str, cost: float) -> None:
+    def hostile(at_s: float, cycle: int) -> events.AnyEvent:
+        costs = np.array([[cost, cost, 1.0]] * 3)[:, :, None]
+        return events.EstimatesReported(at_s=at_s, learners=np.array([HOSTILE]), costs=costs)
+
+    passes = None if SCHEMES[scheme].passes == "chosen" else 2
+    trace = run_with(make_task(scheme=scheme, passes=passes, cycles=2), [hostile])
+    (finish,) = commands_in(trace, commands.Finish)
+    assert finish.outcome == "done"
+    assert all(
+        {0, 1} <= set(command.learners.tolist()) or cost < 1
+        for command in commands_in(trace, commands.Dispatch)
+    )
