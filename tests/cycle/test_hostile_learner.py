@@ -105,9 +105,9 @@ def test_one_learner_cannot_break_the_machine(
         assert (command.shards.counts > 0).all()
         assert (command.passes > 0).all()
         assert command.shards.values.max(initial=0) < task.shards
-    for command in commands_in(trace, commands.Aggregate):
-        assert np.isfinite(command.weights).all()
-        assert (command.weights <= task.samples * 1.0).all()
+    for average in commands_in(trace, commands.Aggregate):
+        assert np.isfinite(average.weights).all()
+        assert (average.weights <= task.samples).all()
     Report.from_trace(trace).as_dict()
 
 

@@ -265,6 +265,15 @@ class CycleState:
         awaited &= self.learners.late_cycles[learners] == cycle
         return awaited
 
+    def most_visits(self, learner: int, cycle: int) -> int:
+        """Return the most visits that are believed of an assignment; 0 of one that is unknown."""
+        table = self.learners
+        planned = int(table.samples[learner] * table.passes[learner])
+        if cycle != self.cycle:
+            planned = int(table.late_samples[learner] * table.late_passes[learner])
+            planned = planned if cycle == table.late_cycles[learner] else 0
+        return MAX_VISITS_PER_PLANNED * planned
+
     @property
     def given(self) -> CacheIndex:
         """The shards that each learner was given in this cycle: pairs of learner and shard."""

@@ -9,6 +9,7 @@
     join_string.py       addresses, fingerprint and token of an orchestrator as one word
     local_addresses.py   the addresses of this machine
     protocol.py          messages between orchestrator and learner
+    plausible.py         ranges of the numbers that learners report
     pairing.py           proves a short code between a device and an orchestrator
     preparation.py       loads and checks the inputs of a run before a process starts
     processes.py         learners and nodes as processes of this machine

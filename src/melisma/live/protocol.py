@@ -152,13 +152,17 @@ AnyInstruction = (
 
 
 class EvaluationSums(msgspec.Struct, frozen=True):
-    """The evaluation of one learner: sums over the samples it holds back."""
+    """The evaluation of one learner: sums over the samples it holds back.
+
+    If the sum of losses is not finite, it is sent as 0 with `finite` = False.
+    """
 
     cycle: NonNegativeInt
     samples: NonNegativeInt
     loss_sum: float
     correct: NonNegativeInt
     labels: NonNegativeInt
+    finite: bool = True
 
 
 class UpdateHeader(msgspec.Struct, frozen=True):

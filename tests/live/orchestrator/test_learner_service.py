@@ -27,6 +27,12 @@ from tests.live.orchestrator.served_run import (
 
 SUMS = {"cycle": 1, "samples": 10, "loss_sum": 2.5, "correct": 9, "labels": 10}
 
+
+def costs(train_s: float = 1.0, spread_s: float = 0.1, count: float = 1.0) -> Any:
+    """Return the message with the three costs of a learner."""
+    return [[train_s, spread_s, count], [0.1, 0.01, 1.0], [0.1, 0.01, 1.0]]
+
+
 REGISTRATION = protocol.RegisterRequest("session-of-another")
 
 
@@ -200,6 +206,12 @@ async def test_an_invalid_update_is_refused_and_the_others_count(
         lambda remote: remote.report_costs(0, [[0.0, 0.0, 0.0]] * 3),
         lambda remote: remote.report_failure(0, None),
         lambda remote: remote.report_evaluation(0, {"samples": 0}),
+        lambda remote: remote.report_costs(0, costs(train_s=1e-300)),
+        lambda remote: remote.report_costs(0, costs(train_s=1e8)),
+        lambda remote: remote.report_costs(0, costs(train_s=float("nan"))),
+        lambda remote: remote.report_costs(0, costs(spread_s=1e300)),
+        lambda remote: remote.report_costs(0, costs(count=1e9)),
+        lambda remote: remote.upload_update(0, header() | {"phases": (1e9,) * 6}, GOOD_UPDATE),
         lambda remote: remote.report_evaluation(0, SUMS | {"correct": 11}),
         lambda remote: remote.report_evaluation(0, SUMS | {"loss_sum": float("inf")}),
         lambda remote: remote.upload_update(0, {"cycle": 1}, GOOD_UPDATE),
@@ -389,3 +401,34 @@ async def test_an_update_that_is_being_written_ends_with_its_session(
         await upload
     assert not run.of(events.UpdatesReceived)
     assert not list((run.store.folder / "updates").rglob("*.update"))
+
+
+async def test_visits_are_limited_by_the_assignment(served: Any) -> None:
+    run, remote = served
+    await join(remote, "a", "b")
+    await take_assignments(remote, 0, 1)
+    huge = header() | {"visits": 2**53, "planned_visits": 2**53}
+    assert await remote.upload_update(0, huge, GOOD_UPDATE) == ""
+    (event,) = run.of(events.UpdatesReceived)
+    assert event.visits.tolist() == [10 * 300]
+
+
+async def test_escape_codes_of_a_reason_are_not_kept(served: Any) -> None:
+    run, remote = served
+    await join(remote, "a", "b")
+    await remote.report_failure(0, "\x1b[2J gone \u202e")
+    assert run.of(events.LearnersLeft)[0].reason == "\\x1b[2J gone \\u202e"
+
+
+async def test_one_huge_update_neither_destroys_the_model_nor_is_it_hidden(served: Any) -> None:
+    run, remote = served
+    await join(remote, "a", "b")
+    await take_assignments(remote, 0, 1)
+    await remote.upload_update(0, header(), GOOD_UPDATE)
+    bad = {name: np.full_like(array, 1e30) for name, array in GOOD_UPDATE.items()}
+    await remote.upload_update(1, header(), bad)
+    await wait_until(lambda: bool(run.of(events.Evaluated)))
+    (aggregated,) = run.of(events.Aggregated)[:1]
+    assert aggregated.guarded.tolist() == [1]
+    assert aggregated.scales.tolist() == [0.0]
+    assert run.store.parameters["weight"].tolist() == GOOD_UPDATE["weight"].tolist()

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -371,12 +372,14 @@ class Agent:
             return
         scores = (self._trainer.score(model, samples) for samples in self._held_back)
         total = sum(scores, Score(0, 0.0, 0, 0))
+        finite = isfinite(total.loss_sum)
         sums = protocol.EvaluationSums(
             instruction.cycle,
             total.samples,
-            total.loss_sum,
+            total.loss_sum if finite else 0.0,
             total.correct,
             total.label_count,
+            finite,
         )
         self._orchestrator.call("report_evaluation", self._session, protocol.to_builtins(sums))
 

@@ -8,6 +8,7 @@ answer in time is not part of the result.
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from math import isfinite
 
 from melisma.learning.trainer import Score
 from melisma.live.orchestrator.mailbox import Mailbox
@@ -41,8 +42,10 @@ class FederatedEvaluator:
         except TimeoutError:
             pass
         # In the order of learners, so that the sum does not depend on the order of arrival.
-        scores = (self._scores[learner] for learner in sorted(self._scores))
-        return sum(scores, Score(0, 0.0, 0, 0))
+        scores = [self._scores[learner] for learner in sorted(self._scores)]
+        finite = [score for score in scores if isfinite(score.loss_sum)]
+        # A few learners cannot reject a model that is of use to the others.
+        return sum(finite if 2 * len(finite) >= len(scores) else scores, Score(0, 0.0, 0, 0))
 
     def add(self, learner: int, cycle: int, score: Score) -> None:
         """Add the score of a learner; ignore one of an earlier cycle."""

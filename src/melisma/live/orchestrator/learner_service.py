@@ -7,7 +7,7 @@ it counts; one that does not fit the model is refused with the reason.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -19,13 +19,13 @@ from melisma.cycle import events
 from melisma.cycle.learner import subset_shards
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
 from melisma.errors import DataError, RefusedError, SupersededError
-from melisma.fleet.estimates import LEAST_COUNT
 from melisma.learning.trainer import Score
 from melisma.live import protocol
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
 from melisma.live.orchestrator.mailbox import Mailbox
 from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.live.orchestrator.run_store import RunStore
+from melisma.live.plausible import check_costs, check_local_shards, check_phases
 from melisma.text import visible
 
 MAX_POLL_S: Final = 20.0
@@ -60,6 +60,9 @@ class EventHandler(Protocol):
 
     def expects(self, learner: int, cycle: int, attempt: int) -> bool:
         """Return whether an update of that assignment would count now."""
+
+    def most_visits(self, learner: int, cycle: int) -> int:
+        """Return the most visits that are believed of an assignment of that cycle."""
 
 
 class LearnerService:
@@ -149,6 +152,7 @@ class LearnerService:
             raise RefusedError(
                 f"{mailbox.name} has no local data; in federated learning it needs at least a shard"
             )
+        check_local_shards(self._task, samples)
         mailbox.request = request
         self._join(learner, mailbox, request)
 
@@ -228,13 +232,15 @@ class LearnerService:
         assignment = learner, header.cycle, header.attempt
         if assignment in self._receiving:
             return f"the update of {mailbox.name} is already being received"
-        refused = await self._spool(assignment, parameters) if header.visits else ""
+        phases = check_phases(header.phases)
+        visits = min(header.visits, self._handler.most_visits(learner, header.cycle))
+        refused = await self._spool(assignment, parameters) if visits else ""
         self._caller(session)
         if header.costs and not refused:
             self._report_costs(learner, header.costs, at_s)
         # The learner cannot know how long its upload takes until it has ended.
         dispatched_s = mailbox.dispatched_s.get(header.cycle, at_s)
-        upload_s = max(0.0, at_s - dispatched_s - sum(header.phases[:-1]))
+        upload_s = max(0.0, at_s - dispatched_s - sum(phases[:-1]))
         mailbox.end_work(header.cycle)
         self._handler.handle(
             events.UpdatesReceived(
@@ -242,11 +248,11 @@ class LearnerService:
                 learners=np.array([learner]),
                 cycle=header.cycle,
                 attempts=np.array([header.attempt]),
-                visits=np.array([header.visits]),
-                planned_visits=np.array([min(header.visits, header.planned_visits)]),
+                visits=np.array([visits]),
+                planned_visits=np.array([min(visits, header.planned_visits)]),
                 shipped=np.array([header.shipped]),
                 loss=np.array([header.loss]),
-                phases=np.array([[*header.phases[:-1], upload_s]]),
+                phases=np.array([[*phases[:-1], upload_s]]),
                 refused=refused,
             )
         )
@@ -260,7 +266,8 @@ class LearnerService:
             raise RefusedError(f"correct = {sums.correct} exceeds labels = {sums.labels}")
         if not isfinite(sums.loss_sum):
             raise RefusedError(f"loss_sum = {sums.loss_sum} is not finite")
-        score = Score(sums.samples, sums.loss_sum, sums.correct, sums.labels)
+        loss_sum = sums.loss_sum if sums.finite else nan
+        score = Score(sums.samples, loss_sum, sums.correct, sums.labels)
         self._evaluator.add(learner, sums.cycle, score)
 
     async def report_failure(self, session: str, reason: str) -> None:
@@ -336,11 +343,7 @@ class LearnerService:
 
     def _report_costs(self, learner: int, costs: Any, at_s: float) -> None:
         table = np.array(protocol.parse(costs, protocol.CostTable), dtype=np.float64)[:, :, None]
-        if not table[0, 0] > 0 or not (table[:, 2] >= LEAST_COUNT).all():
-            raise RefusedError(
-                f"invalid costs: train_s = {float(table[0, 0, 0])} must be > 0 "
-                f"and counts {table[:, 2, 0].tolist()} >= {LEAST_COUNT}"
-            )
+        check_costs(table)
         self._handler.handle(
             events.EstimatesReported(at_s=at_s, learners=np.array([learner]), costs=table)
         )

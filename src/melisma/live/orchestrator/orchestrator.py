@@ -76,6 +76,10 @@ class Orchestrator:
         learners, attempts = np.array([learner]), np.array([attempt])
         return bool(self._machine.state.expects(learners, cycle, attempts)[0])
 
+    def most_visits(self, learner: int, cycle: int) -> int:
+        """Return the most visits that are believed of an assignment of that cycle."""
+        return self._machine.state.most_visits(learner, cycle)
+
     def handle(self, event: events.AnyEvent) -> None:
         """Give an event to the cycle machine and carry out its commands; an error ends the run."""
         if self.finished.done():
