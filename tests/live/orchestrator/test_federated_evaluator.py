@@ -1,6 +1,7 @@
 """Evaluation by learners: which are asked, and how long the orchestrator waits."""
 
 import asyncio
+from math import isfinite, nan
 from typing import Any
 
 from melisma.learning.trainer import Score
@@ -48,3 +49,14 @@ async def test_a_learner_that_leaves_is_not_awaited() -> None:
 async def test_without_learners_to_ask_an_evaluation_is_empty() -> None:
     evaluator = FederatedEvaluator([Mailbox("a", joined=True)])
     assert (await evaluator.evaluate(1, "model", [], NEVER_S)).samples == 0
+
+
+async def test_one_learner_cannot_reject_a_model_but_most_can() -> None:
+    mailboxes = [Mailbox(name, joined=True) for name in "abc"]
+    evaluator, bad = FederatedEvaluator(mailboxes), Score(10, nan, 0, 10)
+    for scores, finite in (((SCORE, bad, SCORE), True), ((bad, bad, SCORE), False)):
+        evaluation = asyncio.create_task(evaluator.evaluate(1, "model", [0, 1, 2], NEVER_S))
+        await asyncio.sleep(0)
+        for learner, score in enumerate(scores):
+            evaluator.add(learner, 1, score)
+        assert isfinite((await asyncio.wait_for(evaluation, 10.0)).loss) == finite
