@@ -203,7 +203,7 @@ def test_a_download_that_breaks_every_time_is_an_error(
         try:
             with (
                 Connection([proxy.address], give_up_s=1.0) as orchestrator,
-                pytest.raises(UnreachableError, match="has not answered for 1 s"),
+                pytest.raises(UnreachableError, match=r"has not answered for \d+ s"),
             ):
                 Downloader(orchestrator, cache, Layout.from_arrays(ARRAYS)).fetch_shard(ref, DEVICE)
         finally:
