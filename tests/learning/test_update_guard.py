@@ -11,7 +11,7 @@ from melisma.learning.update_guard import (
     FEW_UPDATES,
     LEFT_OUT_FACTOR,
     LIMIT_FACTOR,
-    Changes,
+    UpdateChanges,
     UpdateGuard,
     distance,
     distances,
@@ -19,11 +19,11 @@ from melisma.learning.update_guard import (
 )
 
 
-def changes(distances: list[float], visits: list[int] | None = None) -> Changes:
-    return Changes(np.array(distances), np.array(visits or [100] * len(distances)))
+def changes(distances: list[float], visits: list[int] | None = None) -> UpdateChanges:
+    return UpdateChanges(np.array(distances), np.array(visits or [100] * len(distances)))
 
 
-def scales(guard: UpdateGuard, changed: Changes, norm: float = 1.0) -> list[float]:
+def scales(guard: UpdateGuard, changed: UpdateChanges, norm: float = 1.0) -> list[float]:
     found: list[float] = guard.scales(changed, norm).tolist()
     return found
 
@@ -114,7 +114,7 @@ def test_a_minority_neither_harms_others_nor_moves_further_than_the_limit(
 
 def test_many_updates_are_compared_with_some_of_them() -> None:
     rng = np.random.default_rng(1)
-    many = Changes(rng.uniform(1.0, 2.0, 5000), rng.integers(50, 5000, 5000))
+    many = UpdateChanges(rng.uniform(1.0, 2.0, 5000), rng.integers(50, 5000, 5000))
     many.distances[77] = 1e6
     found = UpdateGuard("clip").scales(many, 1.0)
     assert np.flatnonzero(found < 1.0).tolist() == [77]

@@ -29,15 +29,15 @@ CHUNK_NUMBERS: Final = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
-class Changes:
+class UpdateChanges:
     """The distance of each update from the parameters that it began with, and its visits."""
 
     distances: Floats
     visits: Ints
 
-    def take(self, rows: NDArray[np.bool_] | Ints) -> "Changes":
+    def take(self, rows: NDArray[np.bool_] | Ints) -> "UpdateChanges":
         """Return the changes in these rows."""
-        return Changes(self.distances[rows], self.visits[rows])
+        return UpdateChanges(self.distances[rows], self.visits[rows])
 
 
 @dataclass
@@ -45,9 +45,9 @@ class UpdateGuard:
     """Decides by `rule` (`guard` of the task) how much of each update counts."""
 
     rule: str
-    _history: list[Changes] = field(default_factory=list)  # changes that counted, by cycle
+    _history: list[UpdateChanges] = field(default_factory=list)  # changes that counted, by cycle
 
-    def scales(self, changes: Changes, norm: float) -> Floats:
+    def scales(self, changes: UpdateChanges, norm: float) -> Floats:
         """Return the factor for the change of each update of a cycle, 0 to leave it out.
 
         `norm` is that of the parameters. A cycle whose result is kept has to be recorded.
@@ -60,16 +60,16 @@ class UpdateGuard:
         least = 1.0 if self.rule == "drop" else 1.0 / LEFT_OUT_FACTOR
         return np.where(scales < least, 0.0, scales)
 
-    def record(self, changes: Changes, scales: Floats) -> None:
+    def record(self, changes: UpdateChanges, scales: Floats) -> None:
         """Remember the changes of a cycle as they count, for cycles with few updates."""
-        kept = Changes(changes.distances * scales, changes.visits).take(scales > 0)
+        kept = UpdateChanges(changes.distances * scales, changes.visits).take(scales > 0)
         self._history = [*self._history, kept][-HISTORY_CYCLES:]
 
     def forget_last(self) -> None:
         """Forget the last recorded cycle, because its model was not kept."""
         self._history = self._history[:-1]
 
-    def _limits(self, changes: Changes, norm: float) -> Floats:
+    def _limits(self, changes: UpdateChanges, norm: float) -> Floats:
         """Return the largest change allowed for each update."""
         few = changes.distances.size < FEW_UPDATES
         reference = _join([*self._history, changes]) if few else changes
@@ -115,7 +115,7 @@ def norm_of(parameters: Arrays) -> float:
     return distance(parameters, {name: np.zeros_like(a) for name, a in parameters.items()})
 
 
-def _usual_changes(reference: Changes, visits: Ints) -> Floats:
+def _usual_changes(reference: UpdateChanges, visits: Ints) -> Floats:
     """Return the median change that the reference suggests after these numbers of visits.
 
     Changes grow at most in proportion to visits, so a change after fewer visits is scaled up; one
@@ -131,8 +131,8 @@ def _usual_changes(reference: Changes, visits: Ints) -> Floats:
     return np.array(usual)[rows]
 
 
-def _join(parts: list[Changes]) -> Changes:
-    return Changes(
+def _join(parts: list[UpdateChanges]) -> UpdateChanges:
+    return UpdateChanges(
         np.concatenate([part.distances for part in parts]),
         np.concatenate([part.visits for part in parts]),
     )

@@ -32,7 +32,7 @@ from melisma.learning.aggregation import (
 )
 from melisma.learning.data.shards import ShardFolder
 from melisma.learning.parameters import Arrays, Layout
-from melisma.learning.update_guard import Changes, UpdateGuard, distance, norm_of
+from melisma.learning.update_guard import UpdateChanges, UpdateGuard, distance, norm_of
 from melisma.live.protocol import INITIAL_MODEL, ShardRef
 from melisma.private_files import make_private_folder
 from melisma.runs.folder import MODEL_FILE, PARAMETERS_FOLDER, UPDATES_FOLDER
@@ -174,7 +174,7 @@ class RunStore:
         Return the updates that the guard reduced or left out.
         """
         self._version_before = self.version
-        changes = Changes(
+        changes = UpdateChanges(
             np.array([item.distance for item in updates]),
             np.array([item.visits for item in updates], np.int64),
         )

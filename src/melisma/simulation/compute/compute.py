@@ -26,7 +26,7 @@ from melisma.learning.loaded_task import LoadedTask
 from melisma.learning.parameters import Arrays, Layout
 from melisma.learning.trainer import Trainer, TrainingResult
 from melisma.learning.trainer_factory import one_thread, trainer_cores, trainer_for, use_one_thread
-from melisma.learning.update_guard import Changes, UpdateGuard, distances, norm_of
+from melisma.learning.update_guard import UpdateChanges, UpdateGuard, distances, norm_of
 from melisma.learning.user_code import describe_error
 from melisma.simulation.compute.fork_pool import ForkPool, can_fork
 from melisma.simulation.compute.sample_index import SampleIndex
@@ -171,7 +171,7 @@ class RealTraining:
 
     def _average(
         self, cycle: int, parts: Sequence[WeightedWork], scales: list[Floats]
-    ) -> tuple[Floats, Changes]:
+    ) -> tuple[Floats, UpdateChanges]:
         """Average with these scales; return the losses of this cycle's updates, and all changes.
 
         The distance of an update that is not finite, and left out, is NaN.
@@ -194,7 +194,7 @@ class RealTraining:
             shares = [StartShares(float(a / kept), float(b / kept), s) for a, b, s in groups]
             self.parameters = add_parameters(mean.result(), self._before, shares)
         visits = np.concatenate([part.visits for part in parts])
-        return losses, Changes(np.concatenate(found), visits)
+        return losses, UpdateChanges(np.concatenate(found), visits)
 
     def restore(self) -> None:
         """Return to the model before the latest average."""
