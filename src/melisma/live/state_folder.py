@@ -4,6 +4,7 @@
 
     orchestrator/    identity.pem, learners.json, running.json
     device/          identity.pem, orchestrators.json
+    peers/           NAME.key of each node
 
 They are in ``MELISMA_HOME``, by default in the user's data folder. Each is written atomically.
 """
@@ -27,6 +28,11 @@ def orchestrator_folder() -> Path:
 def device_folder() -> Path:
     """Return the state folder of this machine as a device; create it if it is missing."""
     return private_folder(data_folder() / "device")
+
+
+def peers_folder() -> Path:
+    """Return the folder of the keys of this user's nodes; create it if it is missing."""
+    return private_folder(data_folder() / "peers")
 
 
 def private_folder(folder: Path) -> Path:

@@ -12,16 +12,12 @@ scrypt to make that slow; a token of 128 random bits makes it hopeless.
 
 import hashlib
 import hmac
-import os
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-
-from melisma.errors import SettingError
 
 NONCE_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -43,24 +39,6 @@ class NodeKey:
     def from_text(cls, text: str) -> "NodeKey":
         """Return the key of a text written by `to_text`; raise `ValueError` if it is invalid."""
         return cls(Ed25519PrivateKey.from_private_bytes(bytes.fromhex(text)))
-
-    @classmethod
-    def load(cls, path: Path) -> "NodeKey":
-        """Read a key that only its owner may read; create the file if it is missing."""
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            pass
-        else:
-            with os.fdopen(handle, "w") as file:
-                file.write(cls.create().to_text())
-        try:
-            return cls.from_text(path.read_text().strip())
-        except ValueError as error:
-            raise SettingError(
-                f"{path} does not contain the key of a node: delete the file to create a new one"
-            ) from error
 
     def to_text(self) -> str:
         """Return the private key as text."""

@@ -13,6 +13,7 @@ from melisma.peer import commands, notices
 from melisma.peer.gradient_node import GradientNode
 from melisma.peer.group import Peers
 from melisma.peer.node import Node
+from melisma.text import visible
 
 if TYPE_CHECKING:
     from melisma.runs.svg import Picture
@@ -141,14 +142,9 @@ class NodeRecorder:
         )
 
 
-def escape(text: str) -> str:
-    """Escape characters that would control a terminal, in text that may come from other nodes."""
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
-
-
 def describe_notice(output: Output) -> str:
     """Describe a notice that matters to users; return an empty string for all other outputs."""
-    return escape(_describe_notice(output))
+    return visible(_describe_notice(output))
 
 
 def _describe_notice(output: Output) -> str:

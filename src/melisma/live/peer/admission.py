@@ -17,7 +17,8 @@ import msgspec
 from melisma import axon
 from melisma.axon.address import Address
 from melisma.axon.server.authentication import ANONYMOUS, OWNER, Credentials
-from melisma.errors import UnauthorizedError
+from melisma.errors import SettingError, UnauthorizedError
+from melisma.live.state_folder import file_lock, peers_folder, write_private
 from melisma.peer.keyring import KeyRing
 from melisma.peer.proofs import (
     NONCE_BYTES,
@@ -152,6 +153,20 @@ class Admission:
         proof = meeting.caller_proof(group_secret(self.token), self.name, own)
         admit = remote(deadline_s=deadline_s).admit
         return str(admit(meeting.node_nonce, self.name, own, proof, self.key.sign(proof)))
+
+
+def load_node_key(name: str) -> NodeKey:
+    """Read the key of this user's node of that name; create it if it is missing."""
+    path = peers_folder() / f"{name}.key"
+    with file_lock(path):
+        if not path.exists():
+            write_private(path, NodeKey.create().to_text())
+    try:
+        return NodeKey.from_text(path.read_text(encoding="utf-8").strip())
+    except ValueError as error:
+        raise SettingError(
+            f"{path} does not contain the key of a node: delete the file to create a new one"
+        ) from error
 
 
 def parse_introduction(answer: Any) -> Introduction:

@@ -19,12 +19,11 @@ from safetensors.numpy import save
 from melisma import axon
 from melisma.atomic import write_atomic
 from melisma.axon.address import Address
-from melisma.axon.transport.tls import default_identity
 from melisma.errors import MelismaError
 from melisma.fleet.rng import generator
 from melisma.learning.data.datasets import DataSet
 from melisma.learning.stepper import Stepper, stepper_for
-from melisma.live.peer.admission import Admission, ControlToken, is_protected
+from melisma.live.peer.admission import Admission, ControlToken, is_protected, load_node_key
 from melisma.live.peer.messenger import (
     MessageAcknowledged,
     MessageReceived,
@@ -38,7 +37,8 @@ from melisma.peer.group import PeerSettings, partition_samples, take_samples
 from melisma.peer.node import Node, Outputs
 from melisma.peer.proofs import NodeKey
 from melisma.runs.folder import MODELS_FOLDER, REPORTS_FOLDER
-from melisma.runs.peer_report import NodeRecorder, NodeReport, ScorePoint, describe_notice, escape
+from melisma.runs.peer_report import NodeRecorder, NodeReport, ScorePoint, describe_notice
+from melisma.text import visible
 
 Progress = Mapping[str, Mapping[str, float]]
 """Figures of nodes by name: steps, iterations, updates, waiting, sent_bytes."""
@@ -109,7 +109,7 @@ class NodeRunner:
         key = (
             NodeKey.from_text(config.private_key)
             if config.private_key
-            else NodeKey.load(key_file(config.name))
+            else load_node_key(config.name)
         )
         keyring = self._node.membership.keyring
         self._admission = Admission(config.name, config.token, key, keyring, incarnation)
@@ -230,7 +230,7 @@ class NodeRunner:
             case NeighbourUnreachable(name, reason):
                 outputs = self._node.on_unreachable(self._now_s(), name)
                 if outputs:
-                    self.log(f"{self.config.name}: no answer from {name}: {escape(reason)}")
+                    self.log(f"{self.config.name}: no answer from {name}: {visible(reason)}")
                 return outputs
             case MessageAcknowledged(round_trip_s):
                 self._node.on_acknowledged(round_trip_s)
@@ -247,7 +247,7 @@ class NodeRunner:
                 case commands.Wake(at_s=at_s):
                     heapq.heappush(self._wakes, at_s)
                 case commands.Finish(reason=reason):
-                    self._outcome, self._reason = "failed" if reason else "done", escape(reason)
+                    self._outcome, self._reason = "failed" if reason else "done", visible(reason)
             if line := describe_notice(output):
                 self.log(f"{self.config.name}: {line}")
 
@@ -320,8 +320,3 @@ def _latest_addresses(name: str, addresses: Mapping[str, str]) -> list[str]:
         if node == name and incarnation.isdecimal()
     ]
     return [addresses[worker] for _, worker in sorted(found, reverse=True)[:MAX_CANDIDATES]]
-
-
-def key_file(name: str) -> Path:
-    """Return the file of the key of this user's node of that name."""
-    return default_identity().parent / "peers" / f"{name}.key"
