@@ -23,7 +23,7 @@ from melisma.live.learner.device import EmulatedDevice
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
 from melisma.live.orchestrator.learner_authentication import LearnerTokens
 from melisma.live.orchestrator.learner_service import LearnerService
-from melisma.live.orchestrator.mailbox import Mailbox
+from melisma.live.orchestrator.mailbox import Mailboxes
 from melisma.live.orchestrator.orchestrator import Orchestrator, Watcher
 from melisma.live.orchestrator.run_store import RunStore
 from melisma.live.preparation import PreparedRun, prepare
@@ -80,7 +80,7 @@ async def _run_orchestrator(
 ) -> Path | None:
     """Run the orchestrator and its learners; return the trained model if there is one."""
     loop, store, orchestrator = asyncio.get_running_loop(), None, None
-    spec, mailboxes = prepared.spec, [Mailbox(name) for name in prepared.fleet.names]
+    spec, mailboxes = prepared.spec, Mailboxes(prepared.fleet.names)
     evaluator = FederatedEvaluator(mailboxes)
     try:
         store = _create_store(prepared)

@@ -18,7 +18,7 @@ from melisma.live import protocol
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
 from melisma.live.orchestrator.learner_authentication import LearnerTokens
 from melisma.live.orchestrator.learner_service import LearnerService
-from melisma.live.orchestrator.mailbox import Mailbox
+from melisma.live.orchestrator.mailbox import Mailboxes
 from melisma.live.orchestrator.orchestrator import Orchestrator
 from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.live.orchestrator.run_store import RunStore
@@ -40,15 +40,16 @@ GOOD_UPDATE = {"weight": np.full(4, 2.0, np.float32), "bias": np.zeros(1, np.flo
 
 
 class ServedRun:
-    """A run with the learners a and b."""
+    """A run with the learners a and b, by default from the start."""
 
-    def __init__(self, folder: Path, task: Task = TASK) -> None:
+    def __init__(self, folder: Path, task: Task = TASK, mailboxes: Mailboxes | None = None) -> None:
         (train, labels), (test, test_labels) = tiny_task.blobs()
         trainer = tiny_task.Linear(task)
         parts = [np.arange(start, start + 50) for start in range(0, 600, 50)]
         shards = ShardFolder(folder / "shards", Split(train, labels), parts)
         spec = RunSpec("r1", task, trainer, Split(test, test_labels))
-        mailboxes = [Mailbox("a"), Mailbox("b")]
+        mailboxes = Mailboxes(["a", "b"]) if mailboxes is None else mailboxes
+        self.mailboxes = mailboxes
         self.evaluator = evaluator = FederatedEvaluator(mailboxes)
         self.steps: list[Step] = []
         layout, guard = Layout.from_arrays(trainer.initial()), UpdateGuard(task.guard)

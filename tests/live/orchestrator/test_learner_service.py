@@ -223,7 +223,7 @@ async def test_an_invalid_update_is_refused_and_the_others_count(
 )
 async def test_an_invalid_message_is_refused_and_changes_nothing(served: Any, call: Any) -> None:
     run, remote = served
-    await remote.register(0)
+    await join(remote, "a")
     before = len(run.steps)
     with pytest.raises(AxonError) as caught:
         await call(remote)
@@ -233,7 +233,7 @@ async def test_an_invalid_message_is_refused_and_changes_nothing(served: Any, ca
 
 async def test_a_valid_evaluation_is_taken(served: Any) -> None:
     run, remote = served
-    await remote.register(0)
+    await join(remote, "a")
     await remote.report_evaluation(0, SUMS | {"cycle": 0})
     assert run.evaluator._scores[0].accuracy == 0.9
 

@@ -112,14 +112,28 @@ async def test_the_last_learner_is_awaited_however_silent_it_is(served: Any) -> 
     assert not run.orchestrator.finished.done()
 
 
-async def test_a_learner_without_work_may_be_silent(served: Any) -> None:
+async def test_a_learner_without_work_may_be_silent_for_several_polls(served: Any) -> None:
     run, remote = served
     await join(remote, "a", "b")
     await take_assignments(remote, 0, 1)
     await remote.upload_update(0, header(), GOOD_UPDATE)
-    run.orchestrator._mailboxes[0].called_s -= 1000.0
+    mailbox = run.orchestrator._mailboxes[0]
+    mailbox.called_s -= 2 * learner_service.MAX_POLL_S
     run.service.remove_silent()
     assert not run.of(events.LearnersLeft)
+    mailbox.called_s -= 2 * learner_service.MAX_POLL_S
+    run.service.remove_silent()
+    (left,) = run.of(events.LearnersLeft)
+    assert left.learners.tolist() == [0]
+
+
+async def test_a_silent_learner_joins_again_with_any_call(served: Any) -> None:
+    run, remote = served
+    await join(remote, "a", "b")
+    run.orchestrator._mailboxes[0].called_s -= 100.0
+    run.service.remove_silent()
+    await remote.request_shards(0, 1, 1)
+    assert [item.learners.tolist() for item in run.of(events.LearnersJoined)] == [[0], [1], [0]]
 
 
 async def test_a_busy_orchestrator_does_not_take_learners_for_dead(

@@ -4,6 +4,7 @@
 
     run_spec.py                 the task, trainer and test data of one run
     orchestrator.py             feeds events to the cycle machine and carries out its commands
+    lobby.py                    the learners that get ready before the run begins
     learner_service.py          the methods that learners call
     learner_authentication.py   names the learner that calls
     registry.py                 the devices that may be learners, by their certificates

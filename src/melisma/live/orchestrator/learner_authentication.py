@@ -24,7 +24,7 @@ from typing import Final
 from melisma.axon import Credentials
 from melisma.axon.server.authentication import ANONYMOUS, OWNER
 from melisma.errors import UnauthorizedError
-from melisma.live.orchestrator.registry import Registry
+from melisma.live.orchestrator.registry import RESERVED_NAMES, Registry
 
 JOIN_TOKEN_BYTES: Final = 12
 JOINING: Final = "joining:"
@@ -143,6 +143,11 @@ class DeviceAuthenticator:
                 "then use melisma join --new-identity STRING"
             )
         return self._names.setdefault(fingerprint, learner.name)
+
+
+def is_learner_name(caller: str) -> bool:
+    """Return whether the name of a caller is one that a learner can have."""
+    return caller not in RESERVED_NAMES and not caller.startswith(JOINING)
 
 
 def _digest(token: str) -> bytes:

@@ -22,7 +22,8 @@ from melisma.errors import DataError, RefusedError, SupersededError
 from melisma.learning.trainer import Score
 from melisma.live import protocol
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
-from melisma.live.orchestrator.mailbox import Mailbox
+from melisma.live.orchestrator.learner_authentication import is_learner_name
+from melisma.live.orchestrator.mailbox import Mailbox, Mailboxes
 from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.live.orchestrator.run_store import RunStore
 from melisma.live.plausible import check_costs, check_local_shards, check_phases
@@ -30,30 +31,47 @@ from melisma.text import visible
 
 MAX_POLL_S: Final = 20.0
 """The longest time that one request waits for instructions."""
+MAX_IDLE_SILENCE_S: Final = 3 * MAX_POLL_S
+"""Silence after which a learner without work counts as gone, until its next call."""
 POLLS_PER_SILENCE_LIMIT: Final = 4
 SILENCE_CHECK_S: Final = 0.25
 PROGRESS_REPORTS_PER_CYCLE: Final = 20
 MAX_BOUND_SHARDS: Final = 2**40
-METHODS: Final = (
+MAX_CALLS_PER_LEARNER: Final = 16
+SMALL_METHODS: Final = (
     "register",
-    "join",
     "poll",
-    "probe_uplink",
     "report_costs",
     "report_bound",
     "request_shards",
-    "release_shards",
-    "upload_update",
     "report_evaluation",
     "report_failure",
 )
+SMALL_BYTES: Final = 16 << 10
+LIST_METHODS: Final = ("join", "release_shards")
+"""Methods whose requests have a number for each of many shards."""
+LIST_BYTES: Final = 1 << 20
+UPLOAD_METHODS: Final = ("upload_update", "probe_uplink")
+FIELD_BYTES: Final = 1 << 10
+"""The most that an update needs for an array beside its elements: name, shape, alignment."""
+METHODS: Final = SMALL_METHODS + LIST_METHODS + UPLOAD_METHODS
+
+
+OnRegister = Callable[[str, str | None], None]
+"""Receives the fingerprint of a device that registers, and the host that it called from."""
 
 
 class EventHandler(Protocol):
     """The receiver of the events that learners cause."""
 
+    started: bool
+    """Whether the run has begun; events before are ignored."""
+
+    def start(self, learner_count: int | None = None) -> None:
+        """Begin the run with this number of learners."""
+
     def now(self) -> float:
-        """Return the seconds since the run began."""
+        """Return the seconds on the orchestrator's clock."""
 
     def handle(self, event: events.AnyEvent) -> None:
         """Handle an event."""
@@ -68,20 +86,22 @@ class EventHandler(Protocol):
 class LearnerService:
     """Serves the learners of one run, which are numbered in the order of their mailboxes.
 
-    The first argument of each method but `register` is the session of the caller.
+    Learners register and get ready before the run begins or at any time after. The first argument
+    of each method but `register` is the session of the caller.
     """
 
     def __init__(
         self,
         spec: RunSpec,
-        mailboxes: Sequence[Mailbox],
+        mailboxes: Mailboxes,
         store: RunStore,
         evaluator: FederatedEvaluator,
         handler: EventHandler,
+        on_register: OnRegister | None = None,
     ) -> None:
         self._spec, self._task, self._mailboxes = spec, spec.task, mailboxes
         self._store, self._evaluator, self._handler = store, evaluator, handler
-        self._numbers = {mailbox.name: number for number, mailbox in enumerate(mailboxes)}
+        self._on_register = on_register
         self._receiving: set[tuple[int, int, int]] = set()
 
     def worker(
@@ -97,7 +117,10 @@ class LearnerService:
         `authenticator` names the caller of each request; those that are no learners of this run
         are refused.
         """
-        limits = Limits(max_calls=4 * len(self._mailboxes) + 64)
+        limits = Limits(
+            max_calls=4 * self._mailboxes.max_learners + 64,
+            max_calls_per_caller=MAX_CALLS_PER_LEARNER,
+        )
         worker = Worker(
             host=host,
             port=port,
@@ -106,11 +129,15 @@ class LearnerService:
             limits=limits,
             files=self._find_file,
         )
-        worker.expose(self, METHODS, name="")
+        layout = self._store.layout
+        upload_bytes = layout.size_bytes + FIELD_BYTES * len(layout.fields) + SMALL_BYTES
+        worker.expose(self, SMALL_METHODS, name="", max_body_bytes=SMALL_BYTES)
+        worker.expose(self, LIST_METHODS, name="", max_body_bytes=LIST_BYTES)
+        worker.expose(self, UPLOAD_METHODS, name="", max_body_bytes=upload_bytes, spool=True)
         return worker
 
     def _find_file(self, name: str, caller: str) -> Path | None:
-        self._number(caller)
+        self._mailboxes.number(caller)
         return self._store.path(name)
 
     async def register(self, message: Any) -> Any:
@@ -119,8 +146,12 @@ class LearnerService:
         Return its number, the task and its benchmark shards. An earlier session of the learner
         ends: it leaves the run, and its further calls raise `SupersededError`.
         """
-        request = protocol.parse_registration(message)
-        learner, numbers = self._number(current_call().caller), list[int]()
+        request, call = protocol.parse_registration(message), current_call()
+        if not is_learner_name(call.caller):
+            raise RefusedError(
+                f"{call.caller} is not a learner of this run: use a learner's credential"
+            )
+        learner, numbers = self._mailboxes.open(call.caller), list[int]()
         self._start_session(learner, request.session)
         if self._store.samples:
             numbers = subset_shards(self._task, np.array([learner])).values.tolist()
@@ -132,17 +163,20 @@ class LearnerService:
         )
 
     def _start_session(self, learner: int, session: str) -> None:
-        mailbox = self._mailboxes[learner]
+        mailbox, call = self._mailboxes[learner], current_call()
         if mailbox.session == session:
             return
-        if mailbox.joined:
-            host = current_call().host
-            self._leave(mailbox, learner, f"{mailbox.name}: registered again from {host}")
+        # The work of the last learner is not handed on: it goes on when the learner has joined.
+        if mailbox.joined and self._joined_count() > 1:
+            self._leave(mailbox, learner, f"{mailbox.name}: registered again from {call.host}")
         mailbox.start_session(session)
         mailbox.called_s = self._handler.now()
+        mailbox.fingerprint, mailbox.host = call.fingerprint, call.host
+        if self._on_register is not None and call.fingerprint is not None:
+            self._on_register(call.fingerprint, call.host)
 
     async def join(self, session: str, message: Any) -> None:
-        """Add a learner that is ready to the run."""
+        """Add a learner that is ready to the run, or to those with which it will begin."""
         learner, mailbox = self._caller(session)
         request = protocol.parse(message, protocol.JoinRequest)
         samples = request.local_shards
@@ -153,38 +187,51 @@ class LearnerService:
                 f"{mailbox.name} has no local data; in federated learning it needs at least a shard"
             )
         check_local_shards(self._task, samples)
-        mailbox.request = request
-        self._join(learner, mailbox, request)
+        mailbox.clear()
+        mailbox.request, mailbox.open_work = request, None
+        self._join([learner])
 
-    def _join(self, learner: int, mailbox: Mailbox, request: protocol.JoinRequest) -> None:
-        mailbox.joined, mailbox.silent = True, False
-        samples = request.local_shards
-        self._emit(
-            events.LearnersJoined,
-            learner,
-            names=(mailbox.name,),
-            discloses=(request.discloses,),
-            local_shards=RaggedArray.from_rows([np.array(samples)]) if samples else NO_ROWS,
+    def begin_run(self) -> None:
+        """Begin the run with the learners that are ready."""
+        ready = self._mailboxes.ready
+        self._handler.start(len(ready))
+        self._join(ready)
+
+    def _join(self, learners: Sequence[int]) -> None:
+        """Let learners that are ready join, if the run has begun."""
+        mailboxes = [self._mailboxes[learner] for learner in learners]
+        for mailbox in mailboxes:
+            mailbox.joined, mailbox.silent = self._handler.started, False
+        self._mailboxes.became_ready.set()
+        requests = [mailbox.request for mailbox in mailboxes if mailbox.request is not None]
+        samples = [np.array(request.local_shards, np.int64) for request in requests]
+        self._handler.handle(
+            events.LearnersJoined(
+                at_s=self._handler.now(),
+                learners=np.array(learners),
+                names=tuple(mailbox.name for mailbox in mailboxes),
+                discloses=tuple(request.discloses for request in requests),
+                local_shards=RaggedArray.from_rows(samples)
+                if any(row.size for row in samples)
+                else NO_ROWS,
+            )
         )
 
     async def poll(self, session: str, progress: Any = None) -> Any:
         """Record the learner's progress; return its instructions, waiting for the first one.
 
-        A learner at work polls several times before its silence would be taken for its death. One
-        that was silent for longer joins again.
+        A learner at work polls several times before its silence would be taken for its death.
         """
         (learner, mailbox), timeout_s = self._caller(session), MAX_POLL_S
-        if mailbox.silent and not mailbox.left and mailbox.request is not None:
-            self._join(learner, mailbox, mailbox.request)
         if mailbox.open_work is not None:
             timeout_s = min(timeout_s, mailbox.silence_limit_s / POLLS_PER_SILENCE_LIMIT)
-        if progress is not None:
+        if progress is not None and mailbox.request is not None:
             pair = tuple[protocol.NonNegativeInt, protocol.NonNegativeInt]
             cycle, visits = protocol.parse(progress, pair)
             self._emit(events.ProgressReported, learner, cycle=cycle, visits=np.array([visits]))
             timeout_s = min(timeout_s, self._task.deadline_s / PROGRESS_REPORTS_PER_CYCLE)
         instructions = await mailbox.get(timeout_s)
-        self._caller(session)
+        self._check_session(session)
         return [protocol.to_builtins(item) for item in instructions]
 
     async def probe_uplink(self, session: str, body: dict[str, NDArray[Any]]) -> None:  # noqa: ARG002 - discarded
@@ -192,13 +239,13 @@ class LearnerService:
         self._caller(session)
 
     async def report_costs(self, session: str, costs: Any) -> None:
-        """Record the costs that a learner measured."""
+        """Record the costs that a learner measured; before it has joined, for the status only."""
         learner, _ = self._caller(session)
         self._report_costs(learner, costs, self._handler.now())
 
     async def report_bound(self, session: str, cycle: int, deadline_s: float, shards: int) -> None:
         """Record the number of shards that a learner can train by the deadline."""
-        learner, _ = self._caller(session)
+        learner, _ = self._member(session)
         bound = min(protocol.parse(shards, protocol.NonNegativeInt), MAX_BOUND_SHARDS)
         self._emit(
             events.BoundsReported,
@@ -210,14 +257,14 @@ class LearnerService:
 
     async def request_shards(self, session: str, cycle: int, shards: int) -> None:
         """Record that a learner at work will be done early and can train further shards."""
-        learner, _ = self._caller(session)
+        learner, _ = self._member(session)
         wanted = min(protocol.parse(shards, protocol.NonNegativeInt), MAX_BOUND_SHARDS)
         number = protocol.parse(cycle, protocol.NonNegativeInt)
         self._emit(events.ShardsRequested, learner, cycle=number, shards=np.array([wanted]))
 
     async def release_shards(self, session: str, cycle: int, shards: Any) -> None:
         """Record the numbers of shards that a learner at work will not get to."""
-        learner, _ = self._caller(session)
+        learner, _ = self._member(session)
         numbers = protocol.parse(shards, tuple[protocol.NonNegativeInt, ...])
         released = RaggedArray.from_rows([np.array(numbers, dtype=np.int64)])
         number = protocol.parse(cycle, protocol.NonNegativeInt)
@@ -227,7 +274,7 @@ class LearnerService:
         self, session: str, message: Any, parameters: dict[str, NDArray[Any]]
     ) -> str:
         """Spool an update, then count it once; return why it is refused, or an empty string."""
-        learner, mailbox = self._caller(session)
+        learner, mailbox = self._member(session)
         at_s, header = self._handler.now(), protocol.parse(message, protocol.UpdateHeader)
         assignment = learner, header.cycle, header.attempt
         if assignment in self._receiving:
@@ -235,7 +282,7 @@ class LearnerService:
         phases = check_phases(header.phases)
         visits = min(header.visits, self._handler.most_visits(learner, header.cycle))
         refused = await self._spool(assignment, parameters) if visits else ""
-        self._caller(session)
+        self._check_session(session)
         if header.costs and not refused:
             self._report_costs(learner, header.costs, at_s)
         # The learner cannot know how long its upload takes until it has ended.
@@ -260,7 +307,7 @@ class LearnerService:
 
     async def report_evaluation(self, session: str, message: Any) -> None:
         """Record a learner's evaluation of the model."""
-        learner, _ = self._caller(session)
+        learner, _ = self._member(session)
         sums = protocol.parse(message, protocol.EvaluationSums)
         if sums.correct > sums.labels:
             raise RefusedError(f"correct = {sums.correct} exceeds labels = {sums.labels}")
@@ -271,8 +318,8 @@ class LearnerService:
         self._evaluator.add(learner, sums.cycle, score)
 
     async def report_failure(self, session: str, reason: str) -> None:
-        """Remove a learner that cannot continue."""
-        learner, _ = self._caller(session)
+        """Remove a learner that cannot continue, for this session."""
+        learner, _ = self._check_session(session)
         self.remove_learner(learner, visible(protocol.parse(reason, protocol.ShortText)))
 
     def remove_learner(self, learner: int, reason: str) -> None:
@@ -298,24 +345,33 @@ class LearnerService:
             self.remove_silent()
 
     def remove_silent(self) -> None:
-        """Record that learners have left that are at work and have not called for too long.
+        """Record that learners have left that have not called for too long.
 
-        Each may join again. The last learner of a run is awaited: no other could do its work.
+        Each joins again with its next call. The last learner of a run is awaited: no other could
+        do its work.
         """
         now_s = self._handler.now()
         for learner, mailbox in enumerate(self._mailboxes):
             silence_s = now_s - mailbox.called_s
-            is_silent = mailbox.open_work is not None and silence_s > mailbox.silence_limit_s
-            if mailbox.joined and is_silent and sum(item.joined for item in self._mailboxes) > 1:
-                mailbox.clear()
-                cycle, attempt = mailbox.open_work or (0, 0)
-                mailbox.put(protocol.StopTraining(cycle, attempt))
-                mailbox.silent = True
-                reason = f"{mailbox.name}: no sign of life for {silence_s:.1f} s"
-                self._leave(mailbox, learner, reason)
+            at_work = mailbox.open_work is not None
+            limit_s = mailbox.silence_limit_s if at_work else MAX_IDLE_SILENCE_S
+            is_last = mailbox.joined and self._joined_count() == 1
+            if mailbox.ready and silence_s > limit_s and not is_last:
+                self._set_silent(learner, f"{mailbox.name}: no sign of life for {silence_s:.1f} s")
+
+    def _set_silent(self, learner: int, reason: str) -> None:
+        mailbox = self._mailboxes[learner]
+        mailbox.clear()
+        if mailbox.open_work is not None:
+            mailbox.put(protocol.StopTraining(*mailbox.open_work))
+        mailbox.silent = True
+        self._leave(mailbox, learner, reason)
+
+    def _joined_count(self) -> int:
+        return sum(mailbox.joined for mailbox in self._mailboxes)
 
     def _leave(self, mailbox: Mailbox, learner: int, reason: str) -> None:
-        mailbox.joined, mailbox.open_work = False, None
+        mailbox.joined, mailbox.open_work, mailbox.departure = False, None, reason
         self._evaluator.recheck()
         self._emit(events.LearnersLeft, learner, reason=reason)
 
@@ -344,9 +400,12 @@ class LearnerService:
     def _report_costs(self, learner: int, costs: Any, at_s: float) -> None:
         table = np.array(protocol.parse(costs, protocol.CostTable), dtype=np.float64)[:, :, None]
         check_costs(table)
-        self._handler.handle(
-            events.EstimatesReported(at_s=at_s, learners=np.array([learner]), costs=table)
-        )
+        mailbox = self._mailboxes[learner]
+        mailbox.samples_per_s = self._task.shard_samples / float(table[0, 0, 0])
+        if mailbox.request is not None:
+            self._handler.handle(
+                events.EstimatesReported(at_s=at_s, learners=np.array([learner]), costs=table)
+            )
 
     def _emit(self, kind: Callable[..., events.AnyEvent], learner: int, **fields: Any) -> None:
         at_s = self._handler.now()
@@ -355,9 +414,29 @@ class LearnerService:
     def _caller(self, session: str) -> tuple[int, Mailbox]:
         """Return number and mailbox of the learner whose call is served.
 
-        Raise `SupersededError` if another session of the learner has started since.
+        One that was silent for too long joins again. Raise `SupersededError` if another session of
+        the learner has started since.
         """
-        learner = self._number(current_call().caller)
+        learner = self._mailboxes.number(current_call().caller)
+        mailbox = self._mailboxes[learner]
+        if mailbox.session is not None and session != mailbox.session:
+            mailbox.superseded_calls += 1
+        self._check_session(session)
+        mailbox.called_s = self._handler.now()
+        if mailbox.silent and not mailbox.left and mailbox.request is not None:
+            self._join([learner])
+        return learner, mailbox
+
+    def _member(self, session: str) -> tuple[int, Mailbox]:
+        """Return number and mailbox of the caller, if it has asked to join in this session."""
+        learner, mailbox = self._caller(session)
+        if mailbox.request is None:
+            raise RefusedError(f"{mailbox.name} has not joined: call join first")
+        return learner, mailbox
+
+    def _check_session(self, session: str) -> tuple[int, Mailbox]:
+        """Return number and mailbox of the caller, if the session is its latest one."""
+        learner = self._mailboxes.number(current_call().caller)
         mailbox = self._mailboxes[learner]
         if mailbox.session is None:
             raise RefusedError(f"{mailbox.name} has not registered: call register first")
@@ -367,11 +446,4 @@ class LearnerService:
                 "later: stop one of them; if the disk of a device was copied, run "
                 "melisma join --new-identity on the copy"
             )
-        mailbox.called_s = self._handler.now()
         return learner, mailbox
-
-    def _number(self, caller: str) -> int:
-        """Return the number of the learner with this name."""
-        if caller not in self._numbers:
-            raise RefusedError(f"{caller} is not a learner of this run: use a learner's credential")
-        return self._numbers[caller]

@@ -1,9 +1,11 @@
 """Instructions that wait until a learner polls: the orchestrator never connects to a learner."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
+from melisma.errors import RefusedError
 from melisma.live.protocol import AnyInstruction, JoinRequest, Leave
 
 InstructionFactory = Callable[[], AnyInstruction]
@@ -13,17 +15,22 @@ InstructionFactory = Callable[[], AnyInstruction]
 class Mailbox:
     """The pending instructions of one learner, whether it has joined or left, and its open work.
 
-    Instants are seconds of the run. A learner with open work that has been silent for
-    `silence_limit_s` is `silent`: it has left the run until it calls again. A new session of the
-    learner starts with an empty mailbox.
+    Instants are seconds on the orchestrator's clock. A learner that has not called for too long, at
+    work for `silence_limit_s`, is `silent`: it has left the run until it calls again. A new session
+    of the learner starts with an empty mailbox.
     """
 
     name: str
     session: str | None = None
-    request: JoinRequest | None = None  # with which it joined
-    joined: bool = False
+    request: JoinRequest | None = None  # with which it is ready to join, or has joined
+    joined: bool = False  # the run has begun, and the learner is part of it
     left: bool = False
     silent: bool = False
+    fingerprint: str | None = None  # of its certificate
+    host: str | None = None  # that it registered from
+    superseded_calls: int = 0  # of sessions that another one had replaced
+    departure: str = ""  # why it left last
+    samples_per_s: float | None = None  # as it measured
     called_s: float = 0.0  # when it last called
     silence_limit_s: float = 0.0
     open_work: tuple[int, int] | None = None  # cycle and latest attempt of its assignment
@@ -31,6 +38,11 @@ class Mailbox:
     _pending: list[InstructionFactory] = field(default_factory=list)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _closed: bool = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether the learner would train: it asked to join, and has neither left nor is silent."""
+        return self.request is not None and not self.left and not self.silent
 
     def start_session(self, session: str) -> None:
         """Forget the session before, as if the learner had never joined; end its polls."""
@@ -88,3 +100,64 @@ class Mailbox:
             return [*instructions, Leave()]
         self._arrived.clear()
         return instructions
+
+
+class Mailboxes(Sequence[Mailbox]):
+    """The mailboxes of all learners of a run, numbered in the order of first registration.
+
+    A run with a fleet has a mailbox for each of `names` from the start and no others. Otherwise
+    `max_learners` may register.
+    """
+
+    def __init__(self, names: Iterable[str] = (), max_learners: int | None = None) -> None:
+        self._items = [Mailbox(name) for name in names]
+        self._numbers = {mailbox.name: number for number, mailbox in enumerate(self._items)}
+        self._grows, self._max_learners = max_learners is not None, max_learners or len(self._items)
+        self.became_ready = asyncio.Event()
+        self._closed = False
+
+    @property
+    def max_learners(self) -> int:
+        """The number of learners that can have a mailbox."""
+        return self._max_learners
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @overload
+    def __getitem__(self, index: int) -> Mailbox: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Mailbox]: ...
+    def __getitem__(self, index: int | slice) -> Mailbox | list[Mailbox]:
+        return self._items[index]
+
+    @property
+    def ready(self) -> list[int]:
+        """The numbers of the learners that are ready or have joined."""
+        return [number for number, mailbox in enumerate(self._items) if mailbox.ready]
+
+    def number(self, name: str) -> int:
+        """Return the number of a learner; raise `RefusedError` if it is unknown."""
+        if name not in self._numbers:
+            raise RefusedError(f"{name} is not a learner of this run: use a learner's credential")
+        return self._numbers[name]
+
+    def open(self, name: str) -> int:
+        """Return the number of a learner, which gets a mailbox if it has none and there is room."""
+        if name not in self._numbers and self._grows:
+            if len(self._items) >= self._max_learners:
+                raise RefusedError(
+                    f"the run has {len(self._items)} learners, the most that it takes: ask the "
+                    "owner of the orchestrator to raise --max-learners"
+                )
+            self._numbers[name] = len(self._items)
+            self._items.append(Mailbox(name))
+            if self._closed:
+                self._items[-1].close()
+        return self.number(name)
+
+    def close(self) -> None:
+        """Close all mailboxes, and those that are opened later."""
+        self._closed = True
+        for mailbox in self._items:
+            mailbox.close()

@@ -4,7 +4,7 @@ Everything runs on one event loop; only averaging, evaluation and parameter file
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from math import isfinite
 from typing import Any
 
@@ -17,7 +17,7 @@ from melisma.cycle.machine import CycleMachine
 from melisma.learning.trainer import Score
 from melisma.live import protocol
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
-from melisma.live.orchestrator.mailbox import InstructionFactory, Mailbox
+from melisma.live.orchestrator.mailbox import InstructionFactory, Mailboxes
 from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.live.orchestrator.run_store import RunStore
 from melisma.runs.trace import Step
@@ -31,7 +31,7 @@ class Orchestrator:
     def __init__(
         self,
         spec: RunSpec,
-        mailboxes: Sequence[Mailbox],
+        mailboxes: Mailboxes,
         store: RunStore,
         evaluator: FederatedEvaluator,
         watch: Watcher,
@@ -46,17 +46,22 @@ class Orchestrator:
         self._began = self._loop.time()
         self.finished: asyncio.Future[commands.Finish] = self._loop.create_future()
         # Also when the run ends with an error: no poll waits for its timeout.
-        self.finished.add_done_callback(lambda _: self._close_mailboxes())
+        self.finished.add_done_callback(lambda _: mailboxes.close())
+        self.started = False
+        store.save_initial(spec.trainer.initial())
 
-    def start(self) -> None:
-        """Submit the task; raise `SettingError` if it cannot be run."""
-        self._store.save_initial(self._spec.trainer.initial())
+    def start(self, learner_count: int | None = None) -> None:
+        """Submit the task; the first cycle begins when `learner_count` learners have joined.
+
+        By default these are all learners. Raises `SettingError` if the task cannot be run.
+        """
+        self.started = True
         self._step(
             events.TaskSubmitted(
                 at_s=self.now(),
                 run=self._spec.run,
                 task=self._spec.task,
-                learner_count=len(self._mailboxes),
+                learner_count=len(self._mailboxes) if learner_count is None else learner_count,
                 shard_samples=np.array(self._store.samples, dtype=np.int64),
                 names=tuple(mailbox.name for mailbox in self._mailboxes),
                 rates=self._spec.rates,
@@ -68,21 +73,26 @@ class Orchestrator:
         self.handle(events.TaskCancelled(at_s=self.now(), reason=reason))
 
     def now(self) -> float:
-        """Return the seconds since the run began."""
+        """Return the seconds since this orchestrator was created."""
         return self._loop.time() - self._began
 
     def expects(self, learner: int, cycle: int, attempt: int) -> bool:
         """Return whether an update of that assignment would count now."""
+        if not self.started:
+            return False
         learners, attempts = np.array([learner]), np.array([attempt])
         return bool(self._machine.state.expects(learners, cycle, attempts)[0])
 
     def most_visits(self, learner: int, cycle: int) -> int:
         """Return the most visits that are believed of an assignment of that cycle."""
-        return self._machine.state.most_visits(learner, cycle)
+        return self._machine.state.most_visits(learner, cycle) if self.started else 0
 
     def handle(self, event: events.AnyEvent) -> None:
-        """Give an event to the cycle machine and carry out its commands; an error ends the run."""
-        if self.finished.done():
+        """Give an event to the cycle machine and carry out its commands; an error ends the run.
+
+        Events before the start or after the end of the run are ignored.
+        """
+        if self.finished.done() or not self.started:
             return
         try:
             self._step(event)
@@ -224,7 +234,7 @@ class Orchestrator:
         for learner in command.learners.tolist():
             mailbox = self._mailboxes[learner]
             mailbox.leave()
-            mailbox.joined, mailbox.open_work = False, None
+            mailbox.joined, mailbox.open_work, mailbox.departure = False, None, command.reason
         event = events.LearnersLeft(
             at_s=self.now(), learners=command.learners, reason=command.reason
         )
@@ -243,10 +253,6 @@ class Orchestrator:
         """End the run; all learners are told to leave."""
         self._stop_timer()
         self.finished.set_result(command)
-
-    def _close_mailboxes(self) -> None:
-        for mailbox in self._mailboxes:
-            mailbox.close()
 
     def _put(self, learner: int, instruction: protocol.AnyInstruction | InstructionFactory) -> None:
         self._mailboxes[learner].put(instruction)
