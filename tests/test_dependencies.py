@@ -2,12 +2,13 @@
 
 import ast
 import re
-import tomllib
 from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+
+from melisma.backports import tomllib
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -48,7 +49,7 @@ def required_packages() -> set[str]:
 @pytest.mark.parametrize("extra", ["", *sorted(EXTRAS.keys() - {"dev"})])
 def test_a_package_that_is_required_is_imported(extra: str) -> None:
     lines = EXTRAS[extra] if extra else PROJECT["dependencies"]
-    names = {Requirement(line).name for line in lines}
+    names = {Requirement(line).name.replace("-", "_") for line in lines}
     assert names - imported_packages() == set()
 
 

@@ -17,7 +17,7 @@ LAYERS = (
     ("allocation", "learning"),
     ("fleet",),
     ("atomic",),
-    ("errors", "private_files", "text"),
+    ("backports", "errors", "private_files", "text"),
 )
 # Remote calls stand alone, and only what talks to other processes uses them.
 USE_AXON = ("cli", "live")
@@ -36,7 +36,7 @@ TORCH = {"torch", "torchvision"}
 
 
 def allowed_imports() -> dict[str, set[str]]:
-    allowed = {"axon": {"axon", "errors", "text"}}
+    allowed = {"axon": {"axon", "backports", "errors", "text"}}
     for depth, layer in enumerate(LAYERS):
         below = {part for lower in LAYERS[depth + 1 :] for part in lower}
         for part in layer:

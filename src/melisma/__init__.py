@@ -12,6 +12,7 @@ The layout::
 
     errors.py    every exception
     atomic.py    file writes that survive a crash
+    backports.py  names of newer Python versions, for Python 3.10
     private_files.py  folders and files for their owner alone
     text.py      text from other machines, made safe to print
     axon/        remote calls over HTTP; can be used alone

@@ -6,7 +6,7 @@ import struct
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import msgspec
@@ -161,7 +161,7 @@ def _items(struct_: msgspec.Struct) -> list[Any]:
 offsets = st.timedeltas(
     timedelta(hours=-23, minutes=-59), timedelta(hours=23, minutes=59, seconds=59)
 )
-zones = st.none() | st.just(UTC) | st.timezones() | st.builds(timezone, offsets)
+zones = st.none() | st.just(timezone.utc) | st.timezones() | st.builds(timezone, offsets)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 byte_strings = st.binary(max_size=20) | st.integers(4090, 9000).map(lambda size: b"\xa5" * size)
 integers = st.integers() | st.integers(-(1 << 70), 1 << 70) | st.just(-(1 << 63)) | st.just(1 << 64)
@@ -231,7 +231,8 @@ shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 def filled(dtype: Dtype, shape: tuple[int, ...], seed: int = 0) -> Array:
     """An array of any dtype on memory with arbitrary bits."""
     memory = _memory(math.prod(shape) * dtype.itemsize, seed, "|b1" in str(dtype.descr))
-    return np.ndarray(shape, dtype, memory or None)
+    array: Array = np.ndarray(shape, dtype, memory or None)
+    return array
 
 
 def _memory(size: int, seed: int, booleans: bool) -> bytearray:
@@ -320,7 +321,7 @@ def everything() -> list[Any]:
     fields = np.dtype([("id", "<i2"), ("at", "<M8[ms]"), ("xy", ">f4", (2,))], align=True)
     return [
         [None, True, -7, 1 << 80, -(1 << 80), 0.1, "größe", b"raw", b"\xa5" * 5000],
-        [datetime(2024, 2, 29, 12, 30, 1, 5), datetime(1999, 1, 1, tzinfo=UTC)],  # noqa: DTZ001
+        [datetime(2024, 2, 29, 12, 30, 1, 5), datetime(1999, 1, 1, tzinfo=timezone.utc)],  # noqa: DTZ001
         {"a": {1: [2.5], (3, 4): {5}}, "b": [float(number) for number in range(70)]},
         [job, Sample(2, np.arange(3.0)), Key(9)],
         [np.arange(6, dtype=">i4").reshape(2, 3), np.asfortranarray(np.eye(3)), np.ones((0, 4))],

@@ -1,4 +1,3 @@
-import tomllib
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -9,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from melisma.backports import tomllib
 from melisma.errors import SettingError
 from melisma.fleet.array_types import Floats
 from melisma.fleet.emulation import ComputePacer

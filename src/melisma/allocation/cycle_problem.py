@@ -3,7 +3,7 @@
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -110,21 +110,21 @@ class CycleProblem:
                 "the costs of the learners are unknown; measure them, or use equal or dab"
             )
 
-    def without_costs(self) -> Self:
+    def without_costs(self) -> "CycleProblem":
         """Return the problem with unknown costs, which are NaN."""
         unknown = np.full(self.learners, np.nan)
         return self._replace_arrays(train_s=unknown, ship_s=unknown, fixed_s=unknown)
 
-    def reorder(self, learners: Ints) -> Self:
+    def reorder(self, learners: Ints) -> "CycleProblem":
         """Return the problem with the given learners, in this order."""
         names = ("train_s", "ship_s", "fixed_s", "min_shards", "max_shards", "held")
         return self._replace_arrays(**{name: getattr(self, name)[learners] for name in names})
 
-    def with_bounds(self, low: Ints, high: Ints) -> Self:
+    def with_bounds(self, low: Ints, high: Ints) -> "CycleProblem":
         """Return the problem with other bounds, which must admit all its data."""
         return self._replace_arrays(min_shards=low, max_shards=high)
 
-    def _replace_arrays(self, **arrays: Floats | Ints) -> Self:
+    def _replace_arrays(self, **arrays: Floats | Ints) -> "CycleProblem":
         # Without checks, because plans for a hundred learners spend most of their time here.
         other = copy(self)
         other.__dict__.pop("costs", None)
@@ -167,7 +167,7 @@ class CyclePlan:
             object.__setattr__(self, name, value)
 
     @classmethod
-    def from_shards(cls, problem: CycleProblem, shards: Ints, passes: int | None) -> Self:
+    def from_shards(cls, problem: CycleProblem, shards: Ints, passes: int | None) -> "CyclePlan":
         """Return the plan with `passes` for all learners with shards; None means those that fit."""
         if passes is None and not problem.has_costs:
             raise SettingError(

@@ -15,7 +15,8 @@ def fill(problem: CycleProblem, low: Ints, high: Ints) -> Ints:
     room, extra = high - low, problem.shards - int(low.sum())
     total_room = int(room.sum())
     if total_room == 0:
-        return low.copy()
+        lowest: Ints = low.copy()
+        return lowest
     exact = np.int64 if extra * int(room.max()) < 2**62 else np.object_
     scaled = room.astype(exact) * extra
     shares = low + (scaled // total_room).astype(np.int64)

@@ -39,12 +39,14 @@ def slots(problem: RadioProblem, batch: ArrayLike, broadcast: bool = False) -> R
 
 def online_batch(problem: RadioProblem) -> Ints:
     """Return the smallest batches: one sample each if `min_batch` is 1."""
-    return problem.min_batch.copy()
+    smallest: Ints = problem.min_batch.copy()
+    return smallest
 
 
 def full_batch(problem: RadioProblem) -> Ints:
     """Return the largest batches."""
-    return problem.max_batch.copy()
+    largest: Ints = problem.max_batch.copy()
+    return largest
 
 
 def random_batch(problem: RadioProblem, rng: np.random.Generator) -> Ints:

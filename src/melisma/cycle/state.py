@@ -1,12 +1,13 @@
 """The state of a cycle machine: columns indexed by learner number, and the stage of the cycle."""
 
 from dataclasses import dataclass, field, replace
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
 from melisma.allocation.schemes import Needs, Scheme, get_scheme
+from melisma.backports import StrEnum
 from melisma.cycle.cache_index import EMPTY_CACHE, CacheIndex
 from melisma.cycle.commands import LateUpdates
 from melisma.cycle.dealing import NO_INTS, Deck

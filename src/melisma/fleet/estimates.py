@@ -15,7 +15,7 @@ spread * sqrt(1 + 1 / count), and its quantile is that of a normal distribution.
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
-from typing import Protocol, Self
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -72,7 +72,7 @@ class Estimate:
             object.__setattr__(self, name, array)
 
     @classmethod
-    def from_measurements(cls, measured: ArrayLike) -> Self:
+    def from_measurements(cls, measured: ArrayLike) -> "Estimate":
         """Return mean and standard deviation of repeated measurements on the first axis."""
         values = np.asarray(measured, dtype=np.float64)
         if not values.shape or not values.shape[0] or not np.all((values >= 0) & (values < np.inf)):
@@ -84,13 +84,13 @@ class Estimate:
         return cls(values.mean(axis=0), sd, count)
 
     @classmethod
-    def from_benchmark(cls, seconds: ArrayLike) -> Self:
+    def from_benchmark(cls, seconds: ArrayLike) -> "Estimate":
         """Return the estimate of a cost that a benchmark measured."""
         mean = np.asarray(seconds, np.float64)
         return cls(mean, PRIOR_SPREAD * mean, BENCHMARK_COUNT)
 
     @classmethod
-    def from_guess(cls, seconds: ArrayLike) -> Self:
+    def from_guess(cls, seconds: ArrayLike) -> "Estimate":
         """Return the estimate of a cost that was not measured, until a cycle measures it."""
         mean = np.asarray(seconds, np.float64)
         return cls(mean, PRIOR_SPREAD * mean, DOUBTED_COUNT)

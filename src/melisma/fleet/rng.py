@@ -99,7 +99,8 @@ def _seed_states(key: list[Ints]) -> Words32:
 
 def _hash(words: Words32, added: np.uint32, factor: np.uint32) -> Words32:
     words = (words ^ added) * factor
-    return words ^ (words >> SHIFT)
+    mixed: Words32 = words ^ (words >> SHIFT)
+    return mixed
 
 
 def _hash_constants(word: int, factor: int) -> Iterator[tuple[np.uint32, np.uint32]]:
@@ -122,7 +123,9 @@ def uniform(seed: int, purpose: str, cycle: int, learners: Ints, draw: int | Int
 
 def _weyl(number: int | Ints, key: np.uint64) -> Words:
     # An array even for one number: NumPy warns when scalars overflow, which is intended here.
-    return np.atleast_1d(np.asarray(number)).astype(np.uint64) * GOLDEN + key
+    numbers: Words = np.atleast_1d(np.asarray(number)).astype(np.uint64)
+    sequence: Words = numbers * GOLDEN + key
+    return sequence
 
 
 def _mix(word: Words) -> Words:

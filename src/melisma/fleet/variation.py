@@ -148,7 +148,8 @@ class Variation:
             left_s[done] = 0.0
             now_s[others], left_s[others] = until_s[~ends], left_s[others] - possible_s[~ends]
             active = others
-        return now_s - begin_s + left_s
+        seconds: Floats = now_s - begin_s + left_s
+        return seconds
 
     def work_s(self, resource: Resource, rows: Ints, begin_s: Floats, span_s: Floats) -> Floats:
         """Return the work that each row does in the `span_s` seconds from `begin_s`."""

@@ -82,7 +82,8 @@ class Quantized:
     @property
     def max_scale(self) -> np.float32:
         """The largest scale whose product with `max_code` is a finite float32."""
-        return np.float32(np.nextafter(np.float32(MAX_FLOAT / self.max_code), np.float32(0)))
+        largest: np.float32 = np.nextafter(np.float32(MAX_FLOAT / self.max_code), np.float32(0))
+        return largest
 
     def pack(self, vector: Vector) -> bytes:
         """Return scales, then codes; two 4-bit codes share a byte, the first in the low half."""

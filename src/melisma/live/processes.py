@@ -17,6 +17,7 @@ from typing import Protocol
 
 import msgspec
 
+from melisma.backports import RUN_MODULE
 from melisma.private_files import make_private_folder, open_private
 from melisma.text import visible
 
@@ -77,7 +78,7 @@ def _start(module: str, settings: ProcessSettings, log: Path) -> "subprocess.Pop
     make_private_folder(log.parent)
     with open_private(log, "wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module],
+            [sys.executable, *RUN_MODULE, module],
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=file,

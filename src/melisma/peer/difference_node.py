@@ -29,7 +29,7 @@ class DifferenceNode(Node):
     ) -> None:
         super().__init__(identity, neighbours, model, compression)
         self._initial_model = model.vector.copy()
-        self.own_public = model.vector.copy()
+        self.own_public: Vector = model.vector.copy()
         """This node's model as its neighbours know it."""
 
     def public_model(self) -> Vector:

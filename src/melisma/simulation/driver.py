@@ -443,7 +443,8 @@ class Driver:
 
     def _present(self, learners: Ints, indices: Ints) -> Ints:
         """Return the indices of learners that are up now."""
-        return indices[self._churn.present[learners[indices]]]
+        present: Ints = indices[self._churn.present[learners[indices]]]
+        return present
 
 
 def _map(rows: Ints, deliver: Deliver, indices: Ints, came_s: Floats) -> None:

@@ -227,7 +227,8 @@ class SimulatedLearners:
         train_s = np.minimum(shards * shard_s, time_s)
         busy_s = ready_s + warm_up_s + train_s
         self._free_s[learners] = self._sleep.end_s(learners, began_s, busy_s / clock)
-        return self._free_s[learners].copy()
+        free_s: Floats = self._free_s[learners].copy()
+        return free_s
 
     def _probe_s(self, learners: Ints, durations: Durations) -> Floats:
         """Return the seconds of an empty upload, and of one with a part of the bytes."""

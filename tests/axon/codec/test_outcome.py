@@ -46,9 +46,11 @@ SPECIAL: dict[type[Exception], tuple[Any, ...]] = {
     SyntaxError: ("why", ("file", 1, 2, "text", 3, 4)),
     IndentationError: ("why",),
     TabError: ("why",),
-    ExceptionGroup: ("several", [ValueError()]),
 }
-NOT_RAISED_HERE = {StopIteration, StopAsyncIteration, ExceptionGroup}
+# Since Python 3.11.
+GROUPS = [kind for kind in BUILT_IN if kind.__name__ == "ExceptionGroup"]
+SPECIAL |= dict.fromkeys(GROUPS, ("several", [ValueError()]))
+NOT_RAISED_HERE = {StopIteration, StopAsyncIteration, *GROUPS}
 
 
 @pytest.mark.parametrize("kind", sorted(set(BUILT_IN), key=str))

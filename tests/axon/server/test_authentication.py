@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -75,8 +75,8 @@ def issue(issuer: Path, path: Path) -> None:
         .issuer_name(x509.load_pem_x509_certificate(pem).subject)
         .public_key(own.public_key())
         .serial_number(7)
-        .not_valid_before(datetime(2000, 1, 1, tzinfo=UTC))
-        .not_valid_after(datetime(2100, 1, 1, tzinfo=UTC))
+        .not_valid_before(datetime(2000, 1, 1, tzinfo=timezone.utc))
+        .not_valid_after(datetime(2100, 1, 1, tzinfo=timezone.utc))
         .sign(key, hashes.SHA256())
     )
     path.write_bytes(

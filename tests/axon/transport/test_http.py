@@ -1,7 +1,6 @@
 """HTTP/1.1 heads: written ones are read back, ambiguous ones are refused."""
 
 from contextlib import suppress
-from http import HTTPMethod
 
 import pytest
 from hypothesis import given
@@ -24,7 +23,7 @@ names = st.from_regex(r"\A[a-z][a-z0-9-]{0,20}\Z").filter(
 contents = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=30)
 headers = st.dictionaries(names, contents, max_size=8)
 paths = st.from_regex(r"\A/[A-Za-z0-9/_.~-]{0,40}\Z")
-methods = st.sampled_from([str(method) for method in HTTPMethod if method != HTTPMethod.CONNECT])
+methods = st.sampled_from(["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"])
 
 
 @given(methods, paths, headers, st.integers(0, 1 << 60))

@@ -1,5 +1,4 @@
 import time
-import tomllib
 from dataclasses import fields, is_dataclass
 from math import inf, nan
 from pathlib import Path
@@ -9,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from melisma.backports import tomllib
 from melisma.errors import SettingError
 from melisma.fleet.channel import Channel
 from melisma.fleet.files.fleet_builder import CORE_OPS_PER_S, build_fleet, read_fleet

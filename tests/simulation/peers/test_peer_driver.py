@@ -507,8 +507,7 @@ def test_no_fault_schedule_stops_training_or_loses_or_repeats_an_update(first: i
         try:
             nodes, _ = run_checked(scenario)
         except Exception as error:
-            error.add_note(description)
-            raise
+            raise AssertionError(description) from error
         assert {node.outcome for node in nodes} <= {"done", "left"}, description
         done = {node.name for node in nodes if node.outcome == "done"}
         assert all(

@@ -125,7 +125,7 @@ def _walk(up: Uplink, ideal: _Plan, start: _Plan, rest_s: float, stride: int, st
 
 def _change_sum(up: Uplink, plan: _Plan, units: int) -> Floats:
     """Add units where each costs least, or remove units where each costs most."""
-    batch = plan.batch.copy()
+    batch: Floats = plan.batch.copy()
     if units > 0:
         movable = batch < up.most
         # Later by the smallest step: otherwise a unit might fit nowhere and have no finite cost.

@@ -9,7 +9,7 @@ piecewise linear, and Newton's method ends in a few steps.
 import math
 from dataclasses import dataclass
 from itertools import count
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class Uplink:
     weight: Floats
 
     @classmethod
-    def from_problem(cls, problem: RadioProblem) -> tuple[Self, Ints]:
+    def from_problem(cls, problem: RadioProblem) -> "tuple[Uplink, Ints]":
         """Return the sorted uplink data, and the learner at each position."""
         least, most = problem.least_batch, problem.max_batch
         fields = {

@@ -198,7 +198,7 @@ class LocalSearch:
 
     def level_s(self) -> Floats:
         """Return the level of each task at its value; the deadline if it is infeasible."""
-        levels_s = self.classes.deadline_s.copy()
+        levels_s: Floats = self.classes.deadline_s.copy()
         for task in range(self.tasks):
             fits = self._total_capacity(task) >= self.classes.demand[task]
             value_s = self.base[task] if self.budget_multiplier > 0 else self.grid.level_s[task]

@@ -50,7 +50,7 @@ def _raise_for_all(classes: LearnerClasses, level_s: Floats) -> Floats:
     wanted_s = np.maximum(first_s[:, stranded].max(axis=1), level_s)
     rise_s = np.where(wanted_s <= classes.deadline_s, wanted_s - level_s, np.inf)
     task = rise_s.argmin()
-    raised = level_s.copy()
+    raised: Floats = level_s.copy()
     raised[task] = min(wanted_s[task], classes.deadline_s[task])
     return raised
 

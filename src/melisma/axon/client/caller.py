@@ -120,11 +120,8 @@ class Caller:
                 seconds_until(deadline_at, POLL_S)
                 failed_polls += 1
                 if failed_polls > MAX_FAILED_POLLS:
-                    unreachable = self.unreachable(error)
-                    unreachable.add_note(
-                        f"when the worker is back: axon.resume(worker, {call_id!r})"
-                    )
-                    raise unreachable from error
+                    resume = f"; when it is back: axon.resume(worker, {call_id!r})"
+                    raise UnreachableError(f"{self.unreachable(error)}{resume}") from error
                 await pool.sleep(min(0.05 * 2**failed_polls, seconds_until(deadline_at, 5.0)))
                 continue
             failed_polls = 0
@@ -136,8 +133,8 @@ class Caller:
         try:
             value = self.value(answer)
         except MalformedError as error:
-            error.add_note(f"the worker still has the result: axon.resume(worker, {call_id!r})")
-            raise
+            kept = f"the worker still has the result: axon.resume(worker, {call_id!r})"
+            raise type(error)(f"{error}; {kept}") from error
         except BaseException:
             await self._cancel_or_discard(pool, call_id)
             raise

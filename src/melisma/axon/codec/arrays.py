@@ -37,7 +37,9 @@ def unpack_array(parts: Any, get_frame: GetFrame) -> "np.ndarray[Any, Any]":
         raise MalformedError(f"array order {describe_part(order)} is neither 'C' nor 'F'")
     dtype, frame = _dtype(name), get_frame(frame_number)
     check_size(shape, dtype.itemsize, frame.nbytes, f"array of {dtype}")
-    return np.ndarray(tuple(shape), dtype, frame if frame.nbytes else None, order=order)
+    buffer = frame if frame.nbytes else None
+    array: np.ndarray[Any, Any] = np.ndarray(tuple(shape), dtype, buffer, order=order)
+    return array
 
 
 def pack_scalar(scalar: "np.generic[Any]", _add_frame: AddFrame) -> list[Any]:

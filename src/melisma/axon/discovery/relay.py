@@ -35,6 +35,7 @@ from melisma.axon.transport.http import parse_response, request_head, response_h
 from melisma.axon.transport.interface import close_on_error
 from melisma.axon.transport.pool import AsyncioPool
 from melisma.axon.transport.wire import read_bytes
+from melisma.backports import timeout
 from melisma.errors import AxonError, RefusedError, SettingError, UnreachableError
 
 RELAY_PORT: Final = 8001
@@ -172,7 +173,7 @@ class Relay(Service):
 
     async def _take(self, name: str) -> _ParkedConnection:
         try:
-            async with asyncio.timeout(PARKED_WAIT_S):
+            async with timeout(PARKED_WAIT_S):
                 while (worker := self._workers.get(name)) is not None:
                     for parked in worker.parked:
                         if not parked.taken.done():
@@ -309,7 +310,7 @@ class _Dialler:
         """Complete the handshake with a caller; a silent caller must not delay the others."""
         try:
             with close_on_error(transport):
-                async with asyncio.timeout(HANDSHAKE_S):
+                async with timeout(HANDSHAKE_S):
                     transport.transport.pause_reading()
                     await transport.write([_READY])
                     if self._server.tls is None:

@@ -21,6 +21,7 @@ from melisma.axon.transport.interface import Transport, close_on_error, set_sock
 from melisma.axon.transport.socket_transport import SocketTransport
 from melisma.axon.transport.tls import check_fingerprint, client_context
 from melisma.axon.transport.wire import read_bytes
+from melisma.backports import timeout
 from melisma.errors import UnauthorizedError
 
 CONNECT_S = 10.0
@@ -130,7 +131,7 @@ class AsyncioPool(_IdleConnections):
     async def open(self, deadline_at: float | None) -> Transport:
         address, limit_s = self._address, _connect_s(deadline_at)
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(limit_s):
+        async with timeout(limit_s):
             transport = await self._connect(loop)
             transport.deadline_at = time.monotonic() + limit_s
             with close_on_error(transport):

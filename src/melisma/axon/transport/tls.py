@@ -21,7 +21,7 @@ import secrets
 import ssl
 import tempfile
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -183,8 +183,8 @@ def _issue(name: str, key: "EllipticCurvePublicKey", *, is_issuer: bool) -> "Cer
         .issuer_name(by)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(datetime(2000, 1, 1, tzinfo=UTC))
-        .not_valid_after(datetime(2100, 1, 1, tzinfo=UTC))
+        .not_valid_before(datetime(2000, 1, 1, tzinfo=timezone.utc))
+        .not_valid_after(datetime(2100, 1, 1, tzinfo=timezone.utc))
         .add_extension(x509.BasicConstraints(ca=is_issuer, path_length=None), critical=True)
         .sign(issuer, hashes.SHA256())
     )

@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import redirect_stdout
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ def command(  # noqa: PLR0913 - one argument per option
     number, parts = _parse_part(part)
     settings = build_peer_settings(options)
     check_node_name(name)
-    out = out or Path("runs") / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{name}"
+    out = out or Path("runs") / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{name}"
     config = NodeConfig(
         name=name,
         settings=settings,

@@ -1,7 +1,6 @@
 """Reading of TOML files into typed records, with errors that name the file and the key."""
 
 import re
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
+from melisma.backports import tomllib
 from melisma.errors import SettingError, suggest
 
 Record = TypeVar("Record", bound=msgspec.Struct)

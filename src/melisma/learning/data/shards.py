@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -38,7 +38,7 @@ class ShardHeader(msgspec.Struct, frozen=True, array_like=True):
     label_dtype: str
 
     @classmethod
-    def from_split(cls, split: Split) -> Self:
+    def from_split(cls, split: Split) -> "ShardHeader":
         """Return the header of these samples."""
         x, y = split.samples, split.labels
         return cls(
@@ -125,7 +125,8 @@ def _decode_array(content: bytes, dtype: str, shape: tuple[int, ...]) -> NDArray
 
 
 def _little_endian(array: NDArray[Any]) -> np.dtype[Any]:
-    return array.dtype.newbyteorder("<")
+    dtype: np.dtype[Any] = array.dtype.newbyteorder("<")
+    return dtype
 
 
 def concatenate(splits: list[Split]) -> Split:

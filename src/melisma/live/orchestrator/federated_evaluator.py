@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from math import isfinite
 
+from melisma.backports import timeout
 from melisma.learning.trainer import Score
 from melisma.live.orchestrator.mailbox import Mailbox
 from melisma.live.protocol import EvaluateModel
@@ -35,7 +36,7 @@ class FederatedEvaluator:
         for learner in self._asked:
             boxes[learner].put(EvaluateModel(cycle, model))
         try:
-            async with asyncio.timeout(timeout_s):
+            async with timeout(timeout_s):
                 while self._is_waiting():
                     self._changed.clear()
                     await self._changed.wait()

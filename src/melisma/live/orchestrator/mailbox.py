@@ -90,7 +90,7 @@ class Mailbox:
         arrived = self._arrived
         try:
             await asyncio.wait_for(arrived.wait(), timeout_s)
-        except TimeoutError:
+        except asyncio.TimeoutError:
             return []
         if arrived is not self._arrived:
             return []

@@ -5,7 +5,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 import msgspec
@@ -53,7 +53,7 @@ def run_peers(
     module_folders = add_module_path(peers.settings.task, file)
     # An error that concerns all nodes is raised once, before they start.
     load_task(peers.settings.task, file)
-    default = Path("runs") / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-peers"
+    default = Path("runs") / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-peers"
     run_folder = create_run_folder(folder or default)
     run = _Run(peers, run_folder, module_folders, score_every, tls, observer or PeerObserver())
     nodes = run_in_thread(lambda: asyncio.run(run.run()), run.cancellation, "melisma-peers")
