@@ -8,7 +8,7 @@ import pytest
 
 from melisma.peer import messages, notices
 from melisma.peer.algorithms import EventTriggeredSgd, GossipSgd
-from melisma.peer.node import MAX_UPDATES_AHEAD
+from melisma.peer.node_state import MAX_UPDATES_AHEAD
 from tests.peer.tiny_nodes import (
     INITIAL,
     accepted,

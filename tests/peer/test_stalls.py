@@ -4,8 +4,13 @@ import pytest
 
 from melisma.peer import commands, messages, notices
 from melisma.peer.keyring import MAX_UNEXPECTED_NAMES, KeyRing
-from melisma.peer.membership import MAX_GREETINGS, MAX_INCARNATION_JUMP
-from melisma.peer.node import MAX_INVALID_MESSAGES, MAX_REFUTATIONS, Node
+from melisma.peer.membership import (
+    MAX_GREETINGS,
+    MAX_INCARNATION_JUMP,
+    MAX_INVALID_MESSAGES,
+    MAX_REFUTATIONS,
+)
+from melisma.peer.node import Node
 from melisma.peer.stalls import MAX_STALLS
 from tests.peer.tiny_nodes import (
     accepted,

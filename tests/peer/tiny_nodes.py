@@ -15,7 +15,8 @@ from melisma.peer.algorithms import Algorithm, LocalSgd
 from melisma.peer.group import create_node
 from melisma.peer.guard import GuardMode
 from melisma.peer.identity import Model, NodeIdentity
-from melisma.peer.node import Node, Outputs
+from melisma.peer.node import Node
+from melisma.peer.node_state import Outputs
 
 TASK = Task(
     name="peers",

@@ -12,6 +12,9 @@
     membership.py            the neighbours of a node: reachable, lost, stalled, rejected
     stalls.py                the time for which a node waits for a neighbour without progress
     guard.py                 a bound on the size of updates
+    node_state.py            the state of a node, and the decisions of its algorithm
+    handshake.py             greetings, their answers, and from which update on to count
+    received_updates.py      applying updates of neighbours within bounds
     node.py                  the state machine that all algorithms share
     gradient_node.py         nodes that send sums of gradients after each round
     aet_sgd.py               AET-SGD: rounds that grow

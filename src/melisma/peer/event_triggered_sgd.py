@@ -46,7 +46,7 @@ class EventTriggeredNode(DifferenceNode):
 
     def predict_update_s(self, neighbour: Neighbour) -> float:  # noqa: ARG002
         """Return the time of this node's steps: a neighbour may send only after its last one."""
-        return self.now_s - self._started_s
+        return self.now_s - self.started_s
 
     def updates_after(self, computed: commands.TakeSteps) -> list[tuple[float, bytes]]:
         """Return the difference if it exceeds the threshold, and always after the last step."""

@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from melisma.peer import commands, messages, notices
@@ -16,6 +17,10 @@ MAX_INCARNATION_JUMP = 100 * 31_557_600_000
 """The largest step from a known incarnation to the next: 100 years in milliseconds."""
 MAX_GREETINGS = 8
 """The number of greetings of one node that are answered within `patience_s`."""
+MAX_INVALID_MESSAGES = 100
+"""The number of invalid messages after which a neighbour is rejected."""
+MAX_REFUTATIONS = 3
+"""The number of times that this node continues as a later incarnation."""
 
 
 class Membership:
@@ -28,6 +33,7 @@ class Membership:
         self.forgeries: Counter[str] = Counter()
         """The number of forged messages by the name that they used."""
         self._greeted_s: dict[str, deque[float]] = {}
+        self._refutations = 0
 
     @property
     def degree(self) -> int:
@@ -103,6 +109,21 @@ class Membership:
         times_s.append(at_s)
         return False
 
+    def reject_if_too_often_invalid(
+        self, sender: str, outputs: list[commands.AnyCommand | notices.AnyNotice]
+    ) -> list[notices.MessageRejected]:
+        """Count a message that was rejected; give the neighbour up if there were too many."""
+        neighbour = self.neighbours.get(sender)
+        invalid = any(isinstance(output, notices.MessageRejected) for output in outputs)
+        if neighbour is None or neighbour.rejected or not invalid:
+            return []
+        neighbour.invalid_messages += 1
+        if neighbour.invalid_messages < MAX_INVALID_MESSAGES:
+            return []
+        neighbour.lost = neighbour.rejected = True
+        reason = f"{MAX_INVALID_MESSAGES} invalid messages: training continues without it"
+        return [notices.MessageRejected(sender=sender, reason=reason)]
+
     def report_forgery(self, sender: str, reason: str) -> list[notices.ForgeryRejected]:
         """Count a forged message; return a notice of the first one."""
         self.forgeries[sender] += 1
@@ -124,6 +145,24 @@ class Membership:
                 known_incarnation=known_incarnation,
             ),
         ]
+
+    def refute(self, rejected: messages.Rejected) -> list[commands.AnyCommand | notices.AnyNotice]:
+        """Continue as an incarnation after the one that a neighbour knows.
+
+        Only the holder of this node's key can have made it known: this node, with another clock.
+        """
+        mine, known = self.identity.incarnation, rejected.known_incarnation
+        too_often = self._refutations >= MAX_REFUTATIONS
+        if not mine < known <= mine + MAX_INCARNATION_JUMP or too_often:
+            return []
+        self._refutations += 1
+        self.identity = replace(self.identity, incarnation=known + 1)
+        for neighbour in self.neighbours.values():
+            # Updates to the former incarnation are lost; the new answer says where to count from.
+            neighbour.answered = False
+        notice = notices.IncarnationRefuted(known_by=rejected.sender, incarnation=known + 1)
+        names = [name for name, each in self.neighbours.items() if not each.rejected]
+        return [notice, *(self.greet(name) for name in names)]
 
     def join(
         self, at_s: float, message: messages.PeerMessage, assumed_updates: int

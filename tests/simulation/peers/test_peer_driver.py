@@ -24,7 +24,8 @@ from melisma.peer import commands, notices
 from melisma.peer.algorithms import AetSgd, Algorithm, EventTriggeredSgd, GossipSgd, LocalSgd
 from melisma.peer.difference_node import DifferenceNode
 from melisma.peer.group import Peers, PeerSettings, partition_samples, take_samples
-from melisma.peer.node import Node, Outputs
+from melisma.peer.node import Node
+from melisma.peer.node_state import Outputs
 from melisma.peer.topologies import line, topology_for
 from melisma.peer.topology import Topology
 from melisma.runs.peer_report import PeerReport

@@ -8,7 +8,8 @@ from melisma.learning.stepper import Stepper
 from melisma.peer import commands, messages, notices
 from melisma.peer.algorithms import AetSgd, EventTriggeredSgd, GossipSgd, LocalSgd
 from melisma.peer.gradient_node import GradientNode
-from melisma.peer.node import Node, Outputs
+from melisma.peer.node import Node
+from melisma.peer.node_state import Outputs
 from melisma.peer.topologies import line
 from melisma.runs.peer_report import NodeReport
 from melisma.simulation.invariants import InvariantError

@@ -34,7 +34,8 @@ from melisma.live.peer.messenger import (
 )
 from melisma.peer import commands
 from melisma.peer.group import PeerSettings, partition_samples, take_samples
-from melisma.peer.node import Node, Outputs
+from melisma.peer.node import Node
+from melisma.peer.node_state import Outputs
 from melisma.peer.proofs import NodeKey
 from melisma.runs.folder import MODELS_FOLDER, REPORTS_FOLDER
 from melisma.runs.peer_report import NodeRecorder, NodeReport, ScorePoint, describe_notice

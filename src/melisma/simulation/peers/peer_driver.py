@@ -14,7 +14,8 @@ import numpy as np
 
 from melisma.learning.stepper import Stepper
 from melisma.peer import commands, messages
-from melisma.peer.node import Node, Outputs
+from melisma.peer.node import Node
+from melisma.peer.node_state import Outputs
 from melisma.runs.interruption import interruptible
 from melisma.runs.peer_report import NodeRecorder, NodeReport, ScorePoint
 from melisma.simulation.faults import Fault

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from melisma.peer import commands, messages, notices
 from melisma.peer.gossip_sgd import GossipNode
 from melisma.peer.gradient_node import GradientNode
-from melisma.peer.node import Node, Outputs
+from melisma.peer.node import Node
+from melisma.peer.node_state import Outputs
 from melisma.peer.stalls import MAX_STALLS
 from melisma.runs.peer_report import NodeReport
 from melisma.simulation.invariants import InvariantError

@@ -16,7 +16,8 @@ from melisma.learning.loaded_task import load_task
 from melisma.learning.stepper import NullStepper, Stepper, stepper_for
 from melisma.learning.trainer_factory import one_thread
 from melisma.peer.group import Peers, partition_samples, take_samples
-from melisma.peer.node import Node, Outputs
+from melisma.peer.node import Node
+from melisma.peer.node_state import Outputs
 from melisma.runs.folder import MODELS_FOLDER, PICTURE_FILE, create_run_folder
 from melisma.runs.peer_report import PeerReport
 from melisma.runs.svg import save_picture
