@@ -119,6 +119,21 @@ class InfeasibleError(MelismaError):
         named.args = (_FIELD.sub(name, message),)
         return named
 
+    def with_nearest(
+        self, nearest: Mapping[str, float], text: str, new_text: str
+    ) -> "InfeasibleError":
+        """Return the same error with other nearest values; `new_text` names them, not `text`."""
+        changed = InfeasibleError(
+            self._message.replace(text, new_text),
+            constraint=self.constraint,
+            miss=self.miss,
+            nearest=nearest,
+            learners=self.learners,
+            tasks=self.tasks,
+        )
+        changed.args = (str(self).replace(text, new_text),)
+        return changed
+
 
 def _unnamed(field: re.Match[str]) -> str:
     return f"{field[1]} = {field[2]}" if field[1] == "shards" else f"{field[1]} {field[2]}"

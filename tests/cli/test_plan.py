@@ -278,7 +278,7 @@ def test_a_deadline_that_cannot_be_met_names_learners_and_a_deadline(tmp_path: P
     text = " ".join(out.split())
     assert text.startswith("digits: no plan by synchronous: 1 of 4 learners")
     assert text.count(", and ") == 1
-    assert "use deadline_s >= 2.3349" in text
+    assert "use deadline_s >= 2.4517" in text
     assert "1 of 4 learners (pi-1) cannot train one shard once by 0.2 s" in text
     code, out, err = plan(*arguments(task, CLUSTER[1]), "--scheme", "synchronous", "--json")
     report = parse_json(out)

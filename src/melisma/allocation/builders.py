@@ -1,7 +1,7 @@
 """Build the problems of schemes from tasks, fleets and measured costs."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,15 +17,22 @@ from melisma.fleet.task import Task
 
 
 def build_cycle_problem(
-    task: Task, estimates: Costs, held: ArrayLike = 0, local_shards: ArrayLike | None = None
+    task: Task,
+    estimates: Costs,
+    held: ArrayLike = 0,
+    local_shards: ArrayLike | None = None,
+    *,
+    mean: bool = False,
 ) -> CycleProblem:
-    """Build the problem of one task in one cycle, with costs at the task's `caution`.
+    """Build the problem of one task in one cycle, with `mean` costs or those at its `caution`.
 
     `estimates` are the costs that learners reported, or those of a fleet; `held` the shards in each
     learner's cache. In federated learning `local_shards` are the shards on each device, which gets
     no others; data on absent devices is left out.
     """
     bounds = _bounds(task, held, local_shards)
+    if mean:
+        return CycleProblem(**cast(Mapping[str, Any], estimates.mean()), **bounds)
     costs: Mapping[str, Any] = cautious_costs(
         estimates,
         task.caution,

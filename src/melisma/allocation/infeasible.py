@@ -47,6 +47,14 @@ def infeasible_error(  # noqa: PLR0913 - the parts of one sentence
     )
 
 
+def with_nearest_value(error: InfeasibleError, name: str, value: float) -> InfeasibleError:
+    """Return the error with another value of a setting as the one that is enough."""
+    before, after = error.nearest[name], value
+    return error.with_nearest(
+        error.nearest | {name: after}, _describe_change(name, before), _describe_change(name, after)
+    )
+
+
 def without_single_fix(cause: str) -> str:
     """Append to the cause that no change of a single setting is enough."""
     return f"{cause}; no change of a single setting is enough"
@@ -67,6 +75,11 @@ def format_rounded_up(value: float) -> str:
     """Format with five digits, rounded up, so that the printed value is enough."""
     context = Context(prec=5, rounding=ROUND_CEILING)
     return f"{context.create_decimal(repr(float(value))).normalize():f}"
+
+
+def round_up(value: float) -> float:
+    """Return the value that `format_rounded_up` prints."""
+    return float(format_rounded_up(value))
 
 
 def _describe_change(name: str, value: float) -> str:

@@ -6,6 +6,7 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from melisma.allocation.builders import (
     build_cycle_problem,
@@ -14,16 +15,19 @@ from melisma.allocation.builders import (
 )
 from melisma.allocation.checks import BUDGET_TOLERANCE
 from melisma.allocation.cycle_problem import CyclePlan
+from melisma.allocation.infeasible import round_up, with_nearest_value
 from melisma.allocation.radio_problem import RadioPlan
-from melisma.allocation.schemes import PlanInputs, Scheme
+from melisma.allocation.schemes import PlanInputs, Scheme, with_scheme
 from melisma.allocation.shared_problem import SharedPlan
 from melisma.errors import InfeasibleError
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
-from melisma.simulation.forecast import forecast
+from melisma.simulation.forecast import first_cycle_failure, forecast
 
 PlanReport = dict[str, Any]
+# Values to try before an error names one, each this many times the one before.
+MAX_VALUES_TRIED, SETTING_STEPS = 60, {"deadline_s": 1.05, "shards": 0.97}
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +61,8 @@ def build_plan_report(
     try:
         fields = PLANNERS[scheme.problem](scheme, inputs, tasks, fleet)
     except InfeasibleError as error:
+        if scheme.problem == "cycle":
+            error = _name_working_settings(error, _task_to_run(scheme, tasks[0]), fleet)
         return _common_fields(scheme, tasks) | _infeasible_fields(error, tasks, fleet)
     return _common_fields(scheme, tasks) | {"feasible": True} | fields
 
@@ -69,6 +75,34 @@ def skip_report(scheme: Scheme, tasks: Sequence[Task], reason: str) -> PlanRepor
 def is_met(report: PlanReport) -> bool:
     """Return whether there is a plan that keeps deadlines and budget."""
     return all(report.get(key, False) for key in ("feasible", "keeps_deadline", "keeps_budget"))
+
+
+def _task_to_run(scheme: Scheme, task: Task) -> Task:
+    """Return the task with the scheme that a simulation uses."""
+    # Schemes for comparison look for the same plan as staleness, and are slow.
+    return with_scheme(task, scheme.name if scheme.max_learners is None else "staleness")
+
+
+def _name_working_settings(error: InfeasibleError, task: Task, fleet: Fleet) -> InfeasibleError:
+    """Return the error with a deadline and a number of shards that a simulated run accepts, too.
+
+    Operating states, noise, latency and absent learners may require more than the plan.
+    """
+    for name, step in SETTING_STEPS.items():
+        value = error.nearest.get(name, 0.0)
+        for _ in range(MAX_VALUES_TRIED if value else 0):
+            value = round_up(value) if name == "deadline_s" else max(int(value), 1)
+            if not first_cycle_failure(_with_setting(task, name, value), fleet):
+                error = with_nearest_value(error, name, value)
+                break
+            value *= step
+    return error
+
+
+def _with_setting(task: Task, name: str, value: float) -> Task:
+    if name == "deadline_s":
+        return replace(task, deadline_s=value)
+    return replace(task, sizes=replace(task.sizes, samples=int(value) * task.shard_samples))
 
 
 def _common_fields(scheme: Scheme, tasks: Sequence[Task]) -> PlanReport:
@@ -120,8 +154,7 @@ def _plan_cycle(
     # A learner that cannot finish one pass in time is late by the time of that pass.
     seconds = problem.seconds(plan.shards, np.maximum(plan.updates, busy))
     late = seconds > task.deadline_s
-    asks = scheme.needs_with(task.passes) == "bounds"
-    expected = forecast(task, fleet, plan, asks_each_cycle=asks)
+    expected = forecast(_task_to_run(scheme, task), fleet)
     columns = {
         "name": fleet.names,
         "shards": plan.shards,
@@ -135,7 +168,7 @@ def _plan_cycle(
         "hands_out_all": scheme.hands_out_all,
         "idle": int(np.count_nonzero(~busy)),
         "late": int(late.sum()),
-        "keeps_deadline": not late.any() and expected.reaches(task.quorum),
+        "keeps_deadline": not late.any() and expected.keeps_deadline,
         "ends_s": float(seconds.max()),
         "least_updates": int(plan.updates[busy].min()),
         "most_updates": int(plan.updates[busy].max()),
@@ -143,6 +176,7 @@ def _plan_cycle(
         "average_staleness": plan.average_staleness,
         "quorum": task.quorum,
         "forecast": asdict(expected),
+        "extension": task.extension,
     } | _cost_fields(float(fleet.price @ plan.shards), fleet)
 
 

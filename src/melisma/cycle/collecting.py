@@ -14,7 +14,7 @@ from melisma.cycle.commands import Commands
 from melisma.cycle.extensions import MIN_LEFT_FRACTION, admit
 from melisma.cycle.late_work import withdraw_overdue
 from melisma.cycle.learner import benchmark_s
-from melisma.cycle.planning import count_held_ahead, ready_learners
+from melisma.cycle.planning import count_held_ahead, plan_cycle, ready_learners
 from melisma.cycle.rounds import (
     MAX_EMPTY_CYCLES,
     dispatch,
@@ -23,6 +23,7 @@ from melisma.cycle.rounds import (
     wake,
 )
 from melisma.cycle.state import COLLECTING_STAGES, CycleState, Stage, WorkStatus
+from melisma.errors import InfeasibleError
 from melisma.fleet.array_types import Ints
 
 # Wait for answers up to this many deadlines, longer while there is no answer at all.
@@ -150,7 +151,11 @@ def continue_if_ready(state: CycleState, at_s: float) -> Commands:
             state.first_ready_s = at_s
             shorten_wait(state)
             return wake(state)
-        return []
+        if at_s < begin_limit_s(state) or not can_begin(state, ready):
+            return []
+    elif missing.any() and at_s < answer_limit_s(state) and not can_begin(state, ready):
+        state.limit_s = answer_limit_s(state)
+        return wake(state)
     learners.silent |= missing
     feasible = state.needs != "bounds" or bool(learners.bounds[ready].any())
     if state.stage is Stage.PROBING:
@@ -179,16 +184,38 @@ def ask_again(state: CycleState, at_s: float) -> Commands:
 
 
 def shorten_wait(state: CycleState) -> None:
-    """With extension, wait only a little for the others once the first learner is ready.
+    """With extension, wait only a little for the others once the first learner is ready."""
+    if state.task.extension:
+        state.limit_s = min(state.limit_s, begin_limit_s(state))
+
+
+def begin_limit_s(state: CycleState) -> float:
+    """Return when a cycle with extension begins, even if some learners are not ready.
 
     In the first cycle all learners run their first benchmark, which takes a slow device all the
     time that it may take; the plan includes it.
     """
-    if state.task.extension:
-        begin_s = state.first_ready_s
-        if state.cycle == 1:
-            begin_s = max(begin_s, state.asked_s + benchmark_s(state.task))
-        state.limit_s = min(state.limit_s, begin_s + START_FRACTION * state.task.deadline_s)
+    begin_s = state.first_ready_s
+    if state.cycle == 1:
+        begin_s = max(begin_s, state.asked_s + benchmark_s(state.task))
+    return begin_s + START_FRACTION * state.task.deadline_s
+
+
+def answer_limit_s(state: CycleState) -> float:
+    """Return how long answers are awaited while the ready learners cannot begin by themselves."""
+    return state.asked_s + max(ANSWER_DEADLINES * state.task.deadline_s, FIRST_ANSWER_S)
+
+
+def can_begin(state: CycleState, ready: Ints) -> bool:
+    """Return whether the ready learners can begin without the others; a later cycle always does."""
+    if state.cycle > 1 or state.stage is Stage.PROBING:
+        return True
+    if state.needs == "bounds":
+        return bool(state.learners.bounds[ready].any())
+    try:
+        return bool(plan_cycle(state).assigned.any())
+    except InfeasibleError:
+        return False
 
 
 def extend_wait(state: CycleState, at_s: float) -> Commands:

@@ -124,9 +124,14 @@ def subset_shards(task: Task, learners: Ints) -> RaggedArray:
 def shard_bound(history: CostHistory, task: Task, deadline_s: float, held: ArrayLike) -> Ints:
     """Return the shards that a learner can train by a deadline if it already holds `held`.
 
-    This is the largest number with which its cycle ends in time with probability `caution`.
+    This is the largest number with which its cycle ends in time with probability `caution`; if
+    that is 0, one shard that it can train at its mean costs.
     """
-    return bound_by_costs(history.estimates, task, deadline_s, task.passes or 1, held)
+    costs, passes = history.estimates, task.passes or 1
+    cautious = bound_by_costs(costs, task, deadline_s, passes, held)
+    means: Mapping[str, Any] = costs.mean()
+    mean = dab_bounds(deadline_s, **means, passes=passes, held=held, overlap=task.overlap)
+    return np.maximum(cautious, np.minimum(mean, 1))
 
 
 def bound_by_costs(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +14,7 @@ from melisma.allocation import (
     build_cycle_problem,
     build_unmeasured_problem,
 )
+from melisma.allocation.infeasible import round_up, with_nearest_value
 from melisma.cycle import commands
 from melisma.cycle.cache_index import EMPTY_CACHE, VALUE_BITS, VALUE_MASK, CacheIndex
 from melisma.cycle.commands import Commands
@@ -23,7 +25,10 @@ from melisma.errors import InfeasibleError
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.estimates import Estimate, Estimates
 from melisma.fleet.rng import generator
+from melisma.fleet.task import Task
 
+# Deadlines to try before an error names one, each longer than the one before by this factor.
+MAX_DEADLINES_TRIED, LEAST_DEADLINE_STEP = 100, 1.001
 # Of the learners with the most unusual costs, this many are tried as the cause of a failed plan.
 MAX_SUSPECTS = 16
 
@@ -111,14 +116,35 @@ def _find_offender(state: CycleState, learners: Ints) -> int:
 
 
 def _plan_feasible(state: CycleState, learners: Ints) -> PlannedCycle:
-    """Plan for these learners, without those that the scheme names infeasible."""
+    """Plan for these learners, without those that the scheme names infeasible.
+
+    If there is no plan with the task's `caution`, plan with mean costs: a learner that needs longer
+    halts in time. If there is none either, the deadline that the error names is enough with
+    caution.
+    """
+    try:
+        planned = _plan(state, state.task, learners)
+    except InfeasibleError:
+        if state.needs != "costs":
+            raise
+    else:
+        if state.needs != "costs" or planned.assigned.any():
+            return planned
+    try:
+        return _plan(state, state.task, learners, mean=True)
+    except InfeasibleError as error:
+        raise _name_cautious_deadline(state, learners, error) from error
+
+
+def _plan(state: CycleState, task: Task, learners: Ints, *, mean: bool = False) -> PlannedCycle:
+    """Plan a cycle of `task` with cautious or with mean costs."""
     left_out: list[int] = []
     while True:
-        problem = _problem(state, learners)
+        problem = _problem(state, task, learners, mean=mean)
         given = PlanInputs(
-            passes=state.task.passes,
+            passes=task.passes,
             bounds=state.learners.bounds[learners] if state.needs == "bounds" else None,
-            rng=generator(state.task.seed, "plan", state.cycle),
+            rng=generator(task.seed, "plan", state.cycle),
         )
         try:
             plan = state.scheme.plan(problem, given)
@@ -131,6 +157,28 @@ def _plan_feasible(state: CycleState, learners: Ints) -> PlannedCycle:
         else:
             predicted_s = _predict_seconds(problem, plan)
             return PlannedCycle(learners, plan, predicted_s, tuple(left_out))
+
+
+def _name_cautious_deadline(
+    state: CycleState, learners: Ints, error: InfeasibleError
+) -> InfeasibleError:
+    """Return the error with a deadline that is enough with caution, if a deadline is enough.
+
+    Margins depend on the deadline, so each deadline that a plan asks for is tried.
+    """
+    deadline_s = error.nearest.get("deadline_s")
+    if deadline_s is None:
+        return error
+    for _ in range(MAX_DEADLINES_TRIED):
+        deadline_s = round_up(deadline_s)
+        try:
+            _plan(state, msgspec.structs.replace(state.task, deadline_s=deadline_s), learners)
+        except InfeasibleError as again:
+            longer_s = again.nearest.get("deadline_s", 0.0)
+            deadline_s = max(longer_s, deadline_s * LEAST_DEADLINE_STEP)
+        else:
+            return with_nearest_value(error, "deadline_s", deadline_s)
+    return error
 
 
 def _name_learners(state: CycleState, error: InfeasibleError, learners: Ints) -> InfeasibleError:
@@ -230,7 +278,7 @@ def reported_costs(state: CycleState, learners: Ints) -> Estimates:
     return Estimates(*(Estimate(*cost) for cost in costs))
 
 
-def _problem(state: CycleState, learners: Ints) -> CycleProblem:
+def _problem(state: CycleState, task: Task, learners: Ints, *, mean: bool = False) -> CycleProblem:
     local = state.learners.local_shards.count_of(learners) if state.federated else None
     if local is not None and not local.any():
         raise InfeasibleError(
@@ -241,9 +289,9 @@ def _problem(state: CycleState, learners: Ints) -> CycleProblem:
         )
     if state.needs != "costs":
         # Without costs, held shards make no difference.
-        return build_unmeasured_problem(state.task, learners.size, 0, local)
+        return build_unmeasured_problem(task, learners.size, 0, local)
     held = 0 if state.federated else count_held_ahead(state, learners)
-    return build_cycle_problem(state.task, reported_costs(state, learners), held, local)
+    return build_cycle_problem(task, reported_costs(state, learners), held, local, mean=mean)
 
 
 def _predict_seconds(problem: CycleProblem, plan: CyclePlan) -> Floats:

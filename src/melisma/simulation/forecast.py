@@ -1,42 +1,44 @@
-"""Forecast the cycles of a plan: which learners are awake, and how much arrives by the deadline.
+"""Forecast the cycles of a run: simulate it in virtual time, without training anything.
 
-Sleep, operating states, noise and traces are drawn as in a simulation of the same files. Each cycle
-is followed by itself: no shards are cached, requested or handed on, and the next cycle begins one
-deadline later. A learner stops in time for the upload that it predicts, so its update is late if
-the upload takes longer, or if the device sleeps during the cycle. With noise or
-traces, learners ask for as much as they finish with probability `caution`, by their own
-measurements.
+Decisions, sleep, operating states, noise and traces are those of a simulation of the same files, so
+that a plan and a simulation agree. If something is drawn at random, runs with the next seeds are
+simulated, too.
 """
 
 from dataclasses import dataclass, fields, replace
+from math import ceil
 from typing import Any
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from melisma.allocation.cycle_problem import CyclePlan
-from melisma.cycle.learner import CostHistory, reserve_s
-from melisma.fleet.array_types import Bools, Floats, Ints
+from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.availability import JOIN, Availability, Changes
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task
+from melisma.runs.progress import RunProgress
+from melisma.runs.report import TIMER_TOLERANCE, Cycle, Report
 from melisma.simulation.churn import SleepSpans, changes_of_run, departure_times_s
-from melisma.simulation.devices import Devices
-from melisma.simulation.timeline import Workload, cycle_timeline
+from melisma.simulation.compute.compute import TimingOnly
+from melisma.simulation.driver import Driver
+from melisma.simulation.scenario import Scenario, even_local_shards
 
-# Larger numbers hardly change the shares: of more learners, some at equal distances are followed.
-MAX_CYCLES, MAX_LEARNERS = 50, 5000
-ROUNDING = 1e-9
+# Larger numbers hardly change the shares: of more learners, some at equal distances are followed,
+# with their part of the data.
+MAX_CYCLES, MAX_LEARNERS = 30, 2000
+# A plan keeps its deadline if at least this fraction of the cycles does.
+MIN_CYCLES_IN_TIME = 0.9
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Means over the cycles of a run, up to `MAX_CYCLES`.
+    """Means over the cycles of simulated runs, up to `MAX_CYCLES`.
 
     `awake_at_start` and `awake_on_average` are fractions of all learners; `finishing` is the
-    fraction of learners at work that finish their shards by the deadline if they stay awake;
-    `weight_in_time` the fraction of the planned weight that arrives by the deadline, and
-    `cycles_in_time` the fraction of cycles in which this reaches the quorum.
+    fraction of updates in time for which the learner trained all of its planned shards;
+    `weight_in_time` the fraction of the dispatched weight that arrives by the deadline, and
+    `cycles_in_time` the fraction of cycles that close by then. `failure` is why the run fails, if
+    it does.
     """
 
     awake_at_start: float
@@ -44,113 +46,113 @@ class Forecast:
     finishing: float
     weight_in_time: float
     cycles_in_time: float
+    failure: str = ""
 
-    def reaches(self, quorum: float) -> bool:
-        """Return whether the expected weight by the deadline is enough to close a cycle."""
-        return self.weight_in_time >= quorum - ROUNDING
+    @property
+    def keeps_deadline(self) -> bool:
+        """Whether the run succeeds and at least `MIN_CYCLES_IN_TIME` of its cycles are in time."""
+        return not self.failure and self.cycles_in_time >= MIN_CYCLES_IN_TIME
 
 
-def forecast(task: Task, fleet: Fleet, plan: CyclePlan, *, asks_each_cycle: bool) -> Forecast:
-    """Return a forecast of a plan.
+def forecast(task: Task, fleet: Fleet) -> Forecast:
+    """Return a forecast of the run of a task on a fleet."""
+    cycles = min(task.cycles, MAX_CYCLES)
+    task, fleet = _limit_learners(msgspec.structs.replace(task, cycles=cycles), fleet)
+    awake = _awake(task, fleet)
+    if not fleet.present_at_start.any():
+        failure = "no learner is present at the start"
+        return Forecast(0.0, float(awake.mean()), 0.0, 0.0, 0.0, failure)
+    runs = ceil(MAX_CYCLES / cycles) if _is_random(task, fleet) else 1
+    reports = [_simulate(task, replace(fleet, seed=fleet.seed + run)) for run in range(runs)]
+    ended = [cycle for report in reports for cycle in report.ended_cycles]
+    worked = [cycle for cycle in ended if len(cycle.assignments)]
+    return Forecast(
+        awake_at_start=float(fleet.present_at_start.mean()),
+        awake_on_average=float(awake.mean()),
+        finishing=_mean([_finishing(cycle) for cycle in worked]),
+        weight_in_time=_mean([_weight_in_time(cycle) for cycle in worked]),
+        cycles_in_time=_mean([float(cycle.met_deadline) for cycle in ended]),
+        failure=_failure(reports[0]),
+    )
 
-    With `asks_each_cycle` a learner that sleeps when a cycle begins gets no work in it, because it
-    does not answer; otherwise its work waits for it.
-    """
-    step = -(-fleet.learners // MAX_LEARNERS)
+
+def first_cycle_failure(task: Task, fleet: Fleet) -> str:
+    """Return why the first cycle of a run fails; empty if it does not."""
+    task, fleet = _limit_learners(msgspec.structs.replace(task, cycles=1), fleet)
+    return _failure(_simulate(task, fleet)) if fleet.present_at_start.any() else ""
+
+
+def _simulate(task: Task, fleet: Fleet) -> Report:
+    progress = RunProgress()
+    scenario = Scenario("forecast", task, fleet, even_local_shards(task, fleet))
+    Driver(scenario, TimingOnly(), progress.apply).run()
+    return progress.report()
+
+
+def _failure(report: Report) -> str:
+    return report.reason if report.outcome == "failed" else ""
+
+
+def _is_random(task: Task, fleet: Fleet) -> bool:
+    """Return whether a run depends on the seed of the fleet."""
+    changes = fleet.changes(task.cycles * task.deadline_s)
+    several_states = fleet.state_probability.shape[1] > 1
+    return several_states or changes.at_s.size > 0 or not fleet.variation.is_constant
+
+
+def _in_time(cycle: Cycle) -> Any:
+    deadline_at_s = cycle.began_s + cycle.deadline_s * (1.0 + TIMER_TOLERANCE)
+    work = cycle.assignments
+    return work.with_status("counted") & (work.arrived_s <= deadline_at_s)
+
+
+def _weight_in_time(cycle: Cycle) -> float:
+    samples = cycle.assignments.samples
+    total = samples.sum()
+    return float(samples[_in_time(cycle)].sum() / total) if total else 0.0
+
+
+def _finishing(cycle: Cycle) -> float:
+    """Return the fraction of updates in time that cover what was planned, NaN without any."""
+    work, in_time = cycle.assignments, _in_time(cycle)
+    # A learner that was given more has trained what it was given first.
+    finished = (work.visits >= work.planned_visits) | (work.extensions > 0)
+    return float(finished[in_time].mean()) if in_time.any() else np.nan
+
+
+def _awake(task: Task, fleet: Fleet) -> Floats:
+    """Return the fraction of learners that are awake at the start of each cycle."""
+    changes = changes_of_run(fleet, task.cycles * task.deadline_s)
+    sleep, learners = SleepSpans(changes, fleet.learners), np.arange(fleet.learners)
+    joins_s = np.where(fleet.present_at_start, 0.0, np.inf)
+    # The first of several joins counts.
+    joins = changes.select(changes.kinds == JOIN)
+    np.minimum.at(joins_s, joins.learners, joins.at_s)
+    leaves_s = departure_times_s(changes, fleet.learners)
+    shares = []
+    for cycle in range(task.cycles):
+        began_s = np.full(learners.size, cycle * task.deadline_s)
+        present = (joins_s <= began_s) & (leaves_s > began_s)
+        wakes_s = sleep.end_s(learners, began_s, np.zeros(learners.size))
+        shares.append((present & (wakes_s <= began_s)).mean())
+    return np.array(shares)
+
+
+def _mean(shares: list[float]) -> float:
+    """Return the mean of the known shares; 0 if there are none."""
+    known = [share for share in shares if not np.isnan(share)]
+    return float(np.mean(known)) if known else 0.0
+
+
+def _limit_learners(task: Task, fleet: Fleet) -> tuple[Task, Fleet]:
+    """Return up to `MAX_LEARNERS` of the learners, and the task with their part of the data."""
+    step = ceil(fleet.learners / MAX_LEARNERS)
+    if step == 1:
+        return task, fleet
     followed = np.arange(0, fleet.learners, step)
-    fleet = _take(fleet, followed) if step > 1 else fleet
-    cycles = _Cycles(task, fleet, plan.shards[followed], plan.updates[followed])
-    return cycles.forecast(asks_each_cycle=asks_each_cycle)
-
-
-class _Cycles:
-    """The cycles of a run, one after another."""
-
-    def __init__(self, task: Task, fleet: Fleet, shards: Ints, passes: Ints) -> None:
-        self._task, self._fleet = task, fleet
-        self._shards, self._passes = shards, passes
-        self._cycles = min(task.cycles, MAX_CYCLES)
-        changes = changes_of_run(fleet, self._cycles * task.deadline_s)
-        self._sleep = SleepSpans(changes, fleet.learners)
-        self._joins_s = np.where(fleet.present_at_start, 0.0, np.inf)
-        # The first of several joins counts.
-        joins = changes.select(changes.kinds == JOIN)
-        np.minimum.at(self._joins_s, joins.learners, joins.at_s)
-        self._leaves_s = departure_times_s(changes, fleet.learners)
-        self._busy = np.flatnonzero((shards > 0) & (passes > 0))
-        self._devices, self._costs = Devices(task, fleet), fleet.state_costs(task)
-        self._least_finishing = 0.0 if fleet.variation.is_constant else task.caution
-        durations = self._devices.durations(self._busy, np.ones(self._busy.size))
-        self._history = CostHistory.from_benchmark(
-            train_s=durations.sample_s * task.shard_samples,
-            ship_s=durations.ship_s,
-            down_s=durations.model_down_s,
-            up_s=durations.model_up_s,
-            rest_s=np.zeros(self._busy.size),
-        )
-
-    def forecast(self, *, asks_each_cycle: bool) -> Forecast:
-        """Follow all cycles and return the means."""
-        learners, weights = np.arange(self._fleet.learners), self._shards[self._busy]
-        awake, finishing, in_time = [], [], []
-        for cycle in range(self._cycles):
-            began_s = np.full(learners.size, cycle * self._task.deadline_s)
-            present = (self._joins_s <= began_s) & (self._leaves_s > began_s)
-            wakes_s = self._sleep.end_s(learners, began_s, np.zeros(learners.size))
-            is_awake = present & (wakes_s <= began_s)
-            awake.append(is_awake.mean())
-            stays = self._leaves_s > began_s + self._task.deadline_s
-            planned = (stays & (is_awake if asks_each_cycle else present))[self._busy]
-            finishes, arrives = self._train(cycle + 1, began_s[self._busy])
-            if planned.any():
-                finishing.append(max(finishes[planned].mean(), self._least_finishing))
-                in_time.append(weights[planned & arrives].sum() / weights[planned].sum())
-        shares = np.array(in_time)
-        closed = shares >= self._task.quorum - ROUNDING
-        return Forecast(
-            awake_at_start=float(self._fleet.present_at_start.mean()),
-            awake_on_average=float(np.mean(awake)),
-            finishing=_mean(finishing),
-            weight_in_time=_mean(in_time),
-            cycles_in_time=_mean(closed),
-        )
-
-    def _train(self, cycle: int, began_s: Floats) -> tuple[Bools, Bools]:
-        """Return which learners finish their shards if they do not halt, and who is in time."""
-        task, busy = self._task, self._busy
-        self._devices.enter(cycle, busy)
-        clock, deadline_s = np.ones(busy.size), task.deadline_s
-        durations = self._devices.durations(busy, clock)
-        rates = self._devices.rates(busy, began_s, clock)
-        down_s = rates.seconds("downlink", 0.0, durations.model_down_s, 1)
-        shards, passes = self._shards[busy], self._passes[busy]
-        missing = shards if task.mode == "parallelized" else np.zeros_like(shards)
-        samples = shards * task.shard_samples
-        work = Workload(shards, missing, samples, passes, np.zeros(busy.size))
-        reserved_s = reserve_s(self._history, task, down_s)
-        left_s = np.full(busy.size, deadline_s)
-        done = cycle_timeline(durations, work, left_s, reserved_s, task, rates)
-        self._history = self._history.after(up_s=np.where(done.visits > 0, done.up_s, np.nan))
-        busy_s = done.down_s + done.fetch_s + done.setup_s + done.train_s + done.up_s
-        ends_s = self._sleep.end_s(busy, began_s, busy_s)
-        train_s = passes * samples * durations.sample_s
-        noise_s = down_s - durations.model_down_s
-        noise_s += rates.seconds("compute", down_s, train_s) - train_s
-        planned_s = self._planned_s(cycle) + noise_s
-        limit_s = deadline_s * (1 + ROUNDING)
-        return np.asarray(planned_s <= limit_s), np.asarray(ends_s <= began_s + limit_s)
-
-    def _planned_s(self, cycle: int) -> Floats:
-        """Return how long the shards of each learner take in its state, as plans count."""
-        costs = self._costs.in_states(self._fleet.states_in_cycle(cycle))
-        train_s, ship_s, fixed_s = (costs[name] for name in ("train_s", "ship_s", "fixed_s"))
-        seconds: Floats = fixed_s + self._shards * (ship_s + self._passes * train_s)
-        return seconds[self._busy]
-
-
-def _mean(shares: list[float] | NDArray[Any]) -> float:
-    """Return the mean; 0 if no cycle had any work."""
-    return float(np.mean(shares)) if len(shares) else 0.0
+    shards = max(followed.size, round(task.shards * followed.size / fleet.learners))
+    sizes = msgspec.structs.replace(task.sizes, samples=shards * task.shard_samples)
+    return msgspec.structs.replace(task, sizes=sizes), _take(fleet, followed)
 
 
 def _take(fleet: Fleet, learners: Ints) -> Fleet:

@@ -9,6 +9,7 @@ from rich.text import Text
 from melisma.cli.plan_report import LearnerRows, PlanReport
 from melisma.cli.views.table_view import DeadlineBar, FigureTable, make_table
 from melisma.cycle.rounds import MAX_TAIL_FRACTION
+from melisma.simulation.forecast import MIN_CYCLES_IN_TIME
 
 MAX_LATE_NAMED = 10
 
@@ -64,17 +65,23 @@ def _no_round_lines(report: PlanReport) -> list[str]:
     )
 
 
-def _below_quorum_lines(report: PlanReport) -> list[str]:
+def _late_cycle_lines(report: PlanReport) -> list[str]:
+    """Return a warning if the run fails, or if too many of its cycles close late."""
     (deadline_s,), expected = report["deadline_s"], report["forecast"]
+    if expected["failure"]:
+        return [f"warning: this run fails in a simulation: {expected['failure']}"]
     share, quorum = expected["weight_in_time"], report["quorum"]
-    if share >= quorum:
+    if expected["cycles_in_time"] >= MIN_CYCLES_IN_TIME:
         return []
-    line = f"warning: {_format_weight(share, deadline_s)}, less than the quorum of {quorum:.0%}"
-    return [f"{line}: expect cycles to be up to {MAX_TAIL_FRACTION * deadline_s:g} s late"]
+    closed = _format_share(expected["cycles_in_time"])
+    line = f"warning: about {closed} of the cycles close by {deadline_s:g} s, because about"
+    weight = f"{_format_share(share)} of the planned weight arrives by then and a cycle closes with"
+    late = f"expect the others to be up to {MAX_TAIL_FRACTION * deadline_s:g} s late"
+    return [f"{line} {weight} {quorum:.0%}; {late}"]
 
 
 LATE_LINES: dict[str, Callable[[PlanReport], list[str]]] = {
-    "cycle": _below_quorum_lines,
+    "cycle": _late_cycle_lines,
     "shared": _late_task_lines,
     "radio": _no_round_lines,
 }
@@ -132,6 +139,7 @@ def _cycle_view(report: PlanReport, show: int) -> RenderableType:
         *_awake_lines(report),
         *_late_lines(report, [rows.columns["name"][k] for k in late[:MAX_LATE_NAMED]]),
         *_quorum_lines(report),
+        *_extension_lines(report),
     ]
     head = f"{name}: {report['scheme']}, {_format_count(len(rows), 'learner')}"
     return Group(Text(head, style="bold"), table, *_unlisted_line(rows, show), *map(Text, lines))
@@ -226,13 +234,20 @@ def _late_lines(report: PlanReport, names: list[str]) -> list[str]:
 def _quorum_lines(report: PlanReport) -> list[str]:
     (deadline_s,), expected = report["deadline_s"], report["forecast"]
     share, closed = expected["weight_in_time"], expected["cycles_in_time"]
-    if share == 1:
-        return []
-    if warning := _below_quorum_lines(report):
+    if warning := _late_cycle_lines(report):
         return warning
+    if share == 1 and closed == 1:
+        return []
     late = "" if closed == 1 else f"; about {_format_share(closed)} of the cycles close in time"
     line = _format_weight(share, deadline_s)
     return [f"{line}, and a cycle closes then with {report['quorum']:.0%}{late}"]
+
+
+def _extension_lines(report: PlanReport) -> list[str]:
+    if not report["extension"]:
+        return []
+    planned = "seconds and staleness are those of the planned work"
+    return [f"{planned}; with extension learners go on until the deadline"]
 
 
 def _format_weight(share: float, deadline_s: float) -> str:
