@@ -271,7 +271,7 @@ def test_a_cycle_with_late_updates_only_is_aggregated() -> None:
     late = late_update(learner=0, cycle=1, weight=5.0)
     trace.close(23.5, {}, cycle=2, late=late)
     second = trace.report.cycles[1]
-    assert (second.ending, second.cycle_s, second.waited_s) == ("aggregated", 11.0, 11.0)
+    assert (second.ending, second.cycle_s) == ("aggregated", 11.0)
     assert trace.cycle.assignments[0].status == "carried"
     finish = commands.Finish(reason="Ctrl-C", outcome="cancelled")
     trace.add(events.TaskCancelled(at_s=23.6, reason="Ctrl-C"), finish)
@@ -343,6 +343,19 @@ def test_uses_of_time_sum_to_the_time_from_dispatch_to_closing(trace: list[Step]
         np.testing.assert_allclose(seconds.sum(axis=1), expected_s, atol=1e-9)
         if len(cycle.assignments) and expected_s.sum() > 0:
             assert sum(cycle.time_use.values()) == pytest.approx(1)
+
+
+@settings(max_examples=cases(60), deadline=None)
+@given(TRACES)
+def test_the_done_visits_of_learners_sum_to_the_fulfilment(trace: list[Step]) -> None:
+    report = Report.from_trace(trace)
+    if any(cycle.ending in ("running", "interrupted") for cycle in report.cycles):
+        return
+    totals = report.learners
+    if planned := totals.planned_visits.sum():
+        assert totals.done_visits.sum() / planned == pytest.approx(report.fulfilment)
+    times_s = [cycle.closed_s - cycle.began_s for cycle in report.cycles]
+    assert report.outside_s == pytest.approx(report.ended_s - report.began_s - sum(times_s))
 
 
 @settings(max_examples=cases(60), deadline=None)

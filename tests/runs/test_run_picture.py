@@ -136,7 +136,7 @@ def test_the_head_of_a_panel_has_its_number_seconds_and_accuracy() -> None:
     for cycle in report.cycles:
         expected = {
             f"cycle {cycle.number}",
-            f"{cycle.waited_s:.4g} s",
+            f"{cycle.cycle_s:.4g} s",
             f"{cycle.accuracy:.1%}",
         }
         assert expected <= set(labels)

@@ -12,7 +12,6 @@ from typing import NoReturn, get_args
 
 import click
 import msgspec
-import numpy as np
 
 from melisma.cli.options import (
     DEFAULT_FLEET,
@@ -173,10 +172,8 @@ def _heading(prepared: PreparedSimulation) -> str:
 
 def _usage_line(report: Report, *, has_prices: bool) -> str:
     """Return the time without training, and the usage of the run, in one line."""
-    between_s = report.ended_s - report.began_s - float(np.nansum([report.training_s]))
-    between_s = max(between_s, 0.0)  # rounding can make it negative
     usage = [
-        f"{between_s:.1f} s of measuring and waiting",
+        f"{report.outside_s:.1f} s of measuring and waiting",
         f"{_format_bytes(report.bytes)} transferred",
     ]
     usage += [f"{report.joules:,.1f} J"] if report.joules > 0 else []

@@ -1,8 +1,8 @@
 """The figures of a run and of its cycles.
 
-A cycle closes when no update is awaited. It met its deadline if updates were aggregated and it
-closed by then; its time, as in the papers, ends with the last update that counts. Dropped work
-counts as not done.
+A cycle closes when no update is awaited, or after its deadline. Its time runs from the first
+dispatch to closing. It met its deadline if updates were aggregated and it closed by then. Dropped
+work counts as not done.
 """
 
 from collections import Counter
@@ -78,24 +78,15 @@ class Cycle:
         """Whether no update was aggregated; `reason` says why."""
         return self.ending == "empty"
 
-    @cached_property
-    def cycle_s(self) -> float:
-        """Seconds from the first dispatch to the last update that counts."""
-        if self.ending != "aggregated":
-            return nan
-        arrived_s = self.assignments.arrived_s[self.assignments.with_status("counted")]
-        # Without one, only late updates of earlier cycles were aggregated.
-        return _seconds(self.began_s, float(arrived_s.max())) if arrived_s.size else self.waited_s
-
     @property
-    def waited_s(self) -> float:
-        """Seconds from the first dispatch until the cycle closed; longer if work was dropped."""
+    def cycle_s(self) -> float:
+        """Seconds from the first dispatch until the cycle closed; NaN without a new model."""
         return _seconds(self.began_s, self.closed_s) if self.ending == "aggregated" else nan
 
     @property
     def met_deadline(self) -> bool:
         """Whether the cycle closed with a new model by its deadline, within `TIMER_TOLERANCE`."""
-        return self.waited_s <= self.deadline_s * (1.0 + TIMER_TOLERANCE)
+        return self.cycle_s <= self.deadline_s * (1.0 + TIMER_TOLERANCE)
 
     @property
     def truancy(self) -> float:
@@ -253,7 +244,7 @@ class Report:
         met = sum(cycle.met_deadline for cycle in self.ended_cycles)
         cycles = _count(self.ended_cycles, "cycle")
         summary = f"the deadline of {deadline_s:g} s held in {met} of {cycles}"
-        waited = [cycle.waited_s for cycle in self.ended_cycles if not cycle.empty]
+        waited = [cycle.cycle_s for cycle in self.ended_cycles if not cycle.empty]
         if not waited:
             return summary
         late_s = max(waited) - deadline_s
@@ -442,7 +433,7 @@ def _seconds(start_s: float, end_s: float) -> float:
 FIGURES: dict[type, tuple[str, ...]] = {
     Assignment: ("planned_visits", "counted_visits", "capacity_used"),
     Cycle: (
-        *("cycle_s", "waited_s", "met_deadline", "truancy", "fulfilment", "drop_rate", "occupancy"),
+        *("cycle_s", "met_deadline", "truancy", "fulfilment", "drop_rate", "occupancy"),
         *("capacity_used", "time_use", "time_use_s"),
         *("max_staleness", "average_staleness", "visits_counted", "visits_dropped"),
         *("bytes", "joules", "cost", "counts"),

@@ -172,7 +172,7 @@ class _Drawing:
 
     def panel_head(self, cycle: Cycle, x: Scale) -> Iterable[str]:
         """Write number, seconds and score of a cycle, as far as known and as there is room."""
-        ending = f"{cycle.waited_s:.4g} s" if cycle.ending == "aggregated" else cycle.ending
+        ending = f"{cycle.cycle_s:.4g} s" if cycle.ending == "aggregated" else cycle.ending
         missed = not cycle.met_deadline and cycle.ending != "running"
         lines = (
             ((f"cycle {cycle.number}", str(cycle.number)), INK, BOLD),

@@ -21,7 +21,8 @@ UNCOUNTED_STATUSES: tuple[Status, ...] = ("late", "dropped", "refused", "left")
 class LearnerTotal:
     """The sums of one learner over a run.
 
-    `late` to `left` count updates that do not count, `carried` those that joined a later average.
+    `done_visits` are the visits that count, in each cycle at most the planned ones. `late` to
+    `left` count updates that do not count, `carried` those that joined a later average.
     `capacity_used` is over ended cycles, `time_use_s` in the order of `TIME_USES`.
     """
 
@@ -29,6 +30,7 @@ class LearnerTotal:
     cycles: int
     shards: int
     counted_visits: int
+    done_visits: int
     planned_visits: int
     phases: tuple[float, ...]
     time_use_s: tuple[float, ...]
@@ -48,6 +50,7 @@ class LearnerTotals(Sequence[LearnerTotal]):
     cycles: Ints
     shards: Ints
     counted_visits: Ints
+    done_visits: Ints
     planned_visits: Ints
     phases: Floats
     time_use_s: Floats
@@ -69,6 +72,8 @@ class LearnerTotals(Sequence[LearnerTotal]):
             counts["cycles"][work.learner] += 1
             for name in ("shards", "counted_visits", "planned_visits"):
                 counts[name] += _sums(work, getattr(work, name), len(names)).astype(np.int64)
+            done = np.minimum(work.counted_visits, work.planned_visits)
+            counts["done_visits"] += _sums(work, done, len(names)).astype(np.int64)
             for status in ("carried", *UNCOUNTED_STATUSES):
                 counts[status] += _sums(work, work.with_status(status), len(names)).astype(np.int64)
             for phase, seconds in enumerate(work.phases.T):
@@ -110,7 +115,10 @@ class LearnerTotals(Sequence[LearnerTotal]):
         return self.late + self.dropped + self.refused + self.left
 
 
-COUNTS = ("cycles", "shards", "counted_visits", "planned_visits", "carried", *UNCOUNTED_STATUSES)
+COUNTS = (
+    *("cycles", "shards", "counted_visits", "done_visits", "planned_visits"),
+    *("carried", *UNCOUNTED_STATUSES),
+)
 
 
 def _sums(work: Assignments, values: Any, count: int) -> Floats:

@@ -72,9 +72,9 @@ def _row(total: LearnerTotal) -> tuple[str, ...]:
 
 
 def _format_done(total: LearnerTotal) -> str:
-    """Return the fraction of planned visits that were made, at most 100 %."""
+    """Return the fraction of planned visits that were made; further ones do not count."""
     planned = total.planned_visits
-    return f"{min(1.0, total.counted_visits / planned):.0%}" if planned else "-"
+    return f"{total.done_visits / planned:.0%}" if planned else "-"
 
 
 def _unlisted_line(report: Report, show: int) -> list[str]:

@@ -92,9 +92,9 @@ def cycle_line(cycle: Cycle) -> str:
         return f"{heading} running"
     if cycle.ending != "aggregated":
         return visible_part(f"{heading} {cycle.ending}: {cycle.reason}")
-    time = f"{cycle.waited_s:.1f} of {cycle.deadline_s:g} s"
+    time = f"{cycle.cycle_s:.1f} of {cycle.deadline_s:g} s"
     if not cycle.met_deadline:
-        late_s = cycle.waited_s - cycle.deadline_s
+        late_s = cycle.cycle_s - cycle.deadline_s
         time = f"{late_s:.2g} s past its deadline of {cycle.deadline_s:g} s"
     capacity = format_capacity(cycle.capacity_used, cycle.time_use, most=1)
     score = format_score(cycle.accuracy, cycle.loss)
