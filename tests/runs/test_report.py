@@ -381,7 +381,7 @@ def test_waiting_is_not_part_of_occupancy() -> None:
     waiting = replace(first.assignments[0], phases=(5.0, 0.5, 0.5, 0.5, 2.0, 0.5))
     assert replace(
         first, assignments=Assignments.from_records([waiting])
-    ).occupancy == pytest.approx(4 / (waiting.arrived_s - first.began_s))
+    ).occupancy == pytest.approx(4 / (first.closed_s - first.began_s))
 
 
 def test_bytes_cost_and_joules_follow_from_the_rates() -> None:
