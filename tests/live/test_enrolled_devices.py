@@ -1,6 +1,7 @@
 """Learner processes with certificates of their own, over TLS, from a join string to a model."""
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -10,14 +11,17 @@ from melisma import axon
 from melisma.cycle import events
 from melisma.errors import SupersededError
 from melisma.live import protocol
+from melisma.live.code_bundle import CodeBundle, collect_bundle
 from melisma.live.join_string import JoinString
 from melisma.live.learner.agent import LearnerSettings
 from melisma.live.learner.device_identity import DeviceState
 from melisma.live.learner.reach import reach
 from melisma.live.orchestrator.enrolment import Enrolment
 from melisma.live.orchestrator.learner_authentication import DeviceAuthenticator, JoinTokens
+from melisma.live.orchestrator.mailbox import Mailboxes
 from melisma.live.orchestrator.registry import Registry
 from melisma.live.processes import run_processes
+from tests.live import tiny_task
 from tests.live.orchestrator.served_run import TASK, ServedRun, wait_until
 
 ROOT = str(Path(__file__).parents[2])
@@ -39,6 +43,7 @@ def join(folder: Path, text: str) -> LearnerSettings:
         certificate=str(state.identity),
         cache=str(folder / "cache"),
         module_path=(ROOT,),
+        allowed_modules=("tests.live.tiny_task",),
     )
 
 
@@ -90,6 +95,7 @@ async def test_a_learner_process_whose_identity_is_used_elsewhere_ends_with_the_
             token=run.tokens.token("a"),
             cache=str(tmp_path / "cache"),
             module_path=(ROOT,),
+            allowed_modules=("tests.live.tiny_task",),
         )
         logs = tmp_path / "logs"
         async with run_processes([settings], logs, lambda _, reason: reasons.append(reason)):
@@ -101,3 +107,59 @@ async def test_a_learner_process_whose_identity_is_used_elsewhere_ends_with_the_
     run.close()
     assert "the identity of a is in use elsewhere" in reasons[0]
     assert "--new-identity" in reasons[0]
+
+
+MALICIOUS = msgspec.structs.replace(
+    TASK, model="os:system", model_args={"command": "touch /tmp/never"}
+)
+
+
+@pytest.mark.parametrize("trust", [False, True], ids=["not trusted", "trusted"])
+async def test_a_device_never_calls_what_its_owner_did_not_allow(
+    tmp_path: Path, trust: bool
+) -> None:
+    run = ServedRun(tmp_path / "run", MALICIOUS, bundle=CodeBundle(b""))
+    run.orchestrator.start()
+    reasons: list[str] = []
+    async with run.service.worker(run.tokens).listening() as address:
+        settings = LearnerSettings(
+            name="a",
+            orchestrator=(address,),
+            token=run.tokens.token("a"),
+            cache=str(tmp_path / "cache"),
+            module_path=(ROOT,),
+            allowed_modules=("tests.live.tiny_task",),
+            trust_code=trust,
+        )
+        logs = tmp_path / "logs"
+        async with run_processes([settings], logs, lambda _, reason: reasons.append(reason)):
+            await wait_until(lambda: bool(reasons))
+    run.close()
+    assert "not a valid zip" in reasons[0] if trust else "--trust-code" in reasons[0]
+    assert not run.of(events.LearnersJoined)
+
+
+async def test_a_device_that_trusts_the_task_trains_with_its_bundle(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    shutil.copy(tiny_task.__file__, source / "offered_net.py")
+    bundle = collect_bundle("offered_net:Linear", [str(source)])
+    task = msgspec.structs.replace(TASK, model="offered_net:Linear", deadline_s=2.0)
+    run = ServedRun(tmp_path / "run", task, Mailboxes(["a"]), bundle=bundle)
+    run.orchestrator.start()
+    reasons: list[str] = []
+    async with run.service.worker(run.tokens).listening() as address:
+        settings = LearnerSettings(
+            name="a",
+            orchestrator=(address,),
+            token=run.tokens.token("a"),
+            cache=str(tmp_path / "cache"),
+            trust_code=True,
+        )
+        logs = tmp_path / "logs"
+        async with run_processes([settings], logs, lambda _, reason: reasons.append(reason)):
+            await run.orchestrator.finished
+    run.close()
+    assert reasons == []
+    assert run.store.model is not None
+    assert (tmp_path / "cache-code").is_dir()

@@ -10,6 +10,7 @@
     local_addresses.py   the addresses of this machine
     protocol.py          messages between orchestrator and learner
     plausible.py         ranges of the numbers that learners report
+    code_bundle.py       the source of a task's own model, for devices that trust it
     pairing.py           proves a short code between a device and an orchestrator
     preparation.py       loads and checks the inputs of a run before a process starts
     processes.py         learners and nodes as processes of this machine

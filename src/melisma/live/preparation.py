@@ -19,6 +19,7 @@ from melisma.learning.data.datasets import Split
 from melisma.learning.loaded_task import load_task
 from melisma.learning.trainer import Trainer
 from melisma.learning.trainer_factory import one_thread
+from melisma.live.code_bundle import collect_bundle
 from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.runs.folder import check_run_folder, create_run_folder
 
@@ -84,7 +85,7 @@ def prepare(
     shares = fleet.core_shares(task, _core_sample_s(task, fleet, data.train, trainer))
     rates = np.array([fleet.price, fleet.sample_j, fleet.byte_j])
     return PreparedRun(
-        RunSpec(run, task, trainer, data.test, rates),
+        RunSpec(run, task, trainer, data.test, rates, collect_bundle(task.model, loaded.path)),
         data.train,
         fleet,
         tuple(shares.tolist()),

@@ -15,6 +15,7 @@ from melisma.cycle.events import PHASES
 from melisma.errors import MalformedError, RefusedError
 from melisma.fleet.files.fleet_file import Disclosure
 from melisma.fleet.task import Task
+from melisma.live.code_bundle import MAX_BUNDLE_BYTES
 
 PROTOCOL = 1
 """The number of these messages; a learner and an orchestrator with different ones do not talk."""
@@ -38,6 +39,13 @@ class ShardRef(msgspec.Struct, frozen=True):
     samples: NonNegativeInt
 
 
+class BundleRef(msgspec.Struct, frozen=True):
+    """The source of a task's own model, which a device downloads if its owner trusts it."""
+
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    size_bytes: Annotated[int, Meta(ge=0, le=MAX_BUNDLE_BYTES)]
+
+
 class RegisterRequest(msgspec.Struct, frozen=True):
     """The first message of a learner: protocol, version of Melisma, and a random session id.
 
@@ -54,7 +62,7 @@ class RegisterResponse(msgspec.Struct, frozen=True):
     """The learner's number, its task, and the shards of its benchmark.
 
     `run_s` is the time since the run began. With `hold_back` the orchestrator has no test data:
-    learners hold samples back for evaluation.
+    learners hold samples back for evaluation. `bundle` is there if the task names code of its own.
     """
 
     learner: NonNegativeInt
@@ -63,6 +71,7 @@ class RegisterResponse(msgspec.Struct, frozen=True):
     benchmark_shards: tuple[ShardRef, ...]
     hold_back: bool = False
     run_s: Seconds = 0.0
+    bundle: BundleRef | None = None
 
 
 class JoinRequest(msgspec.Struct, frozen=True):

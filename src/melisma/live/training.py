@@ -20,6 +20,7 @@ from melisma.learning.parameters import Layout
 from melisma.learning.update_guard import UpdateGuard
 from melisma.live.learner.agent import LearnerSettings
 from melisma.live.learner.device import EmulatedDevice
+from melisma.live.learner.trusted_code import defining_modules
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
 from melisma.live.orchestrator.learner_authentication import LearnerTokens
 from melisma.live.orchestrator.learner_service import LearnerService
@@ -154,6 +155,7 @@ def _learner_settings(
             discloses=fleet.discloses[number],
             device=_device_settings(prepared, number),
             module_path=prepared.module_path,
+            allowed_modules=defining_modules(prepared.task.model),
             local_data=str(_local_data_folder(prepared, number)) if federated else None,
         )
         for number, name in enumerate(fleet.names)

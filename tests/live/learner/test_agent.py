@@ -20,6 +20,8 @@ from melisma.live.orchestrator.learner_service import METHODS, LearnerService
 from tests.live.orchestrator.served_run import TASK
 from tests.live.short_run import DEFAULT_RULES, FLEET, received, run_task
 
+TINY = "tests.live.tiny_task"
+
 
 def test_with_dab_only_a_number_of_shards_leaves_a_learner_before_its_update(
     work_folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -124,7 +126,7 @@ class BrokenOrchestrator:
 
 def make_agent(folder: Path, orchestrator: Any = None) -> Agent:
     settings = LearnerSettings(
-        name="a", orchestrator=(), cache=str(folder), module_path=(str(folder),)
+        name="a", orchestrator=(), cache=str(folder), allowed_modules=(TINY,)
     )
     registered = protocol.RegisterResponse(0, "r", TASK, ())
     return Agent(settings, cast(Connection, orchestrator), registered, "session")

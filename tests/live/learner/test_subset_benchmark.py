@@ -1,5 +1,7 @@
 """The link is measured by each benchmark, whatever is in the cache; most time is for training."""
 
+from typing import Any
+
 import pytest
 
 from melisma.live.learner import subset_benchmark
@@ -9,6 +11,7 @@ from melisma.live.learner.subset_benchmark import _predict_upload_s, _time_downl
 from melisma.live.protocol import RegisterResponse, ShardRef
 from tests.live.learner.manual_clock import ManualClock
 from tests.live.orchestrator.served_run import TASK
+from tests.live.tiny_task import Linear
 
 SHARDS = [ShardRef(number, f"hash{number}", 1000, 10) for number in range(4)]
 
@@ -70,8 +73,8 @@ def test_a_third_of_a_benchmark_is_for_fetching(
     monkeypatch.setattr(downloader, "read_shards", lambda _: [])
     limits: list[float] = []
 
-    def stop_here(_: object, __: object, ___: object, until_at: float) -> None:
-        limits.append(until_at)
+    def stop_here(*args: Any) -> None:
+        limits.append(args[-1])
         raise InterruptedError
 
     monkeypatch.setattr(subset_benchmark, "_time_training", stop_here)
@@ -79,7 +82,13 @@ def test_a_third_of_a_benchmark_is_for_fetching(
     began = clock.now_s
     with pytest.raises(InterruptedError):
         subset_benchmark.run_subset_benchmark(
-            registered, downloader, [], Device(None), began + 6.0, lambda _: None
+            registered,
+            lambda: Linear(TASK),
+            downloader,
+            [],
+            Device(None),
+            began + 6.0,
+            upload=lambda _: None,
         )
     assert clock.now_s - began == 2.0
     assert limits == [began + 6.0]

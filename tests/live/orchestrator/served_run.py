@@ -15,6 +15,7 @@ from melisma.learning.data.shards import ShardFolder
 from melisma.learning.parameters import Layout
 from melisma.learning.update_guard import UpdateGuard
 from melisma.live import protocol
+from melisma.live.code_bundle import CodeBundle
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
 from melisma.live.orchestrator.learner_authentication import LearnerTokens
 from melisma.live.orchestrator.learner_service import LearnerService
@@ -42,12 +43,18 @@ GOOD_UPDATE = {"weight": np.full(4, 2.0, np.float32), "bias": np.zeros(1, np.flo
 class ServedRun:
     """A run with the learners a and b, by default from the start."""
 
-    def __init__(self, folder: Path, task: Task = TASK, mailboxes: Mailboxes | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        task: Task = TASK,
+        mailboxes: Mailboxes | None = None,
+        bundle: CodeBundle | None = None,
+    ) -> None:
         (train, labels), (test, test_labels) = tiny_task.blobs()
         trainer = tiny_task.Linear(task)
         parts = [np.arange(start, start + 50) for start in range(0, 600, 50)]
         shards = ShardFolder(folder / "shards", Split(train, labels), parts)
-        spec = RunSpec("r1", task, trainer, Split(test, test_labels))
+        spec = RunSpec("r1", task, trainer, Split(test, test_labels), bundle=bundle)
         mailboxes = Mailboxes(["a", "b"]) if mailboxes is None else mailboxes
         self.mailboxes = mailboxes
         self.evaluator = evaluator = FederatedEvaluator(mailboxes)

@@ -10,6 +10,9 @@
     fetcher.py             fetches shards in its own thread, also ahead of the next cycle
     downloader.py          fetches parameters and shards, resuming broken transfers
     subset_benchmark.py    measures this device on a few shards
+    trainer_setup.py       the trainers, with the code that the owner allows, within limits
+    trusted_code.py        permission for code of the task, by module or as a bundle
+    code_limits.py         limits of memory and time for such code
     local_data.py          the data of this device in federated learning
     device.py              this device, or an emulated one
     device_identity.py     key and certificate of this device, and the orchestrators it knows

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -29,7 +29,6 @@ from melisma.learning.batches import BatchStream
 from melisma.learning.data.shards import ShardCache
 from melisma.learning.parameters import Layout
 from melisma.learning.trainer import Score, TrainingResult
-from melisma.learning.user_code import is_import_path
 from melisma.live import protocol
 from melisma.live.learner.active_assignment import ActiveAssignment, WithdrawnError, seconds_per
 from melisma.live.learner.connection import Connection
@@ -39,6 +38,7 @@ from melisma.live.learner.fetcher import Fetcher, ShardFeed, Source
 from melisma.live.learner.local_data import read_local_data
 from melisma.live.learner.shard_requests import ShardRequests
 from melisma.live.learner.subset_benchmark import run_subset_benchmark
+from melisma.live.learner.trainer_setup import prepare_trainers, require_64_bit
 from melisma.text import visible
 
 DEFAULT_CACHE_BYTES = 4 << 30
@@ -49,8 +49,12 @@ class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     It is known to the orchestrator by its own `token`, or by the identity in the file
     `certificate`.
-    `discloses` is the most that it reports before its update. User modules are imported from
-    `module_path` only. `local_data` is a folder of shards on the device.
+    `discloses` is the most that it reports before its update. `local_data` is a folder of shards on
+    the device.
+
+    A model of the task that is not built in is imported only from `allowed_modules`, which are
+    searched for in `module_path`, too, or with `trust_code` from the source that the orchestrator
+    offers. That code is limited to `memory_bytes`, by default 75 % of the memory.
     """
 
     name: str
@@ -62,6 +66,9 @@ class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True):
     discloses: Disclosure = "costs"
     device: EmulatedDevice | None = None
     module_path: tuple[str, ...] = ()
+    allowed_modules: tuple[str, ...] = ()
+    trust_code: bool = False
+    memory_bytes: Annotated[int, msgspec.Meta(gt=0)] | None = None
     local_data: str | None = None
 
 
@@ -77,20 +84,15 @@ class Agent:
     ) -> None:
         # Before the imports, which take seconds.
         began_at = time.monotonic() - registered.run_s
-        # Imported here: the framework is loaded only when the task is known.
-        from melisma.learning.trainer_factory import trainer_for
-
+        require_64_bit()
         self._settings, self._orchestrator, self._registered = settings, orchestrator, registered
         self._learner, self._task = registered.learner, registered.task
         self._session = session
-        if is_import_path(self._task.model) and not settings.module_path:
-            raise SettingError(
-                f"model {self._task.model} is a user module, and this learner has no module_path"
-            )
         self._scheme = get_scheme(self._task.scheme)
         self._needs = self._scheme.needs_with(self._task.passes)
         self._device = Device(settings.device, self._learner, began_at)
-        self._trainer = trainer_for(self._task)
+        self._build_trainer = prepare_trainers(settings, registered, orchestrator)
+        self._trainer = self._build_trainer()
         layout = Layout.from_arrays(self._trainer.initial())
         cache = ShardCache(Path(settings.cache), settings.cache_bytes)
         self._downloader = Downloader(orchestrator, cache, layout)
@@ -228,11 +230,12 @@ class Agent:
         with self._fetcher.downlink:
             self._costs = run_subset_benchmark(
                 self._registered,
+                self._build_trainer,
                 self._downloader,
                 self._local_shards,
                 self._device,
                 until_at,
-                self._probe_uplink,
+                upload=self._probe_uplink,
             )
 
     def _probe_uplink(self, size_bytes: int) -> None:

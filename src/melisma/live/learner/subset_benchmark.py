@@ -13,6 +13,7 @@ from melisma.cycle.learner import (
 )
 from melisma.fleet.rng import generator
 from melisma.learning.data.datasets import Split
+from melisma.learning.trainer import Trainer
 from melisma.live.learner.device import Device
 from melisma.live.learner.downloader import Downloader
 from melisma.live.protocol import INITIAL_MODEL, RegisterResponse, ShardRef
@@ -21,17 +22,20 @@ if TYPE_CHECKING:
     from melisma.learning.benchmark import TrainCost
 
 
-def run_subset_benchmark(
+def run_subset_benchmark(  # noqa: PLR0913 - the task, the parts of the agent, and the limits
     registered: RegisterResponse,
+    build_trainer: Callable[[], Trainer],
     downloader: Downloader,
     local_shards: Sequence[Split],
     device: Device,
     until_at: float,
+    *,
     upload: Callable[[int], None],
 ) -> CostHistory:
     """Measure the costs of a cycle until `until_at`, on at least one shard.
 
-    `upload` sends a number of bytes that the orchestrator discards.
+    `upload` sends a number of bytes that the orchestrator discards. A trainer is built for the
+    benchmark, so that it does not change optimizer state that is kept.
     """
     shards = registered.benchmark_shards
     began = time.monotonic()
@@ -42,7 +46,7 @@ def run_subset_benchmark(
     fetch_until_at = began + BENCHMARK_FETCH_FRACTION * (until_at - began)
     ship_s = _time_downloads(shards, downloader, device, fetch_until_at)
     samples = local_shards[:SUBSET_SHARDS] or downloader.read_shards(shards)
-    cost = _time_training(registered, samples, device, until_at)
+    cost = _time_training(registered, build_trainer, samples, device, until_at)
     return CostHistory.from_benchmark(
         train_s=cost.shard_s.mean,
         ship_s=median(ship_s) if ship_s else 0.0,
@@ -90,18 +94,20 @@ def _time_downloads(
 
 
 def _time_training(
-    registered: RegisterResponse, shards: Sequence[Split], device: Device, until_at: float
+    registered: RegisterResponse,
+    build_trainer: Callable[[], Trainer],
+    shards: Sequence[Split],
+    device: Device,
+    until_at: float,
 ) -> "TrainCost":
     """Train on the shards until `until_at` and return the cost of a shard."""
     # Imported here: not every scheme needs a benchmark.
     from melisma.learning.benchmark import subset_benchmark
-    from melisma.learning.trainer_factory import trainer_for
 
     task = registered.task
     device.start_compute()
-    # A separate trainer, so that the benchmark does not change optimiser state that is kept.
     cost = subset_benchmark(
-        trainer_for(task),
+        build_trainer(),
         shards,
         batch=task.batch,
         rng=generator(task.seed, "benchmark", learner=registered.learner),

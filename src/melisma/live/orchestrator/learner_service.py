@@ -138,6 +138,8 @@ class LearnerService:
 
     def _find_file(self, name: str, caller: str) -> Path | None:
         self._mailboxes.number(caller)
+        if self._spec.bundle is not None and name == self._spec.bundle.file_name:
+            return self._store.bundle_path(self._spec.bundle)
         return self._store.path(name)
 
     async def register(self, message: Any) -> Any:
@@ -156,9 +158,16 @@ class LearnerService:
         if self._store.samples:
             numbers = subset_shards(self._task, np.array([learner])).values.tolist()
         shards, hold_back = self._store.shard_refs(numbers), not len(self._spec.test)
+        bundle = self._spec.bundle
         return protocol.to_builtins(
             protocol.RegisterResponse(
-                learner, self._spec.run, self._task, shards, hold_back, self._handler.now()
+                learner,
+                self._spec.run,
+                self._task,
+                shards,
+                hold_back,
+                self._handler.now(),
+                None if bundle is None else protocol.BundleRef(bundle.sha256, len(bundle.content)),
             )
         )
 

@@ -7,6 +7,7 @@ from melisma.fleet.array_types import Floats
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import Split
 from melisma.learning.trainer import Trainer
+from melisma.live.code_bundle import CodeBundle
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,7 @@ class RunSpec:
     """A task with its trainer and the samples that models are evaluated on.
 
     `test` is empty in federated learning without central data. `rates` are the usage rates of the
-    learners, as in `TaskSubmitted`.
+    learners, as in `TaskSubmitted`. `bundle` is the source of the task's own model.
     """
 
     run: str
@@ -22,3 +23,4 @@ class RunSpec:
     trainer: Trainer
     test: Split
     rates: Floats = field(default_factory=lambda: NO_FLOATS)
+    bundle: CodeBundle | None = None

@@ -33,6 +33,7 @@ from melisma.learning.aggregation import (
 from melisma.learning.data.shards import ShardFolder
 from melisma.learning.parameters import Arrays, Layout
 from melisma.learning.update_guard import UpdateChanges, UpdateGuard, distance, norm_of
+from melisma.live.code_bundle import CodeBundle
 from melisma.live.protocol import INITIAL_MODEL, ShardRef
 from melisma.private_files import make_private_folder
 from melisma.runs.folder import MODEL_FILE, PARAMETERS_FOLDER, UPDATES_FOLDER
@@ -105,6 +106,11 @@ class RunStore:
             return path
         served = (*map(_model_name, self._kept_versions()), INITIAL_MODEL)
         return self.folder / PARAMETERS_FOLDER / name if name in served else None
+
+    def bundle_path(self, bundle: CodeBundle) -> Path:
+        """Return the file of a task's source; write it when it is first asked for."""
+        path = self.folder / PARAMETERS_FOLDER / bundle.file_name
+        return path if path.is_file() else write_atomic(path, bundle.content, mode=0o600)
 
     @property
     def model_name(self) -> str:
