@@ -13,20 +13,16 @@ import numpy as np
 import pytest
 
 from melisma import axon
-from melisma.axon.server.authentication import ANONYMOUS, Credentials
 from melisma.axon.server.limits import Limits
-from melisma.errors import MelismaError
-from melisma.live.peer.admission import Admission, ControlToken
-from melisma.live.peer.messenger import MessageReceived, Messenger
+from melisma.live.peer.admission import Admission
 from melisma.peer import messages
 from melisma.peer.algorithms import LocalSgd
 from melisma.peer.keyring import KeyRing
 from melisma.peer.proofs import NodeKey, content_to_sign
+from tests.live.peer.attacker import FAR, TOKEN, Impostor, Member, Recorder
 from tests.live.peer.test_node_process import NodeThreads
 from tests.live.peer.tiny_net import SLOW
 
-TOKEN = "secret-of-the-group"
-FAR = 10**12
 SIZE = 114
 
 
@@ -35,37 +31,6 @@ def nodes(folder: Path) -> Iterator[NodeThreads]:
     threads = NodeThreads()
     yield threads
     threads.end()
-
-
-class Member:
-    """A malicious node that knows the token: it answers, and sends what a test tells it to."""
-
-    def __init__(self, name: str, stack: ExitStack) -> None:
-        self.admission = Admission(name, TOKEN, NodeKey.create(), KeyRing(name), incarnation=1)
-        self.messenger = Messenger(self.admission, 5.0, {})
-        worker = axon.Worker(port=0, authenticator=ControlToken(None, open_to_all=False))
-        worker.expose(self.messenger, ["introduce", "admit", "deliver"], name="")
-        self.address = stack.enter_context(worker.start())
-        self._stack = stack
-        self._remotes: dict[str, axon.Remote] = {}
-
-    def meet(self, to: str, address: str) -> str:
-        """Prove the token to a node; return why it refuses."""
-        remote = self._remotes[to] = self._stack.enter_context(axon.connect(address))
-        return self.admission.meet(remote, address, to, 10.0)
-
-    def send(self, to: str, message: messages.Message) -> str:
-        content, key = msgspec.msgpack.encode(message), self.admission.key
-        signature = key.sign(content_to_sign(to, self.address, content))
-        return str(self._remotes[to].deliver(content, self.address, key.public, signature))
-
-    def wait_for(self, kind: type[messages.PeerMessage]) -> Any:
-        """Return the next message of that type."""
-        while True:
-            event = self.messenger.events.get(timeout=20)
-            self.messenger.record_handled(event)
-            if isinstance(event, MessageReceived) and isinstance(event.message, kind):
-                return event.message
 
 
 @pytest.fixture
@@ -78,26 +43,14 @@ def address_of(nodes: NodeThreads, name: str) -> str:
     return f"http://127.0.0.1:{nodes.port(name)}"
 
 
-def meet(member: Member, nodes: NodeThreads, name: str) -> None:
-    """Meet a node as soon as it listens."""
-    for _ in range(200):
-        try:
-            assert member.meet(name, address_of(nodes, name)) == ""
-        except MelismaError:
-            time.sleep(0.05)
-        else:
-            return
-    raise AssertionError(f"{name} does not listen")
-
-
 def test_a_forged_message_does_not_lock_the_real_node_out(
     nodes: NodeThreads, stack: ExitStack
 ) -> None:
     options: dict[str, Any] = {"token": TOKEN, "iterations": 400, "task": SLOW}
     numbers = [nodes.start(nodes.config(*names, **options)) for names in ("ab", "ba")]
     member, thief = Member("x", stack), Member("b", stack)
-    meet(member, nodes, "a")
-    meet(member, nodes, "b")
+    member.meet_when_listening("a", address_of(nodes, "a"))
+    member.meet_when_listening("b", address_of(nodes, "b"))
     started = time.monotonic()
     later = time.time_ns() // 10**6 + FAR
     answer = member.send("a", messages.Heartbeat(sender="b", incarnation=later))
@@ -125,19 +78,9 @@ def test_a_neighbour_that_answers_and_sends_nothing_is_not_waited_for(
     )
     number = nodes.start(config)
     hello = member.wait_for(messages.Hello)
-    meet(member, nodes, "a")
+    member.meet_when_listening("a", address_of(nodes, "a"))
+    member.accept("a", hello)
     ids: dict[str, Any] = {"sender": "x", "incarnation": 1}
-    accepted = messages.Accepted(
-        **ids,
-        to_incarnation=hello.incarnation,
-        degree=1,
-        training=False,
-        updates_done=0,
-        steps=0,
-        model=b"",
-    )
-    assert member.send("a", accepted) == ""
-    assert member.send("a", messages.Started(**ids, updates_done=0, model=b"")) == ""
     first = member.wait_for(messages.Update)
     size = len(first.content) // 4
     assert size == SIZE
@@ -165,7 +108,7 @@ def test_a_neighbour_that_answers_and_sends_nothing_is_not_waited_for(
 def test_made_up_greetings_start_no_threads(nodes: NodeThreads, stack: ExitStack) -> None:
     options: dict[str, Any] = {"token": TOKEN, "iterations": 10**6, "task": SLOW}
     numbers = [nodes.start(nodes.config(*names, **options)) for names in ("ab", "ba")]
-    meet(Member("a-friend", stack), nodes, "a")
+    Member("a-friend", stack).meet_when_listening("a", address_of(nodes, "a"))
     before = threading.active_count()
     most, refused = before, 0
     remote = stack.enter_context(axon.connect(address_of(nodes, "a")))
@@ -188,44 +131,17 @@ def test_made_up_greetings_start_no_threads(nodes: NodeThreads, stack: ExitStack
     assert not [line for report in reports for line in report.notices if "is lost" in line]
 
 
-class Recorder:
-    """Records the credentials of callers."""
+class KnownImpostor(Impostor):
+    real = ""
 
-    def __init__(self) -> None:
-        self.credentials: list[Credentials] = []
-
-    def check(
-        self, credentials: Credentials, call_id: str = "", *, starts_call: bool = True
-    ) -> str:
-        self.credentials.append(credentials)
-        return ANONYMOUS
-
-
-class Impostor:
-    """Passes on the proof of the real node, and records everything that it is sent."""
-
-    def __init__(self) -> None:
-        self.real = ""
-        self.calls: list[tuple[Any, ...]] = []
-
-    def introduce(self, nonce: bytes) -> Any:
-        self.calls.append(("introduce", nonce))
-        with axon.connect(self.real) as remote:
-            return remote.introduce(nonce)
-
-    def admit(self, *arguments: Any) -> str:
-        self.calls.append(("admit", *arguments))
-        return ""
-
-    def deliver(self, *arguments: Any) -> str:
-        self.calls.append(("deliver", *arguments))
-        return ""
+    def real_address(self) -> str:
+        return self.real
 
 
 def test_an_impostor_on_the_local_network_is_sent_nothing_but_a_nonce(
     nodes: NodeThreads, folder: Path, monkeypatch: pytest.MonkeyPatch, stack: ExitStack
 ) -> None:
-    impostor, recorder = Impostor(), Recorder()
+    impostor, recorder = KnownImpostor(), Recorder()
     worker = axon.Worker(
         port=0, tls=folder / "impostor.pem", authenticator=recorder, limits=Limits()
     )
@@ -280,7 +196,7 @@ def test_text_of_other_nodes_is_escaped(nodes: NodeThreads, stack: ExitStack) ->
     )
     number = nodes.start(config)
     hello = member.wait_for(messages.Hello)
-    meet(member, nodes, "a")
+    member.meet_when_listening("a", address_of(nodes, "a"))
     rejected = messages.Rejected(
         sender="x",
         incarnation=1,
@@ -298,7 +214,7 @@ def test_slow_and_large_bodies_do_not_disturb_training(
 ) -> None:
     options: dict[str, Any] = {"token": TOKEN, "iterations": 400, "task": SLOW}
     numbers = [nodes.start(nodes.config(*names, **options)) for names in ("ab", "ba")]
-    meet(Member("x", stack), nodes, "a")
+    Member("x", stack).meet_when_listening("a", address_of(nodes, "a"))
     large = b"POST /rpc/deliver HTTP/1.1\r\nhost: a\r\ncontent-length: 100000000\r\n\r\n"
     slow = b"POST /rpc/deliver HTTP/1.1\r\nhost: a\r\ncontent-length: 60000\r\n\r\nx"
     sockets = [
