@@ -9,7 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +51,44 @@ def batches_of(
     stream.add_shard(samples)
     stream.close()
     return stream
+
+
+@dataclass(frozen=True, eq=False)
+class BatchPart:
+    """Rows of arrays, of which the first `arrived` rows are there; these do not change."""
+
+    source: Split
+    rows: Ints
+    arrived: int
+
+
+class Batch(Split):
+    """Samples and labels by their rows; copied when they are first read."""
+
+    def __init__(self, parts: Sequence[BatchPart]) -> None:
+        object.__setattr__(self, "parts", parts)
+        object.__setattr__(self, "_size", sum(part.rows.size for part in parts))
+
+    parts: Sequence[BatchPart]
+    _size: int
+
+    def __len__(self) -> int:
+        return self._size
+
+    @cached_property
+    def _gathered(self) -> Split:
+        splits = [part.source.take(part.rows) for part in self.parts]
+        return splits[0] if len(splits) == 1 else concatenate(splits)
+
+    @property
+    def samples(self) -> NDArray[Any]:
+        """The samples."""
+        return self._gathered.samples
+
+    @property
+    def labels(self) -> NDArray[Any]:
+        """The labels."""
+        return self._gathered.labels
 
 
 @dataclass(eq=False)
@@ -190,8 +230,8 @@ class BatchStream:
                 else:
                     self._wait()
             if parts:
-                # Without the lock: rows that have arrived do not change.
-                return _gather(parts)
+                # Read without the lock: rows that have arrived do not change.
+                return Batch([BatchPart(grant.data, rows, grant.rows) for grant, rows in parts])
         raise StopIteration
 
     def _wait(self) -> None:
@@ -267,8 +307,3 @@ def _describe_form(split: Split) -> str:
         f"samples {samples.dtype}{list(samples.shape[1:])} "
         f"and labels {labels.dtype}{list(labels.shape[1:])}"
     )
-
-
-def _gather(parts: list[tuple[_Grant, Ints]]) -> Split:
-    splits = [grant.data.take(rows) for grant, rows in parts]
-    return splits[0] if len(splits) == 1 else concatenate(splits)

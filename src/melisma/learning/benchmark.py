@@ -18,7 +18,7 @@ from melisma.errors import DataError, SettingError
 from melisma.fleet.estimates import Estimate
 from melisma.learning.batches import batches_of
 from melisma.learning.data.datasets import Split
-from melisma.learning.trainer import Trainer
+from melisma.learning.trainer import Trainer, synchronize
 
 Clock = Callable[[], float]
 Throttle = Callable[[], None]
@@ -159,8 +159,14 @@ class _Stopwatch:
             batches, late = len(request_times_s) - 1, request_times_s[-1] >= self.until_s
             return batches >= most_batches or (batches > 0 and late)
 
+        def synchronized() -> Iterator[Split]:
+            yield from batches_of(samples, 1, self.batch, self.rng, stop)
+            # The last batches may still be queued on an asynchronous device.
+            synchronize(self.trainer)
+            request_times_s[-1] = self.now_s()
+
         parameters = self.trainer.initial()
-        batches = self.pace(batches_of(samples, 1, self.batch, self.rng, stop))
+        batches = self.pace(synchronized())
         self.throttle()
         began_s = self.now_s()
         trained = self.trainer.train(parameters, batches, self.rng)

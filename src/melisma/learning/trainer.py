@@ -80,3 +80,13 @@ class Trainer(Protocol):
 
     def score(self, parameters: Arrays, samples: Split) -> Score:
         """Evaluate the parameters on the samples."""
+
+
+def synchronize(trainer: Trainer) -> None:
+    """Wait until a trainer has done what it has begun.
+
+    A trainer on an asynchronous device has a method `synchronize`; others are always done.
+    """
+    wait = getattr(trainer, "synchronize", None)
+    if wait is not None:
+        wait()

@@ -22,13 +22,19 @@ METHODS = ("initial", "train", "score")
 TRIAL_SAMPLES = 32  # samples for the check that a model fits the data
 
 
-def trainer_for(task: Task) -> Trainer:
-    """Return the trainer of a task.
+def trainer_for(task: Task, device: str = "cpu") -> Trainer:
+    """Return the trainer of a task, on the device ``auto``, ``cpu``, ``cuda`` or ``mps``.
 
     A class with the three methods of a `Trainer` that is not a torch module is a trainer; it is
-    called with the task and its `model_args`. PyTorch trains every other model.
+    called with the task and its `model_args`, and chooses its device itself. PyTorch trains every
+    other model.
     """
     if is_import_path(task.model) and _is_trainer(import_object("model", task.model)):
+        if device not in ("auto", "cpu"):
+            raise SettingError(
+                f"device is {device!r}, but model {task.model} is a trainer, which chooses its "
+                "device itself; use device = 'auto'"
+            )
         trainer: Trainer = call_user_code("model", task.model, task, **task.model_args)
         if problem := signature_problem(trainer):
             raise SettingError(f"model {task.model}: {problem}")
@@ -42,7 +48,7 @@ def trainer_for(task: Task) -> Trainer:
             f"model {task.model} needs PyTorch, which is not installed: "
             "pip install 'melisma[torch]'"
         ) from error
-    return TorchTrainer(task)
+    return TorchTrainer(task, device)
 
 
 def signature_problem(trainer: Trainer) -> str | None:

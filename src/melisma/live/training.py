@@ -154,6 +154,8 @@ def _learner_settings(
             cache=str(prepared.folder / DEVICES_FOLDER / f"{number}-cache"),
             discloses=fleet.discloses[number],
             device=_device_settings(prepared, number),
+            # Emulated devices are paced by processor time.
+            compute_device="cpu",
             module_path=prepared.module_path,
             allowed_modules=defining_modules(prepared.task.model),
             local_data=str(_local_data_folder(prepared, number)) if federated else None,

@@ -4,6 +4,8 @@
 
     models.py          models by name
     optimizers.py      optimizer steps by name
+    compute_device.py  the processor or a GPU, and the bound of queued work
+    resident_data.py   samples that are moved to a GPU once
     torch_trainer.py   training of one learner
     torch_stepper.py   single SGD steps on one vector
     torch_batched.py   training of many learners as one batched computation

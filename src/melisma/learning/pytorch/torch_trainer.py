@@ -17,8 +17,10 @@ from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import Split
 from melisma.learning.parameters import Arrays
+from melisma.learning.pytorch.compute_device import ComputeDevice, LossQueue, choose_device
 from melisma.learning.pytorch.models import build_model, to_model_input
 from melisma.learning.pytorch.optimizers import optimizer_for
+from melisma.learning.pytorch.resident_data import ResidentData
 from melisma.learning.trainer import Score, TrainingResult
 
 
@@ -38,9 +40,12 @@ SCORE_BATCH = 1000  # samples per evaluation step
 
 
 class TorchTrainer:
-    """Trains one task with PyTorch on the CPU."""
+    """Trains one task with PyTorch, by default on the CPU.
 
-    def __init__(self, task: Task) -> None:
+    `device` is a name of `choose_device`. Parameters come and go as arrays of the CPU.
+    """
+
+    def __init__(self, task: Task, device: ComputeDevice | str = "cpu") -> None:
         if task.loss not in LOSSES:
             raise SettingError(f"loss is {task.loss!r}; {suggest(task.loss, LOSSES)}")
         if task.loss == "mse" and task.stop.accuracy is not None:
@@ -51,6 +56,8 @@ class TorchTrainer:
             torch.manual_seed(task.seed)
             self.model = build_model(task.model, task.model_args)
         self._initial = self._arrays()
+        self.device = choose_device(device) if isinstance(device, str) else device
+        self.model.to(self.device.torch_device)
 
     @cached_property
     def weights(self) -> dict[str, Tensor]:
@@ -73,17 +80,25 @@ class TorchTrainer:
             self._optimizer = optimizer_for(self._task.optimizer)
         # Not `self.weights`: a model may replace its parameters when training begins.
         weights = list(self.model.parameters())
-        visits, loss_sum = 0, 0.0
+        data = ResidentData(self.device, self.samples_tensor, self.labels_tensor)
         with _torch_seeded_by(rng):
+            # The first batch is requested when the parameters are loaded.
+            self.device.synchronize()
+            losses = LossQueue(self.device)
             for batch in batches:
-                x, y = self.tensors(batch)
+                x, y = data.tensors(batch)
                 self.model.zero_grad()
                 # No variable holds the input: memory freed late costs page faults, 5 % of LeNet.
                 loss = self.loss(self.model(_training_input(x)), y)
                 loss.backward()
                 self._optimizer.step(weights)
-                visits, loss_sum = visits + len(batch), loss_sum + loss.item() * len(batch)
-        return training_result(self._arrays(), visits, loss_sum)
+                losses.add(loss, len(batch))
+            losses.drain()
+        return training_result(self._arrays(), losses.visits, losses.loss_sum)
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all queued operations."""
+        self.device.synchronize()
 
     def score(self, parameters: Arrays, samples: Split) -> Score:
         """Return sums over the samples, evaluated in batches."""
@@ -94,9 +109,10 @@ class TorchTrainer:
         with torch.inference_mode(), _torch_seeded_by(generator(self._task.seed, "score")):
             for start in range(0, len(samples), SCORE_BATCH):
                 batch = torch.arange(start, min(start + SCORE_BATCH, len(samples)))
-                out = self.model(to_model_input(x[batch]))
-                loss = self.loss(out, y[batch]).item()
-                total += Score(len(batch), loss * len(batch), *self._count_correct(out, y[batch]))
+                labels = self.device.move(y[batch])
+                out = self.model(to_model_input(self.device.move(x[batch])))
+                loss = self.loss(out, labels).item()
+                total += Score(len(batch), loss * len(batch), *self._count_correct(out, labels))
         return total
 
     def _count_correct(self, out: Tensor, labels: Tensor) -> tuple[int, int]:
@@ -129,7 +145,7 @@ class TorchTrainer:
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         state = self.model.state_dict()
-        return {name: tensor.detach().numpy().copy() for name, tensor in state.items()}
+        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in state.items()}
 
     def _load(self, parameters: Arrays) -> None:
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in parameters.items()}

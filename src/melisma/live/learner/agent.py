@@ -50,7 +50,7 @@ class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True):
     It is known to the orchestrator by its own `token`, or by the identity in the file
     `certificate`.
     `discloses` is the most that it reports before its update. `local_data` is a folder of shards on
-    the device.
+    the device. `compute_device` is ``auto``, ``cpu``, ``cuda`` or ``mps``.
 
     A model of the task that is not built in is imported only from `allowed_modules`, which are
     searched for in `module_path`, too, or with `trust_code` from the source that the orchestrator
@@ -66,6 +66,7 @@ class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True):
     discloses: Disclosure = "costs"
     device: EmulatedDevice | None = None
     module_path: tuple[str, ...] = ()
+    compute_device: str = "auto"
     allowed_modules: tuple[str, ...] = ()
     trust_code: bool = False
     memory_bytes: Annotated[int, msgspec.Meta(gt=0)] | None = None

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from melisma.learning.data.datasets import Split
 from melisma.learning.parameters import Arrays
-from melisma.learning.trainer import Score, Trainer, TrainingResult
+from melisma.learning.trainer import Score, Trainer, TrainingResult, synchronize
 
 MEMORY_FRACTION: Final = 0.75
 """The share of this machine's memory that such a process may use, unless its owner states it."""
@@ -66,6 +66,11 @@ class WatchedTrainer:
         """Train all batches."""
         with time_limit(self._seconds):
             return self._trainer.train(parameters, batches, rng)
+
+    def synchronize(self) -> None:
+        """Wait until the trainer has done what it has begun."""
+        with time_limit(self._seconds):
+            synchronize(self._trainer)
 
     def score(self, parameters: Arrays, samples: Split) -> Score:
         """Evaluate the parameters on the samples."""

@@ -1,4 +1,4 @@
-"""The trainers of a learner: with the code that its owner allows, within limits."""
+"""The trainers of a learner: on its compute device, with the code that its owner allows."""
 
 import sys
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def prepare_trainers(
         # Imported here: the framework is loaded only when the task is known.
         from melisma.learning.trainer_factory import trainer_for
 
-        return trainer_for(task)
+        return trainer_for(task, settings.compute_device)
 
     def build_watched() -> Trainer:
         with time_limit(BUILD_S):
