@@ -40,6 +40,7 @@ __all__ = [
     "axon",
     "errors",
     "fleet",
+    "orchestrate",
     "peer",
     "run_peers",
     "runs",
@@ -54,6 +55,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from melisma import allocation, axon, errors, fleet, peer, runs, simulation, testing
+    from melisma.live.orchestration import orchestrate
     from melisma.live.peer.local_group import run_peers
     from melisma.live.training import train
     from melisma.runs.report import Report
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
 else:
     _FROM = {
         "Report": "runs.report",
+        "orchestrate": "live.orchestration",
         "run_peers": "live.peer.local_group",
         "simulate": "simulation.simulation",
         "simulate_peers": "simulation.peers.peer_simulation",

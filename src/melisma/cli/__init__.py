@@ -13,14 +13,19 @@ is printed as one line.
     bench_report.py   the measurements of `melisma bench`
     compare.py        `melisma compare`
     data.py           `melisma data`
+    learners.py       `melisma learners`
     options.py        options that several subcommands share
+    orchestrate.py    `melisma orchestrate`
     output.py         writing to standard output
     peers/            `melisma peers`
     plan.py           `melisma plan`
     plan_report.py    the figures of `melisma plan` as plain data
+    rename.py         `melisma rename`
+    revoke.py         `melisma revoke`
     run.py            `melisma run`
     scheme_option.py  the `--scheme` option of several subcommands
     simulate.py       `melisma simulate`
+    status.py         `melisma status`
     suggestions.py    suggestions for misspelled commands and values
     views/            tables and lines that the subcommands print
 """
@@ -41,7 +46,10 @@ from melisma.cli.suggestions import SuggestingGroup
 from melisma.errors import MelismaError, MelismaWarning, SettingError
 from melisma.text import visible_part
 
-SUBCOMMANDS = ("run", "simulate", "compare", "peers", "plan", "bench", "data", "axon")
+SUBCOMMANDS = (
+    *("run", "orchestrate", "status", "learners", "revoke", "rename"),
+    *("simulate", "compare", "peers", "plan", "bench", "data", "axon"),
+)
 
 
 class LazyGroup(SuggestingGroup):

@@ -8,6 +8,7 @@ DEFAULT_TASK = Path(__file__).parent / "default_files" / "task.toml"
 DEFAULT_FLEET = Path(__file__).parent / "default_files" / "fleet.toml"
 FILE = click.Path(path_type=Path)
 COUNT = click.IntRange(1)
+PORT = click.IntRange(0, 65535)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 token_option = click.option(

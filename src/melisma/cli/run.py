@@ -16,6 +16,7 @@ from melisma.cli.options import (
     DEFAULT_FLEET,
     DEFAULT_TASK,
     FILE,
+    PORT,
     default_fleet_option,
     default_task_argument,
     json_option,
@@ -31,7 +32,6 @@ from melisma.runs.progress import RunProgress
 from melisma.runs.trace import Step
 
 FRAMES_PER_S = 8
-PORT = click.IntRange(0, 65535)
 
 
 class RunWatcher:
@@ -40,6 +40,11 @@ class RunWatcher:
     def __init__(self) -> None:
         self._progress, self._lock, self._offset_s = RunProgress(), Lock(), 0.0
         self._printed_joined, self._printed_cycle = False, 0
+
+    @property
+    def began(self) -> bool:
+        """Whether there was a step."""
+        return bool(self._offset_s)
 
     def apply(self, step: Step) -> None:
         """Apply one step."""

@@ -12,6 +12,7 @@
     plausible.py         ranges of the numbers that learners report
     code_bundle.py       the source of a task's own model, for devices that trust it
     pairing.py           proves a short code between a device and an orchestrator
+    orchestration.py     `orchestrate`: from a task and devices that join to a report
     preparation.py       loads and checks the inputs of a run before a process starts
     processes.py         learners and nodes as processes of this machine
     training.py          `train`: from a task and a fleet to a report

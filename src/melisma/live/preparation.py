@@ -11,34 +11,39 @@ from pathlib import Path
 import numpy as np
 
 from melisma.allocation.schemes import with_scheme
+from melisma.cycle.events import NO_FLOATS
+from melisma.fleet.array_types import Floats
 from melisma.fleet.files.fleet_builder import read_fleet
 from melisma.fleet.fleet import Fleet
+from melisma.fleet.rng import generator
 from melisma.fleet.task import Task, naming_task_file, read_task
 from melisma.learning.batches import batches_of
 from melisma.learning.data.datasets import Split
-from melisma.learning.loaded_task import load_task
+from melisma.learning.data.partition import shuffle_into_shards
+from melisma.learning.data.shards import ShardFolder
+from melisma.learning.loaded_task import LoadedTask, load_task
+from melisma.learning.parameters import Layout
 from melisma.learning.trainer import Trainer
 from melisma.learning.trainer_factory import one_thread
+from melisma.learning.update_guard import UpdateGuard
 from melisma.live.code_bundle import collect_bundle
 from melisma.live.orchestrator.run_spec import RunSpec
-from melisma.runs.folder import check_run_folder, create_run_folder
+from melisma.live.orchestrator.run_store import RunStore
+from melisma.runs.folder import SHARDS_FOLDER, check_run_folder, create_run_folder
 
 # The number of samples that the speed of this machine is measured on.
 TIMING_SAMPLES = 500
 
 
-@dataclass(frozen=True)
-class PreparedRun:
-    """The inputs of a run.
+@dataclass(frozen=True, kw_only=True)
+class PreparedTask:
+    """A task with its data, and the folder of its run.
 
-    `core_shares` are the devices' speeds as shares of one core of this machine; `module_path` lists
-    the folders that user modules are imported from.
+    `module_path` lists the folders that user modules are imported from.
     """
 
     spec: RunSpec
     train: Split
-    fleet: Fleet
-    core_shares: tuple[float, ...]
     folder: Path
     module_path: tuple[str, ...]
 
@@ -46,6 +51,27 @@ class PreparedRun:
     def task(self) -> Task:
         """The task that is trained."""
         return self.spec.task
+
+    def create_store(self) -> RunStore:
+        """Create the run's files; unless the data stays on the devices, also the shards."""
+        layout = Layout.from_arrays(self.spec.trainer.initial())
+        task, shards = self.task, None
+        if task.mode == "parallelized":
+            rng = generator(task.seed, "samples")
+            parts = shuffle_into_shards(len(self.train), task.shard_samples, rng)
+            shards = ShardFolder(self.folder / SHARDS_FOLDER, self.train, parts)
+        return RunStore(self.folder, layout, shards, UpdateGuard(task.guard))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedRun(PreparedTask):
+    """A prepared task with the fleet that this machine emulates.
+
+    `core_shares` are the devices' speeds as shares of one core of this machine.
+    """
+
+    fleet: Fleet
+    core_shares: tuple[float, ...]
 
     @property
     def notes(self) -> list[str]:
@@ -72,26 +98,59 @@ def prepare(
     folder: str | Path | None = None,
 ) -> PreparedRun:
     """Load task, fleet and data and create the run folder; raise an error if they do not fit."""
+    loaded = _load(task, scheme, folder)
+    fleet = read_fleet(fleet) if isinstance(fleet, str | Path) else fleet
+    sample_s = _core_sample_s(loaded.task, fleet, loaded.data.train, loaded.trainer)
+    shares = fleet.core_shares(loaded.task, sample_s)
+    rates = np.array([fleet.price, fleet.sample_j, fleet.byte_j])
+    run = _new_run()
+    return PreparedRun(
+        spec=_specify(run, loaded, rates),
+        train=loaded.data.train,
+        fleet=fleet,
+        core_shares=tuple(shares.tolist()),
+        folder=_create_folder(folder, loaded.task, run),
+        module_path=loaded.path,
+    )
+
+
+def prepare_task(
+    task: Task | str | Path, scheme: str | None = None, folder: str | Path | None = None
+) -> PreparedTask:
+    """Load task and data and create the run folder, for learners that are not known yet."""
+    loaded, run = _load(task, scheme, folder), _new_run()
+    return PreparedTask(
+        spec=_specify(run, loaded, NO_FLOATS),
+        train=loaded.data.train,
+        folder=_create_folder(folder, loaded.task, run),
+        module_path=loaded.path,
+    )
+
+
+def _load(task: Task | str | Path, scheme: str | None, folder: str | Path | None) -> LoadedTask:
+    """Load task and data, and check them and the folder."""
     if folder is not None:
         check_run_folder(folder)
     file = task if isinstance(task, str | Path) else None
     task = read_task(task) if isinstance(task, str | Path) else task
-    fleet = read_fleet(fleet) if isinstance(fleet, str | Path) else fleet
     with naming_task_file(file):
         loaded = load_task(with_scheme(task, scheme), file)
         loaded.task.check_shard_samples()
-    task, data, trainer = loaded.task, loaded.data, loaded.trainer
-    run = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
-    shares = fleet.core_shares(task, _core_sample_s(task, fleet, data.train, trainer))
-    rates = np.array([fleet.price, fleet.sample_j, fleet.byte_j])
-    return PreparedRun(
-        RunSpec(run, task, trainer, data.test, rates, collect_bundle(task.model, loaded.path)),
-        data.train,
-        fleet,
-        tuple(shares.tolist()),
-        create_run_folder(folder or Path("runs") / re.sub(r"[^\w.-]", "-", f"{task.name}-{run}")),
-        loaded.path,
-    )
+    return loaded
+
+
+def _specify(run: str, loaded: LoadedTask, rates: Floats) -> RunSpec:
+    bundle = collect_bundle(loaded.task.model, loaded.path)
+    return RunSpec(run, loaded.task, loaded.trainer, loaded.data.test, rates, bundle)
+
+
+def _new_run() -> str:
+    return datetime.now().astimezone().strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
+
+
+def _create_folder(folder: str | Path | None, task: Task, run: str) -> Path:
+    default = Path("runs") / re.sub(r"[^\w.-]", "-", f"{task.name}-{run}")
+    return create_run_folder(folder or default)
 
 
 def _core_sample_s(task: Task, fleet: Fleet, data: Split, trainer: Trainer) -> float:

@@ -11,13 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import Split
-from melisma.learning.data.partition import partition_shards, shuffle_into_shards
-from melisma.learning.data.shards import ShardFolder, encode_shard
-from melisma.learning.parameters import Layout
-from melisma.learning.update_guard import UpdateGuard
+from melisma.learning.data.partition import partition_shards
+from melisma.learning.data.shards import encode_shard
 from melisma.live.learner.agent import LearnerSettings
 from melisma.live.learner.device import EmulatedDevice
 from melisma.live.learner.trusted_code import defining_modules
@@ -26,7 +23,6 @@ from melisma.live.orchestrator.learner_authentication import LearnerTokens
 from melisma.live.orchestrator.learner_service import LearnerService
 from melisma.live.orchestrator.mailbox import Mailboxes
 from melisma.live.orchestrator.orchestrator import Orchestrator, Watcher
-from melisma.live.orchestrator.run_store import RunStore
 from melisma.live.preparation import PreparedRun, prepare
 from melisma.live.processes import run_processes
 from melisma.private_files import make_private_folder, write_private
@@ -84,7 +80,9 @@ async def _run_orchestrator(
     spec, mailboxes = prepared.spec, Mailboxes(prepared.fleet.names)
     evaluator = FederatedEvaluator(mailboxes)
     try:
-        store = _create_store(prepared)
+        store = prepared.create_store()
+        if prepared.task.mode == "federated":
+            _write_local_data(prepared)
         orchestrator = Orchestrator(spec, mailboxes, store, evaluator, watch)
         service = LearnerService(spec, mailboxes, store, evaluator, orchestrator)
         tokens = LearnerTokens(prepared.fleet.names)
@@ -112,18 +110,6 @@ async def _run_orchestrator(
             shutil.rmtree(prepared.folder / name, ignore_errors=True)
         remove_empty(prepared.folder)
     return store.model
-
-
-def _create_store(prepared: PreparedRun) -> RunStore:
-    layout = Layout.from_arrays(prepared.spec.trainer.initial())
-    task, shards = prepared.task, None
-    if task.mode == "parallelized":
-        rng = generator(task.seed, "samples")
-        parts = shuffle_into_shards(len(prepared.train), task.shard_samples, rng)
-        shards = ShardFolder(prepared.folder / SHARDS_FOLDER, prepared.train, parts)
-    else:
-        _write_local_data(prepared)
-    return RunStore(prepared.folder, layout, shards, UpdateGuard(task.guard))
 
 
 def _write_local_data(prepared: PreparedRun) -> None:

@@ -4,9 +4,11 @@
 
     bench_view.py         `melisma bench`
     compare_view.py       `melisma compare`
+    invitation_view.py    the command with which devices join an orchestrator
     peers_view.py         `melisma peers`
     plan_view.py          `melisma plan`
     run_view.py           a run in progress
     run_summary_view.py   a finished run
+    status_view.py        a running orchestrator and enrolled devices
     table_view.py         bars and tables that other views use
 """

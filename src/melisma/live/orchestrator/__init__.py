@@ -9,6 +9,7 @@
     learner_authentication.py   names the learner that calls
     registry.py                 the devices that may be learners, by their certificates
     enrolment.py                the exchange of a join token for an entry in the registry
+    status_service.py           the status of the run, for its owner
     running_orchestrator.py     the orchestrator that runs on this machine now
     mailbox.py                  instructions that wait until a learner polls
     run_store.py                shards, parameters and updates on disk

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from math import isfinite, nan
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +57,9 @@ FIELD_BYTES: Final = 1 << 10
 METHODS: Final = SMALL_METHODS + LIST_METHODS + UPLOAD_METHODS
 
 
-OnRegister = Callable[[str, str | None], None]
-"""Receives the fingerprint of a device that registers, and the host that it called from."""
+LearnerChange = Literal["registered", "ready", "left"]
+OnChange = Callable[[Mailbox, LearnerChange], None]
+"""Receives the mailbox of a learner that registered, became ready or left."""
 
 
 class EventHandler(Protocol):
@@ -97,11 +98,11 @@ class LearnerService:
         store: RunStore,
         evaluator: FederatedEvaluator,
         handler: EventHandler,
-        on_register: OnRegister | None = None,
+        on_change: OnChange = lambda _mailbox, _change: None,
     ) -> None:
         self._spec, self._task, self._mailboxes = spec, spec.task, mailboxes
         self._store, self._evaluator, self._handler = store, evaluator, handler
-        self._on_register = on_register
+        self._on_change = on_change
         self._receiving: set[tuple[int, int, int]] = set()
 
     def worker(
@@ -181,8 +182,7 @@ class LearnerService:
         mailbox.start_session(session)
         mailbox.called_s = self._handler.now()
         mailbox.fingerprint, mailbox.host = call.fingerprint, call.host
-        if self._on_register is not None and call.fingerprint is not None:
-            self._on_register(call.fingerprint, call.host)
+        self._on_change(mailbox, "registered")
 
     async def join(self, session: str, message: Any) -> None:
         """Add a learner that is ready to the run, or to those with which it will begin."""
@@ -198,6 +198,7 @@ class LearnerService:
         check_local_shards(self._task, samples)
         mailbox.clear()
         mailbox.request, mailbox.open_work = request, None
+        self._on_change(mailbox, "ready")
         self._join([learner])
 
     def begin_run(self) -> None:
@@ -381,6 +382,7 @@ class LearnerService:
 
     def _leave(self, mailbox: Mailbox, learner: int, reason: str) -> None:
         mailbox.joined, mailbox.open_work, mailbox.departure = False, None, reason
+        self._on_change(mailbox, "left")
         self._evaluator.recheck()
         self._emit(events.LearnersLeft, learner, reason=reason)
 
@@ -433,6 +435,7 @@ class LearnerService:
         self._check_session(session)
         mailbox.called_s = self._handler.now()
         if mailbox.silent and not mailbox.left and mailbox.request is not None:
+            self._on_change(mailbox, "ready")
             self._join([learner])
         return learner, mailbox
 

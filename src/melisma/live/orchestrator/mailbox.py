@@ -28,6 +28,7 @@ class Mailbox:
     silent: bool = False
     fingerprint: str | None = None  # of its certificate
     host: str | None = None  # that it registered from
+    dismissed: bool = False  # it was told to leave, in this session
     superseded_calls: int = 0  # of sessions that another one had replaced
     departure: str = ""  # why it left last
     samples_per_s: float | None = None  # as it measured
@@ -47,7 +48,7 @@ class Mailbox:
     def start_session(self, session: str) -> None:
         """Forget the session before, as if the learner had never joined; end its polls."""
         self.session, self.request = session, None
-        self.joined = self.left = self.silent = False
+        self.joined = self.left = self.silent = self.dismissed = False
         self.open_work = None
         self.dispatched_s.clear()
         self._pending.clear()
@@ -97,6 +98,7 @@ class Mailbox:
         instructions = [create() for create in self._pending]
         self._pending.clear()
         if self._closed or self.left:
+            self.dismissed = True
             return [*instructions, Leave()]
         self._arrived.clear()
         return instructions

@@ -1,0 +1,180 @@
+"""`melisma orchestrate`: train a task on devices that join over the network."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from threading import Lock
+
+import click
+import msgspec
+from rich.console import Console
+from rich.live import Live
+
+from melisma.cli.options import COUNT, FILE, PORT, json_option
+from melisma.cli.output import exit_with, write
+from melisma.cli.run import FRAMES_PER_S, RunWatcher
+from melisma.cli.scheme_option import run_scheme_option
+from melisma.cli.views.invitation_view import invitation_lines, qr_code
+from melisma.cli.views.run_summary_view import run_summary_view
+from melisma.live.orchestration import (
+    DEFAULT_PORT,
+    MAX_LEARNERS,
+    Invitation,
+    OrchestrationObserver,
+    OrchestratorSettings,
+    run_orchestrator,
+)
+from melisma.live.orchestrator.lobby import DEFAULT_UNTIL_READY_S, StartCondition
+from melisma.live.preparation import prepare_task
+from melisma.runs.trace import Step
+
+
+class OrchestratorScreen(OrchestrationObserver):
+    """Prints lines until the run begins; then the live view, in a terminal, or further lines.
+
+    With `as_json`, lines go to standard error, which leaves standard output to the report.
+    """
+
+    def __init__(self, *, as_json: bool) -> None:
+        super().__init__(self._print, self._on_step)
+        self._as_json = as_json
+        self._is_terminal = not as_json and sys.stdout is not None and sys.stdout.isatty()
+        self._watcher, self._lock = RunWatcher(), Lock()
+        self._live: Live | None = None
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """End the live view at the end of a ``with``."""
+        try:
+            yield
+        finally:
+            self._stop_live()
+
+    def on_invitation(self, invitation: Invitation) -> None:
+        """Print the command for devices, a QR code of it in a terminal, and the addresses."""
+        command, details = invitation_lines(invitation)
+        self._print(command)
+        if self._is_terminal and (code := qr_code(invitation.command, sys.stdout.encoding)):
+            self._print(code)
+        for line in details:
+            self._print(line)
+
+    def decide(self, name: str, fingerprint: str, host: str | None) -> bool:
+        """Ask the owner about a device; without an answer it may not join."""
+        with self._lock:
+            self._stop_live()
+            try:
+                return click.confirm(
+                    f"let {name} join? it calls from {host}, with the identity {fingerprint[:23]}",
+                    default=False,
+                    err=True,
+                )
+            except click.Abort:
+                return False
+            finally:
+                if self._watcher.began:
+                    self._start_live()
+
+    def _print(self, line: str) -> None:
+        if self._as_json:
+            click.echo(line, err=True)
+        elif self._live is not None:
+            self._live.console.print(line)
+        else:
+            write(f"{line}\n")
+
+    def _on_step(self, step: Step) -> None:
+        if self._as_json:
+            return
+        if not self._is_terminal:
+            self._watcher.apply_and_print(step)
+            return
+        self._watcher.apply(step)
+        if self._live is None and self._lock.acquire(blocking=False):
+            try:
+                self._start_live()
+            finally:
+                self._lock.release()
+
+    def _start_live(self) -> None:
+        if self._is_terminal and self._live is None:
+            self._live = Live(
+                get_renderable=self._watcher.render,
+                console=Console(highlight=False, markup=False, emoji=False),
+                refresh_per_second=FRAMES_PER_S,
+                transient=True,
+            )
+            self._live.start()
+
+    def _stop_live(self) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+
+@click.command("orchestrate", short_help="Train a task on devices that join over the network.")
+@click.argument("task", metavar="TASK.toml", type=FILE)
+@click.option("--learners", type=COUNT, metavar="N", help="Begin when N learners are ready.")
+@click.option(
+    "--until-ready",
+    "until_ready_s",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Begin after this time with the learners that are ready, at least one; "
+    f"default without --learners: {DEFAULT_UNTIL_READY_S:g}.",
+)
+@click.option("--host", default="", metavar="ADDRESS", help="Listen on this address only.")
+@click.option("--port", default=DEFAULT_PORT, show_default=True, type=PORT, help="TCP port.")
+@click.option("--approve", is_flag=True, help="Ask in the terminal about each new device.")
+@click.option("--once", is_flag=True, help="The join string is valid for one new device only.")
+@click.option(
+    "--max-learners", default=MAX_LEARNERS, show_default=True, type=COUNT, help="Refuse more."
+)
+@run_scheme_option
+@click.option(
+    "--out", type=FILE, help="Empty or new folder for results; default: a new one in runs/."
+)
+@click.option("--name", default="", help="Name in the network; default: that of this machine.")
+@click.option("--no-discovery", is_flag=True, help="Do not announce this machine in the network.")
+@json_option
+def command(  # noqa: PLR0913, PLR0917 - one argument per option
+    task: Path,
+    learners: int | None,
+    until_ready_s: float | None,
+    host: str,
+    port: int,
+    approve: bool,
+    once: bool,
+    max_learners: int,
+    scheme: str | None,
+    out: Path | None,
+    name: str,
+    no_discovery: bool,
+    as_json: bool,
+) -> None:
+    """Train TASK.toml on devices that join over the network, by its deadline.
+
+    Prints the command with which devices join; they may also join and leave during the run.
+    """
+    screen = OrchestratorScreen(as_json=as_json)
+    settings = OrchestratorSettings(
+        start=StartCondition(learners, until_ready_s),
+        host=host,
+        port=port,
+        approve=screen.decide if approve else None,
+        once=once,
+        max_learners=max_learners,
+        name=name,
+        discovery=not no_discovery,
+    )
+    # Output of the user's modules must not mix with the report.
+    with redirect_stdout(sys.stderr):
+        prepared = prepare_task(task, scheme, out)
+    with screen.open():
+        report = run_orchestrator(prepared, settings, screen)
+    if as_json:
+        write(msgspec.json.encode(report.as_dict()).decode() + "\n")
+    else:
+        write(run_summary_view(report))
+    exit_with(report.outcome)

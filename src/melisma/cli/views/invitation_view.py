@@ -1,0 +1,31 @@
+"""The invitation of an orchestrator: the command for devices, as text and as a QR code."""
+
+import io
+
+import segno
+
+from melisma.live.orchestration import Invitation
+
+
+def invitation_lines(invitation: Invitation) -> tuple[str, list[str]]:
+    """Return the command for devices, and lines about addresses, identity and start."""
+    details = [f"addresses: {', '.join(invitation.addresses)}"]
+    if invitation.left_out:
+        details.append(f"left out, as they do not fit: {', '.join(invitation.left_out)}")
+    details += [
+        f"fingerprint: {invitation.fingerprint[:39]}",
+        f"the run begins {invitation.start}; Ctrl-C ends it",
+    ]
+    return f"on each device: {invitation.command}", details
+
+
+def qr_code(text: str, encoding: str) -> str:
+    """Return a QR code of half blocks; empty if the terminal cannot show them."""
+    output = io.StringIO()
+    segno.make(text, error="l", micro=False).terminal(output, border=2, compact=True)
+    code = output.getvalue().rstrip("\n")
+    try:
+        code.encode(encoding)
+    except UnicodeEncodeError:
+        return ""
+    return code

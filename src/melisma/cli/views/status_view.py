@@ -1,0 +1,72 @@
+"""The status of a running orchestrator, and the list of enrolled devices."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from math import nan
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from melisma.cli.views.run_view import format_score
+from melisma.live.orchestrator.registry import EnrolledLearner
+from melisma.live.orchestrator.status_service import LearnerStatus, OrchestratorStatus
+from melisma.text import visible
+
+SHORT_FINGERPRINT_CHARS = 23
+
+
+def status_view(status: OrchestratorStatus) -> RenderableType:
+    """Return run, cycle and learners of an orchestrator."""
+    head = Text(f"{status.task}: {status.scheme}, {_progress(status)}", style="bold")
+    scores = (nan if value is None else value for value in (status.accuracy, status.loss))
+    lines = [head, Text(f"run {status.run}")]
+    if status.accuracy is not None or status.loss is not None:
+        lines.append(Text(format_score(*scores)))
+    if status.capacity_used is not None:
+        lines.append(Text(f"capacity used {status.capacity_used:.0%}"))
+    if not status.learners:
+        return Group(*lines, Text("no learner has registered yet"))
+    return Group(*lines, _learner_table(status.learners))
+
+
+def _progress(status: OrchestratorStatus) -> str:
+    if status.state == "waiting":
+        return f"begins {status.starts}"
+    return f"cycle {status.cycle} of {status.cycles}, {status.state}"
+
+
+def _learner_table(learners: Sequence[LearnerStatus]) -> Table:
+    table = _table("learner", "state", "address", "last seen", "samples/s", "note")
+    for item in learners:
+        table.add_row(
+            Text(item.name),
+            item.state,
+            Text(visible(item.host or "-")),
+            f"{item.last_seen_s:.0f} s ago",
+            "-" if item.samples_per_s is None else f"{item.samples_per_s:.3g}",
+            Text(visible(item.note) or "-"),
+        )
+    return table
+
+
+def enrolled_view(learners: Sequence[EnrolledLearner], states: Mapping[str, str]) -> RenderableType:
+    """Return the enrolled devices, with their states in the run if there is one."""
+    table = _table("learner", "state", "address", "enrolled", "identity")
+    for item in learners:
+        enrolled = datetime.fromtimestamp(item.enrolled_at).astimezone()
+        table.add_row(
+            Text(item.name),
+            states.get(item.name, "-"),
+            Text(visible(item.host or "-")),
+            enrolled.strftime("%Y-%m-%d %H:%M"),
+            item.fingerprint[:SHORT_FINGERPRINT_CHARS],
+        )
+    return table
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    return table

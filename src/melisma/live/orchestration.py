@@ -1,0 +1,432 @@
+"""`orchestrate`: runs a task on devices that join over the network, and returns the report.
+
+Devices call this machine, always with TLS, and are known by their certificates. They may join and
+leave at any time.
+"""
+
+import asyncio
+import secrets
+import shutil
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Final
+
+from melisma.axon import Address, Worker, create_identity
+from melisma.axon.discovery.multicast import announce
+from melisma.backports import timeout
+from melisma.errors import MelismaError, SettingError
+from melisma.fleet.task import Task
+from melisma.live.join_string import JoinString
+from melisma.live.local_addresses import local_addresses
+from melisma.live.orchestrator.enrolment import Enrolment
+from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
+from melisma.live.orchestrator.learner_authentication import DeviceAuthenticator, JoinTokens
+from melisma.live.orchestrator.learner_service import LearnerChange, LearnerService
+from melisma.live.orchestrator.lobby import StartCondition
+from melisma.live.orchestrator.mailbox import Mailbox, Mailboxes
+from melisma.live.orchestrator.orchestrator import Orchestrator, Watcher
+from melisma.live.orchestrator.registry import Registry, clean_name
+from melisma.live.orchestrator.run_store import RunStore
+from melisma.live.orchestrator.running_orchestrator import announce_running
+from melisma.live.orchestrator.status_service import StatusService
+from melisma.live.pairing import PairingService
+from melisma.live.preparation import PreparedTask, prepare_task
+from melisma.live.state_folder import orchestrator_folder
+from melisma.live.training import remove_empty
+from melisma.runs.folder import PICTURE_FILE, SHARDS_FOLDER
+from melisma.runs.interruption import Cancellation, run_in_thread
+from melisma.runs.report import Report
+from melisma.runs.svg import save_picture
+from melisma.runs.trace import Step
+
+DEFAULT_PORT: Final = 7788
+"""A fixed port, so that devices find the next run at the address that they know."""
+MAX_LEARNERS: Final = 1000
+LEAVE_S: Final = 5.0
+"""Time in which learners ask for the last time, to be told that the run has ended."""
+DISMISSAL_CHECK_S: Final = 0.05
+REVOCATION_CHECK_S: Final = 0.5
+MAX_WAITING_APPROVALS: Final = 20
+PAIRING_METHODS: Final = ("begin_pairing", "complete_pairing")
+PAIRING_BODY_BYTES: Final = 4096
+Decide = Callable[[str, str, str | None], bool]
+"""Decides about a device by its name, its fingerprint and the host that it called from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrchestratorSettings:
+    """How devices reach and join an orchestrator.
+
+    `host` is an IP address of this machine; by default it listens on all. `approve` decides about
+    each new device, in a thread of its own; by default all that know the join string may join. With
+    `once` the join string is valid for one device. `name` is announced on the local network if
+    `discovery` is on.
+    """
+
+    start: StartCondition = field(default_factory=StartCondition)
+    host: str = ""
+    port: int = DEFAULT_PORT
+    approve: Decide | None = None
+    once: bool = False
+    max_learners: int = MAX_LEARNERS
+    name: str = ""
+    discovery: bool = True
+
+    def __post_init__(self) -> None:
+        if self.max_learners < (self.start.learners or 1):
+            raise SettingError(
+                f"max_learners = {self.max_learners} is less than the learners that the run waits "
+                f"for: use max_learners >= {self.start.learners or 1}"
+            )
+        try:
+            ip_address(self.host or "0.0.0.0")  # noqa: S104 - parsed, not bound
+        except ValueError:
+            raise SettingError(
+                f"host = {self.host!r} is not an IP address: use one of this machine, such as "
+                f"{', '.join([*local_addresses()[:2], '127.0.0.1'])}"
+            ) from None
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """What devices need to join: the join string, and when the run begins."""
+
+    join_string: JoinString = field(repr=False)
+    left_out: tuple[str, ...]
+    fingerprint: str
+    start: StartCondition
+
+    @property
+    def command(self) -> str:
+        """The command line for devices."""
+        return f"melisma join {self.join_string}"
+
+    @property
+    def addresses(self) -> list[str]:
+        """The addresses in the join string."""
+        port = self.join_string.port
+        return [str(Address(h, port)).removeprefix("http://") for h in self.join_string.hosts]
+
+
+class OrchestrationObserver:
+    """Receives what the owner of an orchestrator should know, as lines of text.
+
+    Its methods are called from the thread of the orchestrator.
+    """
+
+    def __init__(self, say: Callable[[str], None] = print, watch: Watcher = lambda _: None) -> None:
+        self.say, self.watch = say, watch
+
+    def on_invitation(self, invitation: Invitation) -> None:
+        """Say how devices join."""
+        self.say(f"on each device: {invitation.command}")
+        self.say(f"the run begins {invitation.start}")
+
+    def on_code(self, code: str) -> None:
+        """Say the code for devices in the same network."""
+        self.say(f"in the same network also: melisma join, with the code {code}")
+
+    def on_learner(self, line: str) -> None:
+        """Say that a learner has come or gone."""
+        self.say(line)
+
+    def on_note(self, note: str) -> None:
+        """Say what does not work."""
+        self.say(f"note: {note}")
+
+
+def orchestrate(  # noqa: PLR0913 - each is a setting of its own
+    task: Task | str | Path,
+    *,
+    learners: int | None = None,
+    until_ready_s: float | None = None,
+    scheme: str | None = None,
+    folder: str | Path | None = None,
+    host: str = "",
+    port: int = DEFAULT_PORT,
+    approve: Decide | None = None,
+    max_learners: int = MAX_LEARNERS,
+    discovery: bool = True,
+    say: Callable[[str], None] = print,
+    watch: Watcher = lambda _: None,
+) -> Report:
+    """Train a task on devices that join over the network, by ``melisma join STRING``.
+
+    The run begins when `learners` are ready, or after `until_ready_s` with at least one; devices
+    may join and leave until its end. `say` receives the join string and further lines for the
+    owner. `approve` decides about a device by its name, fingerprint and host. The rest is as in
+    `train`. Ctrl-C ends the run and keeps its results so far; before the run it raises
+    `KeyboardInterrupt`.
+    """
+    settings = OrchestratorSettings(
+        start=StartCondition(learners, until_ready_s),
+        host=host,
+        port=port,
+        approve=approve,
+        max_learners=max_learners,
+        discovery=discovery,
+    )
+    observer = OrchestrationObserver(say, watch)
+    return run_orchestrator(prepare_task(task, scheme, folder), settings, observer)
+
+
+def run_orchestrator(
+    prepared: PreparedTask,
+    settings: OrchestratorSettings,
+    observer: OrchestrationObserver,
+    cancellation: Cancellation | None = None,
+) -> Report:
+    """Run to the end or until cancelled; a second Ctrl-C does not wait for the report.
+
+    Raises `KeyboardInterrupt` if it is cancelled before the run begins.
+    """
+    cancellation = cancellation or Cancellation()
+
+    def work() -> Report | None:
+        return asyncio.run(_Orchestration(prepared, settings, observer).run(cancellation))
+
+    report = run_in_thread(work, cancellation, "melisma-orchestrator")
+    if report is None:
+        raise KeyboardInterrupt
+    save_picture(report.plot, prepared.folder / PICTURE_FILE)
+    return report
+
+
+class _Orchestration:
+    """The parts of one orchestrator that serves other devices."""
+
+    def __init__(
+        self,
+        prepared: PreparedTask,
+        settings: OrchestratorSettings,
+        observer: OrchestrationObserver,
+    ) -> None:
+        self._prepared, self._settings, self._observer = prepared, settings, observer
+        self._registry, self._tokens = Registry(), JoinTokens()
+        self._mailboxes = Mailboxes(max_learners=settings.max_learners)
+        self._steps: list[Step] = []
+        self._waiting_approvals, self._code = 0, ""
+        self._approving = asyncio.Lock()
+        self._orchestrator: Orchestrator
+        self._service: LearnerService
+        self._status: StatusService
+
+    async def run(self, cancellation: Cancellation) -> Report | None:
+        """Serve devices until the run has ended; None if it was cancelled before it began."""
+        store, folder = None, self._prepared.folder
+        try:
+            store = self._prepared.create_store()
+            self._create_services(store)
+            async with AsyncExitStack() as stack:
+                await self._serve(stack)
+                await self._wait_for_end(cancellation)
+                self._tokens.revoke_all()
+                await self._dismiss_learners()
+        finally:
+            if hasattr(self, "_orchestrator"):
+                # After this, no event is handled or recorded.
+                self._orchestrator.finished.cancel()
+            if store is not None:
+                store.close()
+            shutil.rmtree(folder / SHARDS_FOLDER, ignore_errors=True)
+            remove_empty(folder)
+        if not self._steps:
+            return None
+        return replace(Report.from_trace(self._steps), model=store.model, folder=folder)
+
+    def _create_services(self, store: RunStore) -> None:
+        spec, mailboxes = self._prepared.spec, self._mailboxes
+        evaluator = FederatedEvaluator(mailboxes)
+        self._orchestrator = Orchestrator(spec, mailboxes, store, evaluator, self._record)
+        self._service = LearnerService(
+            spec, mailboxes, store, evaluator, self._orchestrator, self._on_change
+        )
+        start, now = self._settings.start, self._orchestrator.now
+        self._status = StatusService(spec, mailboxes, start, now)
+
+    def _record(self, step: Step) -> None:
+        self._steps.append(step)
+        self._status.apply(step)
+        self._observer.watch(step)
+
+    async def _serve(self, stack: AsyncExitStack) -> None:
+        """Start to serve devices, and invite them."""
+        settings, owner_token = self._settings, secrets.token_urlsafe(24)
+        identity = orchestrator_folder() / "identity.pem"
+        fingerprint = create_identity(identity)
+        token = self._tokens.issue(once=settings.once)
+        pairing = self._create_pairing(fingerprint, token)
+        authenticator = DeviceAuthenticator(
+            self._registry,
+            self._tokens,
+            owner_token=owner_token,
+            allow_anonymous=pairing is not None,
+        )
+        worker = self._service.worker(
+            authenticator, host=settings.host, port=settings.port, tls=identity
+        )
+        Enrolment(self._registry, self._approve if settings.approve else None).expose(worker)
+        self._status.expose(worker)
+        if pairing is not None:
+            worker.expose(pairing, PAIRING_METHODS, name="", max_body_bytes=PAIRING_BODY_BYTES)
+        port = await stack.enter_async_context(_listening(worker))
+        hosts = [settings.host] if _is_specific(settings.host) else local_addresses()
+        joined, left_out = JoinString.create(port, fingerprint, token, hosts)
+        local = Address(_local_host(settings.host), port, True, fingerprint)
+        run = self._prepared.spec.run
+        stack.enter_context(announce_running(str(local), owner_token, run))
+        self._observer.on_invitation(
+            Invitation(joined, tuple(left_out), fingerprint, settings.start)
+        )
+        if pairing is not None:
+            address = Address(joined.hosts[0], port, True, fingerprint)
+            await self._announce(stack, address)
+            self._observer.on_code(self._code)
+        for watch in (self._service.watch_silence(), self._watch_revocations()):
+            await stack.enter_async_context(_background(watch))
+
+    async def _wait_for_end(self, cancellation: Cancellation) -> None:
+        """Wait for learners, then for the end of the run; or until the owner cancels."""
+        loop, orchestrator = asyncio.get_running_loop(), self._orchestrator
+        lobby = loop.create_task(self._settings.start.wait(self._mailboxes))
+
+        def cancel() -> None:
+            if orchestrator.started:
+                orchestrator.cancel("interrupted")
+            else:
+                lobby.cancel()
+                orchestrator.finished.cancel()
+
+        cancellation.on_request(lambda: loop.call_soon_threadsafe(cancel))
+        with suppress(asyncio.CancelledError):
+            await lobby
+        if not lobby.cancelled():
+            self._service.begin_run()
+            await orchestrator.finished
+        cancellation.on_request(lambda: None)
+
+    async def _dismiss_learners(self) -> None:
+        """Wait until all learners have been told that the run has ended, or `LEAVE_S`."""
+        with suppress(asyncio.TimeoutError):
+            async with timeout(LEAVE_S):
+                while any(box.ready and not box.dismissed for box in self._mailboxes):  # noqa: ASYNC110 - bounded, and rare
+                    await asyncio.sleep(DISMISSAL_CHECK_S)
+
+    async def _watch_revocations(self) -> None:
+        """Remove learners whose device was revoked, until cancelled."""
+        while True:
+            for number, mailbox in enumerate(self._mailboxes):
+                known = mailbox.fingerprint and self._registry.find(mailbox.fingerprint)
+                if known and known.revoked_at is not None:
+                    self._service.remove_learner(number, f"{mailbox.name}: revoked by the owner")
+            await asyncio.sleep(REVOCATION_CHECK_S)
+
+    def _on_change(self, mailbox: Mailbox, change: LearnerChange) -> None:
+        """Record and say what a learner does."""
+        if change == "registered" and mailbox.fingerprint is not None:
+            self._registry.record_host(mailbox.fingerprint, mailbox.host)
+        speed = mailbox.samples_per_s
+        rate = f", {speed:.3g} samples/s" if speed is not None else ""
+        lines = {
+            "registered": f"{mailbox.name}: registered from {mailbox.host}",
+            "ready": f"{mailbox.name}: ready{rate}",
+            "left": mailbox.departure,
+        }
+        self._observer.on_learner(lines[change])
+
+    async def _approve(self, name: str, fingerprint: str, host: str | None) -> bool:
+        """Ask for one decision at a time; the thread that waits for it does not delay the exit."""
+        decide = self._settings.approve
+        assert decide is not None
+        if self._waiting_approvals >= MAX_WAITING_APPROVALS:
+            return False
+        self._waiting_approvals += 1
+        try:
+            async with self._approving:
+                return await _in_daemon_thread(lambda: decide(name, fingerprint, host))
+        finally:
+            self._waiting_approvals -= 1
+
+    def _create_pairing(self, fingerprint: str, token: str) -> PairingService | None:
+        """Return the service for pairing by a code; None without it, and say why."""
+        if not self._settings.discovery:
+            return None
+        try:
+            import spake2  # noqa: F401
+            import zeroconf  # noqa: F401
+        except ImportError:
+            self._observer.on_note(
+                "devices cannot find this orchestrator by themselves: they need the join string, "
+                'or install "melisma[discovery]" here'
+            )
+            return None
+        return PairingService(fingerprint, token, self._on_code)
+
+    def _on_code(self, code: str) -> None:
+        is_new, self._code = bool(self._code), code
+        if is_new:
+            self._observer.on_code(code)
+
+    async def _announce(self, stack: AsyncExitStack, address: Address) -> None:
+        name = self._settings.name or clean_name(socket.gethostname())
+        try:
+            await stack.enter_async_context(announce(name, address))
+        except (MelismaError, OSError) as error:
+            self._observer.on_note(f"this orchestrator is not announced in the network: {error}")
+
+
+@asynccontextmanager
+async def _listening(worker: Worker) -> AsyncIterator[int]:
+    """Serve inside an ``async with``; yield the port."""
+    async with worker.listening() as address:
+        yield Address.parse(address).port
+
+
+@asynccontextmanager
+async def _background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run a coroutine inside an ``async with``."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def _in_daemon_thread(decide: Callable[[], bool]) -> "asyncio.Future[bool]":
+    """Return the future of a decision that a daemon thread waits for."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[bool] = loop.create_future()
+
+    def finish(decision: bool) -> None:
+        if not future.done():
+            future.set_result(decision)
+
+    def wait() -> None:
+        decision = False
+        try:
+            decision = decide()
+        finally:
+            # The loop may be closed by now.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(finish, decision)
+
+    threading.Thread(target=wait, name="approve", daemon=True).start()
+    return future
+
+
+def _is_specific(host: str) -> bool:
+    return bool(host) and not ip_address(host).is_unspecified
+
+
+def _local_host(host: str) -> str:
+    """Return the host at which this machine reaches a worker that listens on `host`."""
+    if _is_specific(host):
+        return host
+    return "::1" if host == "::" else "127.0.0.1"

@@ -1,0 +1,137 @@
+"""The status of a running orchestrator, for its owner alone: `melisma status` asks for it."""
+
+from collections.abc import Callable
+from math import isnan
+from typing import Any, Literal
+
+import msgspec
+
+from melisma.axon import Worker, current_call
+from melisma.axon.server.authentication import OWNER
+from melisma.errors import RefusedError
+from melisma.live import protocol
+from melisma.live.orchestrator.lobby import StartCondition
+from melisma.live.orchestrator.mailbox import Mailbox, Mailboxes
+from melisma.live.orchestrator.run_spec import RunSpec
+from melisma.runs.progress import RunProgress
+from melisma.runs.trace import Step
+
+MAX_BODY_BYTES = 4096
+LearnerState = Literal["preparing", "ready", "waiting", "training", "silent", "left"]
+
+
+class LearnerStatus(msgspec.Struct, frozen=True):
+    """The state of one learner; `last_seen_s` is the time since its last call.
+
+    `samples_per_s` is None unless the learner has disclosed it.
+    """
+
+    name: str
+    state: LearnerState
+    host: str | None
+    last_seen_s: float
+    samples_per_s: float | None
+    note: str
+
+
+class OrchestratorStatus(msgspec.Struct, frozen=True):
+    """The state of a run; figures are None until they are known.
+
+    `state` is "waiting" before the run begins, then "running", at last the outcome of the run.
+    `starts` says when a run begins that is waiting. `capacity_used` and scores are of the cycle
+    that was evaluated last.
+    """
+
+    run: str
+    task: str
+    scheme: str
+    state: str
+    starts: str
+    cycle: int
+    cycles: int
+    accuracy: float | None
+    loss: float | None
+    capacity_used: float | None
+    learners: tuple[LearnerStatus, ...]
+
+
+class StatusService:
+    """Follows a run by its steps, and serves `status` to the owner."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        mailboxes: Mailboxes,
+        start: StartCondition,
+        now: Callable[[], float],
+    ) -> None:
+        self._spec, self._mailboxes, self._start, self._now = spec, mailboxes, start, now
+        self._progress = RunProgress()
+        self._began = False
+
+    def expose(self, worker: Worker) -> None:
+        """Let the owner call `status`."""
+        worker.expose(self, ["status"], name="", max_body_bytes=MAX_BODY_BYTES)
+
+    def apply(self, step: Step) -> None:
+        """Follow one step of the run."""
+        self._began = True
+        self._progress.apply(step)
+
+    async def status(self) -> Any:
+        """Return an `OrchestratorStatus` as built-in types; only the owner may ask."""
+        if current_call().caller != OWNER:
+            raise RefusedError("only the owner of the orchestrator may ask for its status")
+        task, progress = self._spec.task, self._progress
+        scored = progress.evaluated_cycle if self._began else None
+        current = progress.current_cycle if self._began else None
+        return protocol.to_builtins(
+            OrchestratorStatus(
+                run=self._spec.run,
+                task=task.name,
+                scheme=task.scheme,
+                state=progress.outcome if self._began else "waiting",
+                starts="" if self._began else str(self._start),
+                cycle=current.number if current else 0,
+                cycles=task.cycles,
+                accuracy=_known(scored.accuracy) if scored else None,
+                loss=_known(scored.loss) if scored else None,
+                capacity_used=_known(scored.capacity_used) if scored else None,
+                learners=tuple(map(self._learner, self._mailboxes)),
+            )
+        )
+
+    def _learner(self, mailbox: Mailbox) -> LearnerStatus:
+        state = learner_state(mailbox)
+        notes = []
+        if mailbox.superseded_calls:
+            notes.append(
+                f"its identity is in use elsewhere too ({mailbox.superseded_calls} calls refused)"
+            )
+        if state in ("left", "silent"):
+            notes.append(mailbox.departure.removeprefix(f"{mailbox.name}: "))
+        return LearnerStatus(
+            name=mailbox.name,
+            state=state,
+            host=mailbox.host,
+            last_seen_s=max(0.0, self._now() - mailbox.called_s),
+            samples_per_s=mailbox.samples_per_s,
+            note="; ".join(notes),
+        )
+
+
+def learner_state(mailbox: Mailbox) -> LearnerState:
+    """Return the state of a learner that has registered."""
+    if mailbox.left:
+        return "left"
+    if mailbox.silent:
+        return "silent"
+    if mailbox.request is None:
+        return "preparing"
+    if not mailbox.joined:
+        return "ready"
+    return "waiting" if mailbox.open_work is None else "training"
+
+
+def _known(value: float) -> float | None:
+    return None if isnan(value) else value
