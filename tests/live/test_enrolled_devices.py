@@ -14,37 +14,13 @@ from melisma.live import protocol
 from melisma.live.code_bundle import CodeBundle, collect_bundle
 from melisma.live.join_string import JoinString
 from melisma.live.learner.agent import LearnerSettings
-from melisma.live.learner.device_identity import DeviceState
-from melisma.live.learner.reach import reach
 from melisma.live.orchestrator.enrolment import Enrolment
 from melisma.live.orchestrator.learner_authentication import DeviceAuthenticator, JoinTokens
 from melisma.live.orchestrator.mailbox import Mailboxes
 from melisma.live.orchestrator.registry import Registry
 from melisma.live.processes import run_processes
-from tests.live import tiny_task
+from tests.live.enrolled_device import ROOT, join
 from tests.live.orchestrator.served_run import TASK, ServedRun, wait_until
-
-ROOT = str(Path(__file__).parents[2])
-
-
-def join(folder: Path, text: str) -> LearnerSettings:
-    """Do what a device does with a join string; return the settings of its learner process."""
-    invitation, state = JoinString.parse(text), DeviceState(folder)
-    state.create_identity()
-    reached = reach(invitation.hosts, invitation.port, invitation.fingerprint_prefix)
-    with axon.connect(
-        reached.address, token=invitation.token, certificate=state.identity
-    ) as orchestrator:
-        name = orchestrator.enroll(folder.name)
-    state.remember(reached.fingerprint, [reached.address], name)
-    return LearnerSettings(
-        name=name,
-        orchestrator=(reached.address,),
-        certificate=str(state.identity),
-        cache=str(folder / "cache"),
-        module_path=(ROOT,),
-        allowed_modules=("tests.live.tiny_task",),
-    )
 
 
 async def test_devices_enrol_by_a_join_string_and_train(tmp_path: Path) -> None:

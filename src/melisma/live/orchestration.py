@@ -312,7 +312,7 @@ class _Orchestration:
 
     async def _dismiss_learners(self) -> None:
         """Wait until all learners have been told that the run has ended, or `LEAVE_S`."""
-        with suppress(asyncio.TimeoutError):
+        with suppress(TimeoutError):
             async with timeout(LEAVE_S):
                 while any(box.ready and not box.dismissed for box in self._mailboxes):  # noqa: ASYNC110 - bounded, and rare
                     await asyncio.sleep(DISMISSAL_CHECK_S)

@@ -49,5 +49,5 @@ class StartCondition:
             if ready and (time_is_up or ready >= (self.learners or ready + 1)):
                 return
             timeout_s = None if ends_at is None or time_is_up else ends_at - loop.time()
-            with suppress(TimeoutError):
+            with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(mailboxes.became_ready.wait(), timeout_s)

@@ -1,0 +1,275 @@
+"""Orchestrators that devices join over TLS, with real processes and sockets."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from melisma import orchestrate
+from melisma.cli.status import ask_status
+from melisma.cycle import events
+from melisma.errors import RefusedError, SettingError, UnauthorizedError
+from melisma.fleet.task import Task
+from melisma.live.orchestration import (
+    Invitation,
+    OrchestrationObserver,
+    OrchestratorSettings,
+    run_orchestrator,
+)
+from melisma.live.orchestrator.lobby import StartCondition
+from melisma.live.orchestrator.registry import Registry
+from melisma.live.orchestrator.running_orchestrator import find_running
+from melisma.live.preparation import prepare_task
+from melisma.runs.interruption import Cancellation
+from melisma.runs.report import Report
+from melisma.runs.trace import Step
+from tests.live.enrolled_device import devices, join
+from tests.live.orchestrator.served_run import TASK
+
+TASK_OF_RUN = msgspec.structs.replace(TASK, deadline_s=2.0, cycles=3, optimizer=TASK.optimizer)
+
+
+class Owner(OrchestrationObserver):
+    """Records what the owner of an orchestrator sees."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.steps: list[Step] = []
+        self.changed = threading.Condition()
+        super().__init__(self._add_line, self._add_step)
+        self.invitation: Invitation | None = None
+
+    def _add_line(self, line: str) -> None:
+        with self.changed:
+            self.lines.append(line)
+            self.changed.notify_all()
+
+    def _add_step(self, step: Step) -> None:
+        with self.changed:
+            self.steps.append(step)
+            self.changed.notify_all()
+
+    def on_invitation(self, invitation: Invitation) -> None:
+        self.invitation = invitation
+        super().on_invitation(invitation)
+
+    def wait_for(self, condition: Callable[[], Any], failed: "Future[Any]") -> None:
+        with self.changed:
+            while not condition():
+                if failed.done() and not condition():
+                    raise AssertionError(f"the run ended: {failed.exception()}, {self.lines}")
+                self.changed.wait(0.1)
+
+    def events_of(self, kind: type) -> list[Any]:
+        return [step.event for step in self.steps if isinstance(step.event, kind)]
+
+
+class RunningRun:
+    """An orchestrator that runs in a thread of this process."""
+
+    def __init__(self, folder: Path, task: Task, settings: OrchestratorSettings) -> None:
+        self.owner, self.cancellation = Owner(), Cancellation()
+        self.result: Future[Report] = Future()
+        prepared = prepare_task(task, folder=folder)
+
+        def work() -> None:
+            try:
+                self.result.set_result(
+                    run_orchestrator(prepared, settings, self.owner, self.cancellation)
+                )
+            except BaseException as error:  # noqa: BLE001 - raised by result()
+                self.result.set_exception(error)
+
+        self.thread = threading.Thread(target=work, daemon=True)
+        self.thread.start()
+
+    @property
+    def join_string(self) -> str:
+        self.wait_for(lambda: self.owner.lines)
+        assert self.owner.invitation is not None
+        return str(self.owner.invitation.join_string)
+
+    def wait_for(self, condition: Callable[[], Any]) -> None:
+        self.owner.wait_for(condition, self.result)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MELISMA_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@contextmanager
+def running(tmp_path: Path, task: Task = TASK_OF_RUN, **settings: Any) -> Iterator[RunningRun]:
+    """Run an orchestrator on loopback inside a ``with``."""
+    start = StartCondition(settings.pop("learners", None), settings.pop("until_ready_s", None))
+    given = OrchestratorSettings(start=start, host="127.0.0.1", port=0, discovery=False, **settings)
+    run = RunningRun(tmp_path / "run", task, given)
+    try:
+        yield run
+    finally:
+        run.cancellation.request()
+        run.thread.join(20)
+
+
+def test_devices_join_train_and_are_told_that_the_run_has_ended(tmp_path: Path) -> None:
+    with (
+        running(tmp_path, learners=2) as run,
+        devices(tmp_path, run.join_string, "pi", "jetson") as processes,
+    ):
+        report = run.result.result(40)
+        for process in processes:
+            assert process.wait(10) == 0, process.communicate()
+    assert report.outcome == "done"
+    assert sorted(report.names) == ["jetson", "pi"]
+    assert report.model is not None
+    assert (tmp_path / "run" / "trace.jsonl").is_file()
+    assert run.owner.events_of(events.TaskSubmitted)[0].learner_count == 2
+    assert any(line == "pi: registered from 127.0.0.1" for line in run.owner.lines)
+    assert Registry().get("pi").host == "127.0.0.1"
+    assert find_running() is None
+
+
+def test_a_device_that_comes_later_joins_the_run(tmp_path: Path) -> None:
+    task = msgspec.structs.replace(TASK_OF_RUN, cycles=100)
+    with (
+        running(tmp_path, task, until_ready_s=0.0) as run,
+        devices(tmp_path, run.join_string, "first"),
+    ):
+        run.wait_for(lambda: run.owner.events_of(events.UpdatesReceived))
+        with devices(tmp_path, run.join_string, "second"):
+            run.wait_for(
+                lambda: (
+                    {
+                        learner
+                        for event in run.owner.events_of(events.UpdatesReceived)
+                        for learner in event.learners.tolist()
+                    }
+                    == {0, 1}
+                )
+            )
+        run.cancellation.request()
+        report = run.result.result(20)
+    assert report.outcome == "cancelled"
+    assert report.names == ("first", "second")
+    assert report.model is not None
+
+
+def test_a_killed_device_joins_again_under_its_name(tmp_path: Path) -> None:
+    task = msgspec.structs.replace(TASK_OF_RUN, cycles=100)
+    with (
+        running(tmp_path, task, learners=2) as run,
+        devices(tmp_path, run.join_string, "pi", "jetson") as processes,
+    ):
+        run.wait_for(lambda: run.owner.events_of(events.UpdatesReceived))
+        processes[0].kill()
+        run.wait_for(lambda: run.owner.events_of(events.LearnersLeft))
+        with devices(tmp_path, run.join_string, "pi"):
+            run.wait_for(
+                lambda: any(
+                    event.names == ("pi",) for event in run.owner.events_of(events.LearnersJoined)
+                )
+            )
+        assert [item.name for item in Registry().learners()] == ["jetson", "pi"]
+
+
+def test_a_revoked_device_leaves_at_once_and_the_others_go_on(tmp_path: Path) -> None:
+    task = msgspec.structs.replace(TASK_OF_RUN, cycles=100)
+    with (
+        running(tmp_path, task, learners=2) as run,
+        devices(tmp_path, run.join_string, "pi", "jetson") as processes,
+    ):
+        run.wait_for(lambda: run.owner.events_of(events.UpdatesReceived))
+        Registry().revoke("pi")
+        run.wait_for(lambda: run.owner.events_of(events.LearnersLeft))
+        (left,) = run.owner.events_of(events.LearnersLeft)
+        assert left.reason == "pi: revoked by the owner"
+        processes[0].wait(10)
+        with pytest.raises(RefusedError, match="revoked"):
+            join(tmp_path / "pi", run.join_string)
+        found = find_running()
+        assert found is not None
+        status = {item.name: item for item in ask_status(found).learners}
+        assert status["pi"].note == "revoked by the owner"
+        assert status["jetson"].state in ("training", "waiting")
+        count = len(run.owner.events_of(events.UpdatesReceived))
+        run.wait_for(lambda: len(run.owner.events_of(events.UpdatesReceived)) > count)
+
+
+def test_the_status_tells_the_lobby_from_the_run(tmp_path: Path) -> None:
+    task = msgspec.structs.replace(TASK_OF_RUN, cycles=100)
+    with running(tmp_path, task, learners=2) as run, devices(tmp_path, run.join_string, "pi"):
+        run.wait_for(lambda: any("pi: ready" in line for line in run.owner.lines))
+        found = find_running()
+        assert found is not None
+        status = ask_status(found)
+        assert (status.state, status.starts) == ("waiting", "when 2 learners are ready")
+        (learner,) = status.learners
+        assert (learner.name, learner.state, learner.host) == ("pi", "ready", "127.0.0.1")
+        assert not run.owner.steps
+        with devices(tmp_path, run.join_string, "jetson"):
+            run.wait_for(lambda: run.owner.events_of(events.Evaluated))
+            status = ask_status(found)
+    assert status.state == "running"
+    assert status.cycle >= 1
+    assert status.accuracy is not None
+
+
+def test_the_owner_decides_about_each_device(tmp_path: Path) -> None:
+    asked = []
+
+    def decide(name: str, fingerprint: str, host: str | None) -> bool:
+        asked.append((name, fingerprint[:7], host))
+        return name == "pi"
+
+    (tmp_path / "stranger").mkdir()
+    with running(tmp_path, learners=1, approve=decide) as run:
+        with pytest.raises(RefusedError, match="did not accept stranger"):
+            join(tmp_path / "stranger", run.join_string)
+        with devices(tmp_path, run.join_string, "pi"):
+            assert run.result.result(40).outcome == "done"
+    assert asked == [("stranger", "sha256:", "127.0.0.1"), ("pi", "sha256:", "127.0.0.1")]
+
+
+def test_a_join_string_can_be_for_one_device(tmp_path: Path) -> None:
+    for name in ("pi", "jetson"):
+        (tmp_path / name).mkdir()
+    with running(tmp_path, learners=1, once=True) as run:
+        assert join(tmp_path / "pi", run.join_string).name == "pi"
+        with pytest.raises(UnauthorizedError, match="no longer valid"):
+            join(tmp_path / "jetson", run.join_string)
+
+
+def test_an_interrupt_before_the_run_leaves_nothing(tmp_path: Path) -> None:
+    with running(tmp_path, learners=1) as run:
+        assert run.join_string
+        run.cancellation.request()
+        with pytest.raises(KeyboardInterrupt):
+            run.result.result(20)
+    assert not (tmp_path / "run").exists()
+    assert find_running() is None
+
+
+def test_two_orchestrators_of_one_user_exclude_each_other(tmp_path: Path) -> None:
+    with running(tmp_path, learners=1) as run:
+        assert run.join_string
+        with pytest.raises(SettingError, match="another orchestrator is running"):
+            orchestrate(TASK, host="127.0.0.1", port=0, discovery=False, folder=tmp_path / "second")
+    assert not (tmp_path / "second").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"host": "my-laptop"}, "host = 'my-laptop' is not an IP address: use one of this machine"),
+        ({"learners": 3, "max_learners": 2}, "use max_learners >= 3"),
+    ],
+)
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        orchestrate(TASK, discovery=False, **settings)
