@@ -7,27 +7,27 @@ is printed as one line.
 
 ::
 
-    axon.py           `melisma axon`
-    bench.py          `melisma bench`
-    bench_device.py   the device that `melisma bench` measures
-    bench_report.py   the measurements of `melisma bench`
-    compare.py        `melisma compare`
-    data.py           `melisma data`
-    learners.py       `melisma learners`
-    options.py        options that several subcommands share
-    orchestrate.py    `melisma orchestrate`
-    output.py         writing to standard output
-    peers/            `melisma peers`
-    plan.py           `melisma plan`
-    plan_report.py    the figures of `melisma plan` as plain data
-    rename.py         `melisma rename`
-    revoke.py         `melisma revoke`
-    run.py            `melisma run`
-    scheme_option.py  the `--scheme` option of several subcommands
-    simulate.py       `melisma simulate`
-    status.py         `melisma status`
-    suggestions.py    suggestions for misspelled commands and values
-    views/            tables and lines that the subcommands print
+    axon.py               `melisma axon`
+    bench.py              `melisma bench`
+    bench_device.py       the device that `melisma bench` measures
+    bench_report.py       the measurements of `melisma bench`
+    compare.py            `melisma compare`
+    data.py               `melisma data`
+    enrolled_learners.py  `melisma learners`
+    options.py            options that several subcommands share
+    orchestrate.py        `melisma orchestrate`
+    output.py             writing to standard output
+    peers/                `melisma peers`
+    plan.py               `melisma plan`
+    plan_report.py        the figures of `melisma plan` as plain data
+    rename.py             `melisma rename`
+    revoke.py             `melisma revoke`
+    run.py                `melisma run`
+    scheme_option.py      the `--scheme` option of several subcommands
+    simulate.py           `melisma simulate`
+    status.py             `melisma status`
+    suggestions.py        suggestions for misspelled commands and values
+    views/                tables and lines that the subcommands print
 """
 
 import signal
@@ -51,6 +51,9 @@ SUBCOMMANDS = (
     *("simulate", "compare", "peers", "plan", "bench", "data", "axon"),
 )
 
+# Of subcommands whose module has another name.
+MODULES = {"learners": "enrolled_learners"}
+
 
 class LazyGroup(SuggestingGroup):
     """A group that imports a subcommand when it is used."""
@@ -61,7 +64,7 @@ class LazyGroup(SuggestingGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in SUBCOMMANDS:
             return None
-        command = import_module(f"{__name__}.{cmd_name}").command
+        command = import_module(f"{__name__}.{MODULES.get(cmd_name, cmd_name)}").command
         assert isinstance(command, click.Command)
         return command
 
