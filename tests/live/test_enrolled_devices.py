@@ -19,6 +19,7 @@ from melisma.live.orchestrator.learner_authentication import DeviceAuthenticator
 from melisma.live.orchestrator.mailbox import Mailboxes
 from melisma.live.orchestrator.registry import Registry
 from melisma.live.processes import run_processes
+from tests.live import tiny_task
 from tests.live.enrolled_device import ROOT, join
 from tests.live.orchestrator.served_run import TASK, ServedRun, wait_until
 
