@@ -87,7 +87,7 @@ def load_dataset(name: str, args: Mapping[str, Any] | None = None) -> DataSet:
     arrays: `(samples, labels), (test_samples, test_labels)`.
     """
     if is_import_path(name):
-        return _from_user_code(name, call_user_code("data", name, **(args or {})))
+        return to_dataset(name, call_user_code("data", name, **(args or {})))
     entry = catalog_entry(name)
     if args:
         raise SettingError(f"data set {name} takes no arguments; found {', '.join(args)}")
@@ -131,7 +131,8 @@ def catalog_entry(name: str) -> CatalogEntry:
     return CATALOG[name]
 
 
-def _from_user_code(name: str, returned: Any) -> DataSet:
+def to_dataset(name: str, returned: Any) -> DataSet:
+    """Return what a function of the user returned as a data set; `DataError` if it is none."""
     if isinstance(returned, DataSet):
         data = returned
     elif _is_pair(returned) and all(map(_is_pair, returned)):

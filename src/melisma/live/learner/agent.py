@@ -49,8 +49,8 @@ class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     It is known to the orchestrator by its own `token`, or by the identity in the file
     `certificate`.
-    `discloses` is the most that it reports before its update. `local_data` is a folder of shards on
-    the device. `compute_device` is ``auto``, ``cpu``, ``cuda`` or ``mps``.
+    `discloses` is the most that it reports before its update. `local_data` is a folder or a
+    `module:function` on the device. `compute_device` is ``auto``, ``cpu``, ``cuda`` or ``mps``.
 
     A model of the task that is not built in is imported only from `allowed_modules`, which are
     searched for in `module_path`, too, or with `trust_code` from the source that the orchestrator
@@ -98,7 +98,7 @@ class Agent:
         cache = ShardCache(Path(settings.cache), settings.cache_bytes)
         self._downloader = Downloader(orchestrator, cache, layout)
         self._local_shards, self._held_back = read_local_data(
-            settings.local_data, hold_back=registered.hold_back
+            settings.local_data, self._task, self._learner, hold_back=registered.hold_back
         )
         # An exception is an error of another thread, which ends the agent.
         self._instructions: SimpleQueue[tuple[float, protocol.AnyInstruction | Exception]]

@@ -6,7 +6,7 @@ import traceback
 
 import msgspec
 
-from melisma.errors import AxonError, MelismaError
+from melisma.errors import AxonError, MelismaError, SettingError
 from melisma.learning.user_code import describe_error
 from melisma.live import protocol
 from melisma.live.learner.agent import Agent, LearnerSettings
@@ -50,11 +50,18 @@ def run_learner(settings: LearnerSettings) -> None:
         if unexpected:
             # Before it is reported: the report may end the run, and with it this process.
             traceback.print_exc()
-        reason = f"{settings.name}: {describe_error(error) if unexpected else error}"[
-            :MAX_REASON_CHARS
-        ]
-        orchestrator.call("report_failure", session, reason)
+        described = describe_error(error) if unexpected else str(error)
+        reason = f"{settings.name}: {described}"[:MAX_REASON_CHARS]
+        orchestrator.call("report_failure", session, _public_reason(settings, error, reason))
         raise MelismaError(reason) from error
+
+
+def _public_reason(settings: LearnerSettings, error: Exception, reason: str) -> str:
+    """Return the reason for the orchestrator: an error on local data may quote samples."""
+    if settings.local_data is None or isinstance(error, SettingError):
+        return reason
+    kind = type(error).__name__
+    return f"{settings.name}: {kind} on its local data; the log of the device says more"
 
 
 def _say(line: str) -> None:
