@@ -14,6 +14,7 @@ is printed as one line.
     compare.py            `melisma compare`
     data.py               `melisma data`
     enrolled_learners.py  `melisma learners`
+    join.py               `melisma join`
     options.py            options that several subcommands share
     orchestrate.py        `melisma orchestrate`
     output.py             writing to standard output
@@ -47,7 +48,7 @@ from melisma.errors import MelismaError, MelismaWarning, SettingError
 from melisma.text import visible_part
 
 SUBCOMMANDS = (
-    *("run", "orchestrate", "status", "learners", "revoke", "rename"),
+    *("run", "orchestrate", "join", "status", "learners", "revoke", "rename"),
     *("simulate", "compare", "peers", "plan", "bench", "data", "axon"),
 )
 

@@ -4,6 +4,7 @@
 
     orchestrator/        runs the cycle machine and serves the learners
     learner/             the agent on a device
+    joining/             the light process on a device that joins and starts the learner
     peer/                a node that trains without an orchestrator
     state_folder.py      files that stay between runs, for their owner alone
     join_string.py       addresses, fingerprint and token of an orchestrator as one word

@@ -5,6 +5,7 @@
     bench_view.py         `melisma bench`
     compare_view.py       `melisma compare`
     invitation_view.py    the command with which devices join an orchestrator
+    join_view.py          `melisma join`
     peers_view.py         `melisma peers`
     plan_view.py          `melisma plan`
     run_view.py           a run in progress

@@ -15,6 +15,7 @@
     code_limits.py         limits of memory and time for such code
     local_data.py          the data of this device in federated learning
     device.py              this device, or an emulated one
+    device_reports.py      reports of a device to its owner
     device_identity.py     key and certificate of this device, and the orchestrators it knows
     reach.py               finds the address at which an orchestrator answers
 """

@@ -33,6 +33,13 @@ from melisma.live import protocol
 from melisma.live.learner.active_assignment import ActiveAssignment, WithdrawnError, seconds_per
 from melisma.live.learner.connection import Connection
 from melisma.live.learner.device import Device, EmulatedDevice
+from melisma.live.learner.device_reports import (
+    CycleTrained,
+    Joined,
+    Measured,
+    OnReport,
+    ignore_report,
+)
 from melisma.live.learner.downloader import Downloader
 from melisma.live.learner.fetcher import Fetcher, ShardFeed, Source
 from melisma.live.learner.local_data import read_local_data
@@ -55,6 +62,8 @@ class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True):
     A model of the task that is not built in is imported only from `allowed_modules`, which are
     searched for in `module_path`, too, or with `trust_code` from the source that the orchestrator
     offers. That code is limited to `memory_bytes`, by default 75 % of the memory.
+    `compute_device` is ``auto``, ``cpu``, ``cuda`` or ``mps``. The process of a `supervised`
+    learner writes reports to standard output, and leaves the run when its standard input is closed.
     """
 
     name: str
@@ -71,6 +80,8 @@ class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True):
     trust_code: bool = False
     memory_bytes: Annotated[int, msgspec.Meta(gt=0)] | None = None
     local_data: str | None = None
+    compute_device: str = "cpu"
+    supervised: bool = False
 
 
 class Agent:
@@ -82,13 +93,14 @@ class Agent:
         orchestrator: Connection,
         registered: protocol.RegisterResponse,
         session: str,
+        report: OnReport = ignore_report,
     ) -> None:
         # Before the imports, which take seconds.
         began_at = time.monotonic() - registered.run_s
         require_64_bit()
         self._settings, self._orchestrator, self._registered = settings, orchestrator, registered
         self._learner, self._task = registered.learner, registered.task
-        self._session = session
+        self._session, self._report = session, report
         self._scheme = get_scheme(self._task.scheme)
         self._needs = self._scheme.needs_with(self._task.passes)
         self._device = Device(settings.device, self._learner, began_at)
@@ -113,6 +125,7 @@ class Agent:
         samples = tuple(len(shard) for shard in self._local_shards)
         request = protocol.JoinRequest(self._settings.discloses, samples)
         self._orchestrator.call("join", self._session, protocol.to_builtins(request))
+        self._report(Joined())
         threading.Thread(target=self._poll, name="poll", daemon=True).start()
         self._fetcher.start()
         self._requests.start()
@@ -238,6 +251,7 @@ class Agent:
                 until_at,
                 upload=self._probe_uplink,
             )
+        self._report(Measured(self._task.shard_samples / float(self._costs.train_s.mean)))
 
     def _probe_uplink(self, size_bytes: int) -> None:
         """Upload zeros, to measure the link."""
@@ -366,6 +380,15 @@ class Agent:
         if trained:
             self._update_costs(up_s=up_s)
             self._fetcher.mark_reported(assignment.shards)
+        self._report(
+            CycleTrained(
+                cycle=header.cycle,
+                visits=header.visits,
+                train_s=assignment.seconds["train"],
+                loss=float(header.loss),
+                refused=refused,
+            )
+        )
 
     def _evaluate_model(self, instruction: protocol.EvaluateModel) -> None:
         """Evaluate a model on the samples held back and report the sums."""

@@ -1,59 +1,130 @@
 """The process of one learner: registers it at the orchestrator and runs its agent."""
 
+import contextlib
 import secrets
 import sys
+import threading
 import traceback
+from typing import Final
 
 import msgspec
 
-from melisma.errors import AxonError, MelismaError, SettingError
+from melisma.errors import (
+    AxonError,
+    DataError,
+    MalformedError,
+    MelismaError,
+    RefusedError,
+    SettingError,
+    SupersededError,
+    TooLargeError,
+    UnauthorizedError,
+    UnreachableError,
+)
 from melisma.learning.user_code import describe_error
 from melisma.live import protocol
 from melisma.live.learner.agent import Agent, LearnerSettings
 from melisma.live.learner.connection import Connection
+from melisma.live.learner.device_reports import (
+    Ended,
+    EndKind,
+    OnReport,
+    Registered,
+    Retrying,
+    ignore_report,
+    take_standard_output,
+)
 from melisma.live.processes import exit_with_parent
-from melisma.text import visible_lines
+from melisma.text import visible, visible_lines
 
-MAX_REASON_CHARS = 1000
+MAX_REASON_CHARS: Final = 1000
+LEAVE_S: Final = 3.0
+"""Time to tell the orchestrator that this learner leaves."""
+END_KINDS: Final[tuple[tuple[type[Exception], EndKind], ...]] = (
+    (SupersededError, "settings"),
+    (UnauthorizedError, "settings"),
+    (SettingError, "settings"),
+    (DataError, "settings"),
+    (RefusedError, "refused"),
+    (MalformedError, "refused"),
+    (TooLargeError, "refused"),
+    (UnreachableError, "unreachable"),
+)
 
 
 def main() -> int:
     """Run the learner whose settings are the first line of standard input."""
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=LearnerSettings)
-    exit_with_parent()
+    report = take_standard_output() if settings.supervised else ignore_report
+    learner = LearnerProcess(settings, report)
+    exit_with_parent(learner.leave if settings.supervised else lambda: None)
     try:
-        run_learner(settings)
+        learner.run()
     except MelismaError as error:
-        _say(str(error))
+        _log(visible_lines(str(error)))
+        report(Ended(_end_kind(error), str(error)))
         return 1
+    report(Ended("run ended"))
     return 0
 
 
-def run_learner(settings: LearnerSettings) -> None:
-    """Take part in a run from registration to its end; report an error to the orchestrator."""
-    sys.path += settings.module_path
-    orchestrator = Connection(
-        settings.orchestrator,
-        token=settings.token,
-        certificate=settings.certificate,
-        on_retry=lambda reason, pause_s: _say(f"{reason}; trying again in {pause_s:.1f} s"),
-    )
-    session = secrets.token_hex(16)
-    reply = orchestrator.call("register", protocol.to_builtins(protocol.RegisterRequest(session)))
-    registered = protocol.parse(reply, protocol.RegisterResponse)
-    try:
-        Agent(settings, orchestrator, registered, session).run()
-    except AxonError:
-        raise
-    except Exception as error:
-        unexpected = not isinstance(error, MelismaError)
-        if unexpected:
-            # Before it is reported: the report may end the run, and with it this process.
-            traceback.print_exc()
-        described = describe_error(error) if unexpected else str(error)
-        reason = f"{settings.name}: {described}"[:MAX_REASON_CHARS]
-        orchestrator.call("report_failure", session, _public_reason(settings, error, reason))
-        raise MelismaError(reason) from error
+class LearnerProcess:
+    """The session of one learner in one run."""
+
+    def __init__(self, settings: LearnerSettings, report: OnReport = ignore_report) -> None:
+        self._settings, self._report = settings, report
+        self._session = secrets.token_hex(16)
+        self._registered = False
+        self._orchestrator = Connection(
+            settings.orchestrator,
+            token=settings.token,
+            certificate=settings.certificate,
+            on_retry=self._on_retry,
+        )
+
+    def run(self) -> None:
+        """Take part in a run from registration to its end; report an error to the orchestrator."""
+        sys.path += self._settings.module_path
+        request = protocol.RegisterRequest(self._session)
+        reply = self._orchestrator.call("register", protocol.to_builtins(request))
+        registered = protocol.parse(reply, protocol.RegisterResponse)
+        self._registered, task = True, registered.task
+        self._report(Registered(registered.run, task.name, task.deadline_s))
+        try:
+            agent = Agent(
+                self._settings, self._orchestrator, registered, self._session, self._report
+            )
+            agent.run()
+        except AxonError:
+            raise
+        except Exception as error:
+            unexpected = not isinstance(error, MelismaError)
+            if unexpected:
+                # Before it is reported: the report may end the run, and with it this process.
+                traceback.print_exc()
+            described = describe_error(error) if unexpected else str(error)
+            reason = f"{self._settings.name}: {described}"[:MAX_REASON_CHARS]
+            public = _public_reason(self._settings, error, reason)
+            self._orchestrator.call("report_failure", self._session, public)
+            raise MelismaError(reason) from error
+
+    def leave(self) -> None:
+        """Tell the orchestrator that this learner leaves the run, if it answers soon."""
+        if not self._registered:
+            return
+        thread = threading.Thread(target=self._send_leave, name="leave", daemon=True)
+        thread.start()
+        thread.join(LEAVE_S)
+
+    def _send_leave(self) -> None:
+        reason = f"{self._settings.name}: its owner stopped it"
+        # The run may have ended meanwhile.
+        with contextlib.suppress(AxonError):
+            self._orchestrator.call("report_failure", self._session, reason)
+
+    def _on_retry(self, reason: str, pause_s: float) -> None:
+        _log(f"{visible(reason)}; trying again in {pause_s:.1f} s")
+        self._report(Retrying(reason, pause_s))
 
 
 def _public_reason(settings: LearnerSettings, error: Exception, reason: str) -> str:
@@ -64,8 +135,16 @@ def _public_reason(settings: LearnerSettings, error: Exception, reason: str) -> 
     return f"{settings.name}: {kind} on its local data; the log of the device says more"
 
 
-def _say(line: str) -> None:
-    sys.stderr.write(f"{visible_lines(line)}\n")
+def _end_kind(error: MelismaError) -> EndKind:
+    """Return the kind of an error, or of its cause if it is only the report of that one."""
+    for kind, end in END_KINDS:
+        if isinstance(error, kind) or isinstance(error.__cause__, kind):
+            return end
+    return "failed"
+
+
+def _log(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
 

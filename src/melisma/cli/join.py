@@ -1,0 +1,162 @@
+"""`melisma join`: let this device take part in the runs of an orchestrator."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from melisma import axon
+from melisma.cli.options import FILE, json_option
+from melisma.cli.output import write
+from melisma.cli.views.join_view import report_line
+from melisma.errors import SettingError, UnauthorizedError
+from melisma.live.joining.enrolling import Enroller, default_name, discover_orchestrators
+from melisma.live.joining.supervisor import SupervisedLearner, Supervisor
+from melisma.live.joining.use_limits import Hours, UseLimits
+from melisma.live.learner.device_identity import DeviceState, KnownOrchestrator
+from melisma.live.learner.device_reports import DeviceReport
+from melisma.live.state_folder import private_folder
+from melisma.text import visible
+
+CODE_ATTEMPTS = 3
+DISCLOSURES = ("nothing", "bounds", "costs")
+COMPUTE_DEVICES = ("auto", "cpu", "cuda", "mps")
+LOG_NAME = "learner.log"
+
+
+def show_text(report: DeviceReport) -> None:
+    """Print a report as a line; progress has no place to go if the output is closed."""
+    if line := report_line(report):
+        write(f"{line}\n")
+
+
+def show_json(report: DeviceReport) -> None:
+    """Print a report as a line of JSON."""
+    write(msgspec.json.encode(report).decode() + "\n")
+
+
+@click.command("join", short_help="Train on this device for an orchestrator.")
+@click.argument("string", required=False)
+@click.option("--name", help="Name of this device; default: that of the machine.")
+@click.option("--new-identity", is_flag=True, help="Replace the identity of this device.")
+@click.option("--stay", is_flag=True, help="After a run, wait for the next one.")
+@click.option("--cache", type=FILE, help="Folder for shards; default: in the state folder.")
+@click.option("--cache-bytes", type=click.IntRange(0), help="Most bytes of the cache.")
+@click.option(
+    "--discloses", type=click.Choice(DISCLOSURES), help="The most to report before an update."
+)
+@click.option("--cores", type=float, default=1.0, metavar="SHARE", help="Share of cores, to 1.")
+@click.option("--hours", metavar="22:00-06:00", help="Work at these local times only.")
+@click.option(
+    "--min-battery", type=float, metavar="PERCENT", help="Pause below this charge, on battery."
+)
+@click.option(
+    "--data", metavar="MODULE:FUNCTION|FOLDER", help="Data of this device, for federated learning."
+)
+@click.option(
+    "--device",
+    type=click.Choice(COMPUTE_DEVICES),
+    default="auto",
+    show_default=True,
+    help="What trains: the processor or a GPU.",
+)
+@json_option
+def command(string: str | None, new_identity: bool, as_json: bool, **options: Any) -> None:
+    """Train on this device for the orchestrator of a join STRING.
+
+    Without one: for the orchestrator that was joined last, or one that is found in the local
+    network and shows a code.
+    """
+    limits = _read_limits(options)
+    show = show_json if as_json else show_text
+    state = DeviceState()
+    if new_identity:
+        state.replace_identity()
+    enroller = Enroller(state, options["name"] or default_name(), show)
+    orchestrator = _find_orchestrator(enroller, string)
+    settings = _learner_settings(state, orchestrator, options)
+    learner = SupervisedLearner(settings, state.identity.with_name(LOG_NAME))
+    Supervisor(learner, limits, show, stay=options["stay"]).run()
+
+
+def _read_limits(options: dict[str, Any]) -> UseLimits:
+    hours = options["hours"]
+    return UseLimits(
+        hours=None if hours is None else Hours.parse(hours),
+        min_battery_percent=options["min_battery"],
+        core_share=options["cores"],
+    )
+
+
+def _find_orchestrator(enroller: Enroller, string: str | None) -> KnownOrchestrator:
+    """Enrol by the join string, or at a known orchestrator, or at one in the local network."""
+    if string is not None:
+        return enroller.by_string(string)
+    if known := enroller.known():
+        return known
+    found = _choose(discover_orchestrators())
+    for attempt in range(CODE_ATTEMPTS):
+        try:
+            return enroller.by_code(found, _ask_code)
+        except UnauthorizedError as error:
+            if attempt + 1 == CODE_ATTEMPTS:
+                raise
+            click.echo(f"{visible(str(error))}", err=True)
+    raise AssertionError
+
+
+def _choose(found: list[axon.DiscoveredWorker]) -> axon.DiscoveredWorker:
+    """Return the only orchestrator, or the one that the owner chooses."""
+    if len(found) == 1:
+        return found[0]
+    _require_terminal()
+    for number, item in enumerate(found, 1):
+        address = item.address.partition("#")[0]
+        click.echo(f"{number}  {visible(item.name)}  {visible(address)}", err=True)
+    number = click.prompt("Orchestrator", type=click.IntRange(1, len(found)), err=True)
+    return found[number - 1]
+
+
+def _ask_code() -> str:
+    _require_terminal()
+    return str(click.prompt("Code that the orchestrator shows", err=True))
+
+
+def _require_terminal() -> None:
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise SettingError(
+            "joining by a code asks for it in a terminal: use melisma join STRING with the join "
+            "string that the orchestrator shows"
+        )
+
+
+def _learner_settings(
+    state: DeviceState, orchestrator: KnownOrchestrator, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Return fields of `LearnerSettings`; those that were not given have its defaults."""
+    cache = options["cache"] or state.identity.with_name("cache")
+    optional = {
+        "cache_bytes": options["cache_bytes"],
+        "discloses": options["discloses"],
+        "local_data": _resolve_data(options["data"]),
+    }
+    return {
+        "name": orchestrator.name,
+        "orchestrator": orchestrator.addresses,
+        "certificate": str(state.identity),
+        "cache": str(private_folder(Path(cache).absolute())),
+        "compute_device": options["device"],
+        "supervised": True,
+    } | {key: value for key, value in optional.items() if value is not None}
+
+
+def _resolve_data(data: str | None) -> str | None:
+    """Return the absolute path of a folder; raise `SettingError` if it is missing."""
+    if data is None:
+        return None
+    folder = Path(data)
+    if folder.is_dir():
+        return str(folder.absolute())
+    raise SettingError(f"--data {data}: there is no such folder")
