@@ -42,5 +42,6 @@ class OpenRun:
             token = self.tokens.issue()
             self.address = address
             self.string = str(JoinString.create(parsed.port, parsed.fingerprint, token, hosts)[0])
+            self.run.orchestrator.start()
             yield self
         self.run.close()

@@ -3,7 +3,8 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,11 @@ class Supervised:
     def __init__(self, settings: Mapping[str, Any], log: Path, **options: Any) -> None:
         self.reports: list[DeviceReport] = []
         self.children: list[LearnerChild] = []
+        self._cancelled = False
 
         def start(*args: Any) -> LearnerChild:
+            if self._cancelled:
+                raise MelismaError("the test has ended")
             self.children.append(LearnerChild(*args))
             return self.children[-1]
 
@@ -58,20 +62,30 @@ class Supervised:
     def of(self, kind: type) -> list[Any]:
         return [report for report in self.reports if isinstance(report, kind)]
 
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["asyncio.Task[None]"]:
+        """Run the supervisor inside an ``async with``; end it if the test fails."""
+        task = asyncio.create_task(asyncio.to_thread(self.supervisor.run))
+        try:
+            yield task
+        finally:
+            self._cancelled = True
+            for child in self.children:
+                with suppress(ProcessLookupError):
+                    os.kill(child.pid, signal.SIGKILL)
+
 
 async def test_a_device_trains_to_the_end_of_the_run_and_reports_each_cycle(
     tmp_path: Path,
 ) -> None:
     device = JoiningDevice(tmp_path / "a")
     async with OpenRun(tmp_path).listening() as run:
-        run.run.orchestrator.start()
         settings = await settings_of(device, run, tmp_path)
         device_a = Supervised(settings, tmp_path / "learner.log")
         other = JoiningDevice(tmp_path / "b", "b")
         device_b = Supervised(await settings_of(other, run, tmp_path), tmp_path / "b.log")
-        await asyncio.gather(
-            asyncio.to_thread(device_a.supervisor.run), asyncio.to_thread(device_b.supervisor.run)
-        )
+        async with device_a.running() as running_a, device_b.running() as running_b:
+            await asyncio.gather(running_a, running_b)
     kinds = [type(report) for report in device_a.reports]
     assert kinds[:2] == [reports.LearnerStarted, reports.Registered]
     assert reports.Joined in kinds
@@ -85,17 +99,18 @@ async def test_a_killed_learner_process_is_started_again_and_joins_again(tmp_pat
     async with OpenRun(tmp_path, LONG_TASK).listening() as run:
         settings = await settings_of(device, run, tmp_path)
         supervised = Supervised(settings, tmp_path / "learner.log")
-        running = asyncio.create_task(asyncio.to_thread(supervised.supervisor.run))
-        await wait_until(lambda: bool(supervised.of(reports.Joined)))
-        os.kill(supervised.children[0].pid, signal.SIGKILL)
-        await wait_until(lambda: len(supervised.of(reports.Joined)) == 2)
-        assert supervised.of(reports.Restarting) == [
-            reports.Restarting(
-                "the learner process was ended by signal 9 (perhaps because memory ran out)", 1.0
-            )
-        ]
-        run.run.service.remove_learner(0, "a: end of the test")
-        await running
+        async with supervised.running() as running:
+            await wait_until(lambda: bool(supervised.of(reports.Joined)))
+            os.kill(supervised.children[0].pid, signal.SIGKILL)
+            await wait_until(lambda: len(supervised.of(reports.Joined)) == 2)
+            assert supervised.of(reports.Restarting) == [
+                reports.Restarting(
+                    "the learner process was ended by signal 9 (perhaps because memory ran out)",
+                    1.0,
+                )
+            ]
+            run.run.service.remove_learner(0, "a: end of the test")
+            await running
 
 
 async def test_limits_of_the_owner_let_the_learner_leave_and_join_again(tmp_path: Path) -> None:
@@ -107,22 +122,22 @@ async def test_limits_of_the_owner_let_the_learner_leave_and_join_again(tmp_path
     async with OpenRun(tmp_path, LONG_TASK).listening() as run:
         settings = await settings_of(device, run, tmp_path)
         supervised = Supervised(settings, tmp_path / "learner.log", limits=limits)
-        running = asyncio.create_task(asyncio.to_thread(supervised.supervisor.run))
-        await wait_until(lambda: bool(supervised.of(reports.Joined)))
-        process = psutil.Process(supervised.children[0].pid)
-        assert process.nice() == 10
-        assert len(process.cpu_affinity() or []) == max(1, round((os.cpu_count() or 1) / 2))
-        (power / "capacity").write_text("20\n")
-        await wait_until(lambda: bool(supervised.of(reports.Paused)))
-        assert [left.reason for left in run.run.of(events.LearnersLeft)] == [
-            "a: its owner stopped it"
-        ]
-        assert not process.is_running()
-        (power / "capacity").write_text("31\n")
-        await wait_until(lambda: len(supervised.of(reports.Joined)) == 2)
-        assert len(supervised.of(reports.Resumed)) == 1
-        run.run.service.remove_learner(0, "a: end of the test")
-        await running
+        async with supervised.running() as running:
+            await wait_until(lambda: bool(supervised.of(reports.Joined)))
+            process = psutil.Process(supervised.children[0].pid)
+            assert process.nice() == 10
+            assert len(process.cpu_affinity() or []) == max(1, round((os.cpu_count() or 1) / 2))
+            (power / "capacity").write_text("20\n")
+            await wait_until(lambda: bool(supervised.of(reports.Paused)))
+            assert [left.reason for left in run.run.of(events.LearnersLeft)] == [
+                "a: its owner stopped it"
+            ]
+            assert not process.is_running()
+            (power / "capacity").write_text("31\n")
+            await wait_until(lambda: len(supervised.of(reports.Joined)) == 2)
+            assert len(supervised.of(reports.Resumed)) == 1
+            run.run.service.remove_learner(0, "a: end of the test")
+            await running
 
 
 async def test_an_identity_in_use_elsewhere_ends_the_supervisor_with_the_fix(
@@ -132,14 +147,14 @@ async def test_an_identity_in_use_elsewhere_ends_the_supervisor_with_the_fix(
     async with OpenRun(tmp_path, LONG_TASK).listening() as run:
         settings = await settings_of(device, run, tmp_path)
         supervised = Supervised(settings, tmp_path / "learner.log", stay=True)
-        running = asyncio.create_task(asyncio.to_thread(supervised.supervisor.run))
-        await wait_until(lambda: bool(supervised.of(reports.Joined)))
-        copy = Supervised(settings, tmp_path / "copy.log")
-        copied = asyncio.create_task(asyncio.to_thread(copy.supervisor.run))
-        with pytest.raises(MelismaError, match=r"in use elsewhere.*--new-identity"):
-            await running
-        run.run.service.remove_learner(0, "a: end of the test")
-        await copied
+        async with supervised.running() as running:
+            await wait_until(lambda: bool(supervised.of(reports.Joined)))
+            copy = Supervised(settings, tmp_path / "copy.log")
+            async with copy.running() as copied:
+                with pytest.raises(MelismaError, match=r"in use elsewhere.*--new-identity"):
+                    await running
+                run.run.service.remove_learner(0, "a: end of the test")
+                await copied
 
 
 class PlayedChild:
@@ -213,7 +228,7 @@ async def test_with_stay_a_device_waits_for_the_next_run(tmp_path: Path) -> None
         learner = SupervisedLearner(
             {"orchestrator": (gone, run.address)},
             tmp_path / "learner.log",
-            lambda *_: remaining.pop(0),  # type: ignore[arg-type, return-value]
+            lambda *_: remaining.pop(0),  # type: ignore[arg-type]
         )
         pauses: list[float] = []
         supervisor = Supervisor(learner, UseLimits(), shown.append, stay=True, sleep=pauses.append)

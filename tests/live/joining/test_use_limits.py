@@ -1,6 +1,6 @@
 """Limits of use: hours, batteries in fake folders of the kernel, and cores."""
 
-from datetime import UTC, datetime, time
+from datetime import datetime, time, timezone
 from pathlib import Path
 
 import pytest
@@ -78,10 +78,10 @@ def test_a_low_battery_pauses_until_it_has_power(tmp_path: Path) -> None:
 
 
 def test_hours_pause_by_the_clock_of_the_device() -> None:
-    now = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+    now = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
     limits = UseLimits(hours=Hours.parse("22:00-06:00"), now=lambda: now)
     assert limits.find_reason_to_pause() == "outside of the hours 22:00-06:00"
-    now = datetime(2026, 1, 1, 22, 0, tzinfo=UTC)
+    now = datetime(2026, 1, 1, 22, 0, tzinfo=timezone.utc)
     assert limits.find_reason_to_pause() is None
 
 

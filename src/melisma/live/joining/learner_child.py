@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from melisma.backports import RUN_MODULE
 from melisma.live.joining.use_limits import NICENESS, THREAD_VARIABLES, UseLimits, available_cores
 from melisma.live.learner.device_reports import Ended, LearnerReport, read_report
 from melisma.text import visible
@@ -101,7 +102,7 @@ def _start(module: str, log: Path, core_count: int) -> "subprocess.Popen[bytes]"
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", module],
+            [sys.executable, *RUN_MODULE, module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=handle,
