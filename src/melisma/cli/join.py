@@ -56,6 +56,15 @@ def show_json(report: DeviceReport) -> None:
     "--data", metavar="MODULE:FUNCTION|FOLDER", help="Data of this device, for federated learning."
 )
 @click.option(
+    "--allow-module",
+    metavar="MODULE",
+    multiple=True,
+    help="Installed module from which a task may import its model; may be repeated.",
+)
+@click.option(
+    "--trust-code", is_flag=True, help="Run the source of the model that the orchestrator offers."
+)
+@click.option(
     "--device",
     type=click.Choice(COMPUTE_DEVICES),
     default="auto",
@@ -147,6 +156,8 @@ def _learner_settings(
         "orchestrator": orchestrator.addresses,
         "certificate": str(state.identity),
         "cache": str(private_folder(Path(cache).absolute())),
+        "allowed_modules": options["allow_module"],
+        "trust_code": options["trust_code"],
         "compute_device": options["device"],
         "supervised": True,
     } | {key: value for key, value in optional.items() if value is not None}

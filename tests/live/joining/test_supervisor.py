@@ -35,6 +35,7 @@ async def settings_of(device: JoiningDevice, run: OpenRun, folder: Path) -> dict
         "certificate": str(device.state.identity),
         "cache": str(folder / "cache"),
         "module_path": (ROOT,),
+        "allowed_modules": ("tests.live.tiny_task",),
         "supervised": True,
     }
 
