@@ -252,4 +252,4 @@ def test_throttling_is_reported_when_it_begins_and_when_it_ends() -> None:
 
 def test_the_settings_of_join_are_fields_of_the_learner(tmp_path: Path) -> None:
     settings = {"name": "a", "orchestrator": (), "cache": "c", "supervised": True}
-    assert msgspec.convert(settings, LearnerSettings).compute_device == "cpu"
+    assert msgspec.convert(settings, LearnerSettings).compute_device == "auto"

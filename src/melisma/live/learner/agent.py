@@ -62,8 +62,8 @@ class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True):
     A model of the task that is not built in is imported only from `allowed_modules`, which are
     searched for in `module_path`, too, or with `trust_code` from the source that the orchestrator
     offers. That code is limited to `memory_bytes`, by default 75 % of the memory.
-    `compute_device` is ``auto``, ``cpu``, ``cuda`` or ``mps``. The process of a `supervised`
-    learner writes reports to standard output, and leaves the run when its standard input is closed.
+    The process of a `supervised` learner writes reports to standard output, and leaves the run when
+    its standard input is closed.
     """
 
     name: str
@@ -80,7 +80,6 @@ class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True):
     trust_code: bool = False
     memory_bytes: Annotated[int, msgspec.Meta(gt=0)] | None = None
     local_data: str | None = None
-    compute_device: str = "cpu"
     supervised: bool = False
 
 
