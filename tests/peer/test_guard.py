@@ -81,7 +81,10 @@ def test_a_model_that_is_far_away_is_rejected() -> None:
     node.start(0.0)
     outputs = node.on_message(0.0, accepted(done=3, steps=9, model=INITIAL * 1000))
     (rejected,) = of(outputs, notices.MessageRejected)
-    assert rejected.reason == "its model is 999 times the norm of this node's model away"
+    assert rejected.reason == (
+        "its model is 999 times the norm of this node's model away from it; expected at most 100 "
+        "times"
+    )
     assert np.array_equal(node.model.vector, INITIAL)
 
 

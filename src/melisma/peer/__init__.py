@@ -8,7 +8,7 @@
     identity.py              identity and model of a node
     neighbour.py             a node's record of one neighbour
     proofs.py                keys, signatures, and proofs of the group's token
-    keyring.py               the keys that speak for names
+    keyring.py               the keys to which names belong
     membership.py            the neighbours of a node: reachable, lost, stalled, rejected
     stalls.py                the time for which a node waits for a neighbour without progress
     guard.py                 a bound on the size of updates

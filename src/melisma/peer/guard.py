@@ -29,7 +29,7 @@ class NeighbourGuard:
         self._norms: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=WINDOW))
 
     def record(self, name: str, norm: float) -> None:
-        """Record the size of an update that counts; updates without a change tell nothing."""
+        """Record the size of an update that counts; one without a change does not count."""
         if norm > 0 and np.isfinite(norm):
             self._norms[name].append(norm)
 

@@ -59,5 +59,8 @@ class Model:
             return ""
         distance = norm_of(other - self.vector) / norm
         if distance > DROP_MEDIANS:
-            return f"its model is {distance:.3g} times the norm of this node's model away"
+            return (
+                f"its model is {distance:.3g} times the norm of this node's model away from it; "
+                f"expected at most {DROP_MEDIANS:g} times"
+            )
         return ""

@@ -1,7 +1,7 @@
-"""The keys that speak for names: a name belongs to a given key, or to the first that used it.
+"""The keys to which names belong: a name belongs to a given key, or to the first that used it.
 
 Drivers verify signatures; this table decides whether the signer may use the name. Names that this
-node does not expect are limited in number, so that made-up names cost it nothing.
+node does not expect are limited in number, and with them the memory and threads that they take.
 """
 
 import threading
@@ -26,7 +26,7 @@ class KeyRing:
         return self._keys.get(name)
 
     def bind(self, name: str, key: str) -> str:
-        """Bind a free name to a key; return why the key may not use the name, or nothing."""
+        """Bind a free name to a key; return why the key may not use it, or an empty string."""
         with self._lock:
             if refusal := self._describe_refusal(name, key):
                 return refusal
@@ -40,5 +40,8 @@ class KeyRing:
             return "" if self._keys[name] == key else f"the name {name} belongs to another key"
         unexpected = len(self._keys.keys() - self._expected)
         if name not in self._expected and unexpected >= MAX_UNEXPECTED_NAMES:
-            return f"{unexpected} nodes have joined that are not named as neighbours, the most here"
+            return (
+                f"{unexpected} nodes have joined that are not named as neighbours, which is the "
+                f"limit: name {name} as a neighbour of {self._name}"
+            )
         return ""

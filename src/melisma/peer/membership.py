@@ -12,7 +12,7 @@ from melisma.peer.neighbour import Neighbour
 from melisma.peer.stalls import MAX_STALLS
 
 FORMER_INCARNATION = "sent by a former incarnation"
-LATER_INCARNATION = "a later incarnation of that name is known here; is its clock right?"
+LATER_INCARNATION = "a later incarnation of that name is known here: check the clock of its device"
 MAX_INCARNATION_JUMP = 100 * 31_557_600_000
 """The largest step from a known incarnation to the next: 100 years in milliseconds."""
 MAX_GREETINGS = 8
@@ -99,7 +99,7 @@ class Membership:
         known = max(neighbour.incarnation if neighbour else 0, self.identity.incarnation)
         if message.incarnation <= known + MAX_INCARNATION_JUMP:
             return ""
-        return f"incarnation {message.incarnation} is too far ahead of {known}"
+        return f"incarnation {message.incarnation} is too far ahead of {known}: check its clock"
 
     def greets_too_often(self, at_s: float, name: str) -> bool:
         """Record a greeting; return whether there were too many of that node."""
@@ -175,7 +175,7 @@ class Membership:
             incarnation,
             assumed_updates=assumed_updates,
             progress_at_s=at_s,
-            # A restart does not buy more patience.
+            # A restart does not reset the number of stalls.
             stalls=former.stalls,
             stalled=former.stalls >= MAX_STALLS,
         )

@@ -7,7 +7,7 @@ cannot pass on the answer of a member. Only then the caller proves the same for 
 key. From then on that key signs all messages of the caller.
 
 An answer allows guesses of the token to be checked offline. The key of the HMAC is derived by
-scrypt to make that slow; a token of 128 random bits makes it hopeless.
+scrypt to make that slow; a token of 128 random bits makes it infeasible.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ SIGNATURE_BYTES = 64
 
 
 class NodeKey:
-    """The private key of a node; `public` names it to others."""
+    """The private key of a node; `public` is the public key in hexadecimal."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key

@@ -153,13 +153,14 @@ def _describe_notice(output: Output) -> str:
             left = "no neighbour is left" if alone else "training continues without it"
             return f"{name} is lost; {left}"
         case notices.NeighbourStalled(name=name, waited_s=waited_s):
-            return f"{name} answers, but sent no update for {waited_s:.1f} s; not waiting for it"
+            waited = f"{name} answers, but sent no update for {waited_s:.1f} s"
+            return f"{waited}; training continues without waiting for it"
         case notices.ForgeryRejected(sender=sender, reason=reason):
             return f"forged message in the name of {sender}: {reason}"
         case notices.IncarnationRefuted(known_by=name):
             return f"{name} knows a later incarnation of this node; continuing as a newer one"
         case notices.UpdateApplied(sender=sender, number=number, factor=factor) if factor < 1:
-            return f"update {number} of {sender} is scaled by {factor:.3g}: larger than others"
+            return f"update {number} of {sender} is scaled by {factor:.3g}: far larger than others"
         case notices.NeighbourReady(name=name, returned=True):
             return f"{name} is back"
         case notices.NeighbourJoined(name=name, assumed_updates=assumed_updates) if assumed_updates:

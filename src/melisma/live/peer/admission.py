@@ -105,7 +105,7 @@ class Admission:
         return Introduction(self.name, self.incarnation, self.key.public, own, proof, signature)
 
     def admit(self, nonce: bytes, name: str, key: str, proof: bytes, signature: bytes) -> str:
-        """Admit a caller that proves the token for its name and key; return why not, or nothing."""
+        """Admit a caller that proves the token for its name and key; return why not, if refused."""
         with self._lock:
             meeting, until_s = self._meetings.pop(nonce, (None, 0.0))
         if meeting is None or time.monotonic() > until_s:
@@ -114,7 +114,7 @@ class Admission:
         if not proofs_match(proof, expected):
             raise UnauthorizedError("the proof is wrong: use the same token for all nodes")
         if not is_signed(key, proof, signature):
-            return "the signature does not belong to the key of the node"
+            return "the signature was not made with the key of the node"
         if refusal := self.keyring.bind(name, key):
             return refusal
         self._admitted[key] = name
@@ -143,12 +143,16 @@ class Admission:
         return meeting, answer.name
 
     def meet(self, remote: axon.Remote, address: str, to: str, deadline_s: float) -> str:
-        """Prove each other; return why this node was refused, or nothing."""
+        """Exchange proofs with the node `to`; return why it refused, or an empty string."""
         meeting, name = self.ask(remote, address, deadline_s)
+        where = Address.parse(address).without_token()
         if name != to:
-            raise UnauthorizedError(f"the node at {address} is {name}, not {to}")
+            raise UnauthorizedError(f"the node at {where} is {name}, not {to}: check the address")
         if refusal := self.keyring.bind(name, meeting.node_key):
-            raise UnauthorizedError(f"the node at {address}: {refusal}")
+            raise UnauthorizedError(
+                f"the node at {where}: {refusal}; if it has a new key, update --keys or restart "
+                "this node"
+            )
         own = self.key.public
         proof = meeting.caller_proof(group_secret(self.token), self.name, own)
         admit = remote(deadline_s=deadline_s).admit
@@ -174,7 +178,7 @@ def parse_introduction(answer: Any) -> Introduction:
     try:
         return msgspec.convert(answer, Introduction)
     except msgspec.ValidationError as error:
-        raise UnauthorizedError(f"this is no node of a group: {error}") from None
+        raise UnauthorizedError(f"not the answer of a node ({error}): check the address") from None
 
 
 def is_protected(address: str) -> bool:

@@ -115,7 +115,7 @@ class Messenger:
     def admit(self, nonce: bytes, name: str, key: str, proof: bytes, signature: bytes) -> str:
         """Admit a node that proves the same; return why it is rejected, or nothing."""
         if not NODE_NAME.fullmatch(name):
-            return "invalid name of a node; expected letters, digits, . _ -, at most 32"
+            return "invalid name of a node; expected up to 32 letters, digits, . _ -"
         refusal = self.admission.admit(nonce, name, key, proof, signature)
         if refusal and self._waiting[""] < MAX_RECEIVED_MESSAGES:
             self._put(NameRefused(name, refusal), "")
@@ -157,7 +157,8 @@ class Messenger:
         """Queue an event for the node, unless too many of that sender wait already."""
         with self._lock:
             if self._waiting[key] >= MAX_RECEIVED_MESSAGES:
-                raise BusyError("too many messages of this node wait to be handled: send it later")
+                waiting = f"{MAX_RECEIVED_MESSAGES} messages of this node wait to be handled"
+                raise BusyError(f"{waiting}: send this one later")
             self._waiting[key] += 1
         self.events.put(event)
 
