@@ -12,6 +12,7 @@ from melisma.cli.options import FILE, json_option
 from melisma.cli.output import write
 from melisma.cli.views.join_view import report_line
 from melisma.errors import SettingError, UnauthorizedError
+from melisma.learning.user_code import is_import_path
 from melisma.live.joining.enrolling import Enroller, default_name, discover_orchestrators
 from melisma.live.joining.supervisor import SupervisedLearner, Supervisor
 from melisma.live.joining.use_limits import Hours, UseLimits
@@ -78,14 +79,14 @@ def command(string: str | None, new_identity: bool, as_json: bool, **options: An
     Without one: for the orchestrator that was joined last, or one that is found in the local
     network and shows a code.
     """
-    limits = _read_limits(options)
+    limits, data = _read_limits(options), _resolve_data(options["data"])
     show = show_json if as_json else show_text
     state = DeviceState()
     if new_identity:
         state.replace_identity()
     enroller = Enroller(state, options["name"] or default_name(), show)
     orchestrator = _find_orchestrator(enroller, string)
-    settings = _learner_settings(state, orchestrator, options)
+    settings = _learner_settings(state, orchestrator, options) | data
     learner = SupervisedLearner(settings, state.identity.with_name(LOG_NAME))
     Supervisor(learner, limits, show, stay=options["stay"]).run()
 
@@ -149,8 +150,8 @@ def _learner_settings(
     optional = {
         "cache_bytes": options["cache_bytes"],
         "discloses": options["discloses"],
-        "local_data": _resolve_data(options["data"]),
     }
+    given = {key: value for key, value in optional.items() if value is not None}
     return {
         "name": orchestrator.name,
         "orchestrator": orchestrator.addresses,
@@ -160,14 +161,23 @@ def _learner_settings(
         "trust_code": options["trust_code"],
         "compute_device": options["device"],
         "supervised": True,
-    } | {key: value for key, value in optional.items() if value is not None}
+        **given,
+    }
 
 
-def _resolve_data(data: str | None) -> str | None:
-    """Return the absolute path of a folder; raise `SettingError` if it is missing."""
+def _resolve_data(data: str | None) -> dict[str, Any]:
+    """Return the settings for data on this device; raise `SettingError` if a folder is missing.
+
+    The module of a function may be in the current folder.
+    """
     if data is None:
-        return None
+        return {}
     folder = Path(data)
     if folder.is_dir():
-        return str(folder.absolute())
-    raise SettingError(f"--data {data}: there is no such folder")
+        return {"local_data": str(folder.absolute())}
+    if is_import_path(data):
+        return {"local_data": data, "module_path": (str(Path.cwd()),)}
+    raise SettingError(
+        f"--data is {data!r}, which is no folder of this device: pass an existing folder, or "
+        "MODULE:FUNCTION"
+    )

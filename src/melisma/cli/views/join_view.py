@@ -1,5 +1,6 @@
 """The lines that `melisma join` prints."""
 
+import re
 from functools import singledispatch
 
 from melisma.live.learner import device_reports as reports
@@ -77,7 +78,10 @@ def _(report: reports.CycleTrained) -> str:
 
 @_line.register
 def _(report: reports.Retrying) -> str:
-    return f"no answer: {_one_line(report.reason)}; trying again in {report.pause_s:.1f} s"
+    # The rest of an address is its fingerprint, and after the reason comes advice.
+    reason = re.sub(r"#sha256:\w+", "", _one_line(report.reason)).partition("): ")
+    cause = reason[0] + (")" if reason[1] else "")
+    return f"{cause}; trying again in {report.pause_s:.1f} s"
 
 
 @_line.register
