@@ -6,13 +6,18 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from melisma.cli import simulate as simulate_command
+from melisma.cli.simulate import CycleClock
 from melisma.simulation import fault_search
 from melisma.simulation.compute import memory
+from melisma.simulation.simulation import ComputeLevel, SimulationOptions, prepare
 from tests.cli.command_line import Result, melisma
 from tests.live import tiny_task
 
@@ -241,3 +246,42 @@ def test_output_of_the_users_model_is_not_in_the_json(folder: Path) -> None:
     assert code == 0
     assert json.loads(out)["task"]["simulation"] == {"work": "train"}
     assert "forward" in err
+
+
+def test_the_status_line_names_the_cycle_and_is_erased_before_a_line_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = []
+
+    @contextmanager
+    def fake_line(text: Callable[[], str]) -> Iterator[Callable[[], None]]:
+        yield lambda: shown.append(text())
+
+    monkeypatch.setattr(simulate_command, "status_line", fake_line)
+    assert simulate().code == 0
+    assert shown == [
+        "computing cycle 2 of 2: 0 s; cycle 1 took 0 s",
+        "computing cycle 2 of 2: 0 s; cycle 2 took 0 s",
+    ]
+    assert "computing" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("level", "seconds", "hint"),
+    [
+        ("train", 9.0, ""),
+        ("train", 12.0, "; --work timing simulates without training"),
+        ("timing", 12.0, ""),
+    ],
+)
+def test_the_status_line_names_a_faster_way_if_training_takes_long(
+    level: ComputeLevel, seconds: float, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = prepare("task.toml", "fleet.toml", SimulationOptions(work=level))
+    now = 100.0
+    monkeypatch.setattr("melisma.cli.simulate.time.monotonic", lambda: now)
+    clock = CycleClock(prepared)
+    now += seconds
+    assert clock.text() == f"computing cycle 1 of 2: {seconds:.0f} s{hint}"
+    clock.finish(1)
+    assert clock.text() == f"computing cycle 2 of 2: 0 s; cycle 1 took {seconds:.0f} s{hint}"

@@ -27,6 +27,7 @@ is printed as one line.
     scheme_option.py      the `--scheme` option of several subcommands
     simulate.py           `melisma simulate`
     status.py             `melisma status`
+    status_line.py        a line of a terminal that changes while a command computes
     suggestions.py        suggestions for misspelled commands and values
     views/                tables and lines that the subcommands print
 """

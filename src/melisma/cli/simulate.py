@@ -26,6 +26,7 @@ from melisma.cli.options import (
 )
 from melisma.cli.output import exit_with, write
 from melisma.cli.scheme_option import run_scheme_option
+from melisma.cli.status_line import status_line
 from melisma.cli.suggestions import SuggestingChoice
 from melisma.cli.views.run_summary_view import run_summary_view
 from melisma.cli.views.run_view import cycle_line
@@ -49,6 +50,8 @@ from melisma.simulation.simulation import (
 )
 
 SEED = click.IntRange(0)
+# Of computing, after which the status line names the way without training.
+LONG_CYCLE_S = 10.0
 
 
 @click.command("simulate", short_help="Run a task on a fleet in virtual time.")
@@ -131,23 +134,26 @@ def command(  # noqa: PLR0913 - one argument per option
 
 def _simulate(prepared: PreparedSimulation, out: Path | None, as_json: bool) -> NoReturn:
     invariants, progress, began = Invariants(), RunProgress(), time.monotonic()
-    printed_cycle = 0
+    clock = CycleClock(prepared)
     faults = format_faults(prepared.scenario.faults)
     if not as_json:
         write(f"{_heading(prepared)}\n")
 
     def watch(step: Step) -> None:
-        nonlocal printed_cycle
         if faults:
             invariants.check(step)
-        if as_json or progress.evaluated_number <= printed_cycle:
+        if progress.evaluated_number <= clock.finished:
             return
-        if cycle := progress.evaluated_cycle:
-            printed_cycle = cycle.number
+        clock.finish(progress.evaluated_number)
+        erase()
+        if not as_json and (cycle := progress.evaluated_cycle):
             write(f"{cycle_line(cycle)}\n")
 
     # Output of the user's modules must not mix with the report.
-    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+    with (
+        redirect_stdout(sys.stderr) if as_json else nullcontext(),
+        status_line(clock.text) as erase,
+    ):
         report = run(prepared, out, watch, progress)
     if faults:
         invariants.check_end()
@@ -160,6 +166,31 @@ def _simulate(prepared: PreparedSimulation, out: Path | None, as_json: bool) -> 
         write(f"{report.ended_s:.1f} s simulated in {took_s:.1f} s\n")
         write(f"with faults ({faults}); all invariants held\n" if faults else "")
     exit_with(report.outcome)
+
+
+class CycleClock:
+    """The number of finished cycles, and the time that computing a cycle takes."""
+
+    def __init__(self, prepared: PreparedSimulation) -> None:
+        self.finished = 0
+        self._cycles = prepared.scenario.task.cycles
+        self._trains = prepared.level != "timing"
+        self._began = time.monotonic()
+        self._took_s = 0.0
+
+    def finish(self, cycle: int) -> None:
+        """Record that a cycle has finished now."""
+        now = time.monotonic()
+        self.finished, self._took_s, self._began = cycle, now - self._began, now
+
+    def text(self) -> str:
+        """Return the cycle that is computed and its time so far."""
+        elapsed_s, number = time.monotonic() - self._began, min(self.finished + 1, self._cycles)
+        before = f"; cycle {self.finished} took {self._took_s:.0f} s" if self.finished else ""
+        hint = ""
+        if self._trains and max(elapsed_s, self._took_s) > LONG_CYCLE_S:
+            hint = "; --work timing simulates without training"
+        return f"computing cycle {number} of {self._cycles}: {elapsed_s:.0f} s{before}{hint}"
 
 
 def _heading(prepared: PreparedSimulation) -> str:

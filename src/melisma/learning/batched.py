@@ -22,6 +22,8 @@ from melisma.learning.trainer import Trainer, TrainingResult
 STACK_LEARNERS = 32
 # Factor on STACK_LEARNERS for short work: setting up a stack costs as much as several batches.
 SHORT_WORK_FACTOR = 2
+# Parameters of a learner in a stack. Measured: larger models are faster one by one.
+MAX_STACKED_BYTES = 5 << 19
 
 
 @dataclass(frozen=True, eq=False)

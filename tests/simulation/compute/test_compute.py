@@ -1,6 +1,7 @@
 """Real training in virtual time."""
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,15 @@ from melisma.fleet.files.fleet_builder import build_fleet
 from melisma.fleet.files.fleet_file import FleetTable
 from melisma.fleet.rng import Generators
 from melisma.fleet.task import Task
+from melisma.learning import batched
 from melisma.learning.aggregation import RunningMean, SpooledUpdate, UpdateSpool, weighted_mean
 from melisma.learning.batched import TrainingWork, train_one
 from melisma.learning.parameters import Layout
+from melisma.learning.pytorch.torch_trainer import TorchTrainer
 from melisma.runs.report import Report
 from melisma.runs.trace import Step, encode_step, read_trace
 from melisma.simulation.compute.compute import PartResult, RealTraining
+from melisma.simulation.compute.fork_pool import ForkPool
 from melisma.simulation.compute.work_record import WeightedWork, WorkRecord
 from melisma.simulation.driver import Driver
 from melisma.simulation.faults import parse_faults
@@ -403,6 +407,71 @@ def test_the_trace_is_the_same_with_any_number_of_processes(
     assert any(b"Extend" in line for line in first)
     assert lines(2) == first
     assert lines(3) == first
+
+
+def threads_used(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[int]]:
+    """Return PyTorch's number of threads during training and scoring, of 2 that it may use."""
+    trained, scored = list[int](), list[int]()
+    train_many, score = batched.train_many, TorchTrainer.score
+
+    def counted_train(*arguments: Any) -> Iterator[batched.BatchedResults]:
+        for result in train_many(*arguments):
+            trained.append(torch.get_num_threads())
+            yield result
+
+    def counted_score(*arguments: Any) -> Any:
+        scored.append(torch.get_num_threads())
+        return score(*arguments)
+
+    monkeypatch.setattr(batched, "train_many", counted_train)
+    monkeypatch.setattr(TorchTrainer, "score", counted_score)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        train(make_simulation("batched", **TORCH, cycles=2))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    # Preparation scores a few samples.
+    return trained, scored[-2:]
+
+
+def test_a_small_model_uses_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, scored = threads_used(monkeypatch)
+    assert trained == [1, 1]
+    assert scored == [1, 1]
+
+
+def test_a_large_model_is_scored_with_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batched, "MAX_STACKED_BYTES", 0)
+    _, scored = threads_used(monkeypatch)
+    assert scored == [2, 2]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_few_learners_that_cannot_be_batched_are_shared_by_processes(
+    together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+
+    class CountedPool(ForkPool[Any, Any, Any]):
+        def __init__(self, *arguments: Any) -> None:
+            sizes.append(arguments[1])
+            super().__init__(*arguments)
+
+    def lines(processes: int) -> list[bytes]:
+        monkeypatch.setattr("melisma.simulation.compute.compute.trainer_cores", lambda _: processes)
+        simulation, steps = make_simulation("batched", **TORCH), list[Step]()
+        compute = simulation.make_compute()
+        Driver(simulation.scenario, compute, steps.append).run()
+        compute.close()
+        return [encode_step(step) for step in steps]
+
+    monkeypatch.setattr("melisma.simulation.compute.compute.ForkPool", CountedPool)
+    if not together:
+        monkeypatch.setattr(batched, "can_train_together", lambda *_: False)
+    assert lines(1) == lines(2)
+    assert sizes == ([] if together else [2])
 
 
 def test_a_late_update_that_is_not_finite_does_not_shift_the_mean(

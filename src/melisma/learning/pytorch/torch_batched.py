@@ -28,6 +28,7 @@ from torch.nn import functional
 from melisma.fleet.array_types import Ints
 from melisma.fleet.task import OptimizerSettings, Task
 from melisma.learning.batched import (
+    MAX_STACKED_BYTES,
     SHORT_WORK_FACTOR,
     STACK_LEARNERS,
     BatchedResults,
@@ -67,9 +68,7 @@ class StackedModel(Protocol):
 StackedModelClass = Callable[[TorchTrainer, OptimizerSettings], StackedModel]
 SampleForm = tuple[object, ...]
 
-# Measured: a few learners with large models are faster one by one.
-CHUNK_BYTES = 40 << 20  # parameters of the learners of a chunk
-MAX_MODEL_BYTES = CHUNK_BYTES // 16  # parameters of one learner
+CHUNK_BYTES = 16 * MAX_STACKED_BYTES  # parameters of the learners of a chunk
 FEW_BATCHES = 4  # batches of a learner with short work
 IGNORE_INDEX = -100  # the label that PyTorch excludes from the mean
 TRIAL_TOLERANCE = 1e-2  # error of a trial, relative to the distance that the weights moved
@@ -91,8 +90,6 @@ def train_stacked(
         results = stack.train(model_class)
         return replace(results, indices=chunk.start + results.indices)
 
-    # Large products on all cores: MKL uses fewer unless the number is set.
-    torch.set_num_threads(torch.get_num_threads())
     max_learners = STACK_LEARNERS if model_class is LayerwiseModel else STACK_LEARNERS // 2
     if all(_batch_count(work, task.batch) <= FEW_BATCHES for work in works):
         max_learners *= SHORT_WORK_FACTOR
@@ -338,7 +335,7 @@ def _is_stackable(trainer: TorchTrainer) -> bool:
     """Whether a model is small and holds nothing but parameters, each under one name."""
     no_buffers = next(trainer.model.buffers(), None) is None
     each_once = [*trainer.weights] == [*trainer.model.state_dict()]
-    return no_buffers and each_once and _model_bytes(trainer) <= MAX_MODEL_BYTES
+    return no_buffers and each_once and _model_bytes(trainer) <= MAX_STACKED_BYTES
 
 
 def _passes_trial(

@@ -137,7 +137,8 @@ class RealTraining:
         self._starts: dict[int, Arrays] = {}  # the parameters that recent cycles began with
         self._own_trainers: dict[int, Trainer] = {}
         self._cycles_without_update = 0
-        self._learners_per_process = 1 if one_by_one else batched.STACK_LEARNERS
+        # As in live learners: threads that share small steps mostly wait for each other.
+        self._small_steps = self._layout.size_bytes <= batched.MAX_STACKED_BYTES
         self._pool: ForkPool[Arrays, WorkPart, PartResult] | None = None
         # With `optimizer.keep`, the updates of this cycle: training again would change the state.
         self._trained: dict[tuple[int, int], TrainingResult] = {}
@@ -214,7 +215,7 @@ class RealTraining:
         order = np.argsort(part.learners)
         work = part.record.of(part.learners[order], part.attempts[order])
         split = _split_evenly(
-            order.size, min(ceil(order.size / self._learners_per_process), MAX_PARTS)
+            order.size, min(ceil(order.size / self._learners_per_process(work)), MAX_PARTS)
         )
         pool = self._pool_for(len(split))
         parts = (
@@ -228,6 +229,19 @@ class RealTraining:
             losses[order[rows]] = result.losses
             found[order[rows]] = result.distances
         return PartResult(mean, losses, found)
+
+    def _learners_per_process(self, work: CycleWork) -> int:
+        """Return how many learners one process trains: a stack if they train together, else one."""
+        if self._trains_alone or work.learners.size == 1:
+            return 1
+        two = work.take(np.arange(2))
+        with one_thread():
+            together = batched.can_train_together(self._task, self._trainer, self._works(two))
+        return batched.STACK_LEARNERS if together else 1
+
+    @property
+    def _trains_alone(self) -> bool:
+        return self._one_by_one or self._task.optimizer.keep
 
     def _check_mean(self, mean: RunningMean, cycle: int, updates: int) -> None:
         """Warn if updates are not finite; raise `DataError` if none was for several cycles."""
@@ -273,17 +287,20 @@ class RealTraining:
         return PartResult(mean, losses, found)
 
     def _train_block(self, work: CycleWork, start: Arrays) -> Iterator[batched.BatchedResults]:
-        generators = Generators(self._task.seed, "train", work.cycle, work.learners)
-        works = [self._learner_work(work, generators, *each) for each in enumerate(work.shards)]
-        alone = self._one_by_one or self._task.optimizer.keep
-        if not alone and batched.can_train_together(self._task, self._trainer, works):
-            yield from self._train_batched(work, start, works)
-            return
-        # As in live learners: threads that share small steps mostly wait for each other.
-        with one_thread() if alone else nullcontext():
+        works = self._works(work)
+        with one_thread() if self._trains_alone or self._small_steps else nullcontext():
+            if not self._trains_alone and batched.can_train_together(
+                self._task, self._trainer, works
+            ):
+                yield from self._train_batched(work, start, works)
+                return
             for row, learner_work in enumerate(works):
                 trained = self._train_one(work, row, start, learner_work)
                 yield batched.BatchedResults.from_one(row, trained)
+
+    def _works(self, work: CycleWork) -> list[batched.TrainingWork]:
+        generators = Generators(self._task.seed, "train", work.cycle, work.learners)
+        return [self._learner_work(work, generators, *each) for each in enumerate(work.shards)]
 
     def _learner_work(
         self, work: CycleWork, generators: Generators, row: int, shards: Ints
@@ -336,7 +353,8 @@ class RealTraining:
 
     def score(self) -> ScoreValues:
         """Return loss and accuracy on the test samples, or on those that devices hold back."""
-        with _user_code("the model could not be scored"):
+        threads = one_thread() if self._small_steps else nullcontext()
+        with _user_code("the model could not be scored"), threads:
             score = self._trainer.score(self.parameters, self._test_data)
         finite = not score.samples or isfinite(score.loss)
         return ScoreValues(_finite_or_none(score.loss), _finite_or_none(score.accuracy), finite)
