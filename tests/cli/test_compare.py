@@ -206,3 +206,10 @@ def test_faults_happen_to_every_run() -> None:
         for faults in ((), ("--faults", "crash 2 at 0.5"))
     )
     assert trained_with_faults["mean"] < trained["mean"]
+
+
+def test_without_files_the_default_task_and_fleet_are_compared() -> None:
+    options = ("--schemes", "equal,dab", "--seeds", "1", "--work", "timing")
+    result = CliRunner().invoke(command, options)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("digits: 6 cycles of 6 s, seed 0\n")

@@ -278,3 +278,29 @@ def test_a_closed_output_is_one_line_and_exit_code_1() -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (1, "melisma: standard output is closed\n")
+
+
+def test_an_idle_learner_that_is_too_slow_is_named_with_a_deadline_that_suffices(
+    tmp_path: Path,
+) -> None:
+    fleet = tmp_path / "slow.toml"
+    fleet.write_text(
+        '[[fleet.learner]]\nname = "pi"\nsamples_per_s = 100\nbandwidth_bps = 20.0\n'
+        '[[fleet.learner]]\nname = "hare"\nsamples_per_s = 10000\nbandwidth_bps = 1e8\n'
+    )
+    task = tmp_path / "task.toml"
+    out = plan(edit_example(task, CLUSTER[0], deadline_s="15.0"), "--fleet", fleet).stdout
+    found = re.search(r"pi is idle: one shard takes (\d+) s; use deadline_s > \1 or", out)
+    assert found, out
+    assert "all learners with shards finish by 15 s" in out
+    edit_example(task, CLUSTER[0], deadline_s=f"{found[1]}.1")
+    out = plan(task, "--fleet", fleet).stdout
+    assert re.search(r"^pi +1 ", out, re.MULTILINE), out
+    assert "idle" not in out
+
+
+def test_without_files_the_default_task_and_fleet_are_planned() -> None:
+    code, out, _ = plan()
+    assert code == 0
+    assert out.startswith("digits: dab, 4 learners\n")
+    assert "pi-kitchen" in out

@@ -115,7 +115,7 @@ def test_an_unknown_name_is_reported_with_known_names_and_the_missing_keys() -> 
         model_size("vgg", {})
     with pytest.raises(
         SettingError,
-        match=r"'emnist'.*samples and sample_bytes in \[task.sizes\]; did you mean mnist",
+        match=r"'emnist'; did you mean mnist\? .*samples and sample_bytes in \[task.sizes\]",
     ):
         data_size("emnist")
 

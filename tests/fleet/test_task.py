@@ -165,6 +165,10 @@ def test_nan_and_infinity_are_errors(tmp_path: Path, key: str, value: str) -> No
     ("keys", "message"),
     [
         ({"dedline_s": "1"}, "task: unknown key dedline_s; did you mean deadline_s?"),
+        (
+            {"deadline_ms": "1"},
+            "task: unknown key deadline_ms; did you mean deadline_s (in seconds)?",
+        ),
         ({"stop.acuracy": "0.5"}, "task.stop: unknown key acuracy; did you mean accuracy?"),
         # A key of another table is not suggested.
         ({"frame_s": "1.0"}, "task: unknown key frame_s; expected one of name, model,"),
@@ -193,12 +197,24 @@ def test_unknown_and_contradictory_keys_are_reported(
     ("keys", "message"),
     [
         (
-            {"model": '"resnet"'},
-            "task: the size of model 'resnet' is unknown: give model_bytes and sample_ops in",
+            {"model": '"xyz"'},
+            "task: the size of model 'xyz' is unknown: give model_bytes and sample_ops in",
         ),
         (
-            {"model": '"resnet"', "sizes": "{ model_bytes = 4 }"},
-            "task: the size of model 'resnet' is unknown: give sample_ops in [task.sizes]",
+            {"model": '"xyz"', "sizes": "{ model_bytes = 4 }"},
+            "task: the size of model 'xyz' is unknown: give sample_ops in [task.sizes]",
+        ),
+        (
+            {"model": '"tonn"'},
+            (
+                "task: unknown model 'tonn'; did you mean twonn? Known: alexnet, cnn, convnet, "
+                "fashionnet, lenet, mlp, threenn, twonn; for any other give model_bytes and "
+                "sample_ops in [task.sizes]"
+            ),
+        ),
+        (
+            {"optimizer": '{ name = "adma" }'},
+            "task: optimizer.name is 'adma'; did you mean adam?",
         ),
         (
             {"data": '"x:y"', "sizes": "{ samples = 4 }"},

@@ -17,7 +17,11 @@ from tests.live.short_run import build, run_task
         ({"model": "twonn"}, SettingError, "does not fit the data"),
         ({"model": "nowhere:Model"}, SettingError, "nowhere"),
         ({"data": "tiny_task:nothing"}, SettingError, "nothing"),
-        ({"scheme": "fastest"}, SettingError, "no scheme is called"),
+        (
+            {"scheme": "fastest"},
+            SettingError,
+            "no scheme is called 'fastest'; expected one of equal, .*, dab$",
+        ),
         # Refused before the data is loaded.
         ({"scheme": "med", "data": "nowhere:load"}, SettingError, "cannot run a cycle of one task"),
         ({"model_args": {"numbers": 2}}, (SettingError, DataError), "fit"),

@@ -126,13 +126,21 @@ def get_scheme(name: str) -> Scheme:
     return SCHEMES[name]
 
 
+def get_cycle_scheme(name: str) -> Scheme:
+    """Return the scheme with this name; raise `SettingError` unless it plans cycles of one task."""
+    if name not in SCHEMES:
+        cycle_schemes = [row.name for row in SCHEMES.values() if row.problem == "cycle"]
+        raise SettingError(f"no scheme is called {name!r}; {suggest(name, cycle_schemes)}")
+    SCHEMES[name].check_cycle()
+    return SCHEMES[name]
+
+
 def with_scheme(task: Task, scheme: str | None) -> Task:
     """Return the task with this scheme, or its own; an explicit scheme may choose the passes.
 
     Raises `SettingError` if the scheme does not plan cycles.
     """
-    row = get_scheme(scheme or task.scheme)
-    row.check_cycle()
+    row = get_cycle_scheme(scheme or task.scheme)
     chosen = scheme is not None and row.passes == "chosen"
     task = replace(task, scheme=row.name, passes=None if chosen else task.passes)
     row.check_passes(task.passes)

@@ -21,9 +21,6 @@ default_fleet_option = click.option(
     type=FILE,
     help="The devices; default: two Raspberry Pis, a phone and a Jetson.",
 )
-fleet_option = click.option(
-    "--fleet", metavar="FLEET.toml", type=FILE, required=True, help="The devices."
-)
 learners_option = click.option(
     "--learners", type=COUNT, help="Scale the fleet to this number of learners."
 )

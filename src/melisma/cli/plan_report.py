@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from melisma.allocation.builders import (
     build_cycle_problem,
@@ -14,7 +15,7 @@ from melisma.allocation.builders import (
     build_shared_problem,
 )
 from melisma.allocation.checks import BUDGET_TOLERANCE
-from melisma.allocation.cycle_problem import CyclePlan
+from melisma.allocation.cycle_problem import CyclePlan, CycleProblem
 from melisma.allocation.infeasible import round_up, with_nearest_value
 from melisma.allocation.radio_problem import RadioPlan
 from melisma.allocation.schemes import PlanInputs, Scheme, with_scheme
@@ -28,6 +29,7 @@ from melisma.simulation.forecast import first_cycle_failure, forecast
 PlanReport = dict[str, Any]
 # Values to try before an error names one, each this many times the one before.
 MAX_VALUES_TRIED, SETTING_STEPS = 60, {"deadline_s": 1.05, "shards": 0.97}
+MAX_TOO_SLOW = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,6 +169,7 @@ def _plan_cycle(
         "handed_out": int(plan.shards.sum()),
         "hands_out_all": scheme.hands_out_all,
         "idle": int(np.count_nonzero(~busy)),
+        "too_slow": _too_slow(problem, busy, task, fleet),
         "late": int(late.sum()),
         "keeps_deadline": not late.any() and expected.keeps_deadline,
         "ends_s": float(seconds.max()),
@@ -178,6 +181,18 @@ def _plan_cycle(
         "forecast": asdict(expected),
         "extension": task.extension,
     } | _cost_fields(float(fleet.price @ plan.shards), fleet)
+
+
+def _too_slow(
+    problem: CycleProblem, busy: NDArray[np.bool_], task: Task, fleet: Fleet
+) -> dict[str, float]:
+    """Return the seconds that one shard takes of idle learners for which they exceed the deadline.
+
+    Only the first few are listed.
+    """
+    needed_s = problem.seconds(np.ones(busy.size, np.int64), task.passes or 1)
+    late = np.flatnonzero(~busy & (needed_s >= task.deadline_s))[:MAX_TOO_SLOW]
+    return {fleet.names[number]: float(needed_s[number]) for number in late.tolist()}
 
 
 def _plan_shared(

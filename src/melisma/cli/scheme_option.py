@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from melisma.allocation.schemes import SCHEMES, get_scheme
+from melisma.allocation.schemes import SCHEMES, get_cycle_scheme, get_scheme
 
 CYCLE_SCHEMES = [row.name for row in SCHEMES.values() if row.problem == "cycle"]
 
@@ -18,11 +18,8 @@ def _check_name(_context: click.Context, _option: click.Parameter, name: str | N
     return None if name is None else get_scheme(name).name
 
 
-def _check_cycle(context: click.Context, option: click.Parameter, name: str | None) -> str | None:
-    name = _check_name(context, option, name)
-    if name is not None:
-        SCHEMES[name].check_cycle()
-    return name
+def _check_cycle(_context: click.Context, _option: click.Parameter, name: str | None) -> str | None:
+    return None if name is None else get_cycle_scheme(name).name
 
 
 run_scheme_option = click.option(

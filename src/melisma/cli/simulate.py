@@ -31,6 +31,7 @@ from melisma.cli.suggestions import SuggestingChoice
 from melisma.cli.views.run_summary_view import run_summary_view
 from melisma.cli.views.run_view import cycle_line
 from melisma.errors import SettingError
+from melisma.fleet.task import MAX_NUMBER, MIN_POSITIVE
 from melisma.runs.folder import check_run_folder
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
@@ -93,6 +94,8 @@ def command(  # noqa: PLR0913 - one argument per option
 
     Without a file: handwritten digits, on four devices of unequal speed.
     """
+    if deadline_s is not None and not MIN_POSITIVE <= deadline_s <= MAX_NUMBER:
+        raise SettingError(f"--deadline is {deadline_s:g}; expected seconds, more than 0")
     if search_faults and (faults or out):
         raise SettingError(
             "--search-faults draws its faults and saves nothing; remove --faults and --out"

@@ -125,10 +125,16 @@ def _is_width(width: object) -> bool:
 def _look_up(
     table: Mapping[str, Size], kind: str, name: str, missing: str, also: tuple[str, ...] = ()
 ) -> Size:
-    if name not in table:
-        # A name with a colon refers to user code, so a similar known name does not help.
-        known = "" if ":" in name else f"; {suggest_known(name, sorted((*table, *also)))}"
-        raise SettingError(
-            f"the size of {kind} {name!r} is unknown: give {missing} in [task.sizes]{known}"
-        )
-    return table[name]
+    if name in table:
+        return table[name]
+    problem = f"the size of {kind} {name!r} is unknown: give {missing} in [task.sizes]"
+    # A name with a colon refers to user code, so a similar known name does not help.
+    if ":" in name:
+        raise SettingError(problem)
+    known = sorted((*table, *also))
+    if nearest_word(name, known) is None:
+        raise SettingError(f"{problem}; {suggest_known(name, known)}")
+    raise SettingError(
+        f"unknown {kind} {name!r}; {suggest(name, known)} Known: {', '.join(known)}; for any other "
+        f"give {missing} in [task.sizes]"
+    )

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from melisma.errors import SettingError
+from melisma.errors import SettingError, suggest
 from melisma.fleet.files.toml_file import read_toml
 from melisma.fleet.sizes import DataSize, ModelSize, data_size, model_size
 
@@ -37,6 +37,10 @@ def check_name(name: str) -> None:
         raise ValueError("name is empty")
     if not name.isprintable():
         raise ValueError(f"name is {name!r:.60}; expected printable characters on one line")
+
+
+# Of models; a custom trainer may have others.
+OPTIMIZER_NAMES = ("sgd", "adam")
 
 
 class OptimizerSettings(Table, frozen=True, kw_only=True):
@@ -199,6 +203,12 @@ class Task(Table, frozen=True, kw_only=True):
             raise SettingError("; ".join(problems))
         self.check_shard_samples()
 
+    def check_optimizer(self) -> None:
+        """Raise SettingError if the model is a known one and the optimizer is not."""
+        name = self.optimizer.name
+        if ":" not in self.model and name not in OPTIMIZER_NAMES:
+            raise SettingError(f"optimizer.name is {name!r}; {suggest(name, OPTIMIZER_NAMES)}")
+
     def _check_data_size(self) -> None:
         _ = self.samples, self.shard_bytes
 
@@ -265,5 +275,6 @@ def read_sized_task(path: str | Path) -> Task:
     """Read a task whose sizes are known without loading model or data, or raise SettingError."""
     task = read_task(path)
     with naming_task_file(path):
+        task.check_optimizer()
         task.check_sizes()
     return task

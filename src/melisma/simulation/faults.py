@@ -13,8 +13,9 @@
     delay instruction 3 to 2 by 1.5 the message arrives 1.5 s later
     corrupt update 1 from 2         the first update of learner 2 holds NaN
 
-Learners go by number, times are seconds since the start of the run, and messages are counted from 1
-for each learner. Faults are separated by `;`.
+Learners go by number, or by name if that has no spaces and commas and is no number. Times are
+seconds since the start of the run, and messages are counted from 1 for each learner. Faults are
+separated by `;`.
 """
 
 import re
@@ -27,7 +28,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.errors import SettingError, suggest
+from melisma.errors import SettingError, nearest_word, suggest
 from melisma.fleet.array_types import Floats, Ints
 
 FaultKind = Literal[
@@ -39,7 +40,7 @@ MAX_RANDOM_FAULTS = 12
 
 _NUMBER = r"(?P<{}>[0-9.]+(?:e[+-]?[0-9]+)?)"
 _AT, _FOR, _BY = (_NUMBER.format(name) for name in ("at_s", "for_s", "by"))
-_LEARNERS, _NTH = r"(?P<learners>[0-9]+(?:,[0-9]+)*)", r"(?P<nth>[1-9][0-9]*)"
+_LEARNERS, _NTH = r"(?P<learners>[^ ,]+(?:,[^ ,]+)*)", r"(?P<nth>[1-9][0-9]*)"
 # Instructions travel to learners, reports come from them.
 _DIRECTION = r"instruction(?= [0-9]+ to )|report(?= [0-9]+ from )"
 _MESSAGE = rf"(?P<message>{_DIRECTION}) {_NTH} (?:to|from) {_LEARNERS}"
@@ -86,25 +87,25 @@ class Fault:
         return f"{self.kind} {learners} at {self.at_s:.6g}{span}{by}"
 
 
-def parse_faults(text: str, learners: int) -> tuple[Fault, ...]:
-    """Parse faults separated by `;`; raise `SettingError` that names the first invalid one."""
-    return tuple(_parse(part.strip(), learners) for part in text.split(";") if part.strip())
+def parse_faults(text: str, learners: int, names: Sequence[str] = ()) -> tuple[Fault, ...]:
+    """Parse faults separated by `;`; raise `SettingError` that names the first invalid one.
+
+    With the names of all learners, faults may name them; a number is never a name.
+    """
+    return tuple(_parse(part.strip(), learners, names) for part in text.split(";") if part.strip())
 
 
-def _parse(text: str, learners: int) -> Fault:
+def _parse(text: str, learners: int, names: Sequence[str]) -> Fault:
     if "orchestrator" in text.split():
         raise SettingError(
             f"fault {text!r}: the orchestrator keeps no journal to resume from; name learners"
         )
     for pattern in _PATTERNS:
         if match := re.fullmatch(pattern, text):
-            fault = _from_groups(text, match.groupdict())
-            unknown = [number for number in fault.learners if number >= learners]
-            if unknown:
-                raise SettingError(
-                    f"fault {text!r}: unknown learner {unknown[0]}; use 0 to {learners - 1}"
-                )
-            return fault
+            groups = match.groupdict()
+            words = (groups.pop("learners") or "").split(",")
+            numbers = tuple(_learner_number(text, word, learners, names) for word in words)
+            return _from_groups(text, numbers, groups)
     kind = text.split(maxsplit=1)[0]
     if kind not in FAULT_KINDS:
         raise SettingError(
@@ -116,8 +117,18 @@ def _parse(text: str, learners: int) -> Fault:
     )
 
 
-def _from_groups(text: str, groups: dict[str, str | None]) -> Fault:
-    learners = tuple(int(number) for number in (groups.pop("learners") or "").split(","))
+def _learner_number(text: str, word: str, learners: int, names: Sequence[str]) -> int:
+    """Return the number of a learner that is given by number or name."""
+    if word.isdecimal() and int(word) < learners:
+        return int(word)
+    if not word.isdecimal() and word in names:
+        return names.index(word)
+    near = None if word.isdecimal() else nearest_word(word, names)
+    expected = f"did you mean {near}?" if near else f"use 0 to {learners - 1}"
+    raise SettingError(f"fault {text!r}: unknown learner {word}; {expected}")
+
+
+def _from_groups(text: str, learners: tuple[int, ...], groups: dict[str, str | None]) -> Fault:
     words = {name: groups.pop(name) for name in ("kind", "message") if groups.get(name)}
     try:
         numbers = {name: float(value) for name, value in groups.items() if value is not None}

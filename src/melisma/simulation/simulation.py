@@ -15,7 +15,14 @@ from melisma.cycle.ragged import RaggedArray
 from melisma.errors import DataError, SettingError, suggest
 from melisma.fleet.files.fleet_builder import read_fleet
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.task import SimulationSettings, Task, naming_task_file, read_task
+from melisma.fleet.task import (
+    MAX_NUMBER,
+    MIN_POSITIVE,
+    SimulationSettings,
+    Task,
+    naming_task_file,
+    read_task,
+)
 from melisma.learning.loaded_task import load_task
 from melisma.runs.folder import MODEL_FILE, PICTURE_FILE, create_run_folder
 from melisma.runs.progress import RunProgress
@@ -30,7 +37,6 @@ from melisma.simulation.faults import Fault, parse_faults
 from melisma.simulation.scenario import Scenario, even_local_shards, with_random_faults
 
 ComputeLevel = Literal["timing", "train", "batched"]
-MAX_DEADLINE_S = 1e9
 
 
 @dataclass(frozen=True)
@@ -55,9 +61,9 @@ class SimulationOptions:
             raise SettingError(f"work is {self.work!r}; {expected}")
         if self.seed is not None and not 0 <= self.seed < 2**63:
             raise SettingError(f"seed is {self.seed}; expected 0 to {2**63 - 1}")
-        if self.deadline_s is not None and not 0 < self.deadline_s < MAX_DEADLINE_S:
+        if self.deadline_s is not None and not MIN_POSITIVE <= self.deadline_s <= MAX_NUMBER:
             raise SettingError(
-                f"deadline_s = {self.deadline_s:g}; use 0 < deadline_s < {MAX_DEADLINE_S:g}"
+                f"deadline_s = {self.deadline_s:g}; use 0 < deadline_s <= {MAX_NUMBER:g}"
             )
 
 
@@ -96,7 +102,7 @@ def prepare(
     fleet = _load_fleet(fleet, options)
     faults = options.faults
     if not isinstance(faults, tuple) and not str(faults).isdecimal():
-        faults = parse_faults(str(faults), fleet.learners)
+        faults = parse_faults(str(faults), fleet.learners, fleet.names)
     with naming_task_file(file):
         task = read_task(task) if isinstance(task, str | Path) else task
         prepared = _prepare(_override(task, options), file, fleet)

@@ -62,7 +62,15 @@ def test_a_learner_with_a_trace_has_its_mean_rates(links: Path) -> None:
         ("0 nan", "line 1: 'nan'; expected a number"),
         ("0 inf", "line 1: 'inf'; expected a number"),
         ("seconds,mbps\n0,1", "line 1: 'seconds'; expected a number"),
-        ("\n\n0", "line 3: 1 columns; expected seconds, Mbit/s or seconds, downlink and uplink"),
+        ("\n\n0", "line 3: 1 column; expected seconds, Mbit/s or seconds, downlink and uplink"),
+        (
+            "0;20",
+            (
+                "line 1: 1 column; expected seconds, Mbit/s or seconds, downlink and uplink in "
+                "Mbit/s, separated by a comma or spaces"
+            ),
+        ),
+        ("0 2e7", "line 1: 2e+07 Mbit/s; expected at most 100000; divide rates in bit/s by 1e6"),
         ("0 1 2 3", "line 1: 4 columns; expected"),
         ("0 1\n1 2 3", "line 2: 3 columns; expected seconds, Mbit/s"),
         ("0,,1", "line 1: ''; expected a number"),
@@ -78,7 +86,7 @@ def test_an_invalid_file_is_reported_with_its_line(links: Path, content: str, me
     with pytest.raises(SettingError) as error:
         read_bandwidth_trace(path)
     assert str(error.value).startswith(f"{path}: {message}")
-    with pytest.raises(SettingError, match=r"FLEET\.toml: fleet: .*a\.txt: "):
+    with pytest.raises(SettingError, match=r"FLEET\.toml: fleet\..*trace: .*a\.txt: "):
         read_fleet(links / "FLEET.toml")
 
 

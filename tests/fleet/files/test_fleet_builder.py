@@ -437,8 +437,27 @@ def test_the_path_of_a_trace_is_relative_to_the_fleet_file(tmp_path: Path) -> No
 def test_errors_in_a_trace_name_both_files(tmp_path: Path) -> None:
     with pytest.raises(SettingError) as caught:
         read_traced(tmp_path, "phone-2,30,wake\n")
-    lines = f"{tmp_path}/FLEET.toml: fleet: {tmp_path}/phones.csv: line 2: 'phone-2' has wake first"
-    assert str(caught.value).startswith(lines)
+    file = f"{tmp_path}/FLEET.toml: fleet.trace: {tmp_path}/phones.csv: line 2"
+    assert str(caught.value).startswith(f"{file}: wake is the event of 'phone-2' in its first line")
+
+
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        ('[[fleet.learner]]\nname = "pi"', "learner[pi].bandwidth_trace"),
+        ('[[fleet.group]]\nname = "phones"\ncount = 2', "group[phones].bandwidth_trace"),
+        ("[[fleet.group]]\ncount = 2", "group[0].bandwidth_trace"),
+    ],
+)
+def test_a_missing_bandwidth_trace_is_reported_with_its_key(
+    tmp_path: Path, table: str, key: str
+) -> None:
+    file = tmp_path / "FLEET.toml"
+    file.write_text(f'{table}\nprofile = "laptop"\nbandwidth_trace = "none.txt"\n')
+    with pytest.raises(SettingError) as caught:
+        read_fleet(file)
+    missing = f"{tmp_path}/none.txt: no such file or directory"
+    assert str(caught.value) == f"{file}: fleet.{key}: {missing}"
 
 
 def test_a_trace_with_learners_that_a_smaller_fleet_lacks_is_an_error(tmp_path: Path) -> None:

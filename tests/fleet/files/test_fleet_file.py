@@ -330,7 +330,7 @@ def test_a_spread_that_could_reach_0_is_an_error(tmp_path: Path, spread: str, me
 
 def test_a_missing_trace_is_reported(tmp_path: Path) -> None:
     message = read_error(tmp_path, '[fleet]\ntrace = "none.csv"\n' + LEARNER + PHONE)
-    assert message == f"fleet: {tmp_path / 'none.csv'}: no such file or directory"
+    assert message == f"fleet.trace: {tmp_path / 'none.csv'}: no such file or directory"
 
 
 def test_files_that_cannot_be_read_are_reported(tmp_path: Path) -> None:

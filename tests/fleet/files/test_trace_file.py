@@ -92,13 +92,17 @@ def test_errors_name_the_line(tmp_path: Path, content: str, message: str) -> Non
 @pytest.mark.parametrize(
     ("before", "event", "message"),
     [
-        ("", "wake", "'ada' has wake first; expected join, leave, sleep"),
-        ("join", "join", "'ada' has join after join; expected leave, sleep"),
-        ("join", "wake", "'ada' has wake after join; expected leave, sleep"),
-        ("sleep", "sleep", "'ada' has sleep after sleep; expected leave, wake"),
-        ("sleep", "join", "'ada' has join after sleep; expected leave, wake"),
-        ("sleep wake", "wake", "'ada' has wake after wake; expected leave, sleep"),
-        ("join leave", "join", "'ada' has join after leave; expected no event after leave"),
+        ("", "wake", "wake is the event of 'ada' in its first line; expected join, leave or sleep"),
+        ("join", "join", "join is the event of 'ada' after join; expected leave or sleep"),
+        ("join", "wake", "wake is the event of 'ada' after join; expected leave or sleep"),
+        ("sleep", "sleep", "sleep is the event of 'ada' after sleep; expected leave or wake"),
+        ("sleep", "join", "join is the event of 'ada' after sleep; expected leave or wake"),
+        ("sleep wake", "wake", "wake is the event of 'ada' after wake; expected leave or sleep"),
+        (
+            "join leave",
+            "join",
+            "join is the event of 'ada' after leave; expected no event after leave",
+        ),
     ],
 )
 def test_an_impossible_order_is_an_error(

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from melisma.errors import SettingError
-from melisma.fleet.task import OptimizerSettings
-from melisma.learning.pytorch.optimizers import optimizer_for
+from melisma.fleet.task import OPTIMIZER_NAMES, OptimizerSettings
+from melisma.learning.pytorch.optimizers import OPTIMIZERS, optimizer_for
 
 
 def steps(step: object, weights: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -61,6 +61,10 @@ def test_weights_without_a_gradient_do_not_change() -> None:
 def test_the_error_about_an_unknown_optimizer_lists_the_known_ones() -> None:
     with pytest.raises(SettingError, match="'lion'; expected one of sgd, adam"):
         optimizer_for(OptimizerSettings(name="lion"))
+
+
+def test_plans_know_the_names_of_all_optimizers() -> None:
+    assert tuple(OPTIMIZERS) == OPTIMIZER_NAMES
 
 
 def test_training_imports_no_compiler() -> None:

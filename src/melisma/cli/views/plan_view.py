@@ -6,6 +6,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from melisma.allocation.infeasible import format_rounded_up
 from melisma.cli.plan_report import LearnerRows, PlanReport
 from melisma.cli.views.table_view import DeadlineBar, FigureTable, make_table
 from melisma.cycle.rounds import MAX_TAIL_FRACTION
@@ -131,8 +132,13 @@ def _cycle_view(report: PlanReport, show: int) -> RenderableType:
     late, idle = np.flatnonzero(rows.columns["late"]), report["idle"]
     verb = "handed out" if report["hands_out_all"] else "requested"
     lines = [
-        f"{report['handed_out']} shards {verb}, {shards} available"
+        f"{_format_count(report['handed_out'], 'shard')} {verb}, {shards} available"
         + (f"; {_format_count(idle, 'learner')} idle" if idle else ""),
+        *(
+            f"{name} is idle: one shard takes {format_rounded_up(seconds)} s; "
+            f"use deadline_s > {format_rounded_up(seconds)} or leave it out"
+            for name, seconds in report["too_slow"].items()
+        ),
         f"staleness {report['max_staleness']}, average {report['average_staleness']:.2f}"
         + (f"; cost {_format_cost(report)}" if report["cost"] is not None else ""),
         *_budget_lines(report),
@@ -228,7 +234,8 @@ def _late_lines(report: PlanReport, names: list[str]) -> list[str]:
         share = _format_share(expected["finishing"])
         line = f"about {share} of the learners finish their shards by {deadline_s:g} s"
         return [f"{line}; the others send what they have trained"]
-    return [f"all learners finish by {deadline_s:g} s"] if expected["weight_in_time"] == 1 else []
+    who = "all learners with shards" if report["idle"] else "all learners"
+    return [f"{who} finish by {deadline_s:g} s"] if expected["weight_in_time"] == 1 else []
 
 
 def _quorum_lines(report: PlanReport) -> list[str]:

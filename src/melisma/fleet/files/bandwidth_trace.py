@@ -13,6 +13,8 @@ from melisma.errors import SettingError
 from melisma.fleet.files.toml_file import read_text
 from melisma.fleet.variation import LINKS, BandwidthTrace
 
+# Faster links do not exist; such rates are in bit/s.
+MAX_MBPS = 1e5
 COLUMNS = {2: "seconds, Mbit/s", 3: "seconds, downlink and uplink in Mbit/s"}
 
 
@@ -46,12 +48,20 @@ def _parse_row(cells: list[str], columns: int, last_s: float | None) -> tuple[fl
     """Return seconds, downlink and uplink in bit/s; raise ValueError for an invalid line."""
     if len(cells) not in COLUMNS or (columns and len(cells) != columns):
         expected = COLUMNS[columns] if columns else " or ".join(COLUMNS.values())
-        raise ValueError(f"{len(cells)} columns; expected {expected}")
+        count = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
+        separator = ", separated by a comma or spaces" if len(cells) == 1 else ""
+        raise ValueError(f"{count}; expected {expected}{separator}")
     seconds, *rates = (_parse_number(cell) for cell in cells)
     if last_s is None and seconds != 0:
         raise ValueError(f"the first line is at {seconds:g} s; expected 0")
     if last_s is not None and seconds <= last_s:
-        raise ValueError(f"seconds are {seconds:g}; expected more than {last_s:g}, the last ones")
+        raise ValueError(
+            f"seconds are {seconds:g}; expected more than {last_s:g}, those of the last line"
+        )
+    if max(rates) > MAX_MBPS:
+        raise ValueError(
+            f"{max(rates):g} Mbit/s; expected at most {MAX_MBPS:g}; divide rates in bit/s by 1e6"
+        )
     return seconds, 1e6 * rates[0], 1e6 * rates[-1]
 
 

@@ -5,7 +5,8 @@ copies of a single learner are numbered and have the same values.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from math import inf, nan
@@ -49,10 +50,15 @@ NO_NOISE = NoiseTable(benchmark_bias=1.0, cold_start_s=0.0)
 NOISE_PREFIX = "noise_"
 
 
+class TraceError(SettingError):
+    """A trace cannot be read; the message begins with the key of its path."""
+
+
 @dataclass
 class _LearnerBlock:
-    """Learners of one table of the file."""
+    """Learners of one table of the file; `key` is the table's."""
 
+    key: str
     names: list[str]
     bandwidth_trace: str | None
     discloses: Disclosure
@@ -71,6 +77,8 @@ def read_fleet(path: str | Path, learners: int | None = None, seed: int | None =
         table = replace(table, seed=seed)
     try:
         return build_fleet(_resolve_paths(table, Path(path).parent), learners)
+    except TraceError as error:
+        raise SettingError(f"{path}: fleet.{error}") from None
     except SettingError as error:
         raise SettingError(f"{path}: fleet: {error}") from None
 
@@ -164,7 +172,8 @@ def _build_single(learner: FleetLearner, count: int, table: FleetTable) -> _Lear
     columns["price"] = np.full(count, learner.price)
     rows = [(s.probability, s.compute, s.bandwidth) for s in learner.state] or [(1.0, 1.0, 1.0)]
     states = [np.tile(np.array(column), (count, 1)) for column in zip(*rows, strict=True)]
-    return _LearnerBlock(names, learner.bandwidth_trace, learner.discloses, columns, states)
+    key = f"learner[{learner.name}]"
+    return _LearnerBlock(key, names, learner.bandwidth_trace, learner.discloses, columns, states)
 
 
 def _build_group(group: FleetGroup, number: int, table: FleetTable) -> _LearnerBlock:
@@ -191,7 +200,8 @@ def _build_group(group: FleetGroup, number: int, table: FleetTable) -> _LearnerB
     columns["price"] = _draw_prices(group, group_rng("price"))
     states = _draw_states(group, group_rng("states"))
     names = _number_names(name, count)
-    return _LearnerBlock(names, group.bandwidth_trace, group.discloses, columns, states)
+    key = f"group[{group.name or number}]"
+    return _LearnerBlock(key, names, group.bandwidth_trace, group.discloses, columns, states)
 
 
 def _draw_prices(group: FleetGroup, rng: np.random.Generator) -> Floats:
@@ -241,7 +251,8 @@ def _build_availability(
     """Take the availability out of `columns`; traced learners follow the trace only."""
     defaults = _availability_columns(AvailabilityTable())
     times = {key: columns.pop(key) for key in defaults}
-    traced = read_trace(trace, names, learners) if trace is not None else Changes.merge([])
+    with _naming_key("trace"):
+        traced = read_trace(trace, names, learners) if trace is not None else Changes.merge([])
     for key, default in defaults.items():
         times[key][traced.learners] = default
     return Availability(**times, traced=traced)
@@ -312,8 +323,11 @@ def _set_radio_rates(columns: dict[str, Floats], names: Sequence[str], table: Fl
 
 def _apply_traces(parts: Sequence[_LearnerBlock]) -> tuple[BandwidthTrace, ...]:
     """Read the traces of all parts, apply their mean rates, and return those that vary."""
-    paths = {part.bandwidth_trace for part in parts if part.bandwidth_trace is not None}
-    traces = {path: read_bandwidth_trace(path) for path in sorted(paths)}
+    keys = {part.bandwidth_trace: part.key for part in reversed(parts) if part.bandwidth_trace}
+    traces = dict[str, BandwidthTrace]()
+    for path in sorted(keys):
+        with _naming_key(f"{keys[path]}.bandwidth_trace"):
+            traces[path] = read_bandwidth_trace(path)
     varying = [path for path, trace in traces.items() if len(trace.rows) > 1]
     for part in parts:
         if part.bandwidth_trace is not None:
@@ -323,6 +337,14 @@ def _apply_traces(parts: Sequence[_LearnerBlock]) -> tuple[BandwidthTrace, ...]:
             if part.bandwidth_trace in varying:
                 part.columns["trace_ids"][:] = varying.index(part.bandwidth_trace)
     return tuple(traces[path] for path in varying)
+
+
+@contextmanager
+def _naming_key(key: str) -> Iterator[None]:
+    try:
+        yield
+    except SettingError as error:
+        raise TraceError(f"{key}: {error}") from None
 
 
 def _radio_rates_bps(count: int, cell: CellTable, seed: int) -> Floats:

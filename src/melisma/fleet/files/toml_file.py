@@ -9,7 +9,7 @@ import msgspec
 from msgspec import inspect
 
 from melisma.backports import tomllib
-from melisma.errors import SettingError, suggest
+from melisma.errors import SettingError, nearest_word, suggest
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 TYPE_WORDS = {
@@ -20,6 +20,8 @@ TYPE_WORDS = {
     "object": "a table",
     "array": "a list",
 }
+# By the last part of a key.
+UNITS = {"s": "seconds", "bps": "bit/s", "bytes": "bytes", "j": "joules", "hz": "hertz"}
 # Each file has one table at its top level.
 FILE_TABLES = {"task", "fleet"}
 BOUND_WORDS = {">": "above", ">=": "of at least", "<": "below", "<=": "of at most"}
@@ -115,7 +117,12 @@ def _types_at(types: Sequence[inspect.Type], key: str) -> Sequence[inspect.Type]
 
 
 def _suggestion(unknown: str, types: Sequence[inspect.Type]) -> str:
-    return suggest(unknown, [field.encode_name for field in _fields(types)])
+    known = [field.encode_name for field in _fields(types)]
+    near = nearest_word(unknown, known)
+    suffix = near.rpartition("_")[2] if near else ""
+    if suffix not in UNITS or unknown.endswith(f"_{suffix}"):
+        return suggest(unknown, known)
+    return f"did you mean {near} (in {UNITS[suffix]})?"
 
 
 def _is_table_list(types: Sequence[inspect.Type]) -> bool:

@@ -104,8 +104,10 @@ def _check_order(name: str, last: Row | None, row: Row) -> None:
     if last is not None and row[0] < last[0]:
         raise ValueError(f"at_s is {row[0]:g}; expected at least {last[0]:g}, the last of {name!r}")
     if row[2] not in ALLOWED_NEXT[before]:
-        after = "first" if before is None else f"after {CHANGE_NAMES[before]}"
-        expected = (
-            ", ".join(CHANGE_NAMES[kind] for kind in ALLOWED_NEXT[before]) or "no event after leave"
+        after = "in its first line" if before is None else f"after {CHANGE_NAMES[before]}"
+        allowed = [CHANGE_NAMES[kind] for kind in ALLOWED_NEXT[before]]
+        expected = " or ".join([", ".join(allowed[:-1]), allowed[-1]] if allowed[1:] else allowed)
+        raise ValueError(
+            f"{CHANGE_NAMES[row[2]]} is the event of {name!r} {after}; "
+            f"expected {expected or 'no event after leave'}"
         )
-        raise ValueError(f"{name!r} has {CHANGE_NAMES[row[2]]} {after}; expected {expected}")
