@@ -10,6 +10,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 # From the entrance down; a folder imports from lines below its own.
 LAYERS = (
+    ("__main__",),
     ("cli",),
     ("live", "simulation", "testing"),
     ("runs",),

@@ -10,6 +10,7 @@
 
 The layout::
 
+    __main__.py  the entry point of the `melisma` command
     errors.py    every exception
     atomic.py    file writes that survive a crash
     backports.py  names of newer Python versions, for Python 3.10

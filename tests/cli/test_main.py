@@ -61,6 +61,36 @@ def test_ctrl_c_during_the_imports_of_a_command_ends_with_130(
     assert capsys.readouterr().err.strip() == "melisma: interrupted"
 
 
+INTERRUPTED_IMPORT = """
+import sys
+
+
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name == "click":
+            raise KeyboardInterrupt
+
+
+sys.meta_path.insert(0, Interrupt())
+from melisma.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_during_the_first_imports_ends_with_130() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "melisma: interrupted\n")
+
+
+def test_the_package_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "melisma", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"melisma, version {__version__}\n"
+
+
 def test_a_remote_traceback_is_left_out_of_the_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -184,7 +184,7 @@ def test_a_wrong_option_is_one_line_and_exit_code_2(options: list[str], message:
 
 @pytest.mark.parametrize(
     "options",
-    [[], ["--fleet", "x"], ["x"], ["x", "--fleet", "x", "--show", "many"], ["x", "--nonsense"]],
+    [["--fleet", "x"], ["x"], ["x", "--fleet", "x", "--show", "many"], ["x", "--nonsense"]],
 )
 def test_wrong_usage_is_exit_code_2(options: list[str]) -> None:
     code, out, err = plan(*options)
