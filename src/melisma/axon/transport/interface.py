@@ -139,11 +139,19 @@ class ReceiveBuffer:
         return count
 
 
+SOCKET_TIMEOUTS: Final = {
+    "TCP_KEEPIDLE": 5,  # seconds without data before the first probe
+    "TCP_KEEPINTVL": 2,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": 20_000,  # milliseconds that data or probes may be unacknowledged
+}
+
+
 def set_socket_options(sock: Any) -> None:
-    """Disable Nagle's algorithm; detect a vanished peer within half a minute."""
+    """Disable Nagle's algorithm; detect a vanished peer, or a lost address, in 20 s."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+    for name, value in SOCKET_TIMEOUTS.items():
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
