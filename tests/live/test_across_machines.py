@@ -120,7 +120,7 @@ def test_a_device_that_changes_its_address_goes_on(network: NetworkLab, fleet: F
     report = run.report()
     assert report["outcome"] == "done"
     assert len(report["cycles"]) == 6
-    assert "trying again" in device.text
+    assert report["cycles"][-1]["visits_counted"] > 0, device.text
 
 
 def test_a_proxy_that_cuts_connections_every_two_seconds_is_no_obstacle(
