@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
@@ -18,6 +19,8 @@ from melisma.cli import join
 from melisma.cli.views.join_view import report_line
 from melisma.cycle import events
 from melisma.live.learner import device_reports as reports
+from melisma.live.learner.agent import LearnerSettings
+from melisma.live.learner.device_identity import DeviceState, KnownOrchestrator
 from tests.cli.command_line import MELISMA, melisma
 from tests.live.joining.fleet import ROOT, OpenRun
 from tests.live.orchestrator.served_run import wait_until
@@ -135,6 +138,22 @@ def test_invalid_arguments_end_at_once_with_a_fix(
     assert result.code == 2
     assert message in result.stderr
     assert not (home / "device" / "identity.pem").exists()
+
+
+def test_options_become_settings_of_the_learner(tmp_path: Path) -> None:
+    state, known = DeviceState(tmp_path), KnownOrchestrator("f", ("https://10.0.0.2:1",), "a")
+    names = {option.name: None for option in join.command.params if option.name}
+    options = names | {
+        "allow_module": ("waves",),
+        "trust_code": True,
+        "memory_bytes": 1 << 30,
+        "device": "cpu",
+    }
+    fields = join._learner_settings(state, known, options)
+    settings = msgspec.convert(fields, LearnerSettings)
+    assert (settings.allowed_modules, settings.trust_code) == (("waves",), True)
+    assert (settings.memory_bytes, settings.compute_device) == (1 << 30, "cpu")
+    assert settings.supervised
 
 
 def test_without_a_string_and_a_terminal_the_code_cannot_be_typed(

@@ -140,3 +140,28 @@ async def test_a_device_that_trusts_the_task_trains_with_its_bundle(tmp_path: Pa
     assert reasons == []
     assert run.store.model is not None
     assert (tmp_path / "cache-code").is_dir()
+
+
+async def test_a_bundle_that_needs_too_much_memory_fails_alone(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "greedy_net.py").write_text("def Net(): return bytearray(4 << 30)")
+    task = msgspec.structs.replace(TASK, model="greedy_net:Net")
+    bundle = collect_bundle("greedy_net:Net", [str(source)])
+    run = ServedRun(tmp_path / "run", task, bundle=bundle)
+    run.orchestrator.start()
+    reasons: list[str] = []
+    async with run.service.worker(run.tokens).listening() as address:
+        settings = LearnerSettings(
+            name="a",
+            orchestrator=(address,),
+            token=run.tokens.token("a"),
+            cache=str(tmp_path / "cache"),
+            trust_code=True,
+            memory_bytes=2 << 30,
+        )
+        logs = tmp_path / "logs"
+        async with run_processes([settings], logs, lambda _, reason: reasons.append(reason)):
+            await wait_until(lambda: bool(reasons))
+    run.close()
+    assert "MemoryError" in reasons[0]

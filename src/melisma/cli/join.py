@@ -66,6 +66,11 @@ def show_json(report: DeviceReport) -> None:
     "--trust-code", is_flag=True, help="Run the source of the model that the orchestrator offers."
 )
 @click.option(
+    "--memory-bytes",
+    type=click.IntRange(min=1),
+    help="Most memory of the learner; with --trust-code 75 % of the machine's by default.",
+)
+@click.option(
     "--device",
     type=click.Choice(COMPUTE_DEVICES),
     default="auto",
@@ -150,6 +155,7 @@ def _learner_settings(
     optional = {
         "cache_bytes": options["cache_bytes"],
         "discloses": options["discloses"],
+        "memory_bytes": options["memory_bytes"],
     }
     given = {key: value for key, value in optional.items() if value is not None}
     return {
