@@ -1,0 +1,31 @@
+"""The invitation of an orchestrator as text and as a QR code."""
+
+from melisma.cli.views.invitation_view import invitation_lines, qr_code
+from melisma.live.join_string import JoinString
+from melisma.live.orchestration import Invitation
+from melisma.live.orchestrator.lobby import StartCondition
+
+FINGERPRINT = f"sha256:{'0123456789abcdef' * 4}"
+TOKEN = "AAAAAAAAAAAAAAAA"
+
+
+def test_the_command_has_its_own_line_and_addresses_left_out_are_named() -> None:
+    hosts = ["192.168.1.20", *(f"fd00::{n}" for n in range(1, 6))]
+    text, left_out = JoinString.create(7788, FINGERPRINT, TOKEN, hosts)
+    invitation = Invitation(text, tuple(left_out), FINGERPRINT, StartCondition(learners=2))
+    command, details = invitation_lines(invitation)
+    assert command.splitlines() == ["on each device:", f"melisma join {text}"]
+    assert details[0].startswith("addresses: 192.168.1.20:7788, [fd00::1]:7788")
+    assert details[1] == f"left out, as they do not fit: {', '.join(left_out)}"
+    assert details[2] == "fingerprint: sha256:0123456789abcdef0123456789abcdef"
+    assert details[3] == "the run begins when 2 learners are ready; Ctrl-C ends it"
+
+
+def test_a_qr_code_of_the_longest_command_fits_a_terminal() -> None:
+    lines = qr_code(f"melisma join {'x' * 119}", "utf-8").splitlines()
+    assert len(lines) <= 25
+    assert {len(line) for line in lines} <= set(range(20, 60))
+
+
+def test_a_terminal_without_blocks_shows_no_qr_code() -> None:
+    assert qr_code("melisma join mel1", "ascii") == ""
