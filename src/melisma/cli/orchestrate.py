@@ -11,7 +11,14 @@ import msgspec
 from rich.console import Console
 from rich.live import Live
 
-from melisma.cli.options import COUNT, FILE, PORT, json_option
+from melisma.cli.options import (
+    COUNT,
+    DEFAULT_TASK,
+    FILE,
+    PORT,
+    default_task_argument,
+    json_option,
+)
 from melisma.cli.output import exit_with, write
 from melisma.cli.run import FRAMES_PER_S, RunWatcher
 from melisma.cli.scheme_option import run_scheme_option
@@ -114,7 +121,7 @@ class OrchestratorScreen(OrchestrationObserver):
 
 
 @click.command("orchestrate", short_help="Train a task on devices that join over the network.")
-@click.argument("task", metavar="TASK.toml", type=FILE)
+@default_task_argument
 @click.option("--learners", type=COUNT, metavar="N", help="Begin when N learners are ready.")
 @click.option(
     "--until-ready",
@@ -139,7 +146,7 @@ class OrchestratorScreen(OrchestrationObserver):
 @click.option("--no-discovery", is_flag=True, help="Do not announce this machine in the network.")
 @json_option
 def command(  # noqa: PLR0913, PLR0917 - one argument per option
-    task: Path,
+    task: Path | None,
     learners: int | None,
     until_ready_s: float | None,
     host: str,
@@ -155,7 +162,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per option
 ) -> None:
     """Train TASK.toml on devices that join over the network, by its deadline.
 
-    Prints the command with which devices join; they may also join and leave during the run.
+    Prints the command with which devices join; they may also join and leave during the run. Without
+    a file: handwritten digits.
     """
     screen = OrchestratorScreen(as_json=as_json)
     settings = OrchestratorSettings(
@@ -170,7 +178,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per option
     )
     # Output of the user's modules must not mix with the report.
     with redirect_stdout(sys.stderr):
-        prepared = prepare_task(task, scheme, out)
+        prepared = prepare_task(task or DEFAULT_TASK, scheme, out)
     with screen.open():
         report = run_orchestrator(prepared, settings, screen)
     if as_json:
