@@ -177,6 +177,7 @@ def test_forged_messages_of_a_far_later_incarnation_change_nothing(group: Group)
     assert a.updates == a.last_update == ITERATIONS / 10
 
 
+@pytest.mark.slow
 def test_a_silent_neighbour_delays_its_neighbours_by_the_stated_time(
     group: Group, folder: Path
 ) -> None:
@@ -238,7 +239,7 @@ def test_made_up_greetings_start_few_threads_and_delay_no_node_for_ever(group: G
     check_complete(group.reports())
 
 
-@pytest.mark.parametrize("announcement", ["board", "mdns"])
+@pytest.mark.parametrize("announcement", ["board", pytest.param("mdns", marks=pytest.mark.slow)])
 def test_an_impostor_process_is_sent_nothing_but_a_nonce(group: Group, announcement: str) -> None:
     options: dict[str, Any] = {"addresses": {}, "tls": True, "port": 0}
     board: str | None = None

@@ -26,7 +26,7 @@ class Net(nn.Sequential):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.training:
             slow = self.slow_file and Path(self.slow_file).exists()
-            time.sleep(0.1 if slow else self.pause_s)
+            time.sleep(0.3 if slow else self.pause_s)
         return super().forward(x)
 """
 TASK = Task(name="blobs", model="net:Net", data="tiny_task:blobs", deadline_s=1.0, batch=16)
