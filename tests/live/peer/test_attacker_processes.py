@@ -264,7 +264,6 @@ def test_an_impostor_process_is_sent_nothing_but_a_nonce(group: Group, announcem
         reports = group.reports()
         check_complete(reports)
         assert group.result(process) == {
-            "relayed": True,
             "calls": ["introduce"],
             "nonce_bytes": [32],
             "authorizations": ["None"],

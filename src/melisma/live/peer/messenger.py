@@ -34,6 +34,10 @@ from melisma.peer.proofs import SIGNATURE_BYTES, content_to_sign, is_signed
 
 IDENTIFY_S = 2.0
 """The time that a node is given to identify itself."""
+MEETING_SHARE = 0.1
+"""The share of the patience that an announced address is given to prove itself."""
+MAX_CANDIDATES = 4
+"""The number of announced addresses that are tried in one attempt."""
 RETRY_S = 0.2
 MAX_RECEIVED_MESSAGES = 64
 """The number of messages of one node that may wait to be handled."""
@@ -238,7 +242,15 @@ class Messenger:
     def addresses_of(self, name: str) -> list[str]:
         """Return the address of a neighbour, or those that it may have; empty if none is known."""
         known = self.addresses.get(name)
-        return [known] if known is not None else [*filter(is_protected, self.look_up(name))]
+        return [known] if known is not None else [*filter(_is_usable, self.look_up(name))]
+
+
+def _is_usable(address: str) -> bool:
+    """Return whether an announced address, which may be invalid, can be called."""
+    try:
+        return is_protected(address)
+    except SettingError:
+        return False
 
 
 class Outbox:
@@ -249,6 +261,7 @@ class Outbox:
         self.queue: SimpleQueue[bytes | None] = SimpleQueue()
         self._remote: tuple[str, axon.Remote] | None = None
         self._reason, self._proved = "", False
+        self._tried = 0
         self.thread = threading.Thread(target=self._run, name=f"to-{to}", daemon=True)
         self.thread.start()
 
@@ -330,6 +343,9 @@ class Outbox:
         messenger = self._messenger
         given = self._to in messenger.addresses
         addresses = messenger.addresses_of(self._to)
+        if not given:
+            addresses = self._candidates(addresses)
+            left_s = min(left_s, max(IDENTIFY_S, MEETING_SHARE * messenger.patience_s))
         self._reason = "its address is unknown"
         for address in addresses:
             remote = axon.connect(address)
@@ -346,3 +362,12 @@ class Outbox:
             messenger.addresses.setdefault(self._to, address)
             return refusal
         return ""
+
+    def _candidates(self, addresses: list[str]) -> list[str]:
+        """Return some of the announced addresses, others at each attempt.
+
+        Impostors may announce any number of them, and may not answer.
+        """
+        start = self._tried % max(1, len(addresses))
+        self._tried += MAX_CANDIDATES
+        return [*addresses[start:], *addresses[:start]][:MAX_CANDIDATES]

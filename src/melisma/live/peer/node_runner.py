@@ -49,8 +49,6 @@ PROGRESS_S = 0.5
 MAX_WAIT_S = 0.2
 DISCOVER_S = 1.0
 """The time to wait for answers on the local network."""
-MAX_CANDIDATES = 4
-"""The number of announced addresses that are tried for one neighbour."""
 MESSAGE_BYTES = 65536
 """The size of a message without its update or model."""
 SMALL_BODY_BYTES = 8192
@@ -320,4 +318,4 @@ def _latest_addresses(name: str, addresses: Mapping[str, str]) -> list[str]:
         for node, _, incarnation in [worker.rpartition(".")]
         if node == name and incarnation.isdecimal()
     ]
-    return [addresses[worker] for _, worker in sorted(found, reverse=True)[:MAX_CANDIDATES]]
+    return [addresses[worker] for _, worker in sorted(found, reverse=True)]
