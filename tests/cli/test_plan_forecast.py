@@ -94,7 +94,10 @@ def test_a_forecast_is_that_of_a_simulation(fleet: str, scheme: str) -> None:
             "dab",
             [
                 "about 147 of 200 learners awake on average, 200 at start",
-                "about 91% of the planned weight arrives by 20 s, and a cycle closes then with 80%",
+                (
+                    "about 91% of the planned weight arrives by 20 s, and a cycle closes then "
+                    "with the quorum of 80%"
+                ),
             ],
         ),
         (
@@ -110,7 +113,10 @@ def test_a_forecast_is_that_of_a_simulation(fleet: str, scheme: str) -> None:
             "noisy",
             "synchronous",
             [
-                "about 97% of the planned weight arrives by 20 s, and a cycle closes then with 80%",
+                (
+                    "about 97% of the planned weight arrives by 20 s, and a cycle closes then "
+                    "with the quorum of 80%"
+                ),
             ],
         ),
         ("plain", "dab", ["all learners finish by 20 s"]),

@@ -153,7 +153,11 @@ def test_a_mistake_in_the_options_ends_with_2(options: list[str], message: str) 
     [
         ("passes = 2", "passes = 0", "task.toml: task.passes"),
         ('work = "timing"', 'work = "sleep"', "task.toml: task.simulation.work"),
-        ("deadline_s = 10.0", "deadline = 10.0", "unknown key deadline; did you mean deadline_s?"),
+        (
+            "deadline_s = 10.0",
+            "deadline = 10.0",
+            "unknown key deadline; did you mean deadline_s (in",
+        ),
     ],
 )
 def test_a_mistake_in_a_file_names_file_and_key(
@@ -285,3 +289,13 @@ def test_the_status_line_names_a_faster_way_if_training_takes_long(
     assert clock.text() == f"computing cycle 1 of 2: {seconds:.0f} s{hint}"
     clock.finish(1)
     assert clock.text() == f"computing cycle 2 of 2: 0 s; cycle 1 took {seconds:.0f} s{hint}"
+
+
+def test_single_cycles_learners_and_updates_are_in_the_singular(folder: Path) -> None:
+    (folder / "task.toml").write_text(TASK.replace("cycles = 2", "cycles = 1"))
+    (folder / "fleet.toml").write_text(
+        FLEET.split('[[fleet.learner]]\nname = "hare"', maxsplit=1)[0]
+    )
+    out = simulate().stdout
+    assert out.startswith("digits: dab, 1 learner, 1 cycle of 10 s, timing, seed 1\n")
+    assert "; 1 of 1 update; " in out

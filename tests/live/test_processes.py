@@ -74,7 +74,7 @@ def test_a_run_does_not_wait_for_a_killed_learner(work_folder: Path) -> None:
     report = run_task(work_folder, watch=watch)
     assert report.outcome == "done", report.reason
     (left,) = received(report, events.LearnersLeft)
-    assert "its process ended with -9" in left.reason
+    assert "its process was killed (signal 9)" in left.reason
     assert len(report.cycles) == 3
 
 

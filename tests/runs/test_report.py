@@ -233,6 +233,16 @@ def test_an_update_between_deadline_and_tail_counts_and_makes_the_cycle_truant()
     assert report.satisfaction == pytest.approx(2 / 3)
 
 
+def test_a_cycle_within_the_tolerance_of_timers_has_met_its_deadline() -> None:
+    report = report_of("equal")
+    longest = replace(report.cycles[1], closed_s=report.cycles[1].began_s + 10.04)
+    report = replace(report, cycles=(report.cycles[0], longest, report.cycles[2]))
+    assert (
+        report.deadline_summary
+        == "the deadline of 10 s held in 3 of 3 cycles; the longest took 10.04 s (within 0.5%)"
+    )
+
+
 def test_an_update_after_the_tail_is_dropped_and_the_deadline_is_missed() -> None:
     report = report_of("late")
     second = report.cycles[1]

@@ -30,6 +30,7 @@ from melisma.cli.status_line import status_line
 from melisma.cli.suggestions import SuggestingChoice
 from melisma.cli.views.run_summary_view import run_summary_view
 from melisma.cli.views.run_view import cycle_line
+from melisma.cli.views.table_view import format_count
 from melisma.errors import SettingError
 from melisma.fleet.task import MAX_NUMBER, MIN_POSITIVE
 from melisma.runs.folder import check_run_folder
@@ -199,7 +200,8 @@ class CycleClock:
 def _heading(prepared: PreparedSimulation) -> str:
     task, fleet = prepared.scenario.task, prepared.scenario.fleet
     return (
-        f"{task.name}: {task.scheme}, {fleet.learners:,} learners, {task.cycles} cycles of "
+        f"{task.name}: {task.scheme}, {format_count(fleet.learners, 'learner')}, "
+        f"{format_count(task.cycles, 'cycle')} of "
         f"{task.deadline_s:g} s, {prepared.level}, seed {task.seed}"
     )
 

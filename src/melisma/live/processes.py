@@ -115,7 +115,8 @@ def _set_result(future: "asyncio.Future[int]", code: int) -> None:
 def _describe_exit(name: str, log: Path, code: int) -> str:
     """Return the last line of the log, or the exit code if the log is empty."""
     tail = log.read_text(errors="replace").strip()[-MAX_REASON_CHARS:]
-    reason = visible(tail.splitlines()[-1]) if tail else f"its process ended with {code}"
+    ending = f"ended with exit code {code}" if code >= 0 else f"was killed (signal {-code})"
+    reason = visible(tail.splitlines()[-1]) if tail else f"its process {ending}"
     return reason if reason.startswith(name) else f"{name}: {reason}"
 
 

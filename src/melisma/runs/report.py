@@ -248,7 +248,9 @@ class Report:
         if not waited:
             return summary
         late_s = max(waited) - deadline_s
-        late = f", {late_s:.2g} s too long" if late_s > TIMER_TOLERANCE * deadline_s else ""
+        late = f" (within {TIMER_TOLERANCE:.1%})" if late_s > 0 else ""
+        if late_s > TIMER_TOLERANCE * deadline_s:
+            late = f", {late_s:.2g} s too long"
         return f"{summary}; the longest took {max(waited):.4g} s{late}"
 
     @property

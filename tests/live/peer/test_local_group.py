@@ -123,7 +123,7 @@ def test_the_others_train_to_the_end_when_a_node_is_killed() -> None:
     )
     assert killed
     assert [node.outcome for node in report.nodes] == ["done", "left", "done"]
-    assert "its process ended with -9" in report.nodes[1].reason
+    assert "its process was killed (signal 9)" in report.nodes[1].reason
     assert report.parts == [["n0"], ["n2"]]
     assert not report.succeeded
     assert "the topology falls into 2 parts: n0; n2" in log

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from melisma.allocation.infeasible import format_rounded_up
 from melisma.cli.plan_report import LearnerRows, PlanReport
-from melisma.cli.views.table_view import DeadlineBar, FigureTable, make_table
+from melisma.cli.views.table_view import DeadlineBar, FigureTable, format_count, make_table
 from melisma.cycle.rounds import MAX_TAIL_FRACTION
 from melisma.simulation.forecast import MIN_CYCLES_IN_TIME
 
@@ -132,8 +132,8 @@ def _cycle_view(report: PlanReport, show: int) -> RenderableType:
     late, idle = np.flatnonzero(rows.columns["late"]), report["idle"]
     verb = "handed out" if report["hands_out_all"] else "requested"
     lines = [
-        f"{_format_count(report['handed_out'], 'shard')} {verb}, {shards} available"
-        + (f"; {_format_count(idle, 'learner')} idle" if idle else ""),
+        f"{format_count(report['handed_out'], 'shard')} {verb}, {shards} available"
+        + (f"; {format_count(idle, 'learner')} idle" if idle else ""),
         *(
             f"{name} is idle: one shard takes {format_rounded_up(seconds)} s; "
             f"use deadline_s > {format_rounded_up(seconds)} or leave it out"
@@ -147,7 +147,7 @@ def _cycle_view(report: PlanReport, show: int) -> RenderableType:
         *_quorum_lines(report),
         *_extension_lines(report),
     ]
-    head = f"{name}: {report['scheme']}, {_format_count(len(rows), 'learner')}"
+    head = f"{name}: {report['scheme']}, {format_count(len(rows), 'learner')}"
     return Group(Text(head, style="bold"), table, *_unlisted_line(rows, show), *map(Text, lines))
 
 
@@ -175,9 +175,7 @@ def _tasks_view(report: PlanReport, show: int) -> RenderableType:
         *_late_task_lines(report),
         *_budget_lines(report),
     ]
-    head = (
-        f"{', '.join(report['tasks'])}: {report['scheme']}, {_format_count(len(rows), 'learner')}"
-    )
+    head = f"{', '.join(report['tasks'])}: {report['scheme']}, {format_count(len(rows), 'learner')}"
     return Group(
         Text(head, style="bold"), table, *_unlisted_line(rows, show), *map(Text, ends + lines)
     )
@@ -197,7 +195,7 @@ def _radio_view(report: PlanReport, show: int) -> RenderableType:
     lines = [
         (
             f"round of {report['round_s']:.2f} s with {report['batch']} samples; "
-            f"{_format_count(rounds, 'round')} in {report['deadline_s'][0]:g} s"
+            f"{format_count(rounds, 'round')} in {report['deadline_s'][0]:g} s"
         ),
         (
             f"efficiency {report['efficiency']:.3f} (square root of samples per second); "
@@ -205,7 +203,7 @@ def _radio_view(report: PlanReport, show: int) -> RenderableType:
         ),
         *_no_round_lines(report),
     ]
-    head = f"{report['tasks'][0]}: {report['scheme']}, {_format_count(len(rows), 'learner')}"
+    head = f"{report['tasks'][0]}: {report['scheme']}, {format_count(len(rows), 'learner')}"
     return Group(Text(head, style="bold"), table, *_unlisted_line(rows, show), *map(Text, lines))
 
 
@@ -247,7 +245,7 @@ def _quorum_lines(report: PlanReport) -> list[str]:
         return []
     late = "" if closed == 1 else f"; about {_format_share(closed)} of the cycles close in time"
     line = _format_weight(share, deadline_s)
-    return [f"{line}, and a cycle closes then with {report['quorum']:.0%}{late}"]
+    return [f"{line}, and a cycle closes then with the quorum of {report['quorum']:.0%}{late}"]
 
 
 def _extension_lines(report: PlanReport) -> list[str]:
@@ -268,10 +266,6 @@ def _format_share(share: float) -> str:
 
 def _unlisted_line(rows: LearnerRows, show: int) -> Iterable[Text]:
     return [Text(f"and {len(rows) - show} more (--show)")] if len(rows) > show else []
-
-
-def _format_count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _format_cost(report: PlanReport) -> str:

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from melisma.cli.views.run_view import format_capacity, format_score
-from melisma.cli.views.table_view import FigureTable
+from melisma.cli.views.table_view import FigureTable, format_count
 from melisma.cycle.events import PHASES
 from melisma.runs.report import Report
 from melisma.runs.totals import UNCOUNTED_STATUSES, LearnerTotal
@@ -82,7 +82,8 @@ def _unlisted_line(report: Report, show: int) -> list[str]:
     if not rest or not report.cycles:
         return []
     trained, missing = rest.counted_visits.sum(), rest.uncounted.sum()
-    return [f"and {len(rest)} more: {trained} visits counted, {missing} updates missing"]
+    updates = format_count(int(missing), "update")
+    return [f"and {len(rest)} more: {trained} visits counted, {updates} missing"]
 
 
 def _guard_lines(report: Report) -> list[str]:
@@ -108,7 +109,9 @@ def _result_lines(report: Report) -> list[str]:
     scored = sum(cycle.evaluate_s >= 0 and not cycle.empty for cycle in report.cycles)
     if not scored:
         return ["no update counted: the model is unchanged"]
-    scores = [format_score(report.accuracy, report.loss) + f" after {_cycles(scored)}"]
+    scores = [
+        format_score(report.accuracy, report.loss) + f" after {format_count(scored, 'cycle')}"
+    ]
     if isnan(report.training_s):
         return scores
     staleness = f"staleness up to {report.max_staleness:.3g}"
@@ -137,7 +140,3 @@ def _relative_path(path: Path) -> Path:
     """Return the path relative to the current folder if it is inside."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
-
-
-def _cycles(count: int) -> str:
-    return f"{count} cycle" + "s" * (count != 1)

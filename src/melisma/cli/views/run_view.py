@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from melisma.allocation.schemes import get_scheme
-from melisma.cli.views.table_view import DeadlineBar
+from melisma.cli.views.table_view import DeadlineBar, format_count
 from melisma.fleet.array_types import Floats, Ints
 from melisma.runs.assignments import COUNTED, NO_ASSIGNMENTS, STATUSES, Assignment, Assignments
 from melisma.runs.capacity import LOST_USES
@@ -113,7 +113,7 @@ def _update_count(work: Assignments) -> str:
         if missing.size > MAX_MISSING_NAMED
         else ""
     )
-    return f"{len(work) - missing.size} of {len(work)} updates{names}{more}"
+    return f"{len(work) - missing.size} of {format_count(len(work), 'update')}{names}{more}"
 
 
 def _guarded_names(label: str, names: tuple[str, ...]) -> str:

@@ -70,3 +70,8 @@ def make_table(first: str, *others: str) -> Table:
         left = title in LEFT_ALIGNED or title.startswith("deadline")
         table.add_column(title, justify="left" if left else "right")
     return table
+
+
+def format_count(number: int, noun: str) -> str:
+    """Return a number and its noun, in the plural unless the number is 1."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
