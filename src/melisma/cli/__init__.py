@@ -13,6 +13,7 @@ is printed as one line.
     bench_report.py       the measurements of `melisma bench`
     compare.py            `melisma compare`
     data.py               `melisma data`
+    doctor.py             `melisma doctor`
     enrolled_learners.py  `melisma learners`
     join.py               `melisma join`
     options.py            options that several subcommands share
@@ -49,7 +50,7 @@ from melisma.errors import MelismaError, MelismaWarning, SettingError
 from melisma.text import visible_part
 
 SUBCOMMANDS = (
-    *("run", "orchestrate", "join", "status", "learners", "revoke", "rename"),
+    *("run", "orchestrate", "join", "doctor", "status", "learners", "revoke", "rename"),
     *("simulate", "compare", "peers", "plan", "bench", "data", "axon"),
 )
 

@@ -1,0 +1,63 @@
+"""`melisma doctor`: check whether this device can train, and say what to mend."""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import msgspec
+
+from melisma.cli.options import FILE, json_option
+from melisma.cli.output import write
+from melisma.live.joining import doctor
+from melisma.live.joining.doctor import Finding, Target
+from melisma.live.learner.device_identity import DeviceState
+from melisma.text import visible
+
+WIDTH = len("orchestrator")
+
+
+@click.command("doctor", short_help="Check this device, and say what to mend.")
+@click.argument("string", required=False)
+@click.option("--cache", type=FILE, help="Folder for shards; default: in the state folder.")
+@click.option("--data", metavar="MODULE:FUNCTION|FOLDER", help="Data of this device.")
+@json_option
+def command(string: str | None, cache: Path | None, data: str | None, as_json: bool) -> None:
+    """Check Python, packages, memory, disk, clock, data and speed of this device.
+
+    With a join STRING, or on a device that has joined before, also the way to the orchestrator.
+    """
+    # Before the checks, which take seconds.
+    state = DeviceState()
+    target = Target.from_string(string) if string is not None else Target.last_joined(state)
+    findings = []
+    for finding in _check(state, target, cache, data):
+        findings.append(finding)
+        if not as_json:
+            write(f"{finding.level:4}  {finding.check:{WIDTH}}  {visible(finding.text)}\n")
+    if as_json:
+        write(msgspec.json.encode(findings).decode() + "\n")
+    elif target is None:
+        write("no orchestrator is known: pass the join string to check the way to it\n")
+    sys.exit(int(any(finding.level == "fail" for finding in findings)))
+
+
+def _check(
+    state: DeviceState, target: Target | None, cache: Path | None, data: str | None
+) -> Iterator[Finding]:
+    home = state.identity.parent
+    yield doctor.check_python()
+    yield doctor.check_packages()
+    yield doctor.check_memory()
+    yield doctor.check_disk("home", home)
+    yield doctor.check_disk("cache", (cache or home / "cache").absolute())
+    yield doctor.check_clock(time.time())
+    yield from doctor.check_power()
+    if data is not None:
+        # The module of a function may be in the current folder, as with melisma join.
+        sys.path.append(str(Path.cwd()))
+        yield doctor.check_data(data)
+    if target is not None:
+        yield from doctor.check_orchestrator(target, state)
+    yield doctor.check_speed()

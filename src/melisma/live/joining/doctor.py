@@ -1,0 +1,259 @@
+"""Checks whether this device can train for an orchestrator, and says what to mend."""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from melisma import __version__, axon
+from melisma.axon import Address
+from melisma.backports import RUN_MODULE
+from melisma.errors import AxonError, MelismaError, UnauthorizedError, UnreachableError
+from melisma.live.join_string import JoinString
+from melisma.live.joining.speed_probe import SpeedProbe
+from melisma.live.joining.throttling import find_throttling
+from melisma.live.joining.use_limits import read_battery
+from melisma.live.learner.device_identity import DeviceState
+from melisma.live.learner.reach import reach
+
+Level = Literal["ok", "warn", "fail"]
+OLDEST_PYTHON: Final = (3, 10)
+MEMINFO: Final = Path("/proc/meminfo")
+MIN_MEMORY_BYTES: Final = 300 << 20
+GOOD_MEMORY_BYTES: Final = 1 << 30
+MIN_DISK_BYTES: Final = 100 << 20
+GOOD_DISK_BYTES: Final = 2 << 30
+OLDEST_CLOCK_S: Final = 1_735_689_600  # 2025-01-01: a clock before was never set
+PROBE_TIMEOUT_S: Final = 180.0
+SPEED_MODULE: Final = "melisma.live.joining.speed_probe"
+REACH_TIMEOUT_S: Final = 5.0
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """The result of one check; the text of a warning or a failure says what to mend."""
+
+    check: str
+    level: Level
+    text: str
+
+
+def check_python(
+    version: tuple[int, int] = sys.version_info[:2], largest_int: int = sys.maxsize
+) -> Finding:
+    """Check version and word size of Python."""
+    found = f"{version[0]}.{version[1]}"
+    oldest = ".".join(map(str, OLDEST_PYTHON))
+    if version < OLDEST_PYTHON:
+        return Finding("python", "fail", f"{found} is too old: install {oldest} or newer")
+    if largest_int < 2**32:
+        text = f"{found} is a 32-bit program: install a 64-bit operating system on this device"
+        return Finding("python", "fail", text)
+    return Finding("python", "ok", f"{found}, 64 bit; melisma {__version__}")
+
+
+def check_packages(names: Sequence[str] = ("numpy", "safetensors", "cryptography")) -> Finding:
+    """Check that the packages that every learner needs can be imported, each in a process."""
+    versions = []
+    for name in names:
+        done = _run_python("-c", f"import {name}")
+        if done.returncode:
+            text = f"{name} cannot be imported ({_last_line(done)}): install melisma again"
+            return Finding("packages", "fail", text)
+        versions.append(f"{name} {metadata.version(name)}")
+    return Finding("packages", "ok", ", ".join(versions))
+
+
+def check_memory(meminfo: Path = MEMINFO) -> Finding:
+    """Check the memory that is free for a learner."""
+    try:
+        lines = meminfo.read_text().splitlines()
+    except OSError:
+        return Finding("memory", "ok", "not known on this system")
+    sizes = {line.partition(":")[0]: line.partition(":")[2].split() for line in lines}
+    total, free = (int(sizes[key][0]) * 1024 for key in ("MemTotal", "MemAvailable"))
+    text = f"{_gigabytes(free)} of {_gigabytes(total)} free"
+    if free < MIN_MEMORY_BYTES:
+        return Finding("memory", "fail", f"{text}: end other programs, PyTorch needs 0.3 GB")
+    if free < GOOD_MEMORY_BYTES:
+        return Finding("memory", "warn", f"{text}: enough for small models only")
+    return Finding("memory", "ok", text)
+
+
+def check_disk(name: str, folder: Path) -> Finding:
+    """Check the free space where a folder is or would be."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    text = f"{_gigabytes(free)} free in {folder}"
+    if not os.access(existing, os.W_OK):
+        text = f"{existing} cannot be written: set MELISMA_HOME to a folder of your own"
+        return Finding(name, "fail", text)
+    if free < MIN_DISK_BYTES:
+        return Finding(name, "fail", f"{text}: free some space, or use --cache")
+    if free < GOOD_DISK_BYTES:
+        return Finding(name, "warn", f"{text}: set --cache-bytes below that, or use --cache")
+    return Finding(name, "ok", text)
+
+
+def check_clock(now_s: float) -> Finding:
+    """Check that the clock was set; runs use a monotonic clock, so a wrong one does no harm."""
+    shown = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now_s))
+    if now_s < OLDEST_CLOCK_S:
+        text = f"{shown} is in the past: set it for --hours and logs; training does not use it"
+        return Finding("clock", "warn", text)
+    return Finding("clock", "ok", f"{shown}; training does not depend on it")
+
+
+def check_power() -> Iterator[Finding]:
+    """Report the battery and signs of throttling."""
+    if battery := read_battery():
+        power = "with power" if battery.has_power else "on battery"
+        yield Finding("battery", "ok", f"{battery.percent:.0f} %, {power}")
+    reasons = find_throttling()
+    yield from (Finding("throttling", "warn", f"slower: {reason}") for reason in reasons)
+
+
+def check_speed(run: Callable[..., "subprocess.CompletedProcess[str]"] | None = None) -> Finding:
+    """Measure PyTorch on the processor and on GPUs, in a process of its own."""
+    try:
+        done = (run or _run_python)(*RUN_MODULE, SPEED_MODULE)
+    except subprocess.TimeoutExpired:
+        text = f"PyTorch was not loaded within {PROBE_TIMEOUT_S:g} s: this device is too slow"
+        return Finding("speed", "fail", text)
+    if done.returncode < 0:
+        text = (
+            f"PyTorch was ended by signal {-done.returncode}: install a build for this processor"
+            + (", or free memory" if done.returncode == -9 else "")
+        )
+        return Finding("speed", "fail", text)
+    try:
+        probe = msgspec.json.decode(done.stdout, type=SpeedProbe)
+    except msgspec.DecodeError:
+        text = f"the measurement failed ({_last_line(done)}): install PyTorch again"
+        return Finding("speed", "fail", text)
+    if probe.problem:
+        return Finding("speed", "warn", "no PyTorch: pip install 'melisma[torch]' to train with it")
+    speeds = ", ".join(f"{speed:,.0f} on {name}" for name, speed in probe.samples_per_s.items())
+    gpu = "" if len(probe.samples_per_s) > 1 else "; no GPU that PyTorch can use"
+    return Finding(
+        "speed", "ok", f"PyTorch {probe.torch_version}, samples/s of a small model: {speeds}{gpu}"
+    )
+
+
+def check_data(source: str) -> Finding:
+    """Read the data of this device as a learner would, and count its samples."""
+    from melisma.fleet.task import Task
+    from melisma.live.learner.local_data import read_local_data
+
+    task = Task(name="doctor", model="twonn", data="mnist", deadline_s=1.0, mode="federated")
+    try:
+        shards, _ = read_local_data(source, task, 0, hold_back=False)
+    except MelismaError as error:
+        return Finding("data", "fail", str(error))
+    samples = sum(map(len, shards))
+    return Finding("data", "ok", f"{samples:,} samples, such as {shards[0].samples.shape[1:]}")
+
+
+@dataclass(frozen=True)
+class Target:
+    """An orchestrator to check: hosts, port and fingerprint or the start of it."""
+
+    hosts: tuple[str, ...]
+    port: int
+    fingerprint: str
+
+    @classmethod
+    def from_string(cls, text: str) -> "Target":
+        """Return the orchestrator of a join string."""
+        invitation = JoinString.parse(text)
+        return cls(invitation.hosts, invitation.port, invitation.fingerprint_prefix)
+
+    @classmethod
+    def last_joined(cls, state: DeviceState) -> "Target | None":
+        """Return the orchestrator that this device joined last, if there is one."""
+        for known in state.orchestrators():
+            addresses = [Address.parse(address) for address in known.addresses]
+            hosts = tuple(address.host for address in addresses)
+            return cls(hosts, addresses[0].port, known.fingerprint)
+        return None
+
+
+def check_orchestrator(target: Target, state: DeviceState) -> Iterator[Finding]:
+    """Check each address, TLS and fingerprint there, and whether this device has enrolled."""
+    results = _reach_each(target)
+    reached = [result for result in results.values() if result.startswith("https://")]
+    for host, result in results.items():
+        if result in reached:
+            text = f"{host} port {target.port}: answers, TLS with the expected certificate"
+            yield Finding("address", "ok", text)
+        else:
+            yield Finding("address", "warn" if reached else "fail", result)
+    if not reached:
+        text = (
+            f"not reached: check that it is running, that this device is in the same network or "
+            f"VPN, and that its firewall allows TCP port {target.port}"
+        )
+        yield Finding("orchestrator", "fail", text)
+        return
+    yield _check_enrolled(reached[0], state)
+
+
+def _check_enrolled(address: str, state: DeviceState) -> Finding:
+    if not state.identity.exists():
+        return Finding("enrolled", "warn", "no identity yet: use melisma join STRING")
+    try:
+        with axon.connect(address, certificate=state.identity) as orchestrator:
+            axon.describe(orchestrator)
+    except UnauthorizedError as error:
+        return Finding("enrolled", "warn", str(error))
+    except AxonError as error:
+        return Finding("enrolled", "fail", f"the orchestrator does not answer calls: {error}")
+    return Finding("enrolled", "ok", "the orchestrator knows the identity of this device")
+
+
+def _reach_each(target: Target) -> dict[str, str]:
+    """Return by host the address with the whole fingerprint, or the reason of a failure."""
+    results: dict[str, str] = {}
+
+    def try_host(host: str) -> None:
+        try:
+            reached = reach([host], target.port, target.fingerprint, REACH_TIMEOUT_S)
+            results[host] = reached.address
+        except UnreachableError as error:
+            results[host] = str(error).split("\n")[1].strip()
+
+    threads = [threading.Thread(target=try_host, args=[host]) for host in target.hosts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {host: results[host] for host in target.hosts}
+
+
+def _run_python(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PROBE_TIMEOUT_S,
+        check=False,
+    )
+
+
+def _last_line(done: "subprocess.CompletedProcess[str]") -> str:
+    if done.returncode < 0:
+        return f"signal {-done.returncode}"
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines else f"exit code {done.returncode}"
+
+
+def _gigabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.1f} GB"

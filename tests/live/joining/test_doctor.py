@@ -1,0 +1,141 @@
+"""Checks of a device: each names what it found, and what to mend."""
+
+import asyncio
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from melisma.live.joining import doctor
+from melisma.live.joining.doctor import Finding, Target
+from melisma.live.joining.speed_probe import SpeedProbe, measure
+from melisma.live.learner.device_identity import DeviceState
+from tests.live.joining.fleet import OpenRun
+from tests.live.joining.test_enrolling import JoiningDevice
+
+
+def levels(findings: list[Finding]) -> list[tuple[str, str]]:
+    return [(finding.check, finding.level) for finding in findings]
+
+
+def test_an_old_or_32_bit_python_fails() -> None:
+    assert doctor.check_python((3, 9)).text == "3.9 is too old: install 3.10 or newer"
+    small = doctor.check_python((3, 11), 2**31 - 1)
+    assert small.level == "fail"
+    assert "64-bit operating system" in small.text
+    assert doctor.check_python((3, 10)).level == "ok"
+
+
+def test_a_package_that_cannot_be_imported_is_named() -> None:
+    assert doctor.check_packages(["msgspec"]).level == "ok"
+    found = doctor.check_packages(["msgspec", "no_such_package"])
+    assert found.level == "fail"
+    assert "no_such_package cannot be imported (ModuleNotFoundError" in found.text
+
+
+@pytest.mark.parametrize(
+    ("free_kb", "level"), [(4_000_000, "ok"), (900_000, "warn"), (100_000, "fail")]
+)
+def test_memory_that_is_free_counts(tmp_path: Path, free_kb: int, level: str) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text(f"MemTotal: 8000000 kB\nMemFree: 5 kB\nMemAvailable: {free_kb} kB\n")
+    assert doctor.check_memory(meminfo).level == level
+
+
+def test_memory_is_not_known_everywhere(tmp_path: Path) -> None:
+    assert doctor.check_memory(tmp_path / "missing").level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "level"), [(10 << 30, "ok"), (1 << 30, "warn"), (1 << 20, "fail")]
+)
+def test_the_disk_of_a_folder_that_is_missing_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_bytes: int, level: str
+) -> None:
+    class Usage:
+        free = free_bytes
+
+    monkeypatch.setattr("shutil.disk_usage", lambda path: Usage)
+    found = doctor.check_disk("cache", tmp_path / "not" / "yet")
+    assert (found.check, found.level) == ("cache", level)
+
+
+def test_a_clock_that_was_never_set_is_a_warning() -> None:
+    assert doctor.check_clock(86_400.0).level == "warn"
+    assert doctor.check_clock(1_800_000_000.0).level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("code", "output", "level", "text"),
+    [
+        (0, b'{"torch_version":"2.6","samples_per_s":{"cpu":1500}}', "ok", "1,500 on cpu"),
+        (0, b'{"samples_per_s":{"cuda":9,"cpu":1}}', "ok", "9 on cuda, 1 on cpu"),
+        (0, b'{"problem":"missing"}', "warn", "pip install 'melisma[torch]'"),
+        (-4, b"", "fail", "ended by signal 4: install a build for this processor"),
+        (-9, b"", "fail", "or free memory"),
+        (1, b"", "fail", "the measurement failed (the last line)"),
+    ],
+)
+def test_pytorch_is_judged_by_its_own_process(
+    code: int, output: bytes, level: str, text: str
+) -> None:
+    done = subprocess.CompletedProcess([], code, output.decode(), "first\nthe last line\n")
+    found = doctor.check_speed(lambda *_: done)
+    assert found.level == level
+    assert text in found.text
+
+
+def test_a_pytorch_that_does_not_load_is_a_failure() -> None:
+    def run(*_: str) -> "subprocess.CompletedProcess[str]":
+        raise subprocess.TimeoutExpired("python", 180)
+
+    assert "too slow" in doctor.check_speed(run).text
+
+
+def test_the_speed_of_the_processor_is_measured() -> None:
+    probe = measure(0.05)
+    assert probe == SpeedProbe(probe.torch_version, probe.samples_per_s)
+    assert probe.samples_per_s["cpu"] > 0
+
+
+def test_data_of_the_device_is_read(tmp_path: Path) -> None:
+    np.save(tmp_path / "samples.npy", np.zeros((20, 3), np.float32))
+    np.save(tmp_path / "labels.npy", np.zeros(20, np.int64))
+    assert doctor.check_data(str(tmp_path)) == Finding("data", "ok", "20 samples, such as (3,)")
+    missing = doctor.check_data(str(tmp_path / "missing"))
+    assert missing.level == "fail"
+    assert "missing" in missing.text
+
+
+async def test_each_address_is_checked_and_whether_the_device_has_enrolled(tmp_path: Path) -> None:
+    device = JoiningDevice(tmp_path / "a")
+    state = device.state
+
+    async def check(target: Target) -> list[Finding]:
+        return await asyncio.to_thread(lambda: list(doctor.check_orchestrator(target, state)))
+
+    async with OpenRun(tmp_path).listening() as run:
+        target = Target.from_string(run.string)
+        before = await check(target)
+        assert levels(before) == [("address", "ok"), ("address", "warn"), ("enrolled", "warn")]
+        assert "connection refused" in before[1].text
+        state.create_identity()
+        unknown = (await check(target))[-1]
+        assert unknown.level == "warn"
+        assert "melisma join STRING" in unknown.text
+        await device.join(run.string)
+        known = Target.last_joined(state)
+        assert known is not None
+        assert (await check(known))[-1].level == "ok"
+        other = Target(known.hosts[:1], known.port, f"sha256:{'0' * 64}")
+        refused = await check(other)
+    assert levels(refused) == [("address", "fail"), ("orchestrator", "fail")]
+    assert "another server answers" in refused[0].text
+    gone = await check(known)
+    assert levels(gone)[-1] == ("orchestrator", "fail")
+    assert "firewall allows TCP port" in gone[-1].text
+
+
+def test_a_device_that_has_joined_nothing_has_no_target(tmp_path: Path) -> None:
+    assert Target.last_joined(DeviceState(tmp_path)) is None
