@@ -10,8 +10,8 @@ import msgspec
 
 from melisma.cli.options import FILE, json_option
 from melisma.cli.output import write
-from melisma.live.joining import doctor
-from melisma.live.joining.doctor import Finding, Target
+from melisma.live.joining import device_checks
+from melisma.live.joining.device_checks import Finding, CheckedOrchestrator
 from melisma.live.learner.device_identity import DeviceState
 from melisma.text import visible
 
@@ -30,7 +30,11 @@ def command(string: str | None, cache: Path | None, data: str | None, as_json: b
     """
     # Before the checks, which take seconds.
     state = DeviceState()
-    target = Target.from_string(string) if string is not None else Target.last_joined(state)
+    target = (
+        CheckedOrchestrator.from_string(string)
+        if string is not None
+        else CheckedOrchestrator.last_joined(state)
+    )
     findings = []
     for finding in _check(state, target, cache, data):
         findings.append(finding)
@@ -44,20 +48,20 @@ def command(string: str | None, cache: Path | None, data: str | None, as_json: b
 
 
 def _check(
-    state: DeviceState, target: Target | None, cache: Path | None, data: str | None
+    state: DeviceState, target: CheckedOrchestrator | None, cache: Path | None, data: str | None
 ) -> Iterator[Finding]:
     home = state.identity.parent
-    yield doctor.check_python()
-    yield doctor.check_packages()
-    yield doctor.check_memory()
-    yield doctor.check_disk("home", home)
-    yield doctor.check_disk("cache", (cache or home / "cache").absolute())
-    yield doctor.check_clock(time.time())
-    yield from doctor.check_power()
+    yield device_checks.check_python()
+    yield device_checks.check_packages()
+    yield device_checks.check_memory()
+    yield device_checks.check_disk("home", home)
+    yield device_checks.check_disk("cache", (cache or home / "cache").absolute())
+    yield device_checks.check_clock(time.time())
+    yield from device_checks.check_power()
     if data is not None:
         # The module of a function may be in the current folder, as with melisma join.
         sys.path.append(str(Path.cwd()))
-        yield doctor.check_data(data)
+        yield device_checks.check_data(data)
     if target is not None:
-        yield from doctor.check_orchestrator(target, state)
-    yield doctor.check_speed()
+        yield from device_checks.check_orchestrator(target, state)
+    yield device_checks.check_speed()

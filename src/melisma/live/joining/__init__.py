@@ -9,7 +9,7 @@ It imports neither NumPy nor PyTorch, so that a device that waits needs little m
     learner_child.py   the learner process: settings, reports, and its end
     use_limits.py      hours, battery and share of cores that the owner allows
     throttling.py      signs that the device runs slower than it could
-    doctor.py          checks of a device and of the way to its orchestrator
+    device_checks.py   checks of a device and of the way to its orchestrator
     speed_probe.py     a process that measures PyTorch on this device
     sysfs.py           values that the Linux kernel shows in files
 """

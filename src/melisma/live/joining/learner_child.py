@@ -99,6 +99,8 @@ class LearnerChild:
 
 def _start(module: str, log: Path, core_count: int) -> "subprocess.Popen[bytes]":
     threads = dict.fromkeys(THREAD_VARIABLES, str(core_count))
+    # Threads that wait must not spin: on a device with other work that is several times slower.
+    passive = {"OMP_WAIT_POLICY": "PASSIVE"}
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         return subprocess.Popen(
@@ -106,7 +108,7 @@ def _start(module: str, log: Path, core_count: int) -> "subprocess.Popen[bytes]"
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=handle,
-            env=os.environ | threads,
+            env=passive | os.environ | threads,
             # Ctrl-C reaches only the supervisor, which then lets the learner leave the run.
             start_new_session=True,
         )

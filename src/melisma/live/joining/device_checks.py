@@ -163,7 +163,7 @@ def check_data(source: str) -> Finding:
 
 
 @dataclass(frozen=True)
-class Target:
+class CheckedOrchestrator:
     """An orchestrator to check: hosts, port and fingerprint or the start of it."""
 
     hosts: tuple[str, ...]
@@ -171,13 +171,13 @@ class Target:
     fingerprint: str
 
     @classmethod
-    def from_string(cls, text: str) -> "Target":
+    def from_string(cls, text: str) -> "CheckedOrchestrator":
         """Return the orchestrator of a join string."""
         invitation = JoinString.parse(text)
         return cls(invitation.hosts, invitation.port, invitation.fingerprint_prefix)
 
     @classmethod
-    def last_joined(cls, state: DeviceState) -> "Target | None":
+    def last_joined(cls, state: DeviceState) -> "CheckedOrchestrator | None":
         """Return the orchestrator that this device joined last, if there is one."""
         for known in state.orchestrators():
             addresses = [Address.parse(address) for address in known.addresses]
@@ -186,7 +186,7 @@ class Target:
         return None
 
 
-def check_orchestrator(target: Target, state: DeviceState) -> Iterator[Finding]:
+def check_orchestrator(target: CheckedOrchestrator, state: DeviceState) -> Iterator[Finding]:
     """Check each address, TLS and fingerprint there, and whether this device has enrolled."""
     results = _reach_each(target)
     reached = [result for result in results.values() if result.startswith("https://")]
@@ -219,7 +219,7 @@ def _check_enrolled(address: str, state: DeviceState) -> Finding:
     return Finding("enrolled", "ok", "the orchestrator knows the identity of this device")
 
 
-def _reach_each(target: Target) -> dict[str, str]:
+def _reach_each(target: CheckedOrchestrator) -> dict[str, str]:
     """Return by host the address with the whole fingerprint, or the reason of a failure."""
     results: dict[str, str] = {}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from melisma.live.joining import doctor
-from melisma.live.joining.doctor import Finding, Target
+from melisma.live.joining import device_checks
+from melisma.live.joining.device_checks import Finding, CheckedOrchestrator
 from melisma.live.joining.speed_probe import SpeedProbe, measure
 from melisma.live.learner.device_identity import DeviceState
 from tests.live.joining.fleet import OpenRun
@@ -20,16 +20,16 @@ def levels(findings: list[Finding]) -> list[tuple[str, str]]:
 
 
 def test_an_old_or_32_bit_python_fails() -> None:
-    assert doctor.check_python((3, 9)).text == "3.9 is too old: install 3.10 or newer"
-    small = doctor.check_python((3, 11), 2**31 - 1)
+    assert device_checks.check_python((3, 9)).text == "3.9 is too old: install 3.10 or newer"
+    small = device_checks.check_python((3, 11), 2**31 - 1)
     assert small.level == "fail"
     assert "64-bit operating system" in small.text
-    assert doctor.check_python((3, 10)).level == "ok"
+    assert device_checks.check_python((3, 10)).level == "ok"
 
 
 def test_a_package_that_cannot_be_imported_is_named() -> None:
-    assert doctor.check_packages(["msgspec"]).level == "ok"
-    found = doctor.check_packages(["msgspec", "no_such_package"])
+    assert device_checks.check_packages(["msgspec"]).level == "ok"
+    found = device_checks.check_packages(["msgspec", "no_such_package"])
     assert found.level == "fail"
     assert "no_such_package cannot be imported (ModuleNotFoundError" in found.text
 
@@ -40,11 +40,11 @@ def test_a_package_that_cannot_be_imported_is_named() -> None:
 def test_memory_that_is_free_counts(tmp_path: Path, free_kb: int, level: str) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text(f"MemTotal: 8000000 kB\nMemFree: 5 kB\nMemAvailable: {free_kb} kB\n")
-    assert doctor.check_memory(meminfo).level == level
+    assert device_checks.check_memory(meminfo).level == level
 
 
 def test_memory_is_not_known_everywhere(tmp_path: Path) -> None:
-    assert doctor.check_memory(tmp_path / "missing").level == "ok"
+    assert device_checks.check_memory(tmp_path / "missing").level == "ok"
 
 
 @pytest.mark.parametrize(
@@ -57,13 +57,13 @@ def test_the_disk_of_a_folder_that_is_missing_counts(
         free = free_bytes
 
     monkeypatch.setattr("shutil.disk_usage", lambda path: Usage)
-    found = doctor.check_disk("cache", tmp_path / "not" / "yet")
+    found = device_checks.check_disk("cache", tmp_path / "not" / "yet")
     assert (found.check, found.level) == ("cache", level)
 
 
 def test_a_clock_that_was_never_set_is_a_warning() -> None:
-    assert doctor.check_clock(86_400.0).level == "warn"
-    assert doctor.check_clock(1_800_000_000.0).level == "ok"
+    assert device_checks.check_clock(86_400.0).level == "warn"
+    assert device_checks.check_clock(1_800_000_000.0).level == "ok"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_pytorch_is_judged_by_its_own_process(
     code: int, output: bytes, level: str, text: str
 ) -> None:
     done = subprocess.CompletedProcess([], code, output.decode(), "first\nthe last line\n")
-    found = doctor.check_speed(lambda *_: done)
+    found = device_checks.check_speed(lambda *_: done)
     assert found.level == level
     assert text in found.text
 
@@ -90,7 +90,7 @@ def test_a_pytorch_that_does_not_load_is_a_failure() -> None:
     def run(*_: str) -> "subprocess.CompletedProcess[str]":
         raise subprocess.TimeoutExpired("python", 180)
 
-    assert "too slow" in doctor.check_speed(run).text
+    assert "too slow" in device_checks.check_speed(run).text
 
 
 def test_the_speed_of_the_processor_is_measured() -> None:
@@ -102,8 +102,10 @@ def test_the_speed_of_the_processor_is_measured() -> None:
 def test_data_of_the_device_is_read(tmp_path: Path) -> None:
     np.save(tmp_path / "samples.npy", np.zeros((20, 3), np.float32))
     np.save(tmp_path / "labels.npy", np.zeros(20, np.int64))
-    assert doctor.check_data(str(tmp_path)) == Finding("data", "ok", "20 samples, such as (3,)")
-    missing = doctor.check_data(str(tmp_path / "missing"))
+    assert device_checks.check_data(str(tmp_path)) == Finding(
+        "data", "ok", "20 samples, such as (3,)"
+    )
+    missing = device_checks.check_data(str(tmp_path / "missing"))
     assert missing.level == "fail"
     assert "missing" in missing.text
 
@@ -112,11 +114,13 @@ async def test_each_address_is_checked_and_whether_the_device_has_enrolled(tmp_p
     device = JoiningDevice(tmp_path / "a")
     state = device.state
 
-    async def check(target: Target) -> list[Finding]:
-        return await asyncio.to_thread(lambda: list(doctor.check_orchestrator(target, state)))
+    async def check(target: CheckedOrchestrator) -> list[Finding]:
+        return await asyncio.to_thread(
+            lambda: list(device_checks.check_orchestrator(target, state))
+        )
 
     async with OpenRun(tmp_path).listening() as run:
-        target = Target.from_string(run.string)
+        target = CheckedOrchestrator.from_string(run.string)
         before = await check(target)
         assert levels(before) == [("address", "ok"), ("address", "warn"), ("enrolled", "warn")]
         assert "connection refused" in before[1].text
@@ -125,10 +129,10 @@ async def test_each_address_is_checked_and_whether_the_device_has_enrolled(tmp_p
         assert unknown.level == "warn"
         assert "melisma join STRING" in unknown.text
         await device.join(run.string)
-        known = Target.last_joined(state)
+        known = CheckedOrchestrator.last_joined(state)
         assert known is not None
         assert (await check(known))[-1].level == "ok"
-        other = Target(known.hosts[:1], known.port, f"sha256:{'0' * 64}")
+        other = CheckedOrchestrator(known.hosts[:1], known.port, f"sha256:{'0' * 64}")
         refused = await check(other)
     assert levels(refused) == [("address", "fail"), ("orchestrator", "fail")]
     assert "another server answers" in refused[0].text
@@ -138,4 +142,4 @@ async def test_each_address_is_checked_and_whether_the_device_has_enrolled(tmp_p
 
 
 def test_a_device_that_has_joined_nothing_has_no_target(tmp_path: Path) -> None:
-    assert Target.last_joined(DeviceState(tmp_path)) is None
+    assert CheckedOrchestrator.last_joined(DeviceState(tmp_path)) is None
