@@ -11,7 +11,7 @@ import msgspec
 from melisma.cli.options import FILE, json_option
 from melisma.cli.output import write
 from melisma.live.joining import device_checks
-from melisma.live.joining.device_checks import Finding, CheckedOrchestrator
+from melisma.live.joining.device_checks import CheckedOrchestrator, Finding
 from melisma.live.learner.device_identity import DeviceState
 from melisma.text import visible
 

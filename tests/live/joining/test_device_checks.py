@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from melisma.live.joining import device_checks
-from melisma.live.joining.device_checks import Finding, CheckedOrchestrator
+from melisma.live.joining.device_checks import CheckedOrchestrator, Finding
 from melisma.live.joining.speed_probe import SpeedProbe, measure
 from melisma.live.learner.device_identity import DeviceState
 from tests.live.joining.fleet import OpenRun
