@@ -109,6 +109,26 @@ async def test_a_device_joins_again_without_a_string_and_reports_as_json(tmp_pat
     assert enrolled == {"report": "Enrolled", "name": "a", "again": True}
 
 
+async def test_with_stay_a_device_waits_until_the_orchestrator_runs(tmp_path: Path) -> None:
+    async with (
+        OpenRun(tmp_path).listening() as run,
+        joining(run.string, "--name", "a", *MODULE) as process,
+    ):
+        await read_until(process, "joined")
+        process.terminate()
+        await process.communicate()
+    async with joining("--stay") as process:
+        lines = await read_until(process, "waiting for the next run")
+        assert "did not answer at any of its 2 addresses" in lines[-1]
+        process.terminate()
+        await process.communicate()
+    assert process.returncode == 130
+    async with joining() as process:
+        _, errors = await process.communicate()
+    assert process.returncode == 1
+    assert "the orchestrator did not answer" in errors.decode()
+
+
 async def test_code_that_the_owner_has_not_allowed_ends_with_the_option(tmp_path: Path) -> None:
     async with (
         OpenRun(tmp_path).listening() as run,

@@ -1,6 +1,9 @@
 """`melisma join`: let this device take part in the runs of an orchestrator."""
 
 import sys
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +14,13 @@ from melisma import axon
 from melisma.cli.options import FILE, json_option
 from melisma.cli.output import write
 from melisma.cli.views.join_view import report_line
-from melisma.errors import SettingError, UnauthorizedError
+from melisma.errors import SettingError, UnauthorizedError, UnreachableError
 from melisma.learning.user_code import is_import_path
 from melisma.live.joining.enrolling import Enroller, default_name, discover_orchestrators
 from melisma.live.joining.supervisor import SupervisedLearner, Supervisor
 from melisma.live.joining.use_limits import Hours, UseLimits
 from melisma.live.learner.device_identity import DeviceState, KnownOrchestrator
-from melisma.live.learner.device_reports import DeviceReport
+from melisma.live.learner.device_reports import AwaitingRun, DeviceReport, OnReport
 from melisma.live.state_folder import private_folder
 from melisma.text import visible
 
@@ -25,6 +28,7 @@ CODE_ATTEMPTS = 3
 DISCLOSURES = ("nothing", "bounds", "costs")
 COMPUTE_DEVICES = ("auto", "cpu", "cuda", "mps")
 LOG_NAME = "learner.log"
+SEARCH_PAUSE_S = 30.0
 
 
 def show_text(report: DeviceReport) -> None:
@@ -90,7 +94,8 @@ def command(string: str | None, new_identity: bool, as_json: bool, **options: An
     if new_identity:
         state.replace_identity()
     enroller = Enroller(state, options["name"] or default_name(), show)
-    orchestrator = _find_orchestrator(enroller, string)
+    find = partial(_find_orchestrator, enroller, string)
+    orchestrator = find() if string or not options["stay"] else _wait_for(find, show)
     settings = _learner_settings(state, orchestrator, options) | data
     learner = SupervisedLearner(settings, state.identity.with_name(LOG_NAME))
     Supervisor(learner, limits, show, stay=options["stay"]).run()
@@ -120,6 +125,16 @@ def _find_orchestrator(enroller: Enroller, string: str | None) -> KnownOrchestra
                 raise
             click.echo(f"{visible(str(error))}", err=True)
     raise AssertionError
+
+
+def _wait_for(find: Callable[[], KnownOrchestrator], show: OnReport) -> KnownOrchestrator:
+    """Find the orchestrator again and again, until it is running."""
+    while True:
+        try:
+            return find()
+        except UnreachableError as error:
+            show(AwaitingRun(str(error).partition("\n")[0].rstrip(":")))
+            time.sleep(SEARCH_PAUSE_S)
 
 
 def _choose(found: list[axon.DiscoveredWorker]) -> axon.DiscoveredWorker:
