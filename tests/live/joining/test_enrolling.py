@@ -149,6 +149,13 @@ def test_without_the_package_for_discovery_the_join_string_is_named(
         discover_orchestrators()
 
 
+def test_only_workers_with_tls_are_taken_for_orchestrators(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = axon.DiscoveredWorker("plain", "http://127.0.0.1:1")
+    safe = axon.DiscoveredWorker("safe", f"https://127.0.0.1:1#sha256:{'0' * 64}")
+    monkeypatch.setattr(axon, "discover", lambda timeout_s: [plain, safe])
+    assert discover_orchestrators() == [safe]
+
+
 def test_if_nothing_is_found_the_join_string_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(axon, "discover", lambda timeout_s: [])
     with pytest.raises(UnreachableError, match="melisma join STRING"):

@@ -21,7 +21,7 @@ from melisma.errors import AxonError, MelismaError, UnauthorizedError, Unreachab
 from melisma.live.join_string import JoinString
 from melisma.live.joining.speed_probe import SpeedProbe
 from melisma.live.joining.throttling import find_throttling
-from melisma.live.joining.use_limits import read_battery
+from melisma.live.joining.use_limits import PASSIVE_THREADS, read_battery
 from melisma.live.learner.device_identity import DeviceState
 from melisma.live.learner.reach import reach
 
@@ -245,6 +245,8 @@ def _run_python(*arguments: str) -> "subprocess.CompletedProcess[str]":
         text=True,
         timeout=PROBE_TIMEOUT_S,
         check=False,
+        # As the learner process has it.
+        env=PASSIVE_THREADS | os.environ,
     )
 
 

@@ -130,7 +130,7 @@ class Enroller:
 
 
 def discover_orchestrators() -> "list[axon.DiscoveredWorker]":
-    """Return the workers in the local network that could be orchestrators."""
+    """Return the workers in the local network that could be orchestrators: those with TLS."""
     try:
         found = axon.discover(DISCOVERY_S)
     except (SettingError, AxonError) as error:
@@ -138,6 +138,7 @@ def discover_orchestrators() -> "list[axon.DiscoveredWorker]":
             f"orchestrators cannot be found in the local network ({error}): use melisma join "
             "STRING with the join string that the orchestrator shows"
         ) from error
+    found = [item for item in found if Address.parse(item.address).fingerprint is not None]
     if not found:
         raise UnreachableError(
             "no orchestrator was found in the local network, and this device has joined none "

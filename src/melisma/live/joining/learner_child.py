@@ -13,7 +13,13 @@ from typing import Any, Final
 import msgspec
 
 from melisma.backports import RUN_MODULE
-from melisma.live.joining.use_limits import NICENESS, THREAD_VARIABLES, UseLimits, available_cores
+from melisma.live.joining.use_limits import (
+    NICENESS,
+    PASSIVE_THREADS,
+    THREAD_VARIABLES,
+    UseLimits,
+    available_cores,
+)
 from melisma.live.learner.device_reports import Ended, LearnerReport, read_report
 from melisma.text import visible
 
@@ -99,8 +105,6 @@ class LearnerChild:
 
 def _start(module: str, log: Path, core_count: int) -> "subprocess.Popen[bytes]":
     threads = dict.fromkeys(THREAD_VARIABLES, str(core_count))
-    # Threads that wait must not spin: on a device with other work that is several times slower.
-    passive = {"OMP_WAIT_POLICY": "PASSIVE"}
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         return subprocess.Popen(
@@ -108,7 +112,7 @@ def _start(module: str, log: Path, core_count: int) -> "subprocess.Popen[bytes]"
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=handle,
-            env=passive | os.environ | threads,
+            env=PASSIVE_THREADS | os.environ | threads,
             # Ctrl-C reaches only the supervisor, which then lets the learner leave the run.
             start_new_session=True,
         )

@@ -16,6 +16,8 @@ from melisma.live.joining.sysfs import read_number, read_word
 
 POWER_SUPPLY: Final = Path("/sys/class/power_supply")
 THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+PASSIVE_THREADS: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Threads that wait do not spin: on a device with other work that is several times slower."""
 NICENESS: Final = 10
 """The niceness of a learner that may use a part of the cores only."""
 
