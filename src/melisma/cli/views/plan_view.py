@@ -132,7 +132,7 @@ def _cycle_view(report: PlanReport, show: int) -> RenderableType:
     late, idle = np.flatnonzero(rows.columns["late"]), report["idle"]
     verb = "handed out" if report["hands_out_all"] else "requested"
     lines = [
-        f"{format_count(report['handed_out'], 'shard')} {verb}, {shards} available"
+        f"{format_count(report['handed_out'], 'shard')} {verb}, {shards:,} available"
         + (f"; {format_count(idle, 'learner')} idle" if idle else ""),
         *(
             f"{name} is idle: one shard takes {format_rounded_up(seconds)} s; "

@@ -44,7 +44,7 @@ from melisma.learning.pytorch.torch_trainer import TorchTrainer
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class StackedBatch:
     """Samples, labels and the share of each label in the mean loss; learners on the first axis."""
 
     x: Tensor
@@ -61,7 +61,7 @@ class StackedModel(Protocol):
         `alike` states that all learners still have the same weights.
         """
 
-    def step(self, batch: Batch) -> Tensor:
+    def step(self, batch: StackedBatch) -> Tensor:
         """Return the loss of each learner; update the weights, or set their gradients."""
 
 
@@ -122,7 +122,7 @@ class LayerwiseModel:
         self._layers, self._loss = StackedLayers(trainer.model, settings), trainer.loss
         self.set_weights = self._layers.set_weights
 
-    def step(self, batch: Batch) -> Tensor:
+    def step(self, batch: StackedBatch) -> Tensor:
         """Run a forward and a backward pass of all learners."""
         with torch.no_grad():
             out = self._layers.forward(batch.x)
@@ -146,7 +146,7 @@ class VmapModel:
         """Use these weights in the following steps."""
         self._weights = tuple(weights)
 
-    def step(self, batch: Batch) -> Tensor:
+    def step(self, batch: StackedBatch) -> Tensor:
         """Set the gradients of all learners' weights."""
         x = to_model_input(batch.x.flatten(0, 1))
         out = vmap(self._out)(self._weights, x.reshape(*batch.x.shape[:2], *x.shape[1:]))
@@ -241,7 +241,7 @@ class _Stack:
         # Any valid label in place of an ignored one: its share is 0.
         return labels.masked_fill_(labels == IGNORE_INDEX, 0) if self._ignores else labels
 
-    def _batches(self, steps: slice, learners: int, batch_size: int) -> Iterator[Batch]:
+    def _batches(self, steps: slice, learners: int, batch_size: int) -> Iterator[StackedBatch]:
         """Yield one batch after the other; all reuse the memory of the samples."""
         selection, pool = (steps, slice(learners), slice(batch_size)), self._pool.samples
         buffer = np.empty((learners, batch_size, *pool.shape[1:]), pool.dtype)
@@ -251,7 +251,7 @@ class _Stack:
         labels = self._labels(indices).unbind() if single else map(self._labels, indices)
         for rows, y, share in zip(indices, labels, shares, strict=True):
             np.take(pool, rows, 0, out=buffer, mode="clip")
-            yield Batch(self._trainer.samples_tensor(buffer), y, share)
+            yield StackedBatch(self._trainer.samples_tensor(buffer), y, share)
 
     def _results(self) -> BatchedResults:
         arrays = [weight.detach().numpy() for weight in self._weights]
@@ -261,7 +261,7 @@ class _Stack:
         return BatchedResults(self._order, parameters, visits, loss)
 
 
-def _mean_losses(loss: Callable[..., Tensor], out: Tensor, batch: Batch) -> Tensor:
+def _mean_losses(loss: Callable[..., Tensor], out: Tensor, batch: StackedBatch) -> Tensor:
     """Return the mean loss of each learner; outputs are (learners, samples, features)."""
     losses = loss(out.flatten(0, 1), batch.y.flatten(0, 1), reduction="none")
     # The labels of a sample share one weight, unless some are ignored.
@@ -270,7 +270,7 @@ def _mean_losses(loss: Callable[..., Tensor], out: Tensor, batch: Batch) -> Tens
 
 
 def _loss_and_gradient(
-    loss: Callable[..., Tensor], out: Tensor, batch: Batch
+    loss: Callable[..., Tensor], out: Tensor, batch: StackedBatch
 ) -> tuple[Tensor, Tensor]:
     """Return losses and the gradient of their sum; outputs are (learners, features, samples)."""
     with torch.enable_grad():
@@ -280,7 +280,7 @@ def _loss_and_gradient(
     return losses.detach(), gradient
 
 
-def _cross_entropy_and_gradient(out: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+def _cross_entropy_and_gradient(out: Tensor, batch: StackedBatch) -> tuple[Tensor, Tensor]:
     """Return losses and gradient of the cross entropy, without autograd."""
     y, shares = batch.y.unsqueeze(1), batch.shares.unsqueeze(1)
     log_probs, minus_shares = out.log_softmax(1), -shares
