@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from melisma import orchestrate
+from melisma import axon, orchestrate
 from melisma.cli.status import ask_status
 from melisma.cycle import events
-from melisma.errors import RefusedError, SettingError, UnauthorizedError
+from melisma.errors import RefusedError, SettingError, SupersededError, UnauthorizedError
 from melisma.fleet.task import Task
+from melisma.live import protocol
 from melisma.live.orchestration import (
     Invitation,
     OrchestrationObserver,
@@ -243,6 +244,35 @@ def test_a_join_string_can_be_for_one_device(tmp_path: Path) -> None:
         assert join(tmp_path / "pi", run.join_string).name == "pi"
         with pytest.raises(UnauthorizedError, match="no longer valid"):
             join(tmp_path / "jetson", run.join_string)
+
+
+def test_the_status_notes_an_identity_that_is_used_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "pi").mkdir()
+    with running(tmp_path, learners=2) as run:
+        settings = join(tmp_path / "pi", run.join_string)
+        (address,) = settings.orchestrator
+        with axon.connect(address, certificate=settings.certificate) as device:
+            for session in ("the-session-of-the-original", "the-session-of-a-copied-disk"):
+                request = protocol.RegisterRequest(session)
+                device.register(protocol.to_builtins(request))
+            with pytest.raises(SupersededError):
+                device.poll("the-session-of-the-original")
+        found = find_running()
+        assert found is not None
+        (learner,) = ask_status(found).learners
+    assert learner.note == "its identity is in use elsewhere too (1 calls refused)"
+
+
+def test_only_the_owner_may_ask_for_the_status(tmp_path: Path) -> None:
+    (tmp_path / "pi").mkdir()
+    with running(tmp_path, learners=2) as run:
+        settings = join(tmp_path / "pi", run.join_string)
+        (address,) = settings.orchestrator
+        with (
+            axon.connect(address, certificate=settings.certificate) as device,
+            pytest.raises(RefusedError, match="only the owner"),
+        ):
+            device.status()
 
 
 def test_an_interrupt_before_the_run_leaves_nothing(tmp_path: Path) -> None:
