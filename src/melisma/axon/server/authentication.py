@@ -14,11 +14,13 @@ class Credentials(msgspec.Struct, frozen=True, gc=False):
     """What a request shows about its caller.
 
     ``authorization`` is the header of that name. ``fingerprint`` is that of the certificate with
-    which the caller opened the connection: TLS has proved that the caller has its key.
+    which the caller opened the connection: TLS has proved that the caller has its key. ``host`` is
+    the one that it called from, which proves nothing.
     """
 
     authorization: str | None = None
     fingerprint: str | None = None
+    host: str | None = None
 
     @property
     def token(self) -> str | None:

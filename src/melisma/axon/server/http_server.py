@@ -64,7 +64,7 @@ class Exchange(msgspec.Struct):
     def credentials(self) -> Credentials:
         """The token and the certificate of the caller."""
         authorization = self.request.headers.get("authorization")
-        return Credentials(authorization, self.transport.peer_fingerprint)
+        return Credentials(authorization, self.transport.peer_fingerprint, self.peer_host)
 
     async def read_message(self, account: str = "", *, spool: bool = False) -> Message:
         """Receive the body as a message, in memory counted for ``account`` or in a file."""

@@ -1,6 +1,7 @@
 """The transport over asyncio, for clients and servers."""
 
 import asyncio
+import asyncio.sslproto
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -11,6 +12,15 @@ from melisma.axon.transport.tls import fingerprint
 
 CHUNK_BYTES: Final = 256 << 10
 """The most passed to the event loop at once: it copies bytes that the socket does not accept."""
+
+TLS_BUFFER_BYTES: Final = 32 << 10
+"""Memory of a connection for received bytes that are not decrypted yet: two records of TLS.
+
+asyncio reserves 256 KiB from the handshake on, and has no setting for it but this attribute, which
+Python 3.10 does not have: there the buffer is as large as what was received.
+"""
+if hasattr(asyncio.sslproto.SSLProtocol, "max_size"):
+    asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
 
 
 class AsyncioTransport(asyncio.BufferedProtocol):
