@@ -22,6 +22,7 @@ is printed as one line.
     peers/                `melisma peers`
     plan.py               `melisma plan`
     plan_report.py        the figures of `melisma plan` as plain data
+    process_list.py       secrets of the command line, hidden from other users
     rename.py             `melisma rename`
     revoke.py             `melisma revoke`
     run.py                `melisma run`

@@ -13,6 +13,7 @@ import msgspec
 from melisma import axon
 from melisma.cli.options import FILE, json_option
 from melisma.cli.output import write
+from melisma.cli.process_list import hide_argument
 from melisma.cli.views.join_view import report_line
 from melisma.errors import SettingError, UnauthorizedError, UnreachableError
 from melisma.learning.user_code import is_import_path
@@ -88,6 +89,8 @@ def command(string: str | None, new_identity: bool, as_json: bool, **options: An
     Without one: for the orchestrator that was joined last, or one that is found in the local
     network and shows a code.
     """
+    if string is not None:
+        hide_argument(string)
     limits, data = _read_limits(options), _resolve_data(options["data"])
     show = show_json if as_json else show_text
     state = DeviceState()
