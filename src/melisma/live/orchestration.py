@@ -30,10 +30,12 @@ from melisma.live.orchestrator.learner_service import LearnerChange, LearnerServ
 from melisma.live.orchestrator.lobby import StartCondition
 from melisma.live.orchestrator.mailbox import Mailbox, Mailboxes
 from melisma.live.orchestrator.orchestrator import Orchestrator, Watcher
+from melisma.live.orchestrator.refusal_log import RefusalLog
 from melisma.live.orchestrator.registry import Registry, clean_name
 from melisma.live.orchestrator.run_store import RunStore
 from melisma.live.orchestrator.running_orchestrator import announce_running
 from melisma.live.orchestrator.status_service import StatusService
+from melisma.live.orchestrator.strict_methods import StrictMethods
 from melisma.live.pairing import PairingService
 from melisma.live.preparation import PreparedTask, prepare_task
 from melisma.live.state_folder import orchestrator_folder
@@ -266,6 +268,7 @@ class _Orchestration:
             self._tokens,
             owner_token=owner_token,
             allow_anonymous=pairing is not None,
+            on_refused=RefusalLog(self._observer.on_note).add,
         )
         worker = self._service.worker(
             authenticator, host=settings.host, port=settings.port, tls=identity
@@ -273,7 +276,8 @@ class _Orchestration:
         Enrolment(self._registry, self._approve if settings.approve else None).expose(worker)
         self._status.expose(worker)
         if pairing is not None:
-            worker.expose(pairing, PAIRING_METHODS, name="", max_body_bytes=PAIRING_BODY_BYTES)
+            methods = StrictMethods(pairing)
+            worker.expose(methods, PAIRING_METHODS, name="", max_body_bytes=PAIRING_BODY_BYTES)
         port = await stack.enter_async_context(_listening(worker))
         hosts = [settings.host] if _is_specific(settings.host) else local_addresses()
         joined, left_out = JoinString.create(port, fingerprint, token, hosts)

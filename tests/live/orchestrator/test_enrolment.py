@@ -31,7 +31,7 @@ class ServedEnrolment:
         self.address = ""
 
     @asynccontextmanager
-    async def serving(self, **settings: bool) -> AsyncIterator[None]:
+    async def serving(self, **settings: Any) -> AsyncIterator[None]:
         authenticator = DeviceAuthenticator(
             self.registry, self.tokens, owner_token=OWNER_TOKEN, **settings
         )

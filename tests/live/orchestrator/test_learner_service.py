@@ -413,11 +413,15 @@ async def test_visits_are_limited_by_the_assignment(served: Any) -> None:
     assert event.visits.tolist() == [10 * 300]
 
 
-async def test_escape_codes_of_a_reason_are_not_kept(served: Any) -> None:
+async def test_a_reason_begins_with_the_learners_own_name_and_has_no_escape_codes(
+    served: Any,
+) -> None:
     run, remote = served
     await join(remote, "a", "b")
-    await remote.report_failure(0, "\x1b[2J gone \u202e")
-    assert run.of(events.LearnersLeft)[0].reason == "\\x1b[2J gone \\u202e"
+    await remote.report_failure(0, "b: \x1b[2J gone \u202e")
+    await remote.report_failure(1, "b: no memory")
+    left = [event.reason for event in run.of(events.LearnersLeft)]
+    assert left == ["a: b: \\x1b[2J gone \\u202e", "b: no memory"]
 
 
 async def test_one_huge_update_neither_destroys_the_model_nor_is_it_hidden(served: Any) -> None:

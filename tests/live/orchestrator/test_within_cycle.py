@@ -13,7 +13,7 @@ from melisma.cycle import commands, events
 from melisma.cycle.late_work import MAX_LATE_CYCLES
 from melisma.learning.aggregation import SpooledUpdate
 from melisma.live import protocol
-from melisma.live.orchestrator import learner_service
+from melisma.live.orchestrator.mailbox import MAX_POLL_S
 from melisma.live.orchestrator.run_store import AcceptedUpdate
 from tests.live.orchestrator.served_run import (
     GOOD_UPDATE,
@@ -78,7 +78,7 @@ async def test_a_learner_at_work_polls_often_enough_to_show_that_it_is_alive(ser
     await take_assignments(remote, 0, 1)
     limit_s = run.orchestrator._mailboxes[0].silence_limit_s
     began = asyncio.get_running_loop().time()
-    assert await asyncio.wait_for(remote.poll(0, None), learner_service.MAX_POLL_S / 2) == []
+    assert await asyncio.wait_for(remote.poll(0, None), MAX_POLL_S / 2) == []
     assert limit_s / 5 <= asyncio.get_running_loop().time() - began
 
 
@@ -118,10 +118,10 @@ async def test_a_learner_without_work_may_be_silent_for_several_polls(served: An
     await take_assignments(remote, 0, 1)
     await remote.upload_update(0, header(), GOOD_UPDATE)
     mailbox = run.orchestrator._mailboxes[0]
-    mailbox.called_s -= 2 * learner_service.MAX_POLL_S
+    mailbox.called_s -= 2 * MAX_POLL_S
     run.service.remove_silent()
     assert not run.of(events.LearnersLeft)
-    mailbox.called_s -= 2 * learner_service.MAX_POLL_S
+    mailbox.called_s -= 2 * MAX_POLL_S
     run.service.remove_silent()
     (left,) = run.of(events.LearnersLeft)
     assert left.learners.tolist() == [0]

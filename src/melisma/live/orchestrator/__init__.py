@@ -7,6 +7,9 @@
     lobby.py                    the learners that get ready before the run begins
     learner_service.py          the methods that learners call
     learner_authentication.py   names the learner that calls
+    strict_methods.py           methods that callers may call with any arguments
+    call_rates.py               the most calls of a caller per second
+    refusal_log.py              lines about callers that are refused
     registry.py                 the devices that may be learners, by their certificates
     enrolment.py                the exchange of a join token for an entry in the registry
     status_service.py           the status of the run, for its owner

@@ -12,10 +12,12 @@ from melisma.errors import RefusedError
 from melisma.live import protocol
 from melisma.live.orchestrator.learner_authentication import JOINING
 from melisma.live.orchestrator.registry import Registry, clean_name
+from melisma.live.orchestrator.strict_methods import StrictMethods
 
 Approve = Callable[[str, str, str | None], Awaitable[bool]]
 """Decides about a device by its name, its fingerprint and the host that it called from."""
 ENROLMENT_METHODS: Final = ("enroll",)
+MAX_BODY_BYTES: Final = 16 << 10
 
 
 class Enrolment:
@@ -26,7 +28,8 @@ class Enrolment:
 
     def expose(self, worker: Worker) -> None:
         """Let devices call `enroll` at a worker whose authenticator is a `DeviceAuthenticator`."""
-        worker.expose(self, ENROLMENT_METHODS, name="")
+        methods = StrictMethods(self)
+        worker.expose(methods, ENROLMENT_METHODS, name="", max_body_bytes=MAX_BODY_BYTES)
 
     async def enroll(self, name: str) -> str:
         """Enrol the device that calls, by its certificate; return the name that it got.

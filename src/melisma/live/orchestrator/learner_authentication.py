@@ -18,7 +18,7 @@ import base64
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from melisma.axon import Credentials
@@ -29,6 +29,9 @@ from melisma.live.orchestrator.registry import RESERVED_NAMES, Registry
 JOIN_TOKEN_BYTES: Final = 12
 JOINING: Final = "joining:"
 """The start of the name of a caller with a join token; no learner can have such a name."""
+
+OnRefused = Callable[[str | None, str], None]
+"""Receives the host of a caller that is refused, and the reason."""
 
 
 class LearnerTokens:
@@ -89,6 +92,7 @@ class JoinTokens:
 class DeviceAuthenticator:
     """Names devices by their certificates; see the table of this module.
 
+    `on_refused` receives each refusal.
     A device keeps the name under which it called first: a rename holds from the next run on. A
     revoked device is refused from its next request on.
     """
@@ -100,8 +104,9 @@ class DeviceAuthenticator:
         *,
         owner_token: str | None = None,
         allow_anonymous: bool = False,
+        on_refused: OnRefused = lambda _host, _reason: None,
     ) -> None:
-        self._registry, self._tokens = registry, tokens
+        self._registry, self._tokens, self._on_refused = registry, tokens, on_refused
         self._owner_token, self._allow_anonymous = owner_token, allow_anonymous
         self._names: dict[str, str] = {}
 
@@ -110,6 +115,13 @@ class DeviceAuthenticator:
     ) -> str:
         """Return the name of the caller; raise `UnauthorizedError` with the fix."""
         del call_id, starts_call
+        try:
+            return self._name(credentials)
+        except UnauthorizedError as error:
+            self._on_refused(credentials.host, str(error))
+            raise
+
+    def _name(self, credentials: Credentials) -> str:
         token, fingerprint = credentials.token, credentials.fingerprint
         if token is not None:
             return self._name_by_token(token, fingerprint)

@@ -23,16 +23,13 @@ from melisma.learning.trainer import Score
 from melisma.live import protocol
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
 from melisma.live.orchestrator.learner_authentication import is_learner_name
-from melisma.live.orchestrator.mailbox import Mailbox, Mailboxes
+from melisma.live.orchestrator.mailbox import MAX_POLL_S, Mailbox, Mailboxes
 from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.live.orchestrator.run_store import RunStore
+from melisma.live.orchestrator.strict_methods import StrictMethods
 from melisma.live.plausible import check_costs, check_local_shards, check_phases
 from melisma.text import visible
 
-MAX_POLL_S: Final = 20.0
-"""The longest time that one request waits for instructions."""
-MAX_IDLE_SILENCE_S: Final = 3 * MAX_POLL_S
-"""Silence after which a learner without work counts as gone, until its next call."""
 POLLS_PER_SILENCE_LIMIT: Final = 4
 SILENCE_CHECK_S: Final = 0.25
 PROGRESS_REPORTS_PER_CYCLE: Final = 20
@@ -132,9 +129,10 @@ class LearnerService:
         )
         layout = self._store.layout
         upload_bytes = layout.size_bytes + FIELD_BYTES * len(layout.fields) + SMALL_BYTES
-        worker.expose(self, SMALL_METHODS, name="", max_body_bytes=SMALL_BYTES)
-        worker.expose(self, LIST_METHODS, name="", max_body_bytes=LIST_BYTES)
-        worker.expose(self, UPLOAD_METHODS, name="", max_body_bytes=upload_bytes, spool=True)
+        methods = StrictMethods(self)
+        worker.expose(methods, SMALL_METHODS, name="", max_body_bytes=SMALL_BYTES)
+        worker.expose(methods, LIST_METHODS, name="", max_body_bytes=LIST_BYTES)
+        worker.expose(methods, UPLOAD_METHODS, name="", max_body_bytes=upload_bytes, spool=True)
         return worker
 
     def _find_file(self, name: str, caller: str) -> Path | None:
@@ -180,7 +178,7 @@ class LearnerService:
         if mailbox.joined and self._joined_count() > 1:
             self._leave(mailbox, learner, f"{mailbox.name}: registered again from {call.host}")
         mailbox.start_session(session)
-        mailbox.called_s = self._handler.now()
+        mailbox.called_s = mailbox.heard_s = self._handler.now()
         mailbox.fingerprint, mailbox.host = call.fingerprint, call.host
         self._on_change(mailbox, "registered")
 
@@ -329,8 +327,11 @@ class LearnerService:
 
     async def report_failure(self, session: str, reason: str) -> None:
         """Remove a learner that cannot continue, for this session."""
-        learner, _ = self._check_session(session)
-        self.remove_learner(learner, visible(protocol.parse(reason, protocol.ShortText)))
+        learner, mailbox = self._check_session(session)
+        problem = visible(protocol.parse(reason, protocol.ShortText))
+        # Reasons are shown as they are: each begins with the name of the learner that left.
+        own_name = f"{mailbox.name}: "
+        self.remove_learner(learner, own_name + problem.removeprefix(own_name))
 
     def remove_learner(self, learner: int, reason: str) -> None:
         """Record that a learner has left; only the first reason counts."""
@@ -352,6 +353,7 @@ class LearnerService:
                 # This process was busy or stopped: calls may have arrived that it has not handled.
                 for mailbox in self._mailboxes:
                     mailbox.called_s += delay_s
+                    mailbox.heard_s += delay_s
             self.remove_silent()
 
     def remove_silent(self) -> None:
@@ -363,10 +365,8 @@ class LearnerService:
         now_s = self._handler.now()
         for learner, mailbox in enumerate(self._mailboxes):
             silence_s = now_s - mailbox.called_s
-            at_work = mailbox.open_work is not None
-            limit_s = mailbox.silence_limit_s if at_work else MAX_IDLE_SILENCE_S
             is_last = mailbox.joined and self._joined_count() == 1
-            if mailbox.ready and silence_s > limit_s and not is_last:
+            if mailbox.ready and mailbox.is_overdue(silence_s) and not is_last:
                 self._set_silent(learner, f"{mailbox.name}: no sign of life for {silence_s:.1f} s")
 
     def _set_silent(self, learner: int, reason: str) -> None:
@@ -430,10 +430,11 @@ class LearnerService:
         """
         learner = self._mailboxes.number(current_call().caller)
         mailbox = self._mailboxes[learner]
+        protocol.parse(session, protocol.ShortText)
         if mailbox.session is not None and session != mailbox.session:
             mailbox.superseded_calls += 1
         self._check_session(session)
-        mailbox.called_s = self._handler.now()
+        mailbox.called_s = mailbox.heard_s = self._handler.now()
         if mailbox.silent and not mailbox.left and mailbox.request is not None:
             self._on_change(mailbox, "ready")
             self._join([learner])
@@ -448,6 +449,7 @@ class LearnerService:
 
     def _check_session(self, session: str) -> tuple[int, Mailbox]:
         """Return number and mailbox of the caller, if the session is its latest one."""
+        protocol.parse(session, protocol.ShortText)
         learner = self._mailboxes.number(current_call().caller)
         mailbox = self._mailboxes[learner]
         if mailbox.session is None:

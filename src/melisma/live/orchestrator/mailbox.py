@@ -3,12 +3,18 @@
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import overload
+from typing import Final, overload
 
 from melisma.errors import RefusedError
 from melisma.live.protocol import AnyInstruction, JoinRequest, Leave
 
 InstructionFactory = Callable[[], AnyInstruction]
+MAX_POLL_S: Final = 20.0
+"""The longest time that one request waits for instructions."""
+MAX_IDLE_SILENCE_S: Final = 3 * MAX_POLL_S
+"""Silence after which a learner without work counts as gone, until its next call."""
+MAX_ABSENCE_S: Final = 600.0
+"""Time for which a run waits if all of its learners are gone; a learner tries as long to call."""
 
 
 @dataclass
@@ -32,7 +38,8 @@ class Mailbox:
     superseded_calls: int = 0  # of sessions that another one had replaced
     departure: str = ""  # why it left last
     samples_per_s: float | None = None  # as it measured
-    called_s: float = 0.0  # when it last called
+    called_s: float = 0.0  # when it last called, or was given work
+    heard_s: float = 0.0  # when it last called
     silence_limit_s: float = 0.0
     open_work: tuple[int, int] | None = None  # cycle and latest attempt of its assignment
     dispatched_s: dict[int, float] = field(default_factory=dict)  # by cycle
@@ -44,6 +51,11 @@ class Mailbox:
     def ready(self) -> bool:
         """Whether the learner would train: it asked to join, and has neither left nor is silent."""
         return self.request is not None and not self.left and not self.silent
+
+    def is_overdue(self, silence_s: float) -> bool:
+        """Return whether a learner that is silent for this time is taken to be gone."""
+        at_work = self.open_work is not None
+        return silence_s > (self.silence_limit_s if at_work else MAX_IDLE_SILENCE_S)
 
     def start_session(self, session: str) -> None:
         """Forget the session before, as if the learner had never joined; end its polls."""
@@ -137,6 +149,14 @@ class Mailboxes(Sequence[Mailbox]):
     def ready(self) -> list[int]:
         """The numbers of the learners that are ready or have joined."""
         return [number for number, mailbox in enumerate(self._items) if mailbox.ready]
+
+    def are_deserted(self, now_s: float) -> bool:
+        """Return whether no learner of the run calls, and not longer than `MAX_ABSENCE_S`."""
+        last_heard_s = max((mailbox.heard_s for mailbox in self._items), default=0.0)
+        is_deserted = all(
+            mailbox.is_overdue(now_s - mailbox.heard_s) for mailbox in self._items if mailbox.joined
+        )
+        return is_deserted and now_s - last_heard_s < MAX_ABSENCE_S
 
     def number(self, name: str) -> int:
         """Return the number of a learner; raise `RefusedError` if it is unknown."""

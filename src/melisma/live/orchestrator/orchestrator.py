@@ -23,6 +23,7 @@ from melisma.live.orchestrator.run_store import RunStore
 from melisma.runs.trace import Step
 
 Watcher = Callable[[Step], None]
+DESERTED_CHECK_S = 0.25
 
 
 class Orchestrator:
@@ -181,9 +182,17 @@ class Orchestrator:
     def wake(self, command: commands.Wake) -> None:
         """Schedule a `TimeReached` event, instead of the one scheduled before."""
         self._stop_timer()
-        self._timer = self._loop.call_at(
-            self._began + command.at_s, lambda: self.handle(events.TimeReached(at_s=self.now()))
-        )
+        self._timer = self._loop.call_at(self._began + command.at_s, self._on_time)
+
+    def _on_time(self) -> None:
+        """Handle that a time has come; while all learners are gone, wait for one of them.
+
+        Otherwise a line that is cut for a few short cycles would end the run.
+        """
+        if self._mailboxes.are_deserted(self.now()):
+            self._timer = self._loop.call_later(DESERTED_CHECK_S, self._on_time)
+        else:
+            self.handle(events.TimeReached(at_s=self.now()))
 
     def aggregate(self, command: commands.Aggregate) -> None:
         """Average updates in the background."""

@@ -13,6 +13,7 @@ from melisma.live import protocol
 from melisma.live.orchestrator.lobby import StartCondition
 from melisma.live.orchestrator.mailbox import Mailbox, Mailboxes
 from melisma.live.orchestrator.run_spec import RunSpec
+from melisma.live.orchestrator.strict_methods import StrictMethods
 from melisma.runs.progress import RunProgress
 from melisma.runs.trace import Step
 
@@ -71,7 +72,7 @@ class StatusService:
 
     def expose(self, worker: Worker) -> None:
         """Let the owner call `status`."""
-        worker.expose(self, ["status"], name="", max_body_bytes=MAX_BODY_BYTES)
+        worker.expose(StrictMethods(self), ["status"], name="", max_body_bytes=MAX_BODY_BYTES)
 
     def apply(self, step: Step) -> None:
         """Follow one step of the run."""

@@ -1,0 +1,58 @@
+"""Methods that callers of an orchestrator may call with any arguments.
+
+Arguments that do not fit a method are the caller's mistake, so they are refused. Any other error is
+a defect of the orchestrator: it is logged with its cause, a few times for each method.
+"""
+
+import functools
+import inspect
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from melisma.axon import current_call
+from melisma.errors import AxonError, MalformedError
+from melisma.live.orchestrator.call_rates import CallRates
+
+MAX_LOGGED: Final = 5
+"""Errors of each method that are logged; a caller cannot fill the log."""
+_log = logging.getLogger("melisma.live")
+Method = Callable[..., Awaitable[Any]]
+
+
+class StrictMethods:
+    """The coroutine methods of `subject`, to be exposed in its place.
+
+    Callers that call too often have to wait; see `CallRates`.
+    """
+
+    def __init__(self, subject: object) -> None:
+        self._subject, self._rates = subject, CallRates()
+        self._failures: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Method:
+        method: Method = getattr(self._subject, name)
+        signature = inspect.signature(method)
+
+        @functools.wraps(method)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise MalformedError(f"invalid arguments of {name}: {error}") from None
+            await self._rates.wait(current_call().caller)
+            try:
+                return await method(*args, **kwargs)
+            except AxonError:
+                raise
+            except Exception:
+                self._log(name)
+                raise
+
+        return call
+
+    def _log(self, name: str) -> None:
+        self._failures[name] += 1
+        if self._failures[name] <= MAX_LOGGED:
+            _log.exception("%s failed, called by %s", name, current_call().caller)

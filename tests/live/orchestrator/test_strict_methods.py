@@ -1,0 +1,42 @@
+"""Methods that may be called with any arguments."""
+
+import logging
+
+import pytest
+
+from melisma import axon
+from melisma.errors import MalformedError, RefusedError
+from melisma.live.orchestrator.strict_methods import MAX_LOGGED, StrictMethods
+
+
+class Service:
+    async def double(self, number: int) -> int:
+        return 2 * number
+
+    async def refuse(self) -> None:
+        raise RefusedError("no")
+
+    async def fail(self) -> None:
+        raise ZeroDivisionError
+
+
+async def test_wrong_arguments_are_refused_and_errors_are_logged_a_few_times(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    worker = axon.Worker(port=0)
+    worker.expose(StrictMethods(Service()), ["double", "refuse", "fail"], name="")
+    async with worker.listening() as address:
+        with axon.connect(address) as remote:
+            assert await remote.aio.double(4) == 8
+            for arguments in ((), (1, 2)):
+                with pytest.raises(MalformedError, match="invalid arguments of double"):
+                    await remote.aio.double(*arguments)
+            with pytest.raises(RefusedError):
+                await remote.aio.refuse()
+            assert not caplog.records
+            for _ in range(MAX_LOGGED + 3):
+                with pytest.raises(ZeroDivisionError):
+                    await remote.aio.fail()
+    logged = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(logged) == MAX_LOGGED
+    assert "fail failed, called by anonymous" in logged[0].getMessage()
