@@ -83,6 +83,11 @@ class Process:
             assert time.monotonic() < end_at, f"no {pattern!r} within {timeout_s} s:\n{self.text}"
             time.sleep(0.05)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
+
     def wait(self, timeout_s: float = 120.0) -> int:
         """Wait for the end; return the exit code."""
         code = self._process.wait(timeout_s)
