@@ -27,6 +27,7 @@ from benchmarks.live import (
     emulation,
     flower_deployment,
     footprint,
+    idle_learners,
     predictions,
 )
 
@@ -130,6 +131,25 @@ PARTS = {
         footprint.MEMORY_COLUMNS,
         (Target("agent before training", cell(AGENT, "resident MB"), 60, unit="MB"),),
         {"idle": ratio(SUPERNODE, "resident MB", AGENT)},
+    ),
+    "idle": Part(
+        "Learners that wait",
+        idle_learners.measure,
+        idle_learners.COLUMNS,
+        (
+            Target(
+                "memory for a learner that waits",
+                cell("200 learners", idle_learners.EACH),
+                200,
+                unit="KB",
+            ),
+            Target(
+                "processor for 200 learners that wait",
+                cell("200 learners", idle_learners.PROCESSOR),
+                5,
+                unit="%",
+            ),
+        ),
     ),
     "size": Part(
         "Size of an install",
