@@ -25,6 +25,7 @@ import psutil
 from melisma import axon
 from melisma.axon.transport.tls import client_context
 from melisma.cycle import events
+from melisma.errors import BusyError
 from melisma.live import protocol
 from melisma.live.join_string import JoinString
 from melisma.live.learner.agent import LearnerSettings
@@ -141,6 +142,14 @@ class HostileLearner:
         """Register and join."""
         self.register()
         self.call("join", protocol.to_builtins(protocol.JoinRequest("costs")))
+
+    def await_free_call(self) -> None:
+        """Wait until the orchestrator has noticed that connections with open calls are closed."""
+        while True:
+            with contextlib.suppress(BusyError):
+                self.register()
+                return
+            time.sleep(0.05)
 
     def await_work(self) -> protocol.Train:
         """Poll until there is an assignment; answer benchmarks with plausible costs."""

@@ -171,6 +171,9 @@ def test_floods_of_one_learner_do_not_disturb_the_others(tmp_path: Path, count: 
         outcomes = asyncio.run(call_in_parallel(mallory, count))
         assert outcomes[BusyError] > count / 2
         assert fleet.process.memory_info().rss - before_bytes < (32 << 20) + count * (100 << 10)
+        for sock in slow:
+            sock.close()
+        mallory.await_free_call()
         trace = fleet.run_folder / "trace.jsonl"
         before_bytes, began_at = trace.stat().st_size, time.monotonic()
         while time.monotonic() < began_at + 6.0:
@@ -178,8 +181,6 @@ def test_floods_of_one_learner_do_not_disturb_the_others(tmp_path: Path, count: 
             mallory.join()
             mallory.call("report_failure", "again")
         assert trace.stat().st_size - before_bytes < MAX_TRACE_BYTES
-        for sock in slow:
-            sock.close()
         anchor.release()
         report = fleet.finish()
     check_honest_learners(report)

@@ -57,8 +57,9 @@ class Exchange(msgspec.Struct):
         """The host that sent the request; None through a relay."""
         if self.transport.relayed:
             return None
-        host: str = self.transport.transport.get_extra_info("peername")[0]
-        return host
+        # A connection that was closed before it was accepted has no peer any more.
+        peer = self.transport.transport.get_extra_info("peername")
+        return str(peer[0]) if peer else None
 
     @property
     def credentials(self) -> Credentials:
