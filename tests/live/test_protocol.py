@@ -1,7 +1,10 @@
-"""Instructions survive encoding and decoding."""
+"""Instructions survive encoding and decoding; other protocols are refused."""
 
 import msgspec
+import numpy as np
+import pytest
 
+from melisma.errors import RefusedError
 from melisma.live import protocol
 
 
@@ -20,3 +23,9 @@ def test_instructions_survive_encoding() -> None:
         )
         == sent
     )
+
+
+@pytest.mark.parametrize("number", [None, "1", True, [1], np.array([1, 2]), protocol.PROTOCOL + 1])
+def test_a_registration_with_another_protocol_is_refused(number: object) -> None:
+    with pytest.raises(RefusedError, match="install the same version on both"):
+        protocol.parse_registration({"session": "s" * 32, "protocol": number, "version": "0"})

@@ -194,7 +194,8 @@ class UpdateHeader(msgspec.Struct, frozen=True):
 def parse_registration(message: Any) -> RegisterRequest:
     """Convert the first message of a learner; raise `RefusedError` for another protocol."""
     number = message.get("protocol") if isinstance(message, dict) else None
-    if number != PROTOCOL:
+    # Of any type, such as an array, whose comparison has no truth value.
+    if type(number) is not int or number != PROTOCOL:
         version = message.get("version") if isinstance(message, dict) else None
         raise RefusedError(
             f"the learner has protocol {number!r:.20} (melisma {version!r:.20}), the orchestrator "
