@@ -394,7 +394,7 @@ def test_a_hundred_thousand_phones_are_planned_in_seconds(tmp_path: Path, scheme
     code, out, _ = plan(*arguments(task, fleet), "--scheme", scheme)
     assert code == (1 if " late: " in out else 0)
     assert len(out.splitlines()) == 26
-    assert "400000 available" in out
+    assert "400,000 available" in out
 
 
 def test_a_comparison_skips_schemes_that_would_take_too_long(tmp_path: Path) -> None:

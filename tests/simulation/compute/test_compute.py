@@ -468,6 +468,8 @@ def test_a_few_learners_that_cannot_be_batched_are_shared_by_processes(
         return [encode_step(step) for step in steps]
 
     monkeypatch.setattr("melisma.simulation.compute.compute.ForkPool", CountedPool)
+    # A process of pytest-xdist has a second thread, which only receives.
+    monkeypatch.setattr("melisma.simulation.compute.compute.can_fork", lambda: True)
     if not together:
         monkeypatch.setattr(batched, "can_train_together", lambda *_: False)
     assert lines(1) == lines(2)
