@@ -17,6 +17,7 @@ MODULES = {
     "feel": "allocation.feel",
     "med": "allocation.med",
     "live": "live.live",
+    "guard": "live.guard",
     "simulation": "simulation.simulation",
     "decentralised": "peer.decentralised",
 }

@@ -18,7 +18,7 @@ LAYERS = (
     ("allocation", "learning"),
     ("fleet",),
     ("atomic",),
-    ("backports", "errors", "private_files", "text"),
+    ("backports", "disclosure", "errors", "private_files", "text"),
 )
 # Remote calls stand alone, and only what talks to other processes uses them.
 USE_AXON = ("cli", "live")

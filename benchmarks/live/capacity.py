@@ -3,7 +3,8 @@
 Capacity used is the number of visits that count, divided by the visits that the measured rate of
 each learner would have allowed between its dispatch and the deadline, after its fixed phases. The
 first two cycles are separate, since learners have only a short benchmark to plan with. Lateness is
-a fraction of the deadline. Uses of the other time are shares of all learners' time in cycles.
+a fraction of the deadline. Training and the columns after it are shares of all learners' time from
+dispatch to the deadline.
 """
 
 import json
@@ -14,15 +15,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.harness import processes
+from melisma.runs.capacity import LOSSES
 
 MELISMA = "from melisma.cli import main; main()"
 RUNS = {"dab": 5, "staleness": 1, "synchronous": 1, "proportional": 1}
 FIRST_CYCLES, TOLERANCE, LIMIT_S = 2, 0.03, 180.0
 FIRST, REST, PUNCTUAL = "cycles 1-2 %", "from cycle 3 %", "within 3 % %"
-LOST_USES = ("fetching", "waiting for work", "halted early", "waiting for others", "gone")
 COLUMNS = [
     *("runs", "cycles", FIRST, REST, "least from cycle 3 %", PUNCTUAL, "largest lateness %"),
-    *("outside cycles s", "training %", "fixed %", *(f"{use} %" for use in LOST_USES)),
+    *("outside cycles s", "training %", "fixed %", *(f"{loss} %" for loss in LOSSES)),
 ]
 
 

@@ -55,6 +55,7 @@ class Deployment:
 
     folder: Path
     began_at: float
+    nodes_began_at: float
     up_at: float
     superlink: Process
     supernodes: tuple[Process, ...]
@@ -116,12 +117,13 @@ def deploy(learners: int, limit_s: float = 60.0) -> Iterator[Deployment]:
         link = ["flower-superlink", "--insecure", "--disable-runtime-dependency-installation"]
         superlink = stack.enter_context(_start(folder, [*link, "--port", str(port)]))
         processes.wait_for_port(port, superlink, limit_s)
+        nodes_began_at = time.time()
         nodes = [
             stack.enter_context(_start(folder, _node(number, learners, port)))
             for number in range(learners)
         ]
         _wait_until_online(folder, learners, limit_s)
-        yield Deployment(folder, began_at, time.time(), superlink, tuple(nodes))
+        yield Deployment(folder, began_at, nodes_began_at, time.time(), superlink, tuple(nodes))
 
 
 def _node(number: int, learners: int, port: int) -> list[str]:

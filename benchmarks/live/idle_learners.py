@@ -50,7 +50,10 @@ def measure(quick: bool) -> dict[str, Any]:
     rows: dict[str, dict[str, float]] = {}
     own_s, base_mb = 0.0, 0.0
     for count in COUNTS:
-        with TemporaryDirectory(prefix="benchmark-idle-") as name, _orchestrator(name) as started:
+        with (
+            TemporaryDirectory(prefix="benchmark-idle-") as name,
+            start_orchestrator(name) as started,
+        ):
             pid, invitation = started
             ended = threading.Event()
             threads = _join(Path(name), invitation, count, ended)
@@ -72,7 +75,7 @@ def measure(quick: bool) -> dict[str, Any]:
 
 
 @contextmanager
-def _orchestrator(folder: str) -> Iterator[tuple[int, JoinString]]:
+def start_orchestrator(folder: str) -> Iterator[tuple[int, JoinString]]:
     """Run `melisma orchestrate`, which waits for more learners than join; yield its process id."""
     task = Path(folder) / "task.toml"
     task.write_text(TASK)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -28,7 +29,10 @@ from benchmarks.live import (
     flower_deployment,
     footprint,
     idle_learners,
+    killed_device,
+    machines,
     predictions,
+    waiting_device,
 )
 
 PACKAGES = ["melisma", "numpy", "torch"]
@@ -151,6 +155,19 @@ PARTS = {
             ),
         ),
     ),
+    "waiting": Part(
+        "Memory of a device that waits",
+        waiting_device.measure,
+        waiting_device.COLUMNS,
+        (
+            Target(
+                "melisma join, waiting",
+                cell(waiting_device.WAITING, waiting_device.RESIDENT),
+                60,
+                unit="MB",
+            ),
+        ),
+    ),
     "size": Part(
         "Size of an install",
         footprint.size,
@@ -207,6 +224,37 @@ PARTS = {
             ),
         ),
         tables={"killed": disturbed.KILL_COLUMNS},
+    ),
+    "machines": Part(
+        "Capacity used on several machines",
+        machines.measure,
+        machines.COLUMNS,
+        tuple(
+            Target(
+                f"points less than on one machine, {name}",
+                partial(machines.difference, name),
+                5,
+                unit="points",
+            )
+            for name in machines.DATA
+        ),
+    ),
+    "killed": Part(
+        "A device that is killed",
+        killed_device.measure,
+        killed_device.COLUMNS,
+        (
+            Target(
+                "a killed device's work is handed on",
+                cell("melisma", killed_device.HANDED_ON),
+                5,
+                unit="s",
+            ),
+        ),
+        {
+            "until a killed device is noticed": ratio("Flower", killed_device.NOTICED, "melisma"),
+            "from joining to the first training": ratio("Flower", killed_device.FIRST, "melisma"),
+        },
     ),
     "cifar": Part(
         "Time to 45 % on CIFAR-10",

@@ -84,8 +84,9 @@ def _train(job: dict[str, Any], folder: Path) -> dict[str, Any]:
             evaluated_at.append(time.time())
         dispatches = [each for each in step.commands if isinstance(each, Dispatch)]
         if dispatches and not learner_pids:
-            # Learners are the children of this process. This delays the first cycle only.
-            learner_pids.extend(usage.descendants(os.getpid()))
+            # The launcher is the child of this process. This delays the first cycle only.
+            _, *learners = usage.descendants(os.getpid())
+            learner_pids.extend(learners)
             before_mb.extend(map(usage.resident_mb, learner_pids))
         if kill is not None and any(each.cycle == kill.cycle for each in dispatches):
             pid = learner_pids[kill.learner]

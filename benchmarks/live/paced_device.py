@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from melisma import axon
-from melisma.live.learner.device import Device, EmulatedDevice
+from melisma.live.learner.device import Device
+from melisma.live.learner.learner_settings import EmulatedDevice
 
 PACED_S = 5.0
 FETCHED_BYTES = {15e6: 4_000_000, 300e6: 60_000_000}

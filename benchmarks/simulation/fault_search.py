@@ -51,6 +51,7 @@ NOISES = ("", "", "noise = { compute = 0.3, bandwidth = 0.3, cold_start_s = 0.5 
 SCHEDULES = 10_000
 STATUSES = ("counted", "carried", "late", "left", "dropped", "refused")
 VARIANT_COUNT = 10
+STATUS_EVERY = 12
 
 
 class Cell(NamedTuple):
@@ -100,7 +101,7 @@ def search(cell: Cell) -> CellResult:
         f"{each.violation}: {replay_command(files, options, each)}" for each in failures if each
     )
     statuses: Counter[str] = Counter()
-    for seed in cell.seeds[:: max(1, len(cell.seeds) // 20)]:
+    for seed in cell.seeds[::STATUS_EVERY]:
         statuses += _count_statuses(prepare(*files, replace(options, seed=seed)).scenario, seed)
     return CellResult(cell.mode, cell.scheme, len(cell.seeds), violations, statuses)
 
@@ -135,7 +136,7 @@ def page(results: list[CellResult], seconds: float) -> str:
     )
     took = f"{seconds / 60:.0f} min"
     summary = f"{total:,} schedules of up to 12 faults in {took}; {violations} violations."
-    note = "The status of assignments is from about every twelfth schedule."
+    note = "The status of assignments is from every twelfth schedule."
     return "\n".join([f"{summary} {note}", "", *lines, ""])
 
 

@@ -11,11 +11,12 @@
 The layout::
 
     __main__.py  the entry point of the `melisma` command
+    disclosure.py  what learners disclose before their updates
     errors.py    every exception
     atomic.py    file writes that survive a crash
     backports.py  names of newer Python versions, for Python 3.10
     private_files.py  folders and files for their owner alone
-    text.py      text from other machines, made safe to print
+    text.py      text from other machines, made safe to print, and numbers
     axon/        remote calls over HTTP; can be used alone
     fleet/       devices: profiles, links, states, estimates, emulation, the two TOML files
     allocation/  how much each learner trains: problem -> plan, one scheme a file

@@ -10,6 +10,7 @@
         ├── UnreachableError    no worker answered, or the connection broke
         ├── RefusedError        the worker refused the call
         │   ├── BusyError       the worker is at its limit of concurrent calls
+        │   ├── UnregisteredError the caller has not registered in the present run
         │   └── SupersededError   a later session of the same learner replaced the caller's
         ├── UnauthorizedError   the token or certificate is missing, wrong or no longer valid
         ├── DeadlineError       the caller's deadline passed
@@ -175,6 +176,13 @@ class BusyError(RefusedError):
 
     code = "busy"
     status = 503
+
+
+class UnregisteredError(RefusedError):
+    """The caller has not registered as a learner of the present run, which may be a new one."""
+
+    code = "unregistered"
+    status = 409
 
 
 class SupersededError(RefusedError):

@@ -1,4 +1,4 @@
-"""Text from other machines, made safe to print.
+"""Text from other machines, made safe to print, and numbers as people read them.
 
 Escape sequences of a terminal could hide or change what it shows, and bidirectional overrides make
 a line read otherwise than it is written. Such text is escaped before it reaches a terminal, a log
@@ -26,6 +26,12 @@ def visible_lines(text: str, max_chars: int = 100 * MAX_CHARS) -> str:
 def visible_part(text: str) -> str:
     """Return text of any length on one line, with escapes for characters that do not print."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def format_speed(samples_per_s: float) -> str:
+    """Return a speed such as ``5,120 samples/s``; a slow one with two digits."""
+    number = f"{samples_per_s:,.0f}" if samples_per_s >= 10 else f"{samples_per_s:.2g}"
+    return f"{number} samples/s"
 
 
 def _describe_rest(chars: int) -> str:

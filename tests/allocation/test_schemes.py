@@ -6,8 +6,8 @@ import pytest
 from melisma.allocation import schemes
 from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.schemes import SCHEMES, PlanInputs, get_scheme
+from melisma.disclosure import DISCLOSURE
 from melisma.errors import SettingError
-from melisma.fleet.files.fleet_file import DISCLOSURE
 from tests.allocation.radio_problems import random_radio
 
 PROBLEM = CycleProblem(train_s=[1, 2], ship_s=0, fixed_s=0, deadline_s=20, shards=6)

@@ -6,6 +6,7 @@ import pytest
 
 from melisma import axon
 from melisma.errors import AxonError, MalformedError, RefusedError, RemoteError, UnauthorizedError
+from tests.axon.server.test_calls import connect
 
 
 @pytest.mark.parametrize("kind", [RefusedError, UnauthorizedError, MalformedError])
@@ -53,3 +54,27 @@ def test_a_stream_may_end_with_a_refusal(kind: type[AxonError]) -> None:
         with pytest.raises(kind, match="too late") as caught:
             next(items)
     assert type(caught.value) is kind
+
+
+def test_a_caller_is_refused_before_its_body_is_received() -> None:
+    worker = axon.Worker(port=0)
+
+    def check_caller(caller: str) -> None:
+        raise RefusedError(f"{caller} may not upload")
+
+    @worker.rpc(check_caller=check_caller)
+    def upload(update: bytes) -> None:
+        raise AssertionError
+
+    with worker.start() as address, connect(address) as sock:
+        sock.sendall(b"POST /rpc/upload HTTP/1.1\r\ncontent-length: 100000000\r\n\r\n")
+        assert b"anonymous may not upload" in sock.recv(10_000)
+
+
+def test_counters_are_for_the_owner_if_callers_need_credentials() -> None:
+    token = axon.issue_token("sesame", "pi")
+    with axon.Worker(port=0, token="sesame").start() as address, connect(address) as sock:
+        for sent, status in ((token, b" 401 "), ("sesame", b" 200 ")):
+            head = f"GET /metrics HTTP/1.1\r\nauthorization: Bearer {sent}\r\n\r\n"
+            sock.sendall(head.encode())
+            assert status in sock.recv(10_000)[:20]

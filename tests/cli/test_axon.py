@@ -29,7 +29,11 @@ def test_a_function_is_called_with_json_or_text(address: str) -> None:
     [
         (["call", "{}", "fail", "no"], "melisma: ValueError: ", 1),
         (["call", "{}", "nothing"], "melisma: no function 'nothing' on this worker", 1),
-        (["call", "http://127.0.0.1:1", "f"], "melisma: no answer from http://127.0.0.1:1", 1),
+        (
+            ["call", "http://127.0.0.1:1", "f"],
+            "melisma: no answer from http://127.0.0.1:1 (connection refused)",
+            1,
+        ),
         (["call", "ftp://x", "f"], "melisma: 'ftp://x' is not an address", 2),
         (
             ["call", "--deadline", "-1", "{}", "f"],

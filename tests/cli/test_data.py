@@ -18,7 +18,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def output(*arguments: str) -> str:
     result = CliRunner().invoke(melisma, ["data", *arguments], catch_exceptions=False)
     assert result.exit_code == 0
-    return result.output
+    return result.stdout
 
 
 def test_a_listed_data_set_can_be_downloaded_and_located(home: Path) -> None:

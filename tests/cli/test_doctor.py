@@ -1,13 +1,15 @@
 """`melisma doctor`: lines or JSON, and its exit code."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from melisma.live.join_string import JoinString
 from melisma.live.joining import device_checks
 from melisma.live.joining.device_checks import Finding
-from tests.cli.command_line import melisma
+from tests.cli.command_line import MELISMA, melisma
 
 
 @pytest.fixture(autouse=True)
@@ -39,3 +41,14 @@ def test_an_invalid_join_string_ends_at_once() -> None:
     result = melisma("doctor", "mel1abc")
     assert result.code == 2
     assert "the join string is invalid" in result.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux has this file")
+def test_the_join_string_is_hidden_while_the_checks_run() -> None:
+    string = str(JoinString.create(9, f"sha256:{'0' * 64}", "AAECAwQFBgcICQoL", ["127.0.0.1"])[0])
+    with subprocess.Popen([*MELISMA, "doctor", string], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"ok    python")
+        arguments = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+        process.kill()
+    assert arguments[-2:] == [b"*" * len(string), b""]

@@ -3,14 +3,16 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import psutil
 import pytest
 
@@ -19,11 +21,10 @@ from melisma.cli import join
 from melisma.cli.views.join_view import report_line
 from melisma.cycle import events
 from melisma.live.learner import device_reports as reports
-from melisma.live.learner.agent import LearnerSettings
 from melisma.live.learner.device_identity import DeviceState, KnownOrchestrator
 from tests.cli.command_line import MELISMA, melisma
 from tests.live.joining.fleet import ROOT, OpenRun
-from tests.live.orchestrator.served_run import wait_until
+from tests.live.orchestrator.served_run import TASK, wait_until
 
 MAX_SUPERVISOR_BYTES = 60_000_000
 MODULE = ("--allow-module", "tests.live.tiny_task")
@@ -61,6 +62,21 @@ async def read_until(process: Process, start: str) -> list[str]:
     return lines
 
 
+async def test_a_second_join_on_the_same_device_ends_at_once(tmp_path: Path) -> None:
+    async with (
+        OpenRun(tmp_path).listening() as run,
+        joining(run.string, "--name", "a", *MODULE) as first,
+    ):
+        await read_until(first, "joined")
+        async with joining(run.string, "--name", "a", *MODULE) as second:
+            output, errors = await second.communicate()
+        assert second.returncode not in (None, 0)
+        assert f"melisma join already runs here, process {first.pid}: " in errors.decode()
+        assert output == b""
+        assert first.returncode is None
+        assert not run.run.of(events.IdentitiesShared)
+
+
 async def test_ctrl_c_leaves_the_run_and_ends_the_learner(tmp_path: Path, home: Path) -> None:
     async with (
         OpenRun(tmp_path).listening() as run,
@@ -87,6 +103,7 @@ async def test_ctrl_c_leaves_the_run_and_ends_the_learner(tmp_path: Path, home: 
     assert {path.name: path.stat().st_mode & 0o777 for path in (home / "device").iterdir()} == {
         "cache": 0o700,
         "identity.pem": 0o600,
+        "join.pid.lock": 0o600,
         "learner.log": 0o600,
         "orchestrators.json": 0o600,
         "orchestrators.json.lock": 0o600,
@@ -109,6 +126,21 @@ async def test_a_device_joins_again_without_a_string_and_reports_as_json(tmp_pat
     assert enrolled == {"report": "Enrolled", "name": "a", "again": True}
 
 
+async def test_a_device_that_retries_joins_the_run_of_an_orchestrator_that_was_restarted(
+    tmp_path: Path,
+) -> None:
+    async with AsyncExitStack() as stack:
+        async with OpenRun(tmp_path).listening() as run:
+            port = axon.Address.parse(run.address).port
+            process = await stack.enter_async_context(joining(run.string, "--name", "a", *MODULE))
+            await read_until(process, "joined")
+        shutil.rmtree(tmp_path / "run")
+        async with OpenRun(tmp_path).listening(port=port) as run:
+            await read_until(process, "the orchestrator has begun another run: joining it")
+            await read_until(process, "joined")
+            assert len(run.run.of(events.LearnersJoined)) == 1
+
+
 async def test_with_stay_a_device_waits_until_the_orchestrator_runs(tmp_path: Path) -> None:
     async with (
         OpenRun(tmp_path).listening() as run,
@@ -127,6 +159,11 @@ async def test_with_stay_a_device_waits_until_the_orchestrator_runs(tmp_path: Pa
         _, errors = await process.communicate()
     assert process.returncode == 1
     assert "the orchestrator did not answer" in errors.decode()
+    assert "melisma join --stay waits until the orchestrator runs" in errors.decode()
+    async with joining(run.string, "--stay") as process:
+        await read_until(process, "waiting for the next run")
+        process.terminate()
+        await process.communicate()
 
 
 async def test_code_that_the_owner_has_not_allowed_ends_with_the_option(tmp_path: Path) -> None:
@@ -137,6 +174,47 @@ async def test_code_that_the_owner_has_not_allowed_ends_with_the_option(tmp_path
         _, errors = await process.communicate()
     assert process.returncode == 1
     assert "--allow-module tests.live.tiny_task" in errors.decode()
+
+
+async def test_an_allowed_module_may_be_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    task = msgspec.structs.replace(TASK, model="own_linear:Own")
+    arguments = ("--name", "a", "--allow-module", "own_linear")
+    async with OpenRun(tmp_path, task).listening() as run:
+        async with joining(run.string, *arguments) as process:
+            _, errors = await process.communicate()
+        assert process.returncode == 1
+        places = "the folder in which melisma join was started, installed packages"
+        assert f"No module named 'own_linear'; searched: {places}\n" in errors.decode()
+        source = "from tests.live.tiny_task import Linear\n\n\nclass Own(Linear):\n    pass\n"
+        (tmp_path / "own_linear.py").write_text(source)
+        async with joining(run.string, *arguments) as process:
+            await read_until(process, "joined")
+            process.terminate()
+            await process.communicate()
+
+
+@pytest.mark.parametrize("has_data", [False, True])
+async def test_missing_or_unfit_data_is_one_final_error_that_the_orchestrator_learns(
+    tmp_path: Path, has_data: bool
+) -> None:
+    np.save(tmp_path / "samples.npy", np.zeros((10, 5), np.float32))
+    np.save(tmp_path / "labels.npy", np.arange(10))
+    data = ("--data", str(tmp_path)) if has_data else ()
+    task = msgspec.structs.replace(TASK, mode="federated")
+    async with OpenRun(tmp_path / "runs", task).listening() as run:
+        async with joining(run.string, "--name", "a", *MODULE, *data) as process:
+            output, errors = await process.communicate()
+        (left,) = run.run.of(events.LearnersLeft)
+    assert process.returncode == 1
+    assert "starting it again" not in output.decode()
+    advice = "use melisma join with --data FOLDER or --data MODULE:FUNCTION"
+    shapes = "samples are float32[5], labels int64 from 0 to 9, the model weight float32[4]"
+    assert (shapes if has_data else advice) in errors.decode()
+    private = "a: DataError on its local data; the log of the device says more"
+    assert left.reason == private if has_data else left.reason.endswith(advice)
 
 
 @pytest.mark.parametrize(
@@ -160,6 +238,14 @@ def test_invalid_arguments_end_at_once_with_a_fix(
     assert not (home / "device" / "identity.pem").exists()
 
 
+def test_a_new_identity_needs_a_join_string(home: Path) -> None:
+    old = DeviceState().create_identity()
+    result = melisma("join", "--new-identity")
+    assert result.code == 2
+    assert "melisma join STRING --new-identity" in result.stderr
+    assert DeviceState().create_identity() == old
+
+
 def test_options_become_settings_of_the_learner(tmp_path: Path) -> None:
     state, known = DeviceState(tmp_path), KnownOrchestrator("f", ("https://10.0.0.2:1",), "a")
     names = {option.name: None for option in join.command.params if option.name}
@@ -169,8 +255,8 @@ def test_options_become_settings_of_the_learner(tmp_path: Path) -> None:
         "memory_bytes": 1 << 30,
         "device": "cpu",
     }
-    fields = join._learner_settings(state, known, options)
-    settings = msgspec.convert(fields, LearnerSettings)
+    settings = join._learner_settings(state, known, options, {"local_data": "waves:load"})
+    assert settings.local_data == "waves:load"
     assert (settings.allowed_modules, settings.trust_code) == (("waves",), True)
     assert (settings.memory_bytes, settings.compute_device) == (1 << 30, "cpu")
     assert settings.supervised
@@ -184,7 +270,7 @@ def test_without_a_string_and_a_terminal_the_code_cannot_be_typed(
     monkeypatch.setattr(join, "discover_orchestrators", lambda: found)
     result = melisma("join")
     assert result.code == 2
-    assert "asks for it in a terminal: use melisma join STRING" in result.stderr
+    assert "typed in a terminal only: use melisma join STRING" in result.stderr
 
 
 def test_the_command_imports_no_framework_and_no_numpy() -> None:
@@ -202,18 +288,31 @@ def test_text_of_the_orchestrator_is_escaped() -> None:
     ("report", "line"),
     [
         (reports.Measured(1234.5), "measured 1,234 samples/s"),
+        (reports.Measured(0.31), "measured 0.31 samples/s"),
+        (reports.Measured(9.9, again=True), "measured again, as the run begins: 9.9 samples/s"),
+        (reports.Joined(begun=False), "joined; waiting for the run to begin"),
+        (reports.Joined(), "joined; waiting for work"),
         (
             reports.CycleTrained(3, 1200, 4.0, 0.25),
-            "cycle 3: 1,200 samples in 4.0 s, 300 samples/s, loss 0.250",
+            "cycle 3: 1,200 samples in 4.0 s, 300 samples/s, loss 0.25",
+        ),
+        (
+            reports.CycleTrained(3, 1200, 4.0, 4.083e-05),
+            "cycle 3: 1,200 samples in 4.0 s, 300 samples/s, loss 4.083e-05",
         ),
         (reports.CycleTrained(3, 0, 0.0, None), "cycle 3: 0 samples in 0.0 s"),
         (
             reports.CycleTrained(3, 10, 1.0, None, "too large"),
             "cycle 3: 10 samples in 1.0 s, 10 samples/s; not counted: too large",
         ),
+        (
+            reports.Reached("https://a:7788", "sha256:0123", name="desk"),
+            "reached desk at https://a:7788; the code will prove its certificate sha256:0123",
+        ),
         (reports.Slowed(("hot",)), "slower: hot"),
         (reports.Slowed(()), "at full speed again"),
         (reports.Ended("run ended"), "the run has ended"),
+        (reports.Ended("run ended", "ended early"), "ended early"),
         (reports.Paused("outside"), "paused: outside"),
         (reports.Retrying("no answer from x", 0.51), "no answer from x; trying again in 0.5 s"),
         (reports.AwaitingRun("ended"), "waiting for the next run: ended"),

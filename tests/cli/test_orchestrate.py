@@ -1,10 +1,12 @@
 """`melisma orchestrate`, `status`, `learners`, `revoke` and `rename` as users call them."""
 
+import inspect
 import json
 import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +17,9 @@ from typing import IO
 import msgspec
 import pytest
 
-from melisma.live.learner.agent import LearnerSettings
+import melisma as melisma_package
+from melisma.cli import orchestrate
+from melisma.live.learner.learner_settings import LearnerSettings
 from melisma.live.orchestrator.registry import Registry
 from tests.cli.command_line import MELISMA, melisma, parse_json
 from tests.live import enrolled_device, tiny_task
@@ -82,11 +86,14 @@ class Output:
 class Orchestrator:
     """A process of `melisma orchestrate`."""
 
-    def __init__(self, folder: Path, *options: str, cycles: int = 2) -> None:
+    def __init__(
+        self, folder: Path, *options: str, cycles: int = 2, script: str | None = None
+    ) -> None:
         (folder / "task.toml").write_text(TASK.format(cycles=cycles), encoding="utf-8")
         self.folder = folder
+        command = [*MELISMA, "orchestrate", "task.toml", "--out", "run", *LOCAL, *options]
         self.process = subprocess.Popen(
-            [*MELISMA, "orchestrate", "task.toml", "--out", "run", *LOCAL, *options],
+            command if script is None else [sys.executable, "-c", script],
             cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -106,7 +113,7 @@ class Orchestrator:
 
     def settings(self, name: str, *, lines: Output | None = None) -> LearnerSettings:
         """Enrol a device; return the settings of its learner process."""
-        joined = (lines or self.stdout).wait_for(r"melisma join (mel1[\w-]+)\n")
+        joined = (lines or self.stdout).wait_for(r"melisma join (mel1[\w-]+)[^\n]*\n")
         home = self.folder / name
         home.mkdir(exist_ok=True)
         return msgspec.structs.replace(
@@ -127,15 +134,38 @@ class Orchestrator:
 
 
 @contextmanager
-def orchestrator(folder: Path, *options: str, cycles: int = 2) -> Iterator[Orchestrator]:
-    """Run `melisma orchestrate` inside a ``with``."""
-    running = Orchestrator(folder, *options, cycles=cycles)
+def orchestrator(
+    folder: Path, *options: str, cycles: int = 2, script: str | None = None
+) -> Iterator[Orchestrator]:
+    """Run `melisma orchestrate`, or a Python script instead of it, inside a ``with``."""
+    running = Orchestrator(folder, *options, cycles=cycles, script=script)
     try:
         yield running
     finally:
         running.process.kill()
         running.process.wait()
         running.close()
+
+
+def test_python_trains_on_devices_that_join(work_folder: Path) -> None:
+    script = (
+        "import melisma\n"
+        "report = melisma.train('task.toml', devices=2, port=0, folder='run')\n"
+        "print(report.outcome, *sorted(report.names))\n"
+    )
+    with orchestrator(work_folder, script=script) as running:
+        with running.device("pi"), running.device("jetson"):
+            assert running.process.wait(WAIT_S) == 0, running.stderr.text
+        running.stdout.wait_for("the run begins when 2 learners are ready\n")
+        running.stdout.wait_for("done jetson pi\n")
+    assert (work_folder / "run" / "model.safetensors").is_file()
+
+
+def test_python_has_the_options_of_the_command_line() -> None:
+    renamed = {"out": "folder", "no_discovery": "discovery"}
+    options = {renamed.get(str(item.name), item.name) for item in orchestrate.command.params}
+    arguments = set(inspect.signature(melisma_package.orchestrate).parameters)
+    assert options - {"as_json"} == arguments - {"say", "watch"}
 
 
 def test_a_run_from_the_join_string_to_the_summary(work_folder: Path) -> None:

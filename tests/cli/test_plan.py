@@ -10,6 +10,7 @@ import pytest
 from melisma.allocation.schemes import SCHEMES
 from tests.cli.command_line import MELISMA, Result, melisma, parse_json
 
+pytestmark = pytest.mark.usefixtures("shared_forecasts")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CLUSTER = ("mays-cluster/TASK.toml", "mays-cluster/FLEET.toml")
 NODES = ("twenty-nodes/TASK.toml", "twenty-nodes/FLEET.toml")
@@ -51,10 +52,10 @@ def test_a_process_of_its_own_prints_the_plan() -> None:
     assert result.stderr == ""
     lines = [line.rstrip() for line in result.stdout.splitlines()]
     assert lines[0] == "digits: dab, 4 learners"
-    assert lines[2] == "pi-1         20       5     14.7  " + "━" * 26 + "│"
-    assert lines[5] == "jetson      120       5     13.4  " + "━" * 23 + "   │"
+    assert lines[2] == "pi-1         20       5     14.8  " + "━" * 26 + "│"
+    assert lines[5] == "jetson      120       5     13.5  " + "━" * 23 + "   │"
     assert lines[6:] == [
-        "239 shards requested, 120 available",
+        "237 shards requested, 120 available",
         "staleness 0, average 0.00",
         "all learners finish by 15 s",
     ]
@@ -276,15 +277,15 @@ def test_a_deadline_that_cannot_be_met_names_learners_and_a_deadline(tmp_path: P
     code, out, err = plan(*arguments(task, CLUSTER[1]), "--scheme", "synchronous")
     assert (code, err) == (1, "")
     text = " ".join(out.split())
-    assert text.startswith("digits: no plan by synchronous: 1 of 4 learners")
+    assert text.startswith("digits: no plan by synchronous: 2 of 4 learners")
     assert text.count(", and ") == 1
-    assert "use deadline_s >= 2.4517" in text
-    assert "1 of 4 learners (pi-1) cannot train one shard once by 0.2 s" in text
+    assert "use deadline_s >= 2.4079" in text
+    assert "2 of 4 learners (pi-1, pi-3) cannot train one shard once by 0.2 s" in text
     code, out, err = plan(*arguments(task, CLUSTER[1]), "--scheme", "synchronous", "--json")
     report = parse_json(out)
     assert (code, err) == (1, "")
     assert report["feasible"] is False
-    assert report["blocking_learners"] == ["pi-1"]
+    assert report["blocking_learners"] == ["pi-1", "pi-3"]
     assert report["constraint"] == "deadline_s"
     # The suggested deadline can be met.
     longer = edit_example(

@@ -1,5 +1,6 @@
 """`melisma plan` agrees with `melisma simulate` of the same files about the deadline."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,10 @@ PARTIAL = (
     "about 98% of the learners finish their shards by 20 s; the others send what they have trained"
 )
 EXTENSION = (
-    "seconds and staleness are those of the planned work; with extension learners go on until "
-    "the deadline"
+    "with extension, learners go on until the deadline; seconds and staleness are those of the "
+    "planned work"
 )
-PHONES = '[[fleet.group]]\ncount = 200\nprofile = "phone"\n'
+PHONES = '[[fleet.group]]\ncount = {}\nprofile = "phone"\n'
 FLEETS = {
     "sleepers": "availability = { awake_s = 200.0, asleep_s = 100.0 }",
     "dozers": "availability = { awake_s = 40.0, asleep_s = 40.0 }",
@@ -49,9 +50,13 @@ FLEETS = {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "task.toml").write_text(TASK)
-    for name, line in FLEETS.items():
-        (tmp_path / f"{name}.toml").write_text(PHONES + line + "\n")
+    write_fleets(tmp_path, 200)
     return tmp_path
+
+
+def write_fleets(folder: Path, learners: int) -> None:
+    for name, line in FLEETS.items():
+        (folder / f"{name}.toml").write_text(PHONES.format(learners) + line + "\n")
 
 
 def plan(fleet: str, *options: str) -> Result:
@@ -74,7 +79,11 @@ def weight_in_time(report: Report) -> float:
 
 @pytest.mark.parametrize("scheme", ["dab", "synchronous"])
 @pytest.mark.parametrize("fleet", FLEETS)
-def test_a_forecast_is_that_of_a_simulation(fleet: str, scheme: str) -> None:
+@pytest.mark.parametrize("learners", [50, pytest.param(200, marks=pytest.mark.slow)])
+def test_a_forecast_is_that_of_a_simulation(
+    learners: int, fleet: str, scheme: str, folder: Path
+) -> None:
+    write_fleets(folder, learners)
     result = plan(fleet, "--scheme", scheme, "--json")
     printed = parse_json(result.stdout)
     expected: dict[str, Any] = printed["forecast"]
@@ -124,12 +133,41 @@ def test_a_forecast_is_that_of_a_simulation(fleet: str, scheme: str) -> None:
 )
 def test_a_forecast_is_printed(fleet: str, scheme: str, lines: list[str]) -> None:
     printed = plan(fleet, "--scheme", scheme, "--show", "0").stdout.splitlines()
-    assert printed[5:] == [*lines, EXTENSION]
+    assert printed[5:-1] == [*lines, EXTENSION]
+    assert re.fullmatch(
+        r"in a simulated run, learners use \d+% of their capacity, and staleness is up to [\d.,]+",
+        printed[-1],
+    )
 
 
-def test_a_comparison_warns_of_schemes_below_the_quorum() -> None:
+def test_figures_of_a_simulated_run_are_printed_and_in_the_forecast() -> None:
+    forecast = parse_json(plan("plain", "--json").stdout)["forecast"]
+    assert 0.9 < forecast["capacity_used"] <= 1
+    assert forecast["max_staleness"] > 0  # the plan of dab has none
+    line = plan("plain", "--show", "0").stdout.splitlines()[-1]
+    assert line.endswith(f"staleness is up to {forecast['max_staleness']:,.0f}")
+
+
+@pytest.mark.parametrize("scheme", ["dab", "synchronous"])
+def test_seconds_of_a_plan_take_overlap_into_account(scheme: str, folder: Path) -> None:
+    task = TASK.replace("passes = 40", "passes = 2").replace('mode = "federated"\n', "")
+    plans = {}
+    for overlap in ("true", "false"):
+        (folder / "task.toml").write_text(task + f"overlap = {overlap}\n")
+        plans[overlap] = parse_json(plan("plain", "--scheme", scheme, "--json").stdout)
+    rows = zip(plans["true"]["learners"], plans["false"]["learners"], strict=True)
+    for overlapped, added in rows:
+        if scheme == "synchronous":
+            assert overlapped["shards"] == added["shards"]
+            assert overlapped["seconds"] < added["seconds"]
+        else:
+            assert overlapped["shards"] >= added["shards"]
+
+
+def test_a_comparison_warns_of_schemes_below_the_quorum(folder: Path) -> None:
+    write_fleets(folder, 50)
     lines = plan("sleepers", "--all").stdout.splitlines()
-    assert any(line.startswith("synchronous: warning: about 12%") for line in lines)
+    assert any(line.startswith("synchronous: warning: about 15%") for line in lines)
     assert not any(line.startswith("dab: warning") for line in lines)
 
 

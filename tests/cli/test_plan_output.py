@@ -30,6 +30,7 @@ from tests.cli.test_plan import (
     write_group,
 )
 
+pytestmark = pytest.mark.usefixtures("shared_forecasts")
 PAGE = EXAMPLES.parent / "docs" / "allocation" / "plan.md"
 
 
@@ -99,7 +100,7 @@ def test_an_ascii_terminal_gets_ascii(tmp_path: Path, options: list[str]) -> Non
     assert result.stdout.isascii()
     if not options:
         assert "k\\xfcche" in result.stdout
-        assert "==== |" in result.stdout
+        assert "=====|" in result.stdout
 
 
 @pytest.mark.parametrize("options", [[], ["--all"], ["--json"]])

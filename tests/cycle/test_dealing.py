@@ -20,7 +20,7 @@ def deck() -> Deck:
 
 def positions(shards: Ints) -> Ints:
     """Return the positions of shards in the deck."""
-    return np.argsort(deck().order)[shards]
+    return np.argsort(deck().shards)[shards]
 
 
 def deal(deck: Deck, wanted: list[int], held: CacheIndex = EMPTY_CACHE) -> tuple[Deck, RaggedArray]:
@@ -34,7 +34,7 @@ def deal(deck: Deck, wanted: list[int], held: CacheIndex = EMPTY_CACHE) -> tuple
         assert np.isin(fresh, row).all()
         assert (~held.contains(row, np.full(row.size, learner))).sum() == fresh.size
         assert not held.contains(fresh, np.full(fresh.size, learner)).any()
-    return after, RaggedArray(dealt.counts, deck.order[dealt.values])
+    return after, RaggedArray(dealt.counts, deck.shards[dealt.values])
 
 
 def deal_one_by_one(

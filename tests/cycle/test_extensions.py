@@ -186,7 +186,7 @@ def test_in_federated_learning_a_learner_is_given_further_shards_of_its_own() ->
             learners=np.array([0]),
             names=("a",),
             discloses=("costs",),
-            local_shards=RaggedArray.from_rows([np.full(8, 10)]),
+            local_shard_samples=RaggedArray.from_rows([np.full(8, 10)]),
         )
     )
     script.report_bounds(0.0, {"a": 5})
@@ -207,7 +207,7 @@ def test_in_federated_learning_an_extension_that_crosses_an_upload_comes_next(la
             learners=np.array([0, 1]),
             names=("a", "b"),
             discloses=("costs", "costs"),
-            local_shards=RaggedArray.from_rows([np.full(8, 10), np.full(100, 10)]),
+            local_shard_samples=RaggedArray.from_rows([np.full(8, 10), np.full(100, 10)]),
         )
     )
     script.report_bounds(0.0, {"a": 3, "b": 50})
@@ -357,7 +357,7 @@ def test_late_work_that_is_lost_returns_to_the_deck_at_once(how: str) -> None:
     lost = dispatched(script)["b"]
     lose_late_work(script, how)
     deck = script.machine.state.deck
-    assert sorted(deck.order[deck.returned].tolist()) == sorted(lost)
+    assert sorted(deck.shards[deck.returned].tolist()) == sorted(lost)
 
 
 def test_late_work_that_was_dealt_again_since_does_not_return() -> None:
@@ -463,7 +463,7 @@ def test_no_shard_is_trained_by_two_learners_or_lost(data: st.DataObject) -> Non
         name = data.draw(st.sampled_from(sorted(active)))
         number, now_s = names.index(name), now_s + 0.5
         kind = data.draw(st.sampled_from(["request", "release", "leave", "update", "early"]))
-        mine = state.deck.order[state.given.between(number, number + 1)[1]].tolist()
+        mine = state.deck.shards[state.given.between(number, number + 1)[1]].tolist()
         if kind == "request":
             script.request(now_s, {name: data.draw(st.integers(1, 6))})
         elif kind == "release" and mine:

@@ -110,7 +110,7 @@ def test_the_machine_waits_for_slow_benchmarks_while_answers_arrive() -> None:
     """It waits longer than the deadline if no answer is much later than the previous one."""
     fleet = [FakeDevice(1.0), FakeDevice(4.0), FakeDevice(15.0)]
     trace = VirtualRun(task_for("proportional", deadline_s=1.0), fleet).run()
-    reported = received(trace, events.EstimatesReported)
+    reported = received(trace, events.CostsReported)
     assert first_dispatch(trace).event is reported[2]
     assert reported[2].at_s > 15
 
@@ -118,7 +118,7 @@ def test_the_machine_waits_for_slow_benchmarks_while_answers_arrive() -> None:
 @pytest.mark.parametrize("scheme", ["dab", "proportional"])
 def test_a_learner_that_never_answers_is_waited_for_once(scheme: str) -> None:
     def drop_answers(event: events.AnyEvent) -> list[events.AnyEvent]:
-        if isinstance(event, events.BoundsReported | events.EstimatesReported):
+        if isinstance(event, events.BoundsReported | events.CostsReported):
             return [] if event.learners[0] == 1 else [event]
         return [event]
 
@@ -350,7 +350,7 @@ def test_a_plan_that_fails_once_is_tried_again_with_new_measurements() -> None:
             reported.append(1)
             worse = np.array([[9.0, 0.01, 10.0], [0.1, 0.0, 10.0], [0.2, 0.0, 10.0]])
             estimates = [
-                events.EstimatesReported(
+                events.CostsReported(
                     at_s=event.at_s, learners=np.array([k]), costs=worse[:, :, None]
                 )
                 for k in range(3)
@@ -402,6 +402,89 @@ def test_a_run_ends_when_its_last_learner_leaves_with_the_reason() -> None:
         return [event]
 
     assert "no power" in finish(VirtualRun(make_task(), FLEET, leave).run()).reason
+
+
+@pytest.mark.parametrize("scheme", CYCLE_SCHEMES)
+@pytest.mark.parametrize("leaves_on", [events.UpdatesReceived, events.Aggregated])
+def test_a_run_goes_on_when_learners_come_back_that_had_all_left(
+    scheme: str, leaves_on: type
+) -> None:
+    gone = False
+
+    def leave(event: events.AnyEvent) -> list[events.AnyEvent]:
+        nonlocal gone
+        if isinstance(event, events.TaskSubmitted):
+            return [msgspec.structs.replace(event, absence_s=600.0)]
+        if not isinstance(event, leaves_on) or gone:
+            return [event]
+        gone, numbers = True, np.arange(len(FLEET))
+        names = tuple(f"device-{number}" for number in numbers)
+        back = events.LearnersJoined(
+            at_s=event.at_s + 500.0, learners=numbers, names=names, discloses=("costs",) * 3
+        )
+        return [
+            *([] if leaves_on is events.UpdatesReceived else [event]),
+            events.LearnersLeft(at_s=event.at_s, learners=numbers, reason="Ctrl-C"),
+            back,
+        ]
+
+    trace = VirtualRun(task_for(scheme), FLEET, leave).run()
+    assert finish(trace).outcome == "done"
+    assert [each.cycle for each in commands_in(trace, commands.Aggregate)] == [1, 2, 3]
+    (left,) = received(trace, events.LearnersLeft)
+    after = [each for each in received(trace, events.UpdatesReceived) if each.at_s > left.at_s]
+    assert after
+
+
+def test_a_run_whose_learners_all_left_waits_for_one_and_then_fails() -> None:
+    script = ScriptedMachine(make_task(scheme="equal", passes=1), ["a", "b"], absence_s=600.0)
+    script.join(0.1)
+    script.leave(1.0, "a", reason="a: its owner stopped it")
+    script.leave(2.0, "b", reason="b: revoked by the owner")
+    script.aggregate(2.1)
+    (wake,) = script.evaluate(2.2)
+    assert isinstance(wake, commands.Wake)
+    assert wake.at_s == 602.0
+    assert wake.reason == "no learner is left: b: revoked by the owner; wait 600 s for one"
+    assert script.reach(601.0) == []
+    (end,) = script.reach(602.0)
+    assert isinstance(end, commands.Finish)
+    assert (end.outcome, end.reason) == (
+        "failed",
+        "no learner is left: b: revoked by the owner; none joined for 600 s",
+    )
+
+
+def test_learners_that_leave_while_they_are_asked_are_awaited_in_the_same_cycle() -> None:
+    script = ScriptedMachine(make_task(scheme="dab", passes=1), ["a", "b"], absence_s=600.0)
+    script.join(0.1)
+    script.leave(1.0, "a")
+    (wake,) = script.leave(2.0, "b")
+    assert isinstance(wake, commands.Wake)
+    assert wake.at_s == 602.0
+    asked, _ = script.join(300.0, "b")
+    assert isinstance(asked, commands.AskBound)
+    assert (asked.cycle, asked.learners.tolist()) == (1, [1])
+    dispatch, _ = script.report_bounds(301.0, {"b": 3})
+    assert isinstance(dispatch, commands.Dispatch)
+    assert dispatch.learners.tolist() == [1]
+
+
+def test_cycles_that_are_empty_because_all_learners_left_do_not_fail_the_run() -> None:
+    task = make_task(scheme="equal", passes=1, cycles=10)
+    script = ScriptedMachine(task, ["a"], absence_s=600.0)
+    now_s = 0.1
+    for _ in range(5):
+        script.join(now_s)
+        script.leave(now_s + 1.0, "a")
+        script.aggregate(now_s + 1.1)
+        script.evaluate(now_s + 1.2)
+        now_s += 100.0
+    script.join(now_s)
+    samples = int(script.machine.state.learners.samples[0])
+    script.update(now_s + 1.0, {"a": samples})
+    assert not commands_in(script.trace, commands.Finish)
+    assert commands_in(script.trace, commands.Aggregate)[-1].learners.tolist() == [0]
 
 
 def test_a_run_starts_without_a_learner_that_left_before_joining() -> None:
@@ -581,7 +664,7 @@ def test_each_assignment_counts_at_most_once_even_if_messages_are_lost_or_repeat
     def change(event: events.AnyEvent) -> list[events.AnyEvent]:
         nonlocal received_events
         if not isinstance(
-            event, events.UpdatesReceived | events.BoundsReported | events.EstimatesReported
+            event, events.UpdatesReceived | events.BoundsReported | events.CostsReported
         ):
             return [event]
         received_events += 1
@@ -679,7 +762,7 @@ def test_in_federated_learning_no_update_weighs_more_than_ten_times_the_median()
         learners=np.arange(3),
         names=("a", "b", "c"),
         discloses=("costs",) * 3,
-        local_shards=shards,
+        local_shard_samples=shards,
     )
     issued = script.send(joined)
     for number, visits in enumerate((10, 10, 10**9)):

@@ -37,6 +37,12 @@ def test_take_returns_rows_in_the_given_order(rows: list[list[int]], rng: Random
     assert to_lists(taken) == [rows[index] for index in order[:3]]
 
 
+def test_taking_all_rows_in_order_copies_nothing() -> None:
+    rows = RaggedArray(np.array([2, 0, 1]), np.array([7, 8, 9]))
+    assert rows.take(np.arange(3)).values is rows.values
+    assert to_lists(rows.take(np.array([0, 2, 1]))) == [[7, 8], [9], []]
+
+
 @given(lists)
 def test_row_sums_are_the_sums_of_the_rows(rows: list[list[int]]) -> None:
     all_rows = RaggedArray.from_rows(np.array(row) for row in rows)

@@ -37,6 +37,14 @@ def rows(events: Changes) -> list[tuple[float, int, str]]:
     ]
 
 
+def test_the_settings_in_use_are_named() -> None:
+    assert build(2).settings_in_use == []
+    assert build(2, joins_s=[0, 3]).settings_in_use == ["joins_s"]
+    assert build(2, leaves_s=[NEVER, 3]).settings_in_use == ["leaves_s"]
+    sleeping = build(2, traced=[(3.0, 1, LEAVE)], awake_s=[NEVER, 9], asleep_s=1.0)
+    assert sleeping.settings_in_use == ["awake_s and asleep_s", "trace"]
+
+
 def test_learners_join_and_leave_at_their_times() -> None:
     fleet = build(4, joins_s=[0, 30, 30, 90], leaves_s=[NEVER, 50, NEVER, 91])
     assert fleet.present_at_start.tolist() == [True, False, False, False]

@@ -16,7 +16,8 @@ from melisma.fleet.files.fleet_builder import build_fleet
 from melisma.fleet.files.fleet_file import FleetFile
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task, TaskSizes
-from melisma.live.learner.device import Device, EmulatedDevice
+from melisma.live.learner.device import Device
+from melisma.live.learner.learner_settings import EmulatedDevice
 
 TASK = Task(
     name="t",
@@ -62,9 +63,9 @@ def test_speeds_in_different_units_can_be_mixed() -> None:
     assert fleet.train_s(TASK).tolist() == pytest.approx([2.5, 2.5, 60.0, 0.012])
 
 
-def test_data_and_model_are_transferred_at_the_bandwidth() -> None:
+def test_data_and_model_are_transferred_at_the_bandwidth_each_with_a_latency() -> None:
     fleet = build("compute = 1", "compute = 1\nbandwidth_bps = 128_000\nlatency_s = 0")
-    assert fleet.ship_s(TASK).tolist() == [100 * 50 / 8000, 100 * 50 / 16000]
+    assert fleet.ship_s(TASK).tolist() == [0.01 + 100 * 50 / 8000, 100 * 50 / 16000]
     assert fleet.fixed_s(TASK).tolist() == pytest.approx([2 * (0.25 + 0.01), 2 * 0.125])
 
 
@@ -99,7 +100,7 @@ def test_costs_in_a_state_follow_from_its_shares_of_compute_and_bandwidth() -> N
         for name, each in fleet.state_costs(TASK).in_states(np.array([2, 0])).items()
     } == {
         "train_s": [2.0 / 0.8, 1.0],
-        "ship_s": [0.625 / 0.25, 0.625],
+        "ship_s": pytest.approx([0.625 / 0.25 + 0.01, 0.635]),
         "fixed_s": pytest.approx([0.5 / 0.25 + 0.02, 0.52]),
     }
 
@@ -108,17 +109,17 @@ def test_expected_costs_are_the_mean_over_states() -> None:
     mean = build(BUSY, "train_s = 1.0").state_costs(TASK).mean()
     slow, narrow = 0.5 + 0.3 / 0.5 + 0.2 / 0.8, 0.5 + 0.3 / 0.8 + 0.2 / 0.25
     assert mean["train_s"].tolist() == pytest.approx([2.0 * slow, 1.0])
-    assert mean["ship_s"].tolist() == pytest.approx([0.625 * narrow, 0.625])
+    assert mean["ship_s"].tolist() == pytest.approx([0.625 * narrow + 0.01, 0.635])
     assert mean["fixed_s"].tolist() == pytest.approx([0.5 * narrow + 0.02, 0.52])
 
 
 def test_a_state_does_not_change_the_latency() -> None:
     slow = "compute = 1\nbandwidth_bps = 1e30\nlatency_s = 0.5\n"
     fleet = build(slow + "state = [{ probability = 1.0, bandwidth = 0.01 }]")
-    assert fleet.state_costs(TASK).in_states(np.array([0]))["fixed_s"].tolist() == pytest.approx(
-        [1.0]
-    )
-    assert fleet.state_costs(TASK).mean()["fixed_s"].tolist() == pytest.approx([1.0])
+    costs = fleet.state_costs(TASK)
+    for each in (costs.in_states(np.array([0])), costs.mean()):
+        assert each["ship_s"].tolist() == pytest.approx([0.5])
+        assert each["fixed_s"].tolist() == pytest.approx([1.0])
 
 
 @pytest.mark.parametrize("caution", [0.5, 0.7, 0.8, 0.9, 0.95])

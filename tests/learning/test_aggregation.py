@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from melisma.errors import DataError
 from melisma.learning import aggregation
 from melisma.learning.aggregation import (
+    RunningMean,
     SpooledUpdate,
     StartShares,
     UpdateSpool,
@@ -48,7 +49,7 @@ def test_the_mean_is_weighted_and_independent_of_the_order_of_arrival(spool: Upd
         expected = np.average([u[name] for u in updates], axis=0, weights=weights)
         np.testing.assert_allclose(mean[name], expected, rtol=1e-6)
         assert mean[name].dtype == updates[0][name].dtype
-    assert mean["batches"].tolist() == [1]
+    assert mean["batches"].tolist() == [0]
     other = weighted_mean(LAYOUT, spooled[::-1])
     assert all(np.array_equal(mean[name], other[name]) for name in mean)
 
@@ -120,17 +121,51 @@ def test_the_change_of_a_late_update_is_applied_to_the_present_parameters() -> N
     share = 0.25
     names = ("weight", "bias", "scalar")
     mean: Update = {name: share * late[name] + (1 - share) * current[name] for name in names}
-    mean["batches"] = current["batches"]
+    mean["batches"] = np.array([7])
     shifted = add_parameters(mean, present, [StartShares(share, share, earlier)])
     for name in names:
         moved = late[name] - earlier[name] + present[name]
         expected = share * moved + (1 - share) * current[name]
         np.testing.assert_allclose(shifted[name], expected, rtol=1e-5, atol=1e-6)
         assert shifted[name].dtype == mean[name].dtype
-    assert shifted["batches"].tolist() == [3]
+    assert shifted["batches"].tolist() == present["batches"].tolist() == [0]
 
 
 def test_without_late_updates_the_mean_stays() -> None:
     mean = update(1)
-    shifted = add_parameters(mean, update(0), [StartShares(1.0, 1.0, None)])
-    assert all(np.array_equal(shifted[name], mean[name]) for name in mean)
+    shifted = add_parameters(mean, update(5), [StartShares(1.0, 1.0, None)])
+    for name in ("weight", "bias", "scalar"):
+        np.testing.assert_array_equal(shifted[name], mean[name])
+    assert shifted["batches"].tolist() == [5]
+
+
+def test_no_update_changes_integers_and_booleans(tmp_path: Path) -> None:
+    present: Update = {
+        "index": np.arange(3),
+        "weight": np.zeros(2, np.float32),
+        "mask": np.array([True, False]),
+        "count": np.array(5),
+    }
+    hostile: Update = {
+        "index": np.array([99, -7, 2]),
+        "weight": np.ones(2, np.float32),
+        "mask": np.array([False, False]),
+        "count": np.array(-1),
+    }
+    layout, whole = Layout.from_arrays(present), [StartShares(1.0, 1.0, None)]
+    spool = UpdateSpool(tmp_path, layout)
+    updates = [
+        SpooledUpdate(0, 1.0, spool.add(0, present)),
+        SpooledUpdate(1, 3.0, spool.add(1, hostile)),
+    ]
+    running = RunningMean(layout)
+    running.add(
+        np.array([0.25, 0.75]), {name: np.stack([present[name], hostile[name]]) for name in present}
+    )
+    for mean in (weighted_mean(layout, updates), running.result()):
+        averaged = add_parameters(mean, present, whole)
+        assert list(averaged) == list(present)
+        assert averaged["weight"].tolist() == [0.75, 0.75]
+        for name in ("index", "mask", "count"):
+            np.testing.assert_array_equal(averaged[name], present[name])
+            assert averaged[name].dtype == present[name].dtype

@@ -31,18 +31,18 @@ def split(first: int, size: int) -> Split:
     return Split(np.repeat(numbers[:, None], 2, axis=1).astype(np.int32), numbers)
 
 
-def splits(grants: list[Work]) -> list[Split]:
-    """Return the shards of the grants; samples are numbered through."""
-    sizes = [size for _, shards in grants for size in shards]
+def splits(items: list[Work]) -> list[Split]:
+    """Return the shards of the work items; samples are numbered through."""
+    sizes = [size for _, shards in items for size in shards]
     starts = np.cumsum([0, *sizes])
     return [split(start, size) for start, size in zip(starts, sizes, strict=False)]
 
 
-def planned_visits(grants: list[Work]) -> Counter[int]:
+def planned_visits(items: list[Work]) -> Counter[int]:
     """Return how often each sample is to be visited."""
     visits: Counter[int] = Counter()
     first = 0
-    for passes, shards in grants:
+    for passes, shards in items:
         visits.update({first + row: passes for row in range(sum(shards)) if passes})
         first += sum(shards)
     return visits
@@ -106,35 +106,35 @@ def test_batches_of_shards_that_are_all_there_are_those_of_batch_indices(
 
 @given(works, st.integers(1, 15), st.data())
 def test_each_sample_is_visited_in_every_pass_whenever_its_shard_arrives(
-    grants: list[Work], size: int, data: st.DataObject
+    items: list[Work], size: int, data: st.DataObject
 ) -> None:
     """Shards arrive when `stop` is called for certain times, before batches or during a wait."""
-    shards = iter(splits(grants))
+    shards = iter(splits(items))
     stream: BatchStream
-    arrivals = sorted(data.draw(st.integers(0, 6)) for _, sizes in grants for _ in sizes)
+    arrivals = sorted(data.draw(st.integers(0, 6)) for _, sizes in items for _ in sizes)
     deliveries: dict[int, list[Callable[[], object]]] = {}
     for at in arrivals:
         deliveries.setdefault(at, []).append(lambda: stream.add_shard(next(shards)))
     stop = Steps(deliveries, np.inf)
     stream = BatchStream(size, rng(), stop)
-    for number, (passes, sizes) in enumerate(grants):
+    for number, (passes, sizes) in enumerate(items):
         assert stream.add_work(passes, sizes) == number + 1
-    planned = planned_visits(grants)
+    planned = planned_visits(items)
     assert stream.planned_visits_left == planned.total()
     visits: Counter[int] = Counter()
-    grant_lengths: dict[int, list[int]] = {}
+    item_lengths: dict[int, list[int]] = {}
     while (batch := _next_without_sleep(stream)) is not None:
         visits.update(numbers(batch))
-        grant_lengths.setdefault(stream.grant, []).append(len(batch))
+        item_lengths.setdefault(stream.work_item, []).append(len(batch))
         assert stream.visits == stream.planned_visits == visits.total()
         assert stream.planned_visits_left == planned.total() - visits.total()
-        # A sample is not visited again before all samples of its grant were.
-        own = [visits[sample] for sample in _samples_of(grants, stream.grant)]
+        # A sample is not visited again before all samples of its work item were.
+        own = [visits[sample] for sample in _samples_of(items, stream.work_item)]
         assert max(own) - min(own) <= 1
     assert visits == planned
-    assert [*grant_lengths] == sorted(grant_lengths)
-    for number, lengths in grant_lengths.items():
-        passes, sizes = grants[number - 1]
+    assert [*item_lengths] == sorted(item_lengths)
+    for number, lengths in item_lengths.items():
+        passes, sizes = items[number - 1]
         full, rest = divmod(sum(sizes), size)
         assert lengths == ([size] * full + [rest] * (rest > 0)) * passes
 
@@ -144,48 +144,48 @@ def _next_without_sleep(stream: BatchStream) -> Split | None:
         return next(stream, None)
 
 
-def _samples_of(grants: list[Work], number: int) -> range:
-    first = sum(sum(sizes) for _, sizes in grants[: number - 1])
-    return range(first, first + sum(grants[number - 1][1]))
+def _samples_of(items: list[Work], number: int) -> range:
+    first = sum(sum(sizes) for _, sizes in items[: number - 1])
+    return range(first, first + sum(items[number - 1][1]))
 
 
 @given(works, st.integers(1, 15), st.integers(0, 12), st.booleans())
 def test_a_stream_ends_when_stop_returns_true(
-    grants: list[Work], size: int, batches: int, repeat: bool
+    items: list[Work], size: int, batches: int, repeat: bool
 ) -> None:
     stop = Steps({}, batches)
     stream = BatchStream(size, rng(), stop, repeat=repeat)
-    for passes, sizes in grants:
+    for passes, sizes in items:
         stream.add_work(passes, sizes)
-    for shard in splits(grants):
+    for shard in splits(items):
         stream.add_shard(shard)
     stream.close()
     taken = [*stream]
     assert len(taken) <= batches
     assert [*stream] == []
     assert stop.calls <= batches + 1
-    if repeat and splits(grants) and max(map(len, splits(grants))):
+    if repeat and splits(items) and max(map(len, splits(items))):
         assert len(taken) == batches
     assert stream.visits == sum(map(len, taken))
-    assert stream.planned_visits + stream.planned_visits_left == planned_visits(grants).total()
+    assert stream.planned_visits + stream.planned_visits_left == planned_visits(items).total()
 
 
 @given(works, st.integers(1, 15))
 def test_repeats_come_after_all_planned_visits_and_cover_all_samples(
-    grants: list[Work], size: int
+    items: list[Work], size: int
 ) -> None:
-    total = sum(sum(sizes) for _, sizes in grants)
+    total = sum(sum(sizes) for _, sizes in items)
     stream = BatchStream(size, rng(), repeat=True)
-    for passes, sizes in grants:
+    for passes, sizes in items:
         stream.add_work(passes, sizes)
-    for shard in splits(grants):
+    for shard in splits(items):
         stream.add_shard(shard)
     stream.close()
     visits: Counter[int] = Counter()
     while stream.planned_visits_left:
         visits.update(numbers(next(stream)))
         assert stream.visits == stream.planned_visits
-    assert visits == planned_visits(grants)
+    assert visits == planned_visits(items)
     pass_batches = -(-total // size)
     for _ in range(2):
         repeated = [numbers(batch) for batch in islice(stream, pass_batches)]
@@ -255,14 +255,14 @@ def test_repeats_fill_the_time_until_new_work_arrives() -> None:
         9: [lambda: stream.add_shard(split(20, 10))],
     }
     stream = BatchStream(8, rng(), Steps(arrivals, np.inf), repeat=True)
-    assert stream.grant == 0
+    assert stream.work_item == 0
     stream.add_work(1, [10])
     stream.add_shard(split(0, 10))
     taken = []
     for _ in range(14):
         before = stream.planned_visits
         batch = numbers(next(stream))
-        taken.append((len(batch), stream.grant, stream.planned_visits > before))
+        taken.append((len(batch), stream.work_item, stream.planned_visits > before))
         # Samples that have not arrived are not visited.
         assert max(batch) < (10 if len(taken) < 7 else 20 if len(taken) < 10 else 30)
     assert taken == [
@@ -298,7 +298,7 @@ def test_work_that_arrives_during_the_last_pass_is_trained() -> None:
     stream = BatchStream(8, rng(), Steps({1: [extend]}, np.inf))
     stream.add_work(1, [10])
     stream.add_shard(split(0, 10))
-    assert [(len(batch), stream.grant) for batch in stream] == [(8, 1), (2, 1), (4, 2), (4, 2)]
+    assert [(len(batch), stream.work_item) for batch in stream] == [(8, 1), (2, 1), (4, 2), (4, 2)]
 
 
 def test_without_announced_work_there_is_no_batch() -> None:
@@ -333,18 +333,18 @@ def test_batches_are_copies() -> None:
 
 @pytest.mark.parametrize("repeat", [False, True])
 def test_another_thread_delivers_shards_while_batches_are_taken(repeat: bool) -> None:
-    grants: list[Work] = [(2, [30, 7, 30]), (1, [30] * 40), (3, [5])]
-    shards, planned = splits(grants), planned_visits(grants)
+    items: list[Work] = [(2, [30, 7, 30]), (1, [30] * 40), (3, [5])]
+    shards, planned = splits(items), planned_visits(items)
     stream = BatchStream(
         16, rng(), lambda: repeat and not stream.planned_visits_left, repeat=repeat
     )
-    for passes, sizes in grants[:2]:
+    for passes, sizes in items[:2]:
         stream.add_work(passes, sizes)
 
     def produce() -> None:
         for number, shard in enumerate(shards):
             if number == 20:
-                stream.add_work(*grants[2])
+                stream.add_work(*items[2])
                 stream.close()
             stream.add_shard(shard)
 
@@ -382,7 +382,7 @@ def test_withdrawn_shards_are_not_awaited() -> None:
         stream.withdraw_shards(2)
 
 
-def test_all_shards_of_a_grant_can_be_withdrawn() -> None:
+def test_all_shards_of_a_work_item_can_be_withdrawn() -> None:
     stream = BatchStream(10, rng())
     stream.add_work(1, [3])
     stream.add_work(1, [4, 4])
@@ -392,7 +392,7 @@ def test_all_shards_of_a_grant_can_be_withdrawn() -> None:
     assert [sorted(numbers(batch)) for batch in stream] == [[0, 1, 2]]
 
 
-def test_visits_before_missing_shards_are_those_of_complete_grants() -> None:
+def test_visits_before_missing_shards_are_those_of_complete_work_items() -> None:
     stream = BatchStream(4, rng())
     stream.add_work(2, [4])
     stream.add_work(1, [4, 4])

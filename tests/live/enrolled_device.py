@@ -1,18 +1,16 @@
 """A device that joins an orchestrator by its join string, with a learner process of its own."""
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
-
 from melisma import axon
 from melisma.live.join_string import JoinString
-from melisma.live.learner.agent import LearnerSettings
 from melisma.live.learner.device_identity import DeviceState
+from melisma.live.learner.learner_settings import LearnerSettings
 from melisma.live.learner.reach import reach
+from tests.live.child_process import start_process
 
 ROOT = str(Path(__file__).parents[2])
 
@@ -39,16 +37,7 @@ def join(folder: Path, text: str) -> LearnerSettings:
 
 def start_learner(settings: LearnerSettings) -> "subprocess.Popen[bytes]":
     """Start the learner process of a device; it ends when its standard input is closed."""
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "melisma.live.learner.learner_process"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    assert process.stdin is not None
-    process.stdin.write(msgspec.json.encode(settings) + b"\n")
-    process.stdin.flush()
-    return process
+    return start_process("melisma.live.learner.learner_process", settings)
 
 
 @contextmanager

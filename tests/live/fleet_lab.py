@@ -121,9 +121,9 @@ class FleetLab:
         self._processes.append(process)
         return process
 
-    def melisma(self, host: Host | None, name: str, *arguments: str) -> Process:
-        """Start `melisma` on a machine."""
-        code = "from melisma.cli import main; main()"
+    def melisma(self, host: Host | None, name: str, *arguments: str, code: str = "") -> Process:
+        """Start `melisma` on a machine; its process runs `code` first."""
+        code = f"{code}\nfrom melisma.cli import main; main()"
         return self.start(host, name, [sys.executable, "-c", code, *arguments])
 
     def proxy(self, host: Host, target: str, port: int, every_s: float) -> Process:

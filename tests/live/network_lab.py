@@ -153,3 +153,25 @@ def network_lab() -> Iterator[NetworkLab]:
         yield lab
     finally:
         lab.close()
+
+
+@contextmanager
+def cabled_host(name: str) -> Iterator[tuple[Host, str]]:
+    """Yield a machine with a cable to this one, and the address of this one at the cable."""
+    number = os.getpid() % 16384
+    here, there = (f"10.87.{number >> 6}.{4 * (number & 63) + side}" for side in (1, 2))
+    host = Host(name, f"mel{number}-{name}", [there])
+    ends = f"mel{number}h", f"mel{number}t"
+    run("ip", "netns", "add", host.namespace)
+    try:
+        run("ip", "link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
+        run("ip", "link", "set", ends[1], "netns", host.namespace, "name", host.interface)
+        run("ip", "addr", "add", f"{here}/30", "dev", ends[0])
+        run("ip", "link", "set", ends[0], "up")
+        host.ip("addr", "add", f"{there}/30", "dev", host.interface)
+        host.ip("link", "set", "lo", "up")
+        host.restore()
+        yield host, here
+    finally:
+        # Both ends of the cable go with it.
+        run("ip", "netns", "del", host.namespace)

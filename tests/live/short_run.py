@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 
 from melisma.fleet.files.fleet_builder import build_fleet
 from melisma.fleet.files.fleet_file import FleetTable
@@ -19,8 +18,8 @@ from melisma.runs.report import Report
 
 FLEET: dict[str, Any] = {
     "learner": [
-        {"name": "tortoise", "compute": 0.05, "bandwidth_bps": 20e6, "latency_s": 0.002},
-        {"name": "hare", "compute": 0.4, "bandwidth_bps": 80e6, "latency_s": 0.001},
+        {"name": "tortoise", "compute": 0.02, "bandwidth_bps": 20e6, "latency_s": 0.002},
+        {"name": "hare", "compute": 0.1, "bandwidth_bps": 80e6, "latency_s": 0.001},
     ]
 }
 TASK = {
@@ -61,10 +60,3 @@ def received(report: Report, kind: type) -> list[Any]:
 def issued(report: Report, kind: type) -> list[Any]:
     """Return the commands of a type."""
     return [item for step in report.trace for item in step.commands if isinstance(item, kind)]
-
-
-def learner_processes() -> list[psutil.Process]:
-    """Return the learner processes that this process started."""
-    module = "melisma.live.learner.learner_process"
-    children = psutil.Process().children()
-    return [child for child in children if module in " ".join(child.cmdline())]

@@ -1,6 +1,7 @@
 """Fleets across machines, as their users start them: each machine is a network namespace."""
 
 import json
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,28 +9,38 @@ from typing import Any
 
 import pytest
 
+from tests.live import tiny_task
 from tests.live.fleet_lab import FleetLab, Process, wait_until
 from tests.live.network_lab import Host, NetworkLab, needs_namespaces, network_lab
 
 pytestmark = needs_namespaces
 PORT = 8471
-TASK = """
-[task]
-name = "digits"
-model = "twonn"
-data = "mnist"
+RULES = """
 scheme = "dab"
 passes = 1
 deadline_s = {deadline_s}
 cycles = {cycles}
 shard_samples = 100
-
-[task.sizes]
-samples = 6000
-
-[task.optimizer]
-name = "sgd"
-lr = 0.1
+"""
+DIGITS = f"""
+[task]
+name = "digits"
+model = "twonn"
+data = "mnist"
+sizes = {{{{ samples = 6000 }}}}
+optimizer = {{{{ name = "sgd", lr = 0.1 }}}}
+extension = false
+{RULES}
+"""
+# PyTorch takes seconds to import on each machine, and this model waits more than it computes.
+BLOBS = f"""
+[task]
+name = "blobs"
+model = "tiny_task:Linear"
+data = "tiny_task:blobs"
+model_args = {{{{ pause_s = 0.01 }}}}
+optimizer = {{{{ name = "sgd", lr = 0.3 }}}}
+{RULES}
 """
 
 
@@ -50,10 +61,17 @@ class FleetRun:
     """An orchestrator on one machine, and the devices that have joined it."""
 
     def __init__(
-        self, fleet: FleetLab, host: Host, learners: int, deadline_s: float = 3.0, cycles: int = 3
+        self,
+        fleet: FleetLab,
+        host: Host,
+        learners: int,
+        task: str = BLOBS,
+        deadline_s: float = 3.0,
+        cycles: int = 3,
     ) -> None:
         self._fleet, self.devices = fleet, dict[str, Process]()
-        task = TASK.format(deadline_s=deadline_s, cycles=cycles)
+        shutil.copy(tiny_task.__file__, fleet.folder / "tiny_task.py")
+        task = task.format(deadline_s=deadline_s, cycles=cycles)
         (fleet.folder / "TASK.toml").write_text(task)
         options = ["--learners", str(learners), "--port", str(PORT), "--out", "run"]
         self.orchestrator = fleet.melisma(
@@ -61,9 +79,9 @@ class FleetRun:
         )
         self.string = self.orchestrator.wait_for(r"melisma join (mel1\S+)")[1]
 
-    def join(self, host: Host, *options: str, string: str | None = None) -> Process:
+    def join(self, host: Host, string: str | None = None) -> Process:
         """Let a device join."""
-        arguments = ["join", string or self.string, "--name", host.name, *options]
+        arguments = ["join", string or self.string, "--name", host.name, "--trust-code"]
         self.devices[host.name] = self._fleet.melisma(host, host.name, *arguments)
         return self.devices[host.name]
 
@@ -92,7 +110,7 @@ def visits(report: dict[str, Any]) -> dict[str, int]:
 def test_devices_with_slow_links_join_by_a_string_and_train(
     network: NetworkLab, fleet: FleetLab
 ) -> None:
-    run = FleetRun(fleet, network.host("desk"), learners=2)
+    run = FleetRun(fleet, network.host("desk"), learners=2, task=DIGITS)
     run.join(network.host("pi", mbit=20))
     run.join(network.host("laptop", mbit=100))
     report = run.report()
@@ -139,7 +157,7 @@ def test_a_proxy_that_cuts_connections_every_two_seconds_is_no_obstacle(
     run.join(pi, string=str(through))
     report = run.report()
     assert report["outcome"] == "done"
-    assert report["accuracy"] > 0.25
+    assert report["accuracy"] > 0.9
 
 
 def test_a_device_that_is_cut_off_or_killed_is_replaced_and_can_come_back(

@@ -13,7 +13,7 @@ from melisma.errors import SupersededError
 from melisma.live import protocol
 from melisma.live.code_bundle import CodeBundle, collect_bundle
 from melisma.live.join_string import JoinString
-from melisma.live.learner.agent import LearnerSettings
+from melisma.live.learner.learner_settings import LearnerSettings
 from melisma.live.orchestrator.enrolment import Enrolment
 from melisma.live.orchestrator.learner_authentication import DeviceAuthenticator, JoinTokens
 from melisma.live.orchestrator.mailbox import Mailboxes
@@ -146,7 +146,7 @@ async def test_a_bundle_that_needs_too_much_memory_fails_alone(tmp_path: Path) -
     source = tmp_path / "source"
     source.mkdir()
     (source / "greedy_net.py").write_text("def Net(): return bytearray(4 << 30)")
-    task = msgspec.structs.replace(TASK, model="greedy_net:Net")
+    task = msgspec.structs.replace(TASK, model="greedy_net:Net", model_args={})
     bundle = collect_bundle("greedy_net:Net", [str(source)])
     run = ServedRun(tmp_path / "run", task, bundle=bundle)
     run.orchestrator.start()

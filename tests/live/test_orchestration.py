@@ -1,10 +1,12 @@
 """Orchestrators that devices join over TLS, with real processes and sockets."""
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,7 +17,7 @@ from melisma.cli.status import ask_status
 from melisma.cycle import events
 from melisma.errors import RefusedError, SettingError, SupersededError, UnauthorizedError
 from melisma.fleet.task import Task
-from melisma.live import protocol
+from melisma.live import orchestration, protocol
 from melisma.live.orchestration import (
     Invitation,
     OrchestrationObserver,
@@ -29,10 +31,10 @@ from melisma.live.preparation import prepare_task
 from melisma.runs.interruption import Cancellation
 from melisma.runs.report import Report
 from melisma.runs.trace import Step
-from tests.live.enrolled_device import devices, join
+from tests.live.enrolled_device import devices, join, start_learner
 from tests.live.orchestrator.served_run import TASK
 
-TASK_OF_RUN = msgspec.structs.replace(TASK, deadline_s=2.0, cycles=3, optimizer=TASK.optimizer)
+TASK_OF_RUN = msgspec.structs.replace(TASK, deadline_s=2.0, cycles=3)
 
 
 class Owner(OrchestrationObserver):
@@ -102,6 +104,8 @@ class RunningRun:
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MELISMA_HOME", str(tmp_path / "home"))
+    # Elsewhere, so that the model's code is not collected from all tests for the devices.
+    monkeypatch.chdir(tmp_path)
     return tmp_path / "home"
 
 
@@ -134,6 +138,17 @@ def test_devices_join_train_and_are_told_that_the_run_has_ended(tmp_path: Path) 
     assert any(line == "pi: registered from 127.0.0.1" for line in run.owner.lines)
     assert Registry().get("pi").host == "127.0.0.1"
     assert find_running() is None
+
+
+def test_the_owner_sees_why_a_device_is_refused(tmp_path: Path) -> None:
+    task = msgspec.structs.replace(TASK_OF_RUN, scheme="staleness", passes=None)
+    (tmp_path / "pi").mkdir()
+    with running(tmp_path, task, learners=1) as run:
+        settings = join(tmp_path / "pi", run.join_string)
+        with start_learner(msgspec.structs.replace(settings, discloses="nothing")) as process:
+            assert process.wait(30) == 1
+            reason = "pi: scheme staleness needs from each learner: "
+            run.wait_for(lambda: any(line.startswith(reason) for line in run.owner.lines))
 
 
 def test_a_device_that_comes_later_joins_the_run(tmp_path: Path) -> None:
@@ -202,13 +217,68 @@ def test_a_revoked_device_leaves_at_once_and_the_others_go_on(tmp_path: Path) ->
         run.wait_for(lambda: len(run.owner.events_of(events.UpdatesReceived)) > count)
 
 
+def test_a_run_whose_only_device_was_revoked_waits_for_another_one(tmp_path: Path) -> None:
+    task = msgspec.structs.replace(TASK_OF_RUN, cycles=100)
+    with (
+        running(tmp_path, task, learners=1) as run,
+        devices(tmp_path, run.join_string, "pi"),
+    ):
+        run.wait_for(lambda: run.owner.events_of(events.UpdatesReceived))
+        found = find_running()
+        assert found is not None
+        assert ask_status(found).waits_s is None
+        Registry().revoke("pi")
+        note = "note: no learner answers; the run waits for one until "
+        run.wait_for(lambda: any(line.startswith(note) for line in run.owner.lines))
+        waits_s = ask_status(found).waits_s
+        assert waits_s is not None
+        assert 500 < waits_s <= 600
+        count = len(run.owner.events_of(events.UpdatesReceived))
+        with devices(tmp_path, run.join_string, "jetson"):
+            run.wait_for(lambda: len(run.owner.events_of(events.UpdatesReceived)) > count)
+            run.wait_for(lambda: "note: a learner answers again" in run.owner.lines)
+            assert ask_status(found).waits_s is None
+
+
+def test_orchestrate_says_the_score_of_each_cycle_and_the_folder_of_the_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = [(1, 0.3125, 0.912), (2, 0.25, None), (3, None, None)]
+
+    def play(prepared: Any, _: Any, observer: OrchestrationObserver) -> Any:
+        for cycle, loss, accuracy in scores:
+            event = events.Evaluated(
+                at_s=1.0, cycle=cycle, loss=loss, accuracy=accuracy, seconds=0.1
+            )
+            observer.watch(Step(event, []))
+        return SimpleNamespace(
+            outcome="done", reason="cycle 3 was the last", folder=prepared.folder
+        )
+
+    monkeypatch.setattr(orchestration, "run_orchestrator", play)
+    lines, watched = list[str](), list[Step]()
+    orchestrate(
+        TASK_OF_RUN, learners=1, folder=tmp_path / "run", say=lines.append, watch=watched.append
+    )
+    assert lines == [
+        "cycle 1 of 3: accuracy 91.2%, loss 0.3125",
+        "cycle 2 of 3: loss 0.25",
+        "cycle 3 of 3: not evaluated",
+        f"done: cycle 3 was the last; the results are in {tmp_path / 'run'}",
+    ]
+    assert len(watched) == 3
+
+
 def test_the_status_tells_the_lobby_from_the_run(tmp_path: Path) -> None:
     task = msgspec.structs.replace(TASK_OF_RUN, cycles=100)
     with running(tmp_path, task, learners=2) as run, devices(tmp_path, run.join_string, "pi"):
         run.wait_for(lambda: any("pi: ready" in line for line in run.owner.lines))
+        (ready,) = [line for line in run.owner.lines if "pi: ready" in line]
+        assert re.fullmatch(r"pi: ready, [\d,]+ samples/s; 1 of 2", ready)
         found = find_running()
         assert found is not None
         status = ask_status(found)
+        assert (status.learners[0].samples_per_s or 0.0) > 0
         assert (status.state, status.starts) == ("waiting", "when 2 learners are ready")
         (learner,) = status.learners
         assert (learner.name, learner.state, learner.host) == ("pi", "ready", "127.0.0.1")
@@ -257,10 +327,32 @@ def test_the_status_notes_an_identity_that_is_used_elsewhere(tmp_path: Path) -> 
                 device.register(protocol.to_builtins(request))
             with pytest.raises(SupersededError):
                 device.poll("the-session-of-the-original")
+        run.wait_for(
+            lambda: any(
+                line.startswith("note: pi: its identity is in use twice, at 127.0.0.1")
+                for line in run.owner.lines
+            )
+        )
         found = find_running()
         assert found is not None
         (learner,) = ask_status(found).learners
     assert learner.note == "its identity is in use elsewhere too (1 calls refused)"
+
+
+def test_a_copy_of_a_device_is_named_in_the_report(tmp_path: Path) -> None:
+    task = msgspec.structs.replace(TASK_OF_RUN, cycles=100)
+    with (
+        running(tmp_path, task, learners=1) as run,
+        devices(tmp_path, run.join_string, "pi") as (original,),
+    ):
+        run.wait_for(lambda: run.owner.events_of(events.LearnersJoined))
+        with devices(tmp_path, run.join_string, "pi"):
+            run.wait_for(lambda: run.owner.events_of(events.IdentitiesShared))
+            assert original.wait(20) == 1
+        run.cancellation.request()
+        report = run.result.result(20)
+    (note,) = report.shared_identities
+    assert note.startswith("pi: its identity is in use twice, at 127.0.0.1")
 
 
 def test_only_the_owner_may_ask_for_the_status(tmp_path: Path) -> None:
@@ -285,11 +377,27 @@ def test_an_interrupt_before_the_run_leaves_nothing(tmp_path: Path) -> None:
     assert find_running() is None
 
 
+def test_a_device_whose_run_never_began_does_not_say_that_it_succeeded(tmp_path: Path) -> None:
+    (tmp_path / "pi").mkdir()
+    with running(tmp_path, learners=2) as run:
+        settings = join(tmp_path / "pi", run.join_string)
+        with start_learner(msgspec.structs.replace(settings, supervised=True)) as process:
+            run.wait_for(lambda: any(line.startswith("pi: ready") for line in run.owner.lines))
+            run.cancellation.request()
+            assert process.stdout is not None
+            output = process.stdout.read()
+    assert b"the run has ended before this device was given work" in output
+
+
 def test_two_orchestrators_of_one_user_exclude_each_other(tmp_path: Path) -> None:
     with running(tmp_path, learners=1) as run:
         assert run.join_string
-        with pytest.raises(SettingError, match="another orchestrator is running"):
-            orchestrate(TASK, host="127.0.0.1", port=0, discovery=False, folder=tmp_path / "second")
+        assert run.owner.invitation is not None
+        for port in (0, run.owner.invitation.join_string.port):
+            with pytest.raises(SettingError, match=r"another orchestrator .* use another --port"):
+                orchestrate(
+                    TASK, host="127.0.0.1", port=port, discovery=False, folder=tmp_path / "second"
+                )
     assert not (tmp_path / "second").exists()
 
 

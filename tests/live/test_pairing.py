@@ -1,6 +1,7 @@
 """Pairing by a code, over real TLS connections."""
 
 import asyncio
+import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,19 @@ from typing import Any
 import pytest
 
 from melisma import axon
-from melisma.errors import RefusedError, SettingError, UnauthorizedError
+from melisma.errors import (
+    BusyError,
+    MalformedError,
+    RefusedError,
+    SettingError,
+    UnauthorizedError,
+)
+from melisma.live import pairing
 from melisma.live.pairing import (
+    FIRST_PAUSE_S,
     MAX_ATTEMPTS,
+    MAX_FAILURES,
+    STOPPED,
     WORDS,
     PairingService,
     new_code,
@@ -27,7 +38,10 @@ class PairingServer:
     def __init__(self, address: str) -> None:
         self.remote, self.fingerprint = axon.connect(address), address.rpartition("#")[2]
         self.codes: list[str] = []
-        self.service = PairingService(self.fingerprint, "the join token", self.codes.append)
+        self.now_s = 0.0
+        self.service = PairingService(
+            self.fingerprint, "the join token", self.codes.append, now=lambda: self.now_s
+        )
 
     async def begin_pairing(self, message: bytes) -> tuple[str, bytes]:
         return await self.service.begin_pairing(message)
@@ -83,13 +97,110 @@ def test_a_wrong_code_is_refused_and_the_code_replaced_after_few_attempts(
     code = server.codes[-1]
     wrong = f"{(int(code[:2]) - 10 + 1) % 90 + 10}{code[2:]}"
     for _ in range(MAX_ATTEMPTS):
+        assert server.codes == [code]
         with pytest.raises(UnauthorizedError):
             server.pair(wrong)
-    assert server.codes == [code]
+    assert len(server.codes) == 2
+    with pytest.raises(BusyError, match="try again in 10 s, or use the join string"):
+        server.pair(server.codes[-1])
+    server.now_s += FIRST_PAUSE_S
     with pytest.raises(UnauthorizedError):
         server.pair(code)
     assert len(server.codes) == 2
     assert server.pair(server.codes[-1]) == "the join token"
+
+
+class GuessedService:
+    """A pairing service, and a machine that guesses codes."""
+
+    def __init__(self) -> None:
+        self.codes: list[str] = []
+        self.notes: list[str] = []
+        self.now_s, self.message = 50.0, _valid_message()
+        self.service = PairingService(
+            "sha256:0", "token", self.codes.append, self.notes.append, lambda: self.now_s
+        )
+
+    async def guess(self) -> None:
+        exchange_id, _ = await self.service.begin_pairing(self.message)
+        with pytest.raises(UnauthorizedError):
+            await self.service.complete_pairing(exchange_id, b"\0" * 32)
+
+    async def pause_s(self) -> float:
+        """Return the length of the pause, from the refusal of one more attempt."""
+        with pytest.raises(BusyError) as caught:
+            await self.service.begin_pairing(self.message)
+        return float(str(caught.value).partition("try again in ")[2].split()[0])
+
+
+@pytest.fixture
+def quick_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairing, "_exchange", lambda *_: (b"reply", b"key"))
+
+
+@pytest.mark.usefixtures("quick_exchange")
+async def test_pauses_double_and_pairing_stops_after_many_failed_attempts() -> None:
+    guessed, pauses_s = GuessedService(), []
+    for _ in range(MAX_FAILURES // MAX_ATTEMPTS - 1):
+        for _ in range(MAX_ATTEMPTS):
+            await guessed.guess()
+        pauses_s.append(await guessed.pause_s())
+        guessed.now_s += pauses_s[-1]
+    assert pauses_s == [FIRST_PAUSE_S * 2**number for number in range(len(pauses_s))]
+    assert not guessed.notes
+    for _ in range(MAX_ATTEMPTS):
+        await guessed.guess()
+    for _ in range(3):
+        with pytest.raises(RefusedError, match="use the join string"):
+            await guessed.service.begin_pairing(guessed.message)
+        guessed.now_s += 1e6
+    assert guessed.notes == [STOPPED]
+    assert len(guessed.codes) == MAX_FAILURES // MAX_ATTEMPTS
+    assert await guessed.service.renew_code() == guessed.codes[-1]
+    assert len(set(guessed.codes)) == MAX_FAILURES // MAX_ATTEMPTS + 1
+    for _ in range(MAX_ATTEMPTS):
+        await guessed.guess()
+    assert await guessed.pause_s() == FIRST_PAUSE_S
+
+
+@pytest.mark.usefixtures("quick_exchange")
+async def test_exchanges_that_are_not_completed_count_as_failed_attempts() -> None:
+    guessed = GuessedService()
+    for number in range(1, MAX_FAILURES // MAX_ATTEMPTS + 1):
+        for _ in range(MAX_ATTEMPTS):
+            await guessed.service.begin_pairing(guessed.message)
+        assert len(guessed.codes) == number
+        guessed.now_s += await guessed.pause_s()
+    with pytest.raises(RefusedError, match="use the join string"):
+        await guessed.service.begin_pairing(guessed.message)
+    assert guessed.notes == [STOPPED]
+
+
+def test_a_device_that_pairs_ends_the_doubling_of_pauses(server: PairingServer) -> None:
+    wrong = "10-acorn-actor"
+    for _ in range(2):
+        for _ in range(MAX_ATTEMPTS):
+            with pytest.raises(UnauthorizedError):
+                server.pair(wrong)
+        with pytest.raises(BusyError, match="try again in 10 s"):
+            server.pair(wrong)
+        server.now_s += FIRST_PAUSE_S
+        assert server.pair(server.codes[-1]) == "the join token"
+
+
+async def test_the_slow_part_of_an_exchange_does_not_run_on_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[int] = []
+
+    def exchange(*_: object) -> tuple[bytes, bytes]:
+        threads.append(threading.get_ident())
+        return b"reply", b"key"
+
+    monkeypatch.setattr(pairing, "_exchange", exchange)
+    await GuessedService().service.begin_pairing(b"message")
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 def test_another_certificate_in_between_is_noticed(server: PairingServer) -> None:
@@ -120,12 +231,15 @@ def test_an_invalid_first_message_is_refused(server: PairingServer, message: byt
     assert server.pair(server.codes[-1]) == "the join token"
 
 
-@pytest.mark.parametrize(("pairing", "proof"), [("unknown", b"\0" * 32), (7, b"")])
-def test_a_proof_without_exchange_is_refused(
-    server: PairingServer, pairing: str, proof: bytes
-) -> None:
+def test_a_proof_without_exchange_is_refused(server: PairingServer) -> None:
     with pytest.raises(RefusedError, match="has ended"):
-        server.remote.complete_pairing(pairing, proof)
+        server.remote.complete_pairing("unknown", b"\0" * 32)
+
+
+@pytest.mark.parametrize("malformed", [7, None, ["a", "b"], {}])
+def test_a_malformed_id_is_refused(server: PairingServer, malformed: object) -> None:
+    with pytest.raises(MalformedError, match="the id of a pairing is no text"):
+        server.remote.complete_pairing(malformed, b"\0" * 32)
 
 
 def test_a_proof_is_accepted_once(server: PairingServer) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from melisma.errors import RefusedError
-from melisma.live.plausible import check_costs, check_local_shards, check_phases
+from melisma.live.plausible import check_costs, check_local_shard_samples, check_phases
 from melisma.testing import make_task
 
 GOOD = np.array([[0.5, 0.1, 1.0], [0.0, 0.0, 0.1], [0.2, 0.0, 8.0]])[:, :, None]
@@ -37,9 +37,13 @@ def test_training_takes_time(train_s: float) -> None:
 
 def test_local_shards_have_the_size_of_the_task() -> None:
     task: Any = msgspec.structs.replace(make_task(), shard_samples=100)
-    check_local_shards(task, (100, 37))
+    check_local_shard_samples(task, (100, 37))
     with pytest.raises(RefusedError, match="shard_samples = 100"):
-        check_local_shards(task, (100, 10**9))
+        check_local_shard_samples(task, (100, 10**9))
+    with pytest.raises(RefusedError, match="2 local shards have no samples"):
+        check_local_shard_samples(task, (0, 0))
+    with pytest.raises(RefusedError, match="use at most 100000"):
+        check_local_shard_samples(task, (100,) * 100_001)
 
 
 def test_phases_are_rounded_and_limited() -> None:

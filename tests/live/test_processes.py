@@ -1,20 +1,23 @@
 """Learner processes end with the run, and the run continues without a killed one."""
 
+import asyncio
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
 from melisma.cycle import commands, events
-from melisma.live import processes
-from melisma.live.learner.agent import LearnerSettings
+from melisma.live.learner.learner_settings import LearnerSettings
+from melisma.live.processes import run_processes
 from melisma.runs.report import Report
 from melisma.runs.trace import Step, read_trace
-from tests.live.short_run import learner_processes, received, run_task
+from tests.live.child_process import launched_processes, start_process
+from tests.live.short_run import received, run_task
 
 
 def test_processes_end_with_the_run(work_folder: Path) -> None:
@@ -25,16 +28,33 @@ def test_processes_end_with_the_run(work_folder: Path) -> None:
 
 
 def test_a_learner_process_ends_with_its_parent(work_folder: Path) -> None:
-
     settings = LearnerSettings(
         name="x", orchestrator=("http://127.0.0.1:9",), cache=str(work_folder / "c")
     )
-    process = processes._start(
-        "melisma.live.learner.learner_process", settings, work_folder / "x.log"
-    )
+    process = start_process("melisma.live.learner.learner_process", settings, work_folder / "x.log")
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(20) == 1
+
+
+class Named(msgspec.Struct):
+    name: str
+
+
+async def test_an_error_while_an_exit_is_reported_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ending_module.py").write_text("def main():\n    return 0\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
+    reported = asyncio.Event()
+
+    def fail(number: int, reason: str) -> None:
+        reported.set()
+        raise RuntimeError(f"cannot report {reason}")
+
+    with pytest.raises(RuntimeError, match="cannot report a: its process ended"):
+        async with run_processes([Named("a")], tmp_path / "logs", fail, module="ending_module"):
+            await asyncio.wait_for(reported.wait(), 60)
 
 
 def test_a_killed_orchestrator_leaves_a_trace_and_no_learner(work_folder: Path) -> None:
@@ -51,11 +71,11 @@ def test_a_killed_orchestrator_leaves_a_trace_and_no_learner(work_folder: Path) 
     while not trace.exists() or b"Evaluated" not in trace.read_bytes():
         assert process.poll() is None
         time.sleep(0.05)
-    children = psutil.Process(process.pid).children()
+    children = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.wait()
     _, alive = psutil.wait_procs(children, timeout=20)
-    assert len(children) == 2
+    assert len(children) == 3  # the launcher and two learners
     assert not alive
     report = Report.from_trace(read_trace(trace))
     assert report.outcome == "running"
@@ -67,7 +87,7 @@ def test_a_run_does_not_wait_for_a_killed_learner(work_folder: Path) -> None:
 
     def watch(step: Step) -> None:
         if not killed and any(isinstance(item, commands.Dispatch) for item in step.commands):
-            victim = learner_processes()[0]
+            victim = launched_processes()[0]
             killed.append(victim.pid)
             victim.kill()
 
@@ -76,6 +96,23 @@ def test_a_run_does_not_wait_for_a_killed_learner(work_folder: Path) -> None:
     (left,) = received(report, events.LearnersLeft)
     assert "its process was killed (signal 9)" in left.reason
     assert len(report.cycles) == 3
+
+
+def test_a_run_without_its_launcher_has_no_learners_left(work_folder: Path) -> None:
+    launchers: list[psutil.Process] = []
+
+    def watch(step: Step) -> None:
+        if not launchers and any(isinstance(item, commands.Dispatch) for item in step.commands):
+            launchers.append(launched_processes()[0].parent() or psutil.Process())
+            launchers[0].kill()
+
+    report = run_task(work_folder, watch=watch)
+    assert report.outcome == "failed"
+    reasons = [left.reason for left in received(report, events.LearnersLeft)]
+    assert sorted(reasons) == [
+        "hare: its process was killed (signal 9)",
+        "tortoise: its process was killed (signal 9)",
+    ]
 
 
 @pytest.mark.parametrize("scheme", ["dab", "equal"])
@@ -87,7 +124,7 @@ def test_a_learner_that_was_suspended_for_some_cycles_continues(
 
     def watch(step: Step) -> None:
         if isinstance(step.event, events.Evaluated) and step.event.cycle == 1:
-            child = learner_processes()[0]
+            child = launched_processes()[0]
             child.suspend()
             stopped.append(child)
         if isinstance(step.event, events.Evaluated) and step.event.cycle == 4:

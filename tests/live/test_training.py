@@ -46,6 +46,20 @@ def test_a_run_follows_noise_and_a_bandwidth_trace(work_folder: Path) -> None:
     assert [len(cycle.assignments) for cycle in report.cycles] == [2, 2]
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "neither a fleet nor devices: pass fleet=FILE .* or devices=N"),
+        ({"fleet": "fleet.toml", "devices": 2}, "a fleet and devices = 2: leave out the fleet"),
+        ({"fleet": "fleet.toml", "until_ready_s": 9}, "a fleet and until_ready_s = 9: leave out"),
+        ({"devices": 0}, "devices = 0 is too small: use devices >= 1"),
+    ],
+)
+def test_a_fleet_is_emulated_or_devices_join(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        train("task.toml", **settings)
+
+
 @pytest.mark.parametrize("scheme", ["equal", "proportional"])
 def test_without_passes_each_learner_makes_those_that_fit(work_folder: Path, scheme: str) -> None:
     # Fixed speeds: the first makes at most 3 passes over 6 shards of 50 samples, on any machine.
@@ -202,6 +216,7 @@ def test_without_test_data_learners_evaluate_the_model(work_folder: Path) -> Non
     assert report.accuracy > 0.9
     # One sample in ten is held back from training.
     joined = [
-        sum(item.local_shards[0].tolist()) for item in received(report, events.LearnersJoined)
+        sum(item.local_shard_samples[0].tolist())
+        for item in received(report, events.LearnersJoined)
     ]
     assert joined == [270, 270]

@@ -11,10 +11,12 @@ import pytest
 from melisma.cycle import commands, events
 from melisma.learning.trainer import Score
 from melisma.live.orchestrator import orchestrator
+from melisma.live.orchestrator.combined_score import CombinedScore
 from melisma.live.orchestrator.orchestrator import Orchestrator
 from melisma.live.orchestrator.run_store import RunStore
 from melisma.runs.trace import Step
-from tests.live.short_run import DEFAULT_RULES, issued, learner_processes, received, run_task
+from tests.live.child_process import launched_processes
+from tests.live.short_run import DEFAULT_RULES, issued, received, run_task
 
 # A shard of 50 samples takes 0.625 s, whatever the speed of this machine.
 STEADY: dict[str, Any] = {
@@ -28,7 +30,7 @@ TASK: dict[str, Any] = DEFAULT_RULES | {"passes": 1, "deadline_s": 2.5, "cycles"
 
 def first_learner() -> psutil.Process:
     """Return the process of learner 0, which was started first."""
-    return min(learner_processes(), key=lambda process: (process.create_time(), process.pid))
+    return launched_processes()[0]
 
 
 def test_an_extension_reaches_the_learner_and_one_update_covers_all(work_folder: Path) -> None:
@@ -180,7 +182,7 @@ def test_a_shard_that_was_prefetched_is_not_fetched_again(
         ahead.extend(shard.sha256 for shard in shards)
         prefetch(self, command)
 
-    async def score_after_fetching(self: Orchestrator, cycle: int) -> Score:
+    async def score_after_fetching(self: Orchestrator, cycle: int) -> Score | CombinedScore:
         if cycle == 1:
             await begun.wait()
         return await score(self, cycle)

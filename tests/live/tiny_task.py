@@ -1,5 +1,6 @@
 """A linear model in NumPy and its data, small enough that a run of processes takes seconds."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,10 +27,16 @@ def blobs(samples: int = 600, test: int = 200) -> tuple[Pair, Pair]:
 
 
 class Linear:
-    """Logistic regression by plain gradient steps."""
+    """Logistic regression by plain gradient steps.
 
-    def __init__(self, task: Task, *, numbers: int = 4, broken: str = "") -> None:
+    It sleeps `pause_s` after each batch, so that training takes time and leaves the processor free.
+    """
+
+    def __init__(
+        self, task: Task, *, numbers: int = 4, broken: str = "", pause_s: float = 0.0
+    ) -> None:
         self._task, self._numbers, self._broken = task, numbers, broken
+        self._pause_s = pause_s
 
     def initial(self) -> dict[str, NDArray[Any]]:
         return {"weight": np.zeros(self._numbers, np.float32), "bias": np.zeros(1, np.float32)}
@@ -47,6 +54,8 @@ class Linear:
             weight[:4] -= self._task.optimizer.lr * (batch.samples.T @ error) / len(batch)
             bias -= self._task.optimizer.lr * error.mean()
             visits, loss_sum = visits + len(batch), loss_sum + float(np.abs(error).sum())
+            if self._pause_s:
+                time.sleep(self._pause_s)
         return self._finish(weight, bias, visits, loss_sum)
 
     def _finish(

@@ -10,6 +10,7 @@ import numpy as np
 
 from melisma.cycle import commands, events
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
+from melisma.fleet.array_types import NO_FLOATS
 from melisma.runs.assignments import Assignment, Status
 from melisma.runs.trace import Step
 from melisma.testing import make_task
@@ -27,7 +28,7 @@ class NaiveProgress:
     def __init__(self) -> None:
         self.work: dict[Key, Assignment] = {}
         self.began_s: dict[int, float] = {}
-        self.local_shards: dict[int, Any] = {}
+        self.local_shard_samples: dict[int, Any] = {}
         self.samples: Any = None
         self.aggregated_keys: list[Key] = []
         self.shards: dict[Key, list[tuple[int, int, bool]]] = {}  # attempt, shard, by extension
@@ -47,8 +48,10 @@ class NaiveProgress:
         self.samples = event.shard_samples
 
     def on_learners_joined(self, event: events.LearnersJoined) -> None:
-        if len(event.local_shards):
-            self.local_shards |= dict(zip(event.learners.tolist(), event.local_shards, strict=True))
+        if len(event.local_shard_samples):
+            self.local_shard_samples |= dict(
+                zip(event.learners.tolist(), event.local_shard_samples, strict=True)
+            )
 
     def on_learners_left(self, event: events.LearnersLeft) -> None:
         for key in self.work:
@@ -86,7 +89,7 @@ class NaiveProgress:
         self.work[key] = replace(row, shards=row.shards - len(pairs), samples=row.samples - samples)
 
     def size(self, learner: int, shard: int) -> int:
-        return int(self.local_shards.get(learner, self.samples)[shard])
+        return int(self.local_shard_samples.get(learner, self.samples)[shard])
 
     def on_updates_received(self, event: events.UpdatesReceived) -> None:
         found = [self.find(event.cycle, *pair) for pair in pairs_of(event)]
@@ -319,7 +322,7 @@ class _RandomTrace:
             learners=learners,
             names=tuple(f"device-{k}" for k in learners.tolist()),
             discloses=("costs",) * learners.size,
-            local_shards=RaggedArray.from_rows(sizes) if self.federated else NO_ROWS,
+            local_shard_samples=RaggedArray.from_rows(sizes) if self.federated else NO_ROWS,
         )
 
     def dispatch(self, cycle: int) -> commands.Dispatch:
@@ -432,5 +435,5 @@ def _event_of(event: Any, index: int) -> Any:
         row = np.array([index])[: len(column)]
         values[name] = column.take(row) if ragged else column[index:][:1]
     if isinstance(event, events.UpdatesReceived):
-        values |= {"at_s": float(event.arrivals_s[index]), "arrivals_s": events.NO_FLOATS}
+        values |= {"at_s": float(event.arrivals_s[index]), "arrivals_s": NO_FLOATS}
     return msgspec.structs.replace(event, **values)

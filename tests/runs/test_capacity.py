@@ -11,13 +11,16 @@ from hypothesis import given, settings
 from melisma.cycle import commands, events
 from melisma.cycle.ragged import RaggedArray
 from melisma.runs.assignments import Assignment
-from melisma.runs.capacity import TIME_USES
+from melisma.runs.capacity import LOSSES, TIME_USES
+from melisma.runs.cycle_figures import Cycle
 from melisma.runs.progress import RunProgress
-from melisma.runs.report import Cycle, Report
+from melisma.runs.report import Report
 from melisma.runs.trace import Step
+from melisma.simulation.scenario import with_random_faults
 from melisma.testing import make_task
 from tests.lanes import cases
 from tests.runs.test_progress import TRACES
+from tests.simulation import scenarios as simulated
 
 DEADLINE_S = 10.0
 
@@ -208,8 +211,8 @@ def test_capacity_is_unknown_before_anything_is_known_and_at_most_one() -> None:
     # Learner 0 never answered and has no rate; learner 1 trained past the deadline.
     assert isnan(trace.cycle.assignments[0].capacity_used)
     assert trace.cycle.assignments[1].capacity_used == trace.cycle.capacity_used == 1
-    assert uses(trace.cycle, 0) == {"gone": 15.0}
-    assert uses(trace.cycle, 1) == {"training": 14.0, "waiting for others": 1.0}
+    assert uses(trace.cycle, 0) == {"late": 10.0}
+    assert uses(trace.cycle, 1) == {"training": 10.0}
 
 
 @pytest.mark.parametrize(
@@ -226,11 +229,116 @@ def test_time_before_the_deadline_after_an_update(extension: bool, visits: int, 
     trace.update(8.0, 0, visits, [0.5, 1.0, 0.75, 0.25, 4.0, 1.0])
     trace.close(12.0, {0: 40.0})
     work = {"training": 4.0, "fixed": 2.0, "fetching": 0.75, "waiting for work": 1.25}
-    others = {"waiting for others": 2.0}
-    assert uses(trace.cycle) == work | others | {use: 2.0 + others.get(use, 0.0)}
+    assert uses(trace.cycle) == work | {use: 2.0}
     shares = trace.cycle.time_use
-    assert shares["training"] == pytest.approx(4 / 12)
+    assert shares["training"] == pytest.approx(4 / 10)
     assert sum(shares.values()) == pytest.approx(1)
+    # Of 8 s without fixed phases 4 were used, and the losses are the other 4.
+    assert trace.cycle.capacity_used == pytest.approx(0.5)
+    lost = {"fetching": 0.75 / 8, "waiting for work": 1.25 / 8, use: 2 / 8}
+    assert trace.cycle.capacity_lost == pytest.approx(dict.fromkeys(LOSSES, 0.0) | lost)
+
+
+def test_a_cycle_that_closes_early_leaves_time_that_no_learner_waits_in() -> None:
+    trace = TraceByHand(2)
+    trace.dispatch(0.0, {0: [0], 1: [1]})
+    trace.update(5.0, 0, 10, [0.0, 0.0, 0.0, 0.0, 5.0, 0.0])
+    trace.update(8.0, 1, 10, [0.0, 0.0, 0.0, 0.0, 8.0, 0.0])
+    trace.close(8.0, {0: 10.0, 1: 10.0})
+    assert uses(trace.cycle, 0) == {"training": 5.0, "waiting for others": 3.0, "closed early": 2.0}
+    assert uses(trace.cycle, 1) == {"training": 8.0, "closed early": 2.0}
+
+
+def test_work_that_does_not_count_is_lost_by_its_cause() -> None:
+    trace = TraceByHand(4, late="drop")
+    trace.dispatch(0.0, {learner: [learner] for learner in range(4)})
+    for learner in range(4):
+        trace.update(10.0, learner, 10, [0.0, 0.0, 0.0, 0.0, 9.0, 1.0])
+    trace.close(10.0, dict.fromkeys(range(4), 10.0))
+    trace.dispatch(20.0, {learner: [learner] for learner in range(4)}, cycle=2)
+    trace.add(events.LearnersLeft(at_s=24.0, learners=np.array([0]), reason="killed"))
+    bad = "it holds numbers that are not finite"
+    trace.update(29.0, 1, 10, [0.0, 0.0, 0.0, 0.0, 8.0, 1.0], cycle=2, refused=bad)
+    trace.update(30.0, 2, 10, [0.0, 0.0, 0.0, 0.0, 9.0, 1.0], cycle=2)
+    # The upload of learner 3 is slow: it is late, but not gone.
+    trace.close(31.0, {2: 10.0}, cycle=2)
+    second = trace.report.cycles[1]
+    assert [uses(second, row) for row in range(4)] == [
+        {"gone": 10.0},
+        {"refused": 10.0},
+        {"training": 9.0, "fixed": 1.0},
+        {"late": 10.0},
+    ]
+    assert set(second.capacity_lost) == set(LOSSES)
+    assert second.capacity_lost["late"] == pytest.approx(10 / (10 + 11.25 + 10 + 10))
+    assert second.capacity_used + sum(second.capacity_lost.values()) == pytest.approx(1)
+
+
+def test_reported_phases_that_leave_no_time_to_lose_still_sum_to_the_capacity() -> None:
+    trace = TraceByHand(1)
+    trace.dispatch(0.0, {0: [0, 1]})
+    trace.update(10.0, 0, 20, [0.0, 0.0, 0.0, 0.0, 5.0, 0.0])
+    trace.close(10.0, {0: 20.0})
+    trace.dispatch(20.0, {0: [0]}, cycle=2)
+    # No visits, but phases of more time than there was.
+    trace.update(30.0, 0, 0, [0.0, 0.0, 0.0, 0.0, 50.0, 0.0], cycle=2)
+    trace.close(30.0, {}, cycle=2)
+    second = trace.report.cycles[1]
+    assert second.capacity_used == 0
+    assert second.capacity_lost["waiting for work"] == pytest.approx(1)
+
+
+def test_learners_without_an_assignment_have_a_reason() -> None:
+    trace = TraceByHand(5, extension=True)
+    for learner in range(4):
+        name = (f"device-{learner}",)
+        joined = events.LearnersJoined(
+            at_s=0.0, learners=np.array([learner]), names=name, discloses=("costs",)
+        )
+        trace.add(joined)
+    benchmark = commands.Benchmark(reason="costs", learners=np.array([0, 1, 2, 3]), seconds=1.0)
+    trace.add(events.TimeReached(at_s=0.5), benchmark)
+    costs = np.ones((3, 3, 2))
+    trace.add(events.CostsReported(at_s=1.0, learners=np.array([0, 2]), costs=costs))
+    trace.dispatch(1.0, {0: [0]})
+    again = commands.Benchmark(reason="left out", learners=np.array([2]), seconds=1.0)
+    trace.add(events.TimeReached(at_s=1.0), again)
+    assert trace.cycle.unassigned.by_name() == {}
+    trace.add(events.LearnersLeft(at_s=2.0, learners=np.array([3]), reason="crashed"))
+    trace.update(9.0, 0, 10, [0.0, 0.0, 0.0, 0.0, 8.0, 0.0])
+    trace.close(9.0, {0: 10.0})
+    assert trace.cycle.unassigned.by_name() == {
+        "device-1": "not ready",
+        "device-2": "without work",
+        "device-3": "absent",
+        "device-4": "absent",
+    }
+    totals = trace.report.learners
+    assert (totals[1].not_ready, totals[2].without_work, totals[4].absent) == (1, 1, 1)
+    assert totals[0].not_ready == totals[0].without_work == totals[0].absent == 0
+
+
+def test_a_learner_that_does_not_answer_for_a_bound_is_not_ready() -> None:
+    trace = TraceByHand(2)
+    names = ("device-0", "device-1")
+    joined = events.LearnersJoined(
+        at_s=0.0, learners=np.arange(2), names=names, discloses=("bounds",) * 2
+    )
+    trace.add(joined)
+    for cycle, answers in ((1, [0, 1]), (2, [0])):
+        at_s = 20.0 * cycle
+        ask = commands.AskBound(
+            reason="", learners=np.arange(2), cycle=cycle, deadline_s=10.0, held=np.zeros(2, int)
+        )
+        trace.add(events.TimeReached(at_s=at_s), ask)
+        bounds = {"learners": np.array(answers), "shards": np.ones(len(answers), int)}
+        trace.add(events.BoundsReported(at_s=at_s, cycle=cycle, deadline_s=10.0, **bounds))
+        trace.dispatch(at_s, {learner: [learner] for learner in answers}, cycle=cycle)
+        trace.close(at_s + 10, {}, cycle=cycle)
+    assert [cycle.unassigned.by_name() for cycle in trace.report.cycles] == [
+        {},
+        {"device-1": "not ready"},
+    ]
 
 
 def test_phases_of_a_carried_update_are_scaled_to_the_time_until_its_cycle_closed() -> None:
@@ -335,14 +443,79 @@ def test_seconds_outside_cycles_are_a_share_of_the_run() -> None:
 
 @settings(max_examples=cases(60), deadline=None)
 @given(TRACES)
-def test_uses_of_time_sum_to_the_time_from_dispatch_to_closing(trace: list[Step]) -> None:
+def test_uses_of_time_sum_to_the_time_from_dispatch_to_the_deadline(trace: list[Step]) -> None:
     for cycle in Report.from_trace(trace).cycles:
         seconds = cycle.time_use_s
-        assert (seconds >= 0).all()
-        expected_s = cycle.closed_s - cycle.assignments.dispatched_s
+        assert (seconds >= -1e-9).all()
+        deadline_at_s = cycle.began_s + cycle.deadline_s
+        expected_s = np.maximum(deadline_at_s - cycle.assignments.dispatched_s, 0.0)
         np.testing.assert_allclose(seconds.sum(axis=1), expected_s, atol=1e-9)
         if len(cycle.assignments) and expected_s.sum() > 0:
             assert sum(cycle.time_use.values()) == pytest.approx(1)
+
+
+def assert_capacity_adds_up(report: Report) -> None:
+    """Used and lost capacity sum to 1 for the run, each cycle and each learner, where known."""
+    parts: list[Report | Cycle] = [report, *report.ended_cycles]
+    for part in parts:
+        assert all(share >= -1e-9 for share in part.capacity_lost.values() if not isnan(share))
+        if not isnan(part.capacity_used):
+            assert part.capacity_used + sum(part.capacity_lost.values()) == pytest.approx(1)
+    for total in report.learners:
+        if not isnan(total.capacity_used):
+            assert total.capacity_used + sum(total.capacity_lost) == pytest.approx(1)
+
+
+@settings(max_examples=cases(60), deadline=None)
+@given(TRACES)
+def test_capacity_used_and_lost_sum_to_1_in_random_traces(trace: list[Step]) -> None:
+    assert_capacity_adds_up(Report.from_trace(trace))
+
+
+SLEEPY = [
+    {**learner, "availability": {"awake_s": 12.0, "asleep_s": 6.0}}
+    for learner in simulated.LEARNERS
+]
+JOINING = [*simulated.LEARNERS[1:], {**simulated.LEARNERS[0], "availability": {"joins_s": 14.0}}]
+NOISE = {"compute": 0.3, "bandwidth": 0.5, "correlation_s": 2.0}
+SIMULATIONS: dict[str, dict[str, Any]] = {
+    "the papers' rules": {},
+    "extension": {"extension": True, "late": "carry", "overlap": True},
+    "extension, costs": {"extension": True, "scheme": "synchronous", "passes": None},
+    "late updates": {"late": "carry", "quorum": 0.5},
+    "federated": {"mode": "federated", "shard_samples": 40, "extension": True, "late": "carry"},
+}
+
+
+@pytest.mark.parametrize("name", SIMULATIONS)
+@pytest.mark.parametrize("learners", [simulated.LEARNERS, SLEEPY, JOINING])
+@pytest.mark.parametrize("seed", range(cases(12)))
+def test_capacity_used_and_lost_sum_to_1_in_simulated_runs(
+    name: str, learners: list[dict[str, Any]], seed: int
+) -> None:
+    fleet = simulated.make_fleet(learners, seed=seed, noise=NOISE)
+    scenario = simulated.make_scenario(fleet=fleet, seed=seed, cycles=5, **SIMULATIONS[name])
+    if seed % 2:
+        scenario = with_random_faults(scenario, seed)
+    report = Report.from_trace(simulated.run_steps(scenario))
+    assert_capacity_adds_up(report)
+    for cycle in report.ended_cycles:
+        assigned = set(cycle.assignments.learner.tolist())
+        idle = set(cycle.unassigned.learner.tolist())
+        assert assigned | idle == set(range(len(learners)))
+        assert not assigned & idle
+
+
+def test_simulated_runs_lose_capacity_by_many_causes() -> None:
+    causes = set()
+    for seed in range(8):
+        for name, learners in (("extension", SLEEPY), ("late updates", JOINING)):
+            fleet = simulated.make_fleet(learners, seed=seed, noise=NOISE)
+            scenario = simulated.make_scenario(fleet=fleet, cycles=5, **SIMULATIONS[name])
+            steps = simulated.run_steps(with_random_faults(scenario, seed))
+            report = Report.from_trace(steps)
+            causes |= {cause for cause, share in report.capacity_lost.items() if share > 0.01}
+    assert causes >= {"fetching", "waiting for work", "late", "gone"}
 
 
 @settings(max_examples=cases(60), deadline=None)

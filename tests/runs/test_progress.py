@@ -12,8 +12,9 @@ from melisma.cycle import commands, events
 from melisma.cycle.ragged import RaggedArray
 from melisma.learning import metrics
 from melisma.runs.assignments import Assignment, Assignments
+from melisma.runs.cycle_figures import Cycle
 from melisma.runs.progress import RunProgress
-from melisma.runs.report import Cycle, Report
+from melisma.runs.report import Report
 from melisma.runs.trace import Step
 from melisma.testing import make_task
 from tests.lanes import cases
@@ -71,7 +72,8 @@ def test_figures_agree_with_single_assignments(trace: list[Step]) -> None:
         assert cycle.average_staleness == pytest.approx(metrics.average_staleness(updates))
         cycle_s = cycle.closed_s - cycle.began_s if cycle.ending == "aggregated" else nan
         np.testing.assert_allclose(cycle.cycle_s, cycle_s)
-        busy = metrics.occupancy([assignment.busy_s for assignment in work], cycle.cycle_s)
+        busy_s = np.minimum([assignment.busy_s for assignment in work], cycle.cycle_s)
+        busy = metrics.occupancy(busy_s, cycle.cycle_s)
         np.testing.assert_allclose(cycle.occupancy, metrics.mean_known(busy))
         assert cycle.counts == {
             assignment.status: [w.status for w in work].count(assignment.status)
@@ -208,6 +210,17 @@ def test_progress_keeps_no_steps_and_few_bytes_per_learner() -> None:
     tracemalloc.stop()
     assert kept_bytes / count / 2 < 150
     assert isinstance(progress.current_cycle, Cycle)
+    work = progress.current_cycle.assignments
+    assert work.loss.strides == work.reason.strides == (0,)  # equal rows, in one number
+
+
+def test_a_column_of_equal_rows_changes_with_its_first_different_value() -> None:
+    records = [Assignment(1, row, "a", 1, 1, 1, 5, 0.0) for row in range(3)]
+    before = Assignments.from_records(records).update(np.arange(3), loss=np.full(3, nan))
+    assert before.loss.strides == before.predicted_s.strides == (0,)
+    after = before.update(np.arange(2), loss=np.array([nan, 1.0]))
+    assert repr(after.loss.tolist()) == "[nan, 1.0, nan]"
+    assert np.isnan(before.loss).all()
 
 
 def large_trace(learners: Any, names: tuple[str, ...]) -> Any:

@@ -15,8 +15,10 @@ from melisma.errors import DataError
 from melisma.fleet.task import StopSettings
 from melisma.learning import metrics
 from melisma.runs.assignments import Assignments
+from melisma.runs.cycle_figures import Cycle
 from melisma.runs.progress import RunProgress
-from melisma.runs.report import FIGURES, Cycle, Report
+from melisma.runs.report import Report
+from melisma.runs.report_json import FIGURES
 from melisma.runs.trace import Step, read_trace, write_trace
 from melisma.testing import FakeDevice, VirtualRun, commands_in, make_task
 
@@ -243,6 +245,16 @@ def test_a_cycle_within_the_tolerance_of_timers_has_met_its_deadline() -> None:
     )
 
 
+def test_a_cycle_without_an_update_is_counted_in_the_summary_of_the_deadline() -> None:
+    report = report_of("equal")
+    empty = replace(report.cycles[2], ending="empty")
+    report = replace(report, cycles=(*report.cycles[:2], empty))
+    assert report.deadline_summary == (
+        "the deadline of 10 s held in 2 of 3 cycles, 1 ended without an update; the longest took "
+        "8 s"
+    )
+
+
 def test_an_update_after_the_tail_is_dropped_and_the_deadline_is_missed() -> None:
     report = report_of("late")
     second = report.cycles[1]
@@ -303,7 +315,9 @@ def test_empty_cycles_have_a_reason_and_miss_the_deadline() -> None:
     assert report.cycles[2].reason == report.reason
     assert (report.outcome, report.satisfaction, report.fulfilment) == ("failed", 0, 0)
     assert isnan(report.training_s)
-    assert report.deadline_summary == "the deadline of 10 s held in 0 of 3 cycles"
+    assert report.deadline_summary == (
+        "the deadline of 10 s held in 0 of 3 cycles, 3 ended without an update"
+    )
 
 
 def test_one_empty_cycle_does_not_end_a_run() -> None:
@@ -392,6 +406,12 @@ def test_waiting_is_not_part_of_occupancy() -> None:
     assert replace(
         first, assignments=Assignments.from_records([waiting])
     ).occupancy == pytest.approx(4 / (first.closed_s - first.began_s))
+
+
+def test_work_after_the_end_of_a_cycle_is_not_part_of_occupancy() -> None:
+    first = report_of("equal").cycles[0]
+    late = replace(first.assignments[0], phases=(0.0, 0.5, 0.5, 0.5, 200.0, 0.5))
+    assert replace(first, assignments=Assignments.from_records([late])).occupancy == 1.0
 
 
 def test_bytes_cost_and_joules_follow_from_the_rates() -> None:

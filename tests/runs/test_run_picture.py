@@ -11,10 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from melisma.runs.assignments import Assignments
+from melisma.runs.capacity import LOSSES
 from melisma.runs.report import Report
 from melisma.runs.run_picture import (
     CAPACITY_WIDTH,
     COLORS,
+    IDLE_HEIGHT,
+    IDLE_LABEL,
     LABEL_GAP,
     LEFT,
     MAX_CYCLES,
@@ -305,28 +308,64 @@ def test_ticks_are_round_and_within_the_range() -> None:
 def test_a_bar_beside_each_row_is_as_wide_as_the_capacity_that_its_learner_used() -> None:
     report = report_of("late")
     bars = [e for e in elements(report, "rect") if e.attrib["fill"] == GREY]
+    bars = [e for e in bars if e.attrib["height"] != f"{IDLE_HEIGHT:.2f}"]
     widths = [float(element.attrib["width"]) for element in bars]
     used = [total.capacity_used for total in report.learners]
     assert widths == pytest.approx([CAPACITY_WIDTH * share for share in used], abs=0.01)
     assert {"capacity", "used", *(f"{share:.0%}" for share in used)} <= set(texts(report))
     assert f"capacity used {report.capacity_used:.0%}" in " ".join(texts(report))
-    tooltip = next(text for text in texts(report) if text.startswith("waiting for work 4.5 s"))
-    assert "fetching 0.7 s" in tooltip
+    lost = report.learners[0].capacity_lost[LOSSES.index("fetching")]
+    tooltip = next(text for text in texts(report) if text.startswith("lost: "))
+    assert f"fetching {lost:.1%}" in tooltip
 
 
-def test_the_bar_of_a_carried_update_is_pale_and_ends_where_its_cycle_closed() -> None:
+def carried_update(arrived_s: float) -> Report:
+    """Return two cycles of 10 s; an update of the first arrives in the second and joins it."""
     trace = TraceByHand(2, late="carry")
     trace.dispatch(0.0, {0: [0], 1: [1]})
     trace.update(10.0, 0, 10, [0.0, 0.0, 0.0, 0.0, 10.0, 0.0])
     trace.close(10.0, {0: 10.0})
     trace.dispatch(12.0, {0: [0]}, cycle=2)
-    trace.update(20.0, 1, 10, [0.0, 4.0, 0.0, 0.0, 16.0, 0.0])
-    trace.update(22.0, 0, 10, [0.0, 0.0, 0.0, 0.0, 10.0, 0.0], cycle=2)
-    trace.close(22.0, {0: 10.0}, cycle=2, late=late_update(learner=1, cycle=1, weight=5.0))
-    (pale,) = [e for e in elements(trace.report, "g") if "opacity" in e.attrib]
-    ends = [float(e.attrib["x"]) + float(e.attrib["width"]) for e in pale.iter(f"{SVG}rect")]
-    bars = [e for e in elements(trace.report, "rect") if e.attrib["fill"] == COLORS["train"]]
-    assert max(ends) == pytest.approx(
-        float(bars[1].attrib["x"]) + float(bars[1].attrib["width"]), abs=0.02
-    )
-    assert any(text.startswith("pale bars are late updates") for text in texts(trace.report))
+    trace.update(arrived_s, 1, 10, [0.0, 4.0, 0.0, 0.0, arrived_s - 4.0, 0.0])
+    trace.update(arrived_s + 2, 0, 10, [0.0, 0.0, 0.0, 0.0, 10.0, 0.0], cycle=2)
+    late = late_update(learner=1, cycle=1, weight=5.0)
+    trace.close(arrived_s + 2, {0: 10.0}, cycle=2, late=late)
+    return trace.report
+
+
+def test_the_bar_of_a_carried_update_is_pale_and_ends_where_it_arrived() -> None:
+    report = carried_update(arrived_s=16.0)
+    (pale,) = [e for e in elements(report, "g") if "opacity" in e.attrib]
+    bars = list(pale.iter(f"{SVG}rect"))
+    start, end = float(bars[0].attrib["x"]), right_edge(bars[-1])
+    first_deadline = deadlines(report)[0]
+    assert (end - start) / (first_deadline - start) == pytest.approx(1.6, abs=0.01)
+    notes = " ".join(texts(report))
+    assert "pale bars are late updates" in notes
+    assert "carried, 10 samples, arrived 6 s after the cycle closed" in notes
+
+
+def test_the_bar_of_an_update_that_is_very_late_is_cut_at_the_edge_of_its_panel() -> None:
+    report = carried_update(arrived_s=70.0)
+    panels = [e for e in elements(report, "rect") if e.attrib["fill"] == BAND]
+    (pale,) = [e for e in elements(report, "g") if "opacity" in e.attrib]
+    bars = list(pale.iter(f"{SVG}rect"))
+    assert right_edge(bars[-1]) == pytest.approx(right_edge(panels[0]))
+    assert all(right_edge(bar) <= right_edge(panels[0]) + 0.01 for bar in bars)
+    note = "a bar that reaches the right edge of its cycle ended later"
+    assert note in texts(report)
+    assert note not in texts(carried_update(arrived_s=16.0))
+
+
+def right_edge(element: ET.Element) -> float:
+    return float(element.attrib["x"]) + float(element.attrib["width"])
+
+
+def test_a_learner_without_an_assignment_has_a_thin_line_and_a_legend_entry() -> None:
+    report = carried_update(arrived_s=16.0)
+    assert report.cycles[1].unassigned.by_name() == {"device-1": "absent"}
+    lines = [e for e in elements(report, "rect") if e.attrib["height"] == f"{IDLE_HEIGHT:.2f}"]
+    assert len(lines) == 2  # one in the legend
+    assert IDLE_LABEL in texts(report)
+    assert "device-1, cycle 2: absent" in texts(report)
+    assert IDLE_LABEL not in texts(report_of("equal"))

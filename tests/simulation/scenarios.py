@@ -14,8 +14,8 @@ from melisma.runs.trace import Step
 from melisma.simulation.compute.compute import TimingOnly
 from melisma.simulation.driver import Driver
 from melisma.simulation.faults import parse_faults
-from melisma.simulation.invariants import run_checked
-from melisma.simulation.scenario import Scenario, even_local_shards
+from melisma.simulation.invariants.invariants import run_checked
+from melisma.simulation.scenario import Scenario, even_local_shard_samples
 
 TASK = {
     **PAPER_RULES,
@@ -46,7 +46,7 @@ def make_fleet(learners: list[dict[str, Any]] | None = None, **settings: Any) ->
 
 def make_scenario(faults: str = "", fleet: Fleet | None = None, **settings: Any) -> Scenario:
     fleet, task = fleet or make_fleet(), make_task(**settings)
-    sizes = even_local_shards(task, fleet)
+    sizes = even_local_shard_samples(task, fleet)
     return Scenario("r1", task, fleet, sizes, parse_faults(faults, fleet.learners))
 
 

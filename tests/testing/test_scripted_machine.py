@@ -42,5 +42,5 @@ def test_costs_are_reported_by_name() -> None:
     (dispatch, _) = script.report_costs(0.5, "a", train_s=0.1, ship_s=0.05, fixed_s=0.2)
     assert isinstance(dispatch, commands.Dispatch)
     (event,) = [step.event for step in script.trace[-1:]]
-    assert isinstance(event, events.EstimatesReported)
+    assert isinstance(event, events.CostsReported)
     assert np.allclose(event.costs[:, 0, 0], [0.1, 0.05, 0.2])

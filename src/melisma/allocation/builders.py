@@ -23,14 +23,16 @@ def build_cycle_problem(
     local_shards: ArrayLike | None = None,
     *,
     mean: bool = False,
+    overlap: bool = False,
 ) -> CycleProblem:
     """Build the problem of one task in one cycle, with `mean` costs or those at its `caution`.
 
     `estimates` are the costs that learners reported, or those of a fleet; `held` the shards in each
     learner's cache. In federated learning `local_shards` are the shards on each device, which gets
-    no others; data on absent devices is left out.
+    no others; data on absent devices is left out. Without `overlap`, which only the bounds of DAB
+    take into account, the times of fetching and training are added.
     """
-    bounds = _bounds(task, held, local_shards)
+    bounds = _bounds(task, held, local_shards) | {"overlap": overlap}
     if mean:
         return CycleProblem(**cast(Mapping[str, Any], estimates.mean()), **bounds)
     costs: Mapping[str, Any] = cautious_costs(
@@ -39,7 +41,7 @@ def build_cycle_problem(
         deadline_s=task.deadline_s,
         passes=task.passes or 1,
         held=bounds["held"],
-        overlap=False,
+        overlap=overlap,
     )
     return CycleProblem(**costs, **bounds)
 

@@ -124,6 +124,12 @@ class CycleProblem:
         """Return the problem with other bounds, which must admit all its data."""
         return self._replace_arrays(min_shards=low, max_shards=high)
 
+    def with_overlap(self, overlap: bool) -> "CycleProblem":
+        """Return the problem for learners that fetch shards while they train others, or not."""
+        other = self._replace_arrays()
+        object.__setattr__(other, "overlap", overlap)
+        return other
+
     def _replace_arrays(self, **arrays: Floats | Ints) -> "CycleProblem":
         # Without checks, because plans for a hundred learners spend most of their time here.
         other = copy(self)

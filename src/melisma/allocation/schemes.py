@@ -23,8 +23,8 @@ from melisma.allocation.shared_problem import SharedPlan, SharedProblem
 from melisma.allocation.slots import full_batch, online_batch, random_batch, slots
 from melisma.allocation.staleness import staleness
 from melisma.allocation.synchronous import synchronous
+from melisma.disclosure import DISCLOSURE
 from melisma.errors import SettingError, suggest
-from melisma.fleet.files.fleet_file import DISCLOSURE
 from melisma.fleet.task import Task
 
 MAYS = "Mays 2023"

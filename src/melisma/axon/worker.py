@@ -29,17 +29,17 @@ from melisma.axon.address import DEFAULT_PORT, Address, check_name
 from melisma.axon.call_record import TraceHook
 from melisma.axon.discovery.board import BOARD_PORT, NoticeBoard
 from melisma.axon.discovery.registration import Registration
-from melisma.axon.server.authentication import Authenticator
+from melisma.axon.server.authentication import ANONYMOUS, OWNER, Authenticator
 from melisma.axon.server.call_metrics import CallMetrics
 from melisma.axon.server.calls import Calls
 from melisma.axon.server.file_server import FileLookup, serve_file
-from melisma.axon.server.functions import POOL_PROCESS, F, Functions
+from melisma.axon.server.functions import POOL_PROCESS, CheckCaller, F, Functions
 from melisma.axon.server.http_server import Exchange, HttpServer, Reply
 from melisma.axon.server.limits import Limits
 from melisma.axon.server.service import Service
 from melisma.axon.server.tokens import TokenChecker
 from melisma.axon.transport import tls as axon_tls
-from melisma.errors import RefusedError, SettingError
+from melisma.errors import RefusedError, SettingError, UnauthorizedError
 
 _ALL_INTERFACES: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
@@ -51,11 +51,13 @@ class Worker(Service):
     """Serves functions at an address.
 
     ``token``: callers must send it, or a token issued from it. ``authenticator``: names the caller
-    of each request instead, by its token or its certificate. ``tls``: True, or the file of
-    certificate and key. ``trace``: a hook that receives each `CallRecord`. ``announce``: answer
-    `discover`. ``board``, ``relay``: addresses of a notice board to sign in at and of a relay to
-    be called through, under ``name``. ``advertise``: the host name in the address, if it differs
-    from ``host``. ``files``: maps the name that `fetch` asks for, and the caller, to a path.
+    of each request instead, by its token or its certificate. ``prefer_credentials``: treat
+    connections of callers that the authenticator names `ANONYMOUS` as if they had sent no request:
+    they are closed first and soon. ``tls``: True, or the file of certificate and key. ``trace``: a
+    hook that receives each `CallRecord`. ``announce``: answer `discover`. ``board``, ``relay``:
+    addresses of a notice board to sign in at and of a relay to be called through, under ``name``.
+    ``advertise``: the host name in the address, if it differs from ``host``. ``files``: maps the
+    name that `fetch` asks for, and the caller, to a path.
     """
 
     host: str = "127.0.0.1"
@@ -63,6 +65,7 @@ class Worker(Service):
     name: str = field(default_factory=lambda: re.sub(r"[^\w.-]", "-", socket.gethostname()))
     token: str | None = field(default=None, repr=False)
     authenticator: Authenticator | None = field(default=None, repr=False)
+    prefer_credentials: bool = False
     tls: bool | str | Path = False
     limits: Limits = field(default_factory=Limits)
     trace: TraceHook | None = None
@@ -79,6 +82,7 @@ class Worker(Service):
         if self.token is not None and self.authenticator is not None:
             raise SettingError("token= and authenticator= exclude each other: pass one of them")
         self._authenticator = self.authenticator or TokenChecker(self.token, self.limits.remember_s)
+        self._requires_credentials = self.token is not None or self.authenticator is not None
         self._identity = axon_tls.identity_file(self.tls)
         self._calls: Calls
 
@@ -90,10 +94,16 @@ class Worker(Service):
         name: str | None = None,
         max_body_bytes: int | None = None,
         spool: bool = False,
+        check_caller: CheckCaller | None = None,
     ) -> Callable[[F], F]:
         """Decorate a function to expose it; see `Functions.rpc`."""
         return self.functions.rpc(
-            comms_pattern, executor=executor, name=name, max_body_bytes=max_body_bytes, spool=spool
+            comms_pattern,
+            executor=executor,
+            name=name,
+            max_body_bytes=max_body_bytes,
+            spool=spool,
+            check_caller=check_caller,
         )
 
     def expose(
@@ -104,17 +114,23 @@ class Worker(Service):
         name: str | None = None,
         max_body_bytes: int | None = None,
         spool: bool = False,
+        check_caller: CheckCaller | None = None,
     ) -> None:
         """Expose the named methods of an object; see `Functions.expose`."""
         self.functions.expose(
-            subject, methods, name=name, max_body_bytes=max_body_bytes, spool=spool
+            subject,
+            methods,
+            name=name,
+            max_body_bytes=max_body_bytes,
+            spool=spool,
+            check_caller=check_caller,
         )
 
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
         """Serve on the running event loop inside an ``async with``; yield the address."""
         identity = self._identity
-        if self.host not in _LOOPBACK and self.token is None and self.authenticator is None:
+        if self.host not in _LOOPBACK and not self._requires_credentials:
             _log.warning("any host that reaches %s can call this worker: pass token=", self.host)
         request = self.authenticator is not None
         context = (
@@ -148,7 +164,8 @@ class Worker(Service):
         is_call = kind == "rpc"
         call_id = request.headers.get("axon-call-id", "") if is_call else rest
         caller = self._authenticator.check(exchange.credentials, call_id, starts_call=is_call)
-        exchange.accept()
+        if caller != ANONYMOUS or not self.prefer_credentials:
+            exchange.accept()
         if is_call and request.method == "POST":
             return await self._calls.call(exchange, rest, caller)
         match request.method, kind, rest:
@@ -161,11 +178,18 @@ class Worker(Service):
             case "GET", "", "":
                 return Reply(200, buffers=[msgspec.json.encode(self._profile())])
             case "GET", "metrics", "":
-                text = self.metrics.prometheus_text().encode()
-                return Reply(200, "text/plain; version=0.0.4", [text])
+                return self._counters(caller)
         raise RefusedError(
             f"unknown endpoint {request.method} {request.path}: GET / lists functions"
         )
+
+    def _counters(self, caller: str) -> Reply:
+        if caller != OWNER and self._requires_credentials:
+            raise UnauthorizedError(
+                f"{caller} may not read the counters of this worker: use the token of its owner"
+            )
+        text = self.metrics.prometheus_text().encode()
+        return Reply(200, "text/plain; version=0.0.4", [text])
 
     def _profile(self) -> dict[str, Any]:
         return {"axon": 1, "functions": [exposed.describe() for exposed in self.functions]}

@@ -11,6 +11,7 @@ is printed as one line.
     bench.py              `melisma bench`
     bench_device.py       the device that `melisma bench` measures
     bench_report.py       the measurements of `melisma bench`
+    code.py               `melisma code`
     compare.py            `melisma compare`
     data.py               `melisma data`
     doctor.py             `melisma doctor`
@@ -51,7 +52,7 @@ from melisma.errors import MelismaError, MelismaWarning, SettingError
 from melisma.text import visible_part
 
 SUBCOMMANDS = (
-    *("run", "orchestrate", "join", "doctor", "status", "learners", "revoke", "rename"),
+    *("run", "orchestrate", "join", "doctor", "status", "code", "learners", "revoke", "rename"),
     *("simulate", "compare", "peers", "plan", "bench", "data", "axon"),
 )
 

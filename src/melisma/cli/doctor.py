@@ -1,16 +1,16 @@
 """`melisma doctor`: check whether this device can train, and say what to mend."""
 
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import msgspec
 
-from melisma.cli.options import FILE, json_option
+from melisma.cli.options import FILE, join_string_argument, json_option
 from melisma.cli.output import write
 from melisma.live.joining import device_checks
+from melisma.live.joining.clock_check import is_synchronized
 from melisma.live.joining.device_checks import CheckedOrchestrator, Finding
 from melisma.live.learner.device_identity import DeviceState
 from melisma.text import visible
@@ -19,7 +19,7 @@ WIDTH = len("orchestrator")
 
 
 @click.command("doctor", short_help="Check this device, and say what to mend.")
-@click.argument("string", required=False)
+@join_string_argument
 @click.option("--cache", type=FILE, help="Folder for shards; default: in the state folder.")
 @click.option("--data", metavar="MODULE:FUNCTION|FOLDER", help="Data of this device.")
 @json_option
@@ -56,7 +56,7 @@ def _check(
     yield device_checks.check_memory()
     yield device_checks.check_disk("home", home)
     yield device_checks.check_disk("cache", (cache or home / "cache").absolute())
-    yield device_checks.check_clock(time.time())
+    yield device_checks.check_clock(synchronized=is_synchronized())
     yield from device_checks.check_power()
     if data is not None:
         # The module of a function may be in the current folder, as with melisma join.

@@ -5,28 +5,28 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import msgspec
 
 from melisma import axon
-from melisma.cli.options import FILE, json_option
+from melisma.cli.options import FILE, join_string_argument, json_option
 from melisma.cli.output import write
-from melisma.cli.process_list import hide_argument
 from melisma.cli.views.join_view import report_line
-from melisma.errors import SettingError, UnauthorizedError, UnreachableError
+from melisma.disclosure import Disclosure
+from melisma.errors import SettingError, UnreachableError
 from melisma.learning.user_code import is_import_path
 from melisma.live.joining.enrolling import Enroller, default_name, discover_orchestrators
 from melisma.live.joining.supervisor import SupervisedLearner, Supervisor
 from melisma.live.joining.use_limits import Hours, UseLimits
 from melisma.live.learner.device_identity import DeviceState, KnownOrchestrator
 from melisma.live.learner.device_reports import AwaitingRun, DeviceReport, OnReport
-from melisma.live.state_folder import private_folder
+from melisma.live.learner.learner_settings import LearnerSettings
+from melisma.live.pairing import normalize_code
+from melisma.live.state_folder import restrict_folder
 from melisma.text import visible
 
-CODE_ATTEMPTS = 3
-DISCLOSURES = ("nothing", "bounds", "costs")
 COMPUTE_DEVICES = ("auto", "cpu", "cuda", "mps")
 LOG_NAME = "learner.log"
 SEARCH_PAUSE_S = 30.0
@@ -44,14 +44,18 @@ def show_json(report: DeviceReport) -> None:
 
 
 @click.command("join", short_help="Train on this device for an orchestrator.")
-@click.argument("string", required=False)
+@join_string_argument
 @click.option("--name", help="Name of this device; default: that of the machine.")
 @click.option("--new-identity", is_flag=True, help="Replace the identity of this device.")
-@click.option("--stay", is_flag=True, help="After a run, wait for the next one.")
+@click.option(
+    "--stay", is_flag=True, help="Wait for the orchestrator, and after a run for the next."
+)
 @click.option("--cache", type=FILE, help="Folder for shards; default: in the state folder.")
 @click.option("--cache-bytes", type=click.IntRange(0), help="Most bytes of the cache.")
 @click.option(
-    "--discloses", type=click.Choice(DISCLOSURES), help="The most to report before an update."
+    "--discloses",
+    type=click.Choice(get_args(Disclosure)),
+    help="The most to report before an update.",
 )
 @click.option("--cores", type=float, default=1.0, metavar="SHARE", help="Share of cores, to 1.")
 @click.option("--hours", metavar="22:00-06:00", help="Work at these local times only.")
@@ -65,7 +69,8 @@ def show_json(report: DeviceReport) -> None:
     "--allow-module",
     metavar="MODULE",
     multiple=True,
-    help="Installed module from which a task may import its model; may be repeated.",
+    help="Module, installed or in the current folder, from which a task may import its model; may "
+    "be repeated.",
 )
 @click.option(
     "--trust-code", is_flag=True, help="Run the source of the model that the orchestrator offers."
@@ -89,19 +94,23 @@ def command(string: str | None, new_identity: bool, as_json: bool, **options: An
     Without one: for the orchestrator that was joined last, or one that is found in the local
     network and shows a code.
     """
-    if string is not None:
-        hide_argument(string)
     limits, data = _read_limits(options), _resolve_data(options["data"])
     show = show_json if as_json else show_text
     state = DeviceState()
-    if new_identity:
-        state.replace_identity()
-    enroller = Enroller(state, options["name"] or default_name(), show)
-    find = partial(_find_orchestrator, enroller, string)
-    orchestrator = find() if string or not options["stay"] else _wait_for(find, show)
-    settings = _learner_settings(state, orchestrator, options) | data
-    learner = SupervisedLearner(settings, state.identity.with_name(LOG_NAME))
-    Supervisor(learner, limits, show, stay=options["stay"]).run()
+    if new_identity and string is None:
+        raise SettingError(
+            "--new-identity is not known to any orchestrator yet: pass the join string, as in "
+            "melisma join STRING --new-identity"
+        )
+    with state.joining():
+        enroller = Enroller(
+            state, options["name"] or default_name(), show, new_identity=new_identity
+        )
+        find = partial(_find_orchestrator, enroller, string)
+        orchestrator = _wait_for(find, show) if options["stay"] else _find_now(find)
+        settings = _learner_settings(state, orchestrator, options, data | _module_path(options))
+        learner = SupervisedLearner(settings, state.identity.with_name(LOG_NAME))
+        Supervisor(learner, limits, show, stay=options["stay"]).run()
 
 
 def _read_limits(options: dict[str, Any]) -> UseLimits:
@@ -119,15 +128,19 @@ def _find_orchestrator(enroller: Enroller, string: str | None) -> KnownOrchestra
         return enroller.by_string(string)
     if known := enroller.known():
         return known
-    found = _choose(discover_orchestrators())
-    for attempt in range(CODE_ATTEMPTS):
-        try:
-            return enroller.by_code(found, _ask_code)
-        except UnauthorizedError as error:
-            if attempt + 1 == CODE_ATTEMPTS:
-                raise
-            click.echo(f"{visible(str(error))}", err=True)
-    raise AssertionError
+    _require_terminal()
+    click.echo("looking for orchestrators in the local network", err=True)
+    return enroller.by_code(_choose(discover_orchestrators()), _ask_code)
+
+
+def _find_now(find: Callable[[], KnownOrchestrator]) -> KnownOrchestrator:
+    """Find the orchestrator; the error about one that does not answer names `--stay`."""
+    try:
+        return find()
+    except UnreachableError as error:
+        raise UnreachableError(
+            f"{error}; melisma join --stay waits until the orchestrator runs"
+        ) from error
 
 
 def _wait_for(find: Callable[[], KnownOrchestrator], show: OnReport) -> KnownOrchestrator:
@@ -144,7 +157,6 @@ def _choose(found: list[axon.DiscoveredWorker]) -> axon.DiscoveredWorker:
     """Return the only orchestrator, or the one that the owner chooses."""
     if len(found) == 1:
         return found[0]
-    _require_terminal()
     for number, item in enumerate(found, 1):
         address = item.address.partition("#")[0]
         click.echo(f"{number}  {visible(item.name)}  {visible(address)}", err=True)
@@ -153,22 +165,32 @@ def _choose(found: list[axon.DiscoveredWorker]) -> axon.DiscoveredWorker:
 
 
 def _ask_code() -> str:
-    _require_terminal()
-    return str(click.prompt("Code that the orchestrator shows", err=True))
+    """Ask until what is typed can be a code."""
+    return str(click.prompt("Code that the orchestrator shows", err=True, value_proc=_parse_code))
+
+
+def _parse_code(text: str) -> str:
+    try:
+        return normalize_code(text)
+    except SettingError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _require_terminal() -> None:
     if sys.stdin is None or not sys.stdin.isatty():
         raise SettingError(
-            "joining by a code asks for it in a terminal: use melisma join STRING with the join "
-            "string that the orchestrator shows"
+            "this device has joined no orchestrator yet, and a code can be typed in a terminal "
+            "only: use melisma join STRING with the join string that the orchestrator shows"
         )
 
 
 def _learner_settings(
-    state: DeviceState, orchestrator: KnownOrchestrator, options: dict[str, Any]
-) -> dict[str, Any]:
-    """Return fields of `LearnerSettings`; those that were not given have its defaults."""
+    state: DeviceState,
+    orchestrator: KnownOrchestrator,
+    options: dict[str, Any],
+    data: dict[str, Any],
+) -> LearnerSettings:
+    """Return the settings of the learner; those that were not given have their defaults."""
     cache = options["cache"] or state.identity.with_name("cache")
     optional = {
         "cache_bytes": options["cache_bytes"],
@@ -176,31 +198,35 @@ def _learner_settings(
         "memory_bytes": options["memory_bytes"],
     }
     given = {key: value for key, value in optional.items() if value is not None}
-    return {
-        "name": orchestrator.name,
-        "orchestrator": orchestrator.addresses,
-        "certificate": str(state.identity),
-        "cache": str(private_folder(Path(cache).absolute())),
-        "allowed_modules": options["allow_module"],
-        "trust_code": options["trust_code"],
-        "compute_device": options["device"],
-        "supervised": True,
+    return LearnerSettings(
+        name=orchestrator.name,
+        orchestrator=orchestrator.addresses,
+        certificate=str(state.identity),
+        cache=str(restrict_folder(Path(cache).absolute())),
+        allowed_modules=options["allow_module"],
+        trust_code=options["trust_code"],
+        compute_device=options["device"],
+        supervised=True,
         **given,
-    }
+        **data,
+    )
+
+
+def _module_path(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the current folder as a place for modules, if the owner named any on this device."""
+    named = options["allow_module"] or is_import_path(options["data"] or "")
+    return {"module_path": (str(Path.cwd()),)} if named else {}
 
 
 def _resolve_data(data: str | None) -> dict[str, Any]:
-    """Return the settings for data on this device; raise `SettingError` if a folder is missing.
-
-    The module of a function may be in the current folder.
-    """
+    """Return the settings for data on this device; raise `SettingError` if a folder is missing."""
     if data is None:
         return {}
     folder = Path(data)
     if folder.is_dir():
         return {"local_data": str(folder.absolute())}
     if is_import_path(data):
-        return {"local_data": data, "module_path": (str(Path.cwd()),)}
+        return {"local_data": data}
     raise SettingError(
         f"--data is {data!r}, which is no folder of this device: pass an existing folder, or "
         "MODULE:FUNCTION"

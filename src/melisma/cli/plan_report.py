@@ -150,11 +150,16 @@ def _plan_cycle(
 ) -> PlanReport:
     (task,) = tasks
     local_shards = fleet.local_shards(task) if task.mode == "federated" else None
-    problem = build_cycle_problem(task, fleet.state_costs(task), local_shards=local_shards)
+    # As in a run, learners that request shards take overlap into account, and other plans do not.
+    overlap = task.overlap and scheme.needs == "bounds"
+    problem = build_cycle_problem(
+        task, fleet.state_costs(task), local_shards=local_shards, overlap=overlap
+    )
     plan: CyclePlan = scheme.plan(problem, inputs)
     busy = plan.shards > 0
     # A learner that cannot finish one pass in time is late by the time of that pass.
-    seconds = problem.seconds(plan.shards, np.maximum(plan.updates, busy))
+    passes = np.maximum(plan.updates, busy)
+    seconds = problem.with_overlap(task.overlap).seconds(plan.shards, passes)
     late = seconds > task.deadline_s
     expected = forecast(_task_to_run(scheme, task), fleet)
     columns = {
@@ -180,6 +185,7 @@ def _plan_cycle(
         "quorum": task.quorum,
         "forecast": asdict(expected),
         "extension": task.extension,
+        "overlap": task.overlap,
     } | _cost_fields(float(fleet.price @ plan.shards), fleet)
 
 

@@ -11,4 +11,4 @@ from melisma.live.orchestrator.registry import Registry
 def command(name: str) -> None:
     """Refuse the device NAME from now on; a running orchestrator removes it at once."""
     revoked = Registry().revoke(name)
-    write(f"{revoked.name} is revoked; to join again it needs melisma join --new-identity\n")
+    write(f"{revoked.name} is revoked; to join again it needs melisma join STRING --new-identity\n")

@@ -41,7 +41,7 @@ from melisma.simulation import fault_search
 from melisma.simulation.compute.memory import keep_freed_memory
 from melisma.simulation.fault_search import Failure, replay_command
 from melisma.simulation.faults import format_faults
-from melisma.simulation.invariants import Invariants
+from melisma.simulation.invariants.invariants import Invariants
 from melisma.simulation.scenario import Scenario
 from melisma.simulation.simulation import (
     ComputeLevel,

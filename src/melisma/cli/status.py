@@ -7,9 +7,8 @@ from melisma import axon
 from melisma.cli.options import json_option
 from melisma.cli.output import write
 from melisma.cli.views.status_view import status_view
-from melisma.errors import SettingError
 from melisma.live import protocol
-from melisma.live.orchestrator.running_orchestrator import RunningOrchestrator, find_running
+from melisma.live.orchestrator.running_orchestrator import RunningOrchestrator, require_running
 from melisma.live.orchestrator.status_service import OrchestratorStatus
 
 ANSWER_S = 10.0
@@ -27,11 +26,5 @@ def ask_status(running: RunningOrchestrator) -> OrchestratorStatus:
 @json_option
 def command(as_json: bool) -> None:
     """Show run, cycle and learners of the orchestrator that runs on this machine."""
-    running = find_running()
-    if running is None:
-        raise SettingError(
-            "no orchestrator is running on this machine for this user: start one with "
-            "melisma orchestrate TASK.toml"
-        )
-    status = ask_status(running)
+    status = ask_status(require_running())
     write(msgspec.json.encode(status).decode() + "\n" if as_json else status_view(status))

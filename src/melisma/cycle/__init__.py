@@ -8,6 +8,7 @@
     collecting.py     collects costs and bounds before a round, and probes deadlines
     rounds.py         dispatches work, receives updates, closes the cycle
     late_work.py      awaits late updates, and returns the shards of lost ones
+    coverage.py       which shards an update covers
     extensions.py     gives learners further shards within a cycle
     planning.py       builds the scheme's problem, plans it and deals shards
     dealing.py        which shards each learner gets

@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.fleet.array_types import Ints
+from melisma.fleet.array_types import NO_INTS, Ints
 
 # A pair is one integer: the key in the high bits, the value in the low ones.
 VALUE_BITS = 32
@@ -81,4 +81,4 @@ class CacheIndex:
         return np.cumsum(np.concatenate([[0], counts, [0]]))
 
 
-EMPTY_CACHE = CacheIndex(np.empty(0, np.int64))
+EMPTY_CACHE = CacheIndex(NO_INTS)

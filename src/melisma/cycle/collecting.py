@@ -50,23 +50,38 @@ def begin_cycle(state: CycleState, at_s: float) -> Commands:
     learners = state.learners
     learners.work[:] = WorkStatus.NONE
     learners.bounds[:] = -1
-    state.clear_grants()
-    state.refusal, state.first_ready_s = "", inf
-    overdue = withdraw_overdue(state)
+    state.clear_assignments()
+    state.refusal = ""
+    return [*withdraw_overdue(state), *collect(state, at_s)]
+
+
+def collect(state: CycleState, at_s: float) -> Commands:
+    """Request what the scheme needs for this cycle, or dispatch at once; first await a learner."""
+    if state.awaits_learners:
+        return await_learners(state)
+    learners, state.first_ready_s = state.learners, inf
     state.asked_s, state.limit_s = at_s, at_s + ANSWER_DEADLINES * state.task.deadline_s
     present = np.flatnonzero(learners.present)
     if state.needs == "bounds":
         state.stage = Stage.COLLECTING
-        return [*overdue, ask_bound(state, present, state.task.deadline_s), *wake(state)]
+        return [ask_bound(state, present, state.task.deadline_s), *wake(state)]
     ready = ready_learners(state)
     unknown = np.setdiff1d(present, ready)
     requests: Commands = [benchmark(state, unknown)] if unknown.size else []
-    if not learners.silent[unknown].all() or not ready.size:
+    if learners.answer_awaited[unknown].any() or not ready.size:
         state.stage = Stage.COLLECTING
         state.first_ready_s = at_s if ready.size else inf
         shorten_wait(state)
-        return [*overdue, *requests, *wake(state)]
-    return [*overdue, *requests, *dispatch(state, at_s)]
+        return [*requests, *wake(state)]
+    return [*requests, *dispatch(state, at_s)]
+
+
+def await_learners(state: CycleState) -> Commands:
+    """Wait for a learner that joins, for `absence_s` since the last one left."""
+    state.stage, state.unanswered_requests = Stage.WAITING, 0
+    state.limit_s = state.left_s + state.absence_s
+    reason = f"no learner is left: {state.departure}; wait {state.absence_s:g} s for one"
+    return [commands.Wake(reason=reason, at_s=state.limit_s)]
 
 
 def ask_late(state: CycleState, learners: Ints, at_s: float) -> Commands:
@@ -105,12 +120,12 @@ def ask_bound(state: CycleState, learners: Ints, deadline_s: float) -> commands.
     )
 
 
-def on_estimates(state: CycleState, event: events.EstimatesReported) -> Commands:
+def on_costs(state: CycleState, event: events.CostsReported) -> Commands:
     """Store reported costs, in any stage."""
     present = state.learners.present[event.learners]
     learners = event.learners[present]
     state.learners.costs[:, :, learners] = event.costs[:, :, present]
-    state.learners.silent[learners] = False
+    state.learners.answer_awaited[learners] = True
     if state.stage is Stage.TRAINING:
         return admit(state, learners, event.at_s)
     waiting = state.stage is Stage.COLLECTING and state.needs != "bounds"
@@ -124,7 +139,7 @@ def on_bounds(state: CycleState, event: events.BoundsReported) -> Commands:
     present = state.learners.present[event.learners]
     learners, shards = event.learners[present], event.shards[present]
     # A learner with a bound of 0 measures itself again; do not wait for it until it has more.
-    state.learners.silent[learners] = shards == 0
+    state.learners.answer_awaited[learners] = shards != 0
     deadline_s = probe_deadline_s(state) if state.stage is Stage.PROBING else state.task.deadline_s
     if event.deadline_s != deadline_s:
         return []
@@ -142,7 +157,7 @@ def continue_if_ready(state: CycleState, at_s: float) -> Commands:
     if not ready.size:
         return ask_again(state, at_s) if at_s >= state.limit_s else []
     state.unanswered_requests = 0
-    missing = learners.present & ~learners.silent
+    missing = learners.present & learners.answer_awaited
     missing[ready] = False
     if missing.any() and at_s < state.limit_s:
         if not state.task.extension or state.stage is Stage.PROBING:
@@ -156,7 +171,7 @@ def continue_if_ready(state: CycleState, at_s: float) -> Commands:
     elif missing.any() and at_s < answer_limit_s(state) and not can_begin(state, ready):
         state.limit_s = answer_limit_s(state)
         return wake(state)
-    learners.silent |= missing
+    learners.answer_awaited &= ~missing
     feasible = state.needs != "bounds" or bool(learners.bounds[ready].any())
     if state.stage is Stage.PROBING:
         return narrow_probe(state, at_s, feasible=feasible)
@@ -238,7 +253,7 @@ def begin_probing(state: CycleState, at_s: float) -> Commands:
 def probe(state: CycleState, at_s: float) -> Commands:
     """Ask all learners for bounds at the next deadline of the search."""
     state.learners.bounds[:] = -1
-    state.learners.silent[:] = False
+    state.learners.answer_awaited[:] = True
     state.asked_s, state.limit_s = at_s, at_s + ANSWER_DEADLINES * state.task.deadline_s
     present = np.flatnonzero(state.learners.present)
     return [ask_bound(state, present, probe_deadline_s(state)), *wake(state)]

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from melisma.cycle.ragged import RaggedArray
-from melisma.fleet.array_types import Floats, Ints
+from melisma.fleet.array_types import NO_FLOATS, NO_INTS, Floats, Ints
 
 Outcome = Literal["done", "stopped", "cancelled", "failed"]
 
@@ -54,7 +54,7 @@ class Dispatch(Command, frozen=True, kw_only=True, eq=False):
     seconds_left: float
     tail_s: float
     predicted_s: Floats
-    no_pass: Ints = msgspec.field(default_factory=lambda: np.empty(0, np.int64))
+    no_pass: Ints = NO_INTS
 
 
 class Extend(Command, frozen=True, kw_only=True, eq=False):
@@ -108,8 +108,7 @@ class LateUpdates(msgspec.Struct, frozen=True, eq=False):
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
-_NONE = np.empty(0, np.int64)
-NO_LATE_UPDATES = LateUpdates(_NONE, _NONE, _NONE, np.empty(0), _NONE)
+NO_LATE_UPDATES = LateUpdates(NO_INTS, NO_INTS, NO_INTS, NO_FLOATS, NO_INTS)
 
 
 class Aggregate(Command, frozen=True, kw_only=True, eq=False):

@@ -14,9 +14,8 @@ from numpy.random import Generator
 
 from melisma.cycle.cache_index import EMPTY_CACHE, CacheIndex
 from melisma.cycle.ragged import RaggedArray, concatenate_ranges
-from melisma.fleet.array_types import Bools, Ints
+from melisma.fleet.array_types import NO_INTS, Bools, Ints
 
-NO_INTS: Ints = np.empty(0, np.int64)
 # Look numbers up in a table of up to this many bytes; with more, sorting needs less memory.
 MAX_TABLE = 1 << 24
 
@@ -29,7 +28,7 @@ class Deck:
     positions as keys, so that a stretch is a few ranges of keys.
     """
 
-    order: Ints
+    shards: Ints
     position: int = 0
     returned: Ints = field(default_factory=lambda: NO_INTS)
 
@@ -40,8 +39,8 @@ class Deck:
 
     def positions_of(self, shards: Ints) -> Ints:
         """Return the positions of shards."""
-        positions = np.empty(self.order.size, np.int64)
-        positions[self.order] = np.arange(self.order.size)
+        positions = np.empty(self.shards.size, np.int64)
+        positions[self.shards] = np.arange(self.shards.size)
         found: Ints = positions[shards]
         return found
 
@@ -54,7 +53,7 @@ class Deck:
 
         Positions that are marked as `dealt` come last.
         """
-        size = self.order.size
+        size = self.shards.size
         if not self.returned.size and dealt is None:
             return (self.position + np.arange(min(count, size))) % max(size, 1)
         ahead = (self.position + np.arange(size)) % max(size, 1)
@@ -95,7 +94,7 @@ class Deck:
         Returns the deck afterwards, the positions of each learner's shards, and of those among them
         that it does not hold yet. Positions marked in `dealt_before` are dealt last.
         """
-        total, size = int(counts.sum()), self.order.size
+        total, size = int(counts.sum()), self.shards.size
         if counts.size and int(counts.max()) > size:
             raise ValueError(f"a learner cannot get {counts.max()} of {size} shards")
         stretch = self.upcoming(total, dealt_before)
@@ -115,7 +114,7 @@ class Deck:
     def next_new(self, learners: Ints, counts: Ints, held: CacheIndex) -> RaggedArray:
         """Return the positions that learners would get in a deal and do not hold yet."""
         total = int(counts.sum())
-        if total > self.order.size:
+        if total > self.shards.size:
             return self.deal(learners, counts, held)[2]
         stretch = self.upcoming(total)
         keepers = match_holders(*self.holders(stretch, learners, held), total, counts)
@@ -128,7 +127,7 @@ class Deck:
 
         `positions` and `holders` are pairs of a position and the learner that holds it.
         """
-        size, starts = self.order.size, self.position + np.cumsum(counts) - counts
+        size, starts = self.shards.size, self.position + np.cumsum(counts) - counts
         rest = counts - dealt.counts
         has = dealt.row_ids * size + dealt.values
         keys = counts.size * size
@@ -152,7 +151,7 @@ class Deck:
             returned = returned[~np.isin(returned, stretch)]
         position = self.position
         if ahead.size:
-            position = int(ahead[-1] + 1) % self.order.size
+            position = int(ahead[-1] + 1) % self.shards.size
         return replace(self, position=position, returned=returned)
 
 

@@ -7,12 +7,10 @@ import msgspec
 import numpy as np
 
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
-from melisma.fleet.array_types import Floats, Ints
-from melisma.fleet.files.fleet_file import Disclosure
+from melisma.disclosure import Disclosure
+from melisma.fleet.array_types import NO_FLOATS, NO_INTS, Floats, Ints
 from melisma.fleet.task import Task
 
-NO_FLOATS: Floats = np.empty(0)
-NO_INTS: Ints = np.empty(0, np.int64)
 COSTS = ("train_s", "ship_s", "fixed_s")
 PARTS = ("mean", "spread", "count")
 RATES = ("price", "sample_j", "byte_j")  # per shard, per sample trained once, per byte
@@ -30,6 +28,7 @@ class TaskSubmitted(Event, frozen=True, kw_only=True, eq=False):
 
     `shard_samples` is the number of samples of each shard; empty in federated learning, where the
     orchestrator has no shards. `rates` are the rates of learners in the order of `RATES`, if known.
+    `absence_s` is how long the run waits for a learner if all have left; 0 if none can come back.
     """
 
     run: str
@@ -38,6 +37,7 @@ class TaskSubmitted(Event, frozen=True, kw_only=True, eq=False):
     shard_samples: Ints
     names: tuple[str, ...] = ()
     rates: Floats = NO_FLOATS
+    absence_s: float = 0.0
 
 
 class TaskCancelled(Event, frozen=True, kw_only=True, eq=False):
@@ -46,16 +46,23 @@ class TaskCancelled(Event, frozen=True, kw_only=True, eq=False):
     reason: str
 
 
+class LearnersRegistered(Event, frozen=True, kw_only=True, eq=False):
+    """Learners that the task was submitted without have registered, and are getting ready."""
+
+    learners: Ints
+    names: tuple[str, ...]
+
+
 class LearnersJoined(Event, frozen=True, kw_only=True, eq=False):
     """Learners joined; `discloses` is the most that each reports before its update.
 
-    In federated learning `local_shards` is the number of samples of each shard on each device.
+    In federated learning `local_shard_samples` are the samples of each shard on each device.
     """
 
     learners: Ints
     names: tuple[str, ...]
     discloses: tuple[Disclosure, ...]
-    local_shards: RaggedArray = NO_ROWS
+    local_shard_samples: RaggedArray = NO_ROWS
 
 
 class LearnersLeft(Event, frozen=True, kw_only=True, eq=False):
@@ -65,7 +72,14 @@ class LearnersLeft(Event, frozen=True, kw_only=True, eq=False):
     reason: str
 
 
-class EstimatesReported(Event, frozen=True, kw_only=True, eq=False):
+class IdentitiesShared(Event, frozen=True, kw_only=True, eq=False):
+    """The identities of learners are in use twice, such as on a copied disk."""
+
+    learners: Ints
+    reason: str
+
+
+class CostsReported(Event, frozen=True, kw_only=True, eq=False):
     """Learners reported costs: `COSTS` by `PARTS` by learners."""
 
     learners: Ints
@@ -173,9 +187,11 @@ class Evaluated(Event, frozen=True, kw_only=True, eq=False):
 AnyEvent = (
     TaskSubmitted
     | TaskCancelled
+    | LearnersRegistered
     | LearnersJoined
     | LearnersLeft
-    | EstimatesReported
+    | IdentitiesShared
+    | CostsReported
     | BoundsReported
     | ProgressReported
     | ShardsRequested

@@ -9,12 +9,12 @@ import numpy as np
 
 from melisma.cycle import commands, events
 from melisma.cycle.commands import Commands
-from melisma.cycle.dealing import NO_INTS, match_holders
+from melisma.cycle.dealing import match_holders
 from melisma.cycle.learner import bound_by_costs
 from melisma.cycle.planning import deal, dismiss, give, ready_learners, reported_costs
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
 from melisma.cycle.state import CycleState, Stage, WorkStatus
-from melisma.fleet.array_types import Ints
+from melisma.fleet.array_types import NO_INTS, Ints
 
 # A learner that is ready after its cycle began is given work if this part of the deadline is left.
 MIN_LEFT_FRACTION = 0.2
@@ -94,7 +94,7 @@ def supply(
     if state.federated:
         return *supply_local(state, learners, wanted), NO_INTS
     rows, positions = hand_on(state, learners, wanted)
-    handed_on = state.deck.order[positions]
+    handed_on = state.deck.shards[positions]
     counts = wanted - np.bincount(rows, minlength=learners.size)
     undealt = max(state.shard_samples.size - state.dealt_shards, 0)
     if copies and int(counts.sum()) > undealt:

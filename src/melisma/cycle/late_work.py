@@ -11,8 +11,15 @@ import numpy as np
 
 from melisma.cycle import commands, events
 from melisma.cycle.commands import Commands
+from melisma.cycle.coverage import Coverage
 from melisma.cycle.ragged import RaggedArray
-from melisma.cycle.state import CycleState, Grant, WorkStatus, plausible_visits, update_weights
+from melisma.cycle.state import (
+    AssignedShards,
+    CycleState,
+    WorkStatus,
+    plausible_visits,
+    update_weights,
+)
 from melisma.fleet.array_types import Bools, Ints
 
 # A late update is awaited for this many cycles.
@@ -29,11 +36,11 @@ def await_late(state: CycleState, learners: Ints) -> Commands:
     table.late_attempts[learners] = table.attempts[learners]
     table.late_samples[learners] = table.samples[learners]
     table.late_passes[learners] = table.passes[learners]
-    for grant in state.grants:
-        rows = np.flatnonzero(table.work[grant.learners] == WorkStatus.LATE)
+    for assigned in state.assignments:
+        rows = np.flatnonzero(table.work[assigned.learners] == WorkStatus.LATE)
         if rows.size:
-            part = state.without_trained_copies(state.without_taken_back(grant.take(rows)))
-            state.late_grants.append((state.cycle, part))
+            part = state.without_trained_copies(state.without_taken_back(assigned.take(rows)))
+            state.late_assignments.append((state.cycle, part))
     return withdrawals
 
 
@@ -42,10 +49,10 @@ def receive_late(state: CycleState, event: events.UpdatesReceived, late: Bools) 
     table, learners = state.learners, event.learners[late]
     if not learners.size:
         return
-    grants = [grant for cycle, grant in state.late_grants if cycle == event.cycle]
-    for grant in later_parts(state, grants, learners, event.attempts[late]):
-        np.subtract.at(table.late_samples, grant.learners, grant.samples)
-        return_shards(state, event.cycle, grant.learners, grant.shards)
+    assignments = [assigned for cycle, assigned in state.late_assignments if cycle == event.cycle]
+    for assigned in later_attempts(state, assignments, learners, event.attempts[late]):
+        np.subtract.at(table.late_samples, assigned.learners, assigned.samples)
+        return_shards(state, event.cycle, assigned.learners, assigned.shards)
     samples, passes = table.late_samples[learners], table.late_passes[learners]
     weights = update_weights(samples, passes, event.visits_of_plan[late])
     counted = (weights > 0) & (not event.refused)
@@ -63,16 +70,15 @@ def receive_late(state: CycleState, event: events.UpdatesReceived, late: Bools) 
         )
 
 
-def later_parts(
-    state: CycleState, grants: Sequence[Grant], learners: Ints, attempts: Ints
-) -> Iterator[Grant]:
-    """Yield the parts of grants to these learners that are later than the given attempts."""
-    used = np.full(state.learners.present.size, np.iinfo(np.int64).max)
-    used[learners] = attempts
-    for grant in grants:
-        rows = np.flatnonzero(grant.attempts > used[grant.learners])
+def later_attempts(
+    state: CycleState, assignments: Sequence[AssignedShards], learners: Ints, attempts: Ints
+) -> Iterator[AssignedShards]:
+    """Yield the assignments of these learners that are later than the given attempts."""
+    coverage = Coverage(state.learners.present.size, learners, attempts)
+    for assigned in assignments:
+        rows = np.flatnonzero(coverage.excludes(assigned.learners, assigned.attempts))
         if rows.size:
-            yield grant.take(rows)
+            yield assigned.take(rows)
 
 
 def lose_late(state: CycleState, learners: Ints) -> None:
@@ -81,9 +87,9 @@ def lose_late(state: CycleState, learners: Ints) -> None:
     lost = np.zeros(table.present.size, np.bool_)
     lost[learners[table.late_cycles[learners] > 0]] = True
     if lost.any():
-        for cycle, grant in state.late_grants:
-            rows = lost[grant.learners] & (table.late_cycles[grant.learners] == cycle)
-            part = grant.take(np.flatnonzero(rows))
+        for cycle, assigned in state.late_assignments:
+            rows = lost[assigned.learners] & (table.late_cycles[assigned.learners] == cycle)
+            part = assigned.take(np.flatnonzero(rows))
             return_shards(state, cycle, part.learners, part.shards)
     table.late_cycles[learners] = 0
 
@@ -122,5 +128,5 @@ def withdraw_overdue(state: CycleState) -> Commands:
     cycles, oldest = state.learners.late_cycles, state.cycle - MAX_LATE_CYCLES
     overdue = np.flatnonzero((cycles > 0) & (cycles < oldest))
     issued = withdraw_late(state, overdue, f"late for more than {MAX_LATE_CYCLES} cycles")
-    state.late_grants = [each for each in state.late_grants if each[0] >= oldest]
+    state.late_assignments = [each for each in state.late_assignments if each[0] >= oldest]
     return issued

@@ -37,6 +37,8 @@ REQUEST_FRACTION = 0.1
 # A learner at work has left if it is silent for this part of its predicted time, but no sooner than
 # after these seconds: a busy machine may delay a message.
 SILENCE_FRACTION, MIN_SILENCE_S = 1 / 3, 2.0
+# A run whose learners are all gone waits this long for one; a learner tries as long to call.
+MAX_ABSENCE_S = 600.0
 # Shards in the benchmark of a learner.
 SUBSET_SHARDS = 8
 # Do not extrapolate the seconds to fetch a shard from less than this fraction of it.
@@ -103,7 +105,7 @@ class CostHistory:
         return Estimates(self.train_s, self.ship_s, sum_of([self.down_s, self.up_s, self.rest_s]))
 
     def costs(self) -> Floats:
-        """Return the three costs as `EstimatesReported` has them: costs by parts by learners."""
+        """Return the three costs as `CostsReported` has them: costs by parts by learners."""
         costs = [getattr(self.estimates, field.name) for field in fields(Estimates)]
         return np.array([[cost.mean, cost.spread, cost.count] for cost in costs])
 

@@ -4,18 +4,12 @@ The shards of each learner are in a random order of their own that is dealt roun
 is a number on its device.
 """
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from melisma.cycle.cache_index import EMPTY_CACHE
 from melisma.cycle.ragged import RaggedArray, blocks, concatenate_ranges
-from melisma.fleet.array_types import Ints
+from melisma.fleet.array_types import NO_INTS, Ints
 from melisma.fleet.rng import uniform
-
-
-def _no_ints() -> Ints:
-    return np.empty(0, np.int64)
 
 
 class ShardSizes:
@@ -57,22 +51,25 @@ class ShardSizes:
             self.counts = np.pad(self.counts, (0, missing))
 
 
-@dataclass(eq=False)
 class LocalShards:
-    """The sizes of the shards on all devices, their order, and the position of each learner."""
+    """The sizes of the shards on all devices, their order, and the position of each learner.
 
-    sizes: ShardSizes = field(default_factory=lambda: ShardSizes(_no_ints()))
-    positions: Ints = field(default_factory=_no_ints)  # next shard in the order of each learner
-    order: Ints = field(default_factory=_no_ints)  # numbers in the order of dealing, as in `sizes`
+    `shards` are the numbers of each learner's shards in the order of dealing, as in `sizes`;
+    `positions` is the next one of each learner in that order.
+    """
+
+    def __init__(self) -> None:
+        self.sizes = ShardSizes(NO_INTS)
+        self.shards = self.positions = NO_INTS
 
     def add(self, learners: Ints, samples: RaggedArray, seed: int) -> None:
         """Set the samples of each shard of learners; one that joins again starts over."""
         self.sizes.add(learners, samples)
         self.positions = _extend(self.positions, self.sizes.counts.size)
-        self.order = _extend(self.order, self.sizes.samples.size)
+        self.shards = _extend(self.shards, self.sizes.samples.size)
         self.positions[learners] = 0
         indices = concatenate_ranges(self.sizes.starts[learners], samples.counts)
-        self.order[indices] = _shuffle(learners, samples, seed)
+        self.shards[indices] = _shuffle(learners, samples, seed)
 
     def count_of(self, learners: Ints) -> Ints:
         """Return the number of shards of each learner; 0 where none were reported."""
@@ -88,7 +85,7 @@ class LocalShards:
             raise ValueError("a learner cannot get more shards than are on its device")
         parts = [self._next(learners[rows], counts[rows]) for rows in blocks(learners.size)]
         self.positions[learners] = (self.positions[learners] + counts) % sizes
-        return RaggedArray(counts, np.concatenate([_no_ints(), *parts]))
+        return RaggedArray(counts, np.concatenate([NO_INTS, *parts]))
 
     def give_back(self, learners: Ints, shards: RaggedArray) -> None:
         """Let these shards of each learner come next, before those that would have come."""
@@ -96,9 +93,9 @@ class LocalShards:
         learners, shards = learners[rows], shards.take(rows)
         counts = self.sizes.counts[learners]
         indices = self._indices(learners, counts)
-        row_ids, ahead = np.repeat(np.arange(learners.size), counts), self.order[indices]
+        row_ids, ahead = np.repeat(np.arange(learners.size), counts), self.shards[indices]
         returned = EMPTY_CACHE.union(shards.row_ids, shards.values).contains(row_ids, ahead)
-        self.order[indices] = ahead[np.lexsort((~returned, row_ids))]
+        self.shards[indices] = ahead[np.lexsort((~returned, row_ids))]
 
     def samples_in(self, learners: Ints, dealt: RaggedArray) -> Ints:
         """Return the number of samples in the dealt shards of each learner."""
@@ -106,7 +103,7 @@ class LocalShards:
 
     def _next(self, learners: Ints, counts: Ints) -> Ints:
         """Return the next `counts` shards of each learner, one learner after another."""
-        numbers: Ints = self.order[self._indices(learners, counts)]
+        numbers: Ints = self.shards[self._indices(learners, counts)]
         return numbers
 
     def _indices(self, learners: Ints, counts: Ints) -> Ints:

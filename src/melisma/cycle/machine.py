@@ -2,13 +2,14 @@
 
 A run starts when all expected learners have joined. Its loop, by event, until `Finish`::
 
-    LearnersJoined             begin_run -> begin_cycle      request costs or bounds (`collecting`)
-    Estimates/BoundsReported   continue_if_ready -> dispatch plan, deal and send work (`rounds`)
-    ShardsRequested/Released   extend                        further shards (`extensions`)
-    UpdatesReceived            close_if_complete             aggregate when the last update is in
-    TimeReached                on_time                       go on without the missing learners
-    Aggregated                 on_aggregated                 evaluate the new model
-    Evaluated                  on_evaluated                  begin_cycle again, or finish
+    LearnersJoined            begin_run -> begin_cycle       request costs or bounds (`collecting`)
+    Costs/BoundsReported      continue_if_ready -> dispatch  plan, deal and send work (`rounds`)
+    ShardsRequested/Released  extend                         further shards (`extensions`)
+    UpdatesReceived           close_if_complete              aggregate when the last update is in
+    TimeReached               on_time                        go on without the missing learners
+    LearnersLeft              on_left                        await a learner if all have left
+    Aggregated                on_aggregated                  evaluate the new model
+    Evaluated                 on_evaluated                   begin_cycle again, or finish
 """
 
 from collections.abc import Callable
@@ -20,10 +21,12 @@ from melisma.allocation.schemes import get_scheme
 from melisma.cycle import commands, events
 from melisma.cycle.collecting import (
     ask_late,
+    await_learners,
     begin_cycle,
+    collect,
     continue_if_ready,
     on_bounds,
-    on_estimates,
+    on_costs,
 )
 from melisma.cycle.commands import Commands
 from melisma.cycle.extensions import extend, on_released, on_requested, take_back_work
@@ -39,9 +42,9 @@ from melisma.cycle.rounds import (
     withdraw_open_work,
 )
 from melisma.cycle.state import COLLECTING_STAGES, CycleState, Stage, WorkStatus
+from melisma.disclosure import DISCLOSURE
 from melisma.errors import MelismaError, SettingError
 from melisma.fleet.array_types import Ints
-from melisma.fleet.files.fleet_file import DISCLOSURE
 
 # End the run after this many models in a row whose loss is not finite.
 MAX_REJECTED_MODELS = 3
@@ -94,6 +97,19 @@ def check_submission(event: events.TaskSubmitted) -> None:
         )
 
 
+def on_registered(state: CycleState, event: events.LearnersRegistered) -> Commands:
+    """Store the names of learners that may join."""
+    state.learners.make_room(int(event.learners.max()) + 1)
+    for learner, name in zip(event.learners.tolist(), event.names, strict=True):
+        state.learners.names[learner] = name
+    return []
+
+
+def on_shared(state: CycleState, event: events.IdentitiesShared) -> Commands:  # noqa: ARG001 - for the report
+    """Change nothing: each learner has one session, whatever devices use its identity."""
+    return []
+
+
 def on_joined(state: CycleState, event: events.LearnersJoined) -> Commands:
     """Register learners; one that was present before has restarted, and its work is lost."""
     learners = state.learners
@@ -103,13 +119,13 @@ def on_joined(state: CycleState, event: events.LearnersJoined) -> Commands:
     forget(state, event.learners)
     learners.present[event.learners] = True
     # A learner that joins during collection was not asked, so do not wait for it.
-    learners.silent[event.learners] = state.stage in COLLECTING_STAGES
+    learners.answer_awaited[event.learners] = state.stage not in COLLECTING_STAGES
     levels = {level: number for number, level in enumerate(DISCLOSURE)}
     learners.discloses[event.learners] = [levels[level] for level in event.discloses]
     for learner, name in zip(event.learners.tolist(), event.names, strict=True):
         learners.names[learner] = name
-    if len(event.local_shards):
-        learners.local_shards.add(event.learners, event.local_shards, state.task.seed)
+    if len(event.local_shard_samples):
+        learners.local_shards.add(event.learners, event.local_shard_samples, state.task.seed)
     asked = ask_late(state, event.learners, event.at_s)
     return [*withdrawals, *asked, *continue_run(state, event.at_s)]
 
@@ -134,7 +150,7 @@ def forget(state: CycleState, learners: Ints) -> None:
 
 
 def on_left(state: CycleState, event: events.LearnersLeft) -> Commands:
-    """Remove learners; fail the run if none is left."""
+    """Remove learners; if none is left, await one, or fail the run if none can come back."""
     learners = state.learners
     learners.make_room(int(event.learners.max()) + 1)
     learners.present[event.learners] = False
@@ -142,8 +158,15 @@ def on_left(state: CycleState, event: events.LearnersLeft) -> Commands:
     joining = state.stage is Stage.JOINING
     if joining:
         state.expected -= event.learners.size
-    if not learners.present.any() and not (joining and state.expected > 0):
+    if learners.present.any() or (joining and state.expected > 0):
+        return continue_run(state, event.at_s)
+    if joining or not state.awaits_learners:
         return finish(state, "failed", f"no learner is left: {event.reason}")
+    if state.stage is Stage.WAITING:
+        return []
+    state.left_s, state.departure = event.at_s, event.reason
+    if state.stage in COLLECTING_STAGES:
+        return await_learners(state)
     return continue_run(state, event.at_s)
 
 
@@ -151,6 +174,8 @@ def continue_run(state: CycleState, at_s: float) -> Commands:
     """Go on if a learner that joined or left was the last one to wait for."""
     if state.stage is Stage.JOINING:
         return begin_run(state, at_s)
+    if state.stage is Stage.WAITING:
+        return collect(state, at_s)
     if state.stage in COLLECTING_STAGES:
         return continue_if_ready(state, at_s)
     return [*extend(state), *close_if_complete(state, at_s)]
@@ -184,6 +209,9 @@ def on_time(state: CycleState, event: events.TimeReached) -> Commands:
     """End the stage if its time limit has been reached."""
     if event.at_s < state.limit_s:
         return []
+    if state.stage is Stage.WAITING:
+        problem = f"no learner is left: {state.departure}; none joined for {state.absence_s:g} s"
+        return finish(state, "failed", problem)
     if state.stage in COLLECTING_STAGES:
         return continue_if_ready(state, event.at_s)
     return on_limit(state, event.at_s) if state.stage is Stage.TRAINING else []
@@ -246,9 +274,11 @@ def on_cancelled(state: CycleState, event: events.TaskCancelled) -> Commands:
 
 
 HANDLERS: dict[type[events.Event], Callable[[CycleState, Any], Commands]] = {
+    events.LearnersRegistered: on_registered,
     events.LearnersJoined: on_joined,
     events.LearnersLeft: on_left,
-    events.EstimatesReported: on_estimates,
+    events.IdentitiesShared: on_shared,
+    events.CostsReported: on_costs,
     events.BoundsReported: on_bounds,
     events.ProgressReported: on_progress,
     events.ShardsRequested: on_requested,

@@ -20,7 +20,7 @@ from melisma.cycle.cache_index import EMPTY_CACHE, VALUE_BITS, VALUE_MASK, Cache
 from melisma.cycle.commands import Commands
 from melisma.cycle.events import COSTS
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
-from melisma.cycle.state import CycleState, Grant
+from melisma.cycle.state import AssignedShards, CycleState
 from melisma.errors import InfeasibleError
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.estimates import Estimate, Estimates
@@ -220,7 +220,7 @@ def deal(state: CycleState, learners: Ints, counts: Ints) -> RaggedArray:
         local = state.learners.local_shards
         dealt = local.deal(learners, counts)
         samples = local.samples_in(learners, dealt)
-        state.add_grant(Grant(learners, attempts, dealt, NO_ROWS, samples))
+        state.add_assignments(AssignedShards(learners, attempts, dealt, NO_ROWS, samples))
         return dealt
     held = state.learners.held
     state.deck, dealt, new = state.deck.deal(learners, counts, _preferred(state))
@@ -234,10 +234,10 @@ def give(
     state: CycleState, learners: Ints, positions: RaggedArray, new: RaggedArray
 ) -> RaggedArray:
     """Record positions of the deck that learners are given; return the numbers of the shards."""
-    shards = RaggedArray(positions.counts, state.deck.order[positions.values])
+    shards = RaggedArray(positions.counts, state.deck.shards[positions.values])
     samples = shards.row_sums(state.shard_samples[shards.values])
     attempts = state.learners.attempts[learners] + 1
-    state.add_grant(Grant(learners, attempts, positions, new, samples))
+    state.add_assignments(AssignedShards(learners, attempts, positions, new, samples))
     return shards
 
 
@@ -252,19 +252,20 @@ def mark_held(
     left, complete = np.full(count, -1), np.zeros(count, np.bool_)
     complete[learners] = table.visits[learners] >= table.planned_visits(learners)
     left[learners] = shipped
-    for grant in state.grants:
-        rows = np.flatnonzero(left[grant.learners] >= 0)
-        if not rows.size:
-            continue
-        new, holders = grant.new.take(rows), grant.learners[rows]
-        if released.pairs.size:
-            new = new.select(~released.contains(holders[new.row_ids], new.values))
-        used = complete[holders] & (grant.attempts[rows] <= table.attempts[holders])
-        counts = np.where(used, new.counts, np.minimum(new.counts, left[holders]))
-        left[holders] = np.maximum(left[holders] - counts, 0)
-        nth = np.arange(new.values.size) - np.repeat(new.starts, new.counts)
-        fetched = new.select(nth < np.repeat(counts, new.counts))
-        table.hold(fetched.values, holders[fetched.row_ids])
+    for assigned in state.assignments:
+        rows = np.flatnonzero(left[assigned.learners] >= 0)
+        used = complete[assigned.learners[rows]]
+        used &= assigned.attempts[rows] <= table.attempts[assigned.learners[rows]]
+        # In blocks, as each shard needs a row in many temporary arrays.
+        for block, positions in assigned.new.take(rows).blocks():
+            holders, new = assigned.learners[rows[block]], positions
+            if released.pairs.size:
+                new = new.select(~released.contains(holders[new.row_ids], new.values))
+            counts = np.where(used[block], new.counts, np.minimum(new.counts, left[holders]))
+            left[holders] = np.maximum(left[holders] - counts, 0)
+            nth = np.arange(new.values.size) - np.repeat(new.starts, new.counts)
+            fetched = new.select(nth < np.repeat(counts, new.counts))
+            table.hold(fetched.values, holders[fetched.row_ids])
 
 
 def _preferred(state: CycleState) -> CacheIndex:

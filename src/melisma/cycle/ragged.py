@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.fleet.array_types import Ints
+from melisma.fleet.array_types import NO_INTS, Ints
 
 # Learners per block: as many as fit their columns into a processor's cache.
 BLOCK = 1 << 15
@@ -22,7 +22,7 @@ class RaggedArray(msgspec.Struct, frozen=True, eq=False):
     def from_rows(cls, rows: Iterable[Ints]) -> "RaggedArray":
         """Build from separate rows."""
         parts = [np.asarray(row, dtype=np.int64) for row in rows]
-        values = np.concatenate(parts) if parts else np.empty(0, np.int64)
+        values = np.concatenate(parts) if parts else NO_INTS
         return cls(np.array([part.size for part in parts], dtype=np.int64), values)
 
     def __len__(self) -> int:
@@ -54,6 +54,8 @@ class RaggedArray(msgspec.Struct, frozen=True, eq=False):
 
     def take(self, rows: Ints) -> "RaggedArray":
         """Return the given rows in the given order."""
+        if rows.size == len(self) and np.array_equal(rows, np.arange(rows.size)):
+            return self
         counts = self.counts[rows]
         return RaggedArray(counts, self.values[concatenate_ranges(self.starts[rows], counts)])
 
@@ -82,4 +84,4 @@ def blocks(count: int) -> Iterator[slice]:
     return (slice(first, first + BLOCK) for first in range(0, count, BLOCK))
 
 
-NO_ROWS = RaggedArray(np.empty(0, np.int64), np.empty(0, np.int64))
+NO_ROWS = RaggedArray(NO_INTS, NO_INTS)

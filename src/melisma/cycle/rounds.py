@@ -12,13 +12,13 @@ from melisma.cycle import commands, events
 from melisma.cycle.cache_index import EMPTY_CACHE
 from melisma.cycle.commands import Commands
 from melisma.cycle.extensions import extend, take_back_work
-from melisma.cycle.late_work import await_late, later_parts, receive_late
+from melisma.cycle.late_work import await_late, later_attempts, receive_late
 from melisma.cycle.learner import benchmark_s
 from melisma.cycle.planning import PlannedCycle, deal, dismiss, mark_held, plan_cycle
 from melisma.cycle.ragged import RaggedArray
 from melisma.cycle.state import CycleState, Stage, WorkStatus, plausible_visits
 from melisma.errors import InfeasibleError
-from melisma.fleet.array_types import Bools, Floats, Ints
+from melisma.fleet.array_types import NO_INTS, Bools, Floats, Ints
 
 # Learners stop in time to arrive by the deadline. Wait for mispredicted updates for this part of
 # the deadline, or for twice the recent lateness, up to the second part.
@@ -167,13 +167,13 @@ def take_back_unused(state: CycleState, learners: Ints, attempts: Ints) -> None:
     """Take back the shards of extensions that learners did not begin to train."""
     if not (attempts < state.learners.attempts[learners]).any():
         return
-    for grant in later_parts(state, state.grants, learners, attempts):
+    for assigned in later_attempts(state, state.assignments, learners, attempts):
         if state.federated:
-            np.subtract.at(state.learners.samples, grant.learners, grant.samples)
-            np.subtract.at(state.learners.shards, grant.learners, grant.shards.counts)
-            state.learners.local_shards.give_back(grant.learners, grant.shards)
+            np.subtract.at(state.learners.samples, assigned.learners, assigned.samples)
+            np.subtract.at(state.learners.shards, assigned.learners, assigned.shards.counts)
+            state.learners.local_shards.give_back(assigned.learners, assigned.shards)
         else:
-            state.take_back(grant.learners[grant.shards.row_ids], grant.shards.values)
+            state.take_back(*assigned.pairs)
 
 
 def learn_lateness(state: CycleState, event: events.UpdatesReceived) -> None:
@@ -253,21 +253,24 @@ def prefetch(state: CycleState) -> Commands:
         return []
     new, learners = new.take(rows), learners[rows]
     state.prefetched = EMPTY_CACHE.union(new.values, learners[new.row_ids])
-    shards = RaggedArray(new.counts, state.deck.order[new.values])
+    shards = RaggedArray(new.counts, state.deck.shards[new.values])
     reason = "these shards probably come next"
     return [commands.Prefetch(reason=reason, learners=learners, shards=shards)]
 
 
 def record_empty_cycle(state: CycleState, reason: str) -> Commands:
-    """Keep the parameters, but for late updates; fail after `MAX_EMPTY_CYCLES` in a row."""
+    """Keep the parameters, but for late updates; fail after `MAX_EMPTY_CYCLES` in a row.
+
+    The run does not fail while it awaits learners that have all left.
+    """
     if state.carried:
         state.empty_cycles = 0
-        return [aggregate(state, np.empty(0, np.int64), f"late updates only: {reason}")]
+        return [aggregate(state, NO_INTS, f"late updates only: {reason}")]
     state.empty_cycles, state.empty_reason = state.empty_cycles + 1, reason
-    if state.empty_cycles >= MAX_EMPTY_CYCLES:
+    if state.empty_cycles >= MAX_EMPTY_CYCLES and not state.awaits_learners:
         problem = f"{MAX_EMPTY_CYCLES} cycles in a row were empty; cycle {state.cycle}: {reason}"
         return finish(state, "failed", problem)
-    return [aggregate(state, np.empty(0, np.int64), f"empty: {reason}")]
+    return [aggregate(state, NO_INTS, f"empty: {reason}")]
 
 
 def aggregate(state: CycleState, received: Ints, reason: str) -> commands.Aggregate:

@@ -10,11 +10,11 @@ from melisma.allocation.schemes import Needs, Scheme, get_scheme
 from melisma.backports import StrEnum
 from melisma.cycle.cache_index import EMPTY_CACHE, CacheIndex
 from melisma.cycle.commands import LateUpdates
-from melisma.cycle.dealing import NO_INTS, Deck
+from melisma.cycle.dealing import Deck
 from melisma.cycle.events import COSTS, PARTS, TaskSubmitted
 from melisma.cycle.local_shards import LocalShards
 from melisma.cycle.ragged import RaggedArray
-from melisma.fleet.array_types import Bools, Floats, Ints
+from melisma.fleet.array_types import NO_INTS, Bools, Floats, Ints
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
 
@@ -30,6 +30,7 @@ class Stage(StrEnum):
 
     JOINING = "joining"  # wait for all expected learners
     COLLECTING = "collecting"  # learners report costs or bounds
+    WAITING = "waiting"  # all learners have left: wait for one that joins
     PROBING = "probing"  # no learner can meet the deadline: search for one that works
     TRAINING = "training"
     AGGREGATING = "aggregating"
@@ -58,8 +59,8 @@ OPEN_OR_RECEIVED = (WorkStatus.ASSIGNED, WorkStatus.RECEIVED)
 
 
 @dataclass(frozen=True, eq=False)
-class Grant:
-    """Shards that learners were given at one time in this cycle.
+class AssignedShards:
+    """Shards that were assigned to learners at one time in this cycle: one attempt of each learner.
 
     Shards are positions in the deck, or numbers on the device in federated learning; `new` are
     those that the learner did not hold.
@@ -71,10 +72,10 @@ class Grant:
     new: RaggedArray
     samples: Ints
 
-    def take(self, rows: Ints) -> "Grant":
-        """Return the grant of the learners in these rows."""
+    def take(self, rows: Ints) -> "AssignedShards":
+        """Return the shards of the learners in these rows."""
         new = self.new.take(rows) if len(self.new) else self.new
-        return Grant(
+        return AssignedShards(
             self.learners[rows],
             self.attempts[rows],
             self.shards.take(rows),
@@ -82,13 +83,18 @@ class Grant:
             self.samples[rows],
         )
 
+    @property
+    def pairs(self) -> tuple[Ints, Ints]:
+        """All pairs of a learner and a shard."""
+        return self.learners[self.shards.row_ids], self.shards.values
+
 
 @dataclass(eq=False)
 class LearnerTable:
     """One column for each fact about learners; a number that never joined is not present."""
 
     present: Bools
-    silent: Bools  # left the last request unanswered; not waited for
+    answer_awaited: Bools  # False if it left the last request unanswered, or its bound was 0
     costs: Floats  # COSTS by PARTS by learners; NaN where not reported
     bounds: Ints  # reported for this cycle; -1 where not
     work: Ints  # WorkStatus
@@ -115,7 +121,7 @@ class LearnerTable:
         counts: dict[str, Any] = {name: np.zeros(count, np.int64) for name in COUNT_COLUMNS}
         return cls(
             present=np.zeros(count, np.bool_),
-            silent=np.zeros(count, np.bool_),
+            answer_awaited=np.ones(count, np.bool_),
             costs=np.full((len(COSTS), len(PARTS), count), np.nan),
             bounds=np.full(count, -1),
             names=[""] * count,
@@ -128,7 +134,7 @@ class LearnerTable:
         if missing <= 0:
             return
         new = LearnerTable.empty(missing)
-        for name in ("present", "silent", "costs", "bounds", *COUNT_COLUMNS):
+        for name in ("present", "answer_awaited", "costs", "bounds", *COUNT_COLUMNS):
             columns = [getattr(self, name), getattr(new, name)]
             setattr(self, name, np.concatenate(columns, axis=-1))
         self.names += new.names
@@ -186,6 +192,7 @@ class CycleState:
     deck: Deck
     learners: LearnerTable
     expected: int  # learners to wait for before the first cycle
+    absence_s: float = 0.0  # how long to wait for a learner if all have left
     stage: Stage = Stage.JOINING
     cycle: int = 0
     began_s: float = 0.0  # when work was dispatched
@@ -194,18 +201,20 @@ class CycleState:
     asked_s: float = 0.0  # when learners were last asked for costs or bounds
     first_ready_s: float = np.inf  # when the first learner was ready for this cycle
     unanswered_requests: int = 0  # in a row
+    left_s: float = 0.0  # when the last present learner left
+    departure: str = ""  # why it left
     recent_lateness_s: float = 0.0  # of updates after the deadline, halved each cycle
     last_deadline_at_s: float = 0.0  # of the cycle before this one
     refusal: str = ""  # why the latest refused update of this cycle was refused
     last_shards: int = 0  # dealt in the last cycle
     dealt_shards: int = 0  # of the deck, in this cycle
     last_dealt: Ints = field(default_factory=lambda: NO_INTS)  # cycle of each position; 0 if none
-    grants: list[Grant] = field(default_factory=list)  # of this cycle
+    assignments: list[AssignedShards] = field(default_factory=list)  # of this cycle
     to_hand_on: Ints = field(default_factory=lambda: NO_INTS)  # positions to hand on
     prefetched: CacheIndex = EMPTY_CACHE  # (position, learner) that were to be fetched early
     carried: list[LateUpdates] = field(default_factory=list)  # received, not averaged yet
-    late_grants: list[tuple[int, Grant]] = field(default_factory=list)  # of late work, by cycle
-    _given: CacheIndex | None = None  # (learner, shard) of all grants, less those taken back
+    late_assignments: list[tuple[int, AssignedShards]] = field(default_factory=list)  # with cycle
+    _given: CacheIndex | None = None  # (learner, shard) of all assignments, less those taken back
     taken_back: CacheIndex = EMPTY_CACHE  # (learner, shard), in this cycle
     averaged: int = 0  # updates of the latest average
     left_out_averages: int = 0  # in a row, whose updates were all left out
@@ -226,6 +235,7 @@ class CycleState:
             last_dealt=np.zeros(event.shard_samples.size, np.int64),
             learners=LearnerTable.empty(event.learner_count),
             expected=event.learner_count,
+            absence_s=event.absence_s,
         )
 
     @property
@@ -237,6 +247,11 @@ class CycleState:
     def federated(self) -> bool:
         """Whether the training data stays on the learners."""
         return self.task.mode == "federated"
+
+    @property
+    def awaits_learners(self) -> bool:
+        """Whether all learners have left, and one may come back."""
+        return self.absence_s > 0 and not self.learners.present.any()
 
     @property
     def deadline_at_s(self) -> float:
@@ -280,27 +295,24 @@ class CycleState:
         """The shards that each learner was given in this cycle: pairs of learner and shard."""
         if self._given is None:
             self._given = EMPTY_CACHE
-            for grant in self.grants:
-                self._given = self._given.union(
-                    grant.learners[grant.shards.row_ids], grant.shards.values
-                )
+            for assigned in self.assignments:
+                self._given = self._given.union(*assigned.pairs)
         return self._given
 
-    def add_grant(self, grant: Grant) -> None:
-        """Record shards that were given."""
+    def add_assignments(self, assigned: AssignedShards) -> None:
+        """Record shards that were assigned."""
         table = self.learners
-        self.grants.append(grant)
+        self.assignments.append(assigned)
         if self._given is not None:
-            pairs = grant.learners[grant.shards.row_ids], grant.shards.values
-            self._given = self._given.union(*pairs)
-        table.attempts[grant.learners] = grant.attempts
-        table.shards[grant.learners] += grant.shards.counts
-        table.samples[grant.learners] += grant.samples
+            self._given = self._given.union(*assigned.pairs)
+        table.attempts[assigned.learners] = assigned.attempts
+        table.shards[assigned.learners] += assigned.shards.counts
+        table.samples[assigned.learners] += assigned.samples
 
-    def clear_grants(self) -> None:
-        """Forget the grants of the last cycle."""
+    def clear_assignments(self) -> None:
+        """Forget the assignments of the last cycle."""
         table = self.learners
-        self.grants, self._given, self.taken_back = [], None, EMPTY_CACHE
+        self.assignments, self._given, self.taken_back = [], None, EMPTY_CACHE
         self.to_hand_on, self.dealt_shards = NO_INTS, 0
         columns = table.attempts, table.shards, table.samples, table.visits, table.all_visits
         for column in (*columns, table.wanted):
@@ -321,21 +333,23 @@ class CycleState:
         """Return for each pair whether the learner was given the shard in this cycle."""
         return self.given.contains(learners, shards) | self.taken_back.contains(learners, shards)
 
-    def without_taken_back(self, grant: Grant) -> Grant:
-        """Return the grant without the shards that were taken back."""
+    def without_taken_back(self, assigned: AssignedShards) -> AssignedShards:
+        """Return the assigned shards that were not taken back."""
         if not self.taken_back.pairs.size:
-            return grant
-        shards = grant.shards
-        kept = ~self.taken_back.contains(grant.learners[shards.row_ids], shards.values)
-        samples = np.where(kept, self.shard_samples[self.deck.order[shards.values]], 0)
-        return replace(grant, shards=shards.select(kept), samples=shards.row_sums(samples))
+            return assigned
+        shards = assigned.shards
+        kept = ~self.taken_back.contains(*assigned.pairs)
+        samples = np.where(kept, self.shard_samples[self.deck.shards[shards.values]], 0)
+        return replace(assigned, shards=shards.select(kept), samples=shards.row_sums(samples))
 
-    def without_trained_copies(self, grant: Grant) -> Grant:
-        """Return the grant without shards that an update of another learner covers, too."""
+    def without_trained_copies(self, assigned: AssignedShards) -> AssignedShards:
+        """Return the assigned shards that no update of another learner covers, too."""
         if self.federated or self.dealt_shards <= self.shard_samples.size:
-            return grant
+            return assigned
         trained = self._shards_of((WorkStatus.RECEIVED,))
-        return replace(grant, shards=grant.shards.select(~np.isin(grant.shards.values, trained)))
+        return replace(
+            assigned, shards=assigned.shards.select(~np.isin(assigned.shards.values, trained))
+        )
 
     def take_back(self, learners: Ints, shards: Ints) -> None:
         """Record that learners do not train these shards: pairs of a learner and a position."""
@@ -345,7 +359,7 @@ class CycleState:
         self._given = self.given.without(learners, shards)
         self.taken_back = self.taken_back.union(learners, shards)
         np.subtract.at(table.shards, learners, 1)
-        np.subtract.at(table.samples, learners, self.shard_samples[self.deck.order[shards]])
+        np.subtract.at(table.samples, learners, self.shard_samples[self.deck.shards[shards]])
         free = np.union1d(self.to_hand_on, shards)
         if self.dealt_shards > self.shard_samples.size:
             # More were wanted than exist, so other learners may train the same shards.

@@ -78,6 +78,17 @@ class Availability:
         present[at_start.learners] = np.isin(at_start.kinds, (JOIN, WAKE))
         return present
 
+    @property
+    def settings_in_use(self) -> list[str]:
+        """The settings by which a learner is absent or asleep at some time, as in a fleet file."""
+        used = {
+            "joins_s": np.any(self.joins_s > 0.0),
+            "leaves_s": np.isfinite(self.leaves_s).any(),
+            "awake_s and asleep_s": np.isfinite(self.awake_s).any(),
+            "trace": len(self.traced) > 0,
+        }
+        return [name for name, in_use in used.items() if in_use]
+
     def changes(self, until_s: float, seed: int) -> Changes:
         """Return all changes after 0 and up to `until_s`."""
         if not until_s >= 0:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from melisma.disclosure import Disclosure
 from melisma.errors import SettingError
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.availability import Availability, Changes
-from melisma.fleet.files.fleet_file import Disclosure
 from melisma.fleet.states import StateCosts, choose_states, cycle_states
 from melisma.fleet.task import Task
 from melisma.fleet.variation import BandwidthTrace, Noise, Variation
@@ -90,20 +90,25 @@ class Fleet:
         return np.where(np.isnan(sample_s), by_ops, core_sample_s / sample_s)
 
     def ship_s(self, task: Task) -> Floats:
-        """Seconds to fetch one shard at full bandwidth; 0 in federated learning."""
-        shard_bits = 8 * task.shard_bytes if task.mode == "parallelized" else 0
-        return shard_bits / self.downlink_bps
+        """Seconds to fetch one shard at full bandwidth, as `shard_transfer_s`."""
+        return shard_transfer_s(task, self.downlink_bps, self.latency_s)
 
     def fixed_s(self, task: Task) -> Floats:
         """Seconds to fetch the model and upload the update at full bandwidth."""
-        return self._transfer_s(task) + 2 * self.latency_s
+        return transfer_s(task.model_bytes, self.downlink_bps, self.latency_s) + transfer_s(
+            task.model_bytes, self.uplink_bps, self.latency_s
+        )
 
     def state_costs(self, task: Task) -> StateCosts:
         """Return the three costs in each state, with the probability of the state."""
-        latency_s = 2 * self.latency_s[:, None]
+        latency_s = self.latency_s[:, None]
+        down_bps, up_bps = (
+            bps[:, None] * self.state_bandwidth for bps in (self.downlink_bps, self.uplink_bps)
+        )
         train_s = self.train_s(task)[:, None] / self.state_compute
-        ship_s = self.ship_s(task)[:, None] / self.state_bandwidth
-        fixed_s = self._transfer_s(task)[:, None] / self.state_bandwidth + latency_s
+        ship_s = shard_transfer_s(task, down_bps, latency_s)
+        fixed_s = transfer_s(task.model_bytes, down_bps, latency_s)
+        fixed_s = fixed_s + transfer_s(task.model_bytes, up_bps, latency_s)
         shard_s = ship_s + (task.passes or 1) * train_s
         typical_s = fixed_s + task.shards / self.learners * shard_s
         return StateCosts(self.state_probability, typical_s, train_s, ship_s, fixed_s)
@@ -149,6 +154,14 @@ class Fleet:
         """Return when learners join, leave, fall asleep and wake, from the start to `until_s`."""
         return self.availability.changes(until_s, self.seed)
 
-    def _transfer_s(self, task: Task) -> Floats:
-        model_bits = 8 * task.model_bytes
-        return model_bits / self.downlink_bps + model_bits / self.uplink_bps
+
+def transfer_s(size_bytes: float, bandwidth_bps: Floats, latency_s: Floats) -> Floats:
+    """Return the seconds of one transfer: the latency, and the bits over the bandwidth."""
+    return latency_s + 8 * size_bytes / bandwidth_bps
+
+
+def shard_transfer_s(task: Task, downlink_bps: Floats, latency_s: Floats) -> Floats:
+    """Return the seconds to fetch one shard, which is one transfer; 0 in federated learning."""
+    if task.mode == "federated":
+        return np.zeros(np.shape(downlink_bps))
+    return transfer_s(task.shard_bytes, downlink_bps, latency_s)

@@ -8,6 +8,10 @@ Of each update its change counts, relative to the parameters that it began with,
 unless the guard reduced it. A late update began with older parameters P_k than those of its
 average, P. With its share s of all weights and its scale f, an update u adds
 s * (P + f * (u - P_k)).
+
+Only floating-point arrays are averaged. Integer and boolean arrays, such as index tables and
+counters, have no mean, and to take them from one update would let one learner choose them: they
+stay as they are in the model.
 """
 
 import os
@@ -74,9 +78,10 @@ class _TypeRun:
 
 
 def weighted_mean(layout: Layout, updates: Sequence[SpooledUpdate]) -> dict[str, NDArray[Any]]:
-    """Return the weighted mean; take integers from the heaviest update (the first if equal).
+    """Return the weighted mean of floating-point arrays; others are 0.
 
-    Each update is multiplied by its scale; `add_parameters` adds what is missing to its share.
+    Each update is multiplied by its scale; `add_parameters` adds what is missing to its share, and
+    the other arrays.
     """
     ordered = sorted(updates, key=lambda update: update.learner)
     total = sum(update.weight for update in ordered)
@@ -84,15 +89,10 @@ def weighted_mean(layout: Layout, updates: Sequence[SpooledUpdate]) -> dict[str,
         raise DataError(
             f"the weights of {len(ordered)} updates sum to {total}; expected a sum above 0"
         )
-    heaviest = max(ordered, key=lambda update: update.weight * update.scale)
+    shares = [(update.path, update.scale * (update.weight / total)) for update in ordered]
     block = bytearray(layout.size_bytes)
-    for run in _type_runs(layout):
-        target = np.frombuffer(block, run.dtype, run.size, run.start)
-        if run.dtype.kind == "f":
-            shares = [(update.path, update.scale * (update.weight / total)) for update in ordered]
-            _average(run, target, shares)
-        else:
-            target[:] = np.fromfile(heaviest.path, run.dtype, run.size, offset=run.start)
+    for run in _float_runs(layout):
+        _average(run, np.frombuffer(block, run.dtype, run.size, run.start), shares)
     return layout.unpack(block)
 
 
@@ -105,12 +105,9 @@ class RunningMean:
     """
 
     def __init__(self, layout: Layout) -> None:
-        self._layout, self._heaviest = layout, 0.0
+        self._layout, self._added_share = layout, 0.0
         self.excluded, self.excluded_share = 0, 0.0
         self._sums = {f.name: np.zeros(f.shape) for f in layout.fields if f.dtype.kind == "f"}
-        self._whole = {
-            f.name: np.zeros(f.shape, f.dtype) for f in layout.fields if f.dtype.kind != "f"
-        }
 
     def add(
         self,
@@ -136,10 +133,7 @@ class RunningMean:
             return finite
         for name, total in sums.items():
             self._sums[name] += total
-        first = int(scaled.argmax())
-        self._take_if_heaviest(
-            float(scaled[first]), {name: updates[name][first] for name in self._whole}
-        )
+        self._added_share += float(scaled.sum())
         return finite
 
     def merge(self, other: "RunningMean") -> None:
@@ -148,32 +142,28 @@ class RunningMean:
             self._sums[name] += other._sums[name]
         self.excluded += other.excluded
         self.excluded_share += other.excluded_share
-        self._take_if_heaviest(other._heaviest, other._whole)
+        self._added_share += other._added_share
 
     def result(self) -> dict[str, NDArray[Any]]:
-        """Return the mean of the updates added."""
+        """Return the mean of the updates added; arrays other than floating-point are 0."""
         sums = self._sums
         if self.excluded_share:
             sums = {name: total / (1 - self.excluded_share) for name, total in sums.items()}
-        arrays = {**sums, **self._whole}
         return {
-            field.name: np.array(arrays[field.name], field.dtype) for field in self._layout.fields
+            field.name: np.array(sums[field.name], field.dtype)
+            if field.name in sums
+            else np.zeros(field.shape, field.dtype)
+            for field in self._layout.fields
         }
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory that the arrays take."""
-        return sum(array.nbytes for array in (*self._sums.values(), *self._whole.values()))
+        return sum(array.nbytes for array in self._sums.values())
 
     def __bool__(self) -> bool:
         """Whether any update was added."""
-        return self._heaviest > 0
-
-    def _take_if_heaviest(self, share: float, whole: Arrays) -> None:
-        """Keep the integer arrays of the heaviest update."""
-        if share > self._heaviest:
-            self._heaviest = share
-            self._whole = {name: np.array(array) for name, array in whole.items()}
+        return self._added_share > 0
 
 
 @dataclass(frozen=True)
@@ -194,13 +184,15 @@ def add_parameters(
     """Return the mean of changes of the present parameters, from the mean of scaled updates.
 
     Of each group the present parameters are added by its share, and those that it began with are
-    subtracted by its scaled share. Integers are not shifted.
+    subtracted by its scaled share. Arrays other than floating-point are the present ones.
     """
     shifts = [group for group in groups if group.start is not None]
     kept = sum(g.share - g.scaled_share for g in groups if g.start is None)
+    shifted = {
+        name: array if array.dtype.kind == "f" else present[name] for name, array in mean.items()
+    }
     if not shifts and not kept:
-        return dict(mean)
-    shifted = dict(mean)
+        return shifted
     for name, array in mean.items():
         if array.dtype.kind == "f":
             moved, now = array.astype(np.float64), present[name].astype(np.float64)
@@ -213,14 +205,14 @@ def add_parameters(
     return shifted
 
 
-def _type_runs(layout: Layout) -> list[_TypeRun]:
+def _float_runs(layout: Layout) -> list[_TypeRun]:
     runs: list[_TypeRun] = []
     for field in layout.fields:
         if runs and runs[-1].dtype == field.dtype:
             runs[-1] = replace(runs[-1], end=field.end)
         else:
             runs.append(_TypeRun(field.dtype, field.start, field.end))
-    return [run for run in runs if run.size]
+    return [run for run in runs if run.size and run.dtype.kind == "f"]
 
 
 def _average(run: _TypeRun, target: NDArray[Any], shares: list[tuple[Path, float]]) -> None:

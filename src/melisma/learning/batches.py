@@ -1,8 +1,8 @@
 """Batches of samples in random order, from shards that may still be arriving.
 
-Work comes in grants: a number of passes over some shards. The first pass of a grant begins with
-its first shard and shuffles the samples that have arrived; a batch is short only at the end of a
-pass. If all shards are there before the first batch, batches are those of `batch_indices`.
+Each work item is a number of passes over some shards. The first pass of an item begins with its
+first shard and shuffles the samples that have arrived; a batch is short only at the end of a pass.
+If all shards are there before the first batch, batches are those of `batch_indices`.
 """
 
 import threading
@@ -92,7 +92,7 @@ class Batch(Split):
 
 
 @dataclass(eq=False)
-class _Grant:
+class _WorkItem:
     """Passes over shards. The first `rows` samples of `data` have arrived."""
 
     passes: int
@@ -124,16 +124,16 @@ class _Grant:
 
 
 class BatchStream:
-    """An iterator of batches over grants of shards, which one other thread may add meanwhile.
+    """An iterator of batches over work items, which one other thread may add meanwhile.
 
     `stop` is called when a batch is requested, and every `MAX_WAIT_S` while the stream waits for a
     shard; the iteration ends when it returns True. Without `repeat` the iteration also ends when
     all announced work is done, so announce work before the first batch is requested. With `repeat`
     it goes on with passes over all samples that have arrived, whenever no planned batch is ready.
 
-    `visits` counts the samples of all batches, `planned_visits` those without repeats. `grant` is
-    the number of the latest grant that a batch was taken from, 0 before. `waited_s` is the time
-    spent waiting for shards, by the clock `now_s`.
+    `visits` counts the samples of all batches, `planned_visits` those without repeats.
+    `work_item` is the number of the latest item that a batch was taken from, 0 before. `waited_s`
+    is the time spent waiting for shards, by the clock `now_s`.
     """
 
     def __init__(
@@ -147,49 +147,49 @@ class BatchStream:
     ) -> None:
         if size < 1:
             raise SettingError(f"batches have {size} samples; expected at least 1")
-        self.visits = self.planned_visits = self.grant = 0
+        self.visits = self.planned_visits = self.work_item = 0
         self.waited_s = 0.0
         self._size, self._rng, self._stop = size, rng, stop
         self._repeat, self._now_s = repeat, now_s
         self._changed = threading.Condition()
-        self._grants: list[_Grant] = []
+        self._work_items: list[_WorkItem] = []
         self._form: str | None = None
         self._closed = self._ended = False
-        # The index of the grant that is trained, and the visits made of it; the rows left in its
+        # The index of the item that is trained, and the visits made of it; the rows left in its
         # pass, and how many of its rows were shuffled into the pass so far.
         self._current, self._made = 0, 0
         self._order, self._shuffled = NO_ROWS, 0
-        # The rows left in a repeated pass, counted through all grants, and how many it covers.
+        # The rows left in a repeated pass, counted through all items, and how many it covers.
         self._repeat_order, self._repeat_rows = NO_ROWS, 0
 
     def add_work(self, passes: int, shard_samples: Sequence[int]) -> int:
-        """Announce passes over shards with these numbers of samples; return the grant's number."""
+        """Announce passes over shards with these numbers of samples; return the item's number."""
         with self._changed:
             if self._closed:
                 raise SettingError("the stream is closed; add work before close()")
-            self._grants.append(_Grant(passes, tuple(shard_samples)))
+            self._work_items.append(_WorkItem(passes, tuple(shard_samples)))
             self._changed.notify()
-            return len(self._grants)
+            return len(self._work_items)
 
     def add_shard(self, shard: Split) -> None:
         """Deliver the next announced shard; raise `DataError` if it is not as announced."""
         with self._changed:
-            grant = next((grant for grant in self._grants if not grant.is_complete), None)
-            self._check_shard(grant, shard)
-        assert grant is not None
+            item = next((item for item in self._work_items if not item.is_complete), None)
+            self._check_shard(item, shard)
+        assert item is not None
         # Without the lock: these rows are read only after `rows` has grown.
-        grant.store(shard)
+        item.store(shard)
         with self._changed:
-            grant.shards, grant.rows = grant.shards + 1, grant.rows + len(shard)
+            item.shards, item.rows = item.shards + 1, item.rows + len(shard)
             self._changed.notify()
 
     def withdraw_shards(self, count: int) -> None:
         """Withdraw the last `count` announced shards, which must not have arrived."""
         with self._changed:
-            for grant in reversed(self._grants):
-                fewer = min(count, len(grant.shard_samples) - grant.shards)
-                kept = len(grant.shard_samples) - fewer
-                grant.shard_samples, count = grant.shard_samples[:kept], count - fewer
+            for item in reversed(self._work_items):
+                fewer = min(count, len(item.shard_samples) - item.shards)
+                kept = len(item.shard_samples) - fewer
+                item.shard_samples, count = item.shard_samples[:kept], count - fewer
             if count:
                 raise SettingError(f"{count} shards to withdraw have arrived or were not announced")
             self._changed.notify()
@@ -204,14 +204,14 @@ class BatchStream:
     def planned_visits_left(self) -> int:
         """Visits of announced work that were not made yet."""
         with self._changed:
-            return sum(grant.planned_visits for grant in self._grants) - self.planned_visits
+            return sum(item.planned_visits for item in self._work_items) - self.planned_visits
 
     @property
     def arrived_visits_left(self) -> int:
         """Planned visits that come before the first batch of work whose shards are missing."""
         with self._changed:
-            arrived = takewhile(lambda grant: grant.is_complete, self._grants)
-            return max(sum(grant.planned_visits for grant in arrived) - self.planned_visits, 0)
+            arrived = takewhile(lambda item: item.is_complete, self._work_items)
+            return max(sum(item.planned_visits for item in arrived) - self.planned_visits, 0)
 
     def __iter__(self) -> "BatchStream":
         return self
@@ -231,7 +231,7 @@ class BatchStream:
                     self._wait()
             if parts:
                 # Read without the lock: rows that have arrived do not change.
-                return Batch([BatchPart(grant.data, rows, grant.rows) for grant, rows in parts])
+                return Batch([BatchPart(item.data, rows, item.rows) for item, rows in parts])
         raise StopIteration
 
     def _wait(self) -> None:
@@ -239,44 +239,44 @@ class BatchStream:
         self._changed.wait(MAX_WAIT_S)
         self.waited_s += self._now_s() - began_s
 
-    def _take(self) -> list[tuple[_Grant, Ints]] | None:
-        """Return the rows of the next batch by grant; none to wait for a shard, None to end."""
+    def _take(self) -> list[tuple[_WorkItem, Ints]] | None:
+        """Return the rows of the next batch by item; none to wait for a shard, None to end."""
         rows = self._take_planned()
         if rows.size:
             self.planned_visits += rows.size
-            self.grant = self._current + 1
-            return [(self._grants[self._current], rows)]
+            self.work_item = self._current + 1
+            return [(self._work_items[self._current], rows)]
         if self._repeat and (parts := self._take_repeated()):
             return parts
-        announced = self._current < len(self._grants)
+        announced = self._current < len(self._work_items)
         return [] if announced or (self._repeat and not self._closed) else None
 
     def _take_planned(self) -> Ints:
-        """Return the rows of the next planned batch, of the current grant; none if not ready."""
-        while self._current < len(self._grants):
-            grant = self._grants[self._current]
-            if self._made == grant.planned_visits:
+        """Return the rows of the next planned batch, of the current item; none if not ready."""
+        while self._current < len(self._work_items):
+            item = self._work_items[self._current]
+            if self._made == item.planned_visits:
                 self._current, self._made, self._shuffled = self._current + 1, 0, 0
                 continue
-            self._shuffle(grant)
-            if self._order.size < self._size and not grant.is_complete:
+            self._shuffle(item)
+            if self._order.size < self._size and not item.is_complete:
                 break
             rows, self._order = self._order[: self._size], self._order[self._size :]
             self._made += rows.size
             return rows
         return NO_ROWS
 
-    def _shuffle(self, grant: _Grant) -> None:
+    def _shuffle(self, item: _WorkItem) -> None:
         """Shuffle new rows among those left in the pass; start the next pass if it is over."""
-        if grant.is_complete and self._shuffled == grant.rows and not self._order.size:
+        if item.is_complete and self._shuffled == item.rows and not self._order.size:
             self._shuffled = 0
-        if self._shuffled < grant.rows:
-            rows = np.concatenate([self._order, np.arange(self._shuffled, grant.rows)])
-            self._order, self._shuffled = rows[self._rng.permutation(rows.size)], grant.rows
+        if self._shuffled < item.rows:
+            rows = np.concatenate([self._order, np.arange(self._shuffled, item.rows)])
+            self._order, self._shuffled = rows[self._rng.permutation(rows.size)], item.rows
 
-    def _take_repeated(self) -> list[tuple[_Grant, Ints]]:
+    def _take_repeated(self) -> list[tuple[_WorkItem, Ints]]:
         """Return the next rows of a pass over all samples that have arrived."""
-        total = sum(grant.rows for grant in self._grants)
+        total = sum(item.rows for item in self._work_items)
         if not self._repeat_order.size or self._repeat_rows != total:
             self._repeat_order, self._repeat_rows = self._rng.permutation(total), total
         rows, self._repeat_order = (
@@ -284,16 +284,16 @@ class BatchStream:
             self._repeat_order[self._size :],
         )
         parts, first = [], 0
-        for grant in self._grants:
-            own = rows[(rows >= first) & (rows < first + grant.rows)] - first
-            parts += [(grant, own)] if own.size else []
-            first += grant.rows
+        for item in self._work_items:
+            own = rows[(rows >= first) & (rows < first + item.rows)] - first
+            parts += [(item, own)] if own.size else []
+            first += item.rows
         return parts
 
-    def _check_shard(self, grant: _Grant | None, shard: Split) -> None:
-        if grant is None:
+    def _check_shard(self, item: _WorkItem | None, shard: Split) -> None:
+        if item is None:
             raise DataError("a shard was delivered that was not announced; call add_work first")
-        if len(shard) != (expected := grant.shard_samples[grant.shards]):
+        if len(shard) != (expected := item.shard_samples[item.shards]):
             raise DataError(f"a shard has {len(shard)} samples; {expected} were announced")
         form = _describe_form(shard)
         if form != (self._form or form):

@@ -1,10 +1,10 @@
 """The guard of the mean: bounds how far one update may change the parameters.
 
 The change of an update is its distance from the parameters that it began with (Euclidean, over all
-floating-point arrays). Its limit is 4 times the median change of the updates of its cycle, where a
-change after fewer visits is first scaled up to the visits of this update. With `guard = "clip"` a
-larger change is scaled down to the limit, with "drop" the update is left out; 25 times beyond the
-limit, it is left out in both cases.
+floating-point arrays; others are not taken from updates). Its limit is 4 times the median change of
+the updates of its cycle, where a change after fewer visits is first scaled up to the visits of this
+update. With `guard = "clip"` a larger change is scaled down to the limit, with "drop" the update is
+left out; 25 times beyond the limit, it is left out in both cases.
 
 A cycle with fewer than five updates says little about what is usual: updates of the last three
 cycles are then compared too, the limit is twice as high, and at least the norm of the parameters.

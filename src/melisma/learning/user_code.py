@@ -12,7 +12,8 @@ from melisma.errors import SettingError, suggest
 
 # Code of this package, of Python and of installed packages.
 INSTALLED_PREFIXES = ("<", str(Path(__file__).parents[1]), sys.prefix, sys.base_prefix)
-SEARCHED = "; searched: the folder of the task file, the current folder, installed packages"
+TASK_SEARCHED = "the folder of the task file, the current folder, installed packages"
+DEVICE_SEARCHED = "the folder in which melisma join was started, installed packages"
 IMPORT_PATH = re.compile(r"(\w+(?:\.\w+)*):(\w+)")
 
 
@@ -21,8 +22,11 @@ def is_import_path(name: str) -> bool:
     return ":" in name
 
 
-def import_object(key: str, name: str) -> Any:
-    """Import the object of that name; `SettingError` states the key of the task and the cause."""
+def import_object(key: str, name: str, searched: str = TASK_SEARCHED) -> Any:
+    """Import the object of that name; `SettingError` states the key of the task and the cause.
+
+    `searched` names the places for modules, in the message about one that is missing.
+    """
     match = IMPORT_PATH.fullmatch(name)
     if match is None:
         raise SettingError(f"{key} is {name!r}; expected package.module:name")
@@ -30,7 +34,7 @@ def import_object(key: str, name: str) -> Any:
     try:
         module = import_module(module_name)
     except Exception as error:  # The module is the user's.
-        hint = SEARCHED if _is_module_missing(error, module_name) else ""
+        hint = f"; searched: {searched}" if _is_module_missing(error, module_name) else ""
         raise SettingError(f"{key} {name}: {describe_error(error)}{hint}") from error
     if not hasattr(module, attribute):
         defined = _defined_names(module)

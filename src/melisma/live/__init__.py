@@ -15,6 +15,7 @@
     pairing.py           proves a short code between a device and an orchestrator
     orchestration.py     `orchestrate`: from a task and devices that join to a report
     preparation.py       loads and checks the inputs of a run before a process starts
+    launcher.py          forks the processes, with their modules imported once
     processes.py         learners and nodes as processes of this machine
     training.py          `train`: from a task and a fleet to a report
 """

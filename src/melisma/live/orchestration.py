@@ -12,6 +12,8 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
@@ -19,13 +21,19 @@ from typing import Any, Final
 from melisma.axon import Address, Worker, create_identity
 from melisma.axon.discovery.multicast import announce
 from melisma.backports import timeout
+from melisma.cycle import events
 from melisma.errors import MelismaError, SettingError
 from melisma.fleet.task import Task
+from melisma.learning.user_code import is_import_path
 from melisma.live.join_string import JoinString
 from melisma.live.local_addresses import local_addresses
 from melisma.live.orchestrator.enrolment import Enrolment
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
-from melisma.live.orchestrator.learner_authentication import DeviceAuthenticator, JoinTokens
+from melisma.live.orchestrator.learner_authentication import (
+    DeviceAuthenticator,
+    JoinTokens,
+    check_owner,
+)
 from melisma.live.orchestrator.learner_service import LearnerChange, LearnerService
 from melisma.live.orchestrator.lobby import StartCondition
 from melisma.live.orchestrator.mailbox import Mailbox, Mailboxes
@@ -33,10 +41,10 @@ from melisma.live.orchestrator.orchestrator import Orchestrator, Watcher
 from melisma.live.orchestrator.refusal_log import RefusalLog
 from melisma.live.orchestrator.registry import Registry, clean_name
 from melisma.live.orchestrator.run_store import RunStore
-from melisma.live.orchestrator.running_orchestrator import announce_running
+from melisma.live.orchestrator.running_orchestrator import announce_running, require_none_running
 from melisma.live.orchestrator.status_service import StatusService
 from melisma.live.orchestrator.strict_methods import StrictMethods
-from melisma.live.pairing import PairingService
+from melisma.live.pairing import ORCHESTRATOR_KIND, PairingService
 from melisma.live.preparation import PreparedTask, prepare_task
 from melisma.live.state_folder import orchestrator_folder
 from melisma.live.training import remove_empty
@@ -45,6 +53,7 @@ from melisma.runs.interruption import Cancellation, run_in_thread
 from melisma.runs.report import Report
 from melisma.runs.svg import save_picture
 from melisma.runs.trace import Step
+from melisma.text import format_speed
 
 DEFAULT_PORT: Final = 7788
 """A fixed port, so that devices find the next run at the address that they know."""
@@ -53,6 +62,7 @@ LEAVE_S: Final = 5.0
 """Time in which learners ask for the last time, to be told that the run has ended."""
 DISMISSAL_CHECK_S: Final = 0.05
 REVOCATION_CHECK_S: Final = 0.5
+ABSENCE_CHECK_S: Final = 0.5
 MAX_WAITING_APPROVALS: Final = 20
 PAIRING_METHODS: Final = ("begin_pairing", "complete_pairing")
 PAIRING_BODY_BYTES: Final = 4096
@@ -96,17 +106,50 @@ class OrchestratorSettings:
 
 @dataclass(frozen=True)
 class Invitation:
-    """What devices need to join: the join string, and when the run begins."""
+    """What devices need to join: the join string, when the run begins, and the task."""
 
     join_string: JoinString = field(repr=False)
     left_out: tuple[str, ...]
     fingerprint: str
     start: StartCondition
+    task: Task
+
+    @property
+    def summary(self) -> str:
+        """The task, in a few words."""
+        task, cycles = self.task, self.task.cycles
+        return (
+            f"task {task.name}: {task.scheme}, {cycles} cycle{'s' * (cycles != 1)} of at most "
+            f"{task.deadline_s:g} s"
+        )
+
+    @property
+    def code_note(self) -> str:
+        """What the owners of devices have to allow; empty for a model of Melisma."""
+        model = self.task.model
+        if not is_import_path(model):
+            return ""
+        module = model.partition(":")[0]
+        return (
+            f"the model {model} is code of the task: --trust-code lets a device run it, or use "
+            f"--allow-module {module} instead if it is installed there"
+        )
+
+    @property
+    def data_note(self) -> str:
+        """How devices pass their data in federated learning; empty in other modes."""
+        if self.task.mode != "federated":
+            return ""
+        return (
+            "the samples are on the devices: add --data FOLDER or --data MODULE:FUNCTION to the "
+            "command, with the data of each"
+        )
 
     @property
     def command(self) -> str:
         """The command line for devices."""
-        return f"melisma join {self.join_string}"
+        trust = " --trust-code" if self.code_note else ""
+        return f"melisma join {self.join_string}{trust}"
 
     @property
     def addresses(self) -> list[str]:
@@ -125,8 +168,11 @@ class OrchestrationObserver:
         self.say, self.watch = say, watch
 
     def on_invitation(self, invitation: Invitation) -> None:
-        """Say how devices join."""
+        """Say what is trained and how devices join."""
+        self.say(invitation.summary)
         self.say(f"on each device: {invitation.command}")
+        for note in filter(None, (invitation.code_note, invitation.data_note)):
+            self.say(note)
         self.say(f"the run begins {invitation.start}")
 
     def on_code(self, code: str) -> None:
@@ -152,7 +198,9 @@ def orchestrate(  # noqa: PLR0913 - each is a setting of its own
     host: str = "",
     port: int = DEFAULT_PORT,
     approve: Decide | None = None,
+    once: bool = False,
     max_learners: int = MAX_LEARNERS,
+    name: str = "",
     discovery: bool = True,
     say: Callable[[str], None] = print,
     watch: Watcher = lambda _: None,
@@ -160,21 +208,40 @@ def orchestrate(  # noqa: PLR0913 - each is a setting of its own
     """Train a task on devices that join over the network, by ``melisma join STRING``.
 
     The run begins when `learners` are ready, or after `until_ready_s` with at least one; devices
-    may join and leave until its end. `say` receives the join string and further lines for the
-    owner. `approve` decides about a device by its name, fingerprint and host. The rest is as in
-    `train`. Ctrl-C ends the run and keeps its results so far; before the run it raises
-    `KeyboardInterrupt`.
+    may join and leave until its end. `host` is one address of this machine to listen on, instead of
+    all. `approve` decides about a device by its name, fingerprint and host; with `once` the join
+    string is valid for one new device. `name` is announced in the local network, by default that of
+    this machine, if `discovery` is on. `say` receives the join string, the score of each cycle
+    and further lines for the owner. The rest is as in `train`. Ctrl-C ends the run and keeps its
+    results so far; before the run it raises `KeyboardInterrupt`.
     """
     settings = OrchestratorSettings(
         start=StartCondition(learners, until_ready_s),
         host=host,
         port=port,
         approve=approve,
+        once=once,
         max_learners=max_learners,
+        name=name,
         discovery=discovery,
     )
-    observer = OrchestrationObserver(say, watch)
-    return run_orchestrator(prepare_task(task, scheme, folder), settings, observer)
+    prepared = prepare_task(task, scheme, folder)
+
+    def follow(step: Step) -> None:
+        watch(step)
+        if isinstance(step.event, events.Evaluated):
+            say(_score_line(step.event, prepared.task.cycles))
+
+    report = run_orchestrator(prepared, settings, OrchestrationObserver(say, follow))
+    say(f"{report.outcome}: {report.reason}; the results are in {report.folder}")
+    return report
+
+
+def _score_line(event: events.Evaluated, cycles: int) -> str:
+    """Return the score of a cycle, as far as it is known."""
+    accuracy = "" if event.accuracy is None else f"accuracy {event.accuracy:.1%}, "
+    score = "not evaluated" if event.loss is None else f"{accuracy}loss {event.loss:.4g}"
+    return f"cycle {event.cycle} of {cycles}: {score}"
 
 
 def run_orchestrator(
@@ -258,6 +325,8 @@ class _Orchestration:
 
     async def _serve(self, stack: AsyncExitStack) -> None:
         """Start to serve devices, and invite them."""
+        # Before the port, which that one probably uses, too.
+        require_none_running()
         settings, owner_token = self._settings, secrets.token_urlsafe(24)
         identity = orchestrator_folder() / "identity.pem"
         fingerprint = create_identity(identity)
@@ -273,11 +342,14 @@ class _Orchestration:
         worker = self._service.worker(
             authenticator, host=settings.host, port=settings.port, tls=identity
         )
-        Enrolment(self._registry, self._approve if settings.approve else None).expose(worker)
+        approve = self._approve if settings.approve else None
+        Enrolment(self._registry, approve, authenticator.names_in_use).expose(worker)
         self._status.expose(worker)
         if pairing is not None:
             methods = StrictMethods(pairing)
-            worker.expose(methods, PAIRING_METHODS, name="", max_body_bytes=PAIRING_BODY_BYTES)
+            expose = partial(worker.expose, name="", max_body_bytes=PAIRING_BODY_BYTES)
+            expose(methods, PAIRING_METHODS)
+            expose(methods, ["renew_code"], check_caller=check_owner)
         port = await stack.enter_async_context(_listening(worker))
         hosts = [settings.host] if _is_specific(settings.host) else local_addresses()
         joined, left_out = JoinString.create(port, fingerprint, token, hosts)
@@ -285,13 +357,14 @@ class _Orchestration:
         run = self._prepared.spec.run
         stack.enter_context(announce_running(str(local), owner_token, run))
         self._observer.on_invitation(
-            Invitation(joined, tuple(left_out), fingerprint, settings.start)
+            Invitation(joined, tuple(left_out), fingerprint, settings.start, self._prepared.task)
         )
         if pairing is not None:
             address = Address(joined.hosts[0], port, True, fingerprint)
             await self._announce(stack, address)
             self._observer.on_code(self._code)
-        for watch in (self._service.watch_silence(), self._watch_revocations()):
+        watches = self._service.watch_silence(), self._watch_revocations(), self._watch_absence()
+        for watch in watches:
             await stack.enter_async_context(_background(watch))
 
     async def _wait_for_end(self, cancellation: Cancellation) -> None:
@@ -330,18 +403,45 @@ class _Orchestration:
                     self._service.remove_learner(number, f"{mailbox.name}: revoked by the owner")
             await asyncio.sleep(REVOCATION_CHECK_S)
 
+    async def _watch_absence(self) -> None:
+        """Say when no learner answers, and until when the run waits for one, until cancelled."""
+        orchestrator, before_s = self._orchestrator, None
+        while True:
+            await asyncio.sleep(ABSENCE_CHECK_S)
+            if not orchestrator.started or orchestrator.finished.done():
+                continue
+            now_s = orchestrator.now()
+            until_s = self._mailboxes.awaited_until_s(now_s)
+            if until_s is not None and before_s is None:
+                until = datetime.now().astimezone() + timedelta(seconds=until_s - now_s)
+                note = f"no learner answers; the run waits for one until {until:%H:%M:%S}"
+                self._observer.on_note(note)
+            elif until_s is None and before_s is not None and now_s < before_s:
+                self._observer.on_note("a learner answers again")
+            before_s = until_s
+
     def _on_change(self, mailbox: Mailbox, change: LearnerChange) -> None:
         """Record and say what a learner does."""
+        if change == "copied":
+            self._observer.on_note(mailbox.conflict)
+            return
         if change == "registered" and mailbox.fingerprint is not None:
             self._registry.record_host(mailbox.fingerprint, mailbox.host)
         speed = mailbox.samples_per_s
-        rate = f", {speed:.3g} samples/s" if speed is not None else ""
+        rate = f", {format_speed(speed)}" if speed is not None else ""
         lines = {
             "registered": f"{mailbox.name}: registered from {mailbox.host}",
-            "ready": f"{mailbox.name}: ready{rate}",
+            "ready": f"{mailbox.name}: ready{rate}{self._count_ready()}",
             "left": mailbox.departure,
         }
         self._observer.on_learner(lines[change])
+
+    def _count_ready(self) -> str:
+        """Return how many learners are ready of those that the run waits for, if it does."""
+        expected = self._settings.start.learners
+        if expected is None or self._orchestrator.started:
+            return ""
+        return f"; {len(self._mailboxes.ready)} of {expected}"
 
     async def _approve(self, name: str, fingerprint: str, host: str | None) -> bool:
         """Ask for one decision at a time; the thread that waits for it does not delay the exit."""
@@ -369,17 +469,19 @@ class _Orchestration:
                 'or install "melisma[discovery]" here'
             )
             return None
-        return PairingService(fingerprint, token, self._on_code)
+        return PairingService(fingerprint, token, self._on_code, self._observer.on_note)
 
     def _on_code(self, code: str) -> None:
         is_new, self._code = bool(self._code), code
         if is_new:
-            self._observer.on_code(code)
+            self._observer.on_learner(
+                f"the code before is no longer valid; the next device joins with the code {code}"
+            )
 
     async def _announce(self, stack: AsyncExitStack, address: Address) -> None:
         name = self._settings.name or clean_name(socket.gethostname())
         try:
-            await stack.enter_async_context(announce(name, address))
+            await stack.enter_async_context(announce(name, address, ORCHESTRATOR_KIND))
         except (MelismaError, OSError) as error:
             self._observer.on_note(f"this orchestrator is not announced in the network: {error}")
 

@@ -3,7 +3,8 @@
 The code is the password of SPAKE2, a password-authenticated key exchange: a listener learns nothing
 that a code could be tested with, and an impostor can test one code for each exchange. The exchange
 includes the fingerprint of the orchestrator's certificate, so that it fails if the connection does
-not end at the orchestrator. A code is valid for one device and for few wrong attempts.
+not end at the orchestrator. A code is valid for one device and for few failed attempts, pairing
+pauses after these, and after `MAX_FAILURES` it stops until the owner renews the code.
 
 ::
 
@@ -12,15 +13,36 @@ not end at the orchestrator. A code is valid for one device and for few wrong at
     complete_pairing(id, proof)       ->     its own proof, and the join token
 """
 
+import asyncio
 import hmac
 import re
 import secrets
+import time
 from collections.abc import Callable
+from math import ceil
 from typing import Any, Final, Protocol
 
-from melisma.errors import RefusedError, SettingError, UnauthorizedError
+from melisma.errors import (
+    BusyError,
+    MalformedError,
+    RefusedError,
+    SettingError,
+    UnauthorizedError,
+)
 
+ORCHESTRATOR_KIND: Final = "melisma-orchestrator"
+"""What orchestrators announce in the local network, where other workers may be, too."""
 MAX_ATTEMPTS: Final = 3
+"""Failed attempts after which a code is replaced and pairing pauses."""
+FIRST_PAUSE_S: Final = 10.0
+"""The first pause; each further one is twice as long, until a device has paired."""
+MAX_FAILURES: Final = 30
+"""Failed attempts, without a device that paired, after which pairing stops."""
+STOPPED: Final = (
+    f"pairing by a code has stopped after {MAX_FAILURES} failed attempts, because a machine in the "
+    "network may be guessing codes: use the join string; on the machine of the orchestrator, "
+    "melisma code opens pairing again"
+)
 MAX_MESSAGE_BYTES: Final = 64
 _WORD_LIST: Final = """
 acorn actor agate album alder amber angle ankle apple april apron arrow aspen atlas attic
@@ -76,12 +98,25 @@ def normalize_code(text: str) -> str:
 class PairingService:
     """Gives the join token to devices that know the current code; `on_code` receives each code.
 
-    A code is replaced after one device, and after `MAX_ATTEMPTS` devices that did not know it.
+    A code is replaced after one device, and after `MAX_ATTEMPTS` devices that did not know it. Then
+    pairing pauses; after `MAX_FAILURES` it stops, and `on_note` receives that once.
     """
 
-    def __init__(self, fingerprint: str, token: str, on_code: Callable[[str], None]) -> None:
-        self._fingerprint, self._token, self._on_code = fingerprint, token, on_code
+    def __init__(
+        self,
+        fingerprint: str,
+        token: str,
+        on_code: Callable[[str], None],
+        on_note: Callable[[str], None] = lambda _: None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fingerprint, self._token, self._now = fingerprint, token, now
+        self._on_code, self._on_note = on_code, on_note
+        self._allow_attempts()
         self._renew()
+
+    def _allow_attempts(self) -> None:
+        self._failures, self._paused_until, self._stopped = 0, self._now(), False
 
     def _renew(self) -> None:
         self._code, self._attempts = new_code(), 0
@@ -89,28 +124,66 @@ class PairingService:
         self._on_code(self._code)
 
     async def begin_pairing(self, message: bytes) -> tuple[str, bytes]:
-        """Begin an exchange; it counts as an attempt until it is completed."""
+        """Begin an exchange; it counts as a failed attempt until it is completed.
+
+        Raises `BusyError` during a pause, and `RefusedError` when pairing has stopped.
+        """
         _check_bytes(message)
-        if self._attempts >= MAX_ATTEMPTS:
-            self._renew()
-        self._attempts += 1
-        spake2 = _import_spake2()
-        exchange = spake2.SPAKE2_B(self._code.encode(), **_identities(self._fingerprint))
-        reply: bytes = exchange.start()
-        pairing = secrets.token_hex(8)
-        self._keys[pairing] = _finish(exchange, message)
+        self._count_attempt()
+        keys, pairing = self._keys, secrets.token_hex(8)
+        # SPAKE2 is pure Python and takes tens of milliseconds, on small computers far more.
+        exchanged = await asyncio.to_thread(_exchange, self._code, self._fingerprint, message)
+        # If the code was replaced meanwhile, these keys are no longer used.
+        reply, keys[pairing] = exchanged
         return pairing, reply
+
+    def _count_attempt(self) -> None:
+        pause_s = self._paused_until - self._now()
+        if self._attempts >= MAX_ATTEMPTS and pause_s <= 0:
+            self._replace_failed_code()
+        if self._stopped:
+            raise RefusedError(STOPPED)
+        if pause_s > 0:
+            raise BusyError(
+                f"pairing pauses after {MAX_ATTEMPTS} failed attempts: try again in "
+                f"{ceil(pause_s)} s, or use the join string"
+            )
+        self._attempts += 1
+        self._failures += 1
+        if self._attempts == MAX_ATTEMPTS:
+            failed_codes = self._failures // MAX_ATTEMPTS
+            self._paused_until = self._now() + FIRST_PAUSE_S * 2 ** (failed_codes - 1)
+
+    def _replace_failed_code(self) -> None:
+        if self._failures < MAX_FAILURES:
+            self._renew()
+        elif not self._stopped:
+            self._stopped = True
+            self._keys = {}
+            self._on_note(STOPPED)
 
     async def complete_pairing(self, pairing: str, proof: bytes) -> tuple[bytes, str]:
         """Return this side's proof and the join token to a device that has proved the code."""
         _check_bytes(proof)
+        if not isinstance(pairing, str):
+            raise MalformedError("the id of a pairing is no text; use the same version of melisma")
         key = self._keys.pop(pairing, None)
         if key is None:
             raise RefusedError("this pairing has ended: begin again with the current code")
         if not hmac.compare_digest(proof, _proof(key, "device")):
+            if self._attempts >= MAX_ATTEMPTS:
+                # At once, so that the next device is told the code that will be valid.
+                self._replace_failed_code()
             raise UnauthorizedError("the code is wrong: type the one that the orchestrator shows")
+        self._allow_attempts()
         self._renew()
         return _proof(key, "orchestrator"), self._token
+
+    async def renew_code(self) -> str:
+        """Return a new code, for the owner alone; pairing that pauses or has stopped goes on."""
+        self._allow_attempts()
+        self._renew()
+        return self._code
 
 
 def pair(orchestrator: PairingMethods, fingerprint: str, code: str) -> str:
@@ -140,6 +213,13 @@ def _check_bytes(received: object) -> None:
 
 def _identities(fingerprint: str) -> dict[str, bytes]:
     return {"idA": b"melisma device", "idB": f"melisma orchestrator {fingerprint}".encode()}
+
+
+def _exchange(code: str, fingerprint: str, message: bytes) -> tuple[bytes, bytes]:
+    """Return the orchestrator's message of an exchange, and the key."""
+    exchange = _import_spake2().SPAKE2_B(code.encode(), **_identities(fingerprint))
+    reply: bytes = exchange.start()
+    return reply, _finish(exchange, message)
 
 
 def _finish(exchange: Any, message: Any) -> bytes:

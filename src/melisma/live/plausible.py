@@ -18,7 +18,7 @@ MIN_TRAIN_S, MAX_COST_S = 1e-9, 1e7  # seconds of one cost, its mean or its spre
 MAX_COST_COUNT = 1e6  # cycles that an estimate is worth
 MAX_PHASE_S = 1e7  # seconds of one phase of an assignment
 PHASE_DIGITS = 9  # phases are rounded to nanoseconds
-MAX_LOCAL_SHARDS = 1_000_000  # shards on one device in federated learning
+MAX_LOCAL_SHARDS = 100_000  # shards on one device in federated learning
 
 
 def check_costs(costs: Floats) -> None:
@@ -37,10 +37,12 @@ def check_costs(costs: Floats) -> None:
         )
 
 
-def check_local_shards(task: Task, samples: Sequence[int]) -> None:
+def check_local_shard_samples(task: Task, samples: Sequence[int]) -> None:
     """Raise `RefusedError` unless shards on a device have the size that the task sets."""
     if len(samples) > MAX_LOCAL_SHARDS:
         raise RefusedError(f"{len(samples)} local shards; use at most {MAX_LOCAL_SHARDS}")
+    if samples and not any(samples):
+        raise RefusedError(f"{len(samples)} local shards have no samples: leave out empty shards")
     if max(samples, default=0) > task.shard_samples:
         raise RefusedError(
             f"a local shard of {max(samples)} samples exceeds shard_samples = "

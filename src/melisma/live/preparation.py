@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from melisma.allocation.schemes import with_scheme
-from melisma.cycle.events import NO_FLOATS
-from melisma.fleet.array_types import Floats
+from melisma.fleet.array_types import NO_FLOATS, Floats
 from melisma.fleet.files.fleet_builder import read_fleet
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
@@ -75,7 +74,7 @@ class PreparedRun(PreparedTask):
 
     @property
     def notes(self) -> list[str]:
-        """The limits of emulating this fleet on this machine."""
+        """The limits of emulating this fleet on this machine, and settings that are ignored."""
         cores, notes = os.cpu_count() or 1, []
         shares = zip(self.fleet.names, self.core_shares, strict=True)
         fast = [name for name, share in shares if share > 1]
@@ -87,6 +86,11 @@ class PreparedRun(PreparedTask):
             notes.append(
                 f"the devices need {total:.1f} cores and this machine has {cores}: they run slower "
                 "than specified, and are measured at that speed"
+            )
+        if ignored := self.fleet.availability.settings_in_use:
+            notes.append(
+                f"{', '.join(ignored)} of the fleet file: ignored, as all learners of a live run "
+                "are present from start to end; `melisma simulate` lets them come and go"
             )
         return notes
 

@@ -1,7 +1,7 @@
 """Learners and peer nodes as processes of this machine, one for each device.
 
-A child process ends when its parent ends: it watches its standard input, which the parent keeps
-open (`exit_with_parent`). Its output goes to a log file.
+The launcher forks them, and they end when this process ends: each watches its standard input
+(`exit_with_parent`). Their output goes to log files.
 """
 
 import asyncio
@@ -10,19 +10,25 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
-from melisma.backports import RUN_MODULE
+from melisma.backports import RUN_MODULE, timeout
+from melisma.learning.trainer import Trainer
+from melisma.live.joining.use_limits import THREAD_VARIABLES
+from melisma.live.launcher import TERMINATION_GRACE_S, Child, Exit, Launch
+from melisma.live.learner.learner_settings import LEARNER_MODULE
 from melisma.private_files import make_private_folder, open_private
 from melisma.text import visible
 
-MAX_REASON_CHARS = 400
-TERMINATION_GRACE_S = 5.0
+MAX_LOG_TAIL_CHARS: Final = 400
+LAUNCHER: Final = "melisma.live.launcher"
+LAUNCHER_LOG: Final = "launcher.log"
+KILL_GRACE_S: Final = 5.0
+"""The time that the launcher has to end after it has killed the other processes."""
 OnExit = Callable[[int, str], None]
 
 
@@ -39,24 +45,35 @@ async def run_processes(
     settings: Sequence[ProcessSettings],
     logs: Path,
     on_exit: OnExit,
-    module: str = "melisma.live.learner.learner_process",
+    *,
+    module: str = LEARNER_MODULE,
+    trainer: Trainer | None = None,
 ) -> AsyncIterator[None]:
-    """Run a process for each settings; call `on_exit` with its number and a reason if it ends."""
+    """Run a process for each settings; call `on_exit` with its number and a reason if it ends.
+
+    An error of `on_exit` is raised at the end.
+    The module of `trainer`, if it is one of this package, is imported once for all processes.
+    """
     paths = [logs / f"{number}.log" for number in range(len(settings))]
-    processes = [_start(module, *item) for item in zip(settings, paths, strict=True)]
+    running = dict(enumerate(settings))
 
-    async def watch(number: int, process: "subprocess.Popen[bytes]") -> None:
-        code = await _exit_code(process)
-        on_exit(number, _describe_exit(settings[number].name, paths[number], code))
+    def report(number: int, code: int) -> None:
+        on_exit(number, _describe_exit(running.pop(number).name, paths[number], code))
 
-    watches = [asyncio.create_task(watch(*item)) for item in enumerate(processes)]
+    children = (
+        Child(msgspec.Raw(msgspec.json.encode(item)), str(path))
+        for item, path in zip(settings, paths, strict=True)
+    )
+    launcher = await _start(Launch(module, _preloaded(trainer), tuple(children)), logs)
+    watch = asyncio.create_task(_watch(launcher, running, report))
     try:
         yield
     finally:
-        for task in watches:
-            task.cancel()
-        _close_stdin(processes)
-        await asyncio.to_thread(_wait_or_kill, processes)
+        watch.cancel()
+        await _end(launcher)
+        await asyncio.wait([watch])
+        if not watch.cancelled():
+            watch.result()
 
 
 def exit_with_parent(before_exit: Callable[[], object] = lambda: None) -> None:
@@ -72,68 +89,64 @@ def exit_with_parent(before_exit: Callable[[], object] = lambda: None) -> None:
     threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
-def _start(module: str, settings: ProcessSettings, log: Path) -> "subprocess.Popen[bytes]":
+def _preloaded(trainer: Trainer | None) -> tuple[str, ...]:
+    """Return the modules that the launcher imports; macOS does not support PyTorch after a fork."""
+    name = type(trainer).__module__
+    own = name.startswith("melisma.") and sys.platform == "linux"
+    return (name,) if own else ()
+
+
+async def _start(launch: Launch, logs: Path) -> asyncio.subprocess.Process:
     # One thread for each process: a device's speed is a share of one core.
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    make_private_folder(log.parent)
-    with open_private(log, "wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, *RUN_MODULE, module],
+    threads = dict.fromkeys(THREAD_VARIABLES, "1")
+    make_private_folder(logs)
+    with open_private(logs / LAUNCHER_LOG, "wb") as log:
+        launcher = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *RUN_MODULE,
+            LAUNCHER,
             stdin=subprocess.PIPE,
-            stdout=file,
-            stderr=file,
+            stdout=subprocess.PIPE,
+            stderr=log,
             env=os.environ | threads,
             # Ctrl-C reaches only this process, which then ends the others in order.
             start_new_session=True,
         )
-    assert process.stdin is not None
-    process.stdin.write(msgspec.json.encode(settings) + b"\n")
-    process.stdin.flush()
-    return process
+    assert launcher.stdin is not None
+    launcher.stdin.write(msgspec.json.encode(launch) + b"\n")
+    return launcher
 
 
-def _exit_code(process: "subprocess.Popen[bytes]") -> "asyncio.Future[int]":
-    """Wait for the exit code in a daemon thread, which does not block interpreter shutdown."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[int] = loop.create_future()
+async def _watch(
+    launcher: asyncio.subprocess.Process,
+    running: Collection[int],
+    report: Callable[[int, int], None],
+) -> None:
+    """Report each process that ends, and all others if the launcher ends."""
+    assert launcher.stdout is not None
+    while line := await launcher.stdout.readline():
+        ended = msgspec.json.decode(line, type=Exit)
+        report(ended.number, ended.code)
+    code = await launcher.wait()
+    for number in list(running):
+        report(number, code)
 
-    def wait() -> None:
-        code = process.wait()
-        # The loop may be closed by now.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(_set_result, future, code)
 
-    threading.Thread(target=wait, name="process-exit", daemon=True).start()
-    return future
-
-
-def _set_result(future: "asyncio.Future[int]", code: int) -> None:
-    if not future.done():
-        future.set_result(code)
+async def _end(launcher: asyncio.subprocess.Process) -> None:
+    """Close the launcher's standard input, on which all processes exit, and wait for them."""
+    assert launcher.stdin is not None
+    launcher.stdin.close()
+    try:
+        async with timeout(TERMINATION_GRACE_S + KILL_GRACE_S):
+            await launcher.wait()
+    except TimeoutError:
+        launcher.kill()
+        await launcher.wait()
 
 
 def _describe_exit(name: str, log: Path, code: int) -> str:
     """Return the last line of the log, or the exit code if the log is empty."""
-    tail = log.read_text(errors="replace").strip()[-MAX_REASON_CHARS:]
+    tail = log.read_text(errors="replace").strip()[-MAX_LOG_TAIL_CHARS:]
     ending = f"ended with exit code {code}" if code >= 0 else f"was killed (signal {-code})"
     reason = visible(tail.splitlines()[-1]) if tail else f"its process {ending}"
     return reason if reason.startswith(name) else f"{name}: {reason}"
-
-
-def _close_stdin(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
-    """Close standard input, on which a process that is still running exits."""
-    for process in processes:
-        assert process.stdin is not None
-        with contextlib.suppress(OSError):
-            process.stdin.close()
-
-
-def _wait_or_kill(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
-    """Wait for all processes, and kill those that exceed the grace time."""
-    limit = time.monotonic() + TERMINATION_GRACE_S
-    for process in processes:
-        try:
-            process.wait(max(0.0, limit - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()

@@ -12,8 +12,8 @@ from msgspec import Meta
 
 from melisma import __version__
 from melisma.cycle.events import PHASES
+from melisma.disclosure import Disclosure
 from melisma.errors import MalformedError, RefusedError
-from melisma.fleet.files.fleet_file import Disclosure
 from melisma.fleet.task import Task
 from melisma.live.code_bundle import MAX_BUNDLE_BYTES
 
@@ -61,8 +61,9 @@ class RegisterRequest(msgspec.Struct, frozen=True):
 class RegisterResponse(msgspec.Struct, frozen=True):
     """The learner's number, its task, and the shards of its benchmark.
 
-    `run_s` is the time since the run began. With `hold_back` the orchestrator has no test data:
-    learners hold samples back for evaluation. `bundle` is there if the task names code of its own.
+    `run_s` is the time since the orchestrator started; the run may not have `begun`. With
+    `hold_back` the orchestrator has no test data: learners hold samples back for
+    evaluation. `bundle` is there if the task names code of its own.
     """
 
     learner: NonNegativeInt
@@ -72,13 +73,18 @@ class RegisterResponse(msgspec.Struct, frozen=True):
     hold_back: bool = False
     run_s: Seconds = 0.0
     bundle: BundleRef | None = None
+    begun: bool = False
 
 
 class JoinRequest(msgspec.Struct, frozen=True):
-    """The learner is ready; in federated learning with the samples of each of its shards."""
+    """The learner is ready; in federated learning with the samples of each of its shards.
+
+    `samples_per_s` is there if the learner has measured it already and discloses it.
+    """
 
     discloses: Disclosure
-    local_shards: tuple[NonNegativeInt, ...] = ()
+    local_shard_samples: tuple[NonNegativeInt, ...] = ()
+    samples_per_s: Annotated[float, Meta(gt=0, le=1e12)] | None = None
 
 
 class Instruction(msgspec.Struct, frozen=True, tag_field="instruction", tag=True):

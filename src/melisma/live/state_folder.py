@@ -3,7 +3,7 @@
 ::
 
     orchestrator/    identity.pem, learners.json, running.json
-    device/          identity.pem, orchestrators.json
+    device/          identity.pem, orchestrators.json, join.pid
     peers/           NAME.key of each node
 
 They are in ``MELISMA_HOME``, by default in the user's data folder. Each is written atomically.
@@ -22,21 +22,21 @@ from melisma.errors import SettingError
 
 def orchestrator_folder() -> Path:
     """Return the state folder of this machine's orchestrator; create it if it is missing."""
-    return private_folder(data_folder() / "orchestrator")
+    return restrict_folder(data_folder() / "orchestrator")
 
 
 def device_folder() -> Path:
     """Return the state folder of this machine as a device; create it if it is missing."""
-    return private_folder(data_folder() / "device")
+    return restrict_folder(data_folder() / "device")
 
 
 def peers_folder() -> Path:
     """Return the folder of the keys of this user's nodes; create it if it is missing."""
-    return private_folder(data_folder() / "peers")
+    return restrict_folder(data_folder() / "peers")
 
 
-def private_folder(folder: Path) -> Path:
-    """Create a folder that only its owner may enter, and return it."""
+def restrict_folder(folder: Path) -> Path:
+    """Let only its owner enter a folder, which is created if it is missing, and return it."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
@@ -47,7 +47,7 @@ def private_folder(folder: Path) -> Path:
     return folder
 
 
-def write_private(path: Path, content: bytes | str) -> Path:
+def write_state(path: Path, content: bytes | str) -> Path:
     """Write a whole file that only its owner may read, atomically."""
     return write_atomic(path, content, 0o600)
 
@@ -59,5 +59,23 @@ def file_lock(path: Path) -> Iterator[None]:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def try_lock(path: Path, kind: int) -> Iterator[bool]:
+    """Hold the lock of a file inside a ``with`` if it is free; yield whether it was.
+
+    `kind` is `fcntl.LOCK_EX` or `fcntl.LOCK_SH`.
+    """
+    handle = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
     finally:
         os.close(handle)

@@ -1,4 +1,4 @@
-"""`train`: runs a task on a fleet that this machine emulates, and returns the report."""
+"""`train`: runs a task on a fleet that this machine emulates, or on devices that join."""
 
 import asyncio
 import shutil
@@ -10,13 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
+from melisma.errors import SettingError
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import Split
 from melisma.learning.data.partition import partition_shards
 from melisma.learning.data.shards import encode_shard
-from melisma.live.learner.agent import LearnerSettings
-from melisma.live.learner.device import EmulatedDevice
+from melisma.live.learner.learner_settings import (
+    DEFAULT_CACHE_BYTES,
+    EmulatedDevice,
+    LearnerSettings,
+)
 from melisma.live.learner.trusted_code import defining_modules
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
 from melisma.live.orchestrator.learner_authentication import LearnerTokens
@@ -33,21 +37,61 @@ from melisma.runs.svg import save_picture
 from melisma.runs.trace import Step
 
 
-def train(
+def train(  # noqa: PLR0913 - each is a setting of its own
     task: Task | str | Path,
-    fleet: Fleet | str | Path,
+    fleet: Fleet | str | Path | None = None,
     *,
+    devices: int | None = None,
+    until_ready_s: float | None = None,
     scheme: str | None = None,
     folder: str | Path | None = None,
-    port: int = 0,
+    port: int | None = None,
     watch: Watcher = lambda _: None,
 ) -> Report:
-    """Train a task with one process of this machine for each device, slowed to its speed.
+    """Train a task on a fleet that this machine emulates, or on devices that join.
 
-    Model, picture and trace are written to `folder`, or to a new folder below `runs`. `watch` is
-    called with each step, from another thread. Ctrl-C ends the run and keeps its results so far.
+    With a `fleet`, each of its devices is a process of this machine, slowed to its speed. With
+    `devices`, print the command for devices, wait until that number has joined, and train on them;
+    print the score of each cycle, and at the end the folder of the results.
+    With `until_ready_s`, begin after this time with the devices that have joined, at least one;
+    with both, the first decides. `melisma.orchestrate` has further settings for devices that join.
+
+    Model, picture and trace are written to `folder`, or to a new folder below `runs`. `port` is by
+    default a free one, or 7788 for devices that join. `watch` is called with each step, from
+    another thread. Ctrl-C ends the run and keeps its results so far.
     """
-    return run(prepare(task, fleet, scheme, folder), port, watch)
+    if fleet is not None:
+        _require_no_devices(devices, until_ready_s)
+        return run(prepare(task, fleet, scheme, folder), port or 0, watch)
+    if devices is None and until_ready_s is None:
+        raise SettingError(
+            "train has neither a fleet nor devices: pass fleet=FILE to emulate devices on this "
+            "machine, or devices=N to train on N devices that join over the network"
+        )
+    if devices is not None and devices < 1:
+        raise SettingError(f"devices = {devices} is too small: use devices >= 1")
+    # Imported here, as that module uses this one.
+    from melisma.live.orchestration import DEFAULT_PORT, orchestrate
+
+    return orchestrate(
+        task,
+        learners=devices,
+        until_ready_s=until_ready_s,
+        scheme=scheme,
+        folder=folder,
+        port=DEFAULT_PORT if port is None else port,
+        watch=watch,
+    )
+
+
+def _require_no_devices(devices: int | None, until_ready_s: float | None) -> None:
+    given = {"devices": devices, "until_ready_s": until_ready_s}
+    for name, value in given.items():
+        if value is not None:
+            raise SettingError(
+                f"train has a fleet and {name} = {value}: leave out the fleet to train on devices "
+                f"that join, or {name} to emulate the devices of the fleet"
+            )
 
 
 def run(
@@ -89,9 +133,8 @@ async def _run_orchestrator(
         async with service.worker(tokens, port=port).listening() as address:
             orchestrator.start()
             settings = _learner_settings(prepared, address, tokens)
-            async with run_processes(
-                settings, prepared.folder / LOGS_FOLDER, service.remove_learner
-            ):
+            logs = prepared.folder / LOGS_FOLDER
+            async with run_processes(settings, logs, service.remove_learner, trainer=spec.trainer):
                 cancel = partial(orchestrator.cancel, "interrupted")
                 cancellation.on_request(lambda: loop.call_soon_threadsafe(cancel))
                 silence = loop.create_task(service.watch_silence())
@@ -132,12 +175,15 @@ def _learner_settings(
     prepared: PreparedRun, address: str, tokens: LearnerTokens
 ) -> list[LearnerSettings]:
     fleet, federated = prepared.fleet, prepared.task.mode == "federated"
+    # A learner of this machine may be assigned all shards.
+    data_bytes = prepared.train.samples.nbytes + prepared.train.labels.nbytes
     return [
         LearnerSettings(
             name=name,
             orchestrator=(address,),
             token=tokens.token(name),
             cache=str(prepared.folder / DEVICES_FOLDER / f"{number}-cache"),
+            cache_bytes=max(DEFAULT_CACHE_BYTES, 2 * data_bytes),
             discloses=fleet.discloses[number],
             device=_device_settings(prepared, number),
             # Emulated devices are paced by processor time.

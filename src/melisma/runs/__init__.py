@@ -10,9 +10,12 @@
     learner_set.py    a set of learners as a bit for each
     given_shards.py   the shards that each learner was given in a cycle
     capacity.py       the visits that learners had time for, and uses of their time
+    unassigned.py     the learners without an assignment in a cycle, and why
     usage.py          bytes, joules and money
     totals.py         sums for each learner over a run
+    cycle_figures.py  the figures of a cycle
     report.py         the figures of a run
+    report_json.py    a report as JSON values
     run_picture.py    a run as an SVG picture
     peer_report.py    the figures of a run without an orchestrator
     peer_picture.py   such a run as an SVG picture

@@ -328,19 +328,24 @@ def _unknown_columns(count: int) -> dict[str, Any]:
 def _column(name: str, values: Any, count: int) -> Any:
     """Return a column of `count` rows, in the memory of one number if all are equal."""
     column = np.asarray(values, TYPES[name])
-    if column.ndim == 1 and count > 1 and name != "phases" and np.all(column == column[0]):
+    if column.ndim == 1 and count > 1 and name != "phases" and _all_equal(column, column[0]):
         column = column[0]
     shape = (count, len(PHASES)) if name == "phases" else (count,)
     return np.broadcast_to(column, shape)
 
 
 def _put(column: Any, rows: Ints, values: Any) -> Any:
-    if not rows.size:
+    if not rows.size or (not column.strides[0] and _all_equal(values, column[0])):
         return column
     if not column.flags.writeable:
         column = column.copy()
     column[rows] = values
     return column
+
+
+def _all_equal(values: Any, value: Any) -> bool:
+    """Return whether all rows have this value; NaN equals NaN."""
+    return np.array_equal(values, np.broadcast_to(value, np.shape(values)), equal_nan=True)
 
 
 def _keys(learners: Ints | Small, attempts: Ints | Small) -> Ints:

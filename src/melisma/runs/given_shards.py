@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from melisma.cycle.coverage import Coverage
 from melisma.cycle.ragged import RaggedArray
-from melisma.fleet.array_types import Ints
+from melisma.fleet.array_types import NO_INTS, Ints
 from melisma.runs.assignments import Small
 
-NO_INTS: Ints = np.empty(0, np.int64)
 Bools = NDArray[np.bool_]
 
 
@@ -54,10 +54,11 @@ class GivenShards:
     def rows_between(self, learners: Ints | Small, above: Ints | Small, upto: Small) -> Bools:
         """Return which rows are of learners, with attempts above one number, up to another."""
         count = int(max(learners.max(initial=-1), self.learner.max(initial=-1))) + 1
-        first, last = np.zeros(count, np.int64), np.full(count, -1)
-        first[learners], last[learners] = above, upto
-        rows: Bools = (self.attempt > first[self.learner]) & (self.attempt <= last[self.learner])
-        return rows
+        above_first, above_last = (
+            Coverage(count, learners, last).excludes(self.learner, self.attempt)
+            for last in (above, upto)
+        )
+        return above_first & ~above_last
 
     def _concatenate(self, other: "GivenShards") -> "GivenShards":
         return GivenShards(

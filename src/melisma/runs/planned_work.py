@@ -1,7 +1,8 @@
 """The assignments of all cycles, and the shards in their plans.
 
 A plan grows by extensions. Shards leave it when the learner releases them, when its update does not
-cover the extension that brought them, or when they are handed on after its work was lost.
+cover the extension that brought them (`cycle.coverage`), or when they are handed on after its work
+was lost.
 """
 
 from collections.abc import ItemsView

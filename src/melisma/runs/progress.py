@@ -21,10 +21,12 @@ from melisma.fleet.array_types import Ints
 from melisma.fleet.task import Task
 from melisma.runs.assignments import COUNTED, STATUSES, Assignments, Names, Status
 from melisma.runs.capacity import MeasuredRates
+from melisma.runs.cycle_figures import Cycle
 from melisma.runs.learner_set import LearnerSet
 from melisma.runs.planned_work import PlannedWork
-from melisma.runs.report import Cycle, Report
+from melisma.runs.report import Report
 from melisma.runs.trace import Step
+from melisma.runs.unassigned import Unassigned
 from melisma.runs.usage import UNKNOWN_RATES, UsageRates
 
 
@@ -37,6 +39,7 @@ class RunProgress:
         self.reason = ""
         self.names = np.empty(0, np.object_)
         self.joined, self.left, self.collecting = LearnerSet(), LearnerSet(), LearnerSet()
+        self._reported = LearnerSet()  # costs since they joined, or a bound for this cycle
         self.collecting_cycle = 0  # the cycle for which bounds were last requested
         self.evaluated_number = 0  # the cycle that was evaluated last
         self._submitted: events.TaskSubmitted | None = None
@@ -44,6 +47,7 @@ class RunProgress:
         self._work = PlannedWork(ShardSizes(np.empty(0, np.int64)), extension=False)
         self._reasons, self._reason_codes = [""], {"": 0}
         self._departures = np.empty(0, np.int32)
+        self._shared_identities: list[str] = []
         self._cycles: dict[int, Cycle] = {}
         self._measured = MeasuredRates()
         self._aggregate: commands.Aggregate | None = None
@@ -81,6 +85,7 @@ class RunProgress:
             task=self.task,
             names=names,
             departures=tuple(departures.tolist()),
+            shared_identities=tuple(self._shared_identities),
             began_s=self.submission.at_s,
             ended_s=self.now_s,
             cycles=tuple(self._snapshot(number, names) for number in sorted(self._cycles)),
@@ -113,14 +118,20 @@ class RunProgress:
         self._departures = np.pad(self._departures, (0, missing))
         self._measured.make_room(count)
 
+    def on_registered(self, event: events.LearnersRegistered) -> None:
+        """Store the names of learners that may join."""
+        self._make_room(int(event.learners.max(initial=-1)) + 1)
+        self.names[event.learners] = event.names
+
     def on_joined(self, event: events.LearnersJoined) -> None:
         """Add learners."""
         self._make_room(int(event.learners.max(initial=-1)) + 1)
         self.names[event.learners] = event.names
         self.joined.add(event.learners)
         self.left.discard(event.learners)
-        if len(event.local_shards):
-            self._work.sizes.add(event.learners, event.local_shards)
+        self._reported.discard(event.learners)
+        if len(event.local_shard_samples):
+            self._work.sizes.add(event.learners, event.local_shard_samples)
 
     def on_left(self, event: events.LearnersLeft) -> None:
         """End the work of learners that left."""
@@ -132,9 +143,14 @@ class RunProgress:
             if work.with_status("training").any():
                 self._end_work(number, work.rows_of(event.learners), "left", event.reason)
 
-    def on_reported(self, event: events.EstimatesReported | events.BoundsReported) -> None:
+    def on_shared(self, event: events.IdentitiesShared) -> None:
+        """Keep the note about an identity that is in use twice."""
+        self._shared_identities.append(event.reason)
+
+    def on_reported(self, event: events.CostsReported | events.BoundsReported) -> None:
         """Stop waiting for learners that reported."""
         self.collecting.discard(event.learners)
+        self._reported.add(event.learners)
 
     def on_progress(self, event: events.ProgressReported) -> None:
         """Store visits of open assignments."""
@@ -228,7 +244,10 @@ class RunProgress:
     def on_collect(self, command: commands.Benchmark | commands.AskBound) -> None:
         """Wait for the reports of learners."""
         self.collecting.add(command.learners)
-        self.collecting_cycle = command.cycle if isinstance(command, commands.AskBound) else 0
+        self.collecting_cycle = 0
+        if isinstance(command, commands.AskBound):
+            self.collecting_cycle = command.cycle
+            self._reported.discard(command.learners)
 
     def on_dispatch(self, command: commands.Dispatch) -> None:
         """Open a cycle with its first assignments, or add those of learners that come late."""
@@ -262,6 +281,7 @@ class RunProgress:
     def on_aggregate(self, command: commands.Aggregate) -> None:
         """Close a cycle."""
         self._open_cycle(command.cycle, self.task.deadline_s)
+        self._record_unassigned(command.cycle)
         self.collecting.clear()
         self._aggregate = command
         rows, indices = self._work.find(command)
@@ -289,7 +309,6 @@ class RunProgress:
     def on_finish(self, command: commands.Finish) -> None:
         """End the run and all open cycles."""
         self.outcome, self.reason = command.outcome, command.reason
-        self.collecting.clear()
         if command.outcome == "failed" and self.collecting_cycle > max(
             self._cycles, default=self.collecting_cycle
         ):
@@ -299,9 +318,19 @@ class RunProgress:
             self._interrupt_cycle(unfinished.cycle, command)
             late = unfinished.late
             self._end_late(late, "dropped", command.reason, np.zeros(late.learners.size))
-        for number, cycle in self._cycles.items():
+        for number, cycle in list(self._cycles.items()):
             if cycle.ending == "running":
+                self._record_unassigned(number)
                 self._interrupt_cycle(number, command)
+        self.collecting.clear()
+
+    def _record_unassigned(self, number: int) -> None:
+        """Record the learners that have no assignment in a cycle that ends now."""
+        count, idle = self.names.size, self.names != ""
+        idle[self._work[number].learner] = False
+        present = (self.joined - self.left).mask(count)
+        not_ready = (self.collecting - self._reported).mask(count)
+        self._update_cycle(number, unassigned=Unassigned.from_masks(idle, present, not_ready))
 
     def _interrupt_cycle(self, number: int, command: commands.Finish) -> None:
         """End a cycle with the run: its updates are in no model."""
@@ -317,9 +346,13 @@ class RunProgress:
 
     def _open_cycle(self, number: int, deadline_s: float) -> None:
         if number not in self._cycles:
-            extension = self.task.extension
             self._cycles[number] = Cycle(
-                number, self.now_s, deadline_s, rates=self._rates, extension=extension
+                number,
+                self.now_s,
+                deadline_s,
+                rates=self._rates,
+                extension=self.task.extension,
+                carries_late=self.task.late == "carry",
             )
 
     def _update_cycle(self, number: int, **values: Any) -> None:
@@ -346,8 +379,8 @@ class RunProgress:
 
     def _snapshot(self, number: int, names: Names) -> Cycle:
         """Return a cycle with its assignments, which later steps do not change."""
-        work = replace(self._work[number].freeze(), names=names)
-        return replace(self._cycles[number], assignments=work)
+        cycle, work = self._cycles[number], replace(self._work[number].freeze(), names=names)
+        return replace(cycle, assignments=work, unassigned=replace(cycle.unassigned, names=names))
 
 
 def _slice_if_all(indices: Ints, count: int) -> Any:
@@ -365,9 +398,11 @@ def _ignore(progress: RunProgress, step: Any) -> None:
 
 HANDLERS: dict[type, Callable[[RunProgress, Any], None]] = {
     events.TaskSubmitted: RunProgress.on_submitted,
+    events.LearnersRegistered: RunProgress.on_registered,
     events.LearnersJoined: RunProgress.on_joined,
     events.LearnersLeft: RunProgress.on_left,
-    events.EstimatesReported: RunProgress.on_reported,
+    events.IdentitiesShared: RunProgress.on_shared,
+    events.CostsReported: RunProgress.on_reported,
     events.BoundsReported: RunProgress.on_reported,
     events.ProgressReported: RunProgress.on_progress,
     events.ShardsReleased: RunProgress.on_released,

@@ -1,211 +1,36 @@
-"""The figures of a run and of its cycles.
-
-A cycle closes when no update is awaited, or after its deadline. Its time runs from the first
-dispatch to closing. It met its deadline if updates were aggregated and it closed by then. Dropped
-work counts as not done.
-"""
+"""The figures of a run; those of its cycles are in `cycle_figures`."""
 
 from collections import Counter
 from collections.abc import Iterable, Sized
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import isfinite, isnan, nan
+from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
 import numpy as np
 
-from melisma.cycle import commands, events
+from melisma.cycle import commands
 from melisma.fleet.array_types import Floats
 from melisma.fleet.task import Task
 from melisma.learning import metrics
 from melisma.runs import capacity
-from melisma.runs.assignments import NO_ASSIGNMENTS, STATUSES, Assignment, Assignments, Status
-from melisma.runs.capacity import TIME_USES
+from melisma.runs.capacity import LOSSES, TIME_USES
+from melisma.runs.cycle_figures import TIMER_TOLERANCE, Cycle, seconds_between
 from melisma.runs.folder import PICTURE_FILE, TRACE_FILE
 from melisma.runs.totals import LearnerTotals
 from melisma.runs.trace import Step
-from melisma.runs.usage import UNKNOWN_RATES, UsageRates
 
 if TYPE_CHECKING:
     from melisma.runs.svg import Picture
 
-Ending = Literal["running", "aggregated", "empty", "interrupted"]
-
-# A cycle that its deadline closes ends when the timer fires: later by this part of the deadline at
-# most.
-TIMER_TOLERANCE = 0.005
-# `as_dict` lists learners and assignments up to this many learners times cycles.
-MAX_LISTED = 10_000
-
-
-@dataclass(frozen=True)
-class Cycle:
-    """One global update cycle; figures of a running or empty cycle are NaN.
-
-    `no_pass` counts learners that the plan gave shards, but that could not train them once by the
-    deadline; they have no assignment. `handed_on` counts shards that moved from one learner to
-    another. With `extension`, learners train until the deadline. `clipped` and `left_out` name
-    the learners whose update changed the model too far: its change was scaled down, or it did not
-    count; late updates of earlier cycles are included. A cycle is `rejected` if the loss of its
-    model was not finite: the model before it was kept.
-    """
-
-    number: int
-    began_s: float
-    deadline_s: float
-    assignments: Assignments = NO_ASSIGNMENTS
-    ending: Ending = "running"
-    reason: str = ""
-    closed_s: float = nan
-    tail_s: float = 0.0
-    no_pass: int = 0
-    handed_on: int = 0
-    extension: bool = False
-    clipped: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-    rejected: bool = False
-    aggregate_s: float = nan
-    evaluate_s: float = nan
-    loss: float = nan
-    accuracy: float = nan
-    evaluated_s: float = nan
-    rates: UsageRates = field(default=UNKNOWN_RATES, repr=False, compare=False)
-
-    @property
-    def empty(self) -> bool:
-        """Whether no update was aggregated; `reason` says why."""
-        return self.ending == "empty"
-
-    @property
-    def cycle_s(self) -> float:
-        """Seconds from the first dispatch until the cycle closed; NaN without a new model."""
-        return _seconds(self.began_s, self.closed_s) if self.ending == "aggregated" else nan
-
-    @property
-    def met_deadline(self) -> bool:
-        """Whether the cycle closed with a new model by its deadline, within `TIMER_TOLERANCE`."""
-        return self.cycle_s <= self.deadline_s * (1.0 + TIMER_TOLERANCE)
-
-    @property
-    def truancy(self) -> float:
-        """Seconds past the deadline as a fraction of the deadline."""
-        return float(metrics.truancy(self.cycle_s, self.deadline_s))
-
-    @property
-    def fulfilment(self) -> float:
-        """Visits done divided by visits planned."""
-        return metrics.fulfilment(*self._visits)
-
-    @property
-    def drop_rate(self) -> float:
-        """The fraction of planned visits that were not done."""
-        return metrics.drop_rate(*self._visits)
-
-    @cached_property
-    def occupancy(self) -> float:
-        """The fraction of the cycle that learners were busy, on average over known phases."""
-        return metrics.mean_known(metrics.occupancy(self.assignments.busy_s, self.cycle_s))
-
-    @property
-    def capacity_used(self) -> float:
-        """Visits that count divided by the visits that learners had time for, at most 1."""
-        return float(capacity.capacity_used(*self._capacity))
-
-    @property
-    def time_use_s(self) -> Floats:
-        """Seconds of each assignment by `TIME_USES`, from dispatch to closing."""
-        if self.ending == "running":
-            return np.zeros((len(self.assignments), len(TIME_USES)))
-        return capacity.time_use_s(
-            self.assignments,
-            self.began_s + self.deadline_s,
-            self.closed_s,
-            extension=self.extension,
-        )
-
-    @property
-    def time_use(self) -> dict[str, float]:
-        """The fraction of the time of all learners, from dispatch to closing, by use."""
-        return _shares(self._time_use_s)
-
-    @cached_property
-    def max_staleness(self) -> float:
-        """Largest difference of passes between two learners given shards, parts included."""
-        return metrics.max_staleness(self._updates)
-
-    @cached_property
-    def average_staleness(self) -> float:
-        """Mean difference of passes over all pairs of learners given shards."""
-        return metrics.average_staleness(self._updates)
-
-    @property
-    def counts(self) -> dict[Status, int]:
-        """The number of assignments by status."""
-        counts = np.bincount(self.assignments.status, minlength=len(STATUSES)).tolist()
-        return {status: count for status, count in zip(STATUSES, counts, strict=True) if count}
-
-    @cached_property
-    def visits_counted(self) -> int:
-        """The number of visits that count."""
-        return int(self.assignments.counted_visits.sum())
-
-    @cached_property
-    def visits_dropped(self) -> int:
-        """The number of planned visits that were not done, of ended assignments."""
-        work = self.assignments
-        left = np.maximum(work.planned_visits - work.counted_visits, 0)
-        return int(left[~work.with_status("training")].sum())
-
-    @cached_property
-    def bytes(self) -> float:
-        """Bytes of models, down and up, and of fetched shards that updates report."""
-        return float(self.rates.transferred_bytes(self.assignments).sum())
-
-    @cached_property
-    def joules(self) -> float:
-        """Energy for training and transfers."""
-        return self.rates.joules(self.assignments)
-
-    @cached_property
-    def cost(self) -> float:
-        """The price of the assigned shards."""
-        return self.rates.cost(self.assignments)
-
-    @cached_property
-    def _visits(self) -> tuple[int, int]:
-        """Visits done, at most those planned, and planned; 0 while the cycle is running."""
-        if self.ending == "running":
-            return 0, 0
-        planned = self.assignments.planned_visits
-        return int(np.minimum(self.assignments.counted_visits, planned).sum()), int(planned.sum())
-
-    @cached_property
-    def _capacity(self) -> Floats:
-        """Used and allowed visits; 0 while the cycle is running."""
-        if self.ending == "running":
-            return np.zeros(2)
-        total: Floats = capacity.visits_of_capacity(self.assignments).sum(axis=1)
-        return total
-
-    @cached_property
-    def _time_use_s(self) -> Floats:
-        total: Floats = self.time_use_s.sum(axis=0)
-        return total
-
-    @property
-    def _updates(self) -> Floats:
-        """Passes of each learner given shards: 0 for lost work, NaN while it is under way."""
-        work = self.assignments
-        passes: Floats = work.counted_visits / np.maximum(work.samples, 1)
-        passes[work.with_status("training")] = nan
-        return np.concatenate([passes, np.zeros(self.no_pass)])
-
 
 @dataclass(frozen=True)
 class Report:
-    """A run: its outcome, its cycles and the totals of its learners."""
+    """A run: its outcome, its cycles and the totals of its learners.
+
+    `departures` says why learners left; `shared_identities` whose identity was in use twice.
+    """
 
     run: str
     task: Task
@@ -216,6 +41,7 @@ class Report:
     outcome: commands.Outcome | Literal["running"] = "running"
     reason: str = ""
     departures: tuple[str, ...] = field(default=(), repr=False)
+    shared_identities: tuple[str, ...] = field(default=(), repr=False)
     model: Path | None = None
     folder: Path | None = None
     trace: tuple[Step, ...] = field(default=(), repr=False, compare=False)
@@ -244,6 +70,8 @@ class Report:
         met = sum(cycle.met_deadline for cycle in self.ended_cycles)
         cycles = _count(self.ended_cycles, "cycle")
         summary = f"the deadline of {deadline_s:g} s held in {met} of {cycles}"
+        if empty := sum(cycle.empty for cycle in self.ended_cycles):
+            summary += f", {empty} ended without an update"
         waited = [cycle.cycle_s for cycle in self.ended_cycles if not cycle.empty]
         if not waited:
             return summary
@@ -267,27 +95,34 @@ class Report:
     @property
     def fulfilment(self) -> float:
         """Visits done divided by visits planned, over all ended cycles."""
-        visits = np.array([cycle._visits for cycle in self.ended_cycles]).reshape(-1, 2)
+        pairs = [cycle.done_and_planned_visits for cycle in self.ended_cycles]
+        visits = np.array(pairs).reshape(-1, 2)
         return metrics.fulfilment(visits[:, 0], visits[:, 1])
 
     @property
     def capacity_used(self) -> float:
         """Visits that count divided by the visits that learners had time for, over ended cycles."""
-        pairs = np.array([cycle._capacity for cycle in self.ended_cycles]).reshape(-1, 2)
-        return float(capacity.capacity_used(*pairs.sum(axis=0)))
+        return float(capacity.fraction(*self._used_and_allowed_visits))
+
+    @property
+    def capacity_lost(self) -> dict[str, float]:
+        """The other visits that learners had time for, as fractions of them, by `LOSSES`."""
+        lost = np.array([cycle.lost_visits for cycle in self.ended_cycles])
+        lost = lost.reshape(-1, len(LOSSES)).sum(axis=0)
+        return capacity.shares_by_loss(lost, self._used_and_allowed_visits[1])
 
     @property
     def time_use(self) -> dict[str, float]:
         """The fraction of the time of all learners in ended cycles, by use."""
-        seconds = [cycle._time_use_s for cycle in self.ended_cycles]
-        return _shares(np.array(seconds).reshape(-1, len(TIME_USES)).sum(axis=0))
+        seconds = [cycle.total_use_s for cycle in self.ended_cycles]
+        return capacity.shares_by_use(np.array(seconds).reshape(-1, len(TIME_USES)).sum(axis=0))
 
     @property
     def outside_s(self) -> float:
         """Seconds of the run outside its cycles: before the first, between them, at the end."""
         ends_s = [self.ended_s if isnan(each.closed_s) else each.closed_s for each in self.cycles]
         inside_s = sum(end_s - c.began_s for end_s, c in zip(ends_s, self.cycles, strict=True))
-        return max(0.0, _seconds(self.began_s + inside_s, self.ended_s))
+        return max(0.0, seconds_between(self.began_s + inside_s, self.ended_s))
 
     @property
     def outside_share(self) -> float:
@@ -364,13 +199,13 @@ class Report:
 
     @cached_property
     def learners(self) -> LearnerTotals:
-        """The totals of all learners, by number; a learner that never joined has no name."""
+        """The totals of all learners, by number, of those that never joined, too."""
         return LearnerTotals.from_cycles(self.names, self.cycles)
 
     def seconds_to(self, accuracy: float) -> float:
         """Return the seconds until a model reached an accuracy, NaN if none did."""
         reached = [cycle.evaluated_s for cycle in self.cycles if cycle.accuracy >= accuracy]
-        return _seconds(self.began_s, reached[0]) if reached else nan
+        return seconds_between(self.began_s, reached[0]) if reached else nan
 
     @property
     def trace_path(self) -> Path | None:
@@ -392,17 +227,17 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """Return everything but the trace as JSON values; unknown numbers are None.
 
-        Lists by learner are None if learners times cycles exceed `MAX_LISTED`.
+        Lists by learner are None if learners times cycles exceed `report_json.MAX_LISTED`.
         """
-        many = len(self.names) * len(self.cycles) > MAX_LISTED
-        report: dict[str, Any] = _to_json(self, PER_LEARNER_FIELDS if many else ())
-        return {
-            **report,
-            "learner_count": len(self.names),
-            "task": msgspec.to_builtins(self.task),
-            "phases": list(events.PHASES),
-            "time_uses": list(TIME_USES),
-        }
+        from melisma.runs.report_json import report_to_json
+
+        return report_to_json(self)
+
+    @property
+    def _used_and_allowed_visits(self) -> Floats:
+        pairs = np.array([cycle.used_and_allowed_visits for cycle in self.ended_cycles])
+        total: Floats = pairs.reshape(-1, 2).sum(axis=0)
+        return total
 
     def _of_cycles(self, name: str) -> tuple[list[float], list[float]]:
         return [getattr(cycle, name) for cycle in self.ended_cycles], [
@@ -417,56 +252,3 @@ class Report:
 
 def _count(things: Sized, noun: str) -> str:
     return f"{len(things)} {noun}" + "s" * (len(things) != 1)
-
-
-def _shares(seconds: Floats) -> dict[str, float]:
-    """Return seconds by use as fractions of their sum, NaN if it is 0."""
-    total_s = float(seconds.sum())
-    shares = (seconds / total_s).tolist() if total_s > 0 else [nan] * len(TIME_USES)
-    return dict(zip(TIME_USES, shares, strict=True))
-
-
-def _seconds(start_s: float, end_s: float) -> float:
-    """Return a difference of instants without rounding errors below a nanosecond."""
-    return round(end_s - start_s, 9)
-
-
-# Properties that `as_dict` adds to the fields of each record.
-FIGURES: dict[type, tuple[str, ...]] = {
-    Assignment: ("planned_visits", "counted_visits", "capacity_used"),
-    Cycle: (
-        *("cycle_s", "met_deadline", "truancy", "fulfilment", "drop_rate", "occupancy"),
-        *("capacity_used", "time_use", "time_use_s"),
-        *("max_staleness", "average_staleness", "visits_counted", "visits_dropped"),
-        *("bytes", "joules", "cost", "counts"),
-    ),
-    Report: (
-        *("satisfaction", "deadline_misses", "mean_truancy", "fulfilment", "training_s"),
-        *("capacity_used", "time_use", "outside_s", "outside_share"),
-        *("max_staleness", "average_staleness", "visits_counted", "visits_dropped"),
-        *("bytes", "joules", "cost", "accuracy", "loss", "learners", "clipped", "left_out"),
-    ),
-}
-PER_LEARNER_FIELDS = ("names", "departures", "assignments", "learners", "time_use_s")
-HIDDEN_FIELDS = ("trace", "rates")
-
-
-def _to_json(value: Any, left_out: tuple[str, ...]) -> Any:
-    """Convert a record with its figures to JSON values."""
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _to_json(item, left_out) for name, item in value.items()}
-    if isinstance(value, np.ndarray):
-        value = tuple(value.tolist())
-    if isinstance(value, tuple | list | Assignments | LearnerTotals):
-        return [_to_json(item, left_out) for item in value]
-    if isinstance(value, Path):
-        return str(value)
-    if not is_dataclass(value):
-        return value
-    names = [field.name for field in fields(value) if field.name not in HIDDEN_FIELDS]
-    return {
-        name: None if name in left_out else _to_json(getattr(value, name), left_out)
-        for name in (*names, *FIGURES.get(type(value), ()))
-    }

@@ -1,10 +1,11 @@
 """A run as an SVG picture: the phases of each learner in each cycle, accuracy and loss.
 
 Cycles are panels side by side on the same scale, seconds since dispatch, with one row for each
-learner and the deadline. A bar ends where the update arrived, that of a late update where the cycle
-closed; phases are drawn back from there, and the rest is waiting. Beside each row is the capacity
-used by its learner. Only the last `MAX_CYCLES` cycles and the first `MAX_LEARNERS` learners are
-drawn, and a note says so; accuracy and loss are drawn for all cycles.
+learner and the deadline. A bar ends where the update arrived, even if the cycle had closed by then;
+phases are drawn back from there, and the rest is waiting. An update that arrives long after its
+cycle is cut at the edge of the panel. A thin line is a learner without an assignment. Beside each
+row is the capacity used by its learner. Only the last `MAX_CYCLES` cycles and the first
+`MAX_LEARNERS` learners are drawn, and a note says so; accuracy and loss are drawn for all cycles.
 """
 
 from collections.abc import Iterable
@@ -16,8 +17,9 @@ import numpy as np
 
 from melisma.cycle.events import PHASES
 from melisma.runs.assignments import COUNTED, Assignment
-from melisma.runs.capacity import LOST_USES, TIME_USES
-from melisma.runs.report import Cycle, Report
+from melisma.runs.capacity import LOSSES
+from melisma.runs.cycle_figures import Cycle
+from melisma.runs.report import Report
 from melisma.runs.svg import (
     ALIGN_RIGHT,
     BAND,
@@ -50,6 +52,8 @@ from melisma.runs.svg import (
 MAX_CYCLES, MAX_LEARNERS = 12, 40
 MAX_TALL_ROWS, NAME_LETTERS = 16, 20
 PANEL_STRETCH = 1.05  # of the longest cycle or the deadline, so that its end is visible
+MAX_LATE_STRETCH = 2.0  # of the same, if updates arrive after their cycle
+MIN_LOSS = 0.0005  # of the capacity of a learner, to be listed
 # In pixels.
 LEFT, RIGHT, TOP = 150, 108, 92
 HEADER_HEIGHT, SCORES_HEIGHT, ROW_HEIGHT, SMALL_ROW_HEIGHT = 52, 96, 26, 16
@@ -58,6 +62,7 @@ LOSS_LABEL_OFFSET = 54  # from the loss axis to labels past its tick labels
 LABEL_GAP = 14  # from one label to the next below it
 BOLD_LETTER_WIDTH = 8.5  # pixels
 COLORS = dict(zip(PHASES, ("#e6e9ed", "#9ecae1", BLUE, "#b39ddb", GREEN, ORANGE), strict=True))
+IDLE_HEIGHT, IDLE_LABEL = 2, "no work or absent"
 CAPACITY_OFFSET, CAPACITY_WIDTH = 10, 42  # pixels, of the bars of capacity used
 HATCH = (
     '<defs><pattern id="dropped" width="6" height="6" patternUnits="userSpaceOnUse" '
@@ -119,6 +124,10 @@ class _Drawing:
             yield rect(x, y, 12, 10, color)
             yield text(x + 17, y + 9, name, GREY)
             x += 34 + round(6.3 * len(name))
+        if any(len(cycle.unassigned) for cycle in self.cycles):
+            yield rect(x, y + 4, 12, IDLE_HEIGHT, GREY)
+            yield text(x + 17, y + 9, IDLE_LABEL, GREY)
+            x += 34 + round(6.3 * len(IDLE_LABEL))
         yield dashed_line(x + 6, y - 1, y + 12)
         yield text(x + 14, y + 9, "deadline", GREY)
 
@@ -138,8 +147,8 @@ class _Drawing:
                 yield text(x, self.rows_y - 26 + 14 * row, word, GREY)
         for index in known:
             y, used = self.rows_y + self.row * (index + 0.2), totals[index].capacity_used
-            lost = _lost_seconds(totals[index].time_use_s)
-            yield f"<g><title>{escape(lost)}</title>"
+            lost = _lost_shares(totals[index].capacity_lost)
+            yield f"<g><title>lost: {escape(lost)}</title>"
             yield rect(x, y, CAPACITY_WIDTH, self.row * 0.6, PALE)
             yield rect(x, y, CAPACITY_WIDTH * used, self.row * 0.6, GREY)
             yield "</g>"
@@ -157,6 +166,7 @@ class _Drawing:
         work = cycle.assignments
         for assignment in work[: int(np.searchsorted(work.learner, len(self.names)))]:
             yield from self.bar(assignment, x)
+        yield from self.idle_lines(cycle, x)
         yield dashed_line(x(cycle.began_s + cycle.deadline_s), top, self.axis_y)
         yield line(x.start, self.axis_y, x.end, self.axis_y, PALE)
         yield from self.axis(Scale(0, self.span_s, x.start, x.end))
@@ -187,17 +197,31 @@ class _Drawing:
     def bar(self, assignment: Assignment, x: Scale) -> Iterable[str]:
         y = self.rows_y + self.row * assignment.learner + self.row * 0.2
         high = self.row * 0.6
-        start, end = x(assignment.dispatched_s), x(self.bar_end_s(assignment))
         name, samples = replace_unprintable(assignment.name), assignment.counted_visits
         tooltip = f"{name}, cycle {assignment.cycle}: {assignment.status}, {samples} samples"
+        if assignment.arrived_s > assignment.ended_s:
+            late_s = assignment.arrived_s - assignment.ended_s
+            tooltip += f", arrived {late_s:.3g} s after the cycle closed"
         pale = ' opacity="0.5"' if assignment.status == "carried" else ""
         yield f"<g{pale}><title>{escape(tooltip)}</title>"
         if assignment.status not in COUNTED:
             fill = PALE if assignment.status == "training" else "url(#dropped)"
-            yield rect(start, y, end - start, high, fill)
+            yield _bar_part(x, assignment.dispatched_s, self.bar_end_s(assignment), y, high, fill)
         else:
             yield from _phases(assignment, x, y, high)
         yield "</g>"
+
+    def idle_lines(self, cycle: Cycle, x: Scale) -> Iterable[str]:
+        """Draw a thin line from the beginning to the deadline for learners without work."""
+        idle, end_s = cycle.unassigned, cycle.began_s + cycle.deadline_s
+        count = int(np.searchsorted(idle.learner, len(self.names)))
+        learners = idle.learner[:count].tolist()
+        for learner, (name, reason) in zip(learners, idle.first(count), strict=True):
+            y = self.rows_y + self.row * (learner + 0.5) - IDLE_HEIGHT / 2
+            tooltip = f"{replace_unprintable(name)}, cycle {cycle.number}: {reason}"
+            yield f"<g><title>{escape(tooltip)}</title>"
+            yield _bar_part(x, cycle.began_s, end_s, y, IDLE_HEIGHT, GREY)
+            yield "</g>"
 
     def scores(self, top: float) -> Iterable[str]:
         """Draw accuracy and loss below each panel, or by cycle if not all have a panel."""
@@ -238,6 +262,8 @@ class _Drawing:
             notes.append(f"{before_s:.3g} s passed before the first cycle")
         if any("carried" in cycle.counts for cycle in self.cycles):
             notes.append("pale bars are late updates that joined the average of a later cycle")
+        if any(self.is_cut(cycle) for cycle in self.cycles):
+            notes.append("a bar that reaches the right edge of its cycle ended later")
         if self.cut:
             notes.append(f"the last {MAX_CYCLES} of {len(report.cycles)} cycles are drawn above")
         if len(report.names) > MAX_LEARNERS:
@@ -259,13 +285,22 @@ class _Drawing:
     def length_s(self, cycle: Cycle) -> float:
         """Return the seconds to draw: the deadline, or longer if work ended after it."""
         closed_s = cycle.closed_s if isfinite(cycle.closed_s) else self.report.ended_s
-        ended_s = cycle.assignments.ended_s
-        known_s = np.where(np.isfinite(ended_s), ended_s, self.report.ended_s)
-        last_s = float(known_s.max(initial=closed_s))
-        return max(cycle.deadline_s, last_s - cycle.began_s)
+        work = cycle.assignments
+        ended_s = np.where(np.isfinite(work.ended_s), work.ended_s, self.report.ended_s)
+        cycle_s = max(cycle.deadline_s, float(ended_s.max(initial=closed_s)) - cycle.began_s)
+        arrived_s = float(np.nan_to_num(work.arrived_s).max(initial=0.0)) - cycle.began_s
+        return min(max(cycle_s, arrived_s), MAX_LATE_STRETCH * cycle_s)
+
+    def is_cut(self, cycle: Cycle) -> bool:
+        """Return whether an update of the cycle arrived after the time that is drawn."""
+        work = cycle.assignments
+        arrived_s = work.arrived_s[: int(np.searchsorted(work.learner, len(self.names)))]
+        return bool(np.any(arrived_s - cycle.began_s > self.span_s))
 
     def bar_end_s(self, assignment: Assignment) -> float:
-        return assignment.ended_s if isfinite(assignment.ended_s) else self.report.ended_s
+        """Return the instant of the arrival; without it, when the work ended otherwise."""
+        known_s = (assignment.arrived_s, assignment.ended_s, self.report.ended_s)
+        return next(at_s for at_s in known_s if isfinite(at_s))
 
 
 def _score(cycle: Cycle) -> tuple[str, ...]:
@@ -275,26 +310,30 @@ def _score(cycle: Cycle) -> tuple[str, ...]:
     return (f"loss {cycle.loss:.3g}", f"{cycle.loss:.3g}") if isfinite(cycle.loss) else ("",)
 
 
-def _lost_seconds(time_use_s: tuple[float, ...]) -> str:
-    """Return the seconds that a learner did not train, by use, largest first."""
-    seconds = dict(zip(TIME_USES, time_use_s, strict=True))
-    lost = sorted(((seconds[use], use) for use in LOST_USES), reverse=True)
-    return ", ".join(f"{use} {lost_s:.3g} s" for lost_s, use in lost if lost_s > 0) or "no loss"
+def _lost_shares(shares: tuple[float, ...]) -> str:
+    """Return the shares of capacity that a learner lost, largest first."""
+    lost = sorted(zip(shares, LOSSES, strict=True), reverse=True)
+    return (
+        ", ".join(f"{cause} {share:.1%}" for share, cause in lost if share >= MIN_LOSS) or "nothing"
+    )
 
 
 def _phases(assignment: Assignment, x: Scale, y: float, high: float) -> Iterable[str]:
     """Draw phases back from the arrival, compressed if they exceed the time since dispatch."""
     phases = [seconds if isfinite(seconds) else 0.0 for seconds in assignment.phases]
-    end_s = min(assignment.arrived_s, assignment.ended_s)
-    busy_s, span_s = sum(phases[1:]), end_s - assignment.dispatched_s
+    busy_s, span_s = sum(phases[1:]), assignment.arrived_s - assignment.dispatched_s
     compression = min(1.0, span_s / busy_s) if busy_s > 0 else 1.0
-    at_s = end_s - busy_s * compression
-    yield rect(
-        x(assignment.dispatched_s), y, x(at_s) - x(assignment.dispatched_s), high, COLORS["wait"]
-    )
+    at_s = assignment.arrived_s - busy_s * compression
+    yield _bar_part(x, assignment.dispatched_s, at_s, y, high, COLORS["wait"])
     for name, seconds in zip(PHASES[1:], phases[1:], strict=True):
-        yield rect(x(at_s), y, x(at_s + seconds * compression) - x(at_s), high, COLORS[name])
+        yield _bar_part(x, at_s, at_s + seconds * compression, y, high, COLORS[name])
         at_s += seconds * compression
+
+
+def _bar_part(x: Scale, from_s: float, to_s: float, y: float, high: float, fill: str) -> str:
+    """Return the part of a bar that lies within its panel."""
+    start, end = (min(x(at_s), x.end) for at_s in (from_s, to_s))
+    return rect(start, y, end - start, high, fill)
 
 
 def _range(name: str, values: list[float], top: float, bottom: float) -> Scale:

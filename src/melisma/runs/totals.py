@@ -9,11 +9,14 @@ import numpy as np
 from melisma.cycle.events import PHASES
 from melisma.fleet.array_types import Floats, Ints
 from melisma.runs.assignments import Assignments, Status
-from melisma.runs.capacity import TIME_USES, capacity_used, visits_of_capacity
+from melisma.runs.capacity import LOSSES, TIME_USES, fraction, lost_visits, visits_of_capacity
+from melisma.runs.unassigned import REASONS
 
 if TYPE_CHECKING:
-    from melisma.runs.report import Cycle
+    from melisma.runs.cycle_figures import Cycle
 
+# Columns that count the cycles of a learner without an assignment, by `REASONS`.
+UNASSIGNED_COUNTS = tuple(reason.replace(" ", "_") for reason in REASONS)
 UNCOUNTED_STATUSES: tuple[Status, ...] = ("late", "dropped", "refused", "left")
 
 
@@ -22,8 +25,9 @@ class LearnerTotal:
     """The sums of one learner over a run.
 
     `done_visits` are the visits that count, in each cycle at most the planned ones. `late` to
-    `left` count updates that do not count, `carried` those that joined a later average.
-    `capacity_used` is over ended cycles, `time_use_s` in the order of `TIME_USES`.
+    `left` count updates that do not count, `carried` those that joined a later average, and
+    `not_ready` to `absent` cycles without an assignment. `capacity_used` and `capacity_lost`, in
+    the order of `LOSSES`, are over ended cycles; `time_use_s` is in the order of `TIME_USES`.
     """
 
     name: str
@@ -35,11 +39,15 @@ class LearnerTotal:
     phases: tuple[float, ...]
     time_use_s: tuple[float, ...]
     capacity_used: float
+    capacity_lost: tuple[float, ...]
     carried: int
     late: int
     dropped: int
     refused: int
     left: int
+    not_ready: int
+    without_work: int
+    absent: int
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,35 +63,31 @@ class LearnerTotals(Sequence[LearnerTotal]):
     phases: Floats
     time_use_s: Floats
     capacity_used: Floats
+    capacity_lost: Floats
     carried: Ints
     late: Ints
     dropped: Ints
     refused: Ints
     left: Ints
+    not_ready: Ints
+    without_work: Ints
+    absent: Ints
 
     @classmethod
     def from_cycles(cls, names: tuple[str, ...], cycles: "Iterable[Cycle]") -> "LearnerTotals":
         """Sum the assignments of all cycles."""
-        counts: dict[str, Any] = {name: np.zeros(len(names), np.int64) for name in COUNTS}
-        phases = np.zeros((len(names), len(PHASES)))
-        time_use_s, capacity = np.zeros((len(names), len(TIME_USES))), np.zeros((2, len(names)))
+        sums = _LearnerSums(len(names))
         for cycle in cycles:
-            work = cycle.assignments
-            counts["cycles"][work.learner] += 1
-            for name in ("shards", "counted_visits", "planned_visits"):
-                counts[name] += _sums(work, getattr(work, name), len(names)).astype(np.int64)
-            done = np.minimum(work.counted_visits, work.planned_visits)
-            counts["done_visits"] += _sums(work, done, len(names)).astype(np.int64)
-            for status in ("carried", *UNCOUNTED_STATUSES):
-                counts[status] += _sums(work, work.with_status(status), len(names)).astype(np.int64)
-            for phase, seconds in enumerate(work.phases.T):
-                phases[:, phase] += _sums(work, np.nan_to_num(seconds), len(names))
-            for use, seconds in enumerate(cycle.time_use_s.T):
-                time_use_s[:, use] += _sums(work, seconds, len(names))
-            if cycle.ending in ("aggregated", "empty"):
-                capacity += [_sums(work, v, len(names)) for v in visits_of_capacity(work)]
-        used = capacity_used(*capacity)
-        return cls(names, phases=phases, time_use_s=time_use_s, capacity_used=used, **counts)
+            sums.add(cycle)
+        used, allowed = sums.capacity
+        return cls(
+            names,
+            phases=sums.phases,
+            time_use_s=sums.time_use_s,
+            capacity_used=fraction(used, allowed),
+            capacity_lost=fraction(sums.lost, allowed[:, None]),
+            **sums.counts,
+        )
 
     def __len__(self) -> int:
         return len(self.names)
@@ -103,6 +107,7 @@ class LearnerTotals(Sequence[LearnerTotal]):
             phases=tuple(self.phases[learner].tolist()),
             time_use_s=tuple(self.time_use_s[learner].tolist()),
             capacity_used=float(self.capacity_used[learner]),
+            capacity_lost=tuple(self.capacity_lost[learner].tolist()),
             **counts,
         )
 
@@ -117,9 +122,60 @@ class LearnerTotals(Sequence[LearnerTotal]):
 
 COUNTS = (
     *("cycles", "shards", "counted_visits", "done_visits", "planned_visits"),
-    *("carried", *UNCOUNTED_STATUSES),
+    *("carried", *UNCOUNTED_STATUSES, *UNASSIGNED_COUNTS),
 )
 
 
-def _sums(work: Assignments, values: Any, count: int) -> Floats:
-    return np.bincount(work.learner, values, count).astype(np.float64, copy=False)
+class _LearnerSums:
+    """Sums for each learner over the cycles that were added."""
+
+    def __init__(self, learners: int) -> None:
+        self.counts: dict[str, Any] = {name: np.zeros(learners, np.int64) for name in COUNTS}
+        self.phases = np.zeros((learners, len(PHASES)))
+        self.time_use_s = np.zeros((learners, len(TIME_USES)))
+        self.capacity, self.lost = np.zeros((2, learners)), np.zeros((learners, len(LOSSES)))
+
+    def add(self, cycle: "Cycle") -> None:
+        """Add the assignments of a cycle, and its learners without one."""
+        ended, idle = cycle.ending in ("aggregated", "empty"), cycle.unassigned
+        self.counts["cycles"][cycle.assignments.learner] += 1
+        for reason, name in enumerate(UNASSIGNED_COUNTS):
+            self.counts[name][idle.learner[idle.reason == reason]] += 1
+        for work, use_s in cycle.time_uses():
+            self._count(work)
+            _add_columns(self.phases, work, np.nan_to_num(work.phases))
+            _add_columns(self.time_use_s, work, use_s)
+            if ended:
+                _add_columns(self.capacity.T, work, visits_of_capacity(work).T)
+                _add_columns(self.lost, work, lost_visits(work, use_s))
+
+    def _count(self, work: Assignments) -> None:
+        columns: dict[str, Any] = {
+            "shards": work.shards,
+            "counted_visits": work.counted_visits,
+            "planned_visits": work.planned_visits,
+            "done_visits": np.minimum(work.counted_visits, work.planned_visits),
+        }
+        columns |= {name: work.with_status(name) for name in ("carried", *UNCOUNTED_STATUSES)}
+        for name, values in columns.items():
+            _add(self.counts[name], work, values)
+
+
+def _add_columns(totals: Floats, work: Assignments, values: Floats) -> None:
+    if _has_all_learners(work):
+        _add(totals, work, values)
+        return
+    for column, each in zip(totals.T, values.T, strict=True):
+        _add(column, work, each)
+
+
+def _add(totals: Any, work: Assignments, values: Any) -> None:
+    """Add the values of assignments, which are sorted by learner, to those of their learners."""
+    first = int(work.learner[0])
+    sums = values if _has_all_learners(work) else np.bincount(work.learner - first, values)
+    totals[first : first + len(sums)] += sums.astype(totals.dtype, copy=False)
+
+
+def _has_all_learners(work: Assignments) -> bool:
+    """Return whether the learners are consecutive, with one assignment each."""
+    return bool(np.all(np.diff(work.learner) == 1))

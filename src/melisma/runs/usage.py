@@ -10,9 +10,9 @@ from math import nan
 
 import numpy as np
 
-from melisma.cycle.events import NO_FLOATS, RATES, TaskSubmitted
+from melisma.cycle.events import RATES, TaskSubmitted
 from melisma.errors import SettingError
-from melisma.fleet.array_types import Floats
+from melisma.fleet.array_types import NO_FLOATS, Floats
 from melisma.runs.assignments import Assignments
 
 

@@ -5,17 +5,15 @@
     simulation.py         `simulate`: from files and options to a report
     scenario.py           the task, fleet, data and faults of one run
     driver.py             the orchestrator in virtual time
+    training_rounds.py    the training of a cycle: work to learners, requests and updates back
     kernel.py             the event queue
-    learners.py           all learners at once, as arrays
-    timeline.py           how far each learner gets in a cycle
     forecast.py           how much of a plan arrives by the deadline, without a run
-    devices.py            how long work takes on each device
     network.py            messages between learners and orchestrator
     churn.py              joins, departures, crashes, restarts and sleep
     faults.py             faults as text, random faults, faults of devices
-    invariants.py         properties that are checked after each step
-    assignment_record.py  what the invariants know of an assignment
     fault_search.py       random fault schedules; shrinks those that violate an invariant
+    learners/             all learners at once, as arrays
+    invariants/           properties that are checked after each step
     compute/              the computation of learners: timing only, or real training
     comparison/           schemes compared on the same seeds
     peers/                training without an orchestrator

@@ -11,7 +11,7 @@ from melisma.runs.interruption import interruptible
 from melisma.simulation.compute.compute import TimingOnly
 from melisma.simulation.driver import Driver
 from melisma.simulation.faults import Fault, format_faults
-from melisma.simulation.invariants import run_checked
+from melisma.simulation.invariants.invariants import run_checked
 from melisma.simulation.scenario import Scenario, with_random_faults
 from melisma.simulation.simulation import SimulationOptions
 

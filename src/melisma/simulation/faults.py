@@ -23,13 +23,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal, get_args
+from typing import Literal, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from melisma.errors import SettingError, nearest_word, suggest
-from melisma.fleet.array_types import Floats, Ints
+from melisma.fleet.array_types import Bools, Floats, Ints
 
 FaultKind = Literal[
     "crash", "vanish", "slow", "partition", "clock", "lose", "duplicate", "delay", "corrupt"
@@ -73,6 +73,19 @@ class Fault:
             raise SettingError(
                 f"unknown kind of fault {self.kind!r}; {suggest(self.kind, FAULT_KINDS)}"
             )
+
+    @property
+    def end_s(self) -> float:
+        """When a fault that lasts for a while ends."""
+        return self.at_s + (self.for_s or 0.0)
+
+    @overload
+    def is_active(self, at_s: float) -> bool: ...
+    @overload
+    def is_active(self, at_s: Floats) -> Bools: ...
+    def is_active(self, at_s: float | Floats) -> bool | Bools:
+        """Return whether the fault lasts at a time, or at each of several times."""
+        return (at_s >= self.at_s) & (at_s < self.end_s)
 
     def __str__(self) -> str:
         learners = ",".join(map(str, self.learners))
@@ -195,9 +208,7 @@ class Slowness:
     def __call__(self, learners: Ints, at_s: Floats) -> Floats:
         factor = np.ones(learners.size)
         for fault in self._faults:
-            end_s = fault.at_s + (fault.for_s or 0.0)
-            hit = np.isin(learners, fault.learners) & (at_s >= fault.at_s) & (at_s < end_s)
-            factor[hit] *= fault.by
+            factor[np.isin(learners, fault.learners) & fault.is_active(at_s)] *= fault.by
         return factor
 
 

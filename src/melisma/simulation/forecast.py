@@ -16,12 +16,13 @@ from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.availability import JOIN, Availability, Changes
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task
+from melisma.runs.cycle_figures import TIMER_TOLERANCE, Cycle
 from melisma.runs.progress import RunProgress
-from melisma.runs.report import TIMER_TOLERANCE, Cycle, Report
+from melisma.runs.report import Report
 from melisma.simulation.churn import SleepSpans, changes_of_run, departure_times_s
 from melisma.simulation.compute.compute import TimingOnly
 from melisma.simulation.driver import Driver
-from melisma.simulation.scenario import Scenario, even_local_shards
+from melisma.simulation.scenario import Scenario, even_local_shard_samples
 
 # Larger numbers hardly change the shares: of more learners, some at equal distances are followed,
 # with their part of the data.
@@ -37,8 +38,9 @@ class Forecast:
     `awake_at_start` and `awake_on_average` are fractions of all learners; `finishing` is the
     fraction of updates in time for which the learner trained all of its planned shards;
     `weight_in_time` the fraction of the dispatched weight that arrives by the deadline, and
-    `cycles_in_time` the fraction of cycles that close by then. `failure` is why the run fails, if
-    it does.
+    `cycles_in_time` the fraction of cycles that close by then. `capacity_used` is the mean over
+    cycles, and `max_staleness` the largest of any cycle. `failure` is why the run fails, if it
+    does.
     """
 
     awake_at_start: float
@@ -46,6 +48,8 @@ class Forecast:
     finishing: float
     weight_in_time: float
     cycles_in_time: float
+    capacity_used: float = 0.0
+    max_staleness: float = 0.0
     failure: str = ""
 
     @property
@@ -61,7 +65,7 @@ def forecast(task: Task, fleet: Fleet) -> Forecast:
     awake = _awake(task, fleet)
     if not fleet.present_at_start.any():
         failure = "no learner is present at the start"
-        return Forecast(0.0, float(awake.mean()), 0.0, 0.0, 0.0, failure)
+        return Forecast(0.0, float(awake.mean()), 0.0, 0.0, 0.0, failure=failure)
     runs = ceil(MAX_CYCLES / cycles) if _is_random(task, fleet) else 1
     reports = [_simulate(task, replace(fleet, seed=fleet.seed + run)) for run in range(runs)]
     ended = [cycle for report in reports for cycle in report.ended_cycles]
@@ -72,6 +76,8 @@ def forecast(task: Task, fleet: Fleet) -> Forecast:
         finishing=_mean([_finishing(cycle) for cycle in worked]),
         weight_in_time=_mean([_weight_in_time(cycle) for cycle in worked]),
         cycles_in_time=_mean([float(cycle.met_deadline) for cycle in ended]),
+        capacity_used=_mean([cycle.capacity_used for cycle in worked]),
+        max_staleness=float(np.nanmax([0.0, *(cycle.max_staleness for cycle in worked)])),
         failure=_failure(reports[0]),
     )
 
@@ -84,7 +90,7 @@ def first_cycle_failure(task: Task, fleet: Fleet) -> str:
 
 def _simulate(task: Task, fleet: Fleet) -> Report:
     progress = RunProgress()
-    scenario = Scenario("forecast", task, fleet, even_local_shards(task, fleet))
+    scenario = Scenario("forecast", task, fleet, even_local_shard_samples(task, fleet))
     Driver(scenario, TimingOnly(), progress.apply).run()
     return progress.report()
 

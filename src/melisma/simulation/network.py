@@ -141,7 +141,5 @@ class SimulatedNetwork:
         """Delay messages that would arrive during a partition to its end."""
         at_s = at_s.copy()
         for fault in sorted(self._partitions, key=lambda fault: fault.at_s):
-            end_s = fault.at_s + (fault.for_s or 0.0)
-            blocked = np.isin(learners, fault.learners) & (at_s >= fault.at_s) & (at_s < end_s)
-            at_s[blocked] = end_s
+            at_s[np.isin(learners, fault.learners) & fault.is_active(at_s)] = fault.end_s
         return at_s

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from melisma.cycle import events
+from melisma.cycle.learner import MAX_ABSENCE_S
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
-from melisma.fleet.array_types import Ints
+from melisma.fleet.array_types import NO_INTS, Ints
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
@@ -17,13 +18,13 @@ from melisma.simulation.faults import Fault, random_faults
 class Scenario:
     """Everything that determines a run in virtual time.
 
-    `local_shards` are the samples of each shard on each device in federated learning.
+    `local_shard_samples` are the samples of each shard on each device in federated learning.
     """
 
     run: str
     task: Task
     fleet: Fleet
-    local_shards: RaggedArray = NO_ROWS
+    local_shard_samples: RaggedArray = NO_ROWS
     faults: tuple[Fault, ...] = ()
 
     @property
@@ -31,7 +32,7 @@ class Scenario:
         """Samples of each shard that the orchestrator has; the last shard may be short."""
         task = self.task
         if task.mode == "federated":
-            return np.empty(0, np.int64)
+            return NO_INTS
         sizes = np.full(task.shards, task.shard_samples)
         sizes[-1] = task.samples - (task.shards - 1) * task.shard_samples
         return sizes
@@ -47,6 +48,7 @@ class Scenario:
             shard_samples=self.shard_samples,
             names=fleet.names,
             rates=np.array([fleet.price, fleet.sample_j, fleet.byte_j]),
+            absence_s=MAX_ABSENCE_S,
         )
 
     @property
@@ -55,7 +57,7 @@ class Scenario:
         return self.task.deadline_s * (4 * self.task.cycles + 40)
 
 
-def even_local_shards(task: Task, fleet: Fleet) -> RaggedArray:
+def even_local_shard_samples(task: Task, fleet: Fleet) -> RaggedArray:
     """Return the samples of each shard on each device; the very last shard may be short."""
     if task.mode == "parallelized":
         return NO_ROWS

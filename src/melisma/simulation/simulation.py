@@ -29,12 +29,13 @@ from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
 from melisma.runs.svg import save_picture
 from melisma.runs.trace import Step, TraceFile
-from melisma.simulation.compute.compute import ComputeBackend, RealTraining, TimingOnly
+from melisma.simulation.compute.compute import ComputeBackend, TimingOnly
 from melisma.simulation.compute.memory import check_memory
+from melisma.simulation.compute.real_training import RealTraining
 from melisma.simulation.compute.sample_index import SampleIndex
 from melisma.simulation.driver import Driver
 from melisma.simulation.faults import Fault, parse_faults
-from melisma.simulation.scenario import Scenario, even_local_shards, with_random_faults
+from melisma.simulation.scenario import Scenario, even_local_shard_samples, with_random_faults
 
 ComputeLevel = Literal["timing", "train", "batched"]
 
@@ -147,13 +148,13 @@ def _prepare(task: Task, file: str | Path | None, fleet: Fleet) -> PreparedSimul
     if level == "timing" and _sizes_are_known(task):
         task.check_shard_samples()
         check_memory(task, fleet)
-        scenario = _make_scenario(task, fleet, even_local_shards(task, fleet))
+        scenario = _make_scenario(task, fleet, even_local_shard_samples(task, fleet))
         return PreparedSimulation(scenario, level, TimingOnly)
     loaded = load_task(task, file)
     loaded.task.check_shard_samples()
     check_memory(loaded.task, fleet)
     index = SampleIndex.from_task(loaded, fleet)
-    scenario = _make_scenario(loaded.task, fleet, index.local_shards)
+    scenario = _make_scenario(loaded.task, fleet, index.local_shard_samples)
     if level == "timing":
         return PreparedSimulation(scenario, level, TimingOnly)
     one_by_one = level == "train"
@@ -171,9 +172,9 @@ def _sizes_are_known(task: Task) -> bool:
     return True
 
 
-def _make_scenario(task: Task, fleet: Fleet, local_shards: RaggedArray) -> Scenario:
+def _make_scenario(task: Task, fleet: Fleet, local_shard_samples: RaggedArray) -> Scenario:
     """Return a scenario that the cycle machine accepts."""
-    scenario = Scenario(f"{task.name}-{task.scheme}-{task.seed}", task, fleet, local_shards)
+    scenario = Scenario(f"{task.name}-{task.scheme}-{task.seed}", task, fleet, local_shard_samples)
     check_submission(scenario.submission())
     return scenario
 

@@ -8,8 +8,8 @@ from melisma.cycle import events
 from melisma.cycle.commands import AnyCommand
 from melisma.cycle.machine import CycleMachine
 from melisma.cycle.ragged import RaggedArray
+from melisma.disclosure import Disclosure
 from melisma.fleet.array_types import Ints
-from melisma.fleet.files.fleet_file import Disclosure
 from melisma.fleet.task import Task
 from melisma.runs.trace import Step
 
@@ -17,17 +17,23 @@ from melisma.runs.trace import Step
 class ScriptedMachine:
     """Feeds a `CycleMachine`; each method sends one event and returns the resulting commands.
 
-    `names` are all learners that the run waits for. `trace` keeps every step.
+    `names` are all learners that the run waits for, `absence_s` is how long it waits if all have
+    left. `trace` keeps every step.
     """
 
-    def __init__(self, task: Task, names: Sequence[str]) -> None:
+    def __init__(self, task: Task, names: Sequence[str], absence_s: float = 0.0) -> None:
         self.task, self.names = task, tuple(names)
         self.machine, self.trace = CycleMachine(), list[Step]()
         shards = task.shards if task.mode == "parallelized" else 0
         samples = np.full(shards, task.shard_samples)
         self.send(
             events.TaskSubmitted(
-                at_s=0.0, run="test", task=task, learner_count=len(names), shard_samples=samples
+                at_s=0.0,
+                run="test",
+                task=task,
+                learner_count=len(names),
+                shard_samples=samples,
+                absence_s=absence_s,
             )
         )
 
@@ -62,7 +68,7 @@ class ScriptedMachine:
         means = (train_s, ship_s, fixed_s)
         costs = np.array([[[mean], [1e-6 * mean], [10.0]] for mean in means])
         learners = self._numbers([name])
-        return self.send(events.EstimatesReported(at_s=at_s, learners=learners, costs=costs))
+        return self.send(events.CostsReported(at_s=at_s, learners=learners, costs=costs))
 
     def report_bounds(self, at_s: float, shards: Mapping[str, int]) -> list[AnyCommand]:
         """Report how many shards each learner can train by the deadline of the task."""

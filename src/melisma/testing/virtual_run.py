@@ -12,8 +12,8 @@ from melisma.cycle import commands, events
 from melisma.cycle.learner import request_delay_s, shards_to_request
 from melisma.cycle.machine import CycleMachine
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
+from melisma.disclosure import Disclosure
 from melisma.fleet.array_types import Floats
-from melisma.fleet.files.fleet_file import Disclosure
 from melisma.fleet.task import PAPER_RULES, Task, TaskSizes
 from melisma.runs.trace import Step
 
@@ -118,7 +118,7 @@ class VirtualRun:
                     learners=np.array([number]),
                     names=(f"device-{number}",),
                     discloses=(device.discloses,),
-                    local_shards=RaggedArray.from_rows([local]) if local.size else NO_ROWS,
+                    local_shard_samples=RaggedArray.from_rows([local]) if local.size else NO_ROWS,
                 )
             )
 
@@ -126,7 +126,7 @@ class VirtualRun:
         for learner in command.learners.tolist():
             device = self.devices[learner]
             self.schedule(
-                events.EstimatesReported(
+                events.CostsReported(
                     at_s=now_s + device.train_s,
                     learners=np.array([learner]),
                     costs=device.costs()[:, :, None],

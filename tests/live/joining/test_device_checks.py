@@ -2,12 +2,13 @@
 
 import asyncio
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from melisma.live.joining import device_checks
+from melisma.live.joining import clock_check, device_checks
 from melisma.live.joining.device_checks import CheckedOrchestrator, Finding
 from melisma.live.joining.speed_probe import SpeedProbe, measure
 from melisma.live.learner.device_identity import DeviceState
@@ -61,9 +62,66 @@ def test_the_disk_of_a_folder_that_is_missing_counts(
     assert (found.check, found.level) == ("cache", level)
 
 
-def test_a_clock_that_was_never_set_is_a_warning() -> None:
-    assert device_checks.check_clock(86_400.0).level == "warn"
-    assert device_checks.check_clock(1_800_000_000.0).level == "ok"
+@pytest.mark.parametrize(
+    ("now_s", "synchronized", "level", "text"),
+    [
+        (86_400.0, True, "warn", "cannot be right: set it"),
+        (3e9, None, "warn", "cannot be right: set it"),
+        (1.8e9, False, "warn", "not synchronised with time servers: set it"),
+        (1.8e9, None, "ok", "training does not depend on it"),
+        (1.8e9, True, "ok", "training does not depend on it"),
+    ],
+)
+def test_a_clock_that_is_wrong_or_alone_is_a_warning(
+    now_s: float, *, synchronized: bool | None, level: str, text: str
+) -> None:
+    found = device_checks.check_clock(now_s, synchronized)
+    assert (found.check, found.level) == ("clock", level)
+    assert text in found.text
+
+
+@pytest.mark.parametrize(("answer", "known"), [("yes\n", True), ("no\n", False), ("", None)])
+def test_the_system_may_know_whether_the_clock_is_synchronised(
+    answer: str, *, known: bool | None
+) -> None:
+    assert clock_check.is_synchronized(lambda: answer) is known
+
+
+@pytest.mark.parametrize("status", ["refused", "accepted"])
+async def test_the_clock_is_compared_with_that_of_the_orchestrator(
+    tmp_path: Path, status: str
+) -> None:
+    device = JoiningDevice(tmp_path / "a")
+    async with OpenRun(tmp_path).listening() as run:
+        if status == "accepted":
+            await device.join(run.string)
+
+        async def difference_s(offset_s: float) -> float:
+            certificate = device.state.identity if status == "accepted" else None
+            found = await asyncio.to_thread(
+                clock_check.measure_clock_difference,
+                run.address,
+                certificate,
+                lambda: time.time() + offset_s,
+            )
+            assert found is not None
+            return found
+
+        assert abs(await difference_s(0.0)) < 10
+        assert 3590 < await difference_s(3600.0) < 3610
+        fake = f"{run.address.partition('#')[0]}#sha256:{'0' * 64}"
+        assert await asyncio.to_thread(clock_check.measure_clock_difference, fake) is None
+
+
+def test_a_difference_of_clocks_says_which_one_to_set() -> None:
+    assert clock_check.describe_difference(29.0, None) == ""
+    ahead = clock_check.describe_difference(3600.0, None)
+    assert ahead.startswith("this device is 3,600 s ahead of the orchestrator: where the clock is")
+    behind = clock_check.describe_difference(-60.0, True)
+    assert behind.endswith(
+        "behind the orchestrator, and synchronised with time servers: set the "
+        "clock of the orchestrator"
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +152,7 @@ def test_a_pytorch_that_does_not_load_is_a_failure() -> None:
 
 
 def test_the_speed_of_the_processor_is_measured() -> None:
-    probe = measure(0.05)
+    probe = measure(1e-6)
     assert probe == SpeedProbe(probe.torch_version, probe.samples_per_s)
     assert probe.samples_per_s["cpu"] > 0
 
@@ -122,7 +180,12 @@ async def test_each_address_is_checked_and_whether_the_device_has_enrolled(tmp_p
     async with OpenRun(tmp_path).listening() as run:
         target = CheckedOrchestrator.from_string(run.string)
         before = await check(target)
-        assert levels(before) == [("address", "ok"), ("address", "warn"), ("enrolled", "warn")]
+        assert levels(before) == [
+            ("address", "ok"),
+            ("address", "warn"),
+            ("clocks", "ok"),
+            ("enrolled", "warn"),
+        ]
         assert "connection refused" in before[1].text
         state.create_identity()
         unknown = (await check(target))[-1]

@@ -6,13 +6,19 @@ from pathlib import Path
 import pytest
 
 from melisma import axon
-from melisma.errors import RefusedError, SettingError, UnauthorizedError, UnreachableError
+from melisma.errors import (
+    BusyError,
+    RefusedError,
+    SettingError,
+    UnauthorizedError,
+    UnreachableError,
+)
 from melisma.live.join_string import JoinString
 from melisma.live.joining import enrolling
 from melisma.live.joining.enrolling import Enroller, discover_orchestrators
 from melisma.live.learner import device_reports as reports
 from melisma.live.learner.device_identity import DeviceState, KnownOrchestrator
-from melisma.live.pairing import PairingService
+from melisma.live.pairing import FIRST_PAUSE_S, ORCHESTRATOR_KIND, PairingService
 from tests.live.joining.fleet import OpenRun
 from tests.live.orchestrator.served_run import wait_until
 
@@ -20,10 +26,10 @@ from tests.live.orchestrator.served_run import wait_until
 class JoiningDevice:
     """A device with a folder of its own."""
 
-    def __init__(self, folder: Path, name: str = "a") -> None:
+    def __init__(self, folder: Path, name: str = "a", *, new_identity: bool = False) -> None:
         folder.mkdir(exist_ok=True)
         self.state, self.reports = DeviceState(folder), list[reports.DeviceReport]()
-        self.enroller = Enroller(self.state, name, self.reports.append)
+        self.enroller = Enroller(self.state, name, self.reports.append, new_identity=new_identity)
 
     async def join(self, string: str) -> KnownOrchestrator:
         return await asyncio.to_thread(self.enroller.by_string, string)
@@ -44,6 +50,18 @@ async def test_a_join_string_enrols_and_is_remembered(tmp_path: Path) -> None:
     assert kinds == [reports.IdentityReady, reports.Reached, reports.Enrolled]
 
 
+async def test_an_identity_is_reported_as_created_also_if_it_replaces_one(tmp_path: Path) -> None:
+    async with OpenRun(tmp_path).listening() as run:
+        for new, created in ((False, True), (False, False), (True, True)):
+            device = JoiningDevice(tmp_path / "a")
+            if new:
+                device.state.replace_identity()
+            await device.join(run.string)
+            (ready,) = device.of(reports.IdentityReady)
+            assert isinstance(ready, reports.IdentityReady)
+            assert ready.created == created
+
+
 async def test_a_known_device_joins_again_without_a_string_or_with_an_old_one(
     tmp_path: Path,
 ) -> None:
@@ -58,6 +76,28 @@ async def test_a_known_device_joins_again_without_a_string_or_with_an_old_one(
         with pytest.raises(UnauthorizedError, match="ask the owner"):
             await other.join(run.string)
     assert device.reports[-1] == reports.Enrolled("a", again=True)
+
+
+async def test_an_identity_is_replaced_only_when_the_orchestrator_has_answered(
+    tmp_path: Path,
+) -> None:
+    device = JoiningDevice(tmp_path / "a")
+    async with OpenRun(tmp_path).listening() as run:
+        known = await device.join(run.string)
+        old = device.state.create_identity()
+        new = JoiningDevice(tmp_path / "a", new_identity=True)
+        with pytest.raises(SettingError, match="join string is invalid"):
+            await new.join(run.string[:-1])
+        # At this port of the loopback interface nothing listens.
+        closed = JoinString.create(9, f"sha256:{'0' * 64}", "AAECAwQFBgcICQoL", ["127.0.0.1"])[0]
+        with pytest.raises(UnreachableError):
+            await new.join(str(closed))
+        assert (device.state.create_identity(), device.state.orchestrators()) == (old, [known])
+        again = await new.join(run.string)
+    assert device.state.create_identity() != old
+    assert device.state.orchestrators() == [again]
+    kinds = [type(report) for report in new.reports]
+    assert kinds == [reports.Reached, reports.IdentityReady, reports.Enrolled]
 
 
 async def test_a_device_says_that_it_waits_for_approval(
@@ -121,12 +161,20 @@ def test_a_code_gives_the_token_with_which_a_device_enrols(tmp_path: Path) -> No
     worker.expose(served, ["begin_pairing", "complete_pairing", "enroll"], name="")
     with worker.start() as address:
         fingerprint = address.rpartition("#")[2]
-        served.service = PairingService(fingerprint, "the token", served.codes.append)
+        now_s = [0.0]
+        served.service = PairingService(
+            fingerprint, "the token", served.codes.append, now=lambda: now_s[0]
+        )
         found = axon.DiscoveredWorker("home", address)
         with pytest.raises(SettingError, match="not a pairing code"):
             device.enroller.by_code(found, lambda: "wrong")
         with pytest.raises(UnauthorizedError, match="the code is wrong"):
             device.enroller.by_code(found, lambda: "10-acorn-acorn")
+        assert len(device.of(reports.CodeRefused)) == enrolling.CODE_ATTEMPTS - 1
+        assert len(served.codes) == 2, "a code is replaced after the last wrong attempt"
+        with pytest.raises(BusyError, match="try again in 10 s"):
+            device.enroller.by_code(found, served.codes[-1].upper)
+        now_s[0] += FIRST_PAUSE_S
         known = device.enroller.by_code(found, served.codes[-1].upper)
     assert known == KnownOrchestrator(fingerprint, (address,), "a")
 
@@ -149,11 +197,14 @@ def test_without_the_package_for_discovery_the_join_string_is_named(
         discover_orchestrators()
 
 
-def test_only_workers_with_tls_are_taken_for_orchestrators(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = axon.DiscoveredWorker("plain", "http://127.0.0.1:1")
-    safe = axon.DiscoveredWorker("safe", f"https://127.0.0.1:1#sha256:{'0' * 64}")
-    monkeypatch.setattr(axon, "discover", lambda timeout_s: [plain, safe])
-    assert discover_orchestrators() == [safe]
+def test_only_orchestrators_with_tls_are_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    secure = f"https://127.0.0.1:1#sha256:{'0' * 64}"
+    plain = axon.DiscoveredWorker("plain", "http://127.0.0.1:1", ORCHESTRATOR_KIND)
+    node = axon.DiscoveredWorker("node.1", secure)
+    other = axon.DiscoveredWorker("other", secure, "another-program")
+    home = axon.DiscoveredWorker("home", secure, ORCHESTRATOR_KIND)
+    monkeypatch.setattr(axon, "discover", lambda timeout_s: [plain, node, other, home])
+    assert discover_orchestrators() == [home]
 
 
 def test_if_nothing_is_found_the_join_string_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

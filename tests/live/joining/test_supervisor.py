@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,15 @@ import msgspec
 import psutil
 import pytest
 
+from melisma.cli.views.join_view import report_line
 from melisma.cycle import events
 from melisma.errors import MelismaError
 from melisma.live.joining.learner_child import LearnerChild
 from melisma.live.joining.supervisor import MAX_FAILURES, SupervisedLearner, Supervisor
 from melisma.live.joining.use_limits import UseLimits
 from melisma.live.learner import device_reports as reports
-from melisma.live.learner.agent import LearnerSettings
 from melisma.live.learner.device_reports import DeviceReport, LearnerReport
+from melisma.live.learner.learner_settings import LearnerSettings
 from tests.live.joining.fleet import ROOT, OpenRun
 from tests.live.joining.test_enrolling import JoiningDevice
 from tests.live.orchestrator.served_run import TASK, wait_until
@@ -27,23 +28,23 @@ from tests.live.orchestrator.served_run import TASK, wait_until
 LONG_TASK = msgspec.structs.replace(TASK, deadline_s=2.0, cycles=3)
 
 
-async def settings_of(device: JoiningDevice, run: OpenRun, folder: Path) -> dict[str, Any]:
+async def settings_of(device: JoiningDevice, run: OpenRun, folder: Path) -> LearnerSettings:
     known = await device.join(run.string)
-    return {
-        "name": known.name,
-        "orchestrator": known.addresses,
-        "certificate": str(device.state.identity),
-        "cache": str(folder / "cache"),
-        "module_path": (ROOT,),
-        "allowed_modules": ("tests.live.tiny_task",),
-        "supervised": True,
-    }
+    return LearnerSettings(
+        name=known.name,
+        orchestrator=known.addresses,
+        certificate=str(device.state.identity),
+        cache=str(folder / "cache"),
+        module_path=(ROOT,),
+        allowed_modules=("tests.live.tiny_task",),
+        supervised=True,
+    )
 
 
 class Supervised:
     """A supervisor in a thread, whose reports the test reads."""
 
-    def __init__(self, settings: Mapping[str, Any], log: Path, **options: Any) -> None:
+    def __init__(self, settings: LearnerSettings, log: Path, **options: Any) -> None:
         self.reports: list[DeviceReport] = []
         self.children: list[LearnerChild] = []
         self._cancelled = False
@@ -180,7 +181,8 @@ def play(
 ) -> tuple[Callable[[], None], list[DeviceReport], list[float]]:
     """Return the supervisor of played processes, its reports, and its pauses."""
     shown, pauses, remaining = list[DeviceReport](), list[float](), list(children)
-    settings = {"orchestrator": (f"https://127.0.0.1:1#sha256:{'0' * 64}",)}
+    addresses = (f"https://127.0.0.1:1#sha256:{'0' * 64}",)
+    settings = LearnerSettings(name="a", orchestrator=addresses, cache="cache")
 
     def start(*_: Any) -> Any:
         return remaining.pop(0)
@@ -212,6 +214,15 @@ def test_what_a_restart_does_not_mend_ends_the_supervisor(kind: Any) -> None:
     assert pauses == []
 
 
+def test_a_learner_that_meets_another_run_is_started_again_to_join_it() -> None:
+    another = reports.Ended("another run", "a is not a learner of this run")
+    run, shown, pauses = play(PlayedChild(another), PlayedChild(reports.Ended("run ended")))
+    run()
+    assert pauses == [1.0]
+    lines = [report_line(report) for report in shown if isinstance(report, reports.Ended)]
+    assert lines == ["the orchestrator has begun another run: joining it", "the run has ended"]
+
+
 def test_an_interrupted_supervisor_lets_the_learner_leave() -> None:
     child = PlayedChild(reports.Joined())
     run, shown, _ = play(child)
@@ -227,7 +238,7 @@ async def test_with_stay_a_device_waits_for_the_next_run(tmp_path: Path) -> None
     async with OpenRun(tmp_path).listening() as run:
         gone = run.address.replace("127.0.0.1", "127.9.9.9")
         learner = SupervisedLearner(
-            {"orchestrator": (gone, run.address)},
+            LearnerSettings(name="a", orchestrator=(gone, run.address), cache="cache"),
             tmp_path / "learner.log",
             lambda *_: remaining.pop(0),  # type: ignore[arg-type]
         )
@@ -248,8 +259,3 @@ def test_throttling_is_reported_when_it_begins_and_when_it_ends() -> None:
     run()
     slowed = [report for report in shown if isinstance(report, reports.Slowed)]
     assert slowed == [reports.Slowed(("hot at 80",)), reports.Slowed(())]
-
-
-def test_the_settings_of_join_are_fields_of_the_learner(tmp_path: Path) -> None:
-    settings = {"name": "a", "orchestrator": (), "cache": "c", "supervised": True}
-    assert msgspec.convert(settings, LearnerSettings).compute_device == "auto"

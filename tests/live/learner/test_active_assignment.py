@@ -10,7 +10,8 @@ import pytest
 from melisma.learning.batches import batches_of
 from melisma.learning.data.datasets import Split
 from melisma.live.learner.active_assignment import ActiveAssignment, WithdrawnError, seconds_per
-from melisma.live.learner.device import Device, EmulatedDevice
+from melisma.live.learner.device import Device
+from melisma.live.learner.learner_settings import EmulatedDevice
 from melisma.live.protocol import Train
 from tests.live.learner.manual_clock import ManualClock
 

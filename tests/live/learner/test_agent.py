@@ -6,16 +6,22 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from melisma.cycle import events
-from melisma.errors import SupersededError
+from melisma.errors import SettingError, SupersededError
 from melisma.fleet.emulation import ComputePacer
 from melisma.live import protocol, training
 from melisma.live.learner.active_assignment import ActiveAssignment
-from melisma.live.learner.agent import Agent, LearnerSettings
+from melisma.live.learner.agent import Agent
 from melisma.live.learner.connection import Connection
-from melisma.live.learner.device import Device, EmulatedDevice
+from melisma.live.learner.device import Device
+from melisma.live.learner.learner_settings import (
+    DEFAULT_CACHE_BYTES,
+    EmulatedDevice,
+    LearnerSettings,
+)
 from melisma.live.orchestrator.learner_service import METHODS, LearnerService
 from tests.live.orchestrator.served_run import TASK
 from tests.live.short_run import DEFAULT_RULES, FLEET, received, run_task
@@ -61,17 +67,18 @@ def test_with_dab_only_a_number_of_shards_leaves_a_learner_before_its_update(
         elif name == "probe_uplink":
             assert not args[1]["bytes"].any()
         elif name == "join":
-            assert args[1] == {"discloses": "costs", "local_shards": ()}
+            request = {"discloses": "costs", "local_shard_samples": (), "samples_per_s": None}
+            assert args[1] == request
         elif name == "upload_update":
             assert args[1]["costs"] is None
 
 
 def test_reports_of_learners_follow_the_scheme(work_folder: Path) -> None:
     report = run_task(work_folder, scheme="proportional")
-    assert len(received(report, events.EstimatesReported)) >= 2 + 2 * 3
+    assert len(received(report, events.CostsReported)) >= 2 + 2 * 3
     assert received(report, events.ProgressReported)
     shutil.rmtree(work_folder / "run")
-    assert not received(run_task(work_folder, scheme="equal"), events.EstimatesReported)
+    assert not received(run_task(work_folder, scheme="equal"), events.CostsReported)
 
 
 def test_a_scheme_that_needs_more_than_a_learner_discloses_is_refused(work_folder: Path) -> None:
@@ -108,7 +115,7 @@ def test_reported_costs_follow_a_device_that_slows_down(
     """The device runs at a tenth of its benchmarked speed in every cycle."""
     monkeypatch.setattr(training, "EmulatedDevice", slow_down_after_the_benchmark)
     report = run_task(work_folder, scheme="proportional", cycles=3)
-    reported = [e for e in received(report, events.EstimatesReported) if e.learners[0] == 0]
+    reported = [e for e in received(report, events.CostsReported) if e.learners[0] == 0]
     train_s = [float(item.costs[0, 0, 0]) for item in reported]
     assert train_s[-1] > 1.5 * train_s[0]
 
@@ -154,6 +161,26 @@ def test_an_unexpected_error_in_another_thread_ends_the_agent(tmp_path: Path, fa
 
     threading.Thread(target=run, daemon=True).start()
     assert raised.get(timeout=20.0) is error
+
+
+def test_an_assignment_larger_than_the_cache_is_refused_and_an_extension_left(
+    tmp_path: Path,
+) -> None:
+    agent = make_agent(tmp_path)
+    half, whole = (
+        protocol.ShardRef(0, "0" * 64, size_bytes, 1)
+        for size_bytes in (DEFAULT_CACHE_BYTES // 2 + 1, DEFAULT_CACHE_BYTES + 1)
+    )
+    refused = ActiveAssignment(protocol.Train(1, 1, "model", 1, 10.0, (whole,)), 0.0)
+    with pytest.raises(SettingError, match="--cache-bytes"):
+        agent._train(refused)
+    assignment = ActiveAssignment(protocol.Train(1, 1, "model", 1, 10.0, (half,)), 0.0)
+    agent._assignments = {(1, 1): assignment}
+    agent._start_feed(assignment, np.random.default_rng(0))
+    agent._receive(protocol.ExtendTraining(1, 2, 1, (half,)), 0.0)
+    assert assignment.attempts == [1]
+    agent._receive(protocol.ExtendTraining(1, 3, 1), 0.0)
+    assert assignment.attempts == [1, 3]
 
 
 def test_work_may_end_while_it_is_withdrawn(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from melisma.fleet.files.fleet_file import FleetTable
 from melisma.fleet.variation import BandwidthTrace, Variation
 from melisma.learning.batches import batches_of
 from melisma.learning.data.datasets import Split
-from melisma.live.learner.device import Device, EmulatedDevice
+from melisma.live.learner.device import Device
+from melisma.live.learner.learner_settings import EmulatedDevice
 from tests.live.learner.manual_clock import ManualClock
 
 

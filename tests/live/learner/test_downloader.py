@@ -14,14 +14,15 @@ from safetensors.numpy import save
 
 from melisma import axon
 from melisma.axon.address import Address
-from melisma.errors import DataError, UnreachableError
+from melisma.errors import DataError, SettingError, UnreachableError
 from melisma.fleet.emulation import MAX_CATCH_UP_S
 from melisma.learning.data.datasets import Split
 from melisma.learning.data.shards import ShardCache, encode_shard
 from melisma.learning.parameters import Layout
 from melisma.live.learner.connection import Connection
-from melisma.live.learner.device import Device, EmulatedDevice
+from melisma.live.learner.device import Device
 from melisma.live.learner.downloader import Downloader
+from melisma.live.learner.learner_settings import EmulatedDevice
 from melisma.live.protocol import ShardRef
 
 ARRAYS = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3)}
@@ -222,6 +223,56 @@ def test_a_small_cache_keeps_needed_shards(served: ServedFolder, tmp_path: Path)
         assert downloader.has(refs[0])
         assert downloader.has(refs[3])
         assert sum(map(downloader.has, refs)) == 2
+
+
+def test_a_shard_that_exceeds_its_size_is_refused_and_deleted(
+    served: ServedFolder, tmp_path: Path
+) -> None:
+    ref, content = make_shard()
+    (served.folder / ref.sha256).write_bytes(content + bytes(1 << 20))
+    cache = ShardCache(tmp_path / "cache", 1 << 30)
+    with connect(served, cache) as downloader:
+        for fetch in (downloader.fetch_shard, downloader.fetch_again):
+            with pytest.raises(DataError, match=f"exceeds its {ref.size_bytes} bytes"):
+                fetch(ref, DEVICE)
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_shards_that_exceed_the_cache_are_refused(served: ServedFolder, tmp_path: Path) -> None:
+    ref, _ = make_shard()
+    cache = ShardCache(tmp_path / "cache", 2 * ref.size_bytes - 1)
+    with connect(served, cache) as downloader:
+        assert downloader.fits([ref])
+        downloader.require_room([ref])
+        assert not downloader.fits([ref, ref])
+        with pytest.raises(SettingError, match=r"assigned 2 shards with \d+ bytes.*--cache-bytes"):
+            downloader.require_room([ref, ref])
+        with pytest.raises(SettingError, match="does not fit in the cache"):
+            downloader.fetch_shard(ShardRef(0, ref.sha256, 2 * ref.size_bytes, 1), DEVICE)
+    assert not served.requested
+
+
+def test_equal_shards_are_read_once(served: ServedFolder, tmp_path: Path) -> None:
+    ref, content = make_shard()
+    (served.folder / ref.sha256).write_bytes(content)
+    with connect(served, ShardCache(tmp_path / "cache", 1 << 30)) as downloader:
+        downloader.fetch_shard(ref, DEVICE)
+        assert len(downloader.read_shards([ref] * 1000)) == 1
+
+
+def test_parameters_that_exceed_the_size_of_the_model_are_refused(
+    served: ServedFolder, tmp_path: Path
+) -> None:
+    many = {f"layer.{number}.ä": np.zeros((1, 2, 3), np.float32) for number in range(300)}
+    (served.folder / "many").write_bytes(save(many))
+    (served.folder / "endless").write_bytes(save(many) + bytes(1 << 20))
+    cache = ShardCache(tmp_path / "cache", 1 << 30)
+    worker = axon.Worker(port=0, files=served.path)
+    with worker.start() as address, Connection([address]) as orchestrator:
+        downloader = Downloader(orchestrator, cache, Layout.from_arrays(many))
+        assert downloader.fetch_model("many", DEVICE) is not None
+        with pytest.raises(DataError, match=r"endless exceeds its \d+ bytes"):
+            downloader.fetch_model("endless", DEVICE)
 
 
 def test_parameters_of_another_model_are_refused(served: ServedFolder, tmp_path: Path) -> None:

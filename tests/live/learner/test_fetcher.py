@@ -226,7 +226,7 @@ def test_the_shard_in_transit_counts_when_training_ends(clock: ManualClock) -> N
     assert feed.observed_ship_s() == pytest.approx(26.0 / 1.3)
 
 
-def test_an_extension_during_a_release_keeps_shards_and_grants_aligned() -> None:
+def test_an_extension_during_a_release_keeps_shards_and_work_items_aligned() -> None:
     """The extension arrives when its work is announced to the stream, but not queued yet."""
     released: list[int] = []
     released_all = threading.Event()
@@ -237,12 +237,12 @@ def test_an_extension_during_a_release_keeps_shards_and_grants_aligned() -> None
 
     class InterruptedStream(BatchStream):
         def add_work(self, passes: int, shard_samples: Sequence[int]) -> int:
-            grant = super().add_work(passes, shard_samples)
-            if grant == 2:
+            number = super().add_work(passes, shard_samples)
+            if number == 2:
                 threading.Thread(target=release).start()
                 # Without a lock the release takes place now.
                 released_all.wait(0.2)
-            return grant
+            return number
 
     downloader, fetcher = start()
     feed = ShardFeed(

@@ -16,14 +16,11 @@ from melisma.errors import DataError
 from melisma.learning.data.datasets import DataSet, Split
 from melisma.learning.data.shards import encode_shard
 from melisma.live import training
-from melisma.live.learner.local_data import read_local_data
-from melisma.live.orchestrator.learner_service import (
-    LIST_METHODS,
-    SMALL_METHODS,
-    UPLOAD_METHODS,
-)
+from melisma.live.learner.local_data import check_local_data, read_local_data
+from melisma.live.orchestrator.learner_service import METHODS
 from tests.live.orchestrator.served_run import TASK
 from tests.live.short_run import run_task
+from tests.live.tiny_task import Linear
 
 ROOT = str(Path(__file__).parents[3])
 MARKER = np.array([0.854, 0.9, 0.7], np.float32)
@@ -105,6 +102,34 @@ def test_data_that_is_not_there_is_an_error_with_its_source(tmp_path: Path, sour
         read_local_data(source, TASK, 0, hold_back=False)
     with pytest.raises(DataError, match="found no shards"):
         read_local_data(str(tmp_path), TASK, 0, hold_back=False)
+
+
+def test_samples_that_the_model_does_not_accept_are_an_error_with_both_shapes() -> None:
+    good = Split(np.zeros((3, 4), np.float32), np.zeros(3, np.int64))
+    wrong = Split(np.zeros((10, 5), np.float32), np.arange(10))
+    check_local_data("mine", Linear(TASK), [good, good, good.take(np.arange(0))])
+    with pytest.raises(DataError) as caught:
+        check_local_data("mine", Linear(TASK), [good, wrong])
+    message = str(caught.value)
+    assert message.startswith("local data mine: the model does not fit the data: ValueError: ")
+    assert message.endswith(
+        "samples are float32[5], labels int64 from 0 to 9, the model weight float32[4], bias "
+        "float32[1]"
+    )
+
+
+def test_the_shards_with_extreme_labels_are_tried() -> None:
+    tried: list[float] = []
+
+    class Recorder(Linear):
+        def score(self, parameters: Any, samples: Split) -> Any:
+            tried.extend(samples.labels.tolist())
+            return super().score(parameters, samples)
+
+    samples = np.zeros((3, 4), np.float32)
+    shards = [Split(samples, np.full(3, label)) for label in (4, 1, 5, 9, 2)]
+    check_local_data("mine", Recorder(TASK), shards)
+    assert {1, 9} <= set(tried)
 
 
 class RecordingProxy:
@@ -198,7 +223,7 @@ def test_nothing_but_updates_and_sums_leaves_a_device(
     assert b"weight" in sent
     names = {name.decode() for name in re.findall(rb"POST /\S*?(\w+) HTTP/1\.1", sent)}
     assert {"register", "join", "poll", "upload_update", "report_evaluation"} <= names
-    assert names <= {*SMALL_METHODS, *LIST_METHODS, *UPLOAD_METHODS}
+    assert names <= set(METHODS)
 
 
 def test_an_error_on_local_data_is_not_quoted_to_the_orchestrator(

@@ -9,7 +9,7 @@ import pytest
 
 from melisma import axon
 from melisma.errors import SettingError, UnreachableError
-from melisma.live.learner.reach import reach
+from melisma.live.learner.reach import FailedAddress, ReachedOrchestrator, reach, reach_each
 
 HOSTS = ["127.0.0.2", "127.0.0.3", "127.0.0.4"]
 
@@ -54,6 +54,15 @@ def test_each_address_is_listed_with_its_reason(server: axon.Address) -> None:
     assert f"127.0.0.2:{server.port}: answers without valid TLS" in message
     assert f"127.0.0.4:{server.port}: no answer within 2 s" in message
     assert f"TCP port {server.port}" in message
+
+
+def test_the_result_of_each_address_is_returned_in_order(server: axon.Address) -> None:
+    assert server.fingerprint is not None
+    first, second = reach_each(["127.0.0.3", "127.0.0.1"], server.port, server.fingerprint)
+    assert first == FailedAddress(f"127.0.0.3:{server.port}", "connection refused")
+    assert second == ReachedOrchestrator(str(server), server.fingerprint, ())
+    with pytest.raises(SettingError, match="at least 32 digits"):
+        reach_each(["127.0.0.1"], server.port, "sha256:00")
 
 
 def test_a_short_prefix_of_a_fingerprint_is_refused() -> None:

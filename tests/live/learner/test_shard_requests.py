@@ -15,11 +15,9 @@ from melisma.live.learner.downloader import Downloader
 from melisma.live.learner.fetcher import Fetcher, ShardFeed, Transit
 from melisma.live.learner.shard_requests import ShardRequests
 from melisma.live.protocol import ExtendTraining, ShardRef, Train
-from melisma.simulation.devices import Durations
-from melisma.simulation.timeline import CycleTimeline, Workload
+from melisma.simulation.learners.cycle_timeline import CycleTimeline, Workload, request_timeline
+from melisma.simulation.learners.devices import Durations
 from tests.live.learner.manual_clock import ManualClock
-from tests.simulation.scenarios import make_fleet
-from tests.simulation.test_learners import make_learners
 
 DEADLINE_S, SHARD_SAMPLES = 10.0, 100
 TASK = Task(
@@ -82,7 +80,7 @@ class LearnerAtWork:
             TASK, "session", cast(Connection, self.orchestrator), self.fetcher
         )
         stream = BatchStream(SHARD_SAMPLES, np.random.default_rng(1), repeat=True)
-        # One shard of an earlier grant was fetched and trained: both speeds are known.
+        # One shard of an earlier work item was fetched and trained: both speeds are known.
         self.feed = ShardFeed(stream, lambda: False, hold_back=False, fetch_s=ship_s, fetched=1.0)
         self.shards = refs(shards)
         train = Train(1, 1, "model", passes, DEADLINE_S, tuple(self.shards))
@@ -189,9 +187,8 @@ def simulated(
     planned_s = shards * passes * train_s * one
     done = CycleTimeline(**cast(Any, fields | {"planned_s": planned_s, "stop_s": stop_s * one}))
     durations = Durations(train_s / SHARD_SAMPLES * one, ship_s * one, none, none)
-    learners = make_learners(make_fleet(), extension=True, overlap=True, deadline_s=DEADLINE_S)
-    ask_s, wanted, released = learners._requests(np.arange(1), none, work, done, durations)
-    return float(ask_s[0]), int(wanted[0]), int(released[0])
+    requests = request_timeline(durations, work, done, TASK)
+    return float(requests.ask_s[0]), int(requests.wanted[0]), int(requests.released[0])
 
 
 @pytest.mark.parametrize("passes", [1, 3])

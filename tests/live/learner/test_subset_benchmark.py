@@ -2,8 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from melisma.fleet.estimates import Estimate
+from melisma.learning.benchmark import TrainCost
+from melisma.learning.data.datasets import Split
 from melisma.live.learner import subset_benchmark
 from melisma.live.learner.device import Device
 from melisma.live.learner.downloader import Downloader
@@ -63,6 +67,31 @@ def test_an_upload_is_predicted_from_an_empty_one_and_a_part_of_its_bytes(
 
     assert _predict_upload_s(upload, 8000) == pytest.approx(8.5)
     assert sizes == [0, 1000]
+
+
+@pytest.mark.parametrize("cached", [set(), {0}])
+def test_the_speed_is_that_of_training_one_shard(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch, cached: set[int]
+) -> None:
+    downloader = TimedDownloader(clock, cached)
+    samples = Split(np.zeros((10, 2), np.float32), np.zeros(10, np.int64))
+    monkeypatch.setattr(downloader, "read_shards", lambda shards: [samples for _ in shards])
+    timed: list[Any] = []
+
+    def time_training(*args: Any) -> TrainCost:
+        timed.append(args[-3:])
+        return TrainCost(Estimate.from_measurements([0.1]), Estimate.from_measurements([0.0]))
+
+    monkeypatch.setattr(subset_benchmark, "_time_training", time_training)
+    registered = RegisterResponse(0, "r", TASK, tuple(SHARDS))
+    device = Device(None)
+    speed = subset_benchmark.measure_speed(
+        registered, lambda: Linear(TASK), downloader, [], device, 2.0
+    )
+    assert speed == pytest.approx(TASK.shard_samples / 0.1)
+    # A slow link does not shorten the time for training.
+    assert timed == [([samples] * subset_benchmark.PROBE_PASSES, device, clock.now_s + 2.0)]
+    assert downloader.cached == {0}
 
 
 def test_a_third_of_a_benchmark_is_for_fetching(

@@ -1,6 +1,7 @@
 """Code of a task runs on a device only if its owner allowed it by name, or trusts its bundle."""
 
 import hashlib
+import os
 import stat
 import sys
 import zipfile
@@ -14,6 +15,7 @@ from melisma.errors import DataError, MelismaError, SettingError
 from melisma.live.code_bundle import CodeBundle, collect_bundle
 from melisma.live.learner import trusted_code
 from melisma.live.learner.trusted_code import (
+    MAX_BUNDLES,
     defining_modules,
     extract_bundle,
     install_bundle,
@@ -179,6 +181,21 @@ def test_bombs_duplicates_and_damaged_files_are_refused(
             continue
     with pytest.raises(DataError, match="not a valid zip"):
         extract_bundle(b"nothing", tmp_path)
+
+
+def test_only_the_bundles_that_were_used_last_are_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "code"
+    (folder / "of-the-owner").mkdir(parents=True)
+    (folder / ".part-killed").mkdir()
+    os.utime(folder / ".part-killed", (0, 0))
+    bundles = [Served(zipped({f"m{number}.py": b""})) for number in range(MAX_BUNDLES + 1)]
+    for age, served in enumerate(bundles[:-1], 1):
+        path = install_bundle(served.ref, served, folder)
+        os.utime(path, (age, age))
+    assert install_bundle(bundles[0].ref, bundles[0], folder).is_dir()
+    install_bundle(bundles[-1].ref, bundles[-1], folder)
+    kept = {bundles[0].ref.sha256, *(served.ref.sha256 for served in bundles[2:])}
+    assert {path.name for path in folder.iterdir()} == kept | {"of-the-owner"}
 
 
 def test_the_modules_of_an_own_task_are_the_named_one_and_the_one_that_defines_it() -> None:

@@ -2,8 +2,9 @@
 
 import pytest
 
+from melisma.errors import BusyError
 from melisma.live.orchestrator import call_rates
-from melisma.live.orchestrator.call_rates import BURST_CALLS, CALLS_PER_S, CallRates
+from melisma.live.orchestrator.call_rates import BURST_CALLS, CALLS_PER_S, MAX_DELAY_S, CallRates
 
 
 class Clock:
@@ -27,6 +28,18 @@ def test_a_caller_at_the_highest_rate_never_waits() -> None:
     for _ in range(5 * BURST_CALLS):
         assert rates.count("a") == 0.0
         clock.now_s += 1 / CALLS_PER_S
+
+
+def test_a_caller_that_does_not_wait_for_its_calls_is_refused_and_owes_no_more() -> None:
+    clock = Clock()
+    rates = CallRates(clock)
+    for _ in range(BURST_CALLS + int(MAX_DELAY_S * CALLS_PER_S)):
+        rates.count("a")
+    for _ in range(10_000):
+        with pytest.raises(BusyError, match="a calls more than 50 times per second"):
+            rates.count("a")
+    clock.now_s += 1.0
+    assert rates.count("a") < MAX_DELAY_S
 
 
 def test_callers_that_have_called_seldom_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

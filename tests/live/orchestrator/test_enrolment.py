@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from melisma.errors import RefusedError, UnauthorizedError
 from melisma.live import protocol
 from melisma.live.orchestrator.enrolment import Approve, Enrolment
 from melisma.live.orchestrator.learner_authentication import DeviceAuthenticator, JoinTokens
+from melisma.live.orchestrator.learner_service import METHODS
+from melisma.live.orchestrator.mailbox import Mailboxes
 from melisma.live.orchestrator.registry import Registry
 from tests.live.orchestrator.served_run import ServedRun
 
@@ -26,17 +28,20 @@ class ServedEnrolment:
         self.folder = folder
         self.registry = Registry(folder / "learners.json")
         self.tokens = JoinTokens()
-        self.run = ServedRun(folder / "run")
-        self.enrolment = Enrolment(self.registry, approve)
-        self.address = ""
+        self.run = ServedRun(folder / "run", mailboxes=Mailboxes(max_learners=5))
+        self.approve, self.address = approve, ""
 
-    @asynccontextmanager
-    async def serving(self, **settings: Any) -> AsyncIterator[None]:
+    def worker(self, **settings: Any) -> axon.Worker:
         authenticator = DeviceAuthenticator(
             self.registry, self.tokens, owner_token=OWNER_TOKEN, **settings
         )
         worker = self.run.service.worker(authenticator, tls=self.folder / "orchestrator.pem")
-        self.enrolment.expose(worker)
+        Enrolment(self.registry, self.approve, authenticator.names_in_use).expose(worker)
+        return worker
+
+    @asynccontextmanager
+    async def serving(self, **settings: Any) -> AsyncIterator[None]:
+        worker = self.worker(**settings)
         self.run.orchestrator.start()
         async with worker.listening() as self.address:
             yield
@@ -56,8 +61,8 @@ async def served(tmp_path: Path) -> AsyncIterator[ServedEnrolment]:
         yield orchestrator
 
 
-def registration() -> Any:
-    return protocol.to_builtins(protocol.RegisterRequest("a-session-of-a-device"))
+def registration(session: str = "a-session-of-a-device") -> Any:
+    return protocol.to_builtins(protocol.RegisterRequest(session))
 
 
 async def test_a_device_enrols_once_and_is_a_learner_from_then_on(served: ServedEnrolment) -> None:
@@ -88,6 +93,26 @@ async def test_a_join_token_is_worth_nothing_else(served: ServedEnrolment) -> No
         await device.poll("a-session-of-a-device")
     with pytest.raises(RefusedError, match="is not a learner of this run"):
         await asyncio.to_thread(list, axon.fetch(device, protocol.INITIAL_MODEL))
+
+
+async def test_callers_are_refused_before_their_bodies_are_received(tmp_path: Path) -> None:
+    orchestrator = ServedEnrolment(tmp_path)
+    orchestrator.run.mailboxes.open("a")
+    allowed: dict[str, set[str]] = {}
+    for caller in ("anonymous", "owner", "joining:sha256:0", "a", "not-registered"):
+        allowed[caller] = set()
+        for exposed in orchestrator.worker().functions:
+            with suppress(RefusedError):
+                exposed.rules.check(caller, 0, exposed.name)
+                allowed[caller].add(exposed.name)
+    orchestrator.run.close()
+    assert allowed == {
+        "anonymous": set(),
+        "owner": set(),
+        "joining:sha256:0": {"enroll"},
+        "a": set(METHODS),
+        "not-registered": {"register"},
+    }
 
 
 async def test_a_token_without_a_certificate_is_refused(served: ServedEnrolment) -> None:
@@ -176,6 +201,39 @@ async def test_a_rename_holds_from_the_next_run_on(served: ServedEnrolment) -> N
     await served.device("pi").register(registration())
     served.registry.rename("a", "kitchen")
     await served.device("pi").register(registration())
+    assert [mailbox.name for mailbox in served.run.mailboxes] == ["a"]
+
+
+@pytest.mark.parametrize("change", ["renamed", "revoked"])
+async def test_a_new_device_never_takes_over_a_learner_of_the_run(
+    served: ServedEnrolment, change: str
+) -> None:
+    token = served.tokens.issue()
+    await served.device("pi", token).enroll("a")
+    await served.device("pi").register(registration())
+    if change == "renamed":
+        served.registry.rename("a", "kitchen")
+    else:
+        served.registry.revoke("a")
+    assert await served.device("jetson", token).enroll("a") == "a-2"
+    await served.device("jetson").register(registration("a-session-of-another-device"))
+    assert [mailbox.name for mailbox in served.run.mailboxes] == ["a", "a-2"]
+    assert served.run.mailboxes[0].session == "a-session-of-a-device"
+
+
+async def test_devices_whose_names_were_swapped_stay_apart_in_the_run(
+    served: ServedEnrolment,
+) -> None:
+    token = served.tokens.issue()
+    for name in ("a", "b", "a-2"):
+        await served.device(name, token).enroll(name)
+    await served.device("a").register(registration())
+    for name, new_name in (("a", "c"), ("b", "a"), ("c", "b")):
+        served.registry.rename(name, new_name)
+    for name in ("a", "b", "a-2"):
+        await served.device(name).register(registration(f"the-session-of-{name}"))
+    names = [mailbox.name for mailbox in served.run.mailboxes]
+    assert names == ["a", "a-3", "a-2"]
 
 
 async def test_a_learner_with_a_certificate_cannot_speak_for_another(

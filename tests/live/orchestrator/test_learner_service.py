@@ -74,6 +74,19 @@ async def test_a_learner_cannot_join_twice(served: Any) -> None:
         await join(remote, "a")
 
 
+@pytest.mark.parametrize(("disclosed", "known"), [(10.0, 150.0), (None, None)])
+async def test_the_speed_of_a_learner_that_discloses_it_is_that_of_its_latest_update(
+    served: Any, disclosed: float | None, known: float | None
+) -> None:
+    run, remote = served
+    await join(remote, "a", "b")
+    await poll_until(remote, 0, protocol.Train)
+    run.mailboxes[0].samples_per_s = disclosed
+    trained = header() | {"phases": (0.0, 0.0, 0.0, 0.0, 2.0, 0.0)}
+    await remote.upload_update(0, trained, GOOD_UPDATE)
+    assert run.mailboxes[0].samples_per_s == known
+
+
 async def test_an_update_is_counted_once(served: Any) -> None:
     run, remote = served
     await join(remote, "a", "b")
@@ -183,7 +196,7 @@ async def test_an_invalid_update_is_refused_and_the_others_count(
     "call",
     [
         lambda remote: remote.register(0, "short"),
-        lambda remote: remote.join(0, {"local_shards": []}),
+        lambda remote: remote.join(0, {"local_shard_samples": []}),
         lambda remote: remote.join(0, {"discloses": "everything"}),
         lambda remote: remote.remotes[0].aio.poll(None),
         lambda remote: remote.remotes[0].aio.poll(0, None),
@@ -234,7 +247,10 @@ async def test_an_invalid_message_is_refused_and_changes_nothing(served: Any, ca
 async def test_a_valid_evaluation_is_taken(served: Any) -> None:
     run, remote = served
     await join(remote, "a")
-    await remote.report_evaluation(0, SUMS | {"cycle": 0})
+    evaluation = asyncio.create_task(run.evaluator.evaluate(1, "model", [0], 60.0))
+    await asyncio.sleep(0)
+    await remote.report_evaluation(0, SUMS)
+    await evaluation
     assert run.evaluator._scores[0].accuracy == 0.9
 
 
@@ -436,3 +452,13 @@ async def test_one_huge_update_neither_destroys_the_model_nor_is_it_hidden(serve
     assert aggregated.guarded.tolist() == [1]
     assert aggregated.scales.tolist() == [0.0]
     assert run.store.parameters["weight"].tolist() == GOOD_UPDATE["weight"].tolist()
+
+
+async def test_data_of_a_device_is_ignored_where_data_is_handed_out(served: Any) -> None:
+    run, remote = served
+    await remote.register(0)
+    request = protocol.JoinRequest("costs", (50,) * 1000)
+    await remote.join(0, protocol.to_builtins(request))
+    await join(remote, "b")
+    await take_assignments(remote, 0, 1)
+    assert not any(len(joined.local_shard_samples) for joined in run.of(events.LearnersJoined))

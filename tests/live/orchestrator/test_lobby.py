@@ -9,11 +9,18 @@ import numpy as np
 import pytest
 
 from melisma.cycle import events
-from melisma.errors import RefusedError, SettingError, TooLargeError
+from melisma.errors import (
+    MalformedError,
+    RefusedError,
+    SettingError,
+    SupersededError,
+    TooLargeError,
+)
 from melisma.live import protocol
 from melisma.live.orchestrator import learner_service
 from melisma.live.orchestrator.lobby import StartCondition
 from melisma.live.orchestrator.mailbox import Mailboxes
+from melisma.runs.report import Report
 from tests.live.orchestrator.served_run import ServedRun, join, poll_until
 
 COSTS = ((0.5, 0.1, 3.0), (0.1, 0.0, 1.0), (0.1, 0.0, 1.0))
@@ -42,6 +49,19 @@ async def test_learners_are_numbered_as_they_register_and_measure_before_the_run
     assert not run.steps
 
 
+async def test_a_learner_may_tell_its_speed_before_the_run_begins(open_run: Any) -> None:
+    run, remote = open_run
+    assert not (await remote.register(0)).begun
+    request = protocol.to_builtins(protocol.JoinRequest("costs", (), 5120.0))
+    for invalid in (0.0, float("inf"), float("nan")):
+        with pytest.raises(MalformedError):
+            await remote.join(0, request | {"samples_per_s": invalid})
+    await remote.join(0, request)
+    assert run.mailboxes[0].samples_per_s == 5120.0
+    run.service.begin_run()
+    assert (await remote.register(1)).begun
+
+
 async def test_a_run_begins_with_the_learners_that_are_ready(open_run: Any) -> None:
     run, remote = open_run
     await remote.register(1)
@@ -58,6 +78,39 @@ async def test_a_run_begins_with_the_learners_that_are_ready(open_run: Any) -> N
     assert train.cycle == 1
     await remote.join(1, protocol.to_builtins(protocol.JoinRequest("costs")))
     assert [item.names for item in run.of(events.LearnersJoined)] == [("a",), ("b",)]
+
+
+async def test_a_learner_that_never_joins_has_its_name_in_the_report(open_run: Any) -> None:
+    run, remote = open_run
+    await join_as(remote, 0)
+    run.service.begin_run()
+    await remote.register(1)
+    assert Report.from_trace(run.steps).names == ("a", "b")
+    await remote.report_failure(1, "b: no memory")
+    report = Report.from_trace(run.steps)
+    assert report.names == ("a", "b")
+    assert report.departures == ("b: no memory",)
+    assert run.orchestrator._machine.state.learners.names == ["a", "b"]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_an_identity_in_use_twice_is_in_the_report_once(
+    open_run: Any, *, begun: bool
+) -> None:
+    run, remote = open_run
+    await join_as(remote, 0)
+    if begun:
+        run.service.begin_run()
+    await remote.register(1)
+    original = remote.sessions[1]
+    await remote.register(1, "the-session-of-a-copied-disk")
+    for _ in range(2):
+        with pytest.raises(SupersededError):
+            await remote.remotes[1].aio.poll(original)
+    if not begun:
+        run.service.begin_run()
+    (note,) = Report.from_trace(run.steps).shared_identities
+    assert note.startswith("b: its identity is in use twice, at 127.0.0.1; if the disk of a device")
 
 
 async def join_as(remote: Any, learner: int) -> None:

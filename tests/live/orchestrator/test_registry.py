@@ -54,7 +54,7 @@ def test_a_name_has_only_harmless_characters(given: str, name: str) -> None:
 @pytest.mark.parametrize("name", ["owner", "anonymous"])
 def test_names_with_a_meaning_are_not_given(registry: Registry, name: str) -> None:
     assert registry.add(fingerprint(1), name).name == f"{name}-2"
-    with pytest.raises(SettingError, match="is not a name for a learner"):
+    with pytest.raises(SettingError, match="is not a name for a learner: use up to 40 of a-z, "):
         registry.rename(f"{name}-2", name)
 
 

@@ -180,3 +180,15 @@ def test_without_a_good_model_there_is_no_model_file(tmp_path: Path) -> None:
     store.restore()
     assert store.model is None
     assert store.parameters["weight"].tolist() == [1.0] * 4
+
+
+def test_without_a_guard_no_distance_is_computed(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert store.guard.rule == "off"
+    for name in ("distance", "norm_of"):
+        monkeypatch.delattr(run_store, name)
+    store.begin_cycle(1)
+    accept(store, 0, 1, 2.0)
+    close_cycle(store, aggregate(1, [0], []))
+    assert store.parameters["weight"].tolist() == [2.0] * 4

@@ -5,7 +5,9 @@ import logging
 import pytest
 
 from melisma import axon
-from melisma.errors import MalformedError, RefusedError
+from melisma.axon.server.context import enter
+from melisma.errors import BusyError, MalformedError, RefusedError
+from melisma.live.orchestrator import call_rates
 from melisma.live.orchestrator.strict_methods import MAX_LOGGED, StrictMethods
 
 
@@ -40,3 +42,19 @@ async def test_wrong_arguments_are_refused_and_errors_are_logged_a_few_times(
     logged = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(logged) == MAX_LOGGED
     assert "fail failed, called by anonymous" in logged[0].getMessage()
+
+
+async def test_calls_are_counted_also_if_their_arguments_are_invalid_and_by_host_if_anonymous(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(call_rates, "CALLS_PER_S", 0.001)
+    monkeypatch.setattr(call_rates, "BURST_CALLS", 3)
+    methods = StrictMethods(Service())
+    enter(axon.CallContext("1", "double", "anonymous", host="10.0.0.1"))
+    for _ in range(3):
+        with pytest.raises(MalformedError):
+            await methods.double()
+    with pytest.raises(BusyError, match=r"anonymous@10\.0\.0\.1"):
+        await methods.double()
+    enter(axon.CallContext("2", "double", "anonymous", host="10.0.0.2"))
+    assert await methods.double(4) == 8

@@ -20,7 +20,6 @@ import pytest
 from melisma import axon
 from melisma.learning.loaded_task import load_task
 from melisma.learning.stepper import stepper_for
-from melisma.live import processes
 from melisma.live.peer.node_runner import NodeConfig
 from melisma.peer.algorithms import LocalSgd
 from melisma.peer.group import PeerSettings
@@ -28,6 +27,7 @@ from melisma.peer.keyring import MAX_UNEXPECTED_NAMES
 from melisma.peer.proofs import NodeKey
 from melisma.peer.stalls import STALL_ROUNDS
 from melisma.runs.peer_report import NodeReport
+from tests.live.child_process import start_process
 from tests.live.peer import attacker
 from tests.live.peer.attacker import GREETINGS, TOKEN, Attack
 from tests.live.peer.tiny_net import TASK
@@ -81,7 +81,7 @@ class Group:
         }
         config = NodeConfig(**(given | options))
         log = self.folder / f"{name}.log"
-        process = processes._start("melisma.live.peer.node_process", config, log)
+        process = start_process("melisma.live.peer.node_process", config, log)
         self._stack.callback(_end, process)
         self.nodes[name] = process
 

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from safetensors.numpy import load_file
 
 from melisma.errors import MelismaWarning
+from melisma.live.peer import local_group
 from melisma.live.peer.local_group import PeerObserver, run_peers
 from melisma.live.peer.node_runner import Progress
 from melisma.peer.algorithms import AetSgd, Algorithm, LocalSgd
@@ -16,6 +16,7 @@ from melisma.peer.group import Peers, PeerSettings
 from melisma.peer.topologies import topology_for
 from melisma.runs.peer_report import PeerReport
 from melisma.simulation.peers.peer_simulation import simulate_peers
+from tests.live.child_process import launched_processes
 from tests.live.peer.tiny_net import SLOW, TASK
 
 
@@ -26,15 +27,6 @@ def run(
     settings = PeerSettings(task, algorithm, iterations, patience_s=patience_s)
     peers = Peers(settings, topology_for(topology, nodes, 1), topology)
     return run_peers(peers, folder="run", **options)
-
-
-def children() -> list[psutil.Process]:
-    """Return the node processes in the order of their start."""
-    processes = psutil.Process().children()
-    nodes = [
-        each for each in processes if "melisma.live.peer.node_process" in " ".join(each.cmdline())
-    ]
-    return sorted(nodes, key=lambda each: each.pid)
 
 
 def test_a_run_of_processes_ends_with_models_reports_and_a_picture(folder: Path) -> None:
@@ -67,7 +59,7 @@ def test_a_run_of_processes_ends_with_models_reports_and_a_picture(folder: Path)
     report_json = json.loads((folder / "run" / "reports" / "n2.json").read_text())
     assert report_json["updates"] == 8
     assert all(set(each) <= {"n0", "n1", "n2"} for each in seen)
-    assert children() == []
+    assert launched_processes() == []
 
 
 def no_picture(*_: object) -> Any:
@@ -107,7 +99,7 @@ def test_the_others_train_to_the_end_when_a_node_is_killed() -> None:
 
     def kill_one(progress: Progress) -> None:
         if not killed and all(each["updates"] for each in progress.values()) and len(progress) == 3:
-            victim = children()[1]
+            victim = launched_processes()[1]
             killed.append(victim.pid)
             victim.kill()
 
@@ -133,3 +125,19 @@ def test_the_others_train_to_the_end_when_a_node_is_killed() -> None:
         assert any("n1 is lost; no neighbour is left" in line for line in node.notices)
         assert node.accuracy is not None
         assert node.accuracy > 0.9
+
+
+def test_nodes_begin_when_all_are_up_or_have_ended(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = PeerSettings(TASK, LocalSgd(learning_rate=0.05, steps=20), 10)
+    peers = Peers(settings, topology_for("ring", 3, 1), "ring")
+    group = local_group._Run(peers, folder, (), 0, False, PeerObserver())
+    assert not group._all_up([])
+    assert not group._all_up(["n0", "n2"])
+    assert group._all_up(["n0", "n1", "n2"])
+    group._on_exit(1, "killed")
+    assert not group._all_up(["n0"])
+    assert group._all_up(["n0", "n2"])
+    monkeypatch.setattr(local_group, "START_LIMIT_S", -1.0)
+    assert group._all_up([])

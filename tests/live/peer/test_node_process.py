@@ -15,14 +15,18 @@ import pytest
 from msgspec.structs import replace
 
 from melisma import axon
-from melisma.errors import MelismaError, SettingError
-from melisma.live import processes
+from melisma.errors import MelismaError, SettingError, UnauthorizedError
 from melisma.live.peer.node_process import run_node
 from melisma.live.peer.node_runner import NodeConfig
 from melisma.peer.algorithms import LocalSgd
 from melisma.peer.group import PeerSettings
 from melisma.runs.peer_report import NodeReport
+from tests.live.child_process import start_process
 from tests.live.peer.tiny_net import PATIENCE_S, ROUNDS, SLOW, TASK
+
+GHOST_PATIENCE_S = 6.0
+END_S = 120.0
+"""On a busy machine a node waits long for a neighbour that makes no progress."""
 
 
 def test_no_node_outlives_its_parent(folder: Path) -> None:
@@ -32,7 +36,7 @@ def test_no_node_outlives_its_parent(folder: Path) -> None:
         module_folders=(str(folder),),
         folder=str(folder),
     )
-    process = processes._start("melisma.live.peer.node_process", config, folder / "n0.log")
+    process = start_process("melisma.live.peer.node_process", config, folder / "n0.log")
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(30) == 1
@@ -104,7 +108,7 @@ class NodeThreads:
         return result
 
     def result(self, number: int) -> NodeReport | Exception:
-        self._threads[number].join(30)
+        self._threads[number].join(END_S)
         assert number in self.ended, "the node did not end"
         return self.ended[number]
 
@@ -173,7 +177,11 @@ def test_nodes_find_each_other_by_a_notice_board_and_lose_unknown_neighbours(
     nodes: NodeThreads,
 ) -> None:
     with board(token="pin") as address:
-        options = {"board": address.replace("//", "//pin@"), "token": "group"}
+        options = {
+            "board": address.replace("//", "//pin@"),
+            "token": "group",
+            "patience_s": GHOST_PATIENCE_S,
+        }
         one = nodes.start(nodes.config("a", "b", "ghost", **options))
         other = nodes.start(nodes.config("b", "a", **options))
         reports = [nodes.report(number) for number in (one, other)]
@@ -181,7 +189,7 @@ def test_nodes_find_each_other_by_a_notice_board_and_lose_unknown_neighbours(
     assert any(
         "ghost is lost; training continues without it" in line for line in reports[0].notices
     )
-    assert (reports[0].started_s or 0.0) >= PATIENCE_S
+    assert (reports[0].started_s or 0.0) >= GHOST_PATIENCE_S
     assert "a: ghost is lost; training continues without it" in nodes.log
     # The other node lost no neighbour.
     assert reports[1].notices == []
@@ -195,7 +203,7 @@ def test_nodes_find_each_other_by_discovery(nodes: NodeThreads) -> None:
         if probe not in [worker.name for worker in axon.discover(1.0)]:
             pytest.skip("multicast DNS does not get through on this machine")
     one, other = (f"melisma-{name}-{time.time_ns()}" for name in "ab")
-    options = {"discover": True, "patience_s": 10.0}
+    options = {"discover": True, "patience_s": 10.0, "token": "group"}
     numbers = [
         nodes.start(nodes.config(one, other, **options)),
         nodes.start(nodes.config(other, one, **options)),
@@ -282,7 +290,84 @@ def test_a_node_that_returns_adopts_the_model_of_a_neighbour(nodes: NodeThreads)
     assert nodes.report(one).last_update == again.last_update == 20
 
 
+def test_a_node_that_awaits_its_owner_begins_when_it_is_called(nodes: NodeThreads) -> None:
+    """The first node is up for longer than its patience, and does not lose the second one."""
+    options: dict[str, Any] = {
+        "await_begin": True,
+        "control_token": "owner",
+        "token": "group",
+        "patience_s": 2.0,
+    }
+    one = nodes.start(nodes.config("a", "b", **options))
+    while not any(line.startswith("a at ") for line in nodes.log):
+        time.sleep(0.02)
+    time.sleep(3.0)
+    other = nodes.start(nodes.config("b", "a", **options))
+    while not any(line.startswith("b at ") for line in nodes.log):
+        time.sleep(0.02)
+    addresses = [f"http://127.0.0.1:{nodes.port(name)}" for name in "ab"]
+    with axon.connect(addresses[0]) as stranger, pytest.raises(UnauthorizedError, match="begin"):
+        stranger.begin()
+    assert not nodes.ended
+    for address in addresses:
+        with axon.connect(address, token="owner") as owner:
+            assert owner.progress()["steps"] == 0
+            owner.begin()
+    reports = [nodes.report(number) for number in (one, other)]
+    assert [report.outcome for report in reports] == ["done", "done"]
+    assert (reports[0].started_s or 0.0) > 3.0
+    waiting = nodes.start(nodes.config("a", "b", **options))
+    assert nodes.stop(waiting).outcome == "cancelled"
+
+
 def test_an_invalid_part_raises() -> None:
     config = NodeConfig(name="a", settings=PeerSettings(TASK, ROUNDS, 1), part=2, parts=2)
     with pytest.raises(SettingError, match="part 2 of 2; expected 0 to 1"):
         run_node(config)
+
+
+FINGERPRINT = "sha256:" + 64 * "0"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"host": "0.0.0.0"}, r"a listens on '0\.0\.0\.0'"),
+        ({"host": ""}, "a listens on ''"),
+        ({"host": "::"}, "a listens on '::'"),
+        ({"host": "desk"}, "a listens on 'desk'"),
+        ({"addresses": {"b": f"https://desk:1#{FINGERPRINT}"}}, "neighbour b is at 'desk'"),
+        ({"board": f"https://pin@desk:1#{FINGERPRINT}"}, "the board is at 'desk'"),
+        ({"discover": True}, "--discover searches the local network"),
+    ],
+)
+def test_a_group_without_a_token_beyond_this_machine_is_refused(
+    options: dict[str, Any], problem: str
+) -> None:
+    settings = PeerSettings(replace(TASK, model="missing:Net"), ROUNDS, 1)
+    config = NodeConfig(name="a", settings=settings, neighbours=("b",), **options)
+    with pytest.raises(SettingError, match=f"no token, and {problem}: .*--token .*--open-group"):
+        run_node(config)
+    # Others are checked later: the model is missing.
+    for allowed in ({"token": "group"}, {"open_group": True}):
+        with pytest.raises(MelismaError, match="missing"):
+            run_node(replace(config, **allowed))
+
+
+def test_a_group_without_a_token_on_this_machine_needs_no_permission() -> None:
+    settings = PeerSettings(replace(TASK, model="missing:Net"), ROUNDS, 1)
+    for host in ("127.0.0.1", "localhost", "::1", "127.0.0.2"):
+        config = NodeConfig(name="a", settings=settings, neighbours=("b",), host=host)
+        with pytest.raises(MelismaError, match="missing"):
+            run_node(replace(config, board="http://127.0.0.1:1"))
+
+
+def test_hosts_beyond_this_machine_join_an_open_group(nodes: NodeThreads) -> None:
+    options: dict[str, Any] = {"host": "0.0.0.0", "open_group": True, "advertise": "127.0.0.1"}
+    one = nodes.start(replace(nodes.config("a", "b", **options), addresses={}))
+    while not (lines := [line for line in nodes.log if line.startswith("a at https://")]):
+        assert not nodes.ended
+        time.sleep(0.02)
+    address = lines[0].split()[2].rstrip(",")
+    other = nodes.start(replace(nodes.config("b", "a", **options), addresses={"a": address}))
+    assert [nodes.report(number).outcome for number in (one, other)] == ["done", "done"]

@@ -6,7 +6,7 @@ from melisma.errors import SettingError
 from melisma.peer.algorithms import AetSgd, Algorithm, EventTriggeredSgd, GossipSgd, LocalSgd
 from melisma.peer.keyring import KeyRing
 from melisma.simulation.faults import Fault
-from melisma.simulation.invariants import InvariantError
+from melisma.simulation.invariants.violations import InvariantError
 from melisma.simulation.peers.attacks import Attack, parse_faults_and_attacks
 from melisma.simulation.peers.peer_fault_search import search_peer_faults
 from melisma.simulation.peers.peer_simulation import PeerOptions, simulate_peers

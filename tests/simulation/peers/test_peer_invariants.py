@@ -12,7 +12,7 @@ from melisma.peer.node import Node
 from melisma.peer.node_state import Outputs
 from melisma.peer.topologies import line
 from melisma.runs.peer_report import NodeReport
-from melisma.simulation.invariants import InvariantError
+from melisma.simulation.invariants.violations import InvariantError
 from melisma.simulation.peers.delays import Delays
 from melisma.simulation.peers.peer_driver import PeerDriver
 from melisma.simulation.peers.peer_invariants import PeerInvariants

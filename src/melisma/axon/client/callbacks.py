@@ -58,6 +58,7 @@ class CallbackServer:
                 f"unknown endpoint {request.method} {request.path}: use POST /callbacks/ID"
             )
         self._tokens.check(exchange.credentials, call_id)
+        exchange.accept()
         future = self._expected.get(call_id)
         if future is None:
             raise LostError(f"no result of call {call_id} is expected: it was fetched or cancelled")

@@ -152,8 +152,10 @@ class Caller:
 
     def unreachable(self, error: BaseException) -> UnreachableError:
         """Return the error for a worker that does not answer."""
+        stated = error.strerror if isinstance(error, OSError) else None
+        reason = stated[:1].lower() + stated[1:] if stated else repr(error)
         return UnreachableError(
-            f"no answer from {self.http.address} ({error!r}): check that the worker is running, "
+            f"no answer from {self.http.address} ({reason}): check that the worker is running, "
             "that the address is right and reachable, and that both sides use http or both https"
         )
 

@@ -15,10 +15,11 @@ SERVICE: Final = "_axon._tcp.local."
 
 @dataclass(frozen=True)
 class DiscoveredWorker:
-    """A worker that `discover` found."""
+    """A worker that `discover` found; `kind` is what it announced itself as, empty if nothing."""
 
     name: str
     address: str
+    kind: str = ""
 
 
 def discover(
@@ -49,8 +50,11 @@ def discover(
 
 
 @contextlib.asynccontextmanager
-async def announce(name: str, address: Address) -> AsyncIterator[None]:
-    """Announce a worker inside an ``async with``."""
+async def announce(name: str, address: Address, kind: str = "") -> AsyncIterator[None]:
+    """Announce a worker inside an ``async with``.
+
+    ``kind`` tells workers of one program from others, such as ``"melisma-orchestrator"``.
+    """
     zeroconf = _import_zeroconf()
     host, interfaces = address.host, None
     if host in ("127.0.0.1", "localhost"):
@@ -61,7 +65,11 @@ async def announce(name: str, address: Address) -> AsyncIterator[None]:
         f"{name}.{SERVICE}",
         address.port,
         parsed_addresses=addresses,
-        properties={"fingerprint": address.fingerprint or "", "tls": "1" if address.tls else ""},
+        properties={
+            "fingerprint": address.fingerprint or "",
+            "tls": "1" if address.tls else "",
+            "kind": kind,
+        },
     )
     async with _open_zeroconf(interfaces) as client:
         try:
@@ -96,7 +104,8 @@ def _parse_announcement(info: Any) -> DiscoveredWorker | None:
         Address.parse(str(address))
     except (UnicodeDecodeError, IndexError, SettingError):
         return None
-    return DiscoveredWorker(info.name.removesuffix(f".{SERVICE}"), str(address))
+    name = info.name.removesuffix(f".{SERVICE}")
+    return DiscoveredWorker(name, str(address), properties.get("kind", ""))
 
 
 def _import_zeroconf() -> Any:

@@ -111,7 +111,9 @@ class Relay(Service):
         kind, _, name = request.path.lstrip("/").partition("/")
         await ensure_task()
         if request.method == "GET" and kind == "via":
-            return await self._via(name)
+            reply = await self._via(name)
+            exchange.accept()
+            return reply
         if request.method == "GET" and kind == "dial":
             self._tokens.check(exchange.credentials)
             exchange.accept()

@@ -75,13 +75,15 @@ class Calls:
         entry = self._find(call_id, caller, _parse_seconds(headers, "axon-age-s"), name)
         duplex = "duplex" in (exposed.pattern, headers.get("axon-pattern"))
         if entry is None or not entry.begun:
-            exposed.body.check(exchange.request.body_bytes, name)
+            exposed.rules.check(caller, exchange.request.body_bytes, name)
             context = _context(exchange, call_id, name, caller)
             # Callers without names are told apart by their host.
             account = caller if caller != ANONYMOUS else exchange.peer_host or caller
             slot = self._acquire_slot(account)
             entry = entry or self._ledger.open(context)
-            message = await self._receive_arguments(exchange, entry, slot, spool=exposed.body.spool)
+            message = await self._receive_arguments(
+                exchange, entry, slot, spool=exposed.rules.spool
+            )
             # During the upload, a retry may have begun the call, or it may have been cancelled.
             if entry.begun or entry.ended_at is not None:
                 slot.release()
@@ -212,9 +214,13 @@ class Calls:
         if exposed.kind == "coroutine" or exposed.executor == "process":
             entry.task = task
         if entry.context.deadline_at is not None:
-            late = DeadlineError(f"{exposed.name} did not end by the caller's deadline")
-            loop = asyncio.get_running_loop()
-            loop.call_at(entry.context.deadline_at, self._cancel, entry, late)
+            late = DeadlineError(
+                f"{exposed.name} did not end by the caller's deadline, which is at most "
+                f"{self._limits.max_deadline_s:g} s (max_deadline_s) after the start of the call"
+            )
+            entry.deadline_timer = asyncio.get_running_loop().call_at(
+                entry.context.deadline_at, self._cancel, entry, late
+            )
         reply_to = exchange.request.headers.get("axon-reply-to")
         if duplex and reply_to and (peer := exchange.peer_host):
             self._start(post_result(entry, peer, reply_to))
@@ -355,12 +361,13 @@ class Calls:
 def _context(exchange: Exchange, call_id: str, name: str, caller: str) -> CallContext:
     now, request = time.monotonic(), exchange.request
     deadline_s = _parse_seconds(request.headers, "axon-deadline-s")
-    deadline_at = None if deadline_s is None else now + deadline_s
+    if deadline_s is not None:
+        deadline_s = min(deadline_s, exchange.limits.max_deadline_s)
     return CallContext(
         call_id,
         name,
         caller,
-        deadline_at,
+        None if deadline_s is None else now + deadline_s,
         now,
         request.body_bytes,
         exchange.transport.peer_fingerprint,

@@ -19,14 +19,17 @@ Kind = Literal["function", "coroutine", "generator", "async generator"]
 POOL_PROCESS: Final = "axon-call"
 """The name of the processes that run functions with executor="process"."""
 F = TypeVar("F", bound=Callable[..., Any])
+CheckCaller = Callable[[str], object]
+"""Takes the name of a caller; raises an `AxonError` to refuse its calls."""
 
 
 @dataclass(frozen=True)
-class BodyRules:
-    """The size that a function allows for a request, and whether its arrays go to a file."""
+class RequestRules:
+    """The callers of a function, the size of a request, and whether its arrays go to a file."""
 
     max_bytes: int | None = None
     spool: bool = False
+    check_caller: CheckCaller | None = None
 
     def __post_init__(self) -> None:
         if self.max_bytes is not None and self.max_bytes <= 0:
@@ -34,8 +37,10 @@ class BodyRules:
                 f"max_body_bytes = {self.max_bytes} allows no call: use 1024 or more"
             )
 
-    def check(self, body_bytes: int, name: str) -> None:
-        """Raise `TooLargeError` for a larger body."""
+    def check(self, caller: str, body_bytes: int, name: str) -> None:
+        """Refuse other callers, and larger bodies with a `TooLargeError`."""
+        if self.check_caller is not None:
+            self.check_caller(caller)
         if self.max_bytes is not None and body_bytes > self.max_bytes:
             raise TooLargeError(
                 f"the request has {body_bytes} bytes, the limit of {name} is {self.max_bytes}: "
@@ -53,7 +58,7 @@ class ExposedFunction:
     pattern: Pattern
     executor: Executor
     types: dict[str, type]
-    body: BodyRules = BodyRules()
+    rules: RequestRules = RequestRules()
 
     def describe(self) -> dict[str, str]:
         """Return the description that callers can request."""
@@ -97,6 +102,7 @@ class Functions:
         name: str | None = None,
         max_body_bytes: int | None = None,
         spool: bool = False,
+        check_caller: CheckCaller | None = None,
     ) -> Callable[[F], F]:
         """Decorate a function, coroutine function or generator to expose it.
 
@@ -104,14 +110,16 @@ class Functions:
         for work that holds the interpreter lock, "inline" for functions that return at once.
         Coroutines run on the worker's event loop. ``max_body_bytes``: the largest request that the
         function needs, if less than `Limits.max_body_bytes`. ``spool``: receive large arrays into
-        an unnamed temporary file, which the function sees as arrays in memory.
+        an unnamed temporary file, which the function sees as arrays in memory. ``check_caller``:
+        called with the name of each caller before the rest of its request is received; it raises
+        an `AxonError` to refuse the call.
         """
         if callable(comms_pattern):  # @rpc without parentheses
             raise SettingError("@rpc lacks parentheses: write @rpc()")
 
         def expose(function: F) -> F:
-            body = BodyRules(max_body_bytes, spool)
-            self.add(function, name or function.__name__, comms_pattern, executor, body)
+            rules = RequestRules(max_body_bytes, spool, check_caller)
+            self.add(function, name or function.__name__, comms_pattern, executor, rules)
             return function
 
         return expose
@@ -124,10 +132,11 @@ class Functions:
         name: str | None = None,
         max_body_bytes: int | None = None,
         spool: bool = False,
+        check_caller: CheckCaller | None = None,
     ) -> None:
         """Expose the named methods of an object as ``name.method``, simplex, on threads.
 
-        ``max_body_bytes`` and ``spool`` are those of `rpc`, for each of these methods.
+        ``max_body_bytes``, ``spool`` and ``check_caller`` are those of `rpc`, for each method.
         """
         if isinstance(methods, str):
             raise SettingError(f"methods is a str: pass a list of names, such as [{methods!r}]")
@@ -139,8 +148,8 @@ class Functions:
                     f"{prefix or type(subject).__name__} has no method {method!r}: check the name"
                 )
             full_name = f"{prefix}.{method}" if prefix else method
-            body = BodyRules(max_body_bytes, spool)
-            self.add(function, full_name, "simplex", "thread", body)
+            rules = RequestRules(max_body_bytes, spool, check_caller)
+            self.add(function, full_name, "simplex", "thread", rules)
 
     def add(
         self,
@@ -148,7 +157,7 @@ class Functions:
         name: str,
         pattern: str,
         executor: str,
-        body: BodyRules = BodyRules(),  # noqa: B008 - frozen
+        rules: RequestRules = RequestRules(),  # noqa: B008 - frozen
     ) -> None:
         """Expose one callable under a name."""
         pattern, executor = pattern.lower(), executor.lower()
@@ -186,7 +195,7 @@ class Functions:
             cast(Pattern, pattern),
             cast(Executor, executor),
             records.record_types(hints),
-            body,
+            rules,
         )
 
 

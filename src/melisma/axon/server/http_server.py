@@ -11,6 +11,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from email.utils import formatdate
 from typing import Any, Final
 
 import msgspec
@@ -48,7 +49,10 @@ class Exchange(msgspec.Struct):
     budget: ReceiveBudget
     unread_bytes: int = 0
     accept: Callable[[], None] = lambda: None
-    """Records that the caller is authorized, so that others do not displace its connection."""
+    """Records that the caller is authorized, so that others do not displace its connection.
+
+    Called by the handler.
+    """
     on_delivered: Callable[[], None] | None = None
     """Called when the next request on the connection shows that the reply arrived."""
 
@@ -220,7 +224,6 @@ class HttpServer:
                 connection.prove,
             )
             reply = await self._handler(exchange)
-            exchange.accept()
         except TimeoutError:
             slow = (
                 f"the request arrived at less than {self._limits.min_bytes_per_s:g} bytes/s: "
@@ -255,6 +258,9 @@ class HttpServer:
                 # The caller may read a large reply only after it has sent its body.
                 await unread.discard_body()
         headers = {"content-type": reply.content_type, **reply.headers}
+        if exchange is not None and exchange.request.method == "GET":
+            # So that callers can compare clocks, also those that are refused.
+            headers["date"] = formatdate(usegmt=True)
         if not keep:
             headers["connection"] = "close"
         if reply.stream is not None:

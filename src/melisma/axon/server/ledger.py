@@ -34,6 +34,7 @@ class CallEntry:
         "_waiters",
         "begun",
         "context",
+        "deadline_timer",
         "ended_at",
         "outcome",
         "outcome_bytes",
@@ -51,6 +52,8 @@ class CallEntry:
         self.slot: CallSlot | None = None
         self.task: asyncio.Task[None] | None = None
         """The task to cancel with the call; None for threads, which cannot be cancelled."""
+        self.deadline_timer: asyncio.TimerHandle | None = None
+        """Cancels the call at the caller's deadline; it keeps the entry in memory until then."""
         self.outcome: Outcome | None = None
         self.outcome_bytes = 0
         self.spooled: SpooledResult | None = None
@@ -65,6 +68,9 @@ class CallEntry:
     def end(self, outcome: Outcome, now: float) -> None:
         """Record the outcome and wake the waiters."""
         self.outcome, self.ended_at = outcome, now
+        if self.deadline_timer is not None:
+            self.deadline_timer.cancel()
+            self.deadline_timer = None
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)

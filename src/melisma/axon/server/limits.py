@@ -25,6 +25,8 @@ class Limits:
 
     Callers without a token are told apart by their host. The owner of the secret is not limited.
     """
+    max_deadline_s: float = 604_800.0
+    """The longest deadline of a call, a week; a longer one is reduced to it, in seconds."""
     max_body_bytes: int = 4 << 30
     """Size of a request; a larger one gets a `TooLargeError` before its body is received."""
     max_receiving_bytes: int = 1 << 30

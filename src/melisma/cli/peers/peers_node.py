@@ -52,6 +52,11 @@ from melisma.runs.peer_report import NodeReport, PeerReport
 )
 @click.option("--out", type=FILE, help="Folder for model and report.")
 @token_option
+@click.option(
+    "--open-group",
+    is_flag=True,
+    help="Without a token beyond this machine: every host that reaches a node may join.",
+)
 @click.option("--tls", is_flag=True, help="Use TLS on this machine too; beyond it, always.")
 def command(  # noqa: PLR0913 - one argument per option
     *,
@@ -68,6 +73,7 @@ def command(  # noqa: PLR0913 - one argument per option
     every: int,
     out: Path | None,
     token: str | None,
+    open_group: bool,
     tls: bool,
     **options: Any,
 ) -> None:
@@ -89,6 +95,7 @@ def command(  # noqa: PLR0913 - one argument per option
         host=host,
         port=port,
         token=token,
+        open_group=open_group,
         keys=_read_names(keys_file, "KEY"),
         tls=tls,
         board=board,

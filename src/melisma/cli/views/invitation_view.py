@@ -8,18 +8,19 @@ from melisma.live.orchestration import Invitation
 
 
 def invitation_lines(invitation: Invitation) -> tuple[str, list[str]]:
-    """Return the command for devices, and lines about addresses, identity and start.
+    """Return task and command for devices, and lines about addresses, identity and start.
 
     The command has a line of its own, so that it is easy to copy.
     """
-    details = [f"addresses: {', '.join(invitation.addresses)}"]
+    notes = filter(None, (invitation.code_note, invitation.data_note))
+    details = [*notes, f"addresses: {', '.join(invitation.addresses)}"]
     if invitation.left_out:
         details.append(f"left out, as they do not fit: {', '.join(invitation.left_out)}")
     details += [
         f"fingerprint: {invitation.fingerprint[:39]}",
         f"the run begins {invitation.start}; Ctrl-C ends it",
     ]
-    return f"on each device:\n{invitation.command}", details
+    return f"{invitation.summary}\non each device:\n{invitation.command}", details
 
 
 def qr_code(text: str, encoding: str) -> str:

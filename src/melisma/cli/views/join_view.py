@@ -4,7 +4,7 @@ import re
 from functools import singledispatch
 
 from melisma.live.learner import device_reports as reports
-from melisma.text import visible
+from melisma.text import format_speed, visible
 
 FINGERPRINT_CHARS = len("sha256:") + 16
 
@@ -29,8 +29,19 @@ def _(report: reports.IdentityReady) -> str:
 def _(report: reports.Reached) -> str:
     lines = [f"not reached: {_one_line(failure)}" for failure in report.failures]
     fingerprint = report.fingerprint[:FINGERPRINT_CHARS]
-    lines.append(f"reached the orchestrator at {report.address}, certificate {fingerprint} checked")
+    if report.name:
+        found = f"reached {_one_line(report.name)} at {report.address}"
+        lines.append(f"{found}; the code will prove its certificate {fingerprint}")
+    else:
+        lines.append(
+            f"reached the orchestrator at {report.address}, certificate {fingerprint} checked"
+        )
     return "\n".join(lines)
+
+
+@_line.register
+def _(report: reports.CodeRefused) -> str:
+    return _one_line(report.reason)
 
 
 @_line.register
@@ -58,21 +69,22 @@ def _(report: reports.Registered) -> str:
 
 @_line.register
 def _(report: reports.Measured) -> str:
-    return f"measured {report.samples_per_s:,.0f} samples/s"
+    again = " again, as the run begins:" if report.again else ""
+    return f"measured{again} {format_speed(report.samples_per_s)}"
 
 
 @_line.register
-def _(_: reports.Joined) -> str:
-    return "joined; waiting for work"
+def _(report: reports.Joined) -> str:
+    return f"joined; waiting for {'work' if report.begun else 'the run to begin'}"
 
 
 @_line.register
 def _(report: reports.CycleTrained) -> str:
     line = f"cycle {report.cycle}: {report.visits:,} samples in {report.train_s:.1f} s"
     if report.train_s > 0 and report.visits:
-        line += f", {report.visits / report.train_s:,.0f} samples/s"
+        line += f", {format_speed(report.visits / report.train_s)}"
     if report.loss is not None and report.visits:
-        line += f", loss {report.loss:.3f}"
+        line += f", loss {report.loss:.4g}"
     return line + (f"; not counted: {_one_line(report.refused)}" if report.refused else "")
 
 
@@ -87,7 +99,11 @@ def _(report: reports.Retrying) -> str:
 @_line.register
 def _(report: reports.Ended) -> str:
     # Other ends are printed as errors, or with the pause before the next start.
-    return "the run has ended" if report.kind == "run ended" else ""
+    lines = {
+        "run ended": _one_line(report.reason) or "the run has ended",
+        "another run": "the orchestrator has begun another run: joining it",
+    }
+    return lines.get(report.kind, "")
 
 
 @_line.register

@@ -249,10 +249,18 @@ def _quorum_lines(report: PlanReport) -> list[str]:
 
 
 def _extension_lines(report: PlanReport) -> list[str]:
-    if not report["extension"]:
+    """Return what the figures of the plan leave out, and those of the simulated run."""
+    expected = report["forecast"]
+    if not report["extension"] or expected["failure"]:
         return []
     planned = "seconds and staleness are those of the planned work"
-    return [f"{planned}; with extension learners go on until the deadline"]
+    used, most = _format_share(expected["capacity_used"]), expected["max_staleness"]
+    staleness = f"{most:.3g}" if most < 1000 else f"{most:,.0f}"
+    simulated = f"learners use {used} of their capacity, and staleness is up to {staleness}"
+    return [
+        f"with extension, learners go on until the deadline; {planned}",
+        f"in a simulated run, {simulated}",
+    ]
 
 
 def _format_weight(share: float, deadline_s: float) -> str:

@@ -11,10 +11,10 @@ from melisma.cli.views.run_view import format_capacity, format_score
 from melisma.cli.views.table_view import FigureTable, format_count
 from melisma.cycle.events import PHASES
 from melisma.runs.report import Report
-from melisma.runs.totals import UNCOUNTED_STATUSES, LearnerTotal
+from melisma.runs.totals import UNASSIGNED_COUNTS, UNCOUNTED_STATUSES, LearnerTotal
 from melisma.text import visible_part
 
-MAX_LEARNERS = 20
+MAX_LEARNERS, MAX_IDLE = 20, 5
 TITLES = (
     *("learner", "shards", "visits", "done", "capacity"),
     *("fetch s", "train s", "upload s"),
@@ -41,7 +41,7 @@ def run_summary_view(report: Report, show: int = MAX_LEARNERS) -> RenderableType
 
 
 def _ending_lines(report: Report) -> list[str]:
-    """Return how the run ended early, the learners that left, and those without work."""
+    """Return how the run ended early, and which learners left, were copied or had no work."""
     ending = [] if report.outcome == "done" else [f"{report.outcome}: {report.reason}"]
     # Learners that left for the same reason share a line.
     left = [f"left: {reason}" for reason in list(dict.fromkeys(report.departures))[:MAX_LEARNERS]]
@@ -49,6 +49,7 @@ def _ending_lines(report: Report) -> list[str]:
     if report.cycles and idle.size:
         names = ", ".join(report.names[learner] for learner in idle[:5]) + ", ..." * (idle.size > 5)
         left.append(f"no work in any cycle: {names}")
+    left += [f"copied identity: {reason}" for reason in report.shared_identities[:MAX_LEARNERS]]
     return [visible_part(line) for line in (*ending, *left)]
 
 
@@ -56,9 +57,9 @@ def _row(total: LearnerTotal) -> tuple[str, ...]:
     seconds = dict(zip(PHASES, total.phases, strict=True))
     fetch_s = seconds["fetch model"] + seconds["fetch shards"]
     missing = [
-        f"{getattr(total, status)} {status}"
-        for status in UNCOUNTED_STATUSES
-        if getattr(total, status)
+        f"{getattr(total, cause)} {cause.replace('_', ' ')}"
+        for cause in (*UNCOUNTED_STATUSES, *UNASSIGNED_COUNTS)
+        if getattr(total, cause)
     ]
     return (
         total.name or "-",
@@ -122,13 +123,39 @@ def _result_lines(report: Report) -> list[str]:
     total_s = report.ended_s - report.began_s
     time = f"{report.training_s:.1f} s of training, {total_s:.1f} s total"
     outside = f"{report.outside_share:.0%} outside cycles"
-    capacity = format_capacity(report.capacity_used, report.time_use)
     return [
         *scores,
         f"{time}, {outside}; average truancy {report.mean_truancy:.1%}",
         f"{report.fulfilment:.0%} of planned visits done{occupancy}, {staleness}",
-        *([capacity] if capacity else []),
+        *_late_lines(report),
+        *_capacity_lines(report),
     ]
+
+
+def _late_lines(report: Report) -> list[str]:
+    carried = int(report.learners.carried.sum())
+    return [f"{format_count(carried, 'late update')} joined later averages"] if carried else []
+
+
+def _capacity_lines(report: Report) -> list[str]:
+    """Return the capacity used and lost, and in which cycles learners are not part of it."""
+    capacity = format_capacity(report.capacity_used, report.capacity_lost)
+    totals = report.learners
+    idle = np.flatnonzero(sum(getattr(totals, name) for name in UNASSIGNED_COUNTS))
+    if not capacity or not idle.size:
+        return [capacity] if capacity else []
+    first = ", ".join(_cycles_without_work(totals[learner]) for learner in idle[:MAX_IDLE].tolist())
+    more = f" and {idle.size - MAX_IDLE:,} more learners" if idle.size > MAX_IDLE else ""
+    return [capacity, f"not included: {first}{more}"]
+
+
+def _cycles_without_work(total: LearnerTotal) -> str:
+    """Return the number of cycles in which a learner had no assignment, and why."""
+    counts = {name.replace("_", " "): getattr(total, name) for name in UNASSIGNED_COUNTS}
+    known = {reason: count for reason, count in counts.items() if count}
+    reasons = ", ".join(f"{count} {reason}" for reason, count in known.items())
+    cycles = format_count(sum(known.values()), "cycle")
+    return f"{total.name} in {cycles} ({reasons if len(known) > 1 else next(iter(known))})"
 
 
 def _saved_files(report: Report) -> list[str]:

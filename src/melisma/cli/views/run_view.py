@@ -16,13 +16,12 @@ from melisma.allocation.schemes import get_scheme
 from melisma.cli.views.table_view import DeadlineBar, format_count
 from melisma.fleet.array_types import Floats, Ints
 from melisma.runs.assignments import COUNTED, NO_ASSIGNMENTS, STATUSES, Assignment, Assignments
-from melisma.runs.capacity import LOST_USES
+from melisma.runs.cycle_figures import Cycle
 from melisma.runs.progress import RunProgress
-from melisma.runs.report import Cycle
 from melisma.text import visible_part
 
 MAX_LEARNERS, MAX_MISSING_NAMED, MAX_MEASURING_NAMED = 20, 5, 3
-MIN_SHARE = 0.005  # of the time of all learners, to be printed
+MIN_SHARE = 0.005  # of the capacity of all learners, to be printed
 # Problems come first.
 STATES = (
     *("late", "refused", "dropped", "left", "training"),
@@ -96,24 +95,47 @@ def cycle_line(cycle: Cycle) -> str:
     if not cycle.met_deadline:
         late_s = cycle.cycle_s - cycle.deadline_s
         time = f"{late_s:.2g} s past its deadline of {cycle.deadline_s:g} s"
-    capacity = format_capacity(cycle.capacity_used, cycle.time_use, most=1)
+    capacity = format_capacity(
+        cycle.capacity_used, cycle.capacity_lost, so_far=_awaits_late_updates(cycle)
+    )
     score = format_score(cycle.accuracy, cycle.loss)
     guarded = _guarded_names("clipped", cycle.clipped), _guarded_names("left out", cycle.left_out)
-    parts = (time, _update_count(cycle.assignments), *guarded, score, capacity)
+    parts = (time, _update_count(cycle), *guarded, score, capacity)
     return visible_part(f"{heading} {'; '.join(part for part in parts if part)}")
 
 
-def _update_count(work: Assignments) -> str:
-    """Return the number of updates counted, and the names of the first learners without one."""
-    missing = np.flatnonzero(~work.with_status(*COUNTED))
+def _awaits_late_updates(cycle: Cycle) -> bool:
+    """Return whether updates are late that may still join the average of a later cycle."""
+    return cycle.carries_late and bool(cycle.assignments.with_status("late").any())
+
+
+def _update_count(cycle: Cycle) -> str:
+    """Return how many learners have an update that counts, and the first others with the cause."""
+    work, idle = cycle.assignments, cycle.unassigned
+    counted = np.unique(work.learner[work.with_status(*COUNTED)])
+    last = np.flatnonzero(np.diff(work.learner, append=-1))  # of each learner
+    missing = last[~np.isin(work.learner[last], counted)]
     first = [work[index] for index in missing[:MAX_MISSING_NAMED].tolist()]
-    names = "".join(f", {assignment.name} {assignment.status}" for assignment in first)
-    more = (
-        f", {missing.size - MAX_MISSING_NAMED} more missing"
-        if missing.size > MAX_MISSING_NAMED
-        else ""
-    )
-    return f"{len(work) - missing.size} of {format_count(len(work), 'update')}{names}{more}"
+    causes = [(row.name, _status_so_far(row.status, cycle)) for row in first]
+    causes += idle.first(MAX_MISSING_NAMED - len(first))
+    names = "".join(f", {_join_names(causes, cause)} {cause}" for cause in _distinct(causes))
+    unnamed = missing.size + len(idle) - len(causes)
+    more = f", {unnamed:,} more missing" if unnamed else ""
+    return f"{counted.size:,} of {format_count(last.size + len(idle), 'update')}{names}{more}"
+
+
+def _distinct(causes: list[tuple[str, str]]) -> list[str]:
+    return list(dict.fromkeys(cause for _, cause in causes))
+
+
+def _join_names(causes: list[tuple[str, str]], cause: str) -> str:
+    """Return the names of the learners with one cause."""
+    *names, last = (name for name, each in causes if each == cause)
+    return f"{', '.join(names)} and {last}" if names else last
+
+
+def _status_so_far(status: str, cycle: Cycle) -> str:
+    return "late so far" if status == "late" and cycle.carries_late else status
 
 
 def _guarded_names(label: str, names: tuple[str, ...]) -> str:
@@ -130,16 +152,17 @@ def format_score(accuracy: float, loss: float) -> str:
     return f"{known}loss {loss:.4g}"
 
 
-def format_capacity(used: float, time_use: dict[str, float], most: int = len(LOST_USES)) -> str:
-    """Return the capacity used, and up to `most` shares of time that were lost; empty if unknown.
+def format_capacity(used: float, lost: dict[str, float], *, so_far: bool = False) -> str:
+    """Return the capacity used and the losses, largest first; empty if they are unknown.
 
-    The largest shares come first; those that would be printed as 0 % are left out.
+    Losses that would be printed as 0 % are left out; with `so_far`, late updates may change both.
     """
     if isnan(used):
         return ""
-    shares = sorted(((time_use[use], use) for use in LOST_USES), reverse=True)
-    lost = [f"{use} {share:.0%}" for share, use in shares[:most] if share >= MIN_SHARE]
-    return f"capacity used {used:.0%}" + (f", time lost: {', '.join(lost)}" if lost else "")
+    shares = sorted(((share, cause) for cause, share in lost.items()), reverse=True)
+    losses = [f"{cause} {share:.0%}" for share, cause in shares if share >= MIN_SHARE]
+    capacity = f"capacity used {used:.0%}" + " so far" * so_far
+    return capacity + (f", lost: {', '.join(losses)}" if losses else "")
 
 
 def _heading(progress: RunProgress) -> Text:

@@ -11,7 +11,7 @@ from rich.text import Text
 from melisma.cli.views.run_view import format_score
 from melisma.live.orchestrator.registry import EnrolledLearner
 from melisma.live.orchestrator.status_service import LearnerStatus, OrchestratorStatus
-from melisma.text import visible
+from melisma.text import format_speed, visible
 
 SHORT_FINGERPRINT_CHARS = 23
 
@@ -25,6 +25,9 @@ def status_view(status: OrchestratorStatus) -> RenderableType:
         lines.append(Text(format_score(*scores)))
     if status.capacity_used is not None:
         lines.append(Text(f"capacity used {status.capacity_used:.0%}"))
+    if status.waits_s is not None:
+        waits = f"{status.waits_s / 60:.0f} min" if status.waits_s >= 60 else "less than a minute"
+        lines.append(Text(f"no learner answers; the run waits {waits} more for one"))
     if not status.learners:
         return Group(*lines, Text("no learner has registered yet"))
     return Group(*lines, _learner_table(status.learners))
@@ -44,10 +47,14 @@ def _learner_table(learners: Sequence[LearnerStatus]) -> Table:
             item.state,
             Text(visible(item.host or "-")),
             f"{item.last_seen_s:.0f} s ago",
-            "-" if item.samples_per_s is None else f"{item.samples_per_s:.3g}",
+            _speed(item.samples_per_s),
             Text(visible(item.note) or "-"),
         )
     return table
+
+
+def _speed(samples_per_s: float | None) -> str:
+    return "-" if samples_per_s is None else format_speed(samples_per_s).partition(" ")[0]
 
 
 def enrolled_view(learners: Sequence[EnrolledLearner], states: Mapping[str, str]) -> RenderableType:

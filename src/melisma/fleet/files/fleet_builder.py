@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
+from melisma.disclosure import Disclosure
 from melisma.errors import SettingError
 from melisma.fleet.array_types import Floats
 from melisma.fleet.availability import Availability, Changes
@@ -24,7 +25,6 @@ from melisma.fleet.files.bandwidth_trace import read_bandwidth_trace
 from melisma.fleet.files.fleet_file import (
     AvailabilityTable,
     CellTable,
-    Disclosure,
     FleetFile,
     FleetGroup,
     FleetLearner,

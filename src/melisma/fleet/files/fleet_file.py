@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from melisma.disclosure import Disclosure
 from melisma.errors import suggest
 from melisma.fleet.files.profiles import PROFILES
 from melisma.fleet.files.spread import Distribution, check_spread
@@ -13,15 +14,6 @@ from melisma.fleet.task import NonNegative, NonNegativeInt, Positive, Seed, Tabl
 Probability = Annotated[float, Meta(ge=0, le=1)]
 SPEEDS = ("compute", "train_s", "samples_per_s", "clock_hz")
 RATES = ("bandwidth_bps", "downlink_bps", "uplink_bps")
-# The most that a learner discloses before its update.
-Disclosure = Literal["nothing", "bounds", "costs"]
-# Data that a scheme needs from a learner before its update, from the least to the most.
-DISCLOSURE = {
-    "nothing": "nothing",
-    "bounds": "number of shards wanted",
-    "costs": "train_s, ship_s and fixed_s, each with its spread",
-    "radio": "slope_s, base_s and threshold of a gradient, apply_s, and the rates of its link",
-}
 # More would not fit into memory.
 MAX_LEARNERS = 10_000_000
 MemberCount = Annotated[int, Meta(ge=1, le=MAX_LEARNERS)]

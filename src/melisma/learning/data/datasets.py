@@ -7,6 +7,7 @@ calls a function of the user. A failed download is an error that lists all sourc
 import gzip
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,14 +102,27 @@ def load_dataset(name: str, args: Mapping[str, Any] | None = None) -> DataSet:
 
 
 def fetch_dataset(name: str) -> Path:
-    """Download a data set into the cache; return its folder."""
+    """Download a data set into the cache; return its folder.
+
+    Prints each source to standard error before it is tried, as a download may take minutes.
+    """
     entry, folder = catalog_entry(name), cache_folder(name)
     missing = {file: sha for file, sha in entry.files.items() if not (folder / file).is_file()}
+
+    def say(source: str) -> None:
+        if sys.stderr is not None:
+            sys.stderr.write(f"downloading data set {name} from {source} to {folder}\n")
+            sys.stderr.flush()
+
     if missing:
         try:
-            fetch_files(entry.sources, missing, folder)
+            fetch_files(entry.sources, missing, folder, say)
         except DataError as error:
-            raise DataError(f"data set {name}: {error}") from None
+            raise DataError(
+                f"data set {name} is not on this machine and could not be downloaded: {error}; put "
+                f"{', '.join(missing)} into {folder}, or run melisma data get {name} on a machine "
+                f"with internet access and copy the folder that it prints to {folder}"
+            ) from None
     return folder
 
 

@@ -2,12 +2,13 @@
 
 A short header describes the arrays of a shard, so that a device can decode it without further
 information. The cache of a device stores shards by hash up to a limit in bytes and evicts the
-least recently used ones first. Interrupted downloads are resumed; a shard gets its final file name
-only after its hash was checked.
+least recently used ones first; parts of shards count too. Interrupted downloads are resumed; a
+shard gets its final file name only after its hash was checked.
 """
 
 import hashlib
 import os
+import re
 import struct
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -19,13 +20,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from melisma.errors import DataError
+from melisma.errors import DataError, SettingError
 from melisma.learning.data.datasets import PLAIN_DTYPES, Split
 from melisma.private_files import make_private_folder, open_private, write_private
 
 HEADER_LENGTH = struct.Struct("<I")
 MAX_HEADER_BYTES = 1 << 10
 MAX_AXES = 32
+HASHED_BYTES = 1 << 20  # read at once to hash a file
+# Other files of the folder are not touched: its owner may have chosen one that is in use.
+CACHE_FILE = re.compile(r"[0-9a-f]{64}(\.part)?")
 
 
 class ShardHeader(msgspec.Struct, frozen=True, array_like=True):
@@ -162,22 +166,29 @@ class ShardFolder:
 
 
 class ShardCache:
-    """The shards stored on a device, up to a limit in bytes."""
+    """The shards and parts of shards stored on a device, up to `max_bytes` together."""
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
         make_private_folder(folder)
-        self._folder, self._max_bytes = folder, max_bytes
+        self._folder, self.max_bytes = folder, max_bytes
 
     def __contains__(self, sha256: str) -> bool:
         return (self._folder / sha256).is_file()
 
     def hashes(self) -> set[str]:
         """Return the hashes of the complete shards."""
-        return {path.name for path in self._folder.iterdir() if not path.suffix}
+        return {path.name for path in self._files() if not path.suffix}
 
-    def read(self, sha256: str) -> Split:
-        """Decode a stored shard and mark it as the most recently used."""
+    def read(self, sha256: str, size_bytes: int) -> Split:
+        """Decode a stored shard and mark it as the most recently used.
+
+        Raise `DataError` if it does not have `size_bytes`.
+        """
         path = self._folder / sha256
+        if (actual := path.stat().st_size) != size_bytes:
+            raise DataError(
+                f"shard {sha256} has {actual} bytes; the orchestrator says {size_bytes}"
+            )
         content = path.read_bytes()
         os.utime(path)
         return decode_shard(content)
@@ -189,30 +200,56 @@ class ShardCache:
         except FileNotFoundError:
             return 0
 
+    def make_room(self, sha256: str, size_bytes: int, needed: Collection[str] = ()) -> None:
+        """Delete the least recently used files until a shard of `size_bytes` fits.
+
+        Shards in `needed` are kept, complete or not. Raise `SettingError` if they leave no room.
+        """
+        if self.partial_bytes(sha256) > size_bytes:
+            self.discard(sha256)
+        others = [(path, path.stat()) for path in self._files() if path.stem != sha256]
+        kept_bytes = sum(stat.st_size for path, stat in others if path.stem in needed)
+        if kept_bytes + size_bytes > self.max_bytes:
+            raise SettingError(
+                f"a shard of {size_bytes} bytes does not fit in the cache of {self.max_bytes} "
+                f"bytes beside {kept_bytes} bytes that are needed: allow more (--cache-bytes)"
+            )
+        total = size_bytes + sum(stat.st_size for _, stat in others)
+        for path, stat in sorted(others, key=lambda file: (file[1].st_mtime_ns, file[0].name)):
+            if total <= self.max_bytes:
+                return
+            if path.stem not in needed:
+                path.unlink()
+                total -= stat.st_size
+
     def append(self, sha256: str, piece: bytes | bytearray) -> None:
-        """Append received bytes to an incomplete shard."""
+        """Append received bytes to an incomplete shard, after `make_room`."""
         with open_private(self._part(sha256), "ab") as file:
             file.write(piece)
 
-    def finish(self, sha256: str, needed: Collection[str] = ()) -> None:
-        """Check the hash of a received shard, name its file, and evict shards not in `needed`."""
+    def finish(self, sha256: str) -> None:
+        """Check the hash of a received shard and name its file; delete it if it has another."""
         part = self._part(sha256)
-        actual = hashlib.sha256(part.read_bytes()).hexdigest()
+        actual = _hash_file(part)
         if actual != sha256:
             part.unlink()
             raise DataError(f"received a shard with SHA-256 {actual}; expected {sha256}")
         part.replace(self._folder / sha256)
-        self._evict({sha256, *needed})
 
-    def _evict(self, needed: set[str]) -> None:
-        files = [(path, path.stat()) for path in self._folder.iterdir() if not path.suffix]
-        total = sum(stat.st_size for _, stat in files)
-        for path, stat in sorted(files, key=lambda file: (file[1].st_mtime_ns, file[0].name)):
-            if total <= self._max_bytes:
-                return
-            if path.name not in needed:
-                path.unlink()
-                total -= stat.st_size
+    def discard(self, sha256: str) -> None:
+        """Delete what was received of an incomplete shard."""
+        self._part(sha256).unlink(missing_ok=True)
+
+    def _files(self) -> list[Path]:
+        return [path for path in self._folder.iterdir() if CACHE_FILE.fullmatch(path.name)]
 
     def _part(self, sha256: str) -> Path:
         return self._folder / f"{sha256}.part"
+
+
+def _hash_file(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(HASHED_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()

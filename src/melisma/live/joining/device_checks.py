@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,13 +16,19 @@ import msgspec
 from melisma import __version__, axon
 from melisma.axon import Address
 from melisma.backports import RUN_MODULE
-from melisma.errors import AxonError, MelismaError, UnauthorizedError, UnreachableError
+from melisma.errors import AxonError, MelismaError, UnauthorizedError
 from melisma.live.join_string import JoinString
+from melisma.live.joining.clock_check import (
+    describe_difference,
+    find_clock_problem,
+    is_synchronized,
+    measure_clock_difference,
+)
 from melisma.live.joining.speed_probe import SpeedProbe
 from melisma.live.joining.throttling import find_throttling
 from melisma.live.joining.use_limits import PASSIVE_THREADS, read_battery
 from melisma.live.learner.device_identity import DeviceState
-from melisma.live.learner.reach import reach
+from melisma.live.learner.reach import FailedAddress, ReachedOrchestrator, reach_each
 
 Level = Literal["ok", "warn", "fail"]
 OLDEST_PYTHON: Final = (3, 10)
@@ -32,7 +37,6 @@ MIN_MEMORY_BYTES: Final = 300 << 20
 GOOD_MEMORY_BYTES: Final = 1 << 30
 MIN_DISK_BYTES: Final = 100 << 20
 GOOD_DISK_BYTES: Final = 2 << 30
-OLDEST_CLOCK_S: Final = 1_735_689_600  # 2025-01-01: a clock before was never set
 PROBE_TIMEOUT_S: Final = 180.0
 SPEED_MODULE: Final = "melisma.live.joining.speed_probe"
 REACH_TIMEOUT_S: Final = 5.0
@@ -103,13 +107,24 @@ def check_disk(name: str, folder: Path) -> Finding:
     return Finding(name, "ok", text)
 
 
-def check_clock(now_s: float) -> Finding:
-    """Check that the clock was set; runs use a monotonic clock, so a wrong one does no harm."""
-    shown = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now_s))
-    if now_s < OLDEST_CLOCK_S:
-        text = f"{shown} is in the past: set it for --hours and logs; training does not use it"
-        return Finding("clock", "warn", text)
+def check_clock(now_s: float | None = None, synchronized: bool | None = None) -> Finding:
+    """Check that the clock was set, and is synchronised if that is known."""
+    problem, shown = find_clock_problem(time.time() if now_s is None else now_s, synchronized)
+    if problem:
+        return Finding("clock", "warn", f"{shown} {problem}")
     return Finding("clock", "ok", f"{shown}; training does not depend on it")
+
+
+def check_clocks(address: str, state: DeviceState, synchronized: bool | None = None) -> Finding:
+    """Compare the clock with that of the orchestrator at an address with its fingerprint."""
+    certificate = state.identity if state.identity.exists() else None
+    ahead_s = measure_clock_difference(address, certificate)
+    if ahead_s is None:
+        return Finding("clocks", "ok", "the orchestrator does not tell its time")
+    problem = describe_difference(ahead_s, synchronized)
+    if problem:
+        return Finding("clocks", "warn", problem)
+    return Finding("clocks", "ok", "device and orchestrator show the same time")
 
 
 def check_power() -> Iterator[Finding]:
@@ -187,15 +202,15 @@ class CheckedOrchestrator:
 
 
 def check_orchestrator(target: CheckedOrchestrator, state: DeviceState) -> Iterator[Finding]:
-    """Check each address, TLS and fingerprint there, and whether this device has enrolled."""
-    results = _reach_each(target)
-    reached = [result for result in results.values() if result.startswith("https://")]
-    for host, result in results.items():
-        if result in reached:
+    """Check each address, TLS and fingerprint there, the clock, and whether it has enrolled."""
+    results = reach_each(target.hosts, target.port, target.fingerprint, REACH_TIMEOUT_S)
+    reached = [result.address for result in results if isinstance(result, ReachedOrchestrator)]
+    for host, result in zip(target.hosts, results, strict=True):
+        if isinstance(result, FailedAddress):
+            yield Finding("address", "warn" if reached else "fail", str(result))
+        else:
             text = f"{host} port {target.port}: answers, TLS with the expected certificate"
             yield Finding("address", "ok", text)
-        else:
-            yield Finding("address", "warn" if reached else "fail", result)
     if not reached:
         text = (
             f"not reached: check that it is running, that this device is in the same network or "
@@ -203,6 +218,7 @@ def check_orchestrator(target: CheckedOrchestrator, state: DeviceState) -> Itera
         )
         yield Finding("orchestrator", "fail", text)
         return
+    yield check_clocks(reached[0], state, is_synchronized())
     yield _check_enrolled(reached[0], state)
 
 
@@ -217,25 +233,6 @@ def _check_enrolled(address: str, state: DeviceState) -> Finding:
     except AxonError as error:
         return Finding("enrolled", "fail", f"the orchestrator does not answer calls: {error}")
     return Finding("enrolled", "ok", "the orchestrator knows the identity of this device")
-
-
-def _reach_each(target: CheckedOrchestrator) -> dict[str, str]:
-    """Return by host the address with the whole fingerprint, or the reason of a failure."""
-    results: dict[str, str] = {}
-
-    def try_host(host: str) -> None:
-        try:
-            reached = reach([host], target.port, target.fingerprint, REACH_TIMEOUT_S)
-            results[host] = reached.address
-        except UnreachableError as error:
-            results[host] = str(error).split("\n")[1].strip()
-
-    threads = [threading.Thread(target=try_host, args=[host]) for host in target.hosts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return {host: results[host] for host in target.hosts}
 
 
 def _run_python(*arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -12,18 +12,20 @@ from melisma.live.join_string import JoinString
 from melisma.live.learner.device_identity import DeviceState, KnownOrchestrator
 from melisma.live.learner.device_reports import (
     ApprovalAwaited,
+    CodeRefused,
     Enrolled,
     IdentityReady,
     OnReport,
     Reached,
 )
 from melisma.live.learner.reach import ReachedOrchestrator, reach
-from melisma.live.pairing import normalize_code, pair
+from melisma.live.pairing import ORCHESTRATOR_KIND, normalize_code, pair
 
 APPROVAL_NOTICE_S: Final = 1.5
 """Time without an answer after which the owner of the orchestrator probably has to decide."""
 APPROVAL_S: Final = 3600.0
 DISCOVERY_S: Final = 3.0
+CODE_ATTEMPTS: Final = 3
 
 
 def default_name() -> str:
@@ -32,16 +34,26 @@ def default_name() -> str:
 
 
 class Enroller:
-    """Enrols this device, as `name` if the orchestrator has no other device of that name."""
+    """Enrols this device, as `name` if the orchestrator has no other device of that name.
 
-    def __init__(self, state: DeviceState, name: str, report: OnReport) -> None:
+    With `new_identity` a join string replaces the identity, once its orchestrator has answered.
+    """
+
+    def __init__(
+        self, state: DeviceState, name: str, report: OnReport, *, new_identity: bool = False
+    ) -> None:
         self._state, self._name, self._report = state, name, report
+        self._new_identity = new_identity
 
     def by_string(self, text: str) -> KnownOrchestrator:
         """Reach the orchestrator of a join string and enrol there, unless that was done before."""
         invitation = JoinString.parse(text)
-        self._prepare_identity()
+        if not self._new_identity:
+            self._prepare_identity()
         reached = self._reach(invitation.hosts, invitation.port, invitation.fingerprint_prefix)
+        if self._new_identity:
+            self._report(IdentityReady(self._state.replace_identity(), created=True))
+            self._new_identity = False
         addresses = [
             str(Address(host, invitation.port, tls=True, fingerprint=reached.fingerprint))
             for host in invitation.hosts
@@ -53,7 +65,8 @@ class Enroller:
     ) -> KnownOrchestrator:
         """Pair with an orchestrator that discovery found, by the code that it shows; enrol there.
 
-        The code proves the certificate: the announced fingerprint is not trusted before.
+        The code proves the certificate: the announced fingerprint is not trusted before. After a
+        wrong one, `ask_code` is called again, `CODE_ATTEMPTS` times at most.
         """
         address = Address.parse(found.address)
         if not address.tls or address.fingerprint is None:
@@ -62,11 +75,21 @@ class Enroller:
                 " use the join string of yours"
             )
         self._prepare_identity()
-        reached = self._reach((address.host,), address.port, address.fingerprint)
-        code = normalize_code(ask_code())
-        with axon.connect(reached.address) as orchestrator:
-            token = pair(orchestrator, reached.fingerprint, code)
-        return self._enroll(reached, [reached.address], token)
+        reached = self._reach((address.host,), address.port, address.fingerprint, found.name)
+        return self._enroll(reached, [reached.address], self._pair(reached, ask_code))
+
+    def _pair(self, reached: ReachedOrchestrator, ask_code: Callable[[], str]) -> str:
+        """Return the join token, for one of several codes."""
+        for attempt in range(1, CODE_ATTEMPTS + 1):
+            code = normalize_code(ask_code())
+            try:
+                with axon.connect(reached.address) as orchestrator:
+                    return pair(orchestrator, reached.fingerprint, code)
+            except UnauthorizedError as error:
+                if attempt == CODE_ATTEMPTS:
+                    raise
+                self._report(CodeRefused(str(error)))
+        raise AssertionError
 
     def known(self) -> KnownOrchestrator | None:
         """Reach the orchestrator that this device joined last; None if it has joined none."""
@@ -82,15 +105,16 @@ class Enroller:
         return self._remember(reached, last.addresses, last.name)
 
     def _prepare_identity(self) -> None:
-        created = not self._state.identity.exists()
-        self._report(IdentityReady(self._state.create_identity(), created))
+        fingerprint = self._state.create_identity()
+        self._report(IdentityReady(fingerprint, self._state.created))
 
     def _reach(
-        self, hosts: "tuple[str, ...] | list[str]", port: int, prefix: str
+        self, hosts: "tuple[str, ...] | list[str]", port: int, prefix: str, name: str = ""
     ) -> ReachedOrchestrator:
         reached = reach(hosts, port, prefix)
         failures = tuple(map(str, reached.failures))
-        self._report(Reached(reached.address.partition("#")[0], reached.fingerprint, failures))
+        address = reached.address.partition("#")[0]
+        self._report(Reached(address, reached.fingerprint, failures, name))
         return reached
 
     def _enroll(
@@ -130,7 +154,7 @@ class Enroller:
 
 
 def discover_orchestrators() -> "list[axon.DiscoveredWorker]":
-    """Return the workers in the local network that could be orchestrators: those with TLS."""
+    """Return the orchestrators in the local network; other workers are announced there, too."""
     try:
         found = axon.discover(DISCOVERY_S)
     except (SettingError, AxonError) as error:
@@ -138,7 +162,11 @@ def discover_orchestrators() -> "list[axon.DiscoveredWorker]":
             f"orchestrators cannot be found in the local network ({error}): use melisma join "
             "STRING with the join string that the orchestrator shows"
         ) from error
-    found = [item for item in found if Address.parse(item.address).fingerprint is not None]
+    found = [
+        item
+        for item in found
+        if item.kind == ORCHESTRATOR_KIND and Address.parse(item.address).fingerprint is not None
+    ]
     if not found:
         raise UnreachableError(
             "no orchestrator was found in the local network, and this device has joined none "

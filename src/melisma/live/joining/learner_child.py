@@ -6,9 +6,8 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -21,22 +20,23 @@ from melisma.live.joining.use_limits import (
     available_cores,
 )
 from melisma.live.learner.device_reports import Ended, LearnerReport, read_report
+from melisma.live.learner.learner_settings import LEARNER_MODULE, LearnerSettings
 from melisma.text import visible
 
-MODULE: Final = "melisma.live.learner.learner_process"
 STOP_S: Final = 6.0
 """Time to leave the run, after which the process is killed."""
 MAX_LOG_TAIL_BYTES: Final = 4000
 
 
 class LearnerChild:
-    """One learner process; call `stop` in any case.
-
-    `settings` are fields of `LearnerSettings`, as a mapping: that class would import NumPy.
-    """
+    """One learner process; call `stop` in any case."""
 
     def __init__(
-        self, settings: Mapping[str, Any], log: Path, limits: UseLimits, module: str = MODULE
+        self,
+        settings: LearnerSettings,
+        log: Path,
+        limits: UseLimits,
+        module: str = LEARNER_MODULE,
     ) -> None:
         self._log, self._reports = log, queue.SimpleQueue[LearnerReport]()
         cores = limits.cores(available_cores())

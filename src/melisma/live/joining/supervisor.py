@@ -4,6 +4,7 @@
 the learner process          the supervisor
 ===========================  =====================================================
 ends because the run ended   ends; with `stay` it waits for the next run
+meets another run            starts it again, to join that run
 is refused, needs a change   ends with the reason; with `stay` a refused one waits
 gives up on the orchestrator ends with the reason; with `stay` it waits
 fails or is killed           starts it again, after growing pauses
@@ -13,10 +14,10 @@ Outside of the owner's limits the learner leaves the run, and is started again w
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from melisma.axon import Address
 from melisma.errors import MelismaError, UnreachableError
@@ -35,6 +36,7 @@ from melisma.live.learner.device_reports import (
     Resumed,
     Slowed,
 )
+from melisma.live.learner.learner_settings import LearnerSettings
 from melisma.live.learner.reach import reach
 
 CHECK_S: Final = 5.0
@@ -49,14 +51,11 @@ MAX_NEXT_RUN_PAUSE_S: Final = 120.0
 
 @dataclass(frozen=True)
 class SupervisedLearner:
-    """The settings of a learner process, and the file for its messages.
+    """The settings of a learner process, and the file for its messages."""
 
-    `settings` are fields of `LearnerSettings`.
-    """
-
-    settings: Mapping[str, Any]
+    settings: LearnerSettings
     log: Path
-    start: Callable[[Mapping[str, Any], Path, UseLimits], LearnerChild] = LearnerChild
+    start: Callable[[LearnerSettings, Path, UseLimits], LearnerChild] = LearnerChild
 
 
 @dataclass
@@ -81,7 +80,9 @@ class Supervisor:
             ended = self._run_learner()
             if ended is None:
                 continue
-            if ended.kind == "failed":
+            if ended.kind == "another run":
+                self.sleep(FIRST_PAUSE_S)
+            elif ended.kind == "failed":
                 self._pause_after_failure(ended.reason)
             elif not self.stay or ended.kind == "settings":
                 if ended.kind == "run ended":
@@ -156,7 +157,7 @@ class Supervisor:
             self.report(AwaitingRun(reason))
             self.sleep(pause_s)
             try:
-                reach_any(self.learner.settings["orchestrator"])
+                reach_any(self.learner.settings.orchestrator)
             except UnreachableError as error:
                 reason = str(error).partition("\n")[0]
             else:

@@ -2,6 +2,7 @@
 
 ::
 
+    learner_settings.py    the settings of a learner process
     learner_process.py     registers the learner and runs its agent
     agent.py               polls the orchestrator and carries out its instructions
     connection.py          calls and downloads that are repeated until they are answered

@@ -36,8 +36,8 @@ class ActiveAssignment:
     trained_s: float = 0.0  # of all batches
     upload_s: float = 0.0  # reserved
     feed: ShardFeed | None = None
-    attempts: list[int] = field(default_factory=list)  # of each grant of the stream
-    shards: list[ShardRef] = field(default_factory=list)  # of all grants
+    attempts: list[int] = field(default_factory=list)  # of each work item of the stream
+    shards: list[ShardRef] = field(default_factory=list)  # of all work items
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     requested_at: float = -inf  # when further shards were requested last
     has_released: bool = False  # whether shards were released
@@ -58,11 +58,11 @@ class ActiveAssignment:
     @property
     def attempt(self) -> int:
         """The latest extension that a batch was trained of, or the assignment itself."""
-        grant = self.feed.stream.grant if self.feed is not None else 0
-        return self.attempts[max(grant, 1) - 1]
+        number = self.feed.stream.work_item if self.feed is not None else 0
+        return self.attempts[max(number, 1) - 1]
 
     def add_extension(self, extension: ExtendTraining) -> None:
-        """Record an extension, which is the next grant of the stream."""
+        """Record an extension, which is the next work item of the stream."""
         self.attempts.append(extension.attempt)
         self.shards += extension.shards
 

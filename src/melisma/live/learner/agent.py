@@ -13,17 +13,16 @@ from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from melisma.allocation import get_scheme
 from melisma.cycle.events import PHASES
 from melisma.cycle.learner import CostHistory, benchmark_s, reserve_s, shard_bound
+from melisma.disclosure import DISCLOSURE, Disclosure
 from melisma.errors import SettingError
-from melisma.fleet.files.fleet_file import DISCLOSURE, Disclosure
 from melisma.fleet.rng import generator
 from melisma.learning.batches import BatchStream
 from melisma.learning.data.shards import ShardCache
@@ -32,7 +31,7 @@ from melisma.learning.trainer import Score, TrainingResult
 from melisma.live import protocol
 from melisma.live.learner.active_assignment import ActiveAssignment, WithdrawnError, seconds_per
 from melisma.live.learner.connection import Connection
-from melisma.live.learner.device import Device, EmulatedDevice
+from melisma.live.learner.device import Device
 from melisma.live.learner.device_reports import (
     CycleTrained,
     Joined,
@@ -42,45 +41,15 @@ from melisma.live.learner.device_reports import (
 )
 from melisma.live.learner.downloader import Downloader
 from melisma.live.learner.fetcher import Fetcher, ShardFeed, Source
-from melisma.live.learner.local_data import read_local_data
+from melisma.live.learner.learner_settings import LearnerSettings
+from melisma.live.learner.local_data import check_local_data, read_local_data
 from melisma.live.learner.shard_requests import ShardRequests
-from melisma.live.learner.subset_benchmark import run_subset_benchmark
+from melisma.live.learner.subset_benchmark import measure_speed, run_subset_benchmark
 from melisma.live.learner.trainer_setup import prepare_trainers, require_64_bit
 from melisma.text import visible
 
-DEFAULT_CACHE_BYTES = 4 << 30
-
-
-class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of one learner.
-
-    It is known to the orchestrator by its own `token`, or by the identity in the file
-    `certificate`.
-    `discloses` is the most that it reports before its update. `local_data` is a folder or a
-    `module:function` on the device. `compute_device` is ``auto``, ``cpu``, ``cuda`` or ``mps``.
-
-    A model of the task that is not built in is imported only from `allowed_modules`, which are
-    searched for in `module_path`, too, or with `trust_code` from the source that the orchestrator
-    offers. That code is limited to `memory_bytes`, by default 75 % of the memory.
-    The process of a `supervised` learner writes reports to standard output, and leaves the run when
-    its standard input is closed.
-    """
-
-    name: str
-    orchestrator: tuple[str, ...]
-    token: str | None = None
-    certificate: str | None = None
-    cache: str
-    cache_bytes: int = DEFAULT_CACHE_BYTES
-    discloses: Disclosure = "costs"
-    device: EmulatedDevice | None = None
-    module_path: tuple[str, ...] = ()
-    compute_device: str = "auto"
-    allowed_modules: tuple[str, ...] = ()
-    trust_code: bool = False
-    memory_bytes: Annotated[int, msgspec.Meta(gt=0)] | None = None
-    local_data: str | None = None
-    supervised: bool = False
+PROBE_S = 2.0
+"""Time to measure the speed before the run begins; the benchmark of the run is more precise."""
 
 
 class Agent:
@@ -102,6 +71,12 @@ class Agent:
         self._session, self._report = session, report
         self._scheme = get_scheme(self._task.scheme)
         self._needs = self._scheme.needs_with(self._task.passes)
+        is_federated = self._task.mode == "federated"
+        if is_federated and settings.local_data is None:
+            raise SettingError(
+                f"task {self._task.name} is federated learning, and this device has no data for it:"
+                " use melisma join with --data FOLDER or --data MODULE:FUNCTION"
+            )
         self._device = Device(settings.device, self._learner, began_at)
         self._build_trainer = prepare_trainers(settings, registered, orchestrator)
         self._trainer = self._build_trainer()
@@ -111,6 +86,9 @@ class Agent:
         self._local_shards, self._held_back = read_local_data(
             settings.local_data, self._task, self._learner, hold_back=registered.hold_back
         )
+        if is_federated and settings.local_data is not None:
+            samples = [*self._local_shards, *self._held_back]
+            check_local_data(settings.local_data, self._trainer, samples)
         # An exception is an error of another thread, which ends the agent.
         self._instructions: SimpleQueue[tuple[float, protocol.AnyInstruction | Exception]]
         self._instructions = SimpleQueue()
@@ -118,13 +96,18 @@ class Agent:
         self._fetcher = Fetcher(self._downloader, self._device, self._end_with)
         self._requests = ShardRequests(self._task, session, orchestrator, self._fetcher)
         self._costs: CostHistory | None = None
+        self._probed = False  # the speed was measured before the run began, and not since
 
-    def run(self) -> None:
-        """Join the run and carry out instructions until the orchestrator ends it."""
+    def run(self) -> bool:
+        """Join the run and carry out instructions until the orchestrator ends it.
+
+        Return whether there were any but that to leave.
+        """
+        was_instructed = False
         samples = tuple(len(shard) for shard in self._local_shards)
-        request = protocol.JoinRequest(self._settings.discloses, samples)
+        request = protocol.JoinRequest(self._settings.discloses, samples, self._probe_speed())
         self._orchestrator.call("join", self._session, protocol.to_builtins(request))
-        self._report(Joined())
+        self._report(Joined(self._registered.begun))
         threading.Thread(target=self._poll, name="poll", daemon=True).start()
         self._fetcher.start()
         self._requests.start()
@@ -142,7 +125,28 @@ class Agent:
                 case protocol.EvaluateModel():
                     self._evaluate_model(instruction)
                 case protocol.Leave():
-                    return
+                    return was_instructed
+            was_instructed = True
+
+    def _probe_speed(self) -> float | None:
+        """Measure the speed before the run begins; return it if the owner discloses it.
+
+        A learner of a run that has begun is measured as soon as it has joined.
+        """
+        has_samples = self._local_shards or self._registered.benchmark_shards
+        if self._registered.begun or not has_samples:
+            return None
+        speed = measure_speed(
+            self._registered,
+            self._build_trainer,
+            self._downloader,
+            self._local_shards,
+            self._device,
+            min(benchmark_s(self._task), PROBE_S),
+        )
+        self._report(Measured(speed))
+        self._probed = True
+        return speed if self._settings.discloses == "costs" else None
 
     def _poll(self) -> None:
         """Poll until the run ends; an error ends the agent."""
@@ -203,7 +207,10 @@ class Agent:
         """Add further shards to the assignment that is being trained."""
         for assignment in list(self._assignments.values()):
             feed = assignment.feed
-            if assignment.train.cycle == extension.cycle and feed is not None and not feed.ended:
+            if assignment.train.cycle != extension.cycle or feed is None or feed.ended:
+                continue
+            # One that the cache does not take is left, as if it had come after the training.
+            if self._downloader.fits([*assignment.shards, *extension.shards]):
                 assignment.add_extension(extension)
                 self._fetcher.add(feed, self._sources(extension), extension.passes)
 
@@ -250,7 +257,9 @@ class Agent:
                 until_at,
                 upload=self._probe_uplink,
             )
-        self._report(Measured(self._task.shard_samples / float(self._costs.train_s.mean)))
+        speed = self._task.shard_samples / float(self._costs.train_s.mean)
+        self._report(Measured(speed, again=self._probed))
+        self._probed = False
 
     def _probe_uplink(self, size_bytes: int) -> None:
         """Upload zeros, to measure the link."""
@@ -274,6 +283,7 @@ class Agent:
     def _train(self, assignment: ActiveAssignment) -> TrainingResult | None:
         """Fetch the model and train until the deadline; None if no time is left to train."""
         train = assignment.train
+        self._downloader.require_room(train.shards)
         try:
             with self._fetcher.downlink:
                 model = self._downloader.fetch_model(

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from math import inf
 
-import msgspec
 import numpy as np
 
 from melisma.fleet.emulation import (
@@ -22,25 +21,7 @@ from melisma.fleet.emulation import (
 from melisma.fleet.states import cycle_states
 from melisma.fleet.variation import BandwidthTrace, Noise, Resource, Variation
 from melisma.learning.data.datasets import Split
-
-
-class EmulatedDevice(msgspec.Struct, frozen=True):
-    """An emulated device: share of a core, link, and states (probability, compute, bandwidth).
-
-    With `sample_s` it trains a sample in that time, whatever its share of a core. `noise` has the
-    relative deviations of compute and bandwidth and their correlation time; `trace` the rows of a
-    `BandwidthTrace`.
-    """
-
-    core_share: float
-    downlink_bps: float
-    uplink_bps: float
-    latency_s: float
-    states: tuple[tuple[float, float, float], ...] = ((1.0, 1.0, 1.0),)
-    seed: int = 1
-    sample_s: float | None = None
-    noise: tuple[float, float, float] = (0.0, 0.0, 1.0)
-    trace: tuple[tuple[float, float, float], ...] = ()
+from melisma.live.learner.learner_settings import EmulatedDevice
 
 
 class VaryingRate:

@@ -2,17 +2,21 @@
 
 ``identity.pem`` holds a key that the device made and its certificate; the key never leaves it.
 ``orchestrators.json`` maps the fingerprint of each orchestrator to its addresses and to the name
-that it gave the device, so that a device can join again without a join string.
+that it gave the device, so that a device can join again without a join string. ``join.pid`` is the
+process that takes part in runs with this identity now, which holds the lock of the file.
 """
 
-from collections.abc import Sequence
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from melisma.axon import create_identity
 from melisma.errors import SettingError
-from melisma.live.state_folder import device_folder, file_lock, write_private
+from melisma.live.state_folder import device_folder, file_lock, try_lock, write_state
 
 
 class KnownOrchestrator(msgspec.Struct, frozen=True):
@@ -35,9 +39,32 @@ class DeviceState:
         self._orchestrators = self._folder / "orchestrators.json"
         self.identity = self._folder / "identity.pem"
         """The file to pass to `axon.connect` as `certificate`."""
+        self.created = False
+        """Whether the identity was created by this object."""
+
+    @contextmanager
+    def joining(self) -> Iterator[None]:
+        """Use this device for one process alone inside a ``with``; `SettingError` if another does.
+
+        Two sessions with one identity would replace each other.
+        """
+        path = self._folder / "join.pid"
+        with try_lock(path, fcntl.LOCK_EX) as locked:
+            if not locked:
+                process = path.read_text() if path.exists() else "unknown"
+                raise SettingError(
+                    f"melisma join already runs here, process {process}: end it first, or set "
+                    "MELISMA_HOME to another folder for a second device"
+                )
+            write_state(path, str(os.getpid()))
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
 
     def create_identity(self) -> str:
         """Create key and certificate if there are none; return the fingerprint."""
+        self.created |= not self.identity.exists()
         return create_identity(self.identity)
 
     def replace_identity(self) -> str:
@@ -65,4 +92,4 @@ class DeviceState:
             others = [item for item in self.orchestrators() if item.fingerprint != fingerprint]
             known = [KnownOrchestrator(fingerprint, tuple(addresses), name), *others]
             content = msgspec.json.format(msgspec.json.encode(known), indent=2)
-            write_private(self._orchestrators, content)
+            write_state(self._orchestrators, content)

@@ -10,9 +10,10 @@ from typing import Literal
 
 import msgspec
 
-EndKind = Literal["run ended", "refused", "settings", "unreachable", "failed"]
+EndKind = Literal["run ended", "another run", "refused", "settings", "unreachable", "failed"]
 """Why a learner process ended.
 
+With ``another run`` the orchestrator was started again meanwhile: the learner registers again.
 A ``refused`` learner may be accepted in another run of the same orchestrator. With ``settings``
 it needs a change by its owner. A learner that ``failed`` may be started again.
 """
@@ -23,11 +24,15 @@ class DeviceReport(msgspec.Struct, frozen=True, tag_field="report", tag=True):
 
 
 class Reached(DeviceReport, frozen=True):
-    """The orchestrator answered at an address, with the expected certificate."""
+    """The orchestrator answered at an address, with the expected certificate.
+
+    One that discovery found has a `name`; only the code proves that certificate.
+    """
 
     address: str
     fingerprint: str
     failures: tuple[str, ...] = ()
+    name: str = ""
 
 
 class IdentityReady(DeviceReport, frozen=True):
@@ -35,6 +40,12 @@ class IdentityReady(DeviceReport, frozen=True):
 
     fingerprint: str
     created: bool
+
+
+class CodeRefused(DeviceReport, frozen=True):
+    """The orchestrator refused a code of the owner, who may try another one."""
+
+    reason: str
 
 
 class ApprovalAwaited(DeviceReport, frozen=True):
@@ -64,13 +75,16 @@ class Registered(DeviceReport, frozen=True):
 
 
 class Measured(DeviceReport, frozen=True):
-    """The benchmark has measured the speed of this device."""
+    """The speed of this device was measured: before the run begins, or again in the run."""
 
     samples_per_s: float
+    again: bool = False
 
 
 class Joined(DeviceReport, frozen=True):
-    """The learner is part of the run and waits for work."""
+    """The learner is part of the run and waits for work; the run may not have `begun`."""
+
+    begun: bool = True
 
 
 class CycleTrained(DeviceReport, frozen=True):

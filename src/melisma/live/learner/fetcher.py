@@ -97,9 +97,9 @@ class Fetcher:
         self.add(feed, sources, passes)
 
     def add(self, feed: ShardFeed, sources: Sequence[Source], passes: int) -> None:
-        """Announce a grant to the stream of a feed, and fetch its shards after those waiting.
+        """Announce a work item to the stream of a feed, and fetch its shards after those waiting.
 
-        Both are one step, so that `release` finds the waiting shards and the grants aligned.
+        Both are one step, so that `release` finds the waiting shards and the work items aligned.
         """
         with self._changed:
             feed.stream.add_work(passes, [_sample_count(source) for source in sources])

@@ -20,10 +20,11 @@ from melisma.errors import (
     TooLargeError,
     UnauthorizedError,
     UnreachableError,
+    UnregisteredError,
 )
 from melisma.learning.user_code import describe_error
 from melisma.live import protocol
-from melisma.live.learner.agent import Agent, LearnerSettings
+from melisma.live.learner.agent import Agent
 from melisma.live.learner.connection import Connection
 from melisma.live.learner.device_reports import (
     Ended,
@@ -34,13 +35,18 @@ from melisma.live.learner.device_reports import (
     ignore_report,
     take_standard_output,
 )
+from melisma.live.learner.learner_settings import LearnerSettings
 from melisma.live.processes import exit_with_parent
 from melisma.text import visible, visible_lines
 
 MAX_REASON_CHARS: Final = 1000
-LEAVE_S: Final = 3.0
+NO_WORK: Final = "the run has ended before this device was given work"
+DEPARTURE_S: Final = 3.0
 """Time to tell the orchestrator that this learner leaves."""
+FAILURE_S: Final = 20.0
+"""Time to tell the orchestrator that this learner has failed."""
 END_KINDS: Final[tuple[tuple[type[Exception], EndKind], ...]] = (
+    (UnregisteredError, "another run"),
     (SupersededError, "settings"),
     (UnauthorizedError, "settings"),
     (SettingError, "settings"),
@@ -59,12 +65,12 @@ def main() -> int:
     learner = LearnerProcess(settings, report)
     exit_with_parent(learner.leave if settings.supervised else lambda: None)
     try:
-        learner.run()
+        was_instructed = learner.run()
     except MelismaError as error:
         _log(visible_lines(str(error)))
         report(Ended(_end_kind(error), str(error)))
         return 1
-    report(Ended("run ended"))
+    report(Ended("run ended", "" if was_instructed else NO_WORK))
     return 0
 
 
@@ -82,8 +88,11 @@ class LearnerProcess:
             on_retry=self._on_retry,
         )
 
-    def run(self) -> None:
-        """Take part in a run from registration to its end; report an error to the orchestrator."""
+    def run(self) -> bool:
+        """Take part in a run from registration to its end; report an error to the orchestrator.
+
+        Return whether the orchestrator gave this learner anything to do.
+        """
         sys.path += self._settings.module_path
         request = protocol.RegisterRequest(self._session)
         reply = self._orchestrator.call("register", protocol.to_builtins(request))
@@ -94,7 +103,16 @@ class LearnerProcess:
             agent = Agent(
                 self._settings, self._orchestrator, registered, self._session, self._report
             )
-            agent.run()
+            return agent.run()
+        except SupersededError:
+            # Tells the orchestrator that both sessions run: this one has not ended before.
+            self._report_failure(f"{self._settings.name}: its identity is in use elsewhere")
+            raise
+        except RefusedError as error:
+            # So that the orchestrator shows why this learner does not take part.
+            reason = str(error).partition("\n")[0]
+            self._report_failure(f"{self._settings.name}: {reason}")
+            raise
         except AxonError:
             raise
         except Exception as error:
@@ -104,23 +122,25 @@ class LearnerProcess:
                 traceback.print_exc()
             described = describe_error(error) if unexpected else str(error)
             reason = f"{self._settings.name}: {described}"[:MAX_REASON_CHARS]
-            public = _public_reason(self._settings, error, reason)
-            self._orchestrator.call("report_failure", self._session, public)
+            self._report_failure(_public_reason(self._settings, error, reason), FAILURE_S)
             raise MelismaError(reason) from error
 
     def leave(self) -> None:
         """Tell the orchestrator that this learner leaves the run, if it answers soon."""
-        if not self._registered:
-            return
-        thread = threading.Thread(target=self._send_leave, name="leave", daemon=True)
-        thread.start()
-        thread.join(LEAVE_S)
+        if self._registered:
+            self._report_failure(f"{self._settings.name}: its owner stopped it")
 
-    def _send_leave(self) -> None:
-        reason = f"{self._settings.name}: its owner stopped it"
-        # The run may have ended meanwhile.
-        with contextlib.suppress(AxonError):
-            self._orchestrator.call("report_failure", self._session, reason)
+    def _report_failure(self, reason: str, seconds: float = DEPARTURE_S) -> None:
+        """Tell the orchestrator why this learner leaves; raise nothing, and end after `seconds`."""
+
+        def send() -> None:
+            # The run may have ended meanwhile, or refuse this session.
+            with contextlib.suppress(AxonError):
+                self._orchestrator.call("report_failure", self._session, reason)
+
+        thread = threading.Thread(target=send, name="leave", daemon=True)
+        thread.start()
+        thread.join(seconds)
 
     def _on_retry(self, reason: str, pause_s: float) -> None:
         _log(f"{visible(reason)}; trying again in {pause_s:.1f} s")

@@ -16,7 +16,14 @@ from melisma.fleet.task import Task
 from melisma.learning.data.datasets import DataSet, Split, to_dataset
 from melisma.learning.data.partition import holdout_mask
 from melisma.learning.data.shards import decode_shard
-from melisma.learning.user_code import call_user_code, is_import_path
+from melisma.learning.trainer import Trainer
+from melisma.learning.trainer_factory import check_model_fits
+from melisma.learning.user_code import (
+    DEVICE_SEARCHED,
+    call_user_code,
+    import_object,
+    is_import_path,
+)
 
 ARRAY_FILES = ("samples.npy", "labels.npy")
 
@@ -45,6 +52,25 @@ def read_local_data(
     return trained, [_select(shard, held=True) for shard in shards]
 
 
+def check_local_data(source: str, trainer: Trainer, splits: list[Split]) -> None:
+    """Raise `DataError` with both shapes unless the model of the task accepts the samples.
+
+    One shard of each shape is tried, and those with the smallest and the largest label.
+    """
+    splits = [split for split in splits if split.labels.size]
+    if not splits:
+        return
+    tried = {(split.samples.shape[1:], split.labels.shape[1:]): split for split in splits}
+    lowest = min(splits, key=lambda split: split.labels.min())
+    highest = max(splits, key=lambda split: split.labels.max())
+    for split in (*tried.values(), lowest, highest):
+        try:
+            check_model_fits(trainer, DataSet(split, _none_of(split)))
+        except SettingError as error:
+            # No SettingError: its message would be sent to the orchestrator, and may quote samples.
+            raise DataError(f"local data {source}: {error}") from error
+
+
 def _read(source: str, task: Task, learner: int) -> tuple[list[Split], Split]:
     """Return the shards, and test samples if the source has them."""
     if is_import_path(source) and not Path(source).is_dir():
@@ -60,6 +86,7 @@ def _read(source: str, task: Task, learner: int) -> tuple[list[Split], Split]:
 
 
 def _call(source: str) -> DataSet:
+    import_object("local data", source, DEVICE_SEARCHED)
     returned = call_user_code("local data", source)
     if isinstance(returned, tuple | list) and len(returned) == 2 and not _is_nested(returned):
         samples, labels = (np.asarray(array) for array in returned)

@@ -5,6 +5,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from melisma.axon import Address
@@ -44,8 +45,7 @@ def reach(
     `fingerprint_prefix` is at least 128 bits of the fingerprint, or all of it. Nothing is sent but
     the TLS handshake. Raises `UnreachableError` with the reason for each address.
     """
-    if len(fingerprint_prefix) < MIN_PREFIX_CHARS:
-        raise SettingError(f"{fingerprint_prefix!r} is too short: use at least 32 digits")
+    _require_length(fingerprint_prefix)
     results: queue.SimpleQueue[ReachedOrchestrator | FailedAddress] = queue.SimpleQueue()
     for host in hosts:
 
@@ -59,12 +59,28 @@ def reach(
         if isinstance(result, ReachedOrchestrator):
             return ReachedOrchestrator(result.address, result.fingerprint, tuple(failures))
         failures.append(result)
-    reasons = "\n".join(f"  {failure}" for failure in failures)
+    # Each reason ends with a semicolon, as the lines may be printed as one.
+    reasons = "\n".join(f"  {failure};" for failure in failures)
+    addresses = "its address" if len(hosts) == 1 else f"any of its {len(hosts)} addresses"
     raise UnreachableError(
-        f"the orchestrator did not answer at any of its {len(hosts)} addresses:\n{reasons}\n"
+        f"the orchestrator did not answer at {addresses}:\n{reasons}\n"
         "check that it is running, that this device is in the same network or VPN, and that the "
         f"orchestrator's firewall allows TCP port {port}"
     )
+
+
+def reach_each(
+    hosts: Sequence[str], port: int, fingerprint_prefix: str, timeout_s: float = REACH_S
+) -> list[ReachedOrchestrator | FailedAddress]:
+    """Connect to all hosts in parallel, as `reach` does; return the result of each, in order."""
+    _require_length(fingerprint_prefix)
+    with ThreadPoolExecutor(max(len(hosts), 1)) as pool:
+        return list(pool.map(lambda host: _try(host, port, fingerprint_prefix, timeout_s), hosts))
+
+
+def _require_length(fingerprint_prefix: str) -> None:
+    if len(fingerprint_prefix) < MIN_PREFIX_CHARS:
+        raise SettingError(f"{fingerprint_prefix!r} is too short: use at least 32 digits")
 
 
 def _try(

@@ -1,4 +1,7 @@
-"""The subset benchmark (SB) of a learner: time the link both ways, and training on a few shards."""
+"""The subset benchmark (SB) of a learner: time the link both ways, and training on a few shards.
+
+`measure_speed` times training alone, for the owners of device and orchestrator.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +24,9 @@ from melisma.live.protocol import INITIAL_MODEL, RegisterResponse, ShardRef
 if TYPE_CHECKING:
     from melisma.learning.benchmark import TrainCost
 
+PROBE_PASSES = 8
+MIN_SHARD_S = 1e-9
+
 
 def run_subset_benchmark(  # noqa: PLR0913 - the task, the parts of the agent, and the limits
     registered: RegisterResponse,
@@ -37,7 +43,7 @@ def run_subset_benchmark(  # noqa: PLR0913 - the task, the parts of the agent, a
     `upload` sends a number of bytes that the orchestrator discards. A trainer is built for the
     benchmark, so that it does not change optimizer state that is kept.
     """
-    shards = registered.benchmark_shards
+    shards = registered.benchmark_shards[:SUBSET_SHARDS]
     began = time.monotonic()
     model = downloader.fetch_model(INITIAL_MODEL, device) or {}
     down_s = time.monotonic() - began
@@ -54,6 +60,26 @@ def run_subset_benchmark(  # noqa: PLR0913 - the task, the parts of the agent, a
         up_s=up_s,
         rest_s=cost.setup_s.mean,
     )
+
+
+def measure_speed(
+    registered: RegisterResponse,
+    build_trainer: Callable[[], Trainer],
+    downloader: Downloader,
+    local_shards: Sequence[Split],
+    device: Device,
+    seconds: float,
+) -> float:
+    """Return the samples trained per second, from passes over one shard for up to `seconds`."""
+    samples, shards = local_shards[:1], registered.benchmark_shards[:1]
+    if not samples:
+        for shard in shards:
+            if not downloader.has(shard):
+                downloader.fetch_shard(shard, device)
+        samples = downloader.read_shards(shards)
+    repeated, until_at = [*samples] * PROBE_PASSES, time.monotonic() + seconds
+    cost = _time_training(registered, build_trainer, repeated, device, until_at)
+    return registered.task.shard_samples / max(float(cost.shard_s.mean), MIN_SHARD_S)
 
 
 def _predict_upload_s(upload: Callable[[int], None], update_bytes: int) -> float:

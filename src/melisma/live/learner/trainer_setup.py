@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from melisma.cycle.learner import benchmark_s
 from melisma.errors import SettingError
@@ -15,11 +15,9 @@ from melisma.live.learner.code_limits import (
     limit_memory,
     time_limit,
 )
+from melisma.live.learner.learner_settings import LearnerSettings
 from melisma.live.learner.trusted_code import Files, permit_model
 from melisma.live.protocol import RegisterResponse
-
-if TYPE_CHECKING:
-    from melisma.live.learner.agent import LearnerSettings
 
 BUILD_S: Final = 600.0
 """Time to import and build a model; PyTorch alone takes half a minute on small devices."""
@@ -34,7 +32,7 @@ def require_64_bit(largest_int: int = sys.maxsize) -> None:
 
 
 def prepare_trainers(
-    settings: "LearnerSettings", registered: RegisterResponse, files: Files
+    settings: LearnerSettings, registered: RegisterResponse, files: Files
 ) -> Callable[[], Trainer]:
     """Return the function that builds a trainer of the task, after the owner's permission.
 

@@ -8,6 +8,8 @@ have imported anything.
 
 import hashlib
 import importlib.util
+import os
+import re
 import shutil
 import sys
 import zipfile
@@ -16,10 +18,15 @@ from collections.abc import Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Protocol
+from typing import Final, Protocol
 
 from melisma.errors import DataError, SettingError
-from melisma.learning.user_code import IMPORT_PATH, import_object, is_import_path
+from melisma.learning.user_code import (
+    DEVICE_SEARCHED,
+    IMPORT_PATH,
+    import_object,
+    is_import_path,
+)
 from melisma.live.code_bundle import (
     MAX_BUNDLE_BYTES,
     MAX_BUNDLE_FILES,
@@ -29,6 +36,9 @@ from melisma.live.code_bundle import (
 from melisma.live.protocol import BundleRef
 from melisma.private_files import make_private_folder, write_private
 
+MAX_BUNDLES: Final = 4
+"""Bundles that a device keeps; the one that was not used for the longest time is deleted first."""
+BUNDLE_FOLDER: Final = re.compile(r"[0-9a-f]{64}|\.part-.*")
 INVALID_ZIP = (
     *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError),
     *(ValueError, OverflowError, IndexError),
@@ -101,7 +111,7 @@ def _is_allowed(module: str, allowed: Iterable[str]) -> bool:
 
 def _check_definition(name: str, modules: tuple[str, ...]) -> None:
     """Import an allowed object; raise `SettingError` if another module has defined it."""
-    origin = getattr(import_object("model", name), "__module__", None)
+    origin = getattr(import_object("model", name, DEVICE_SEARCHED), "__module__", None)
     if not isinstance(origin, str) or not _is_allowed(origin, modules):
         raise SettingError(
             f"model {name} is defined in {origin}, which is not allowed: name it there, or start "
@@ -125,19 +135,30 @@ def _bundle_modules(folder: Path) -> tuple[str, ...]:
 
 
 def install_bundle(bundle: BundleRef, source: Files, folder: Path) -> Path:
-    """Fetch a bundle, check its hash, extract it below `folder`, and return the new folder."""
+    """Fetch a bundle, check its hash, extract it below `folder`, and return the new folder.
+
+    The latest `MAX_BUNDLES` are kept there, unfinished ones of killed processes included.
+    """
     target = make_private_folder(folder) / bundle.sha256
-    if target.is_dir():
-        return target
-    content = _fetch(bundle, source)
-    part = Path(mkdtemp(prefix=".part-", dir=folder))
+    if not target.is_dir():
+        _extract_into(target, _fetch(bundle, source))
+    os.utime(target)
+    bundles = [path for path in folder.iterdir() if BUNDLE_FOLDER.fullmatch(path.name)]
+    bundles.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for old in bundles[MAX_BUNDLES:]:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def _extract_into(target: Path, content: bytes) -> None:
+    """Extract a bundle; the folder gets its name when it is complete."""
+    part = Path(mkdtemp(prefix=".part-", dir=target.parent))
     try:
         extract_bundle(content, part)
         part.rename(target)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
-    return target
 
 
 def _fetch(bundle: BundleRef, source: Files) -> bytes:

@@ -17,4 +17,5 @@
     mailbox.py                  instructions that wait until a learner polls
     run_store.py                shards, parameters and updates on disk
     federated_evaluator.py      evaluation by learners where the orchestrator has no test data
+    combined_score.py           the score from the sums of learners, with a bound for each of them
 """

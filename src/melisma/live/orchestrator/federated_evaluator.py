@@ -2,16 +2,17 @@
 
 Each learner evaluates the model on samples that it holds back from training and reports sums. Only
 learners whose update was averaged in the cycle are asked, unless they are at work again: others are
-late or left out, and waiting for them would delay the next cycle. A learner that leaves or does not
-answer in time is not part of the result.
+late or left out, and waiting for them would delay the next cycle. A learner that was not asked,
+leaves or does not answer in time is not part of the result.
 """
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from math import isfinite
 
 from melisma.backports import timeout
+from melisma.learning.data.partition import HOLDOUT_EVERY
 from melisma.learning.trainer import Score
+from melisma.live.orchestrator.combined_score import CombinedScore, combine_scores
 from melisma.live.orchestrator.mailbox import Mailbox
 from melisma.live.protocol import EvaluateModel
 
@@ -28,8 +29,11 @@ class FederatedEvaluator:
 
     async def evaluate(
         self, cycle: int, model: str, learners: Iterable[int], timeout_s: float
-    ) -> Score:
-        """Ask those of the learners that are not at work to evaluate `model`; sum their scores."""
+    ) -> CombinedScore:
+        """Ask those of the learners that are not at work for their scores of `model`; combine them.
+
+        Scores that have not come after `timeout_s` are not part of the result.
+        """
         self._cycle, self._scores = cycle, {}
         boxes = self._mailboxes
         self._asked = [k for k in learners if boxes[k].joined and boxes[k].open_work is None]
@@ -43,14 +47,13 @@ class FederatedEvaluator:
         except TimeoutError:
             pass
         # In the order of learners, so that the sum does not depend on the order of arrival.
-        scores = [self._scores[learner] for learner in sorted(self._scores)]
-        finite = [score for score in scores if isfinite(score.loss_sum)]
-        # A few learners cannot reject a model that is of use to the others.
-        return sum(finite if 2 * len(finite) >= len(scores) else scores, Score(0, 0.0, 0, 0))
+        numbers = sorted(self._scores)
+        limits = [most_held_out(boxes[learner].declared_samples) for learner in numbers]
+        return combine_scores([self._scores[learner] for learner in numbers], limits)
 
     def add(self, learner: int, cycle: int, score: Score) -> None:
-        """Add the score of a learner; ignore one of an earlier cycle."""
-        if cycle == self._cycle:
+        """Add the score of a learner; ignore one that it was not asked for, or of another cycle."""
+        if cycle == self._cycle and learner in self._asked:
             self._scores[learner] = score
         self._changed.set()
 
@@ -63,3 +66,8 @@ class FederatedEvaluator:
             self._mailboxes[learner].joined and learner not in self._scores
             for learner in self._asked
         )
+
+
+def most_held_out(declared_samples: int) -> int:
+    """Return the samples that a learner holds out which trains on `declared_samples` others."""
+    return -(-declared_samples // (HOLDOUT_EVERY - 1))

@@ -11,7 +11,8 @@ the owner's token                ``owner``                   ask for the status
 nothing                          ``anonymous``, if allowed   pair by a code
 ===============================  ==========================  ====================================
 
-The name decides what a caller may do: each service refuses names that are not for it.
+The name decides what a caller may do: each service exposes its methods with a check such as
+`check_learner`, which refuses other callers before the rest of their request is received.
 """
 
 import base64
@@ -23,10 +24,10 @@ from typing import Final
 
 from melisma.axon import Credentials
 from melisma.axon.server.authentication import ANONYMOUS, OWNER
-from melisma.errors import UnauthorizedError
-from melisma.live.orchestrator.registry import RESERVED_NAMES, Registry
+from melisma.errors import RefusedError, UnauthorizedError
+from melisma.live.join_string import TOKEN_BYTES
+from melisma.live.orchestrator.registry import RESERVED_NAMES, Registry, unique_name
 
-JOIN_TOKEN_BYTES: Final = 12
 JOINING: Final = "joining:"
 """The start of the name of a caller with a join token; no learner can have such a name."""
 
@@ -71,7 +72,7 @@ class JoinTokens:
 
     def issue(self, *, once: bool = False) -> str:
         """Return a new token; with `once` it belongs to the first device that shows it."""
-        token = base64.urlsafe_b64encode(secrets.token_bytes(JOIN_TOKEN_BYTES)).decode()
+        token = base64.urlsafe_b64encode(secrets.token_bytes(TOKEN_BYTES)).decode()
         self._device[_digest(token)] = "" if once else None
         return token
 
@@ -93,8 +94,9 @@ class DeviceAuthenticator:
     """Names devices by their certificates; see the table of this module.
 
     `on_refused` receives each refusal.
-    A device keeps the name under which it called first: a rename holds from the next run on. A
-    revoked device is refused from its next request on.
+    A device keeps the name under which it called first: a rename holds from the next run on. No
+    other device gets that name in this run, not even if its owner was renamed or revoked. A revoked
+    device is refused from its next request on.
     """
 
     def __init__(
@@ -108,7 +110,11 @@ class DeviceAuthenticator:
     ) -> None:
         self._registry, self._tokens, self._on_refused = registry, tokens, on_refused
         self._owner_token, self._allow_anonymous = owner_token, allow_anonymous
-        self._names: dict[str, str] = {}
+        self._names: dict[str, str] = {}  # of this run, by fingerprint
+
+    def names_in_use(self) -> set[str]:
+        """Return the names that devices have in this run."""
+        return set(self._names.values())
 
     def check(
         self, credentials: Credentials, call_id: str = "", *, starts_call: bool = True
@@ -154,12 +160,35 @@ class DeviceAuthenticator:
                 f"the identity of {learner.name} was revoked: ask the owner of the orchestrator, "
                 "then use melisma join --new-identity STRING"
             )
-        return self._names.setdefault(fingerprint, learner.name)
+        if fingerprint not in self._names:
+            self._names[fingerprint] = self._unique(learner.name)
+        return self._names[fingerprint]
+
+    def _unique(self, name: str) -> str:
+        """Return a name that no device has in this run, and no other one in the registry."""
+        if name not in (in_use := self.names_in_use()):
+            return name
+        return unique_name(name, in_use.union(item.name for item in self._registry.learners()))
 
 
-def is_learner_name(caller: str) -> bool:
-    """Return whether the name of a caller is one that a learner can have."""
-    return caller not in RESERVED_NAMES and not caller.startswith(JOINING)
+def check_learner(caller: str) -> None:
+    """Raise `RefusedError` unless the name of a caller is one that a learner can have."""
+    if caller in RESERVED_NAMES or caller.startswith(JOINING):
+        raise RefusedError(f"{caller} is not a learner of this run: use a learner's credential")
+
+
+def check_joining(caller: str) -> None:
+    """Raise `RefusedError` unless a caller has shown a certificate and a join token."""
+    if not caller.startswith(JOINING):
+        raise RefusedError("enrolling needs a certificate and a join token: use melisma join")
+
+
+def check_owner(caller: str) -> None:
+    """Raise `RefusedError` unless a caller has shown the owner's token."""
+    if caller != OWNER:
+        raise RefusedError(
+            f"{caller} may not call this: only the owner may, with the token of this run"
+        )
 
 
 def _digest(token: str) -> bytes:

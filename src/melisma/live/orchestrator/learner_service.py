@@ -7,27 +7,31 @@ it counts; one that does not fit the model is refused with the reason.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import isfinite, nan
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from melisma.allocation.schemes import get_scheme
 from melisma.axon import Authenticator, Limits, Worker, current_call
 from melisma.cycle import events
 from melisma.cycle.learner import subset_shards
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
-from melisma.errors import DataError, RefusedError, SupersededError
+from melisma.disclosure import DISCLOSURE, Disclosure
+from melisma.errors import DataError, RefusedError, SupersededError, UnregisteredError
 from melisma.learning.trainer import Score
 from melisma.live import protocol
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
-from melisma.live.orchestrator.learner_authentication import is_learner_name
+from melisma.live.orchestrator.learner_authentication import check_learner
 from melisma.live.orchestrator.mailbox import MAX_POLL_S, Mailbox, Mailboxes
 from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.live.orchestrator.run_store import RunStore
 from melisma.live.orchestrator.strict_methods import StrictMethods
-from melisma.live.plausible import check_costs, check_local_shards, check_phases
+from melisma.live.plausible import check_costs, check_local_shard_samples, check_phases
 from melisma.text import visible
 
 POLLS_PER_SILENCE_LIMIT: Final = 4
@@ -36,7 +40,6 @@ PROGRESS_REPORTS_PER_CYCLE: Final = 20
 MAX_BOUND_SHARDS: Final = 2**40
 MAX_CALLS_PER_LEARNER: Final = 16
 SMALL_METHODS: Final = (
-    "register",
     "poll",
     "report_costs",
     "report_bound",
@@ -51,12 +54,12 @@ LIST_BYTES: Final = 1 << 20
 UPLOAD_METHODS: Final = ("upload_update", "probe_uplink")
 FIELD_BYTES: Final = 1 << 10
 """The most that an update needs for an array beside its elements: name, shape, alignment."""
-METHODS: Final = SMALL_METHODS + LIST_METHODS + UPLOAD_METHODS
+METHODS: Final = ("register", *SMALL_METHODS, *LIST_METHODS, *UPLOAD_METHODS)
 
 
-LearnerChange = Literal["registered", "ready", "left"]
+LearnerChange = Literal["registered", "ready", "left", "copied"]
 OnChange = Callable[[Mailbox, LearnerChange], None]
-"""Receives the mailbox of a learner that registered, became ready or left."""
+"""Receives the mailbox of a learner that registered, became ready or left, or that was copied."""
 
 
 class EventHandler(Protocol):
@@ -118,21 +121,26 @@ class LearnerService:
         limits = Limits(
             max_calls=4 * self._mailboxes.max_learners + 64,
             max_calls_per_caller=MAX_CALLS_PER_LEARNER,
+            # Duplex results, which no learner asks for, displace no other remembered calls.
+            keep_s=Limits.remember_s,
         )
         worker = Worker(
             host=host,
             port=port,
             authenticator=authenticator,
+            prefer_credentials=True,
             tls=tls,
             limits=limits,
             files=self._find_file,
         )
         layout = self._store.layout
         upload_bytes = layout.size_bytes + FIELD_BYTES * len(layout.fields) + SMALL_BYTES
-        methods = StrictMethods(self)
-        worker.expose(methods, SMALL_METHODS, name="", max_body_bytes=SMALL_BYTES)
-        worker.expose(methods, LIST_METHODS, name="", max_body_bytes=LIST_BYTES)
-        worker.expose(methods, UPLOAD_METHODS, name="", max_body_bytes=upload_bytes, spool=True)
+        expose = partial(worker.expose, StrictMethods(self), name="")
+        expose(["register"], max_body_bytes=SMALL_BYTES, check_caller=check_learner)
+        expose = partial(expose, check_caller=self._mailboxes.number)
+        expose(SMALL_METHODS, max_body_bytes=SMALL_BYTES)
+        expose(LIST_METHODS, max_body_bytes=LIST_BYTES)
+        expose(UPLOAD_METHODS, max_body_bytes=upload_bytes, spool=True)
         return worker
 
     def _find_file(self, name: str, caller: str) -> Path | None:
@@ -148,11 +156,10 @@ class LearnerService:
         ends: it leaves the run, and its further calls raise `SupersededError`.
         """
         request, call = protocol.parse_registration(message), current_call()
-        if not is_learner_name(call.caller):
-            raise RefusedError(
-                f"{call.caller} is not a learner of this run: use a learner's credential"
-            )
+        known = len(self._mailboxes)
         learner, numbers = self._mailboxes.open(call.caller), list[int]()
+        if learner >= known:
+            self._emit(events.LearnersRegistered, learner, names=(call.caller,))
         self._start_session(learner, request.session)
         if self._store.samples:
             numbers = subset_shards(self._task, np.array([learner])).values.tolist()
@@ -167,6 +174,7 @@ class LearnerService:
                 hold_back,
                 self._handler.now(),
                 None if bundle is None else protocol.BundleRef(bundle.sha256, len(bundle.content)),
+                self._handler.started,
             )
         )
 
@@ -186,23 +194,48 @@ class LearnerService:
         """Add a learner that is ready to the run, or to those with which it will begin."""
         learner, mailbox = self._caller(session)
         request = protocol.parse(message, protocol.JoinRequest)
-        samples = request.local_shards
+        if self._task.mode != "federated":
+            # A device may have data of its own that this run does not use.
+            request = msgspec.structs.replace(request, local_shard_samples=())
+        samples = request.local_shard_samples
         if mailbox.request is not None or mailbox.left:
             raise RefusedError(f"{mailbox.name} has already joined; a learner joins a run once")
         if self._task.mode == "federated" and not samples:
             raise RefusedError(
-                f"{mailbox.name} has no local data; in federated learning it needs at least a shard"
+                f"{mailbox.name} has no local data, which federated learning needs: use melisma "
+                "join with --data FOLDER or --data MODULE:FUNCTION on the device"
             )
-        check_local_shards(self._task, samples)
+        check_local_shard_samples(self._task, samples)
+        if self._mailboxes.grows:
+            self._check_disclosure(mailbox.name, request.discloses)
+        if request.samples_per_s is not None:
+            mailbox.samples_per_s = request.samples_per_s
         mailbox.clear()
         mailbox.request, mailbox.open_work = request, None
         self._on_change(mailbox, "ready")
         self._join([learner])
 
+    def _check_disclosure(self, name: str, discloses: Disclosure) -> None:
+        """Refuse a learner with which the scheme cannot plan: its owner is not that of the run.
+
+        In a fleet of one owner, the run ends with that problem before it begins.
+        """
+        levels, task = list(DISCLOSURE), self._task
+        needed = get_scheme(task.scheme).needs_with(task.passes)
+        if levels.index(discloses) < levels.index(needed):
+            raise RefusedError(
+                f"scheme {task.scheme} needs from each learner: {DISCLOSURE[needed]}; {name} has "
+                f'discloses = "{discloses}": use --discloses {needed} on the device, or ask the '
+                "owner of the orchestrator for another scheme"
+            )
+
     def begin_run(self) -> None:
         """Begin the run with the learners that are ready."""
         ready = self._mailboxes.ready
         self._handler.start(len(ready))
+        for learner, mailbox in enumerate(self._mailboxes):
+            if mailbox.conflict:
+                self._emit(events.IdentitiesShared, learner, reason=mailbox.conflict)
         self._join(ready)
 
     def _join(self, learners: Sequence[int]) -> None:
@@ -212,14 +245,14 @@ class LearnerService:
             mailbox.joined, mailbox.silent = self._handler.started, False
         self._mailboxes.became_ready.set()
         requests = [mailbox.request for mailbox in mailboxes if mailbox.request is not None]
-        samples = [np.array(request.local_shards, np.int64) for request in requests]
+        samples = [np.array(request.local_shard_samples, np.int64) for request in requests]
         self._handler.handle(
             events.LearnersJoined(
                 at_s=self._handler.now(),
                 learners=np.array(learners),
                 names=tuple(mailbox.name for mailbox in mailboxes),
                 discloses=tuple(request.discloses for request in requests),
-                local_shards=RaggedArray.from_rows(samples)
+                local_shard_samples=RaggedArray.from_rows(samples)
                 if any(row.size for row in samples)
                 else NO_ROWS,
             )
@@ -297,6 +330,10 @@ class LearnerService:
         dispatched_s = mailbox.dispatched_s.get(header.cycle, at_s)
         upload_s = max(0.0, at_s - dispatched_s - sum(phases[:-1]))
         mailbox.end_work(header.cycle)
+        train_s = phases[events.PHASES.index("train")]
+        if mailbox.samples_per_s is not None and visits and train_s > 0:
+            # Only of learners that disclose their speed.
+            mailbox.samples_per_s = visits / train_s
         self._handler.handle(
             events.UpdatesReceived(
                 at_s=at_s,
@@ -327,6 +364,7 @@ class LearnerService:
 
     async def report_failure(self, session: str, reason: str) -> None:
         """Remove a learner that cannot continue, for this session."""
+        self._note_if_replaced(session)
         learner, mailbox = self._check_session(session)
         problem = visible(protocol.parse(reason, protocol.ShortText))
         # Reasons are shown as they are: each begins with the name of the learner that left.
@@ -415,7 +453,7 @@ class LearnerService:
         mailbox.samples_per_s = self._task.shard_samples / float(table[0, 0, 0])
         if mailbox.request is not None:
             self._handler.handle(
-                events.EstimatesReported(at_s=at_s, learners=np.array([learner]), costs=table)
+                events.CostsReported(at_s=at_s, learners=np.array([learner]), costs=table)
             )
 
     def _emit(self, kind: Callable[..., events.AnyEvent], learner: int, **fields: Any) -> None:
@@ -430,15 +468,30 @@ class LearnerService:
         """
         learner = self._mailboxes.number(current_call().caller)
         mailbox = self._mailboxes[learner]
-        protocol.parse(session, protocol.ShortText)
-        if mailbox.session is not None and session != mailbox.session:
-            mailbox.superseded_calls += 1
+        self._note_if_replaced(session)
         self._check_session(session)
         mailbox.called_s = mailbox.heard_s = self._handler.now()
         if mailbox.silent and not mailbox.left and mailbox.request is not None:
             self._on_change(mailbox, "ready")
             self._join([learner])
         return learner, mailbox
+
+    def _note_if_replaced(self, session: str) -> None:
+        """Note a call of a session that was replaced: its process still runs, as that of a copy."""
+        learner = self._mailboxes.number(current_call().caller)
+        mailbox = self._mailboxes[learner]
+        if protocol.parse(session, protocol.ShortText) not in mailbox.replaced_sessions:
+            return
+        mailbox.superseded_calls += 1
+        if mailbox.conflict:
+            return
+        hosts = " and ".join(dict.fromkeys([str(mailbox.host), str(current_call().host)]))
+        mailbox.conflict = (
+            f"{mailbox.name}: its identity is in use twice, at {hosts}; if the disk of a device "
+            "was copied, run melisma join --new-identity on the copy"
+        )
+        self._on_change(mailbox, "copied")
+        self._emit(events.IdentitiesShared, learner, reason=mailbox.conflict)
 
     def _member(self, session: str) -> tuple[int, Mailbox]:
         """Return number and mailbox of the caller, if it has asked to join in this session."""
@@ -453,7 +506,7 @@ class LearnerService:
         learner = self._mailboxes.number(current_call().caller)
         mailbox = self._mailboxes[learner]
         if mailbox.session is None:
-            raise RefusedError(f"{mailbox.name} has not registered: call register first")
+            raise UnregisteredError(f"{mailbox.name} has not registered: call register first")
         if session != mailbox.session:
             raise SupersededError(
                 f"the identity of {mailbox.name} is in use elsewhere, in a session that started "

@@ -1,11 +1,13 @@
 """Instructions that wait until a learner polls: the orchestrator never connects to a learner."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, overload
 
-from melisma.errors import RefusedError
+from melisma.cycle.learner import MAX_ABSENCE_S
+from melisma.errors import RefusedError, UnregisteredError
 from melisma.live.protocol import AnyInstruction, JoinRequest, Leave
 
 InstructionFactory = Callable[[], AnyInstruction]
@@ -13,8 +15,8 @@ MAX_POLL_S: Final = 20.0
 """The longest time that one request waits for instructions."""
 MAX_IDLE_SILENCE_S: Final = 3 * MAX_POLL_S
 """Silence after which a learner without work counts as gone, until its next call."""
-MAX_ABSENCE_S: Final = 600.0
-"""Time for which a run waits if all of its learners are gone; a learner tries as long to call."""
+MAX_REPLACED: Final = 16
+"""Sessions of a learner that are remembered, to notice that an identity is in use twice."""
 
 
 @dataclass
@@ -28,6 +30,7 @@ class Mailbox:
 
     name: str
     session: str | None = None
+    replaced_sessions: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_REPLACED))
     request: JoinRequest | None = None  # with which it is ready to join, or has joined
     joined: bool = False  # the run has begun, and the learner is part of it
     left: bool = False
@@ -36,6 +39,7 @@ class Mailbox:
     host: str | None = None  # that it registered from
     dismissed: bool = False  # it was told to leave, in this session
     superseded_calls: int = 0  # of sessions that another one had replaced
+    conflict: str = ""  # where its identity is in use twice
     departure: str = ""  # why it left last
     samples_per_s: float | None = None  # as it measured
     called_s: float = 0.0  # when it last called, or was given work
@@ -52,6 +56,11 @@ class Mailbox:
         """Whether the learner would train: it asked to join, and has neither left nor is silent."""
         return self.request is not None and not self.left and not self.silent
 
+    @property
+    def declared_samples(self) -> int:
+        """The samples to train on that the learner has, in federated learning."""
+        return sum(self.request.local_shard_samples) if self.request is not None else 0
+
     def is_overdue(self, silence_s: float) -> bool:
         """Return whether a learner that is silent for this time is taken to be gone."""
         at_work = self.open_work is not None
@@ -59,6 +68,8 @@ class Mailbox:
 
     def start_session(self, session: str) -> None:
         """Forget the session before, as if the learner had never joined; end its polls."""
+        if self.session is not None:
+            self.replaced_sessions.append(self.session)
         self.session, self.request = session, None
         self.joined = self.left = self.silent = self.dismissed = False
         self.open_work = None
@@ -119,14 +130,14 @@ class Mailbox:
 class Mailboxes(Sequence[Mailbox]):
     """The mailboxes of all learners of a run, numbered in the order of first registration.
 
-    A run with a fleet has a mailbox for each of `names` from the start and no others. Otherwise
-    `max_learners` may register.
+    A run with a fleet has a mailbox for each of `names` from the start and no others. Otherwise it
+    `grows`: `max_learners` may register.
     """
 
     def __init__(self, names: Iterable[str] = (), max_learners: int | None = None) -> None:
         self._items = [Mailbox(name) for name in names]
         self._numbers = {mailbox.name: number for number, mailbox in enumerate(self._items)}
-        self._grows, self._max_learners = max_learners is not None, max_learners or len(self._items)
+        self.grows, self._max_learners = max_learners is not None, max_learners or len(self._items)
         self.became_ready = asyncio.Event()
         self._closed = False
 
@@ -151,22 +162,37 @@ class Mailboxes(Sequence[Mailbox]):
         return [number for number, mailbox in enumerate(self._items) if mailbox.ready]
 
     def are_deserted(self, now_s: float) -> bool:
-        """Return whether no learner of the run calls, and not longer than `MAX_ABSENCE_S`."""
+        """Return whether the run waits for learners, of which none calls.
+
+        After `MAX_ABSENCE_S` without a call the wait is over: then it is False again.
+        """
         last_heard_s = max((mailbox.heard_s for mailbox in self._items), default=0.0)
         is_deserted = all(
             mailbox.is_overdue(now_s - mailbox.heard_s) for mailbox in self._items if mailbox.joined
         )
         return is_deserted and now_s - last_heard_s < MAX_ABSENCE_S
 
+    def awaited_until_s(self, now_s: float) -> float | None:
+        """Return until when a run waits for a learner to call; None while one of them does."""
+        works = any(
+            mailbox.joined and not mailbox.is_overdue(now_s - mailbox.called_s)
+            for mailbox in self._items
+        )
+        if works or not self.are_deserted(now_s):
+            return None
+        return max((mailbox.heard_s for mailbox in self._items), default=0.0) + MAX_ABSENCE_S
+
     def number(self, name: str) -> int:
-        """Return the number of a learner; raise `RefusedError` if it is unknown."""
+        """Return the number of a learner; raise `UnregisteredError` if it is unknown."""
         if name not in self._numbers:
-            raise RefusedError(f"{name} is not a learner of this run: use a learner's credential")
+            raise UnregisteredError(f"{name} is not a learner of this run: call register first")
         return self._numbers[name]
 
     def open(self, name: str) -> int:
         """Return the number of a learner, which gets a mailbox if it has none and there is room."""
-        if name not in self._numbers and self._grows:
+        if name not in self._numbers:
+            if not self.grows:
+                raise RefusedError(f"{name} is not a learner of this run")
             if len(self._items) >= self._max_learners:
                 raise RefusedError(
                     f"the run has {len(self._items)} learners, the most that it takes: ask the "

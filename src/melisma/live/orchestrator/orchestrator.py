@@ -12,10 +12,11 @@ import numpy as np
 
 from melisma.cycle import commands, events
 from melisma.cycle.late_work import MAX_LATE_CYCLES
-from melisma.cycle.learner import silence_limit_s
+from melisma.cycle.learner import MAX_ABSENCE_S, silence_limit_s
 from melisma.cycle.machine import CycleMachine
 from melisma.learning.trainer import Score
 from melisma.live import protocol
+from melisma.live.orchestrator.combined_score import CombinedScore
 from melisma.live.orchestrator.federated_evaluator import FederatedEvaluator
 from melisma.live.orchestrator.mailbox import InstructionFactory, Mailboxes
 from melisma.live.orchestrator.run_spec import RunSpec
@@ -66,6 +67,8 @@ class Orchestrator:
                 shard_samples=np.array(self._store.samples, dtype=np.int64),
                 names=tuple(mailbox.name for mailbox in self._mailboxes),
                 rates=self._spec.rates,
+                # Processes of this machine that have ended do not come back.
+                absence_s=MAX_ABSENCE_S if self._mailboxes.grows else 0.0,
             )
         )
 
@@ -250,7 +253,7 @@ class Orchestrator:
         # After the other commands of this step.
         self._loop.call_soon(self.handle, event)
 
-    async def _score(self, cycle: int) -> Score:
+    async def _score(self, cycle: int) -> Score | CombinedScore:
         spec, store = self._spec, self._store
         if not len(spec.test):
             return await self._evaluator.evaluate(

@@ -34,6 +34,10 @@ class RefusalLog:
 
     def _begin_interval(self) -> None:
         if self._unsaid:
-            self._say(f"refused {self._unsaid} further calls for the same or other reasons")
+            count = "1 more call" if self._unsaid == 1 else f"{self._unsaid} more calls"
+            reasons = "reasons stated before"
+            if len(self._said) >= MAX_LINES:
+                reasons = "these reasons or for others, which are not shown as there are many"
+            self._say(f"refused {count}, for {reasons}")
         self._said.clear()
         self._began_at, self._unsaid = self._now(), 0

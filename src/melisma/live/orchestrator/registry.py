@@ -7,7 +7,7 @@ under a lock, and each look-up reads the file again if it has changed.
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from melisma.axon.server.authentication import ANONYMOUS, OWNER
 from melisma.errors import RefusedError, SettingError, suggest
-from melisma.live.state_folder import file_lock, orchestrator_folder, write_private
+from melisma.live.state_folder import file_lock, orchestrator_folder, write_state
 
 MAX_NAME_CHARS: Final = 40
 MAX_ENROLLED: Final = 10_000
@@ -68,11 +68,17 @@ class Registry:
             raise SettingError(f"unknown learner {name!r}: {hint}")
         return learners[name]
 
-    def add(self, fingerprint: str, name: str, host: str | None = None) -> EnrolledLearner:
+    def add(
+        self,
+        fingerprint: str,
+        name: str,
+        host: str | None = None,
+        taken: Collection[str] = (),
+    ) -> EnrolledLearner:
         """Enrol a device and return its entry; an enrolled device keeps its name.
 
-        Characters that a name cannot have are replaced, and a name in use gets a number: `pi`,
-        `pi-2`. Raises `RefusedError` for a revoked certificate.
+        Characters that a name cannot have are replaced, and a name that is in use or in `taken`
+        gets a number: `pi`, `pi-2`. Raises `RefusedError` for a revoked certificate.
         """
         with file_lock(self._path):
             known = self.find(fingerprint)
@@ -86,7 +92,8 @@ class Registry:
                     "learners.json on the orchestrator to begin anew"
                 )
             if known is None:
-                known = EnrolledLearner(self._unique(name), fingerprint, self._now(), host)
+                unique = unique_name(clean_name(name), self._names().union(taken))
+                known = EnrolledLearner(unique, fingerprint, self._now(), host)
                 self._write(known)
         return known
 
@@ -101,8 +108,8 @@ class Registry:
         """Give a device another name, which holds from the next run on, and return its entry."""
         if not _NAME.fullmatch(new_name) or new_name in RESERVED_NAMES:
             raise SettingError(
-                f"{new_name!r} is not a name for a learner: use up to {MAX_NAME_CHARS} letters, "
-                f"digits, . _ -, and none of {', '.join(sorted(RESERVED_NAMES))}"
+                f"{new_name!r} is not a name for a learner: use up to {MAX_NAME_CHARS} of a-z, "
+                f"A-Z, 0-9, . _ -, and none of {', '.join(sorted(RESERVED_NAMES))}"
             )
         with file_lock(self._path):
             learner = self.get(name)
@@ -125,19 +132,10 @@ class Registry:
         """Return all names in use; that of a revoked device may be given again."""
         return {item.name for item in self.learners()}
 
-    def _unique(self, name: str) -> str:
-        stem = clean_name(name)
-        taken, unique, number = self._names() | RESERVED_NAMES, stem, 1
-        while unique in taken:
-            number += 1
-            suffix = f"-{number}"
-            unique = stem[: MAX_NAME_CHARS - len(suffix)] + suffix
-        return unique
-
     def _write(self, changed: EnrolledLearner) -> None:
         learners = self._by_fingerprint | {changed.fingerprint: changed}
         content = msgspec.json.encode({"format": 1, "learners": list(learners.values())})
-        write_private(self._path, msgspec.json.format(content, indent=2))
+        write_state(self._path, msgspec.json.format(content, indent=2))
 
     def _read_if_changed(self) -> None:
         try:
@@ -171,3 +169,13 @@ def clean_name(name: str) -> str:
     """Return a name that a learner may have, from what a device calls itself."""
     cleaned = re.sub(r"[^\w.-]+", "-", name[:200], flags=re.ASCII).strip("-.")[:MAX_NAME_CHARS]
     return cleaned if _NAME.fullmatch(cleaned) else "device"
+
+
+def unique_name(name: str, taken: Collection[str]) -> str:
+    """Return the name, with a number if it is reserved or in `taken`: `pi`, `pi-2`."""
+    unique, number = name, 1
+    while unique in taken or unique in RESERVED_NAMES:
+        number += 1
+        suffix = f"-{number}"
+        unique = name[: MAX_NAME_CHARS - len(suffix)] + suffix
+    return unique

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from melisma.cycle.events import NO_FLOATS
-from melisma.fleet.array_types import Floats
+from melisma.fleet.array_types import NO_FLOATS, Floats
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import Split
 from melisma.learning.trainer import Trainer

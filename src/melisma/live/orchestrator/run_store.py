@@ -44,7 +44,10 @@ TEMPORARY_FOLDERS = (UPDATES_FOLDER, PARAMETERS_FOLDER)
 
 @dataclass(frozen=True)
 class StoredUpdate:
-    """The file of an update, and its distance from the parameters that it began with."""
+    """The file of an update, and its distance from the parameters that it began with.
+
+    Without a guard the distance is not computed, and 0.
+    """
 
     path: Path
     distance: float
@@ -141,6 +144,8 @@ class RunStore:
         learner, cycle, attempt = assignment
         folder = self.folder / UPDATES_FOLDER / f"{cycle}-{attempt}"
         path = UpdateSpool(folder, self.layout).add(learner, update)
+        if self.guard.rule == "off":
+            return StoredUpdate(path, 0.0)
         # Known before the cycle closes, so that aggregation reads every update only once.
         start = self._read_parameters(self._versions[cycle])
         return StoredUpdate(path, distance(update, start))
@@ -184,7 +189,8 @@ class RunStore:
             np.array([item.distance for item in updates]),
             np.array([item.visits for item in updates], np.int64),
         )
-        scales = self.guard.scales(changes, norm_of(self.parameters))
+        norm = 0.0 if self.guard.rule == "off" else norm_of(self.parameters)
+        scales = self.guard.scales(changes, norm)
         scaled = [
             replace(item, update=replace(item.update, scale=scale))
             for item, scale in zip(updates, scales.tolist(), strict=True)

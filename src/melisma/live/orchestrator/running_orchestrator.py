@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from melisma.errors import SettingError
-from melisma.live.state_folder import orchestrator_folder, write_private
+from melisma.live.state_folder import orchestrator_folder, try_lock, write_state
 
 
 class RunningOrchestrator(msgspec.Struct, frozen=True):
@@ -31,18 +31,21 @@ def announce_running(
 ) -> Iterator[None]:
     """Write ``running.json`` inside a ``with``; raise `SettingError` if another one is running."""
     path = _path(folder)
-    with _try_lock(path, fcntl.LOCK_EX) as locked:
+    with try_lock(path, fcntl.LOCK_EX) as locked:
         if not locked:
-            raise SettingError(
-                f"another orchestrator is running with {path}: end it first, or set MELISMA_HOME "
-                "to another folder"
-            )
+            raise _another_running(path)
         own = RunningOrchestrator(address, owner_token, os.getpid(), run)
-        write_private(path, msgspec.json.encode(own))
+        write_state(path, msgspec.json.encode(own))
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
+
+
+def require_none_running(folder: Path | None = None) -> None:
+    """Raise `SettingError` if an orchestrator runs on this machine with the same folder."""
+    if find_running(folder) is not None:
+        raise _another_running(_path(folder))
 
 
 def find_running(folder: Path | None = None) -> RunningOrchestrator | None:
@@ -50,7 +53,7 @@ def find_running(folder: Path | None = None) -> RunningOrchestrator | None:
     path = _path(folder)
     if not path.exists():
         return None
-    with _try_lock(path, fcntl.LOCK_SH) as locked:
+    with try_lock(path, fcntl.LOCK_SH) as locked:
         if locked:
             return None
     try:
@@ -59,19 +62,22 @@ def find_running(folder: Path | None = None) -> RunningOrchestrator | None:
         return None
 
 
-@contextmanager
-def _try_lock(path: Path, kind: int) -> Iterator[bool]:
-    """Hold the lock of a file inside a ``with`` if it is free; yield whether it was."""
-    handle = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        try:
-            fcntl.flock(handle, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(handle)
+def require_running(folder: Path | None = None) -> RunningOrchestrator:
+    """Return the orchestrator that runs on this machine; `SettingError` if there is none."""
+    running = find_running(folder)
+    if running is None:
+        raise SettingError(
+            "no orchestrator is running on this machine for this user: start one with "
+            "melisma orchestrate TASK.toml"
+        )
+    return running
+
+
+def _another_running(path: Path) -> SettingError:
+    return SettingError(
+        f"another orchestrator is running with {path}: end it first, or set MELISMA_HOME to "
+        "another folder and use another --port"
+    )
 
 
 def _path(folder: Path | None) -> Path:

@@ -6,10 +6,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from melisma.axon import Worker, current_call
-from melisma.axon.server.authentication import OWNER
-from melisma.errors import RefusedError
+from melisma.axon import Worker
 from melisma.live import protocol
+from melisma.live.orchestrator.learner_authentication import check_owner
 from melisma.live.orchestrator.lobby import StartCondition
 from melisma.live.orchestrator.mailbox import Mailbox, Mailboxes
 from melisma.live.orchestrator.run_spec import RunSpec
@@ -40,7 +39,8 @@ class OrchestratorStatus(msgspec.Struct, frozen=True):
 
     `state` is "waiting" before the run begins, then "running", at last the outcome of the run.
     `starts` says when a run begins that is waiting. `capacity_used` and scores are of the cycle
-    that was evaluated last.
+    that was evaluated last. `waits_s` is how much longer the run waits for a learner, if none
+    answers.
     """
 
     run: str
@@ -53,6 +53,7 @@ class OrchestratorStatus(msgspec.Struct, frozen=True):
     accuracy: float | None
     loss: float | None
     capacity_used: float | None
+    waits_s: float | None
     learners: tuple[LearnerStatus, ...]
 
 
@@ -72,7 +73,13 @@ class StatusService:
 
     def expose(self, worker: Worker) -> None:
         """Let the owner call `status`."""
-        worker.expose(StrictMethods(self), ["status"], name="", max_body_bytes=MAX_BODY_BYTES)
+        worker.expose(
+            StrictMethods(self),
+            ["status"],
+            name="",
+            max_body_bytes=MAX_BODY_BYTES,
+            check_caller=check_owner,
+        )
 
     def apply(self, step: Step) -> None:
         """Follow one step of the run."""
@@ -80,9 +87,7 @@ class StatusService:
         self._progress.apply(step)
 
     async def status(self) -> Any:
-        """Return an `OrchestratorStatus` as built-in types; only the owner may ask."""
-        if current_call().caller != OWNER:
-            raise RefusedError("only the owner of the orchestrator may ask for its status")
+        """Return an `OrchestratorStatus` as built-in types."""
         task, progress = self._spec.task, self._progress
         scored = progress.evaluated_cycle if self._began else None
         current = progress.current_cycle if self._began else None
@@ -98,18 +103,26 @@ class StatusService:
                 accuracy=_known(scored.accuracy) if scored else None,
                 loss=_known(scored.loss) if scored else None,
                 capacity_used=_known(scored.capacity_used) if scored else None,
+                waits_s=self._waits_s(),
                 learners=tuple(map(self._learner, self._mailboxes)),
             )
         )
 
+    def _waits_s(self) -> float | None:
+        if not self._began or self._progress.outcome != "running":
+            return None
+        now_s = self._now()
+        until_s = self._mailboxes.awaited_until_s(now_s)
+        return None if until_s is None else max(0.0, until_s - now_s)
+
     def _learner(self, mailbox: Mailbox) -> LearnerStatus:
-        state = learner_state(mailbox)
+        state = learner_state(mailbox, self._now() - mailbox.called_s)
         notes = []
         if mailbox.superseded_calls:
             notes.append(
                 f"its identity is in use elsewhere too ({mailbox.superseded_calls} calls refused)"
             )
-        if state in ("left", "silent"):
+        if mailbox.left or mailbox.silent:
             notes.append(mailbox.departure.removeprefix(f"{mailbox.name}: "))
         return LearnerStatus(
             name=mailbox.name,
@@ -121,11 +134,14 @@ class StatusService:
         )
 
 
-def learner_state(mailbox: Mailbox) -> LearnerState:
-    """Return the state of a learner that has registered."""
+def learner_state(mailbox: Mailbox, silence_s: float) -> LearnerState:
+    """Return the state of a learner that has registered, and last called `silence_s` ago.
+
+    The last learner of a run may be silent without having left it.
+    """
     if mailbox.left:
         return "left"
-    if mailbox.silent:
+    if mailbox.silent or (mailbox.joined and mailbox.is_overdue(silence_s)):
         return "silent"
     if mailbox.request is None:
         return "preparing"

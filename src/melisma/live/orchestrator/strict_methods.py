@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from melisma.axon import current_call
+from melisma.axon import CallContext, current_call
+from melisma.axon.server.authentication import ANONYMOUS
 from melisma.errors import AxonError, MalformedError
 from melisma.live.orchestrator.call_rates import CallRates
 
@@ -24,7 +25,8 @@ Method = Callable[..., Awaitable[Any]]
 class StrictMethods:
     """The coroutine methods of `subject`, to be exposed in its place.
 
-    Callers that call too often have to wait; see `CallRates`.
+    Callers that call too often have to wait; see `CallRates`. Anonymous ones are told apart by
+    their host.
     """
 
     def __init__(self, subject: object) -> None:
@@ -37,11 +39,12 @@ class StrictMethods:
 
         @functools.wraps(method)
         async def call(*args: Any, **kwargs: Any) -> Any:
+            # First, so that calls with invalid arguments are limited, too.
+            await self._rates.wait(_account(current_call()))
             try:
                 signature.bind(*args, **kwargs)
             except TypeError as error:
                 raise MalformedError(f"invalid arguments of {name}: {error}") from None
-            await self._rates.wait(current_call().caller)
             try:
                 return await method(*args, **kwargs)
             except AxonError:
@@ -56,3 +59,8 @@ class StrictMethods:
         self._failures[name] += 1
         if self._failures[name] <= MAX_LOGGED:
             _log.exception("%s failed, called by %s", name, current_call().caller)
+
+
+def _account(call: CallContext) -> str:
+    """Return the name under which the calls of a caller are counted."""
+    return f"{call.caller}@{call.host}" if call.caller == ANONYMOUS else call.caller

@@ -18,7 +18,7 @@ from melisma import axon
 from melisma.axon.address import Address
 from melisma.axon.server.authentication import ANONYMOUS, OWNER, Credentials
 from melisma.errors import SettingError, UnauthorizedError
-from melisma.live.state_folder import file_lock, peers_folder, write_private
+from melisma.live.state_folder import file_lock, peers_folder, write_state
 from melisma.peer.keyring import KeyRing
 from melisma.peer.proofs import (
     NONCE_BYTES,
@@ -164,7 +164,7 @@ def load_node_key(name: str) -> NodeKey:
     path = peers_folder() / f"{name}.key"
     with file_lock(path):
         if not path.exists():
-            write_private(path, NodeKey.create().to_text())
+            write_state(path, NodeKey.create().to_text())
     try:
         return NodeKey.from_text(path.read_text(encoding="utf-8").strip())
     except ValueError as error:
@@ -184,9 +184,12 @@ def parse_introduction(answer: Any) -> Introduction:
 def is_protected(address: str) -> bool:
     """Return whether an address is that of this machine, or uses TLS with a fingerprint."""
     parsed = Address.parse(address)
-    if parsed.fingerprint:
-        return True
+    return bool(parsed.fingerprint) or is_loopback(parsed.host)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine, and not reached by others."""
     try:
-        return parsed.host == "localhost" or ip_address(parsed.host).is_loopback
+        return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False

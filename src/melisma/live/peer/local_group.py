@@ -1,9 +1,13 @@
-"""`run_peers`: nodes as processes of this machine, which find each other by a notice board."""
+"""`run_peers`: nodes as processes of this machine, which find each other by a notice board.
+
+They begin together, when all of them are up: processes start at different times on a busy machine,
+and a node would lose neighbours that are not there yet.
+"""
 
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,6 +17,7 @@ import msgspec
 from melisma import axon
 from melisma.errors import MelismaError
 from melisma.learning.loaded_task import add_module_path, load_task
+from melisma.learning.trainer import Trainer
 from melisma.live.peer.node_runner import NodeConfig, Progress
 from melisma.live.processes import run_processes
 from melisma.live.training import remove_empty
@@ -25,6 +30,10 @@ from melisma.runs.svg import save_picture
 
 POLL_S = 0.5
 """The interval at which nodes are asked for their progress."""
+START_POLL_S = 0.1
+"""The interval at which nodes are looked for until all of them have begun."""
+START_LIMIT_S = 60.0
+"""The time after which nodes begin without those that are not up."""
 NODE_MODULE = "melisma.live.peer.node_process"
 
 
@@ -52,11 +61,11 @@ def run_peers(
     """
     module_folders = add_module_path(peers.settings.task, file)
     # An error that concerns all nodes is raised once, before they start.
-    load_task(peers.settings.task, file)
+    trainer = load_task(peers.settings.task, file).trainer
     default = Path("runs") / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-peers"
     run_folder = create_run_folder(folder or default)
     run = _Run(peers, run_folder, module_folders, score_every, tls, observer or PeerObserver())
-    nodes = run_in_thread(lambda: asyncio.run(run.run()), run.cancellation, "melisma-peers")
+    nodes = run_in_thread(lambda: asyncio.run(run.run(trainer)), run.cancellation, "melisma-peers")
     report = PeerReport.from_nodes(peers, nodes, simulated=False)
     # The folder was removed if no node started.
     if not run_folder.exists():
@@ -82,10 +91,11 @@ class _Run:
         self._names = peers.topology.names
         self._group_token = secrets.token_urlsafe(24)
         self._exits: dict[int, str] = {}
-        self._start_unix_s = time.time()
+        self._begun: set[str] = set()
+        self._start_unix_s, self._started_at = time.time(), time.monotonic()
         self.cancellation = Cancellation()
 
-    async def run(self) -> list[NodeReport]:
+    async def run(self, trainer: Trainer) -> list[NodeReport]:
         """Run all nodes; return their reports."""
         token = secrets.token_urlsafe(24)
         self._keys = {name: NodeKey.create() for name in self._names}
@@ -95,9 +105,12 @@ class _Run:
             indices = range(len(self._names))
             configs = [self._config(index, address, token) for index in indices]
             logs = self._folder / LOGS_FOLDER
-            async with run_processes(configs, logs, self._on_exit, module=NODE_MODULE):
+            async with run_processes(
+                configs, logs, self._on_exit, module=NODE_MODULE, trainer=trainer
+            ):
                 while len(self._exits) < len(self._names) and not self.cancellation.requested:
-                    await asyncio.sleep(POLL_S)
+                    all_begun = len(self._begun) == len(self._names)
+                    await asyncio.sleep(POLL_S if all_begun else START_POLL_S)
                     progress = await asyncio.to_thread(self._poll, address, token)
                     self._observer.progress(progress)
         remove_empty(self._folder)
@@ -117,6 +130,7 @@ class _Run:
             keys={neighbour: self._keys[neighbour].public for neighbour in neighbours},
             private_key=self._keys[name].to_text(),
             control_token=token,
+            await_begin=True,
             tls=self._tls,
             board=str(replace(axon.Address.parse(board), token=token)),
             module_folders=self._module_folders,
@@ -142,13 +156,24 @@ class _Run:
             workers = axon.workers(board, token=token)
         except MelismaError:
             return progress
-        for worker in workers:
+        nodes = {worker.name.rpartition(".")[0]: worker.address for worker in workers}
+        may_begin = self._all_up(nodes)
+        for name, node_address in nodes.items():
             try:
-                with axon.connect(worker.address, token=token, deadline_s=POLL_S) as remote:
-                    progress[worker.name.rpartition(".")[0]] = remote.progress()
+                with axon.connect(node_address, token=token, deadline_s=POLL_S) as remote:
+                    if may_begin and name not in self._begun:
+                        remote.begin()
+                        self._begun.add(name)
+                    progress[name] = remote.progress()
             except MelismaError:
                 continue
         return progress
+
+    def _all_up(self, names: Iterable[str]) -> bool:
+        """Return whether each node is up or has ended, or enough time has passed."""
+        ended = (self._names[index] for index in list(self._exits))
+        late = time.monotonic() > self._started_at + START_LIMIT_S
+        return late or {*names, *ended} >= {*self._names}
 
     def _read_report(self, index: int) -> NodeReport | None:
         path = self._folder / REPORTS_FOLDER / f"{self._names[index]}.json"

@@ -88,7 +88,7 @@ class Messenger:
     """Receives the messages of one node, with an outbox for each of its neighbours.
 
     `look_up` returns possible addresses of a neighbour that is not in `addresses`. Events for the
-    node are in the queue `events`.
+    node are in the queue `events`. `begun` is set when the owner lets the node begin.
     """
 
     admission: Admission
@@ -98,6 +98,7 @@ class Messenger:
     events: "SimpleQueue[NetworkEvent]" = field(default_factory=SimpleQueue)
     status: Callable[[], Mapping[str, float]] = dict
     expected: frozenset[str] = frozenset()
+    begun: threading.Event = field(default_factory=threading.Event)
     address: str = ""
     sent_bytes: int = 0
     sent_messages: int = 0
@@ -153,9 +154,17 @@ class Messenger:
 
     def progress(self) -> dict[str, float]:
         """Return the progress of this node to the process that started it."""
-        if axon.current_call().caller != OWNER:
-            raise UnauthorizedError("only the process that started this node may ask for progress")
+        self._check_owner("ask for progress")
         return dict(self.status())
+
+    def begin(self) -> None:
+        """Let this node begin, because the other nodes of its group are up."""
+        self._check_owner("let it begin")
+        self.begun.set()
+
+    def _check_owner(self, action: str) -> None:
+        if axon.current_call().caller != OWNER:
+            raise UnauthorizedError(f"only the process that started this node may {action}")
 
     def _put(self, event: NetworkEvent, key: str) -> None:
         """Queue an event for the node, unless too many of that sender wait already."""

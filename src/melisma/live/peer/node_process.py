@@ -13,7 +13,7 @@ from melisma.axon.address import Address
 from melisma.errors import MelismaError, SettingError
 from melisma.learning.loaded_task import load_task
 from melisma.learning.trainer_factory import use_one_thread
-from melisma.live.peer.admission import is_protected
+from melisma.live.peer.admission import is_loopback, is_protected
 from melisma.live.peer.node_runner import NodeConfig, NodeRunner, Progress
 from melisma.live.processes import exit_with_parent
 from melisma.peer.group import check_node_name
@@ -55,9 +55,29 @@ def _check_config(config: NodeConfig) -> None:
                 f"neighbour {name}: {Address.parse(address).without_token()} is not on this "
                 "machine and has no TLS; use the address that the node prints: https://...#sha256:..."
             )
+    _check_token(config)
     if not 0 <= config.part < config.parts:
         raise SettingError(
             f"part {config.part} of {config.parts}; expected 0 to {config.parts - 1}"
+        )
+
+
+def _check_token(config: NodeConfig) -> None:
+    """Raise `SettingError` if hosts beyond this machine could join, because there is no token."""
+    if config.token is not None or config.open_group:
+        return
+    hosts = {f"{config.name} listens on": config.host}
+    for name, address in config.addresses.items():
+        hosts[f"neighbour {name} is at"] = Address.parse(address).host
+    if config.board is not None:
+        hosts["the board is at"] = Address.parse(config.board).host
+    beyond = [f"{place} {host!r}" for place, host in hosts.items() if not is_loopback(host)]
+    if config.discover:
+        beyond.append("--discover searches the local network")
+    if beyond:
+        raise SettingError(
+            f"the group has no token, and {beyond[0]}: every host that reaches a node could join; "
+            "use the same --token for all nodes, or --open-group if this is intended"
         )
 
 

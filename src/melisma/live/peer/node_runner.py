@@ -47,6 +47,7 @@ GOODBYE_S = 2.0
 """The time that an interrupted node has to say goodbye."""
 PROGRESS_S = 0.5
 MAX_WAIT_S = 0.2
+BEGIN_CHECK_S = 0.1
 DISCOVER_S = 1.0
 """The time to wait for answers on the local network."""
 MESSAGE_BYTES = 65536
@@ -59,10 +60,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     It trains on part number `part` of `parts` of the data. `neighbours` without an entry in
     `addresses` are looked up on the notice `board` or, with `discover`, on the local network.
-    `keys` are known keys of nodes; a name without one belongs to the first key that uses it. The
-    node's own key is kept in a file unless `private_key` is given. With `control_token` only its
-    owner may ask for progress. `module_folders` are added to the import path. Report and model are
-    written to `folder`. Times are measured from `start_unix_s`, or from the start of the process.
+    Without a `token` any host that reaches a node of the group can join it, which beyond this
+    machine has to be allowed by `open_group`. `keys` are known keys of nodes; a name without one
+    belongs to the first key that uses it. The node's own key is kept in a file unless `private_key`
+    is given. With `control_token` only its owner may ask for progress. With `await_begin` the node
+    listens, and begins when its owner calls `begin`. `module_folders` are added to the import path.
+    Report and model are written to `folder`. Times are measured from `start_unix_s`, or from the
+    start of the process.
     """
 
     name: str
@@ -75,9 +79,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 0
     token: str | None = None
+    open_group: bool = False
     keys: dict[str, str] = msgspec.field(default_factory=dict)
     private_key: str | None = None
     control_token: str | None = None
+    await_begin: bool = False
     tls: bool = False
     board: str | None = None
     discover: bool = False
@@ -160,7 +166,7 @@ class NodeRunner:
             advertise=config.advertise,
         )
         worker.expose(self._messenger, ["deliver"], name="", max_body_bytes=update_bytes)
-        small = ["introduce", "admit", "progress"]
+        small = ["introduce", "admit", "progress", "begin"]
         worker.expose(self._messenger, small, name="", max_body_bytes=SMALL_BODY_BYTES)
         with worker.start() as address:
             self._messenger.address = address
@@ -170,6 +176,9 @@ class NodeRunner:
             self._log_unknown_addresses()
             late_s = 0.0 if config.start_unix_s is None else time.time() - config.start_unix_s
             self._start_s = time.monotonic() - late_s
+            while config.await_begin and not self.stop.is_set():
+                if self._messenger.begun.wait(BEGIN_CHECK_S):
+                    break
             self._execute(self._node.start(self._now_s()))
             while not self._outcome:
                 self._run_once()

@@ -2,7 +2,8 @@
 
 ::
 
-    compute.py        timing only, or real training
+    compute.py        what the driver needs; timing only
+    real_training.py  trains for real and averages the updates
     work_record.py    the shards that learners were given in a cycle
     sample_index.py   the samples in each shard
     fork_pool.py      forked processes that share the work

@@ -17,7 +17,7 @@ from melisma.fleet.task import Task
 
 # Measured bytes of a learner in all columns, of one of its cycles in the report, of a shard dealt
 # in a cycle, of a shard that a learner holds, and of a shard that exists.
-LEARNER_BYTES, CYCLE_BYTES, DEALT_BYTES, HELD_BYTES, SHARD_BYTES = 1800, 150, 80, 60, 60
+LEARNER_BYTES, CYCLE_BYTES, DEALT_BYTES, HELD_BYTES, SHARD_BYTES = 1800, 120, 80, 60, 60
 
 # Parameters of glibc's `mallopt`: free bytes that may stay at the end of the heap, and the number
 # of blocks that may be mapped outside of it.

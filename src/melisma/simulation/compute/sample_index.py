@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
-from melisma.fleet.array_types import Ints
+from melisma.fleet.array_types import NO_INTS, Ints
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
 from melisma.learning.data.partition import holdout_mask, partition_shards, shuffle_into_shards
@@ -17,11 +17,11 @@ from melisma.learning.loaded_task import LoadedTask
 class SampleIndex:
     """The samples of each shard, device after device; `held_back` are kept for evaluation.
 
-    In parallelized learning shards belong to no device, and `local_shards` is empty.
+    In parallelized learning shards belong to no device, and `local_shard_samples` is empty.
     """
 
     shards: list[Ints]
-    local_shards: RaggedArray
+    local_shard_samples: RaggedArray
     held_back: Ints
 
     @classmethod
@@ -31,21 +31,21 @@ class SampleIndex:
         if task.mode == "parallelized":
             rng = generator(task.seed, "samples")
             shards = shuffle_into_shards(len(data.train), task.shard_samples, rng)
-            return cls(shards, NO_ROWS, np.empty(0, np.int64))
+            return cls(shards, NO_ROWS, NO_INTS)
         devices = partition_shards(task, data.train.labels, fleet.local_shards(task))
         shards, kept_back = [shard for device in devices for shard in device], []
         if not len(data.test):
             kept_back = [shard[holdout_mask(shard.size)] for shard in shards]
             shards = [shard[~holdout_mask(shard.size)] for shard in shards]
         counts = np.array([len(device) for device in devices])
-        local_shards = RaggedArray(counts, np.array([shard.size for shard in shards]))
-        return cls(shards, local_shards, np.concatenate([np.empty(0, np.int64), *kept_back]))
+        local_shard_samples = RaggedArray(counts, np.array([shard.size for shard in shards]))
+        return cls(shards, local_shard_samples, np.concatenate([NO_INTS, *kept_back]))
 
     @cached_property
     def _starts(self) -> Ints:
-        return self.local_shards.starts
+        return self.local_shard_samples.starts
 
     def samples(self, learner: int, shards: Ints) -> Ints:
         """Return the samples of shards; in federated learning, of shards on that learner."""
-        first = int(self._starts[learner]) if len(self.local_shards) else 0
+        first = int(self._starts[learner]) if len(self.local_shard_samples) else 0
         return np.concatenate([self.shards[first + shard] for shard in shards.tolist()])

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from melisma.cycle import commands
 from melisma.cycle.cache_index import EMPTY_CACHE
+from melisma.cycle.late_work import MAX_LATE_CYCLES
 from melisma.cycle.ragged import RaggedArray
 from melisma.fleet.array_types import Floats, Ints
 
@@ -32,13 +34,13 @@ class WorkRecord:
         self.cycle = cycle
         self.batches = np.zeros(learners, np.int64)
         self._passes = np.zeros(learners, np.int64)
-        self._grants: list[tuple[Ints, Ints, RaggedArray]] = []
+        self._given: list[tuple[Ints, Ints, RaggedArray]] = []  # learners, attempts, shards
         self._released = EMPTY_CACHE  # (learner, shard)
 
     def add(self, learners: Ints, attempts: Ints, shards: RaggedArray, passes: Ints) -> None:
         """Record shards that learners were given, with the attempt of each learner."""
         self._passes[learners] = passes
-        self._grants.append((learners, attempts, shards))
+        self._given.append((learners, attempts, shards))
 
     def release(self, learners: Ints, shards: Ints) -> None:
         """Record that learners do not train these shards: pairs of a learner and a shard."""
@@ -49,7 +51,7 @@ class WorkRecord:
         used = np.zeros(self.batches.size, np.int64)
         used[learners] = attempts
         owners, shards = [], []
-        for members, nth, rows in self._grants:
+        for members, nth, rows in self._given:
             chosen = np.flatnonzero(nth <= used[members])
             part = rows.take(chosen)
             owners.append(members[chosen][part.row_ids])
@@ -75,3 +77,55 @@ class WeightedWork:
     attempts: Ints
     weights: Floats
     visits: Ints
+
+
+class WorkRecords:
+    """The work of recent cycles, as long as updates of them may still be averaged.
+
+    Without `recording` no shards and batches are kept, as no learner trains on them.
+    """
+
+    def __init__(self, learners: int, *, recording: bool) -> None:
+        self._learners, self._recording = learners, recording
+        self._by_cycle: dict[int, WorkRecord] = {}
+
+    def add(self, command: commands.Dispatch | commands.Extend) -> None:
+        """Record the shards that learners are given, and forget cycles that are too long ago."""
+        if not self._recording:
+            return
+        if command.cycle not in self._by_cycle:
+            oldest = command.cycle - MAX_LATE_CYCLES - 1
+            known = {cycle: work for cycle, work in self._by_cycle.items() if cycle >= oldest}
+            self._by_cycle = known | {command.cycle: WorkRecord(command.cycle, self._learners)}
+        self._by_cycle[command.cycle].add(
+            command.learners, command.attempts, command.shards, command.passes
+        )
+
+    def release(self, cycle: int, learners: Ints, shards: Ints) -> None:
+        """Record that learners do not train these shards: pairs of a learner and a shard."""
+        if self._recording:
+            self._by_cycle[cycle].release(learners, shards)
+
+    def set_batches(self, cycle: int, learners: Ints, batches: Ints) -> None:
+        """Record the batches of updates that the machine accepts."""
+        if self._recording and learners.size:
+            self._by_cycle[cycle].batches[learners] = batches
+
+    def updates_to_average(self, command: commands.Aggregate) -> list[WeightedWork]:
+        """Return the work of all updates to average: this cycle's, then late ones by cycle."""
+        late = command.late
+        parts = [
+            (command.cycle, (command.learners, command.attempts, command.weights, command.visits))
+        ]
+        for cycle in np.unique(late.cycles).tolist():
+            rows = late.cycles == cycle
+            columns = late.learners, late.attempts, late.weights, late.visits
+            parts.append((cycle, (*(column[rows] for column in columns),)))
+        return [
+            WeightedWork(self._record_of(cycle), *columns)
+            for cycle, columns in parts
+            if columns[0].size
+        ]
+
+    def _record_of(self, cycle: int) -> WorkRecord:
+        return self._by_cycle[cycle] if self._recording else WorkRecord(cycle, 0)

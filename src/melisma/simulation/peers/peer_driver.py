@@ -1,7 +1,7 @@
 """Drives the state machines of `peer/` in virtual time, by one event queue.
 
 The steps of a round are taken as late as possible: those due before a message arrives, and the
-rest at the end. Messages arrive at least once: lost ones are sent again.
+rest at the end.
 """
 
 from collections import Counter
@@ -9,25 +9,22 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 
-import msgspec
 import numpy as np
 
 from melisma.learning.stepper import Stepper
-from melisma.peer import commands, messages
+from melisma.peer import commands
 from melisma.peer.node import Node
 from melisma.peer.node_state import Outputs
 from melisma.runs.interruption import interruptible
 from melisma.runs.peer_report import NodeRecorder, NodeReport, ScorePoint
 from melisma.simulation.faults import Fault
-from melisma.simulation.invariants import InvariantError
+from melisma.simulation.invariants.violations import InvariantError
 from melisma.simulation.kernel import EventQueue
-from melisma.simulation.peers.attacks import FORGED_KEY, Attack, forged_messages
+from melisma.simulation.peers.attacks import Attack
+from melisma.simulation.peers.peer_network import PeerNetwork
 from melisma.simulation.peers.peer_scenario import PeerScenario, SimulatedNode
 
 PeerWatcher = Callable[[str, float, Node, Outputs], None]
-RESENDS = 4
-"""How often a lost message is sent within the patience of a node."""
-CORRUPT_CONTENT = b"\xff" * 7
 
 
 class PeerDriver:
@@ -36,16 +33,13 @@ class PeerDriver:
     def __init__(self, scenario: PeerScenario, watch: PeerWatcher = lambda *_: None) -> None:
         self._scenario, self._watch = scenario, watch
         self._queue = EventQueue()
-        self._index = {name: index for index, name in enumerate(scenario.topology.names)}
+        self._index = scenario.index
         self._nodes: dict[str, SimulatedNode] = {}
         self._incarnations: Counter[str] = Counter()
-        self._messages_from: Counter[str] = Counter()
-        self._messages_to: Counter[str] = Counter()
-        self._updates_from: Counter[str] = Counter()
-        self._expected_joins = self._in_flight = 0
-        self._active_s = 0.0
-        self._idle_wakes = 0
-        """Wakes since a node last did more than send messages."""
+        self._network = PeerNetwork(scenario, self._queue, self._nodes, self._execute)
+        self._expected_joins = 0
+        self._active_s = 0.0  # when a node last did more than send messages
+        self._idle_wakes = 0  # wakes since then; a crash starts the count anew
 
     @property
     def steps(self) -> dict[str, Stepper]:
@@ -69,8 +63,6 @@ class PeerDriver:
                 self._check_deadlock()
         return [self._report(name) for name in self._scenario.topology.names if name in self._nodes]
 
-    # Nodes join and crash.
-
     def _schedule_join(self, name: str, at_s: float) -> None:
         self._expected_joins += 1
         self._queue.schedule(at_s, partial(self._join, name))
@@ -86,7 +78,11 @@ class PeerDriver:
                 clock_rate *= fault.by
         simulated = SimulatedNode(node, steps, NodeRecorder(node), clock_rate)
         self._nodes[name] = simulated
-        self._execute(simulated, node.start(self._local_time(simulated)))
+        self._execute(simulated, node.start(simulated.local_time(self._queue.now_s)))
+
+    def _forge(self, attack: Attack) -> None:
+        name = self._scenario.topology.names[attack.node]
+        self._network.forge(attack, self._incarnations[name])
 
     def _crash(self, fault: Fault, index: int) -> None:
         self._idle_wakes = 0
@@ -99,8 +95,6 @@ class PeerDriver:
         if fault.for_s is not None:
             self._schedule_join(name, self._queue.now_s + fault.for_s)
 
-    # Commands.
-
     def _execute(self, simulated: SimulatedNode, outputs: Outputs) -> None:
         now_s = self._queue.now_s
         if any(not isinstance(output, commands.Send | commands.Wake) for output in outputs):
@@ -112,7 +106,7 @@ class PeerDriver:
                 case commands.TakeSteps():
                     self._compute(simulated, output)
                 case commands.Send(to=to, message=message):
-                    self._send(simulated, to, message)
+                    self._network.send(simulated, to, message)
                 case commands.Wake(at_s=at_s):
                     wake = partial(self._on_wake, simulated)
                     self._queue.schedule(at_s / simulated.clock_rate, wake)
@@ -125,7 +119,7 @@ class PeerDriver:
         index, now_s = self._index[simulated.name], self._queue.now_s
         seconds = self._scenario.delays.step_seconds(index, compute.number, compute.steps)
         for fault in self._scenario.faults:
-            if fault.kind == "slow" and index in fault.learners and _is_active(fault, now_s):
+            if fault.kind == "slow" and index in fault.learners and fault.is_active(now_s):
                 seconds = seconds * fault.by
         simulated.steps_taken = 0
         simulated.step_ends_s = now_s + np.cumsum(seconds)
@@ -139,7 +133,9 @@ class PeerDriver:
         assert simulated.node.computing is not None
         simulated.catch_up(inf)
         simulated.recorder.record_computed(self._queue.now_s)
-        self._execute(simulated, simulated.node.on_computed(self._local_time(simulated)))
+        self._execute(
+            simulated, simulated.node.on_computed(simulated.local_time(self._queue.now_s))
+        )
         every = self._scenario.score_every
         if every and simulated.node.steps >= simulated.scored_steps + every:
             self._score(simulated)
@@ -148,7 +144,9 @@ class PeerDriver:
         if simulated.alive:
             self._idle_wakes += 1
             simulated.catch_up(self._queue.now_s)
-            self._execute(simulated, simulated.node.on_wake(self._local_time(simulated)))
+            self._execute(
+                simulated, simulated.node.on_wake(simulated.local_time(self._queue.now_s))
+            )
 
     def _score(self, simulated: SimulatedNode) -> None:
         steps, recorder = simulated.node.steps, simulated.recorder
@@ -161,141 +159,12 @@ class PeerDriver:
         point = ScorePoint(self._queue.now_s, steps, samples, sent_bytes, accuracy, loss)
         recorder.scores.append(point)
 
-    # Messages.
-
-    def _send(self, sender: SimulatedNode, to: str, message: messages.Message) -> None:
-        if self._is_silent(sender.name) and not isinstance(message, messages.Heartbeat):
-            return
-        size_bytes = len(msgspec.msgpack.encode(message))
-        self._messages_from[sender.name] += 1
-        self._messages_to[to] += 1
-        if isinstance(message, messages.Update):
-            size_bytes += self._scenario.update_bytes
-            self._updates_from[sender.name] += 1
-            message = self._corrupt(sender.name, message)
-        sender.recorder.record_sent(size_bytes)
-        index, nth = self._index[sender.name], self._messages_from[sender.name]
-        delay_s = self._scenario.delays.message_seconds(index, nth, size_bytes)
-        duplicates_s: list[float] = []
-        for fault in self._message_faults(sender.name, to):
-            if fault.kind == "delay":
-                delay_s += fault.by
-                continue
-            sender.recorder.record_sent(size_bytes)
-            if fault.kind == "lose":
-                delay_s += sender.patience_s / RESENDS
-            else:
-                duplicates_s.append(fault.by)
-        now_s = self._queue.now_s
-        give_up_s, arrival_s = now_s + sender.patience_s, now_s + delay_s
-        if self._transmit(sender, to, message, arrival_s) > give_up_s:
-            self._queue.schedule(give_up_s, partial(self._on_unreachable, sender, to))
-        for later_s in duplicates_s:
-            self._transmit(sender, to, message, arrival_s + later_s)
-
-    def _message_faults(self, sender: str, to: str) -> list[Fault]:
-        """Return the faults that lose, delay or duplicate the message just counted."""
-        counted = {
-            "report": (self._messages_from[sender], self._index[sender]),
-            "instruction": (self._messages_to[to], self._index.get(to, -1)),
-        }
-        return [
-            fault
-            for fault in self._scenario.faults
-            if fault.kind in ("lose", "delay", "duplicate")
-            and fault.nth == counted[fault.message][0]
-            and counted[fault.message][1] in fault.learners
-        ]
-
-    def _corrupt(self, sender: str, update: messages.Update) -> messages.Update:
-        for fault in self._scenario.faults:
-            matches = fault.kind == "corrupt" and self._index[sender] in fault.learners
-            if matches and fault.nth == self._updates_from[sender]:
-                return msgspec.structs.replace(update, content=CORRUPT_CONTENT)
-        return update
-
-    def _transmit(
-        self, sender: SimulatedNode, to: str, message: messages.Message, at_s: float
-    ) -> float:
-        """Schedule an arrival, after the end of partitions; return its time."""
-        for fault in sorted(self._scenario.faults, key=lambda fault: fault.at_s):
-            if fault.kind == "partition" and _is_active(fault, at_s):
-                inside = [self._index[name] in fault.learners for name in (sender.name, to)]
-                at_s = fault.at_s + (fault.for_s or 0.0) if inside[0] != inside[1] else at_s
-        self._in_flight += 1
-        arrive = partial(self._arrive, sender, to, message, self._queue.now_s)
-        self._queue.schedule(at_s, arrive)
-        return at_s
-
-    def _arrive(
-        self, sender: SimulatedNode, to: str, message: messages.Message, sent_s: float
-    ) -> None:
-        self._in_flight -= 1
-        self._deliver(sender, to, message, sent_s)
-
-    def _deliver(
-        self, sender: SimulatedNode, to: str, message: messages.Message, sent_s: float
-    ) -> None:
-        receiver = self._nodes.get(to)
-        if receiver is None or not receiver.alive:
-            self._retry(sender, to, message, sent_s)
-            return
-        if sender.alive:
-            sender.node.on_acknowledged(2 * (self._queue.now_s - sent_s))
-        receiver.catch_up(self._queue.now_s)
-        at_s = self._local_time(receiver)
-        self._execute(receiver, receiver.node.on_message(at_s, message, sender.key))
-
-    def _is_silent(self, name: str) -> bool:
-        """Return whether a node withholds its messages now."""
-        index, now_s = self._index[name], self._queue.now_s
-        return any(
-            attack.kind == "silence" and attack.node == index and attack.at_s <= now_s
-            for attack in self._scenario.attacks
-        )
-
-    def _forge(self, attack: Attack) -> None:
-        """Deliver forged messages in the name of a node to its neighbours."""
-        name = self._scenario.topology.names[attack.node]
-        for neighbour in self._scenario.topology.neighbours(name):
-            receiver = self._nodes.get(neighbour)
-            for message in forged_messages(name, self._incarnations[name]):
-                if receiver is not None and receiver.alive:
-                    receiver.catch_up(self._queue.now_s)
-                    at_s = self._local_time(receiver)
-                    outputs = receiver.node.on_message(at_s, message, FORGED_KEY)
-                    self._execute(receiver, outputs)
-
-    def _retry(
-        self, sender: SimulatedNode, to: str, message: messages.Message, sent_s: float
-    ) -> None:
-        """Deliver later, or report the receiver as unreachable when patience is over."""
-        now_s = self._queue.now_s
-        if not sender.alive:
-            return
-        if now_s > sent_s + sender.patience_s:
-            self._on_unreachable(sender, to)
-        else:
-            deliver = partial(self._deliver, sender, to, message, sent_s)
-            self._queue.schedule(now_s + sender.patience_s / RESENDS, deliver)
-
-    def _on_unreachable(self, simulated: SimulatedNode, name: str) -> None:
-        if simulated.alive:
-            simulated.catch_up(self._queue.now_s)
-            at_s = self._local_time(simulated)
-            self._execute(simulated, simulated.node.on_unreachable(at_s, name))
-
-    # The end.
-
-    def _local_time(self, simulated: SimulatedNode) -> float:
-        return self._queue.now_s * simulated.clock_rate
-
     def _all_ended(self) -> bool:
         return not self._expected_joins and not any(node.alive for node in self._nodes.values())
 
     def _check_deadlock(self) -> None:
         """Raise `InvariantError` if nodes only wake, with no message in flight."""
-        if self._in_flight or self._idle_wakes <= 3 * len(self._nodes) + 3:
+        if self._network.in_flight or self._idle_wakes <= 3 * len(self._nodes) + 3:
             return
         waiting = [simulated for simulated in self._nodes.values() if simulated.alive]
         limits_s = (
@@ -314,7 +183,3 @@ class PeerDriver:
         simulated = self._nodes[name]
         outcome, samples = simulated.outcome or "waiting", simulated.steps.visits
         return simulated.recorder.report(self._queue.now_s, outcome, simulated.reason, samples)
-
-
-def _is_active(fault: Fault, at_s: float) -> bool:
-    return fault.at_s <= at_s < fault.at_s + (fault.for_s or 0.0)

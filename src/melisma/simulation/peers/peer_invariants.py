@@ -20,7 +20,7 @@ from melisma.peer.node import Node
 from melisma.peer.node_state import Outputs
 from melisma.peer.stalls import MAX_STALLS
 from melisma.runs.peer_report import NodeReport
-from melisma.simulation.invariants import InvariantError
+from melisma.simulation.invariants.violations import InvariantError
 
 Incarnation = tuple[str, int]
 """The name of a node and its incarnation."""

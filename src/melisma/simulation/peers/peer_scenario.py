@@ -37,6 +37,11 @@ class PeerScenario:
     update_bytes: int = 0
     attacks: tuple[Attack, ...] = ()
 
+    @property
+    def index(self) -> dict[str, int]:
+        """The number of each node by name."""
+        return {name: index for index, name in enumerate(self.topology.names)}
+
 
 @dataclass
 class SimulatedNode:
@@ -71,6 +76,10 @@ class SimulatedNode:
     def alive(self) -> bool:
         """Whether the node has not ended."""
         return self.outcome == ""
+
+    def local_time(self, now_s: float) -> float:
+        """Return the time on the clock of the node."""
+        return now_s * self.clock_rate
 
     def catch_up(self, at_s: float) -> None:
         """Take the steps that end by that time."""

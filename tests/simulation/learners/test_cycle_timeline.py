@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from melisma.cycle.learner import batches_in_time, count_visits, time_is_up
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.variation import Noise, Variation
-from melisma.simulation.devices import Devices, Durations, VaryingRates
-from melisma.simulation.timeline import Workload, cycle_timeline
+from melisma.simulation.learners.cycle_timeline import Workload, cycle_timeline
+from melisma.simulation.learners.devices import Devices, Durations, VaryingRates
 from tests.simulation.scenarios import make_fleet, make_task
 
 BATCH = 8

@@ -5,64 +5,14 @@ import pytest
 
 from melisma.cycle import commands, events
 from melisma.cycle.ragged import RaggedArray
-from melisma.fleet.fleet import Fleet
 from melisma.runs.report import Report
-from melisma.simulation.churn import SleepSpans
-from melisma.simulation.learners import SimulatedLearners, SimulatedUpdates
-from tests.simulation.scenarios import LEARNERS, make_fleet, make_scenario, run
+from melisma.simulation.learners.simulated_training import train
+from tests.simulation.learners.making import make_learners
+from tests.simulation.scenarios import LEARNERS, make_fleet, run
 
 DEFAULT_RULES = {"extension": True, "overlap": True}
-
-
-def make_learners(fleet: Fleet, **settings: Any) -> SimulatedLearners:
-    scenario = make_scenario(fleet=fleet, **settings)
-    sleep = SleepSpans(fleet.changes(scenario.horizon_s), fleet.learners)
-    return SimulatedLearners(
-        scenario.task, fleet, scenario.local_shards.counts, sleep, lambda ids, _: np.ones(ids.size)
-    )
-
-
-def test_shards_fetched_for_a_benchmark_are_fetched_once() -> None:
-    slow = LEARNERS[0] | {"samples_per_s": 5.0}
-    learners = make_learners(make_fleet([slow, LEARNERS[1]]), deadline_s=4.0, passes=5)
-    ids, nothing = np.arange(2), np.zeros(2, np.int64)
-    ask = commands.AskBound(reason="", learners=ids, cycle=1, deadline_s=4.0, held=nothing)
-    _, bounds = learners.ask_bounds(ids, 0.0, ask, nothing)
-    assert bounds[0] == 0 < bounds[1]
-    # The learner with bound 0 repeats its benchmark, on the shards it holds.
-    held = learners._held.between(0, 2)[0]
-    assert learners._holds.tolist() == np.bincount(held).tolist() == [8, 8]
-
-
-def test_an_interrupted_benchmark_fetches_only_the_shards_it_had_time_for() -> None:
-    slow = [LEARNERS[0] | {"bandwidth_bps": 2e5}]
-    learners = make_learners(make_fleet(slow), deadline_s=20.0)
-    _, costs = learners.measure(np.arange(1), 0.0, 20.0)
-    # It had time for a few of eight shards at 3.2 s each, after 6.7 s for the model.
-    assert 1 <= learners._holds[0] < 8
-    assert costs[1, 0, 0] > 3
-
-
-def test_a_third_of_a_benchmark_is_for_fetching() -> None:
-    """A shard takes 3.2 s to fetch, the model 6.7 s, and a part of an update 0.9 s to upload."""
-    slow = [LEARNERS[0] | {"bandwidth_bps": 2e5}]
-    for seconds, shards in ((60.0, 5), (33.0, 2), (6.0, 1)):
-        learners = make_learners(make_fleet(slow), deadline_s=seconds)
-        learners.measure(np.arange(1), 0.0, seconds)
-        assert learners._holds[0] == shards
-
-
-def test_a_repeated_benchmark_measures_the_link_although_all_its_shards_are_cached() -> None:
-    learners = make_learners(make_fleet(), deadline_s=4.0)
-    ids = np.arange(len(LEARNERS))
-    _, before = learners.measure(ids, 0.0, 4.0)
-    spoilt = learners._read_history(ids)
-    for _ in range(2):
-        spoilt = spoilt.after(ship_s=20 * before[1, 0])
-    learners._write_history(ids, spoilt)
-    _, after = learners.measure(ids, 10.0, 4.0)
-    assert after[1].tolist() == before[1].tolist()
-    assert np.all(spoilt.ship_s.mean > 10 * after[1, 0])
+NOISE = {"compute": 0.4, "bandwidth": 0.4, "correlation_s": 5.0}
+UNEQUAL: dict[str, Any] = {"benchmark_bias": 1.0, "cold_start_s": 0.0}
 
 
 @pytest.mark.parametrize(("shards", "asks"), [(20, "release"), (11, "nothing"), (4, "request")])
@@ -85,53 +35,12 @@ def test_a_simulated_learner_with_a_slow_link_requests_only_what_it_can_fetch(
         tail_s=1.5,
         predicted_s=np.array([np.nan]),
     )
-    updates = learners.train(instruction, np.arange(1), np.array([shards * 100]), 0.0)
+    updates = train(learners, instruction, np.arange(1), np.array([shards * 100]), 0.0)
     wanted, released = int(updates.wanted[0]), int(updates.released[0])
-    fits = (updates.stops_s[0] - updates.phases[0, 1]) / learners._ship_s[0]
+    fits = (updates.stops_s[0] - updates.phases[0, 1]) / learners.ship_s[0]
     assert (wanted > 0, released > 0) == (asks == "request", asks == "release")
     if asks != "nothing":
         assert shards + wanted - released == pytest.approx(fits, abs=1.0)
-
-
-def make_updates(learners: int) -> SimulatedUpdates:
-    """Updates whose phases have three axes, as many as a cost has parts; learners come first."""
-    column, numbers = np.arange(learners), np.arange(learners, dtype=np.float64)
-    phases = np.broadcast_to(numbers[:, None, None], (learners, 2, 5))
-    costs = np.broadcast_to(numbers, (3, 3, learners))
-    return SimulatedUpdates(
-        indices=column,
-        learners=column,
-        attempts=column,
-        ask_s=numbers,
-        wanted=column,
-        released=column,
-        passes=column,
-        arrived_visits=column,
-        stops_s=numbers,
-        in_s=numbers,
-        batches=column,
-        visits=column,
-        shipped=column,
-        phases=phases,
-        costs=costs,
-        measured=column > 0,
-    )
-
-
-def test_updates_are_chosen_by_learner_whatever_the_axes_of_a_column() -> None:
-    chosen = make_updates(4).take(np.array([1, 3]))
-    assert chosen.phases.shape == (2, 2, 5)
-    assert chosen.phases[:, 0, 0].tolist() == chosen.costs[0, 0].tolist() == [1.0, 3.0]
-
-
-def test_updates_are_joined_by_learner_whatever_the_axes_of_a_column() -> None:
-    joined = SimulatedUpdates.concatenate([make_updates(2), make_updates(3)])
-    assert joined.phases.shape == (5, 2, 5)
-    assert joined.phases[:, 0, 0].tolist() == joined.costs[0, 0].tolist() == [0, 1, 0, 1, 2]
-
-
-NOISE = {"compute": 0.4, "bandwidth": 0.4, "correlation_s": 5.0}
-UNEQUAL: dict[str, Any] = {"benchmark_bias": 1.0, "cold_start_s": 0.0}
 
 
 def report_with(noise: dict[str, float] | None, **settings: Any) -> Report:
@@ -143,7 +52,7 @@ def events_of(report: Report, kind: type[events.Event]) -> list[Any]:
 
 
 def costs_in(report: Report) -> list[Any]:
-    return [event.costs.tolist() for event in events_of(report, events.EstimatesReported)]
+    return [event.costs.tolist() for event in events_of(report, events.CostsReported)]
 
 
 def phases_in(report: Report) -> list[Any]:
@@ -164,7 +73,7 @@ def test_noise_of_deviation_0_changes_nothing() -> None:
 
 def train_costs(report: Report, learner: int) -> list[float]:
     """Return the mean of `train_s` in each report of a learner."""
-    reports = [e for e in events_of(report, events.EstimatesReported) if learner in e.learners]
+    reports = [e for e in events_of(report, events.CostsReported) if learner in e.learners]
     return [float(e.costs[0, 0, e.learners == learner][0]) for e in reports]
 
 

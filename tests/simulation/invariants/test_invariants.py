@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from melisma.cycle import commands, events
 from melisma.cycle.ragged import RaggedArray
 from melisma.runs.trace import Step
-from melisma.simulation.invariants import InvariantError, Invariants, run_checked
+from melisma.simulation.invariants.invariants import Invariants, run_checked
+from melisma.simulation.invariants.violations import InvariantError
 from tests.simulation.scenarios import make_scenario, run_steps
 
 FAULTS = "partition 1 at 12 for 100"

@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from melisma.fleet.array_types import Floats, Ints
-from melisma.fleet.fleet import Fleet
+from melisma.fleet.fleet import Fleet, shard_transfer_s, transfer_s
 from melisma.fleet.states import cycle_states
 from melisma.fleet.task import Task
 from melisma.fleet.variation import Resource, Variation
@@ -165,12 +165,9 @@ class Devices:
             bps[learners] * bandwidth for bps in (fleet.downlink_bps, fleet.uplink_bps)
         )
         latency_s = fleet.latency_s[learners]
-        ship_s = np.zeros(learners.size)
-        if task.mode == "parallelized":
-            ship_s = latency_s + 8 * task.shard_bytes / down_bps
         return Durations(
-            self._sample_s[learners] / fleet.state_compute[learners, state] * slowdown,
-            ship_s,
-            latency_s + 8 * task.model_bytes / down_bps,
-            latency_s + 8 * task.model_bytes / up_bps,
+            sample_s=self._sample_s[learners] / fleet.state_compute[learners, state] * slowdown,
+            ship_s=shard_transfer_s(task, down_bps, latency_s),
+            model_down_s=transfer_s(task.model_bytes, down_bps, latency_s),
+            model_up_s=transfer_s(task.model_bytes, up_bps, latency_s),
         )

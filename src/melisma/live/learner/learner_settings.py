@@ -1,0 +1,62 @@
+"""The settings of a learner process, which reads them as JSON; without NumPy, as `joining` is."""
+
+from typing import Annotated, Final
+
+import msgspec
+
+from melisma.disclosure import Disclosure
+
+LEARNER_MODULE: Final = "melisma.live.learner.learner_process"
+"""The module whose `main` reads `LearnerSettings`."""
+DEFAULT_CACHE_BYTES: Final = 4 << 30
+
+
+class EmulatedDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An emulated device: share of a core, link, and states (probability, compute, bandwidth).
+
+    With `sample_s` it trains a sample in that time, whatever its share of a core. `noise` has the
+    relative deviations of compute and bandwidth and their correlation time; `trace` the rows of a
+    `BandwidthTrace`.
+    """
+
+    core_share: float
+    downlink_bps: float
+    uplink_bps: float
+    latency_s: float
+    states: tuple[tuple[float, float, float], ...] = ((1.0, 1.0, 1.0),)
+    seed: int = 1
+    sample_s: float | None = None
+    noise: tuple[float, float, float] = (0.0, 0.0, 1.0)
+    trace: tuple[tuple[float, float, float], ...] = ()
+
+
+class LearnerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of one learner.
+
+    It is known to the orchestrator by its own `token`, or by the identity in the file
+    `certificate`.
+    `discloses` is the most that it reports before its update. `local_data` is a folder or a
+    `module:function` on the device. `compute_device` is ``auto``, ``cpu``, ``cuda`` or ``mps``.
+
+    A model of the task that is not built in is imported only from `allowed_modules`, which are
+    searched for in `module_path`, too, or with `trust_code` from the source that the orchestrator
+    offers. That code is limited to `memory_bytes`, by default 75 % of the memory.
+    The process of a `supervised` learner writes reports to standard output, and leaves the run when
+    its standard input is closed.
+    """
+
+    name: str
+    orchestrator: tuple[str, ...]
+    token: str | None = None
+    certificate: str | None = None
+    cache: str
+    cache_bytes: int = DEFAULT_CACHE_BYTES
+    discloses: Disclosure = "costs"
+    device: EmulatedDevice | None = None
+    module_path: tuple[str, ...] = ()
+    compute_device: str = "auto"
+    allowed_modules: tuple[str, ...] = ()
+    trust_code: bool = False
+    memory_bytes: Annotated[int, msgspec.Meta(gt=0)] | None = None
+    local_data: str | None = None
+    supervised: bool = False

@@ -1,0 +1,75 @@
+"""A report as JSON values: the fields of each record, and figures that are computed from them."""
+
+from dataclasses import fields, is_dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from melisma.cycle import events
+from melisma.runs.assignments import Assignment, Assignments
+from melisma.runs.capacity import LOSSES, TIME_USES
+from melisma.runs.cycle_figures import Cycle
+from melisma.runs.report import Report
+from melisma.runs.totals import LearnerTotals
+from melisma.runs.unassigned import Unassigned
+
+# Learners and assignments are listed up to this many learners times cycles.
+MAX_LISTED = 10_000
+# Properties that `as_dict` adds to the fields of each record.
+FIGURES: dict[type, tuple[str, ...]] = {
+    Assignment: ("planned_visits", "counted_visits", "capacity_used"),
+    Cycle: (
+        *("cycle_s", "met_deadline", "truancy", "fulfilment", "drop_rate", "occupancy"),
+        *("capacity_used", "capacity_lost", "time_use", "time_use_s"),
+        *("max_staleness", "average_staleness", "visits_counted", "visits_dropped"),
+        *("bytes", "joules", "cost", "counts"),
+    ),
+    Report: (
+        *("satisfaction", "deadline_misses", "mean_truancy", "fulfilment", "training_s"),
+        *("capacity_used", "capacity_lost", "time_use", "outside_s", "outside_share"),
+        *("max_staleness", "average_staleness", "visits_counted", "visits_dropped"),
+        *("bytes", "joules", "cost", "accuracy", "loss", "learners", "clipped", "left_out"),
+    ),
+}
+PER_LEARNER_FIELDS = ("names", "departures", "assignments", "learners", "time_use_s", "unassigned")
+HIDDEN_FIELDS = ("trace", "rates")
+
+
+def report_to_json(report: Report) -> dict[str, Any]:
+    """Return everything but the trace; unknown numbers are None, as are lists that are too long."""
+    many = len(report.names) * len(report.cycles) > MAX_LISTED
+    values: dict[str, Any] = _to_json(report, PER_LEARNER_FIELDS if many else ())
+    return {
+        **values,
+        "learner_count": len(report.names),
+        "task": msgspec.to_builtins(report.task),
+        "phases": list(events.PHASES),
+        "losses": list(LOSSES),
+        "time_uses": list(TIME_USES),
+    }
+
+
+def _to_json(value: Any, left_out: tuple[str, ...]) -> Any:
+    """Convert a record with its figures to JSON values."""
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _to_json(item, left_out) for name, item in value.items()}
+    if isinstance(value, np.ndarray):
+        value = tuple(value.tolist())
+    if isinstance(value, tuple | list | Assignments | LearnerTotals):
+        return [_to_json(item, left_out) for item in value]
+    if isinstance(value, Unassigned):
+        return value.by_name()
+    if isinstance(value, Path):
+        return str(value)
+    if not is_dataclass(value):
+        return value
+    names = [field.name for field in fields(value) if field.name not in HIDDEN_FIELDS]
+    return {
+        name: None if name in left_out else _to_json(getattr(value, name), left_out)
+        for name in (*names, *FIGURES.get(type(value), ()))
+    }

@@ -1,0 +1,65 @@
+"""The state of all learners in virtual time, as columns by learner.
+
+Each learner follows one instruction after another. It has a clock of its own, which may run too
+fast or too slow, and which stands still while the device sleeps.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from melisma.allocation.schemes import get_scheme
+from melisma.cycle.ragged import RaggedArray
+from melisma.fleet.array_types import Floats, Ints
+from melisma.fleet.fleet import Fleet
+from melisma.fleet.task import Task
+from melisma.simulation.churn import SleepSpans
+from melisma.simulation.learners.cost_histories import CostHistories
+from melisma.simulation.learners.devices import Devices, Durations
+from melisma.simulation.learners.shard_caches import ShardCaches
+
+
+class SimulatedLearners:
+    """All learners of a run; `local_shards` counts the shards that lie on each device.
+
+    `slowdown` returns the factor by which learners compute slower at a given time.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        fleet: Fleet,
+        local_shards: Ints,
+        sleep: SleepSpans,
+        slowdown: Callable[[Ints, Floats], Floats],
+    ) -> None:
+        count = fleet.learners
+        self.task, self.local_shards, self.sleep = task, local_shards, sleep
+        self.devices, self.noise, self._slowdown = Devices(task, fleet), fleet.noise, slowdown
+        self.reports_costs = get_scheme(task.scheme).needs_with(task.passes) == "costs"
+        self.histories = CostHistories(count)
+        self.caches = ShardCaches(count, federated=task.mode == "federated")
+        self.prefetching: tuple[Ints, RaggedArray] | None = None  # learners and their shards
+        self.clock = np.ones(count)  # seconds that pass on the learner's clock in one second
+        self.cold_start_s = fleet.noise.cold_start_s.copy()  # 0 after the first cycle
+        self.last_instruction = np.zeros(count, np.int64)  # cycle and attempt in one number
+        self.free_s = np.zeros(count)  # when the learner has followed its last instruction
+        self.fetch_free_s = np.zeros(count)  # when the downlink is free
+        self.ship_s = np.zeros(count)  # of the current cycle
+
+    def durations(self, learners: Ints, at_s: Floats) -> Durations:
+        """Return durations as the learners' own clocks measure them."""
+        slowdown = self._slowdown(learners, at_s)
+        return self.devices.durations(learners, slowdown).on_clock(self.clock[learners])
+
+    def stop(self, learners: Ints, until_s: Floats, at_s: float) -> None:
+        """End the work that would have kept these learners busy until `until_s`."""
+        free_s = self.free_s[learners]
+        self.free_s[learners] = np.where(free_s == until_s, at_s, free_s)
+
+    def restart(self, learners: Ints, at_s: float) -> None:
+        """Clear the state of these learners, but for the shards on their disks."""
+        self.histories.clear(learners)
+        self.last_instruction[learners] = 0
+        self.free_s[learners] = at_s
+        self.cold_start_s[learners] = self.noise.cold_start_s[learners]
