@@ -1,6 +1,7 @@
 """Settings of every test."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,8 @@ from tests.ports import claimed_ports
 
 # Each test sets the width of its terminal itself.
 os.environ.pop("COLUMNS", None)
+# Shells start background jobs with Ctrl-C ignored, and child processes inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Benchmarks, not tests, measure how long things take: no deadline.
     settings.register_profile(
         "melisma",
-        max_examples=cases(100),
+        max_examples=max(25, cases(100)),
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
     )
