@@ -136,7 +136,7 @@ def test_a_fault_search_without_violations_succeeds() -> None:
             ["--search-faults", "3", "--work", "train"],
             "--search-faults trains nothing",
         ),
-        (["--deadline", "-1"], "--deadline is -1; expected seconds, more than 0"),
+        (["--deadline", "-1"], "deadline_s is -1; expected seconds, more than 0"),
         (["--scheme", "equal", "--learners", "2000"], "task.toml: task: 2000 learners"),
         (["--learners", "0"], "0 is not in the range"),
         (["--work", "play"], "unknown value 'play'; expected one of"),

@@ -88,7 +88,7 @@ def test_all_keys_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", NEEDED)
 def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
-    assert read_error(write_task(tmp_path, **{key: None})) == f"task: {key} is missing"
+    assert read_error(write_task(tmp_path, **{key: None})).startswith(f"task: {key} is missing")
 
 
 @pytest.mark.parametrize(

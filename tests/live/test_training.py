@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 from melisma.cycle import commands, events
 from melisma.errors import MelismaWarning, SettingError
 from melisma.live import preparation, training
+from melisma.live.orchestrator.orchestrator import ENDING_S
 from melisma.live.training import train
 from melisma.runs.interruption import Cancellation
 from melisma.runs.report import Report
@@ -220,3 +221,14 @@ def test_without_test_data_learners_evaluate_the_model(work_folder: Path) -> Non
         for item in received(report, events.LearnersJoined)
     ]
     assert joined == [270, 270]
+
+
+def test_a_run_with_a_total_time_chooses_its_cycles_and_ends_in_time(work_folder: Path) -> None:
+    task, fleet = build({**DEFAULT_RULES, "passes": 1}, {})
+    report = train(task, fleet, folder=work_folder / "run", total_s=20)
+    assert report.reason == "no time is left for another cycle"
+    assert report.due_s is not None
+    assert report.ended_s <= report.due_s + ENDING_S
+    assert len(report.cycles) >= 3
+    assert len({cycle.deadline_s for cycle in report.cycles}) > 1
+    assert report.model is not None

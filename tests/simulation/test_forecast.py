@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,9 @@ def group(count: int, line: str = "") -> str:
 def test_steady_learners_are_all_in_time(tmp_path: Path) -> None:
     fleet = make_fleet(tmp_path, group(3))
     found = forecast(make_task(), fleet)
-    assert found == replace(ALL_IN_TIME, capacity_used=found.capacity_used)
+    lengths: dict[str, Any] = {"cycles": 3.0, "cycle_s": 10.0, "run_s": found.run_s}
+    assert found == replace(ALL_IN_TIME, capacity_used=found.capacity_used, **lengths)
+    assert found.run_s > make_task().deadline_s
     assert 0 < found.capacity_used < 1  # without extension they wait for the deadline
 
 

@@ -155,7 +155,7 @@ def test_a_seed_for_faults_may_be_a_number_or_text() -> None:
     [
         ({"work": "play"}, "work is 'play'; expected one of timing, train, batched"),
         ({"seed": -1}, "seed is -1"),
-        ({"deadline_s": 0.0}, "deadline_s = 0"),
+        ({"deadline_s": 0.0}, "deadline_s is 0"),
         ({"learners": 7}, "learners = 7, but this fleet has 3 learners"),
     ],
 )

@@ -1,10 +1,16 @@
 """Options that several subcommands share, and the files used if none is given."""
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
 from melisma.cli.process_list import hide_argument
+from melisma.fleet.run_time import RunTime
+
+T = TypeVar("T")
 
 DEFAULT_TASK = Path(__file__).parent / "default_files" / "task.toml"
 DEFAULT_FLEET = Path(__file__).parent / "default_files" / "fleet.toml"
@@ -36,6 +42,33 @@ default_fleet_option = click.option(
 learners_option = click.option(
     "--learners", type=COUNT, help="Scale the fleet to this number of learners."
 )
+_deadline_option = click.option(
+    "--deadline", "deadline_s", type=float, help="Seconds of a cycle, instead of the task's."
+)
+_total_option = click.option(
+    "--total", "total_s", type=float, help="Seconds of the whole run, which chooses its cycles."
+)
+_finish_by_option = click.option(
+    "--finish-by", metavar="TIME", help="When the whole run ends, such as 23:00."
+)
+
+
+def time_options(command: Callable[..., T]) -> Callable[..., T]:
+    """Add the options of `RunTime`, and pass it to the command as `run_time`."""
+
+    @functools.wraps(command)
+    def pass_time(
+        *args: Any,
+        deadline_s: float | None,
+        total_s: float | None,
+        finish_by: str | None,
+        **kwargs: Any,
+    ) -> T:
+        return command(*args, run_time=RunTime(deadline_s, total_s, finish_by), **kwargs)
+
+    return _deadline_option(_total_option(_finish_by_option(pass_time)))
+
+
 faults_option = click.option(
     "--faults", default="", help="Faults to inject, or a seed to draw them."
 )

@@ -18,12 +18,14 @@ from melisma.cli.options import (
     PORT,
     default_task_argument,
     json_option,
+    time_options,
 )
 from melisma.cli.output import exit_with, write
 from melisma.cli.run import FRAMES_PER_S, RunWatcher
 from melisma.cli.scheme_option import run_scheme_option
 from melisma.cli.views.invitation_view import invitation_lines, qr_code
 from melisma.cli.views.run_summary_view import run_summary_view
+from melisma.fleet.run_time import RunTime
 from melisma.live.orchestration import (
     DEFAULT_PORT,
     MAX_LEARNERS,
@@ -139,13 +141,15 @@ class OrchestratorScreen(OrchestrationObserver):
     "--max-learners", default=MAX_LEARNERS, show_default=True, type=COUNT, help="Refuse more."
 )
 @run_scheme_option
+@time_options
 @click.option(
     "--out", type=FILE, help="Empty or new folder for results; default: a new one in runs/."
 )
 @click.option("--name", default="", help="Name in the network; default: that of this machine.")
 @click.option("--no-discovery", is_flag=True, help="Do not announce this machine in the network.")
 @json_option
-def command(  # noqa: PLR0913, PLR0917 - one argument per option
+def command(  # noqa: PLR0913 - one argument per option
+    *,
     task: Path | None,
     learners: int | None,
     until_ready_s: float | None,
@@ -155,6 +159,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per option
     once: bool,
     max_learners: int,
     scheme: str | None,
+    run_time: RunTime,
     out: Path | None,
     name: str,
     no_discovery: bool,
@@ -178,7 +183,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per option
     )
     # Output of the user's modules must not mix with the report.
     with redirect_stdout(sys.stderr):
-        prepared = prepare_task(task or DEFAULT_TASK, scheme, out)
+        prepared = prepare_task(task or DEFAULT_TASK, scheme, out, run_time)
     with screen.open():
         report = run_orchestrator(prepared, settings, screen)
     if as_json:

@@ -12,13 +12,21 @@ import click
 
 from melisma.allocation.schemes import SCHEMES, Scheme, get_scheme
 from melisma.cli import output
-from melisma.cli.options import DEFAULT_FLEET, DEFAULT_TASK, default_fleet_option, json_option
+from melisma.cli.options import (
+    DEFAULT_FLEET,
+    DEFAULT_TASK,
+    default_fleet_option,
+    json_option,
+    learners_option,
+    time_options,
+)
 from melisma.cli.plan_report import PlanReport, build_plan_report, is_met, skip_report
 from melisma.cli.scheme_option import plan_scheme_option
 from melisma.cli.views.plan_view import plan_comparison_view, plan_view
 from melisma.errors import SettingError, suggest
 from melisma.fleet.files.fleet_builder import read_fleet
 from melisma.fleet.fleet import Fleet
+from melisma.fleet.run_time import RunTime
 from melisma.fleet.task import Task, read_sized_task
 
 
@@ -26,6 +34,8 @@ from melisma.fleet.task import Task, read_sized_task
 @click.argument("tasks", nargs=-1, metavar="[TASK.toml]...")
 @default_fleet_option
 @plan_scheme_option
+@learners_option
+@time_options
 @click.option(
     "--all", "compare_all", is_flag=True, help="Compare all schemes for this kind of problem."
 )
@@ -46,6 +56,8 @@ def command(  # noqa: PLR0913 - one argument per option
     tasks: tuple[str, ...],
     fleet: Path | None,
     scheme: str | None,
+    learners: int | None,
+    run_time: RunTime,
     compare_all: bool,
     time_limit_s: float,
     show: int,
@@ -62,10 +74,10 @@ def command(  # noqa: PLR0913 - one argument per option
         raise SettingError(f"--show is {show}; expected at least 0")
     if not 0 < time_limit_s < inf:
         raise SettingError(f"--time-limit is {time_limit_s:g}; expected seconds, more than 0")
-    loaded = [read_sized_task(path) for path in tasks]
+    loaded = [run_time.apply(read_sized_task(path)).with_total() for path in tasks]
     _check_tasks(tasks, loaded, use_own_scheme=scheme is None and not compare_all)
     selected = _select_scheme(loaded, scheme)
-    devices = read_fleet(fleet or DEFAULT_FLEET)
+    devices = read_fleet(fleet or DEFAULT_FLEET, learners)
     schemes = _schemes_like(selected) if compare_all else [selected]
     _check_schemes(tasks, loaded, schemes)
     _check_local_shards(tasks, loaded, devices)
@@ -123,6 +135,11 @@ def _check_schemes(paths: tuple[str, ...], tasks: list[Task], schemes: list[Sche
         if task.max_shards is not None and schemes[0].problem == "shared":
             raise SettingError(
                 f"{path}: task.max_shards: scheme {name} does not support it; remove it"
+            )
+        if task.total_s is not None and schemes[0].problem != "cycle":
+            raise SettingError(
+                f"{path}: task: scheme {name} plans for a deadline; use deadline_s instead of a "
+                "total time"
             )
 
 

@@ -23,6 +23,7 @@ from melisma.allocation.shared_problem import SharedPlan
 from melisma.errors import InfeasibleError
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
+from melisma.fleet.run_time import RunTime
 from melisma.fleet.task import Task
 from melisma.simulation.forecast import first_cycle_failure, forecast
 
@@ -54,7 +55,12 @@ class LearnerRows:
 def build_plan_report(
     scheme: Scheme, tasks: Sequence[Task], fleet: Fleet, time_limit_s: float
 ) -> PlanReport:
-    """Return the plan of one scheme, or the reason why there is none."""
+    """Return the plan of one scheme, or the reason why there is none.
+
+    With a total time, it is the plan of a cycle of the length that most cycles of a run have.
+    """
+    if tasks[0].total_s is not None:
+        return _plan_total(scheme, tasks[0], fleet, time_limit_s)
     inputs = PlanInputs(
         passes=tasks[0].passes,
         rng=generator(tasks[0].seed, "random batch"),
@@ -67,6 +73,20 @@ def build_plan_report(
             error = _name_working_settings(error, _task_to_run(scheme, tasks[0]), fleet)
         return _common_fields(scheme, tasks) | _infeasible_fields(error, tasks, fleet)
     return _common_fields(scheme, tasks) | {"feasible": True} | fields
+
+
+def _plan_total(scheme: Scheme, task: Task, fleet: Fleet, time_limit_s: float) -> PlanReport:
+    expected = forecast(_task_to_run(scheme, task), fleet)
+    if expected.failure:
+        return _common_fields(scheme, [task]) | _no_plan_fields(expected.failure)
+    cycle = RunTime(deadline_s=expected.cycle_s).apply(task)
+    total = {"total_s": task.total_s, "cycles": round(expected.cycles), "run_s": expected.run_s}
+    report = build_plan_report(scheme, [cycle], fleet, time_limit_s) | total
+    return report | {"keeps_deadline": report.get("keeps_deadline", False) and _is_in_time(total)}
+
+
+def _is_in_time(total: PlanReport) -> bool:
+    return bool(total["run_s"] <= total["total_s"])
 
 
 def skip_report(scheme: Scheme, tasks: Sequence[Task], reason: str) -> PlanReport:
@@ -165,7 +185,7 @@ def _plan_cycle(
     columns = {
         "name": fleet.names,
         "shards": plan.shards,
-        "updates": plan.updates,
+        "passes": plan.updates,
         "seconds": seconds,
         "late": late,
     }
@@ -178,8 +198,8 @@ def _plan_cycle(
         "late": int(late.sum()),
         "keeps_deadline": not late.any() and expected.keeps_deadline,
         "ends_s": float(seconds.max()),
-        "least_updates": int(plan.updates[busy].min()),
-        "most_updates": int(plan.updates[busy].max()),
+        "least_passes": int(plan.updates[busy].min()),
+        "most_passes": int(plan.updates[busy].max()),
         "max_staleness": plan.max_staleness,
         "average_staleness": plan.average_staleness,
         "quorum": task.quorum,

@@ -20,11 +20,14 @@ from melisma.cli.options import (
     default_fleet_option,
     default_task_argument,
     json_option,
+    learners_option,
+    time_options,
 )
 from melisma.cli.output import exit_with, write
 from melisma.cli.scheme_option import run_scheme_option
 from melisma.cli.views.run_summary_view import run_summary_view
 from melisma.cli.views.run_view import cycle_line, run_view
+from melisma.fleet.run_time import RunTime
 from melisma.live.orchestrator.orchestrator import Watcher
 from melisma.live.preparation import prepare
 from melisma.live.training import run
@@ -94,6 +97,8 @@ def watch_run(as_json: bool) -> Iterator[Watcher]:
 @default_task_argument
 @default_fleet_option
 @run_scheme_option
+@learners_option
+@time_options
 @click.option(
     "--out", type=FILE, help="Empty or new folder for results; default: a new one in runs/."
 )
@@ -101,10 +106,13 @@ def watch_run(as_json: bool) -> Iterator[Watcher]:
     "--port", default=0, type=PORT, help="Port of the orchestrator; default: any free port."
 )
 @json_option
-def command(
+def command(  # noqa: PLR0913 - one argument per option
+    *,
     task: Path | None,
     fleet: Path | None,
     scheme: str | None,
+    learners: int | None,
+    run_time: RunTime,
     out: Path | None,
     port: int,
     as_json: bool,
@@ -118,7 +126,7 @@ def command(
     files = task or DEFAULT_TASK, fleet or DEFAULT_FLEET
     # Output of the user's modules must not mix with the report.
     with redirect_stdout(sys.stderr):
-        prepared = prepare(*files, scheme, out)
+        prepared = prepare(*files, scheme, out, run_time, learners)
     for note in prepared.notes:
         click.echo(f"note: {note}", err=True)
     with watch_run(as_json) as watch:

@@ -3,6 +3,7 @@
 The exit code is 0 if the run succeeded, and 1 if it failed or violated an invariant.
 """
 
+import dataclasses
 import sys
 import time
 from contextlib import nullcontext, redirect_stdout
@@ -23,6 +24,7 @@ from melisma.cli.options import (
     json_option,
     learners_option,
     search_faults_option,
+    time_options,
 )
 from melisma.cli.output import exit_with, write
 from melisma.cli.scheme_option import run_scheme_option
@@ -32,7 +34,7 @@ from melisma.cli.views.run_summary_view import run_summary_view
 from melisma.cli.views.run_view import cycle_line
 from melisma.cli.views.table_view import format_count
 from melisma.errors import SettingError
-from melisma.fleet.task import MAX_NUMBER, MIN_POSITIVE
+from melisma.fleet.run_time import RunTime
 from melisma.runs.folder import check_run_folder
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
@@ -62,12 +64,7 @@ LONG_CYCLE_S = 10.0
 @run_scheme_option
 @learners_option
 @click.option("--seed", type=SEED, help="Seed, instead of those of task and fleet.")
-@click.option(
-    "--deadline",
-    "deadline_s",
-    type=float,
-    help="Deadline of a cycle in seconds, instead of the task's.",
-)
+@time_options
 @click.option(
     "--work",
     type=SuggestingChoice(get_args(ComputeLevel)),
@@ -84,7 +81,7 @@ def command(  # noqa: PLR0913 - one argument per option
     scheme: str | None,
     learners: int | None,
     seed: int | None,
-    deadline_s: float | None,
+    run_time: RunTime,
     work: ComputeLevel | None,
     faults: str,
     search_faults: int | None,
@@ -95,8 +92,6 @@ def command(  # noqa: PLR0913 - one argument per option
 
     Without a file: handwritten digits, on four devices of unequal speed.
     """
-    if deadline_s is not None and not MIN_POSITIVE <= deadline_s <= MAX_NUMBER:
-        raise SettingError(f"--deadline is {deadline_s:g}; expected seconds, more than 0")
     if search_faults and (faults or out):
         raise SettingError(
             "--search-faults draws its faults and saves nothing; remove --faults and --out"
@@ -108,7 +103,12 @@ def command(  # noqa: PLR0913 - one argument per option
     keep_freed_memory()
     files = task or DEFAULT_TASK, fleet or DEFAULT_FLEET
     options = SimulationOptions(
-        scheme, learners, seed, "timing" if search_faults else work, faults, deadline_s
+        scheme,
+        learners,
+        seed,
+        "timing" if search_faults else work,
+        faults,
+        **dataclasses.asdict(run_time),
     )
     # Output of the user's modules must not mix with the report.
     with redirect_stdout(sys.stderr):
@@ -177,7 +177,7 @@ class CycleClock:
 
     def __init__(self, prepared: PreparedSimulation) -> None:
         self.finished = 0
-        self._cycles = prepared.scenario.task.cycles
+        self._task = prepared.scenario.task
         self._trains = prepared.level != "timing"
         self._began = time.monotonic()
         self._took_s = 0.0
@@ -189,20 +189,21 @@ class CycleClock:
 
     def text(self) -> str:
         """Return the cycle that is computed and its time so far."""
-        elapsed_s, number = time.monotonic() - self._began, min(self.finished + 1, self._cycles)
+        elapsed_s, number = time.monotonic() - self._began, self.finished + 1
+        if self._task.cycles is not None:
+            number = min(number, self._task.cycles)
         before = f"; cycle {self.finished} took {self._took_s:.0f} s" if self.finished else ""
         hint = ""
         if self._trains and max(elapsed_s, self._took_s) > LONG_CYCLE_S:
             hint = "; --work timing simulates without training"
-        return f"computing cycle {number} of {self._cycles}: {elapsed_s:.0f} s{before}{hint}"
+        return f"computing {self._task.describe_cycle(number)}: {elapsed_s:.0f} s{before}{hint}"
 
 
 def _heading(prepared: PreparedSimulation) -> str:
     task, fleet = prepared.scenario.task, prepared.scenario.fleet
     return (
         f"{task.name}: {task.scheme}, {format_count(fleet.learners, 'learner')}, "
-        f"{format_count(task.cycles, 'cycle')} of "
-        f"{task.deadline_s:g} s, {prepared.level}, seed {task.seed}"
+        f"{task.describe_cycles()}, {prepared.level}, seed {task.seed}"
     )
 
 

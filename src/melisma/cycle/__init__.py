@@ -7,6 +7,7 @@
     machine.py        `CycleMachine`: handles events; the life of a run
     collecting.py     collects costs and bounds before a round, and probes deadlines
     rounds.py         dispatches work, receives updates, closes the cycle
+    schedule.py       lengths of cycles in a run with a total time
     late_work.py      awaits late updates, and returns the shards of lost ones
     coverage.py       which shards an update covers
     extensions.py     gives learners further shards within a cycle

@@ -46,6 +46,9 @@ PROBE_MARGIN = 1.25
 
 def begin_cycle(state: CycleState, at_s: float) -> Commands:
     """Begin the next cycle: request what the scheme needs, or dispatch at once."""
+    if state.schedule is not None and state.cycle:
+        length_s = state.schedule.length_s(at_s, state.cycle)
+        state.set_length(state.task.deadline_s if length_s is None else length_s)
     state.cycle += 1
     learners = state.learners
     learners.work[:] = WorkStatus.NONE
@@ -73,7 +76,25 @@ def collect(state: CycleState, at_s: float) -> Commands:
         state.first_ready_s = at_s if ready.size else inf
         shorten_wait(state)
         return [*requests, *wake(state)]
-    return [*requests, *dispatch(state, at_s)]
+    return [*requests, *dispatch_or_lengthen(state, at_s)]
+
+
+def dispatch_or_lengthen(state: CycleState, at_s: float) -> Commands:
+    """Dispatch work; a cycle that chooses its length is longer if no learner can train a shard."""
+    if state.schedule is None or can_plan(state):
+        return dispatch(state, at_s)
+    length_s = state.schedule.lengthen(state.task.deadline_s, at_s)
+    if length_s is not None:
+        state.set_length(length_s)
+        state.learners.bounds[:] = -1
+        return collect(state, at_s)
+    problem = "no learner can train a shard in the time that is left"
+    if state.cycle > 1:
+        return finish(state, "done", problem)
+    fix = "use a longer one, or smaller shard_samples"
+    return finish(
+        state, "failed", f"total_s = {state.task.total_s:g} is too short: {problem}; {fix}"
+    )
 
 
 def await_learners(state: CycleState) -> Commands:
@@ -81,7 +102,7 @@ def await_learners(state: CycleState) -> Commands:
     state.stage, state.unanswered_requests = Stage.WAITING, 0
     state.limit_s = state.left_s + state.absence_s
     reason = f"no learner is left: {state.departure}; wait {state.absence_s:g} s for one"
-    return [commands.Wake(reason=reason, at_s=state.limit_s)]
+    return [commands.Wake(reason=reason, at_s=min(state.limit_s, state.stop_s))]
 
 
 def ask_late(state: CycleState, learners: Ints, at_s: float) -> Commands:
@@ -143,6 +164,8 @@ def on_bounds(state: CycleState, event: events.BoundsReported) -> Commands:
     deadline_s = probe_deadline_s(state) if state.stage is Stage.PROBING else state.task.deadline_s
     if event.deadline_s != deadline_s:
         return []
+    if state.schedule is not None and (shards == 0).any():
+        state.schedule.record_idle(deadline_s)
     state.learners.bounds[learners] = shards
     if state.stage is Stage.TRAINING:
         return admit(state, learners, event.at_s)
@@ -175,7 +198,9 @@ def continue_if_ready(state: CycleState, at_s: float) -> Commands:
     feasible = state.needs != "bounds" or bool(learners.bounds[ready].any())
     if state.stage is Stage.PROBING:
         return narrow_probe(state, at_s, feasible=feasible)
-    return dispatch(state, at_s) if feasible else begin_probing(state, at_s)
+    if feasible or state.schedule is not None:
+        return dispatch_or_lengthen(state, at_s)
+    return begin_probing(state, at_s)
 
 
 def ask_again(state: CycleState, at_s: float) -> Commands:
@@ -227,6 +252,11 @@ def can_begin(state: CycleState, ready: Ints) -> bool:
         return True
     if state.needs == "bounds":
         return bool(state.learners.bounds[ready].any())
+    return can_plan(state)
+
+
+def can_plan(state: CycleState) -> bool:
+    """Return whether the scheme finds a plan with work for some learner."""
     try:
         return bool(plan_cycle(state).assigned.any())
     except InfeasibleError:

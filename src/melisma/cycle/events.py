@@ -29,6 +29,7 @@ class TaskSubmitted(Event, frozen=True, kw_only=True, eq=False):
     `shard_samples` is the number of samples of each shard; empty in federated learning, where the
     orchestrator has no shards. `rates` are the rates of learners in the order of `RATES`, if known.
     `absence_s` is how long the run waits for a learner if all have left; 0 if none can come back.
+    `ends_s` is the instant by which a run with a total time ends.
     """
 
     run: str
@@ -38,6 +39,7 @@ class TaskSubmitted(Event, frozen=True, kw_only=True, eq=False):
     names: tuple[str, ...] = ()
     rates: Floats = NO_FLOATS
     absence_s: float = 0.0
+    ends_s: float | None = None
 
 
 class TaskCancelled(Event, frozen=True, kw_only=True, eq=False):

@@ -48,6 +48,7 @@ from melisma.fleet.array_types import Ints
 
 # End the run after this many models in a row whose loss is not finite.
 MAX_REJECTED_MODELS = 3
+TIME_IS_UP = "no time is left for another cycle"
 
 
 class CycleMachine:
@@ -206,15 +207,27 @@ def find_undisclosed(state: CycleState) -> str:
 
 
 def on_time(state: CycleState, event: events.TimeReached) -> Commands:
-    """End the stage if its time limit has been reached."""
-    if event.at_s < state.limit_s:
+    """End the stage if its time limit has been reached, or the run if its time is up."""
+    if event.at_s < min(state.limit_s, state.stop_s):
         return []
+    if event.at_s >= state.stop_s and state.stage is not Stage.TRAINING:
+        return end_in_time(state)
     if state.stage is Stage.WAITING:
         problem = f"no learner is left: {state.departure}; none joined for {state.absence_s:g} s"
         return finish(state, "failed", problem)
     if state.stage in COLLECTING_STAGES:
         return continue_if_ready(state, event.at_s)
     return on_limit(state, event.at_s) if state.stage is Stage.TRAINING else []
+
+
+def end_in_time(state: CycleState) -> Commands:
+    """Finish a run whose total time is up, unless its last model is being evaluated."""
+    if state.stage in (Stage.AGGREGATING, Stage.EVALUATING):
+        return []
+    if state.cycle <= 1:
+        problem = "is too short: no cycle began in time; use a longer one"
+        return finish(state, "failed", f"total_s = {state.task.total_s:g} {problem}")
+    return finish(state, "done", TIME_IS_UP)
 
 
 def on_aggregated(state: CycleState, event: events.Aggregated) -> Commands:
@@ -241,11 +254,19 @@ def on_evaluated(state: CycleState, event: events.Evaluated) -> Commands:
         return finish(state, "stopped", f"the accuracy reached {stop.accuracy:g}")
     if stop.loss is not None and event.loss is not None and event.loss <= stop.loss:
         return finish(state, "stopped", f"the loss fell to {stop.loss:g}")
-    if state.cycle >= state.task.cycles and state.empty_cycles == state.cycle:
+    last = find_last_reason(state, event.at_s)
+    if last and state.empty_cycles == state.cycle:
         return finish(state, "failed", f"no cycle had an update: {state.empty_reason}")
-    if state.cycle >= state.task.cycles:
-        return finish(state, "done", f"cycle {state.cycle} was the last")
-    return begin_cycle(state, event.at_s)
+    return finish(state, "done", last) if last else begin_cycle(state, event.at_s)
+
+
+def find_last_reason(state: CycleState, at_s: float) -> str:
+    """Return why this cycle is the last one; empty if it is not."""
+    if state.schedule is not None:
+        state.schedule.record_evaluation(at_s)
+        if state.schedule.length_s(at_s, state.cycle) is None:
+            return TIME_IS_UP
+    return f"cycle {state.cycle} was the last" if state.cycle == state.task.cycles else ""
 
 
 def reject_model(state: CycleState, event: events.Evaluated) -> Commands:
@@ -262,7 +283,7 @@ def reject_model(state: CycleState, event: events.Evaluated) -> Commands:
             "before them is kept; optimizer.lr may be too large, or a learner sends bad updates"
         )
         return [restore, *finish(state, "failed", problem)]
-    if state.cycle >= state.task.cycles:
+    if find_last_reason(state, event.at_s):
         problem = f"{reason}; the model before it is kept"
         return [restore, *finish(state, "failed", problem)]
     return [restore, *begin_cycle(state, event.at_s)]

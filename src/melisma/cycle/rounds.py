@@ -16,6 +16,7 @@ from melisma.cycle.late_work import await_late, later_attempts, receive_late
 from melisma.cycle.learner import benchmark_s
 from melisma.cycle.planning import PlannedCycle, deal, dismiss, mark_held, plan_cycle
 from melisma.cycle.ragged import RaggedArray
+from melisma.cycle.schedule import Schedule
 from melisma.cycle.state import CycleState, Stage, WorkStatus, plausible_visits
 from melisma.errors import InfeasibleError
 from melisma.fleet.array_types import NO_INTS, Bools, Floats, Ints
@@ -31,6 +32,9 @@ MAX_EMPTY_CYCLES = 3
 
 def dispatch(state: CycleState, at_s: float) -> Commands:
     """Plan the cycle, deal shards and send out the work."""
+    left_s = state.stop_s - at_s
+    if 0 < left_s < state.task.deadline_s:
+        state.set_length(left_s)
     try:
         planned = plan_cycle(state)
     except InfeasibleError as error:
@@ -38,6 +42,8 @@ def dispatch(state: CycleState, at_s: float) -> Commands:
     dismissed = dismiss(state, planned.offenders)
     if planned.assigned.any():
         start_round(state, at_s)
+        if state.schedule is not None:
+            record_dispatch(state, state.schedule, planned)
         assignment = assign(state, planned)
         return [*dismissed, *benchmark_left_out(state, planned), assignment, *wake(state)]
     if planned.no_pass.size:
@@ -45,6 +51,13 @@ def dispatch(state: CycleState, at_s: float) -> Commands:
         return [*dismissed, *reject_plan(state, problem)]
     reason = "the plan gives no learner a shard and a pass"
     return [*dismissed, *record_empty_cycle(state, reason)]
+
+
+def record_dispatch(state: CycleState, schedule: Schedule, planned: PlannedCycle) -> None:
+    """Record the begin of a cycle, and whether it is too short for a shard of some learner."""
+    schedule.record_dispatch(state.began_s)
+    if planned.left_out or planned.no_pass.size:
+        schedule.record_idle(state.task.deadline_s)
 
 
 def assign(state: CycleState, planned: PlannedCycle) -> commands.Dispatch:
@@ -133,6 +146,8 @@ def on_updates(state: CycleState, event: events.UpdatesReceived) -> Commands:
     receive(state, event, awaited)
     if (awaited | late).any():
         learn_lateness(state, event)
+    if state.schedule is not None:
+        state.schedule.record_updates(event, awaited)
     replies: Commands = []
     if not (awaited | late).all():
         reason = "the update was already counted, or its cycle is closed"
@@ -192,7 +207,7 @@ def close_if_complete(state: CycleState, at_s: float) -> Commands:
     # An update has the instant of its arrival, which may lie before that of an earlier event.
     passed = at_s >= state.deadline_at_s or state.limit_s > state.deadline_at_s
     if complete or (passed and has_quorum(state)):
-        return close_cycle(state)
+        return close_cycle(state, at_s)
     return []
 
 
@@ -208,14 +223,16 @@ def has_quorum(state: CycleState) -> bool:
 def on_limit(state: CycleState, at_s: float) -> Commands:
     """Close the cycle; at the deadline only with the quorum, else wait for the tail."""
     latest_s = state.deadline_at_s + state.tail_s
-    if at_s >= latest_s or has_quorum(state):
-        return close_cycle(state)
+    if at_s >= min(latest_s, state.stop_s) or has_quorum(state):
+        return close_cycle(state, at_s)
     state.limit_s = latest_s
     return wake(state)
 
 
-def close_cycle(state: CycleState) -> Commands:
+def close_cycle(state: CycleState, at_s: float) -> Commands:
     """Aggregate the updates that were received; open work is late or withdrawn."""
+    if state.schedule is not None:
+        state.schedule.record_close(at_s)
     ended = end_open_work(state)
     received = state.learners.having(WorkStatus.RECEIVED)
     if not state.learners.weights(received).any() and not state.carried:
@@ -241,7 +258,7 @@ def end_open_work(state: CycleState) -> Commands:
 def prefetch(state: CycleState) -> Commands:
     """Let learners fetch what they will probably be given next, while the model is evaluated."""
     table, task = state.learners, state.task
-    if not task.overlap or state.federated or state.cycle >= task.cycles:
+    if not task.overlap or state.federated or state.cycle == task.cycles:
         return []
     learners = np.flatnonzero(table.present & (table.shards > 0))
     counts = table.shards[learners]
@@ -321,8 +338,9 @@ def withdraw(learners: Ints, cycle: int, attempts: Ints, reason: str) -> command
 
 
 def wake(state: CycleState) -> Commands:
-    """Request `TimeReached` at the time limit of the stage."""
-    return [commands.Wake(reason=f"time limit of {state.stage}", at_s=state.limit_s)]
+    """Request `TimeReached` at the time limit of the stage, or when the last cycle has to end."""
+    at_s = min(state.limit_s, state.stop_s)
+    return [commands.Wake(reason=f"time limit of {state.stage}", at_s=at_s)]
 
 
 def finish(state: CycleState, outcome: commands.Outcome, reason: str) -> Commands:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from melisma.allocation.schemes import Needs, Scheme, get_scheme
@@ -14,6 +15,7 @@ from melisma.cycle.dealing import Deck
 from melisma.cycle.events import COSTS, PARTS, TaskSubmitted
 from melisma.cycle.local_shards import LocalShards
 from melisma.cycle.ragged import RaggedArray
+from melisma.cycle.schedule import Schedule
 from melisma.fleet.array_types import NO_INTS, Bools, Floats, Ints
 from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
@@ -186,13 +188,14 @@ def update_weights(samples: Ints, passes: Ints, visits: Ints) -> Floats:
 class CycleState:
     """The state of one run."""
 
-    task: Task
+    task: Task  # its deadline is that of this cycle
     scheme: Scheme
     shard_samples: Ints  # of each shard of the orchestrator
     deck: Deck
     learners: LearnerTable
     expected: int  # learners to wait for before the first cycle
     absence_s: float = 0.0  # how long to wait for a learner if all have left
+    schedule: Schedule | None = None  # of a run with a total time
     stage: Stage = Stage.JOINING
     cycle: int = 0
     began_s: float = 0.0  # when work was dispatched
@@ -236,6 +239,7 @@ class CycleState:
             learners=LearnerTable.empty(event.learner_count),
             expected=event.learner_count,
             absence_s=event.absence_s,
+            schedule=None if event.ends_s is None else Schedule.between(event.at_s, event.ends_s),
         )
 
     @property
@@ -252,6 +256,15 @@ class CycleState:
     def awaits_learners(self) -> bool:
         """Whether all learners have left, and one may come back."""
         return self.absence_s > 0 and not self.learners.present.any()
+
+    @property
+    def stop_s(self) -> float:
+        """The instant at which the last cycle of a run with a total time has to be closed."""
+        return np.inf if self.schedule is None else self.schedule.stop_s
+
+    def set_length(self, deadline_s: float) -> None:
+        """Set the length of this cycle."""
+        self.task = msgspec.structs.replace(self.task, deadline_s=deadline_s)
 
     @property
     def deadline_at_s(self) -> float:

@@ -3,6 +3,8 @@
 ::
 
     task.py            a task, from TASK.toml
+    run_time.py        the time of a cycle or of a run, instead of the task's
+    finish_time.py     the time of day at which a run ends
     sizes.py           known sizes of models and data sets
     files/             FLEET.toml and traces, and the fleets built from them
     fleet.py           learners as arrays, and the costs of a task on each

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import ceil
+from datetime import datetime
+from math import ceil, inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,7 @@ from msgspec import Meta
 
 from melisma.errors import SettingError, suggest
 from melisma.fleet.files.toml_file import read_toml
+from melisma.fleet.finish_time import parse_finish_time
 from melisma.fleet.sizes import DataSize, ModelSize, data_size, model_size
 
 # Within these limits no product or quotient of a few numbers overflows double precision.
@@ -38,6 +40,13 @@ def check_name(name: str) -> None:
     if not name.isprintable():
         raise ValueError(f"name is {name!r:.60}; expected printable characters on one line")
 
+
+# Of a task without `cycles` and without a total time.
+DEFAULT_CYCLES = 10
+# The first cycle of a run with a total time takes this part of it, within these limits; the lengths
+# of later cycles follow from measured costs.
+FIRST_CYCLE_FRACTION, MIN_CYCLE_S, MAX_FIRST_CYCLE_S = 0.02, 1.0, 60.0
+MIN_TOTAL_S = 5 * MIN_CYCLE_S
 
 # Of models; a custom trainer may have others.
 OPTIMIZER_NAMES = ("sgd", "adam")
@@ -102,6 +111,10 @@ class SimulationSettings(Table, frozen=True, kw_only=True):
 class Task(Table, frozen=True, kw_only=True):
     """A training task, as described by one TASK.toml.
 
+    `deadline_s` is that of a cycle, and there are `cycles` of them. With `total_s` or `finish_by`
+    instead, the run ends by then, and chooses length and number of its cycles: `deadline_s` is the
+    length of the first one, and `cycles` the most, if given. If both are given, the earlier one
+    counts.
     With `extension`, learners train until the deadline, on further shards where there are any. With
     `overlap`, they train while they fetch. From the deadline on a cycle closes with `quorum` of the
     planned weight; `late` says whether later updates join the next average. `guard` says what
@@ -112,11 +125,13 @@ class Task(Table, frozen=True, kw_only=True):
     name: str
     model: str
     data: str
-    deadline_s: Positive
+    deadline_s: Positive = 0.0  # 0 until `total_s` is known
+    total_s: Positive | None = None
+    finish_by: str | None = None
     mode: Literal["parallelized", "federated"] = "parallelized"
     scheme: str = "dab"
     passes: PositiveInt | None = None
-    cycles: PositiveInt = 10
+    cycles: PositiveInt | None = None
     shard_samples: PositiveInt = 500
     batch: PositiveInt = 32
     loss: str = "cross_entropy"
@@ -141,12 +156,81 @@ class Task(Table, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Raise ValueError for keys that contradict each other."""
         check_name(self.name)
+        self._set_time()
         if self.max_shards is not None and self.min_shards > self.max_shards:
             raise ValueError(
                 f"min_shards is {self.min_shards}; expected at most max_shards, {self.max_shards}"
             )
         if self.partition is not None and self.mode != "federated":
             raise ValueError('partition is for mode = "federated" only')
+
+    def _set_time(self) -> None:
+        """Set the defaults of `deadline_s` and `cycles`, or raise ValueError."""
+        if self.finish_by is not None:
+            parse_finish_time(self.finish_by, datetime.now().astimezone())
+        if self.total_s is None and self.finish_by is None:
+            if not self.deadline_s:
+                raise ValueError(
+                    "deadline_s is missing: use deadline_s for the seconds of a cycle, total_s for "
+                    "those of the whole run, or finish_by for the time at which it ends"
+                )
+            if self.cycles is None:
+                msgspec.structs.force_setattr(self, "cycles", DEFAULT_CYCLES)
+        elif self.total_s is None:
+            return
+        elif self.total_s < MIN_TOTAL_S:
+            raise ValueError(f"total_s is {self.total_s:g}; expected at least {MIN_TOTAL_S:g}")
+        elif not self.deadline_s:
+            first_s = min(FIRST_CYCLE_FRACTION * self.total_s, MAX_FIRST_CYCLE_S)
+            msgspec.structs.force_setattr(self, "deadline_s", max(first_s, MIN_CYCLE_S))
+
+    def with_total(self, now: datetime | None = None) -> "Task":
+        """Return the task with the `total_s` that `finish_by` leaves; `now` is the present.
+
+        Raises SettingError if that time has passed.
+        """
+        if self.finish_by is None:
+            return self
+        now = now or datetime.now().astimezone()
+        finish = parse_finish_time(self.finish_by, now)
+        total_s = min(self.total_s or inf, (finish - now).total_seconds())
+        if total_s < MIN_TOTAL_S:
+            raise SettingError(
+                f'finish_by = "{self.finish_by}" is too soon: it is {now:%Y-%m-%d %H:%M:%S} now'
+            )
+        # A time of day has another meaning tomorrow.
+        finish_by = f"{finish:%Y-%m-%d %H:%M}"
+        return msgspec.structs.replace(self, finish_by=finish_by, total_s=total_s)
+
+    def seconds_left(self, elapsed_s: float) -> float:
+        """Return what is left of the total time after `elapsed_s`, or until `finish_by`."""
+        left_s = (self.total_s or inf) - elapsed_s
+        if self.finish_by is None:
+            return left_s
+        now = datetime.now().astimezone()
+        return min(left_s, (parse_finish_time(self.finish_by, now) - now).total_seconds())
+
+    @property
+    def expected_s(self) -> float:
+        """The seconds that all cycles take together if each takes until its deadline."""
+        return self.total_s or (self.cycles or 0) * self.deadline_s
+
+    @property
+    def expected_cycles(self) -> int:
+        """The number of cycles; with a total time, if all are as long as the first one."""
+        return self.cycles or ceil(self.expected_s / self.deadline_s)
+
+    def describe_cycles(self) -> str:
+        """Return number and length of the cycles in words."""
+        if self.finish_by is not None:
+            return f"until {self.finish_by}"
+        if self.total_s is not None:
+            return f"for {self.total_s:g} s"
+        return f"{self.cycles} cycle{'s' * (self.cycles != 1)} of {self.deadline_s:g} s"
+
+    def describe_cycle(self, number: int) -> str:
+        """Return the number of a cycle, and that of the last one if it is known."""
+        return f"cycle {number}" + ("" if self.cycles is None else f" of {self.cycles}")
 
     @property
     def samples(self) -> int:

@@ -23,6 +23,7 @@ from melisma.axon.discovery.multicast import announce
 from melisma.backports import timeout
 from melisma.cycle import events
 from melisma.errors import MelismaError, SettingError
+from melisma.fleet.run_time import RunTime
 from melisma.fleet.task import Task
 from melisma.learning.user_code import is_import_path
 from melisma.live.join_string import JoinString
@@ -117,11 +118,7 @@ class Invitation:
     @property
     def summary(self) -> str:
         """The task, in a few words."""
-        task, cycles = self.task, self.task.cycles
-        return (
-            f"task {task.name}: {task.scheme}, {cycles} cycle{'s' * (cycles != 1)} of at most "
-            f"{task.deadline_s:g} s"
-        )
+        return f"task {self.task.name}: {self.task.scheme}, {self.task.describe_cycles()}"
 
     @property
     def code_note(self) -> str:
@@ -194,6 +191,9 @@ def orchestrate(  # noqa: PLR0913 - each is a setting of its own
     learners: int | None = None,
     until_ready_s: float | None = None,
     scheme: str | None = None,
+    deadline_s: float | None = None,
+    total_s: float | None = None,
+    finish_by: str | None = None,
     folder: str | Path | None = None,
     host: str = "",
     port: int = DEFAULT_PORT,
@@ -225,23 +225,23 @@ def orchestrate(  # noqa: PLR0913 - each is a setting of its own
         name=name,
         discovery=discovery,
     )
-    prepared = prepare_task(task, scheme, folder)
+    prepared = prepare_task(task, scheme, folder, RunTime(deadline_s, total_s, finish_by))
 
     def follow(step: Step) -> None:
         watch(step)
         if isinstance(step.event, events.Evaluated):
-            say(_score_line(step.event, prepared.task.cycles))
+            say(_score_line(step.event, prepared.task))
 
     report = run_orchestrator(prepared, settings, OrchestrationObserver(say, follow))
     say(f"{report.outcome}: {report.reason}; the results are in {report.folder}")
     return report
 
 
-def _score_line(event: events.Evaluated, cycles: int) -> str:
+def _score_line(event: events.Evaluated, task: Task) -> str:
     """Return the score of a cycle, as far as it is known."""
     accuracy = "" if event.accuracy is None else f"accuracy {event.accuracy:.1%}, "
     score = "not evaluated" if event.loss is None else f"{accuracy}loss {event.loss:.4g}"
-    return f"cycle {event.cycle} of {cycles}: {score}"
+    return f"{task.describe_cycle(event.cycle)}: {score}"
 
 
 def run_orchestrator(

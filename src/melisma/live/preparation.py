@@ -12,9 +12,10 @@ import numpy as np
 
 from melisma.allocation.schemes import with_scheme
 from melisma.fleet.array_types import NO_FLOATS, Floats
-from melisma.fleet.files.fleet_builder import read_fleet
+from melisma.fleet.files.fleet_builder import scale_fleet
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.rng import generator
+from melisma.fleet.run_time import TIME_OF_TASK, RunTime
 from melisma.fleet.task import Task, naming_task_file, read_task
 from melisma.learning.batches import batches_of
 from melisma.learning.data.datasets import Split
@@ -100,16 +101,22 @@ def prepare(
     fleet: Fleet | str | Path,
     scheme: str | None = None,
     folder: str | Path | None = None,
+    run_time: RunTime = TIME_OF_TASK,
+    learners: int | None = None,
 ) -> PreparedRun:
-    """Load task, fleet and data and create the run folder; raise an error if they do not fit."""
-    loaded = _load(task, scheme, folder)
-    fleet = read_fleet(fleet) if isinstance(fleet, str | Path) else fleet
+    """Load task, fleet and data and create the run folder; raise an error if they do not fit.
+
+    `learners` scales the fleet of a file in its proportions. A total time counts from here.
+    """
+    began = time.monotonic()
+    loaded = _load(task, scheme, folder, run_time)
+    fleet = scale_fleet(fleet, learners)
     sample_s = _core_sample_s(loaded.task, fleet, loaded.data.train, loaded.trainer)
     shares = fleet.core_shares(loaded.task, sample_s)
     rates = np.array([fleet.price, fleet.sample_j, fleet.byte_j])
     run = _new_run()
     return PreparedRun(
-        spec=_specify(run, loaded, rates),
+        spec=_specify(run, loaded, rates, began),
         train=loaded.data.train,
         fleet=fleet,
         core_shares=tuple(shares.tolist()),
@@ -119,10 +126,16 @@ def prepare(
 
 
 def prepare_task(
-    task: Task | str | Path, scheme: str | None = None, folder: str | Path | None = None
+    task: Task | str | Path,
+    scheme: str | None = None,
+    folder: str | Path | None = None,
+    run_time: RunTime = TIME_OF_TASK,
 ) -> PreparedTask:
-    """Load task and data and create the run folder, for learners that are not known yet."""
-    loaded, run = _load(task, scheme, folder), _new_run()
+    """Load task and data and create the run folder, for learners that are not known yet.
+
+    A total time counts from the start of the run.
+    """
+    loaded, run = _load(task, scheme, folder, run_time), _new_run()
     return PreparedTask(
         spec=_specify(run, loaded, NO_FLOATS),
         train=loaded.data.train,
@@ -131,21 +144,26 @@ def prepare_task(
     )
 
 
-def _load(task: Task | str | Path, scheme: str | None, folder: str | Path | None) -> LoadedTask:
+def _load(
+    task: Task | str | Path, scheme: str | None, folder: str | Path | None, run_time: RunTime
+) -> LoadedTask:
     """Load task and data, and check them and the folder."""
     if folder is not None:
         check_run_folder(folder)
     file = task if isinstance(task, str | Path) else None
     task = read_task(task) if isinstance(task, str | Path) else task
     with naming_task_file(file):
+        task = run_time.apply(task).with_total()
         loaded = load_task(with_scheme(task, scheme), file)
         loaded.task.check_shard_samples()
     return loaded
 
 
-def _specify(run: str, loaded: LoadedTask, rates: Floats) -> RunSpec:
+def _specify(
+    run: str, loaded: LoadedTask, rates: Floats, counts_from: float | None = None
+) -> RunSpec:
     bundle = collect_bundle(loaded.task.model, loaded.path)
-    return RunSpec(run, loaded.task, loaded.trainer, loaded.data.test, rates, bundle)
+    return RunSpec(run, loaded.task, loaded.trainer, loaded.data.test, rates, bundle, counts_from)
 
 
 def _new_run() -> str:

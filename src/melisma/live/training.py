@@ -12,6 +12,7 @@ import numpy as np
 
 from melisma.errors import SettingError
 from melisma.fleet.fleet import Fleet
+from melisma.fleet.run_time import RunTime
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import Split
 from melisma.learning.data.partition import partition_shards
@@ -44,6 +45,9 @@ def train(  # noqa: PLR0913 - each is a setting of its own
     devices: int | None = None,
     until_ready_s: float | None = None,
     scheme: str | None = None,
+    deadline_s: float | None = None,
+    total_s: float | None = None,
+    finish_by: str | None = None,
     folder: str | Path | None = None,
     port: int | None = None,
     watch: Watcher = lambda _: None,
@@ -56,13 +60,16 @@ def train(  # noqa: PLR0913 - each is a setting of its own
     With `until_ready_s`, begin after this time with the devices that have joined, at least one;
     with both, the first decides. `melisma.orchestrate` has further settings for devices that join.
 
+    `deadline_s` is the time of a cycle, `total_s` that of the whole run, and `finish_by` when it
+    ends, instead of what the task says.
     Model, picture and trace are written to `folder`, or to a new folder below `runs`. `port` is by
     default a free one, or 7788 for devices that join. `watch` is called with each step, from
     another thread. Ctrl-C ends the run and keeps its results so far.
     """
     if fleet is not None:
         _require_no_devices(devices, until_ready_s)
-        return run(prepare(task, fleet, scheme, folder), port or 0, watch)
+        run_time = RunTime(deadline_s, total_s, finish_by)
+        return run(prepare(task, fleet, scheme, folder, run_time), port or 0, watch)
     if devices is None and until_ready_s is None:
         raise SettingError(
             "train has neither a fleet nor devices: pass fleet=FILE to emulate devices on this "
@@ -78,6 +85,9 @@ def train(  # noqa: PLR0913 - each is a setting of its own
         learners=devices,
         until_ready_s=until_ready_s,
         scheme=scheme,
+        deadline_s=deadline_s,
+        total_s=total_s,
+        finish_by=finish_by,
         folder=folder,
         port=DEFAULT_PORT if port is None else port,
         watch=watch,

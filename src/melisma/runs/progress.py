@@ -43,6 +43,7 @@ class RunProgress:
         self.collecting_cycle = 0  # the cycle for which bounds were last requested
         self.evaluated_number = 0  # the cycle that was evaluated last
         self._submitted: events.TaskSubmitted | None = None
+        self._length_s = nan  # of the latest cycle
         self._rates = UNKNOWN_RATES
         self._work = PlannedWork(ShardSizes(np.empty(0, np.int64)), extension=False)
         self._reasons, self._reason_codes = [""], {"": 0}
@@ -88,6 +89,7 @@ class RunProgress:
             shared_identities=tuple(self._shared_identities),
             began_s=self.submission.at_s,
             ended_s=self.now_s,
+            due_s=self.submission.ends_s,
             cycles=tuple(self._snapshot(number, names) for number in sorted(self._cycles)),
             outcome=self.outcome,
             reason=self.reason,
@@ -104,7 +106,7 @@ class RunProgress:
 
     def on_submitted(self, event: events.TaskSubmitted) -> None:
         """Keep the task, its sizes and rates."""
-        self._submitted = event
+        self._submitted, self._length_s = event, event.task.deadline_s
         self._rates = UsageRates.from_submission(event)
         self._work = PlannedWork(ShardSizes(event.shard_samples), extension=event.task.extension)
         self._make_room(len(event.names) or event.learner_count)
@@ -252,7 +254,9 @@ class RunProgress:
     def on_dispatch(self, command: commands.Dispatch) -> None:
         """Open a cycle with its first assignments, or add those of learners that come late."""
         number = command.cycle
-        self._open_cycle(number, command.seconds_left)
+        if number not in self._cycles:
+            self._length_s = command.seconds_left
+        self._open_cycle(number, self._length_s)
         no_pass = self._cycles[number].no_pass + command.no_pass.size
         self._update_cycle(number, tail_s=command.tail_s, no_pass=no_pass)
         self.collecting.discard(command.learners)
@@ -280,7 +284,7 @@ class RunProgress:
 
     def on_aggregate(self, command: commands.Aggregate) -> None:
         """Close a cycle."""
-        self._open_cycle(command.cycle, self.task.deadline_s)
+        self._open_cycle(command.cycle, self._length_s)
         self._record_unassigned(command.cycle)
         self.collecting.clear()
         self._aggregate = command
@@ -312,7 +316,7 @@ class RunProgress:
         if command.outcome == "failed" and self.collecting_cycle > max(
             self._cycles, default=self.collecting_cycle
         ):
-            self._open_cycle(self.collecting_cycle, self.task.deadline_s)
+            self._open_cycle(self.collecting_cycle, self._length_s)
         unfinished = self._aggregate
         if unfinished is not None and (unfinished.learners.size or unfinished.late.learners.size):
             self._interrupt_cycle(unfinished.cycle, command)

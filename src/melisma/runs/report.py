@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 class Report:
     """A run: its outcome, its cycles and the totals of its learners.
 
-    `departures` says why learners left; `shared_identities` whose identity was in use twice.
+    `due_s` is the instant by which a run with a total time ends. `departures` says why learners
+    left; `shared_identities` whose identity was in use twice.
     """
 
     run: str
@@ -37,6 +38,7 @@ class Report:
     names: tuple[str, ...] = field(repr=False)
     began_s: float
     ended_s: float
+    due_s: float | None = None
     cycles: tuple[Cycle, ...] = ()
     outcome: commands.Outcome | Literal["running"] = "running"
     reason: str = ""
@@ -64,20 +66,26 @@ class Report:
     @property
     def deadline_summary(self) -> str:
         """A sentence: how many cycles met the deadline, and how long the longest took."""
-        deadline_s = self.task.deadline_s
         if not self.ended_cycles:
-            return f"no cycle ended; the deadline was {deadline_s:g} s"
+            return f"no cycle ended; the deadline was {self.task.deadline_s:g} s"
         met = sum(cycle.met_deadline for cycle in self.ended_cycles)
         cycles = _count(self.ended_cycles, "cycle")
-        summary = f"the deadline of {deadline_s:g} s held in {met} of {cycles}"
+        lengths = sorted({f"{cycle.deadline_s:.3g}" for cycle in self.ended_cycles}, key=float)
+        length = lengths[0] if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
+        summary = f"the deadline of {length} s held in {met} of {cycles}"
+        if self.due_s is not None:
+            early_s = self.due_s - self.ended_s
+            side = "before" if early_s >= 0 else "after"
+            summary = f"ended {abs(early_s):.2g} s {side} its time was up; {summary}"
         if empty := sum(cycle.empty for cycle in self.ended_cycles):
             summary += f", {empty} ended without an update"
         waited = [cycle.cycle_s for cycle in self.ended_cycles if not cycle.empty]
         if not waited:
             return summary
-        late_s = max(waited) - deadline_s
+        latest = max(self.ended_cycles, key=lambda cycle: cycle.truancy)
+        late_s = latest.cycle_s - latest.deadline_s
         late = f" (within {TIMER_TOLERANCE:.1%})" if late_s > 0 else ""
-        if late_s > TIMER_TOLERANCE * deadline_s:
+        if not latest.met_deadline:
             late = f", {late_s:.2g} s too long"
         return f"{summary}; the longest took {max(waited):.4g} s{late}"
 

@@ -199,6 +199,7 @@ class Driver:
 
     def dispatch(self, command: commands.Dispatch) -> None:
         """Let learners train their shards and send their updates."""
+        self.learners.set_length(self.state.task.deadline_s)
         self._rounds.dispatch(command)
         limits_s = silence_limit_s(command.predicted_s, command.seconds_left)
         self._silence_limit_s[command.learners] = limits_s

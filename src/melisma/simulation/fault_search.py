@@ -73,8 +73,8 @@ def shrink(
 def replay_command(files: tuple[Path, Path], options: SimulationOptions, failure: Failure) -> str:
     """Return the command line that runs a failure again."""
     words = ["melisma", "simulate", str(files[0]), "--fleet", str(files[1])]
-    for name in ("scheme", "learners", "work", "deadline_s"):
+    for name in ("scheme", "learners", "work", "deadline_s", "total_s", "finish_by"):
         if (value := getattr(options, name)) is not None:
-            words += [f"--{name.removesuffix('_s')}", str(value)]
+            words += [f"--{name.removesuffix('_s').replace('_', '-')}", str(value)]
     faults = format_faults(failure.faults)
     return shlex.join([*words, "--seed", str(failure.seed), "--faults", faults])

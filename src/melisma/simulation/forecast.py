@@ -39,8 +39,9 @@ class Forecast:
     fraction of updates in time for which the learner trained all of its planned shards;
     `weight_in_time` the fraction of the dispatched weight that arrives by the deadline, and
     `cycles_in_time` the fraction of cycles that close by then. `capacity_used` is the mean over
-    cycles, and `max_staleness` the largest of any cycle. `failure` is why the run fails, if it
-    does.
+    cycles, and `max_staleness` the largest of any cycle. `cycles` is the number of cycles of a run,
+    `cycle_s` their median length, and `run_s` how long it takes. `failure` is why the run fails, if
+    it does.
     """
 
     awake_at_start: float
@@ -50,6 +51,9 @@ class Forecast:
     cycles_in_time: float
     capacity_used: float = 0.0
     max_staleness: float = 0.0
+    cycles: float = 0.0
+    cycle_s: float = 0.0
+    run_s: float = 0.0
     failure: str = ""
 
     @property
@@ -60,8 +64,10 @@ class Forecast:
 
 def forecast(task: Task, fleet: Fleet) -> Forecast:
     """Return a forecast of the run of a task on a fleet."""
-    cycles = min(task.cycles, MAX_CYCLES)
-    task, fleet = _limit_learners(msgspec.structs.replace(task, cycles=cycles), fleet)
+    cycles = min(task.expected_cycles, MAX_CYCLES)
+    if task.total_s is None:
+        task = msgspec.structs.replace(task, cycles=cycles)
+    task, fleet = _limit_learners(task, fleet)
     awake = _awake(task, fleet)
     if not fleet.present_at_start.any():
         failure = "no learner is present at the start"
@@ -78,6 +84,9 @@ def forecast(task: Task, fleet: Fleet) -> Forecast:
         cycles_in_time=_mean([float(cycle.met_deadline) for cycle in ended]),
         capacity_used=_mean([cycle.capacity_used for cycle in worked]),
         max_staleness=float(np.nanmax([0.0, *(cycle.max_staleness for cycle in worked)])),
+        cycles=_mean([float(len(report.ended_cycles)) for report in reports]),
+        cycle_s=float(np.median([cycle.deadline_s for cycle in ended])) if ended else 0.0,
+        run_s=max(report.ended_s - report.began_s for report in reports),
         failure=_failure(reports[0]),
     )
 
@@ -101,7 +110,7 @@ def _failure(report: Report) -> str:
 
 def _is_random(task: Task, fleet: Fleet) -> bool:
     """Return whether a run depends on the seed of the fleet."""
-    changes = fleet.changes(task.cycles * task.deadline_s)
+    changes = fleet.changes(task.expected_s)
     several_states = fleet.state_probability.shape[1] > 1
     return several_states or changes.at_s.size > 0 or not fleet.variation.is_constant
 
@@ -128,7 +137,7 @@ def _finishing(cycle: Cycle) -> float:
 
 def _awake(task: Task, fleet: Fleet) -> Floats:
     """Return the fraction of learners that are awake at the start of each cycle."""
-    changes = changes_of_run(fleet, task.cycles * task.deadline_s)
+    changes = changes_of_run(fleet, task.expected_s)
     sleep, learners = SleepSpans(changes, fleet.learners), np.arange(fleet.learners)
     joins_s = np.where(fleet.present_at_start, 0.0, np.inf)
     # The first of several joins counts.
@@ -136,7 +145,7 @@ def _awake(task: Task, fleet: Fleet) -> Floats:
     np.minimum.at(joins_s, joins.learners, joins.at_s)
     leaves_s = departure_times_s(changes, fleet.learners)
     shares = []
-    for cycle in range(task.cycles):
+    for cycle in range(min(task.expected_cycles, MAX_CYCLES)):
         began_s = np.full(learners.size, cycle * task.deadline_s)
         present = (joins_s <= began_s) & (leaves_s > began_s)
         wakes_s = sleep.end_s(learners, began_s, np.zeros(learners.size))

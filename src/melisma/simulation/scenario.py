@@ -49,12 +49,13 @@ class Scenario:
             names=fleet.names,
             rates=np.array([fleet.price, fleet.sample_j, fleet.byte_j]),
             absence_s=MAX_ABSENCE_S,
+            ends_s=self.task.total_s,
         )
 
     @property
     def horizon_s(self) -> float:
         """The time until which churn is drawn; few runs take longer."""
-        return self.task.deadline_s * (4 * self.task.cycles + 40)
+        return 4 * self.task.expected_s + 40 * self.task.deadline_s
 
 
 def even_local_shard_samples(task: Task, fleet: Fleet) -> RaggedArray:
@@ -69,6 +70,6 @@ def even_local_shard_samples(task: Task, fleet: Fleet) -> RaggedArray:
 
 def with_random_faults(scenario: Scenario, seed: int) -> Scenario:
     """Return the scenario with faults drawn from a seed."""
-    until_s = 1.2 * scenario.task.deadline_s * scenario.task.cycles
+    until_s = 1.2 * scenario.task.expected_s
     rng = generator(seed, "faults")
     return replace(scenario, faults=random_faults(rng, scenario.fleet.learners, until_s))

@@ -13,11 +13,10 @@ from melisma.atomic import write_atomic
 from melisma.cycle.machine import check_submission
 from melisma.cycle.ragged import RaggedArray
 from melisma.errors import DataError, SettingError, suggest
-from melisma.fleet.files.fleet_builder import read_fleet
+from melisma.fleet.files.fleet_builder import scale_fleet
 from melisma.fleet.fleet import Fleet
+from melisma.fleet.run_time import RunTime
 from melisma.fleet.task import (
-    MAX_NUMBER,
-    MIN_POSITIVE,
     SimulationSettings,
     Task,
     naming_task_file,
@@ -54,6 +53,8 @@ class SimulationOptions:
     work: ComputeLevel | None = None
     faults: str | int | tuple[Fault, ...] = ()
     deadline_s: float | None = None
+    total_s: float | None = None
+    finish_by: str | None = None
 
     def __post_init__(self) -> None:
         """Raise `SettingError` for an unknown level or a number out of range."""
@@ -62,10 +63,12 @@ class SimulationOptions:
             raise SettingError(f"work is {self.work!r}; {expected}")
         if self.seed is not None and not 0 <= self.seed < 2**63:
             raise SettingError(f"seed is {self.seed}; expected 0 to {2**63 - 1}")
-        if self.deadline_s is not None and not MIN_POSITIVE <= self.deadline_s <= MAX_NUMBER:
-            raise SettingError(
-                f"deadline_s = {self.deadline_s:g}; use 0 < deadline_s <= {MAX_NUMBER:g}"
-            )
+        _ = self.time
+
+    @property
+    def time(self) -> RunTime:
+        """The deadline of a cycle, or the time of the whole run."""
+        return RunTime(self.deadline_s, self.total_s, self.finish_by)
 
 
 NO_OVERRIDES = SimulationOptions()
@@ -114,7 +117,7 @@ def prepare(
 
 def _load_fleet(fleet: Fleet | str | Path, options: SimulationOptions) -> Fleet:
     """Return the fleet; `SettingError` if it cannot start a run."""
-    loaded = _scale_fleet(fleet, options)
+    loaded = scale_fleet(fleet, options.learners, options.seed)
     if not loaded.present_at_start.any():
         where = f"{fleet}: fleet: " if isinstance(fleet, str | Path) else ""
         raise SettingError(
@@ -124,22 +127,11 @@ def _load_fleet(fleet: Fleet | str | Path, options: SimulationOptions) -> Fleet:
     return loaded
 
 
-def _scale_fleet(fleet: Fleet | str | Path, options: SimulationOptions) -> Fleet:
-    if isinstance(fleet, str | Path):
-        return read_fleet(fleet, options.learners, options.seed)
-    if options.learners not in (None, fleet.learners):
-        raise SettingError(
-            f"learners = {options.learners}, but this fleet has {fleet.learners} learners; "
-            "only a fleet that is read from a file can be scaled"
-        )
-    return fleet if options.seed is None else replace(fleet, seed=options.seed)
-
-
 def _override(task: Task, options: SimulationOptions) -> Task:
     """Return the task with the settings of `options`."""
-    task = with_scheme(task, options.scheme)
+    task = with_scheme(options.time.apply(task).with_total(), options.scheme)
     work = None if options.work is None else SimulationSettings(work=options.work)
-    changes = {"seed": options.seed, "deadline_s": options.deadline_s, "simulation": work}
+    changes = {"seed": options.seed, "simulation": work}
     return msgspec.structs.replace(task, **{k: v for k, v in changes.items() if v is not None})
 
 

@@ -21,7 +21,7 @@ def test_the_command_has_its_own_line_and_addresses_left_out_are_named() -> None
     invitation = Invitation(text, tuple(left_out), FINGERPRINT, StartCondition(learners=2), TASK)
     command, details = invitation_lines(invitation)
     assert command.splitlines() == [
-        "task digits: dab, 6 cycles of at most 10 s",
+        "task digits: dab, 6 cycles of 10 s",
         "on each device:",
         f"melisma join {text}",
     ]

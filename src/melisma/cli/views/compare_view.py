@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from melisma.cli.views.table_view import FigureTable, format_count
+from melisma.cli.views.table_view import FigureTable
 from melisma.simulation.comparison.comparison import ComparedRun, Comparison, Lead
 from melisma.simulation.comparison.figures import (
     TIME_FIGURES,
@@ -131,7 +131,7 @@ def _heading(comparison: Comparison) -> str:
         if count > 1
         else f"seed {comparison.seeds[0]}"
     )
-    return f"{task.name}: {format_count(task.cycles, 'cycle')} of {task.deadline_s:g} s, {seeds}"
+    return f"{task.name}: {task.describe_cycles()}, {seeds}"
 
 
 def _table(comparison: Comparison, columns: dict[str, tuple[str, str]]) -> FigureTable:

@@ -111,7 +111,7 @@ def _summary(report: PlanReport) -> tuple[str, ...]:
         )
     return (
         str(report["handed_out"]),
-        _format_range(report["least_updates"], report["most_updates"]),
+        _format_range(report["least_passes"], report["most_passes"]),
         str(report["max_staleness"]),
         f"{report['average_staleness']:.2f}",
         str(report["late"]),
@@ -127,11 +127,12 @@ def _cycle_view(report: PlanReport, show: int) -> RenderableType:
     table = make_table("learner", "shards", "passes", "seconds", f"deadline {deadline_s:g} s")
     for row in rows.first(show):
         bar = DeadlineBar(row["seconds"], scale_s, deadline_s)
-        figures = (str(row["shards"]), str(row["updates"]), f"{row['seconds']:.1f}")
+        figures = (str(row["shards"]), str(row["passes"]), f"{row['seconds']:.1f}")
         table.add_row(row["name"], *figures, bar)
     late, idle = np.flatnonzero(rows.columns["late"]), report["idle"]
     verb = "handed out" if report["hands_out_all"] else "requested"
     lines = [
+        *_total_lines(report),
         f"{format_count(report['handed_out'], 'shard')} {verb}, {shards:,} available"
         + (f"; {format_count(idle, 'learner')} idle" if idle else ""),
         *(
@@ -149,6 +150,15 @@ def _cycle_view(report: PlanReport, show: int) -> RenderableType:
     ]
     head = f"{name}: {report['scheme']}, {format_count(len(rows), 'learner')}"
     return Group(Text(head, style="bold"), table, *_unlisted_line(rows, show), *map(Text, lines))
+
+
+def _total_lines(report: PlanReport) -> list[str]:
+    """Return how a run with a total time divides it, by a simulation."""
+    if "total_s" not in report:
+        return []
+    (deadline_s,) = report["deadline_s"]
+    cycles = f"about {format_count(report['cycles'], 'cycle')}, most of them of {deadline_s:.3g} s"
+    return [f"{cycles}, in {report['run_s']:.4g} of {report['total_s']:.4g} s"]
 
 
 def _tasks_view(report: PlanReport, show: int) -> RenderableType:

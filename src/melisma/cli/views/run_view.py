@@ -168,7 +168,7 @@ def format_capacity(used: float, lost: dict[str, float], *, so_far: bool = False
 def _heading(progress: RunProgress) -> Text:
     task, cycle, scored = progress.task, progress.current_cycle, progress.evaluated_cycle
     number = max(progress.collecting_cycle, cycle.number if cycle else 0, 1)
-    head = Text(f"{task.name}: {task.scheme}, cycle {number} of {task.cycles}", style="bold")
+    head = Text(f"{task.name}: {task.scheme}, {task.describe_cycle(number)}", style="bold")
     return head.append(
         f"  {format_score(scored.accuracy, scored.loss)}" if scored else "", "not bold"
     )

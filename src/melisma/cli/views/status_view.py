@@ -36,7 +36,8 @@ def status_view(status: OrchestratorStatus) -> RenderableType:
 def _progress(status: OrchestratorStatus) -> str:
     if status.state == "waiting":
         return f"begins {status.starts}"
-    return f"cycle {status.cycle} of {status.cycles}, {status.state}"
+    last = "" if status.cycles is None else f" of {status.cycles}"
+    return f"cycle {status.cycle}{last}, {status.state}"
 
 
 def _learner_table(learners: Sequence[LearnerStatus]) -> Table:

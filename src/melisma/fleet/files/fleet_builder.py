@@ -4,6 +4,7 @@ A fleet of another size keeps the proportions of the file: groups are drawn with
 copies of a single learner are numbered and have the same values.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -81,6 +82,23 @@ def read_fleet(path: str | Path, learners: int | None = None, seed: int | None =
         raise SettingError(f"{path}: fleet.{error}") from None
     except SettingError as error:
         raise SettingError(f"{path}: fleet: {error}") from None
+
+
+def scale_fleet(
+    fleet: Fleet | str | Path, learners: int | None = None, seed: int | None = None
+) -> Fleet:
+    """Return a fleet, or that of a file, with another number of learners or seed, if given.
+
+    Only a fleet of a file can have another number: it is scaled in its proportions.
+    """
+    if isinstance(fleet, str | Path):
+        return read_fleet(fleet, learners, seed)
+    if learners not in (None, fleet.learners):
+        raise SettingError(
+            f"learners = {learners}, but this fleet has {fleet.learners} learners; only a fleet "
+            "that is read from a file can be scaled"
+        )
+    return fleet if seed is None else dataclasses.replace(fleet, seed=seed)
 
 
 def _resolve_paths(table: FleetTable, folder: Path) -> FleetTable:

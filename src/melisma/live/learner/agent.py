@@ -15,6 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -223,8 +224,15 @@ class Agent:
         self._measure(until_at)
         self._orchestrator.call("report_costs", self._session, self._cost_table())
 
+    def _set_length(self, deadline_s: float) -> None:
+        """Set the length of this cycle, in a run that chooses it."""
+        if self._task.total_s is not None and deadline_s > 0:
+            self._task = msgspec.structs.replace(self._task, deadline_s=deadline_s)
+            self._requests.task = self._task
+
     def _compute_bound(self, instruction: protocol.ComputeBound, received_at: float) -> None:
         """Report how many shards this device can train by the deadline."""
+        self._set_length(instruction.deadline_s)
         self._require_disclosure("bounds")
         if self._costs is None:
             self._measure(received_at + benchmark_s(self._task))
@@ -270,6 +278,7 @@ class Agent:
 
     def _carry_out(self, assignment: ActiveAssignment) -> None:
         """Train an assignment and upload its update, unless it is withdrawn."""
+        self._set_length(assignment.train.seconds_left)
         with self._fetcher.downlink:
             self._device.start_cycle(assignment.train.cycle)
         assignment.lap("wait")

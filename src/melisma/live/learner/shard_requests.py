@@ -37,7 +37,7 @@ class ShardRequests:
     def __init__(
         self, task: Task, session: str, orchestrator: Connection, fetcher: Fetcher
     ) -> None:
-        self._task, self._session, self._fetcher = task, session, fetcher
+        self.task, self._session, self._fetcher = task, session, fetcher
         self._orchestrator = orchestrator
         self._calls: SimpleQueue[Callable[[], Any]] = SimpleQueue()
         self._ship_s = 0.0  # the latest one that was measured
@@ -52,37 +52,34 @@ class ShardRequests:
     ) -> None:
         """Request or release shards of an assignment if that is due; call before each batch."""
         now = time.monotonic()
-        if now < self._decided_at + self._task.deadline_s / DECISIONS_PER_CYCLE:
+        if now < self._decided_at + self.task.deadline_s / DECISIONS_PER_CYCLE:
             return
         self._decided_at = now
         self._ship_s = feed.ship_s or self._ship_s
         if feed.ship_s is None and costs is not None:
             self._ship_s = float(costs.ship_s.mean)
         # A few batches say less than the cycles before.
-        if (
-            costs is not None
-            and assignment.trained_s < MIN_TRAINED_FRACTION * self._task.deadline_s
-        ):
+        if costs is not None and assignment.trained_s < MIN_TRAINED_FRACTION * self.task.deadline_s:
             train_s = float(costs.train_s.mean)
         elif assignment.trained_s:
-            train_s = assignment.trained_s * self._task.shard_samples / assignment.visits
+            train_s = assignment.trained_s * self.task.shard_samples / assignment.visits
         else:
             return
         left_s = assignment.left_s(now) - assignment.upload_s
         self._request(assignment, feed, left_s, train_s)
-        judged_at = assignment.received_at + RELEASE_FRACTION * self._task.deadline_s
+        judged_at = assignment.received_at + RELEASE_FRACTION * self.task.deadline_s
         if feed.ship_s is not None and now >= judged_at:
             self._release(assignment, feed, left_s, train_s)
 
     def _request(
         self, assignment: ActiveAssignment, feed: ShardFeed, left_s: float, train_s: float
     ) -> None:
-        now, deadline_s, train = time.monotonic(), self._task.deadline_s, assignment.train
+        now, deadline_s, train = time.monotonic(), self.task.deadline_s, assignment.train
         # After a release the estimates are in doubt: shards would be requested and released again.
         if assignment.has_released or now < assignment.requested_at + REQUEST_FRACTION * deadline_s:
             return
         ship_s, fetch_s = self._ship_s, self._fetcher.queue_s(feed, self._ship_s)
-        work_s = feed.stream.planned_visits_left * train_s / self._task.shard_samples
+        work_s = feed.stream.planned_visits_left * train_s / self.task.shard_samples
         if request_delay_s(work_s, fetch_s, ship_s, deadline_s) > 0:
             return
         shards = int(shards_to_request(left_s, work_s, fetch_s, train_s * train.passes, ship_s))
@@ -98,7 +95,7 @@ class ShardRequests:
         self, assignment: ActiveAssignment, feed: ShardFeed, left_s: float, train_s: float
     ) -> None:
         cycle, waiting = assignment.train.cycle, len(feed.waiting)
-        before_s = feed.stream.arrived_visits_left * train_s / self._task.shard_samples
+        before_s = feed.stream.arrived_visits_left * train_s / self.task.shard_samples
         # Each waiting shard is begun once it has arrived and those before it are trained once.
         work_s = before_s + waiting * train_s
         ship_s, fetch_s = self._ship_s, self._fetcher.queue_s(feed, self._ship_s)

@@ -52,7 +52,7 @@ def prepare_trainers(
 
     def build_watched() -> Trainer:
         with time_limit(BUILD_S):
-            return WatchedTrainer(build(), max(task.deadline_s, benchmark_s(task)))
+            return WatchedTrainer(build(), max(task.total_s or task.deadline_s, benchmark_s(task)))
 
     if not trusted:
         permit_model(task.model, settings.allowed_modules, registered.bundle, None)

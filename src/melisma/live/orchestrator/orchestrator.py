@@ -4,6 +4,7 @@ Everything runs on one event loop; only averaging, evaluation and parameter file
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from math import isfinite
 from typing import Any
@@ -25,6 +26,8 @@ from melisma.runs.trace import Step
 
 Watcher = Callable[[Step], None]
 DESERTED_CHECK_S = 0.25
+# To stop learners, and to save report and picture, after a run with a total time.
+ENDING_S = 2.0
 
 
 class Orchestrator:
@@ -69,8 +72,17 @@ class Orchestrator:
                 rates=self._spec.rates,
                 # Processes of this machine that have ended do not come back.
                 absence_s=MAX_ABSENCE_S if self._mailboxes.grows else 0.0,
+                ends_s=self._ends_s(),
             )
         )
+
+    def _ends_s(self) -> float | None:
+        """Return the instant at which a run with a total time ends."""
+        spec = self._spec
+        if spec.task.total_s is None:
+            return None
+        elapsed_s = 0.0 if spec.counts_from is None else time.monotonic() - spec.counts_from
+        return self.now() + spec.task.seconds_left(elapsed_s) - ENDING_S
 
     def cancel(self, reason: str) -> None:
         """End the run and keep its results so far."""

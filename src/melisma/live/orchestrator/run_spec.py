@@ -14,7 +14,9 @@ class RunSpec:
     """A task with its trainer and the samples that models are evaluated on.
 
     `test` is empty in federated learning without central data. `rates` are the usage rates of the
-    learners, as in `TaskSubmitted`. `bundle` is the source of the task's own model.
+    learners, as in `TaskSubmitted`. `bundle` is the source of the task's own model. `counts_from`
+    is the monotonic time from which the total time of the task counts, None for the start of the
+    run.
     """
 
     run: str
@@ -23,3 +25,4 @@ class RunSpec:
     test: Split
     rates: Floats = field(default_factory=lambda: NO_FLOATS)
     bundle: CodeBundle | None = None
+    counts_from: float | None = None

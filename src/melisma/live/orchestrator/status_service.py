@@ -49,7 +49,7 @@ class OrchestratorStatus(msgspec.Struct, frozen=True):
     state: str
     starts: str
     cycle: int
-    cycles: int
+    cycles: int | None
     accuracy: float | None
     loss: float | None
     capacity_used: float | None

@@ -190,6 +190,7 @@ class Comparison:
                 "task": self.task.name,
                 "work": self.level,
                 "cycles": self.task.cycles,
+                "total_s": self.task.total_s,
                 "deadline_s": self.task.deadline_s,
                 "seeds": self.seeds,
                 "faults": self.faults,

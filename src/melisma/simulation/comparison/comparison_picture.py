@@ -103,7 +103,7 @@ class _Drawing:
         )
         title = replace_unprintable(f"{task.name}: {len(self.comparison.schemes)} schemes compared")
         yield text(MARGIN, 32, truncate(title, 90), INK, TITLE, title)
-        yield text(MARGIN, 52, f"{task.cycles} cycles of {task.deadline_s:g} s, {seeds}", GREY)
+        yield text(MARGIN, 52, f"{task.describe_cycles()}, {seeds}", GREY)
         x = 24.0
         for name, color in self.colors.items():
             yield rect(x, 66, 12, 10, color)

@@ -43,7 +43,7 @@ def check_memory(task: Task, fleet: Fleet) -> None:
     needed, free = memory_needed_bytes(task, fleet), free_memory_bytes()
     if needed > free:
         raise SettingError(
-            f"{fleet.learners:,} learners and {task.cycles} cycles need about "
+            f"{fleet.learners:,} learners and {task.expected_cycles} cycles need about "
             f"{needed / 1e9:.2g} GB of memory, but {free / 1e9:.2g} GB are free; use fewer "
             "learners or cycles, or larger shard_samples"
         )
@@ -54,8 +54,8 @@ def memory_needed_bytes(task: Task, fleet: Fleet) -> float:
     learners, dealt = fleet.learners, _shards_per_cycle(task, fleet)
     held = 0.0
     if task.mode == "parallelized":
-        held = min(dealt * task.cycles, learners * task.shards) + 8.0 * learners
-    columns = learners * (LEARNER_BYTES + CYCLE_BYTES * task.cycles)
+        held = min(dealt * task.expected_cycles, learners * task.shards) + 8.0 * learners
+    columns = learners * (LEARNER_BYTES + CYCLE_BYTES * task.expected_cycles)
     return columns + DEALT_BYTES * dealt + HELD_BYTES * held + SHARD_BYTES * task.shards
 
 

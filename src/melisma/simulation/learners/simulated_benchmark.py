@@ -43,6 +43,7 @@ def ask_bounds(
     held: Ints,
 ) -> tuple[Floats, Ints]:
     """Return when each learner answers, and the shards that it can train in time."""
+    simulated.set_length(instruction.deadline_s)
     ready_s, bounds = np.empty(learners.size), np.empty(learners.size, np.int64)
     for rows in blocks(learners.size):
         ready_s[rows], bounds[rows] = _compute_bounds(

@@ -6,6 +6,7 @@ fast or too slow, and which stands still while the device sleeps.
 
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 
 from melisma.allocation.schemes import get_scheme
@@ -46,6 +47,11 @@ class SimulatedLearners:
         self.free_s = np.zeros(count)  # when the learner has followed its last instruction
         self.fetch_free_s = np.zeros(count)  # when the downlink is free
         self.ship_s = np.zeros(count)  # of the current cycle
+
+    def set_length(self, deadline_s: float) -> None:
+        """Set the length of this cycle, in a run that chooses it."""
+        if self.task.total_s is not None:
+            self.task = msgspec.structs.replace(self.task, deadline_s=deadline_s)
 
     def durations(self, learners: Ints, at_s: Floats) -> Durations:
         """Return durations as the learners' own clocks measure them."""
