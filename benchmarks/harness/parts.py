@@ -50,7 +50,7 @@ class Benchmark(NamedTuple):
         for name, part in self.parts.items():
             if not only or name in only:
                 print(f"  {name}", file=sys.stderr)
-                results[name] = _measure(part, quick)
+                results[name] = measure(part.measure, quick, timed=part.timed)
                 print("\n\n".join([f"\n{part.title}", *self.sections(name, results[name])]))
         return {
             "machine": described,
@@ -70,15 +70,11 @@ class Benchmark(NamedTuple):
 
     def sections(self, name: str, results: Results) -> list[str]:
         """Return the results of a part as Markdown, with a warning if they are unreliable."""
-        share, rows = results["others_share"], self.target_rows(name, results)
+        rows = self.target_rows(name, results)
         sections = [table.render(self.parts[name].columns, results["rows"])]
         head = ["| figure | measured | target | |", "|---|--:|--:|---|"]
         sections += ["\n".join([*head, *rows])] if rows else []
-        timed = self.parts[name].timed
-        sections += [f"Other processes used {share} of a core."] if timed else []
-        doubts = ["this was a quick run"] * results["quick"]
-        doubts += ["other processes were busy"] * (timed and share > MAX_OTHERS_SHARE)
-        return sections + ([f"**Measure again: {' and '.join(doubts)}.**"] if doubts else [])
+        return sections + remarks(results, timed=self.parts[name].timed)
 
     def _last_parts(self, described: dict[str, object]) -> dict[str, Any]:
         """Return the parts of the last run, if it was on this machine."""
@@ -90,16 +86,28 @@ class Benchmark(NamedTuple):
         return dict(last["parts"]) if same else {}
 
 
-def cell(row: str, column: str) -> Callable[[Results], float]:
-    """Return a function that reads one figure of a part."""
-    return lambda part: float(part["rows"][row][column])
+def remarks(results: Results, *, timed: bool = True) -> list[str]:
+    """Return the load of other processes, and a warning if the results are unreliable."""
+    share = results["others_share"]
+    doubts = ["this was a quick run"] * results.get("quick", False)
+    doubts += ["other processes were busy"] * (timed and share > MAX_OTHERS_SHARE)
+    load = [f"Other processes used {share} of a core."] if timed else []
+    return load + ([f"**Measure again: {' and '.join(doubts)}.**"] if doubts else [])
 
 
-def _measure(part: Part, quick: bool) -> dict[str, Any]:
-    if part.timed:
+def measure(
+    part: Callable[[bool], dict[str, Any]], quick: bool, *, timed: bool = True
+) -> dict[str, Any]:
+    """Run the function of a part; add the time and the load of other processes to its results."""
+    if timed:
         quiet.wait()
     at = datetime.now().astimezone().isoformat(timespec="seconds")
     watch = quiet.Watch()
-    results = part.measure(quick)
+    results = part(quick)
     others_share = round(watch.others_share(results.pop("own_s")), 2)
     return {"at": at, "others_share": others_share, "quick": quick, **results}
+
+
+def cell(row: str, column: str) -> Callable[[Results], float]:
+    """Return a function that reads one figure of a part."""
+    return lambda part: float(part["rows"][row][column])

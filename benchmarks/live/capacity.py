@@ -18,7 +18,7 @@ from benchmarks.harness import processes
 from melisma.runs.capacity import LOSSES
 
 MELISMA = "from melisma.cli import main; main()"
-RUNS = {"dab": 5, "staleness": 1, "synchronous": 1, "proportional": 1}
+RUNS = dict.fromkeys(("dab", "staleness", "synchronous", "proportional"), 5)
 FIRST_CYCLES, TOLERANCE, LIMIT_S = 2, 0.03, 180.0
 FIRST, REST, PUNCTUAL = "cycles 1-2 %", "from cycle 3 %", "within 3 % %"
 COLUMNS = [

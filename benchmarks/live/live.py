@@ -9,13 +9,13 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from benchmarks.harness import environments, machine, quiet, table
+from benchmarks.harness import environments, machine, parts, table
+from benchmarks.harness.parts import cell
 from benchmarks.harness.targets import Target
 from benchmarks.live import (
     accuracy,
@@ -58,12 +58,7 @@ class Part(NamedTuple):
         for title, ratio_of in self.ratios.items():
             with suppress(KeyError, TypeError):
                 sections.append(f"Flower / Melisma, {title}: {ratio_of(results):.2g}.")
-        return [*sections, f"Other processes used {results['others_share']} of a core."]
-
-
-def cell(row: str, column: str) -> Callable[[Results], float]:
-    """Return a function that reads one figure of a part."""
-    return lambda part: float(part["rows"][row][column])
+        return sections + parts.remarks(results)
 
 
 def ratio(row: str, column: str, base: str) -> Callable[[Results], float]:
@@ -321,16 +316,16 @@ def run(quick: bool = False, only: tuple[str, ...] = ()) -> dict[str, object]:
         raise SystemExit(f"unknown parts {', '.join(sorted(unknown))}; use {', '.join(PARTS)}")
     described = machine.describe(PACKAGES)
     print(machine.summary(described))
-    parts: dict[str, Any] = {} if quick or not only else _last_parts(described)
+    results: dict[str, Any] = {} if quick or not only else _last_parts(described)
     for name, part in PARTS.items():
         if not only or name in only:
             print(f"  {name}", file=sys.stderr)
-            parts[name] = _measure(part, quick)
-            report(name, parts[name])
+            results[name] = parts.measure(part.measure, quick)
+            report(name, results[name])
     return {
         "machine": described,
         "pinned": environments.pinned_packages(flower_deployment.REQUIREMENTS),
-        "parts": {name: parts[name] for name in PARTS if name in parts},
+        "parts": {name: results[name] for name in PARTS if name in results},
     }
 
 
@@ -340,15 +335,6 @@ def report(name: str, results: Results) -> None:
     for target in PARTS[name].targets:
         print(target.row(results))
     print("\n\n".join(["", *PARTS[name].sections(results)]))
-
-
-def _measure(part: Part, quick: bool) -> dict[str, Any]:
-    quiet.wait()
-    at = datetime.now().astimezone().isoformat(timespec="seconds")
-    watch = quiet.Watch()
-    results = part.measure(quick)
-    others_share = round(watch.others_share(results.pop("own_s")), 2)
-    return {"at": at, "others_share": others_share, **results}
 
 
 def _last_parts(described: dict[str, object]) -> dict[str, Any]:
