@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from melisma.allocation.checks import MIN_COST_S
 from melisma.allocation.cycle_problem import CycleProblem
 from melisma.allocation.equal import equal
 from melisma.allocation.staleness import staleness
@@ -131,7 +132,7 @@ def test_more_learners_than_shards_is_infeasible() -> None:
     problem = CycleProblem(
         train_s=[1, 1, 1], ship_s=0, fixed_s=0, deadline_s=20, shards=2, min_shards=0
     )
-    # Nobody said anything of min_shards.
+    # The caller set no min_shards of 1, so the message does not name it.
     with pytest.raises(
         InfeasibleError, match="one shard for each learner sums to 3, 1 more than the 2"
     ) as caught:
@@ -154,6 +155,28 @@ def test_a_learner_that_may_take_none_is_named() -> None:
         staleness(problem)
     assert caught.value.learners == (1,)
     assert caught.value.nearest == {"max_shards": 1}
+
+
+@pytest.mark.parametrize("method", ["exact", "numerical", "sai"])
+@pytest.mark.parametrize("largest_s", [4e-9, 1e-11, 1e-15, MIN_COST_S])
+def test_tiny_costs_give_every_learner_shards_that_sum_to_all(
+    method: Any, largest_s: float
+) -> None:
+    """More updates fit into the deadline than are counted."""
+    for ship_s in (0.0, largest_s):
+        problem = CycleProblem(
+            train_s=largest_s / np.array([1.0, 2.0, 3.0, 7.0]).clip(max=largest_s / MIN_COST_S),
+            ship_s=ship_s,
+            fixed_s=[0.0, 0.1, 0.2, 0.0],
+            deadline_s=10.0,
+            shards=101,
+            held=[0, 3, 0, 200],
+        )
+        plan = staleness(problem, method=method)
+        assert plan.shards.sum() == 101
+        assert (plan.shards >= 1).all()
+        assert (plan.updates >= 1).all()
+        assert (plan.seconds(problem) <= problem.deadline_s).all()
 
 
 def test_an_unknown_method_is_an_error() -> None:
