@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from melisma.cycle import commands, events
+from melisma.cycle.events import PHASES
 from melisma.cycle.learner import silence_limit_s
 from melisma.cycle.machine import CycleMachine
 from melisma.runs.report import Report
@@ -67,6 +68,26 @@ def test_shards_that_a_learner_holds_are_not_fetched_again() -> None:
     first, *later = (sum(each.shipped for each in c.assignments) for c in report.cycles)
     assert first > 0
     assert all(again <= first // 4 for again in later)
+
+
+def test_shards_that_were_prefetched_while_learners_wait_are_not_fetched_in_the_cycle() -> None:
+    """Late bounds delay the second cycle by 2 s, in which learners fetch."""
+    learner = {"samples_per_s": 800.0, "latency_s": 0.01}
+    fleet = make_fleet(
+        [{"name": n, "bandwidth_bps": b, **learner} for n, b in (("a", 2e6), ("b", 3e6))]
+    )
+    delays = "; ".join(f"delay report 3 from {number} by 2" for number in range(2))
+    settings: dict[str, Any] = {"overlap": True, "cycles": 2, "sizes": {"samples": 20000}}
+    at_once, later = (run(faults, fleet, **settings).cycles[1] for faults in ("", delays))
+    assert later.began_s == at_once.began_s + 2.0
+    assert (later.assignments.shards == at_once.assignments.shards).all()
+    # Shards that were fetched before the cycle are shipped, too.
+    assert (later.assignments.shipped == at_once.assignments.shipped).all()
+    fetch_s = [
+        work.assignments.phases[:, PHASES.index("fetch shards")] for work in (at_once, later)
+    ]
+    assert (fetch_s[0] - fetch_s[1] > 1.9).all()
+    assert later.cycle_s < at_once.cycle_s - 0.5
 
 
 def test_operating_states_change_the_training_time() -> None:
