@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from melisma.cycle import commands
 from melisma.cycle.events import PHASES
+from melisma.cycle.learner import subset_shards
 from melisma.fleet.fleet import Fleet
+from melisma.fleet.task import Task
 from tests.lanes import cases
-from tests.simulation.scenarios import commands_of, make_fleet, run
+from tests.simulation.scenarios import commands_of, make_fleet, make_task, run
 
 BATCH = 32
 STATES = [
@@ -95,3 +97,61 @@ def test_the_rules_of_the_papers_give_the_cycle_of_the_papers(
         phases_s = work.phases[counted].sum(axis=1)
         assert work.phases.shape[1] == len(PHASES)
         np.testing.assert_allclose(phases_s, arrived_s, rtol=1e-6, atol=1e-6)
+
+
+@settings(max_examples=cases(60), deadline=None)
+@given(seed=st.integers(0, 10**6), scheme=st.sampled_from(SCHEMES), federated=st.booleans())
+def test_the_rules_of_the_papers_give_the_times_of_their_cost_model(
+    seed: int, scheme: str, federated: bool
+) -> None:
+    """On devices of constant speed, compared with the equations of the papers.
+
+    The deadline leaves time for equal shares on all devices. Batches of one sample let no learner
+    halt within a batch of the end of its plan.
+    """
+    fleet = random_fleet(seed, "constant")
+    mode = "federated" if federated else "parallelized"
+    chosen = settings_of(scheme, seed) | {"mode": mode, "deadline_s": 30.0, "batch": 1}
+    report, task = run(fleet=fleet, **chosen), make_task(**chosen)
+    held = benchmark_shards(task, fleet)
+    dispatched = commands_of(report, commands.Dispatch)
+    averaged = commands_of(report, commands.Aggregate)
+    assert len(dispatched) == len(averaged) == len(report.cycles) == 4
+    for plan, average, cycle in zip(dispatched, averaged, report.cycles, strict=True):
+        took_s, samples = paper_cycle(task, fleet, plan, held)
+        work = cycle.assignments
+        np.testing.assert_array_equal(work.visits, plan.passes * samples)
+        np.testing.assert_array_equal(average.weights, samples)
+        np.testing.assert_allclose(work.arrived_s - work.dispatched_s, took_s, rtol=1e-9)
+        assert cycle.cycle_s == pytest.approx(max(took_s), rel=1e-9)
+
+
+def benchmark_shards(task: Task, fleet: Fleet) -> list[set[int]]:
+    """Return the shards that each learner holds before the first cycle."""
+    if task.mode == "federated" or task.scheme == "equal":
+        return [set() for _ in range(fleet.learners)]
+    subsets = subset_shards(task, np.arange(fleet.learners))
+    return [set(subsets[learner].tolist()) for learner in range(fleet.learners)]
+
+
+def paper_cycle(
+    task: Task, fleet: Fleet, plan: commands.Dispatch, held: list[set[int]]
+) -> tuple[list[float], list[int]]:
+    """Return the seconds and the samples of each learner; it then holds its shards.
+
+    t_k = 2 (model over the link) + d_k' (shard over the link) + passes d_k (seconds of a sample),
+    where d_k' are the shards that it does not hold.
+    """
+    took_s, trained = [], []
+    for row, learner in enumerate(plan.learners.tolist()):
+        shards, latency_s = set(plan.shards[row].tolist()), float(fleet.latency_s[learner])
+        byte_s = 8 / float(fleet.downlink_bps[learner])
+        new = set() if task.mode == "federated" else shards - held[learner]
+        samples = task.shard_samples * len(shards)
+        transfers_s = 2 * (latency_s + task.model_bytes * byte_s)
+        transfers_s += len(new) * (latency_s + task.shard_bytes * byte_s)
+        sample_s = float(fleet.sample_seconds(task)[learner])
+        took_s.append(transfers_s + int(plan.passes[row]) * samples * sample_s)
+        trained.append(samples)
+        held[learner] |= new
+    return took_s, trained
