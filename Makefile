@@ -12,10 +12,12 @@ apt = if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1); fi
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check bench fault-search docs clean system
+.PHONY: help install run test test-all check bench fault-search docs clean system
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+install: $(RUN)  ## Set up .venv with Melisma and PyTorch
 
 run: $(RUN)  ## Train digits on four emulated devices
 	@$(BIN)/melisma run

@@ -1,20 +1,18 @@
 """Decisions of a learner: its costs follow the cost model and its measurements."""
 
-from math import inf, nan
+from math import nan
 from typing import Any
 
 import numpy as np
 import pytest
 
 from melisma.cycle.learner import (
-    MIN_SILENCE_S,
     CostHistory,
     lead_s,
     request_delay_s,
     shard_bound,
     shards_to_release,
     shards_to_request,
-    silence_limit_s,
 )
 from melisma.fleet.estimates import Estimate
 from melisma.fleet.task import Task
@@ -136,7 +134,3 @@ def test_shards_that_cannot_be_begun_in_time_are_released() -> None:
     assert shards_to_release(3.0, seconds, 0.0, 1.0, 0.1).tolist() == [0, 0, 1, 3]
     assert shards_to_release(3.0, 0.0, seconds, 0.1, 1.0).tolist() == [0, 0, 1, 3]
 
-
-def test_silence_is_noticed_within_a_third_of_the_predicted_time() -> None:
-    limits_s = silence_limit_s(np.array([9.0, 60.0, nan, 0.1, inf]), 30.0)
-    assert limits_s == pytest.approx([3.0, 10.0, 10.0, MIN_SILENCE_S, 10.0])

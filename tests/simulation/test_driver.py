@@ -8,7 +8,7 @@ import pytest
 
 from melisma.cycle import commands, events
 from melisma.cycle.events import PHASES
-from melisma.cycle.learner import silence_limit_s
+from melisma.cycle.learner import SILENCE_LIMIT_S
 from melisma.cycle.machine import CycleMachine
 from melisma.runs.report import Report
 from melisma.runs.trace import encode_step
@@ -148,11 +148,14 @@ def test_the_orchestrator_waits_for_an_unreachable_learner_no_longer_than_the_ta
     assert report.outcome == "done"
 
 
-def test_the_orchestrator_notices_the_silence_of_a_vanished_learner_at_work() -> None:
-    report = run("vanish 1 at 12")
+@pytest.mark.parametrize("deadline_s", [10.0, 60.0])
+def test_the_silence_of_a_vanished_learner_at_work_is_noticed_within_seconds(
+    deadline_s: float,
+) -> None:
+    report = run("vanish 1 at 12", deadline_s=deadline_s)
     (left,) = [step.event for step in report.trace if isinstance(step.event, events.LearnersLeft)]
     assert left.reason == "hare sent no sign of life"
-    assert left.at_s - 12.0 == pytest.approx(float(silence_limit_s(float("nan"), 10.0)))
+    assert left.at_s - 12.0 == pytest.approx(SILENCE_LIMIT_S)
     assert report.outcome == "done"
 
 
