@@ -133,4 +133,3 @@ def test_shards_that_cannot_be_begun_in_time_are_released() -> None:
     seconds = np.array([2.0, 3.5, 4.0, 6.5])
     assert shards_to_release(3.0, seconds, 0.0, 1.0, 0.1).tolist() == [0, 0, 1, 3]
     assert shards_to_release(3.0, 0.0, seconds, 0.1, 1.0).tolist() == [0, 0, 1, 3]
-

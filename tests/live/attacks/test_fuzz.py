@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -38,14 +39,18 @@ def test_an_orchestrator_answers_honest_learners_under_a_fuzzer(
         mallory.join()
         before_bytes = fleet.process.memory_info().rss
         outcomes = asyncio.run(fuzz_calls(rng, fleet, mallory))
-        for _ in range(REQUESTS):
-            send_and_leave(rng, fleet, rng.choice((None, mallory.device)))
+        answers = [
+            send_and_leave(rng, fleet, rng.choice((None, mallory.device))) for _ in range(REQUESTS)
+        ]
         growth_bytes = fleet.process.memory_info().rss - before_bytes
         anchor.release()
         report = fleet.finish()
     check_honest_learners(report)
     assert outcomes["raised"] == 0
     assert outcomes["returned"] > CALLS / 10
+    statuses = Counter(re.findall(rb"HTTP/1\.1 (\d+)", b"".join(answers)))
+    assert statuses.total() > REQUESTS / 10
+    assert statuses[b"500"] == 0, statuses
     assert growth_bytes < MAX_GROWTH_BYTES
 
 
@@ -80,9 +85,12 @@ async def fuzz_calls(
     return outcomes
 
 
-def send_and_leave(rng: random.Random, fleet: AttackedFleet, device: Device | None) -> None:
-    """Send random bytes on one connection, and close it soon."""
+def send_and_leave(rng: random.Random, fleet: AttackedFleet, device: Device | None) -> bytes:
+    """Send random bytes on one connection, and close it soon; return what was answered by then."""
+    answer = b""
     with contextlib.suppress(OSError), fleet.open_socket(device) as sock:
         sock.sendall(random_request(rng))
         sock.settimeout(0.1)
-        sock.recv(1 << 16)
+        while part := sock.recv(1 << 16):
+            answer += part
+    return answer

@@ -2,9 +2,9 @@
 
 import asyncio
 import secrets
-import ssl
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from melisma.errors import (
     RefusedError,
     SupersededError,
     TooLargeError,
+    TooSlowError,
 )
 from melisma.live import protocol
 from melisma.live.plausible import MAX_LOCAL_SHARDS
@@ -287,12 +288,14 @@ def test_floods_of_one_learner_do_not_disturb_the_others(tmp_path: Path, count: 
         ):
             with pytest.raises(TooLargeError):
                 mallory.call(method, *args)
-        slow = [send_slowly(fleet, mallory) for _ in range(20)]
-        outcomes = asyncio.run(call_in_parallel(mallory, count))
-        assert outcomes[BusyError] > count / 2
-        assert fleet.process.memory_info().rss - before_bytes < (32 << 20) + count * (100 << 10)
-        for sock in slow:
-            sock.close()
+        with ThreadPoolExecutor(1) as pool:
+            dripped = pool.submit(drip_updates, fleet, mallory, 20)
+            outcomes = asyncio.run(call_in_parallel(mallory, count))
+            assert outcomes[BusyError] > count / 2
+            assert fleet.process.memory_info().rss - before_bytes < (32 << 20) + count * (100 << 10)
+            statuses = dripped.result()
+        assert statuses[TooSlowError.status] > 0
+        assert statuses[TooSlowError.status] + statuses[BusyError.status] == 20
         mallory.await_free_call()
         trace = fleet.run_folder / "trace.jsonl"
         before_bytes, began_at = trace.stat().st_size, time.monotonic()
@@ -306,11 +309,23 @@ def test_floods_of_one_learner_do_not_disturb_the_others(tmp_path: Path, count: 
     check_honest_learners(report)
 
 
-def send_slowly(fleet: AttackedFleet, mallory: HostileLearner) -> ssl.SSLSocket:
-    """Begin an upload of which no body follows but one byte."""
-    sock = fleet.open_socket(mallory.device)
-    sock.sendall(b"POST /rpc/upload_update HTTP/1.1\r\ncontent-length: 400\r\n\r\nA")
-    return sock
+def drip_updates(fleet: AttackedFleet, mallory: HostileLearner, count: int) -> "Counter[int]":
+    """Upload on many connections, a byte a second on each; return the HTTP statuses of the ends."""
+    statuses: Counter[int] = Counter()
+    sockets = [fleet.open_socket(mallory.device, timeout_s=1 / count) for _ in range(count)]
+    for sock in sockets:
+        sock.sendall(b"POST /rpc/upload_update HTTP/1.1\r\ncontent-length: 400\r\n\r\n")
+    while sockets:
+        for sock in list(sockets):
+            try:
+                answer = sock.recv(1 << 16)
+            except TimeoutError:
+                sock.sendall(b"A")
+            else:
+                statuses[int(answer.split()[1])] += 1
+                sockets.remove(sock)
+                sock.close()
+    return statuses
 
 
 async def call_in_parallel(mallory: HostileLearner, count: int) -> Counter[type]:

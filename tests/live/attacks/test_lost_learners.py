@@ -1,5 +1,6 @@
 """Learner processes that are killed, stopped, cut off, or without a disk or the right time."""
 
+import re
 import signal
 import subprocess
 import time
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from melisma.cycle import events
+from melisma.cycle import commands, events
+from melisma.runs.report import Report
 from tests.live.attacks.attacked_fleet import (
     FEDERATED,
     AttackedFleet,
@@ -23,7 +25,9 @@ from tests.live.attacks.phases import PHASES
 from tests.live.attacks.test_hostile_learner import check_honest_learners
 from tests.live.network_lab import Host, cabled_host, needs_namespaces
 
-ABSENCE_S, SHORT_ABSENCE_S = 13.0, 3.0
+ABSENCE_S, SHORT_ABSENCE_S, CUT_S = 13.0, 3.0, 1.0
+MAX_SILENCE_S = 5.0
+"""Time in which a learner that has died is noticed, at any deadline."""
 
 
 def start_paused(
@@ -62,6 +66,67 @@ def test_the_others_go_on_when_learners_are_killed_in_any_phase(tmp_path: Path) 
     for name in names.values():
         assert f"{name}: no sign of life for" in reasons(report)
         assert total(report, name).counted_visits == 0
+
+
+def longest_silence_s(report: Report) -> float:
+    """Return the longest silence after which a learner has left."""
+    return max(map(float, re.findall(r"no sign of life for ([\d.]+) s", reasons(report))))
+
+
+def test_a_killed_learner_is_noticed_within_seconds_at_a_long_deadline(tmp_path: Path) -> None:
+    with attacked_fleet(tmp_path, learners=2, cycles=3, deadline_s=120.0) as fleet:
+        fleet.start_learner("a")
+        victim = start_paused(fleet, "victim", "train", 1000.0)
+        wait_for(victim, "begins to train")
+        victim.signal(signal.SIGKILL)
+        report = fleet.finish()
+    check_honest_learners(report, ("a",))
+    assert longest_silence_s(report) < MAX_SILENCE_S
+
+
+def test_half_of_the_learners_take_over_when_the_others_are_killed_at_once(tmp_path: Path) -> None:
+    with attacked_fleet(
+        tmp_path, learners=4, cycles=2, deadline_s=10.0, scheme="proportional", extension=True
+    ) as fleet:
+        fleet.start_learner("a")
+        fleet.start_learner("b")
+        victims = [start_paused(fleet, name, "train", 1000.0) for name in ("c", "d")]
+        for victim in victims:
+            wait_for(victim, "begins to train")
+        for victim in victims:
+            victim.signal(signal.SIGKILL)
+        report = fleet.finish()
+    check_honest_learners(report)
+    for name in ("c", "d"):
+        assert f"{name}: no sign of life for" in reasons(report)
+        assert (total(report, name).left, total(report, name).counted_visits) == (1, 0)
+    assert longest_silence_s(report) < MAX_SILENCE_S
+    assert handed_on(report) == given_to(report, ("c", "d")) != set()
+
+
+def given_to(report: Report, names: tuple[str, ...], cycle: int = 1) -> set[int]:
+    """Return the shards that learners were given when a cycle began."""
+    numbers = {number for number, item in enumerate(report.learners) if item.name in names}
+    return {
+        shard
+        for step in report.trace
+        for command in step.commands
+        if isinstance(command, commands.Dispatch) and command.cycle == cycle
+        for row, learner in enumerate(command.learners.tolist())
+        if learner in numbers
+        for shard in command.shards[row].tolist()
+    }
+
+
+def handed_on(report: Report, cycle: int = 1) -> set[int]:
+    """Return the shards that were handed on in a cycle."""
+    return {
+        shard
+        for step in report.trace
+        for command in step.commands
+        if isinstance(command, commands.Extend) and command.cycle == cycle
+        for shard in command.handed_on.tolist()
+    }
 
 
 def test_the_others_go_on_when_a_learner_is_killed_while_it_evaluates(tmp_path: Path) -> None:
@@ -155,6 +220,25 @@ def test_a_learner_that_was_stopped_or_cut_off_returns_by_itself(
     assert ("victim: no sign of life for" in reasons(report)) == (phase != "benchmark")
 
 
+@needs_namespaces
+@pytest.mark.parametrize("phase", ["train", "upload"])
+def test_a_line_that_is_cut_for_a_second_disturbs_nothing(tmp_path: Path, phase: str) -> None:
+    with (
+        cabled_host("victim") as (host, address),
+        attacked_fleet(tmp_path, learners=2, host=address, cycles=2, deadline_s=60.0) as fleet,
+    ):
+        fleet.start_learner("a")
+        victim = start_paused(fleet, "victim", phase, CUT_S / 2, host)
+        wait_for(victim, f"begins to {phase}")
+        host.cut()
+        time.sleep(CUT_S)
+        host.restore()
+        report = fleet.finish()
+    check_honest_learners(report, ("a", "victim"))
+    assert total(report, "victim").counted_visits == total(report, "a").counted_visits > 0
+    assert reasons(report) == ""
+
+
 def wait_for_absence(fleet: AttackedFleet, phase: str) -> float:
     """Wait until the orchestrator has noticed that the victim is gone; return the instant.
 
@@ -196,27 +280,53 @@ def test_a_run_goes_on_when_all_learners_were_killed_and_started_again(tmp_path:
 
 @needs_namespaces
 def test_a_learner_whose_disk_is_full_leaves_with_that_reason(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", disk], check=True)
-    try:
-        with attacked_fleet(tmp_path, learners=3, cycles=3) as fleet:
-            fleet.start_learner("a")
-            fleet.start_learner("b")
-            full = fleet.start_learner("full", cache=disk / "cache")
-            report = fleet.finish()
-            log = full.log
-    finally:
-        subprocess.run(["umount", disk], check=True)
+    with disk_of(tmp_path, "4k") as disk, attacked_fleet(tmp_path, learners=3, cycles=3) as fleet:
+        fleet.start_learner("a")
+        fleet.start_learner("b")
+        full = fleet.start_learner("full", cache=disk / "cache")
+        report = fleet.finish()
+        log = full.log
     check_honest_learners(report)
     assert "full: " in reasons(report)
     assert "No space left on device" in reasons(report), log
     assert total(report, "full").counted_visits == 0
 
 
+@needs_namespaces
+def test_a_learner_whose_disk_fills_up_in_the_run_leaves_with_that_reason(tmp_path: Path) -> None:
+    """A cycle trains a part of the shards, so that the next one needs others."""
+    task: dict[str, Any] = {"scheme": "dab", "cycles": 4, "data_args": {"samples": 20_000}}
+    task |= {"model_args": {"pause_s": 0.05}}
+    with disk_of(tmp_path, "1m") as disk, attacked_fleet(tmp_path, learners=3, **task) as fleet:
+        fleet.start_learner("a")
+        fleet.start_learner("b")
+        full = fleet.start_learner("full", cache=disk / "cache")
+        fleet.wait_for_cycle(1)
+        with pytest.raises(OSError, match="No space left"):
+            (disk / "other").write_bytes(bytes(1 << 20))
+        report = fleet.finish()
+        log = full.log
+    check_honest_learners(report)
+    assert "No space left on device" in reasons(report), log
+    assert total(report, "full").left == 1
+    assert total(report, "full").counted_visits > 0
+
+
+@contextmanager
+def disk_of(folder: Path, size: str) -> Iterator[Path]:
+    """Yield a disk of that size."""
+    disk = folder / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], check=True)
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
 @pytest.mark.parametrize("hours", [1, pytest.param(-24 * 365 * 5, marks=pytest.mark.slow)])
 def test_a_learner_whose_clock_is_wrong_trains_like_the_others(tmp_path: Path, hours: int) -> None:
-    code = f"import time; real = time.time; time.time = lambda: real() + {hours * 3600}"
+    code = f"from tests.live.attacks.wrong_clock import shift_clock; shift_clock({hours})"
     with attacked_fleet(tmp_path, learners=2, cycles=2) as fleet:
         fleet.start_learner("a")
         fleet.start_learner("b", code)
