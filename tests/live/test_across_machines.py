@@ -1,5 +1,6 @@
 """Fleets across machines, as their users start them: each machine is a network namespace."""
 
+import contextlib
 import json
 import shutil
 import signal
@@ -9,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from melisma.cycle import events
+from melisma.runs.report import Report
+from melisma.runs.totals import LearnerTotal
+from melisma.runs.trace import read_trace
 from tests.live import tiny_task
 from tests.live.fleet_lab import FleetLab, Process, wait_until
 from tests.live.network_lab import Host, NetworkLab, needs_namespaces, network_lab
@@ -85,12 +90,44 @@ class FleetRun:
         self.devices[host.name] = self._fleet.melisma(host, host.name, *arguments)
         return self.devices[host.name]
 
+    @property
+    def trace(self) -> Path:
+        """The trace of the run."""
+        return self._fleet.folder / "run" / "trace.jsonl"
+
     def wait_for_cycle(self, number: int) -> None:
         """Wait until a cycle was evaluated."""
-        trace = self._fleet.folder / "run" / "trace.jsonl"
         wait_until(
-            lambda: trace.exists() and trace.read_text().count('"event":"Evaluated"') >= number, 90
+            lambda: (
+                self.trace.exists()
+                and self.trace.read_text().count('"event":"Evaluated"') >= number
+            ),
+            90,
         )
+
+    def wait_for_return(self, name: str, times: int) -> None:
+        """Wait until a device has trained after it has joined for the nth time."""
+        wait_until(lambda: self._has_returned(name, times), 90)
+
+    def _has_returned(self, name: str, times: int) -> bool:
+        joins, learner = 0, -1
+        # The last line may be incomplete.
+        with contextlib.suppress(Exception):
+            for step in read_trace(self.trace):
+                event = step.event
+                if isinstance(event, events.LearnersJoined) and name in event.names:
+                    learner = int(event.learners[event.names.index(name)])
+                    joins += 1
+                if isinstance(event, events.UpdatesReceived) and joins == times:
+                    counted = (event.learners == learner) & (event.visits > 0)
+                    if counted.any():
+                        return True
+        return False
+
+    def total(self, name: str) -> LearnerTotal:
+        """Return what a device did in the whole run."""
+        report = Report.from_trace(read_trace(self.trace))
+        return next(item for item in report.learners if item.name == name)
 
     def report(self) -> dict[str, Any]:
         """Wait for the end of the run and of all devices; return the report."""
@@ -148,33 +185,39 @@ def test_a_proxy_that_cuts_connections_every_two_seconds_is_no_obstacle(
     from melisma.live.join_string import JoinString
 
     desk, middle, pi = network.host("desk"), network.host("middle"), network.host("pi")
-    run = FleetRun(fleet, desk, learners=1, cycles=4)
+    run = FleetRun(fleet, desk, learners=2, cycles=4)
     fleet.proxy(middle, desk.addresses[0], PORT, every_s=2.0)
     invitation = JoinString.parse(run.string)
     through, _ = JoinString.create(
         PORT, invitation.fingerprint_prefix, invitation.token, middle.addresses
     )
     run.join(pi, string=str(through))
+    run.join(network.host("laptop"))
     report = run.report()
     assert report["outcome"] == "done"
     assert report["accuracy"] > 0.9
+    assert run.total("pi").left == 0
+    assert run.total("pi").counted_visits > 0
 
 
 def test_a_device_that_is_cut_off_or_killed_is_replaced_and_can_come_back(
     network: NetworkLab, fleet: FleetLab
 ) -> None:
     pi, laptop = network.host("pi"), network.host("laptop")
-    run = FleetRun(fleet, network.host("desk"), learners=2, deadline_s=4.0, cycles=6)
+    run = FleetRun(fleet, network.host("desk"), learners=2, deadline_s=4.0, cycles=9)
     first = run.join(pi)
     run.join(laptop)
     run.wait_for_cycle(1)
     pi.cut()
     run.wait_for_cycle(2)
     pi.restore()
-    run.wait_for_cycle(3)
+    run.wait_for_return("pi", times=2)
     first.signal(signal.SIGKILL)
     first.wait(20)
     run.join(pi)
+    run.wait_for_return("pi", times=3)
     report = run.report()
     assert report["outcome"] == "done"
     assert visits(report).keys() == {"pi", "laptop"}
+    assert run.total("pi").left >= 1
+    assert run.total("laptop").left == 0

@@ -76,13 +76,22 @@ async def run_processes(
             watch.result()
 
 
-def exit_with_parent(before_exit: Callable[[], object] = lambda: None) -> None:
-    """Exit this child process when its parent has ended; call `before_exit` before."""
+def exit_with_parent(
+    before_exit: Callable[[], object] = lambda: None,
+    on_line: Callable[[bytes], object] = lambda _: None,
+) -> None:
+    """Exit this child process when its parent has ended; call `before_exit` before.
+
+    `on_line` receives each line that the parent writes until then.
+    """
 
     def watch() -> None:
+        rest = b""
         # Not `sys.stdin`: its lock must not be held by a thread when the interpreter exits.
-        while os.read(0, 1024):
-            pass
+        while piece := os.read(0, 1024):
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                on_line(line)
         before_exit()
         os._exit(1)
 

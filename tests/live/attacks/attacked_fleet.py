@@ -350,6 +350,11 @@ class AttackedFleet:
         self.learners.append(HonestLearner(settings, log, code, host))
         return self.learners[-1]
 
+    def join(self, name: str, code: str = "") -> Process:
+        """Start `melisma join` on a device, which runs `code` first."""
+        arguments = ["join", self.text, "--name", name, "--allow-module", "tiny_task"]
+        return self._lab.melisma(None, f"join-{name}", *arguments, code=code)
+
     def hostile(self, name: str = "mallory") -> HostileLearner:
         """Enrol a device as which the test calls."""
         self._hostile.append(HostileLearner(self.enrol(name)))

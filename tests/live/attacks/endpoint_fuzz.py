@@ -70,7 +70,7 @@ def valid_arguments(session: str, cycle: int = 1) -> dict[str, list[Any]]:
     sums = protocol.EvaluationSums(cycle, 9, 1.0, 9, 9)
     return {
         "register": [protocol.to_builtins(protocol.RegisterRequest(session))],
-        "poll": [session, [cycle, 50]],
+        "poll": [session, [cycle, 50], "hot"],
         "report_costs": [session, PLAUSIBLE_COSTS],
         "report_bound": [session, cycle, 2.0, 3],
         "request_shards": [session, cycle, 2],

@@ -312,8 +312,9 @@ def test_floods_of_one_learner_do_not_disturb_the_others(tmp_path: Path, count: 
 def drip_updates(fleet: AttackedFleet, mallory: HostileLearner, count: int) -> "Counter[int]":
     """Upload on many connections, a byte a second on each; return the HTTP statuses of the ends."""
     statuses: Counter[int] = Counter()
-    sockets = [fleet.open_socket(mallory.device, timeout_s=1 / count) for _ in range(count)]
+    sockets = [fleet.open_socket(mallory.device, timeout_s=30.0) for _ in range(count)]
     for sock in sockets:
+        sock.settimeout(1 / count)
         sock.sendall(b"POST /rpc/upload_update HTTP/1.1\r\ncontent-length: 400\r\n\r\n")
     while sockets:
         for sock in list(sockets):

@@ -23,6 +23,7 @@ from tests.live.attacks.attacked_fleet import (
 )
 from tests.live.attacks.phases import PHASES
 from tests.live.attacks.test_hostile_learner import check_honest_learners
+from tests.live.fleet_lab import wait_until
 from tests.live.network_lab import Host, cabled_host, needs_namespaces
 
 ABSENCE_S, SHORT_ABSENCE_S, CUT_S = 13.0, 3.0, 1.0
@@ -276,6 +277,41 @@ def test_a_run_goes_on_when_all_learners_were_killed_and_started_again(tmp_path:
     assert len(report.ended_cycles) == 4
     assert report.accuracy > 0.9
     assert "no sign of life" in reasons(report)
+
+
+def test_a_learner_that_is_slowed_down_is_late_and_never_removed(tmp_path: Path) -> None:
+    """It trains for four deadlines, and longer than a silent learner is awaited."""
+    with attacked_fleet(tmp_path, learners=3, cycles=6) as fleet:
+        fleet.start_learner("a")
+        fleet.start_learner("b")
+        start_paused(fleet, "slow", "train", 8.0)
+        report = fleet.finish()
+    check_honest_learners(report)
+    assert total(report, "slow").left == 0
+    assert reasons(report) == ""
+
+
+def test_the_owner_of_the_run_sees_why_a_device_is_slower(tmp_path: Path) -> None:
+    code = """
+from melisma.live.joining import throttling
+throttling.find_throttling = lambda: ("the clock is limited by heat: cool the device",)
+"""
+    with attacked_fleet(tmp_path, learners=2) as fleet:
+        device = fleet.join("hot", code)
+        device.wait_for("slower: the clock is limited by heat: cool the device")
+        device.wait_for("waiting for the run to begin")
+        wait_until(lambda: "slower: the clock is limited by heat" in status_of(fleet))
+        fleet.start_learner("a")
+        report = fleet.finish()
+        assert device.wait() == 0
+    check_honest_learners(report, ("a", "hot"))
+
+
+def status_of(fleet: AttackedFleet) -> str:
+    """Return what `melisma status` prints."""
+    process = fleet.melisma("status", "--json")
+    assert process.wait() == 0, process.text
+    return process.text
 
 
 @needs_namespaces

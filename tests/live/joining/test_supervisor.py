@@ -166,11 +166,15 @@ class PlayedChild:
 
     def __init__(self, *played: LearnerReport) -> None:
         self._played, self.stopped = list(played), False
+        self.slowness: list[tuple[str, ...]] = []
 
     def next_report(self, timeout_s: float) -> LearnerReport | None:
         if not self._played:
             raise KeyboardInterrupt
         return self._played.pop(0)
+
+    def note_slowness(self, reasons: tuple[str, ...]) -> None:
+        self.slowness.append(reasons)
 
     def stop(self) -> None:
         self.stopped = True
@@ -259,3 +263,4 @@ def test_throttling_is_reported_when_it_begins_and_when_it_ends() -> None:
     run()
     slowed = [report for report in shown if isinstance(report, reports.Slowed)]
     assert slowed == [reports.Slowed(("hot at 80",)), reports.Slowed(())]
+    assert child.slowness == [(), ("hot at 80",), ()]

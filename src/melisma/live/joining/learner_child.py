@@ -6,6 +6,7 @@ import queue
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -60,6 +61,13 @@ class LearnerChild:
             return self._reports.get(timeout=timeout_s)
         except queue.Empty:
             return None
+
+    def note_slowness(self, reasons: Sequence[str]) -> None:
+        """Tell the process why this device runs slower, or that it no longer does."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.write("; ".join(reasons).encode() + b"\n")
+            self._process.stdin.flush()
 
     def stop(self) -> None:
         """Let the process leave the run and end; kill it if it takes too long."""

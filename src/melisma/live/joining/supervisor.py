@@ -116,6 +116,7 @@ class Supervisor:
 
     def _watch(self, child: LearnerChild) -> Ended | None:
         checked_at = time.monotonic()
+        child.note_slowness(self._throttling)
         while True:
             report = child.next_report(self.check_s)
             if isinstance(report, CycleTrained):
@@ -126,16 +127,17 @@ class Supervisor:
                 return report
             if time.monotonic() - checked_at >= self.check_s:
                 checked_at = time.monotonic()
-                self._check_throttling()
+                self._check_throttling(child)
                 if self.limits.find_reason_to_pause() is not None:
                     return None
 
-    def _check_throttling(self) -> None:
-        """Report signs of throttling when they change."""
+    def _check_throttling(self, child: LearnerChild) -> None:
+        """Report signs of throttling when they change, also to the orchestrator."""
         reasons = self.find_throttling()
         # Temperatures in the text differ each time: only new or vanished signs count.
         if len(reasons) != len(self._throttling):
             self.report(Slowed(reasons))
+            child.note_slowness(reasons)
         self._throttling = reasons
 
     def _pause_after_failure(self, reason: str) -> None:

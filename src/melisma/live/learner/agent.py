@@ -9,7 +9,7 @@ update by the deadline.
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
 from pathlib import Path
 from queue import SimpleQueue
@@ -63,13 +63,15 @@ class Agent:
         registered: protocol.RegisterResponse,
         session: str,
         report: OnReport = ignore_report,
+        *,
+        slowness: Callable[[], str] = str,
     ) -> None:
         # Before the imports, which take seconds.
         began_at = time.monotonic() - registered.run_s
         require_64_bit()
         self._settings, self._orchestrator, self._registered = settings, orchestrator, registered
         self._learner, self._task = registered.learner, registered.task
-        self._session, self._report = session, report
+        self._session, self._report, self._slowness = session, report, slowness
         self._scheme = get_scheme(self._task.scheme)
         self._needs = self._scheme.needs_with(self._task.passes)
         is_federated = self._task.mode == "federated"
@@ -163,7 +165,9 @@ class Agent:
     def _poll_until_end(self) -> None:
         """Queue instructions, unless they concern what runs now."""
         while True:
-            reply = self._orchestrator.call("poll", self._session, self._progress())
+            reply = self._orchestrator.call(
+                "poll", self._session, self._progress(), self._slowness()
+            )
             received_at = time.monotonic()
             for instruction in protocol.parse_instructions(reply):
                 self._receive(instruction, received_at)

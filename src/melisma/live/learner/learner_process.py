@@ -63,7 +63,10 @@ def main() -> int:
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=LearnerSettings)
     report = take_standard_output() if settings.supervised else ignore_report
     learner = LearnerProcess(settings, report)
-    exit_with_parent(learner.leave if settings.supervised else lambda: None)
+    if settings.supervised:
+        exit_with_parent(learner.leave, learner.note_slowness)
+    else:
+        exit_with_parent()
     try:
         was_instructed = learner.run()
     except MelismaError as error:
@@ -80,7 +83,7 @@ class LearnerProcess:
     def __init__(self, settings: LearnerSettings, report: OnReport = ignore_report) -> None:
         self._settings, self._report = settings, report
         self._session = secrets.token_hex(16)
-        self._registered = False
+        self._registered, self._slowness = False, ""
         self._orchestrator = Connection(
             settings.orchestrator,
             token=settings.token,
@@ -101,7 +104,12 @@ class LearnerProcess:
         self._report(Registered(registered.run, task.name, task.deadline_s))
         try:
             agent = Agent(
-                self._settings, self._orchestrator, registered, self._session, self._report
+                self._settings,
+                self._orchestrator,
+                registered,
+                self._session,
+                self._report,
+                slowness=lambda: self._slowness,
             )
             return agent.run()
         except SupersededError:
@@ -124,6 +132,11 @@ class LearnerProcess:
             reason = f"{self._settings.name}: {described}"[:MAX_REASON_CHARS]
             self._report_failure(_public_reason(self._settings, error, reason), FAILURE_S)
             raise MelismaError(reason) from error
+
+    def note_slowness(self, line: bytes) -> None:
+        """Receive from the supervisor why this device runs slower; empty if it does not."""
+        if self._settings.discloses == "costs":
+            self._slowness = line.decode(errors="replace")[:MAX_REASON_CHARS]
 
     def leave(self) -> None:
         """Tell the orchestrator that this learner leaves the run, if it answers soon."""

@@ -259,12 +259,14 @@ class LearnerService:
             )
         )
 
-    async def poll(self, session: str, progress: Any = None) -> Any:
+    async def poll(self, session: str, progress: Any = None, slowness: str = "") -> Any:
         """Record the learner's progress; return its instructions, waiting for the first one.
 
         A learner at work polls several times before its silence would be taken for its death.
+        `slowness` is why its device runs slower than it could.
         """
         (learner, mailbox), timeout_s = self._caller(session), MAX_POLL_S
+        mailbox.slowness = visible(protocol.parse(slowness, protocol.ShortText))
         if mailbox.open_work is not None:
             timeout_s = MAX_WORK_POLL_S
         if progress is not None and mailbox.request is not None:

@@ -42,6 +42,7 @@ class Mailbox:
     conflict: str = ""  # where its identity is in use twice
     departure: str = ""  # why it left last
     samples_per_s: float | None = None  # as it measured
+    slowness: str = ""  # why its device runs slower than it could
     called_s: float = 0.0  # when it last called, or was given work
     heard_s: float = 0.0  # when it last called
     open_work: tuple[int, int] | None = None  # cycle and latest attempt of its assignment

@@ -122,6 +122,8 @@ class StatusService:
             notes.append(
                 f"its identity is in use elsewhere too ({mailbox.superseded_calls} calls refused)"
             )
+        if mailbox.slowness:
+            notes.append(f"slower: {mailbox.slowness}")
         if mailbox.left or mailbox.silent:
             notes.append(mailbox.departure.removeprefix(f"{mailbox.name}: "))
         return LearnerStatus(
