@@ -1,18 +1,21 @@
 """Decisions of a learner: its costs follow the cost model and its measurements."""
 
-from math import nan
+from math import inf, nan
 from typing import Any
 
 import numpy as np
 import pytest
 
 from melisma.cycle.learner import (
+    MAX_SILENCE_S,
+    MIN_SILENCE_S,
     CostHistory,
     lead_s,
     request_delay_s,
     shard_bound,
     shards_to_release,
     shards_to_request,
+    silence_limit_s,
 )
 from melisma.fleet.estimates import Estimate
 from melisma.fleet.task import Task
@@ -133,3 +136,10 @@ def test_shards_that_cannot_be_begun_in_time_are_released() -> None:
     seconds = np.array([2.0, 3.5, 4.0, 6.5])
     assert shards_to_release(3.0, seconds, 0.0, 1.0, 0.1).tolist() == [0, 0, 1, 3]
     assert shards_to_release(3.0, 0.0, seconds, 0.1, 1.0).tolist() == [0, 0, 1, 3]
+
+
+def test_silence_is_noticed_within_a_third_of_the_predicted_time_and_within_seconds() -> None:
+    limits_s = silence_limit_s(np.array([9.0, 60.0, nan, 0.1, inf]), 30.0)
+    longest_s = MAX_SILENCE_S
+    assert limits_s == pytest.approx([3.0, longest_s, longest_s, MIN_SILENCE_S, longest_s])
+    assert silence_limit_s(nan, 9.0) == pytest.approx(3.0)

@@ -8,7 +8,7 @@ import pytest
 
 from melisma.cycle import commands, events
 from melisma.cycle.events import PHASES
-from melisma.cycle.learner import SILENCE_LIMIT_S
+from melisma.cycle.learner import silence_limit_s
 from melisma.cycle.machine import CycleMachine
 from melisma.runs.report import Report
 from melisma.runs.trace import encode_step
@@ -155,7 +155,7 @@ def test_the_silence_of_a_vanished_learner_at_work_is_noticed_within_seconds(
     report = run("vanish 1 at 12", deadline_s=deadline_s)
     (left,) = [step.event for step in report.trace if isinstance(step.event, events.LearnersLeft)]
     assert left.reason == "hare sent no sign of life"
-    assert left.at_s - 12.0 == pytest.approx(SILENCE_LIMIT_S)
+    assert left.at_s - 12.0 == pytest.approx(float(silence_limit_s(float("nan"), deadline_s)))
     assert report.outcome == "done"
 
 

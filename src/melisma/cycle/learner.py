@@ -2,7 +2,7 @@
 
 A learner knows its costs from its benchmark and refreshes them in every cycle. They give its bound,
 when to stop training so that its update arrives by the deadline, and when to request further shards
-or release some. `SILENCE_LIMIT_S` says how soon a learner that has died is noticed.
+or release some. `silence_limit_s` says how soon a learner that has died is noticed.
 """
 
 from collections.abc import Mapping
@@ -34,9 +34,10 @@ BENCHMARK_FETCH_FRACTION = 1 / 3
 UPLOAD_FRACTION = 1 / 8
 # A learner requests shards at most once in this part of the deadline.
 REQUEST_FRACTION = 0.1
-# A learner at work that is silent for this long has left. A line that was cut for a second is not
-# noticed: TCP sends again what was lost up to 2.4 s later, and the poll before is up to 0.9 s old.
-SILENCE_LIMIT_S = 3.5
+# A learner at work has left if it is silent for this part of its predicted time, within these
+# limits: a busy machine may delay a message, and a line that is cut for a second during long work
+# must not count, for TCP sends again what was lost up to 2.4 s later.
+SILENCE_FRACTION, MIN_SILENCE_S, MAX_SILENCE_S = 1 / 3, 2.0, 3.5
 # A run whose learners are all gone waits this long for one; a learner tries as long to call.
 MAX_ABSENCE_S = 600.0
 # Shards in the benchmark of a learner.
@@ -209,6 +210,16 @@ def shards_to_release(
     beyond = np.floor(late_s / np.maximum(train_s, ship_s))
     released: Ints = np.maximum(beyond, 0.0).astype(np.int64)
     return released
+
+
+def silence_limit_s(predicted_s: ArrayLike, deadline_s: ArrayLike) -> Floats:
+    """Return the seconds of silence after which a learner at work counts as gone.
+
+    `predicted_s` is the predicted duration of its work, NaN if unknown.
+    """
+    fraction_s = SILENCE_FRACTION * np.fmin(predicted_s, deadline_s)
+    limit: Floats = np.clip(fraction_s, MIN_SILENCE_S, MAX_SILENCE_S)
+    return limit
 
 
 def time_is_up(left_s: ArrayLike, reserved_s: ArrayLike) -> NDArray[np.bool_]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from melisma.cycle import commands, events
-from melisma.cycle.learner import SILENCE_LIMIT_S
+from melisma.cycle.learner import silence_limit_s
 from melisma.cycle.machine import CycleMachine
 from melisma.cycle.state import CycleState, WorkStatus
 from melisma.errors import MelismaError
@@ -53,6 +53,7 @@ class Driver:
         self._churn = Churn(scenario, changes, self.queue, self)
         self.work_records = WorkRecords(fleet.learners, recording=compute.trains)
         self._rounds = TrainingRounds(self, Corruption(faults))
+        self._silence_limit_s = np.full(fleet.learners, task.deadline_s)
         self._wakes = 0
         self._machine = CycleMachine()
         self.finished: commands.Finish | None = None
@@ -98,8 +99,10 @@ class Driver:
 
     def _watch_silence(self, learners: Ints) -> None:
         """Let the orchestrator notice in time that learners at work are silent."""
-        at_s = self.queue.now_s + SILENCE_LIMIT_S
-        self.queue.schedule(at_s, partial(self._remove_silent, learners))
+        for limit_s in np.unique(self._silence_limit_s[learners]).tolist():
+            members = learners[self._silence_limit_s[learners] == limit_s]
+            at_s = self.queue.now_s + limit_s
+            self.queue.schedule(at_s, partial(self._remove_silent, members))
 
     def _remove_silent(self, learners: Ints) -> None:
         """Report learners as gone that are still silent and have work; the last one is awaited."""
@@ -198,6 +201,8 @@ class Driver:
         """Let learners train their shards and send their updates."""
         self.learners.set_length(self.state.task.deadline_s)
         self._rounds.dispatch(command)
+        limits_s = silence_limit_s(command.predicted_s, command.seconds_left)
+        self._silence_limit_s[command.learners] = limits_s
         silent = command.learners[~self._churn.present[command.learners]]
         if silent.size:
             self._watch_silence(silent)

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -289,7 +290,9 @@ def test_floods_of_one_learner_do_not_disturb_the_others(tmp_path: Path, count: 
             with pytest.raises(TooLargeError):
                 mallory.call(method, *args)
         with ThreadPoolExecutor(1) as pool:
-            dripped = pool.submit(drip_updates, fleet, mallory, 20)
+            begun = Event()
+            dripped = pool.submit(drip_updates, fleet, mallory, 20, begun)
+            assert begun.wait(60)
             outcomes = asyncio.run(call_in_parallel(mallory, count))
             assert outcomes[BusyError] > count / 2
             assert fleet.process.memory_info().rss - before_bytes < (32 << 20) + count * (100 << 10)
@@ -309,13 +312,16 @@ def test_floods_of_one_learner_do_not_disturb_the_others(tmp_path: Path, count: 
     check_honest_learners(report)
 
 
-def drip_updates(fleet: AttackedFleet, mallory: HostileLearner, count: int) -> "Counter[int]":
+def drip_updates(
+    fleet: AttackedFleet, mallory: HostileLearner, count: int, begun: Event
+) -> "Counter[int]":
     """Upload on many connections, a byte a second on each; return the HTTP statuses of the ends."""
     statuses: Counter[int] = Counter()
     sockets = [fleet.open_socket(mallory.device, timeout_s=30.0) for _ in range(count)]
     for sock in sockets:
         sock.settimeout(1 / count)
         sock.sendall(b"POST /rpc/upload_update HTTP/1.1\r\ncontent-length: 400\r\n\r\n")
+    begun.set()
     while sockets:
         for sock in list(sockets):
             try:

@@ -11,7 +11,6 @@ import pytest
 
 from melisma.cycle import commands, events
 from melisma.cycle.late_work import MAX_LATE_CYCLES
-from melisma.cycle.learner import SILENCE_LIMIT_S
 from melisma.learning.aggregation import SpooledUpdate
 from melisma.live import protocol
 from melisma.live.orchestrator.mailbox import MAX_POLL_S
@@ -74,12 +73,13 @@ async def test_shards_of_the_next_cycle_are_announced_when_a_cycle_closes(served
 
 
 async def test_a_learner_at_work_polls_often_enough_to_show_that_it_is_alive(served: Any) -> None:
-    _, remote = served
+    run, remote = served
     await join(remote, "a", "b")
     await take_assignments(remote, 0, 1)
+    limit_s = run.orchestrator._mailboxes[0].silence_limit_s
     began = asyncio.get_running_loop().time()
     assert await asyncio.wait_for(remote.poll(0, None), MAX_POLL_S / 2) == []
-    assert asyncio.get_running_loop().time() - began >= SILENCE_LIMIT_S / 5
+    assert asyncio.get_running_loop().time() - began >= limit_s / 5
 
 
 async def test_a_silent_learner_leaves_and_joins_again_when_it_polls(served: Any) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from melisma.allocation.schemes import get_scheme
 from melisma.axon import Authenticator, Limits, Worker, current_call
 from melisma.cycle import events
-from melisma.cycle.learner import SILENCE_LIMIT_S, subset_shards
+from melisma.cycle.learner import subset_shards
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
 from melisma.disclosure import DISCLOSURE, Disclosure
 from melisma.errors import DataError, RefusedError, SupersededError, UnregisteredError
@@ -34,8 +34,7 @@ from melisma.live.orchestrator.strict_methods import StrictMethods
 from melisma.live.plausible import check_costs, check_local_shard_samples, check_phases
 from melisma.text import visible
 
-MAX_WORK_POLL_S: Final = SILENCE_LIMIT_S / 4
-"""The longest time that a poll of a learner at work waits: its polls are its signs of life."""
+POLLS_PER_SILENCE_LIMIT: Final = 4
 SILENCE_CHECK_S: Final = 0.25
 PROGRESS_REPORTS_PER_CYCLE: Final = 20
 MAX_BOUND_SHARDS: Final = 2**40
@@ -268,7 +267,7 @@ class LearnerService:
         (learner, mailbox), timeout_s = self._caller(session), MAX_POLL_S
         mailbox.slowness = visible(protocol.parse(slowness, protocol.ShortText))
         if mailbox.open_work is not None:
-            timeout_s = MAX_WORK_POLL_S
+            timeout_s = min(timeout_s, mailbox.silence_limit_s / POLLS_PER_SILENCE_LIMIT)
         if progress is not None and mailbox.request is not None:
             pair = tuple[protocol.NonNegativeInt, protocol.NonNegativeInt]
             cycle, visits = protocol.parse(progress, pair)

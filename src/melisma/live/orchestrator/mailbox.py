@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, overload
 
-from melisma.cycle.learner import MAX_ABSENCE_S, SILENCE_LIMIT_S
+from melisma.cycle.learner import MAX_ABSENCE_S
 from melisma.errors import RefusedError, UnregisteredError
 from melisma.live.protocol import AnyInstruction, JoinRequest, Leave
 
@@ -24,7 +24,7 @@ class Mailbox:
     """The pending instructions of one learner, whether it has joined or left, and its open work.
 
     Instants are seconds on the orchestrator's clock. A learner that has not called for too long, at
-    work for `SILENCE_LIMIT_S`, is `silent`: it has left the run until it calls again. A new session
+    work for `silence_limit_s`, is `silent`: it has left the run until it calls again. A new session
     of the learner starts with an empty mailbox.
     """
 
@@ -45,6 +45,7 @@ class Mailbox:
     slowness: str = ""  # why its device runs slower than it could
     called_s: float = 0.0  # when it last called, or was given work
     heard_s: float = 0.0  # when it last called
+    silence_limit_s: float = 0.0
     open_work: tuple[int, int] | None = None  # cycle and latest attempt of its assignment
     dispatched_s: dict[int, float] = field(default_factory=dict)  # by cycle
     _pending: list[InstructionFactory] = field(default_factory=list)
@@ -64,7 +65,7 @@ class Mailbox:
     def is_overdue(self, silence_s: float) -> bool:
         """Return whether a learner that is silent for this time is taken to be gone."""
         at_work = self.open_work is not None
-        return silence_s > (SILENCE_LIMIT_S if at_work else MAX_IDLE_SILENCE_S)
+        return silence_s > (self.silence_limit_s if at_work else MAX_IDLE_SILENCE_S)
 
     def start_session(self, session: str) -> None:
         """Forget the session before, as if the learner had never joined; end its polls."""

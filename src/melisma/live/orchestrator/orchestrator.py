@@ -13,7 +13,7 @@ import numpy as np
 
 from melisma.cycle import commands, events
 from melisma.cycle.late_work import MAX_LATE_CYCLES
-from melisma.cycle.learner import MAX_ABSENCE_S
+from melisma.cycle.learner import MAX_ABSENCE_S, silence_limit_s
 from melisma.cycle.machine import CycleMachine
 from melisma.learning.trainer import Score
 from melisma.live import protocol
@@ -140,11 +140,13 @@ class Orchestrator:
         """Send assignments to learners."""
         self._store.begin_cycle(command.cycle)
         now_s, deadline_at = self.now(), self._loop.time() + command.seconds_left
+        limits_s = silence_limit_s(command.predicted_s, command.seconds_left)
         for row, learner in enumerate(command.learners.tolist()):
             mailbox = self._mailboxes[learner]
             mailbox.dispatched_s.pop(command.cycle - MAX_LATE_CYCLES - 1, None)
             mailbox.dispatched_s[command.cycle] = mailbox.called_s = now_s
             mailbox.open_work = command.cycle, int(command.attempts[row])
+            mailbox.silence_limit_s = float(limits_s[row])
             mailbox.put(self._assignment(command, row, deadline_at))
 
     def _assignment(
