@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from melisma.axon.codec.message import MAGIC, PRELUDE
 from melisma.cycle import commands
 from melisma.errors import (
     BusyError,
@@ -320,7 +321,8 @@ def drip_updates(
     sockets = [fleet.open_socket(mallory.device, timeout_s=30.0) for _ in range(count)]
     for sock in sockets:
         sock.settimeout(1 / count)
-        sock.sendall(b"POST /rpc/upload_update HTTP/1.1\r\ncontent-length: 400\r\n\r\n")
+        head = b"POST /rpc/upload_update HTTP/1.1\r\ncontent-length: 400\r\n\r\n"
+        sock.sendall(head + PRELUDE.pack(MAGIC, 400 - PRELUDE.size, 0))
     begun.set()
     while sockets:
         for sock in list(sockets):
