@@ -5,7 +5,7 @@ from collections.abc import Callable
 from benchmarks.harness import environments
 from benchmarks.harness.parts import Benchmark, Part, Results, cell
 from benchmarks.harness.targets import Target
-from benchmarks.simulation import live_and_simulated, million, updates
+from benchmarks.simulation import fleets, live_and_simulated, million, updates
 
 
 def _speedup(competitor: str, setting: tuple[str, int]) -> Callable[[Results], float]:
@@ -79,6 +79,30 @@ def _visits() -> tuple[Target, ...]:
     )
 
 
+def _fleets() -> tuple[Target, ...]:
+    return tuple(
+        target
+        for name in fleets.SETTINGS
+        for target in (
+            Target(
+                f"{name}, capacity used",
+                cell(name, fleets.CAPACITY),
+                least=fleets.LEAST_CAPACITY,
+                unit="%",
+            ),
+            Target(
+                f"{name}, cycles by the deadline + 1 %",
+                cell(name, fleets.PUNCTUAL),
+                least=fleets.LEAST_PUNCTUAL,
+                unit="%",
+            ),
+            Target(
+                f"{name}, outside cycles", cell(name, fleets.OUTSIDE), fleets.MOST_OUTSIDE, unit="%"
+            ),
+        )
+    )
+
+
 PARTS = {
     "updates": Part(
         "Learner updates per second",
@@ -103,6 +127,12 @@ PARTS = {
         live_and_simulated.measure_visits,
         live_and_simulated.VISITS_COLUMNS,
         _visits(),
+    ),
+    "fleets": Part(
+        "Unlike devices by the default rules",
+        fleets.measure,
+        fleets.COLUMNS,
+        _fleets(),
     ),
 }
 BENCHMARK = Benchmark("simulation", PARTS, ["melisma", "numpy", "torch"])
