@@ -39,7 +39,7 @@ def measure(quick: bool) -> dict[str, Any]:
 
 
 def _run_melisma() -> dict[str, float | None]:
-    task = machines.TASK.format(name="mnist", model="twonn", deadline_s=PASS_S, cycles=3)
+    task = machines.TASK.format(name="mnist", model="cnn", deadline_s=PASS_S, cycles=3)
     with machines.start(task) as started:
         first_s = started.wait_for_dispatch(1) - started.joined_at
         started.wait_for_dispatch(CYCLE)

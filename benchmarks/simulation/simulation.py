@@ -133,6 +133,7 @@ PARTS = {
         fleets.measure,
         fleets.COLUMNS,
         _fleets(),
+        timed=False,
     ),
 }
 BENCHMARK = Benchmark("simulation", PARTS, ["melisma", "numpy", "torch"])
