@@ -1,4 +1,4 @@
-"""What learners disclose before their updates; without NumPy, for the light process of a device."""
+"""The disclosure of a scheme: costs, bounds or nothing. Without NumPy, for light processes."""
 
 from typing import Final, Literal
 

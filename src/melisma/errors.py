@@ -77,7 +77,7 @@ class InfeasibleError(MelismaError):
         learners: Iterable[int] = (),
         tasks: Iterable[int] = (),
     ) -> None:
-        super().__init__(_FIELD.sub(_unnamed, message))
+        super().__init__(_FIELD.sub(_number_field, message))
         self._message = message
         self.learners = tuple(learners)
         self.tasks = tuple(tasks)
@@ -109,7 +109,7 @@ class InfeasibleError(MelismaError):
             if noun == "learner":
                 return learners[index]
             if noun == "shards":
-                return shards_setting(index) if shards_setting else _unnamed(field)
+                return shards_setting(index) if shards_setting else _number_field(field)
             return f"task {tasks[index] if tasks else index}"
 
         message = self._message
@@ -136,7 +136,7 @@ class InfeasibleError(MelismaError):
         return changed
 
 
-def _unnamed(field: re.Match[str]) -> str:
+def _number_field(field: re.Match[str]) -> str:
     return f"{field[1]} = {field[2]}" if field[1] == "shards" else f"{field[1]} {field[2]}"
 
 

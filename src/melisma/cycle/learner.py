@@ -95,7 +95,7 @@ class CostHistory:
         """
         changed = {name: getattr(self, name).with_observation(v) for name, v in took_s.items()}
         if "ship_s" in changed:
-            changed["ship_s"] = changed["ship_s"].lowered(
+            changed["ship_s"] = changed["ship_s"].with_lower_mean(
                 self.first_ship_s.mean, np.isnan(took_s["ship_s"])
             )
         return replace(self, **changed)

@@ -223,7 +223,7 @@ def deal(state: CycleState, learners: Ints, counts: Ints) -> RaggedArray:
         state.add_assignments(AssignedShards(learners, attempts, dealt, NO_ROWS, samples))
         return dealt
     held = state.learners.held
-    state.deck, dealt, new = state.deck.deal(learners, counts, _preferred(state))
+    state.deck, dealt, new = state.deck.deal(learners, counts, _shards_to_prefer(state))
     if state.prefetched.pairs.size:
         new = dealt.select(~held.contains(dealt.values, learners[dealt.row_ids]))
     state.record_dealt(dealt.values)
@@ -268,7 +268,7 @@ def mark_held(
             table.hold(fetched.values, holders[fetched.row_ids])
 
 
-def _preferred(state: CycleState) -> CacheIndex:
+def _shards_to_prefer(state: CycleState) -> CacheIndex:
     prefetched = state.prefetched.pairs
     return state.learners.held.union(prefetched >> VALUE_BITS, prefetched & VALUE_MASK)
 

@@ -131,7 +131,7 @@ class Estimate:
             np.where(measured, np.where(surprised, DOUBTED_COUNT, count), self.count),
         )
 
-    def lowered(self, mean: Floats, learners: ArrayLike) -> "Estimate":
+    def with_lower_mean(self, mean: Floats, learners: ArrayLike) -> "Estimate":
         """Return the estimate with the means of these learners half way down to `mean`.
 
         For a cost that was not measured for some time; half way is the geometric mean.

@@ -159,14 +159,14 @@ class _Stopwatch:
             batches, late = len(request_times_s) - 1, request_times_s[-1] >= self.until_s
             return batches >= most_batches or (batches > 0 and late)
 
-        def synchronized() -> Iterator[Split]:
+        def synchronize_batches() -> Iterator[Split]:
             yield from batches_of(samples, 1, self.batch, self.rng, stop)
             # The last batches may still be queued on an asynchronous device.
             synchronize(self.trainer)
             request_times_s[-1] = self.now_s()
 
         parameters = self.trainer.initial()
-        batches = self.pace(synchronized())
+        batches = self.pace(synchronize_batches())
         self.throttle()
         began_s = self.now_s()
         trained = self.trainer.train(parameters, batches, self.rng)

@@ -93,12 +93,12 @@ def _addresses(interface: "ctypes._Pointer[_Interface]") -> Iterator[InterfaceAd
     while bool(interface):  # False for the null pointer at the end.
         item = interface.contents
         up = item.flags & IFF_UP and item.flags & IFF_RUNNING
-        if up and item.address and (packed := _packed(item.address.contents)):
+        if up and item.address and (packed := _pack_address(item.address.contents)):
             yield InterfaceAddress(item.name.decode(errors="replace"), ip_address(packed))
         interface = item.next
 
 
-def _packed(address: _SocketAddress) -> bytes | None:
+def _pack_address(address: _SocketAddress) -> bytes | None:
     # On macOS the family is the second byte, after the length.
     raw = bytes(address.family)
     family = raw[1] if sys.platform == "darwin" else int.from_bytes(raw, sys.byteorder)

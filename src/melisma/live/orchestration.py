@@ -107,7 +107,7 @@ class OrchestratorSettings:
 
 @dataclass(frozen=True)
 class Invitation:
-    """What devices need to join: the join string, when the run begins, and the task."""
+    """The join string of a run, when it begins, and its task."""
 
     join_string: JoinString = field(repr=False)
     left_out: tuple[str, ...]
@@ -122,7 +122,7 @@ class Invitation:
 
     @property
     def code_note(self) -> str:
-        """What the owners of devices have to allow; empty for a model of Melisma."""
+        """A note on code that the owners of devices have to allow; empty for a model of Melisma."""
         model = self.task.model
         if not is_import_path(model):
             return ""

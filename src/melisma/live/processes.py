@@ -64,7 +64,7 @@ async def run_processes(
         Child(msgspec.Raw(msgspec.json.encode(item)), str(path))
         for item, path in zip(settings, paths, strict=True)
     )
-    launcher = await _start(Launch(module, _preloaded(trainer), tuple(children)), logs)
+    launcher = await _start(Launch(module, _modules_to_preload(trainer), tuple(children)), logs)
     watch = asyncio.create_task(_watch(launcher, running, report))
     try:
         yield
@@ -98,7 +98,7 @@ def exit_with_parent(
     threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
-def _preloaded(trainer: Trainer | None) -> tuple[str, ...]:
+def _modules_to_preload(trainer: Trainer | None) -> tuple[str, ...]:
     """Return the modules that the launcher imports; macOS does not support PyTorch after a fork."""
     name = type(trainer).__module__
     own = name.startswith("melisma.") and sys.platform == "linux"

@@ -89,7 +89,7 @@ def regular(nodes: int, rng: np.random.Generator, degree: int = 3) -> Topology:
         topology = _from_pairs(nodes, _complement(nodes, pairs) if dense else pairs)
         if len(topology.parts()) == 1:
             return topology
-    raise _never_connected(f"regular:{degree}", nodes)
+    raise _disconnection_error(f"regular:{degree}", nodes)
 
 
 def small_world(
@@ -106,7 +106,7 @@ def small_world(
         topology = _from_pairs(nodes, _draw_rewired(nodes, near, rewired, rng))
         if len(topology.parts()) == 1:
             return topology
-    raise _never_connected(f"small-world:{near},{rewired:g}", nodes)
+    raise _disconnection_error(f"small-world:{near},{rewired:g}", nodes)
 
 
 def _from_pairs(nodes: int, pairs: Iterable[Pair]) -> Topology:
@@ -237,7 +237,7 @@ def _check_regular(nodes: int, degree: int) -> None:
         raise SettingError(f"{name}: both are odd; expected {nodes + 1} nodes, or another degree")
 
 
-def _never_connected(name: str, nodes: int) -> SettingError:
+def _disconnection_error(name: str, nodes: int) -> SettingError:
     return SettingError(
         f"{name} with {nodes} nodes: none of {MAX_DRAWS} random graphs is connected; expected more "
         "neighbours"

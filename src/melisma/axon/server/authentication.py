@@ -11,7 +11,7 @@ ANONYMOUS: Final = "anonymous"
 
 
 class Credentials(msgspec.Struct, frozen=True, gc=False):
-    """What a request shows about its caller.
+    """The proofs of identity that a request carries.
 
     ``authorization`` is the header of that name. ``fingerprint`` is that of the certificate with
     which the caller opened the connection: TLS has proved that the caller has its key. ``host`` is

@@ -146,7 +146,7 @@ def catalog_entry(name: str) -> CatalogEntry:
 
 
 def to_dataset(name: str, returned: Any) -> DataSet:
-    """Return what a function of the user returned as a data set; `DataError` if it is none."""
+    """Convert the result of a user's function to a data set; raise `DataError` if that fails."""
     if isinstance(returned, DataSet):
         data = returned
     elif _is_pair(returned) and all(map(_is_pair, returned)):

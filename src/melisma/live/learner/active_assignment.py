@@ -118,7 +118,7 @@ class ActiveAssignment:
         device.start_compute()
         began = device.now()
 
-        def timed() -> Iterator[Split]:
+        def time_batches() -> Iterator[Split]:
             device.throttle()
             self.setup_s = self.batch_s = device.now() - began
             for batch in batches:
@@ -128,4 +128,4 @@ class ActiveAssignment:
                 self.batch_s = device.now() - self._batch_at
                 self.trained_s += self.batch_s
 
-        return device.pace(timed())
+        return device.pace(time_batches())

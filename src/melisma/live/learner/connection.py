@@ -90,10 +90,10 @@ class Connection:
                 failures += 1
                 self._pause(number, failures, error)
             except AxonError:
-                self._answered()
+                self._note_answer()
                 raise
             else:
-                self._answered()
+                self._note_answer()
                 return result
 
     def fetch(self, name: str, start: int = 0) -> Iterator[bytearray]:
@@ -104,7 +104,7 @@ class Connection:
             try:
                 for piece in axon.fetch(remote, name, received):
                     received, failures = received + len(piece), 0
-                    self._answered()
+                    self._note_answer()
                     yield piece
             except (OSError, *UNANSWERED) as error:
                 failures += 1
@@ -116,14 +116,14 @@ class Connection:
         with self._lock:
             return self._current, self._remotes[self._current]
 
-    def _answered(self) -> None:
+    def _note_answer(self) -> None:
         self._answered_at = time.monotonic()
 
     def _pause(self, number: int, failures: int, error: Exception) -> None:
         """Wait, then let the next attempt use another address; `UnreachableError` to give up."""
         silent_s = time.monotonic() - self._answered_at
         if isinstance(error, BusyError | TooSlowError):
-            self._answered()
+            self._note_answer()
         elif silent_s > self._give_up_s:
             raise UnreachableError(
                 f"the orchestrator has not answered for {silent_s:.0f} s ({error}); "

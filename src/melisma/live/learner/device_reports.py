@@ -170,6 +170,6 @@ def take_standard_output() -> OnReport:
 
 
 def read_report(line: bytes) -> LearnerReport:
-    """Decode a line of the learner process; raise `msgspec.DecodeError` if it is none."""
+    """Decode a line of the learner process; raise `msgspec.DecodeError` for other bytes."""
     report: LearnerReport = msgspec.json.decode(line, type=LearnerReport)
     return report

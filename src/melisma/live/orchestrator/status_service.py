@@ -100,9 +100,9 @@ class StatusService:
                 starts="" if self._began else str(self._start),
                 cycle=current.number if current else 0,
                 cycles=task.cycles,
-                accuracy=_known(scored.accuracy) if scored else None,
-                loss=_known(scored.loss) if scored else None,
-                capacity_used=_known(scored.capacity_used) if scored else None,
+                accuracy=_finite_or_none(scored.accuracy) if scored else None,
+                loss=_finite_or_none(scored.loss) if scored else None,
+                capacity_used=_finite_or_none(scored.capacity_used) if scored else None,
                 waits_s=self._waits_s(),
                 learners=tuple(map(self._learner, self._mailboxes)),
             )
@@ -152,5 +152,5 @@ def learner_state(mailbox: Mailbox, silence_s: float) -> LearnerState:
     return "waiting" if mailbox.open_work is None else "training"
 
 
-def _known(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return None if isnan(value) else value

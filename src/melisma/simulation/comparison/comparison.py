@@ -31,7 +31,7 @@ from melisma.simulation.simulation import (
 TargetOrigin = Literal["asked", "task", "lowest", "none"]
 
 COMPLETED = ("done", "stopped")
-# Times are sums with rounding errors: relative differences up to this are none.
+# Times are sums with rounding errors: relative differences up to this do not count.
 SAME_TIME = 1e-9
 FIGURES = (
     *("accuracy_s", "training_s", "run_s", "deadline_misses", "max_staleness"),

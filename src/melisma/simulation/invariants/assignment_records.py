@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass
 class AssignmentRecord:
-    """What a learner was given in one cycle, and the visits of its update.
+    """The shards and samples given to a learner in one cycle, and the visits of its update.
 
     `samples` and `shards` are those of each extension, by attempt; the first is the assignment.
     """

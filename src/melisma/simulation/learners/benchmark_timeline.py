@@ -1,4 +1,4 @@
-"""What each learner measures in its benchmark, and how long the benchmark takes.
+"""Costs that learners measure in their benchmarks, and how long the benchmarks take.
 
 As in live runs, a learner fetches the model, uploads a part of an update, fetches a few shards for
 up to a third of the time, and trains them after some batches for warming up.
