@@ -1,6 +1,7 @@
 """The invitation of an orchestrator as text and as a QR code."""
 
 import msgspec
+import segno
 
 from melisma.cli.views.invitation_view import invitation_lines, qr_code
 from melisma.fleet.task import Task
@@ -61,3 +62,16 @@ def test_a_qr_code_of_the_longest_command_fits_a_terminal() -> None:
 
 def test_a_terminal_without_blocks_shows_no_qr_code() -> None:
     assert qr_code("melisma join mel1", "ascii") == ""
+
+
+def test_the_modules_of_the_qr_code_are_those_of_the_command() -> None:
+    text = "melisma join mel1abc"
+    blocks = {" ": (1, 1), "▀": (0, 1), "▄": (1, 0), "█": (0, 0)}
+    rows = [
+        [blocks[char][half] for char in line]
+        for line in qr_code(text, "utf-8").splitlines()
+        for half in range(2)
+    ]
+    matrix = segno.make(text, error="l", micro=False).matrix_iter(border=2)
+    expected = [[int(bool(module)) for module in row] for row in matrix]
+    assert rows[: len(expected)] == expected
