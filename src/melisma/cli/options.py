@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 import click
 
 from melisma.cli.process_list import hide_argument
-from melisma.fleet.run_time import RunTime
 
 T = TypeVar("T")
 
@@ -64,6 +63,9 @@ def time_options(command: Callable[..., T]) -> Callable[..., T]:
         finish_by: str | None,
         **kwargs: Any,
     ) -> T:
+        # `melisma join` imports this module and must stay light.
+        from melisma.fleet.run_time import RunTime
+
         return command(*args, run_time=RunTime(deadline_s, total_s, finish_by), **kwargs)
 
     return _deadline_option(_total_option(_finish_by_option(pass_time)))

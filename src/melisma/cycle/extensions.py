@@ -174,7 +174,8 @@ def _choose_held(state: CycleState, learners: Ints, wanted: Ints) -> tuple[Ints,
 
 def _choose_next(state: CycleState, learners: Ints, wanted: Ints) -> tuple[Ints, Ints]:
     """Choose the next shards to hand on for all learners at once, less those that they had."""
-    rows = np.repeat(np.arange(learners.size), wanted)[: state.to_hand_on.size]
+    count = state.to_hand_on.size
+    rows = np.repeat(np.arange(learners.size), np.minimum(wanted, count))[:count]
     positions = state.to_hand_on[: rows.size]
     allowed = ~state.had(learners[rows], positions)
     return rows[allowed], positions[allowed]

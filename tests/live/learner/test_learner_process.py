@@ -16,7 +16,7 @@ from tests.live.orchestrator.served_run import TASK
 class FailingAgent:
     """An agent that ends with an error of its device."""
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
     def run(self) -> None:
