@@ -73,7 +73,7 @@ def _write_live() -> None:
     for name, measured in results["parts"].items():
         part = live.PARTS[name]
         rows += [target.row(measured) for target in part.targets]
-        _write(f"{name}.md", results["machine"], part.sections(measured), folder)
+        _write(f"{name}.md", measured["machine"], part.sections(measured), folder)
     (folder / "targets.md").write_text("\n".join(rows) + "\n")
     if "deadline" in results["parts"]:
         learners = results["parts"]["deadline"]["learners"]
@@ -86,7 +86,7 @@ def _write_parts(benchmark: Benchmark, part: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     results = json.loads((RESULTS / f"{benchmark.name}.json").read_text())
     for name, measured in results["parts"].items():
-        _write(f"{name}.md", results["machine"], benchmark.sections(name, measured), folder)
+        _write(f"{name}.md", measured["machine"], benchmark.sections(name, measured), folder)
 
 
 def _staleness(results: dict[str, Any]) -> list[str]:
