@@ -139,9 +139,12 @@ def test_the_others_go_on_when_a_learner_is_killed_while_it_evaluates(tmp_path: 
         report = fleet.finish(60.0)
     check_honest_learners(report, ("a",))
     assert all(cycle.accuracy is not None for cycle in report.ended_cycles)
-    # Its update of the first cycle counts, and its next work is not done.
+    # Its update of the first cycle counts, and its next work is not done, whether its silence is
+    # noticed before or after the end of that cycle.
     assert "victim: no sign of life for" in reasons(report)
-    assert (total(report, "victim").cycles, total(report, "victim").left) == (2, 1)
+    lost = total(report, "victim")
+    assert (lost.cycles, lost.left + lost.late + lost.dropped) == (2, 1)
+    assert lost.counted_visits == lost.planned_visits / 2
 
 
 @contextmanager

@@ -56,6 +56,7 @@ class NodeThreads:
         self._threads: list[threading.Thread] = []
         self._stops: list[threading.Event] = []
         self._ports: dict[str, int] = {}
+        self.control_token: str | None = None  # of nodes that tell their progress to their owner
 
     def config(self, name: str, *neighbours: str, **options: Any) -> NodeConfig:
         host, port = "http://127.0.0.1", self.port(name)
@@ -115,7 +116,8 @@ class NodeThreads:
     def updates(self, name: str) -> float:
         """Return the updates of a node; 0 while it does not answer."""
         try:
-            with axon.connect(f"http://127.0.0.1:{self.port(name)}", deadline_s=5.0) as remote:
+            address = f"http://127.0.0.1:{self.port(name)}"
+            with axon.connect(address, token=self.control_token, deadline_s=5.0) as remote:
                 updates: float = remote.progress()["updates"]
                 return updates
         except MelismaError:
