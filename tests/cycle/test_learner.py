@@ -21,7 +21,13 @@ from melisma.fleet.estimates import Estimate
 from melisma.fleet.task import Task
 from tests.simulation.scenarios import make_task
 
-MEASURED = {"train_s": 0.2, "ship_s": 0.1, "down_s": 0.02, "up_s": 0.05, "rest_s": 0.01}
+MEASURED: dict[str, Any] = {
+    "train_s": 0.2,
+    "ship_s": 0.1,
+    "down_s": 0.02,
+    "up_s": 0.05,
+    "rest_s": 0.01,
+}
 CYCLE = {"train_s": 0.2, "ship_s": 0.1, "down_s": 0.05, "up_s": 0.05, "rest_s": 0.01}
 
 

@@ -38,7 +38,7 @@ def run_subset_benchmark(  # noqa: PLR0913 - the task, the parts of the agent, a
     until_at: float,
     *,
     upload: Callable[[int], None],
-    before: CostHistory | None,
+    before: CostHistory | None = None,
 ) -> CostHistory:
     """Measure the costs of a cycle until `until_at`, on at least one shard.
 
