@@ -114,6 +114,10 @@ def test_nothing_is_sent_to_another_certificate_or_without_tls(tmp_path: Path) -
             assert b"HTTP" not in sock.recv(1000)
         with pytest.raises(AxonError):
             axon.connect(f"http://{plain.host}:{plain.port}", token="t")(deadline_s=5.0).enroll("x")
+        fleet.orchestrator.wait_for("refused a caller from 127.0.0.1: it sent plain HTTP")
+        with socket.create_connection((plain.host, plain.port), 10.0) as sock:
+            sock.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+        fleet.orchestrator.wait_for("the TLS handshake failed: wrong version number")
         received: list[bytes] = []
         port = impostor(tmp_path / "impostor.pem", received)
         prefix = fleet.invitation.fingerprint_prefix
