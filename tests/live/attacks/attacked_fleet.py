@@ -312,9 +312,9 @@ class AttackedFleet:
         """Start `melisma` as the owner of the orchestrator."""
         return self._lab.melisma(None, "orchestrator", *arguments)
 
-    def send(self, data: bytes, device: Device | None = None) -> bytes:
+    def send(self, data: bytes, device: Device | None = None, timeout_s: float = 2.0) -> bytes:
         """Send bytes over TLS, with the certificate of a device; return what is answered."""
-        with self.open_socket(device) as sock:
+        with self.open_socket(device, timeout_s) as sock:
             answer = b""
             # The orchestrator may close the connection before it has read everything.
             with contextlib.suppress(OSError):
