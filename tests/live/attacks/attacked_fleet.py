@@ -83,7 +83,7 @@ class Device:
             certificate=str(self.identity),
             cache=str(cache or self.folder / "cache"),
             module_path=(str(self.folder.parent),),
-            allowed_modules=("tiny_task",),
+            allowed_modules=("tiny_task", "queueing_task"),
             local_data=None if local_data is None else str(local_data),
         )
 
