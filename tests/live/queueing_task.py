@@ -64,4 +64,4 @@ def use_queueing_device(batch_s: float) -> None:
     """Train in this process on a device that queues work."""
     device = QueueingDevice(batch_s)
     Queueing.device = device
-    torch_trainer.choose_device = lambda _name="auto", _available=None: device  # type: ignore[assignment]
+    torch_trainer.choose_device = lambda _name="auto", _available=None: device  # type: ignore[assignment, attr-defined]

@@ -350,10 +350,14 @@ class AttackedFleet:
         self.learners.append(HonestLearner(settings, log, code, host))
         return self.learners[-1]
 
-    def join(self, name: str, code: str = "") -> Process:
-        """Start `melisma join` on a device, which runs `code` first."""
-        arguments = ["join", self.text, "--name", name, "--allow-module", "tiny_task"]
-        return self._lab.melisma(None, f"join-{name}", *arguments, code=code)
+    def join(self, name: str, code: str = "", *options: str, text: str = "") -> Process:
+        """Start `melisma join` on a device, which runs `code` first, by the join string `text`."""
+        arguments = ["join", text or self.text, "--name", name, "--allow-module", "tiny_task"]
+        return self._lab.melisma(None, f"join-{name}", *arguments, *options, code=code)
+
+    def home_of(self, name: str) -> Path:
+        """Return the folder of the state of a device that was started by `join`."""
+        return self.folder / f"home-join-{name}" / "device"
 
     def hostile(self, name: str = "mallory") -> HostileLearner:
         """Enrol a device as which the test calls."""
