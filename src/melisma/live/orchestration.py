@@ -332,15 +332,20 @@ class _Orchestration:
         fingerprint = create_identity(identity)
         token = self._tokens.issue(once=settings.once)
         pairing = self._create_pairing(fingerprint, token)
+        on_refused = RefusalLog(self._observer.on_note).add
         authenticator = DeviceAuthenticator(
             self._registry,
             self._tokens,
             owner_token=owner_token,
             allow_anonymous=pairing is not None,
-            on_refused=RefusalLog(self._observer.on_note).add,
+            on_refused=on_refused,
         )
         worker = self._service.worker(
-            authenticator, host=settings.host, port=settings.port, tls=identity
+            authenticator,
+            host=settings.host,
+            port=settings.port,
+            tls=identity,
+            on_refused=on_refused,
         )
         approve = self._approve if settings.approve else None
         Enrolment(self._registry, approve, authenticator.names_in_use).expose(worker)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from melisma.allocation.schemes import get_scheme
 from melisma.axon import Authenticator, Limits, Worker, current_call
+from melisma.axon.server.authentication import OnRefused
 from melisma.cycle import events
 from melisma.cycle.learner import subset_shards
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
@@ -112,11 +113,12 @@ class LearnerService:
         host: str = "127.0.0.1",
         port: int = 0,
         tls: bool | Path = False,
+        on_refused: OnRefused = lambda _host, _reason: None,
     ) -> Worker:
         """Return the worker that serves these methods, shards and parameters.
 
         `authenticator` names the caller of each request; those that are no learners of this run
-        are refused.
+        are refused. `on_refused` receives those whose TLS handshake fails.
         """
         limits = Limits(
             max_calls=4 * self._mailboxes.max_learners + 64,
@@ -132,6 +134,7 @@ class LearnerService:
             tls=tls,
             limits=limits,
             files=self._find_file,
+            on_refused=on_refused,
         )
         layout = self._store.layout
         upload_bytes = layout.size_bytes + FIELD_BYTES * len(layout.fields) + SMALL_BYTES
