@@ -12,7 +12,7 @@ from melisma.allocation.schemes import with_scheme
 from melisma.atomic import write_atomic
 from melisma.cycle.machine import check_submission
 from melisma.cycle.ragged import RaggedArray
-from melisma.errors import DataError, SettingError, suggest
+from melisma.errors import DataError, RunFailedError, SettingError, suggest
 from melisma.fleet.files.fleet_builder import scale_fleet
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.run_time import RunTime
@@ -95,7 +95,7 @@ def simulate(
 
     Model, picture and trace are saved in `folder`, if given. `watch` is called with each step.
     """
-    return run(prepare(task, fleet, options), folder, watch)
+    return run(prepare(task, fleet, options), folder, watch).require_success()
 
 
 def prepare(
@@ -199,7 +199,7 @@ def run(
         report = _save(report, path, compute)
     if failure is not None:
         saved = "" if path is None else f"; partial results are in {path}"
-        raise DataError(f"{failure}{saved}") from failure
+        raise RunFailedError(f"{failure}{saved}", report) from failure
     return report
 
 

@@ -216,7 +216,7 @@ def test_nothing_but_updates_and_sums_leaves_a_device(
     assert leaks(encode_shard(marked(3).train)) == ["float32"]
     with watched(monkeypatch, local_data=f"{__name__}:marked") as proxies:
         report = run_task(work_folder, mode="federated", data_args={"test": 0}, cycles=2)
-    assert report.outcome == "done", report.reason
+    assert report.outcome == "finished", report.reason
     sent = proxies[0].sent
     assert leaks(sent) == []
     # The recording is complete: all calls are there, and the updates by name.
@@ -231,7 +231,7 @@ def test_an_error_on_local_data_is_not_quoted_to_the_orchestrator(
 ) -> None:
     with watched(monkeypatch, local_data=f"{__name__}:quoting") as proxies:
         report = run_task(work_folder, mode="federated", data_args={"test": 0}, cycles=2)
-    assert report.outcome != "done"
+    assert report.outcome != "finished"
     assert b"DataError on its local data" in proxies[0].sent
     assert leaks(proxies[0].sent) == []
     (log, *_) = sorted((work_folder / "run" / "logs").glob("*.log"))
