@@ -39,7 +39,7 @@ def _run(scheme: str) -> dict[str, Any]:
     with TemporaryDirectory(prefix="benchmark-capacity-") as name:
         options = ["--json", "--scheme", scheme, "--out", str(Path(name) / "run")]
         report = json.loads(processes.run_python(["-c", MELISMA, "run", *options], LIMIT_S))
-    if report["outcome"] != "done":
+    if report["outcome"] != "finished":
         raise RuntimeError(f"the run of {scheme} {report['outcome']}: {report['reason']}")
     return {"outside_s": report["outside_s"], "cycles": [*map(_figures, report["cycles"])]}
 

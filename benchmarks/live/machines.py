@@ -142,7 +142,7 @@ def _write_task(folder: Path, task: str) -> None:
 
 
 def _row(report: dict[str, Any]) -> dict[str, float | None]:
-    if report["outcome"] != "done":
+    if report["outcome"] != "finished":
         raise RuntimeError(f"the run {report['outcome']}: {report['reason']}")
     cycles = report["cycles"]
     used = [each["capacity_used"] for each in cycles[FIRST_CYCLES:]]

@@ -50,7 +50,7 @@ def run(
     if done.returncode:
         raise RuntimeError(f"the run of Melisma failed: {done.stderr.strip()[-1000:]}")
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if result["outcome"] not in ("done", "stopped"):
+    if result["outcome"] not in ("finished", "reached goal"):
         raise RuntimeError(f"the run of Melisma {result['outcome']}: {result['reason']}")
     return {**result, "began_at": began_at, "ended_at": time.time()}
 

@@ -17,7 +17,7 @@ def main() -> None:
     mode, name = sys.argv[1:]
     folder = Path(name)
     report = _run(mode, folder / "task.toml", folder / "fleet.toml", folder / mode)
-    if report.outcome != "done":
+    if report.outcome != "finished":
         raise SystemExit(f"run {report.outcome}: {report.reason}")
     print(json.dumps(_summary(report)))
 

@@ -6,6 +6,7 @@
     ├── SettingError            a setting or an argument is invalid
     ├── InfeasibleError         no plan satisfies all constraints
     ├── DataError               data is missing or invalid
+    ├── RunFailedError          a run failed; its report says how far it got
     └── AxonError               a remote call failed
         ├── UnreachableError    no worker answered, or the connection broke
         ├── RefusedError        the worker refused the call
@@ -33,7 +34,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
-from typing import ClassVar
+from typing import Any, ClassVar
 
 _FIELD = re.compile(r"\{(learner|task|shards)\[(\d+)\]\}")
 # Known words that a message about an unknown one lists at most.
@@ -142,6 +143,14 @@ def _number_field(field: re.Match[str]) -> str:
 
 class DataError(MelismaError):
     """Data is missing or invalid; the message says which source was tried."""
+
+
+class RunFailedError(MelismaError):
+    """A run failed; ``report`` is the `Report` of what it did until then."""
+
+    def __init__(self, message: str, report: Any) -> None:
+        super().__init__(message)
+        self.report = report
 
 
 class AxonError(MelismaError):

@@ -13,7 +13,8 @@ from melisma.fleet.files.fleet_builder import build_fleet
 from melisma.fleet.files.fleet_file import FleetTable
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task
-from melisma.simulation import SimulationOptions, forecast, simulate
+from melisma.simulation import SimulationOptions, forecast
+from melisma.simulation.simulation import prepare, run
 from tests.lanes import cases
 
 SCHEMES = ("synchronous", "staleness", "equal", "proportional", "dab")
@@ -68,7 +69,7 @@ def with_deadline(task: Task, deadline_s: float) -> Task:
 
 
 def outcome(task: Task, fleet: Fleet) -> tuple[str, str]:
-    report = simulate(task, fleet, SimulationOptions(work="timing"))
+    report = run(prepare(task, fleet, SimulationOptions(work="timing")))
     return report.outcome, report.reason
 
 
@@ -85,11 +86,11 @@ def test_a_named_deadline_works(scheme: str, seed: int) -> None:
         again = build_plan_report(get_scheme(scheme), [longer], fleet, 1.0)
         assert again["feasible"]
         assert again["forecast"]["failure"] == ""
-        assert outcome(longer, fleet) == ("done", "cycle 3 was the last")
+        assert outcome(longer, fleet) == ("finished", "cycle 3 was the last")
     else:
         assert planned["forecast"]["failure"] == (reason if result == "failed" else "")
     if named := NAMED.search(reason):
-        assert outcome(with_deadline(task, float(named[1])), fleet)[0] == "done"
+        assert outcome(with_deadline(task, float(named[1])), fleet)[0] == "finished"
 
 
 def is_constant(fleet: Fleet) -> bool:
@@ -106,7 +107,7 @@ def test_a_plan_and_a_simulation_agree_on_the_shortest_deadline(scheme: str, see
     task = random_task(rng, scheme, deadline_s=0.001)
     planned = build_plan_report(get_scheme(scheme), [task], fleet, 1.0)
     shortest = with_deadline(task, planned["nearest"]["deadline_s"])
-    assert outcome(shortest, fleet)[0] == "done"
+    assert outcome(shortest, fleet)[0] == "finished"
     result, reason = outcome(with_deadline(task, 0.8 * shortest.deadline_s), fleet)
     assert result == "failed"
     assert NAMED.search(reason)

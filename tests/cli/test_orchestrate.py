@@ -157,7 +157,7 @@ def test_python_trains_on_devices_that_join(work_folder: Path) -> None:
         with running.device("pi"), running.device("jetson"):
             assert running.process.wait(WAIT_S) == 0, running.stderr.text
         running.stdout.wait_for("the run begins when 2 learners are ready\n")
-        running.stdout.wait_for("done jetson pi\n")
+        running.stdout.wait_for("finished jetson pi\n")
     assert (work_folder / "run" / "model.safetensors").is_file()
 
 
@@ -187,7 +187,7 @@ def test_json_leaves_standard_output_to_the_report(work_folder: Path) -> None:
             assert running.process.wait(WAIT_S) == 0
         running.stdout.wait_for(r"\n")
     report = parse_json(running.stdout.text)
-    assert report["outcome"] == "done"
+    assert report["outcome"] == "finished"
     assert report["names"] == ["pi"]
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-import melisma
 from melisma.runs.report import Report
 from melisma.simulation import SimulationOptions
+from melisma.simulation.simulation import prepare, run
 from tests.cli.command_line import Result, parse_json
 from tests.cli.command_line import melisma as run_melisma
 
@@ -64,7 +64,7 @@ def plan(fleet: str, *options: str) -> Result:
 
 
 def simulate(fleet: str, scheme: str) -> Report:
-    return melisma.simulate("task.toml", f"{fleet}.toml", SimulationOptions(scheme=scheme))
+    return run(prepare("task.toml", f"{fleet}.toml", SimulationOptions(scheme=scheme)))
 
 
 def weight_in_time(report: Report) -> float:

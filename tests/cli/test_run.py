@@ -114,7 +114,7 @@ def test_json_is_the_report_of_the_run(json_run: tuple[Path, Result]) -> None:
     folder, result = json_run
     assert result.code == 0, result.stderr
     report = json.loads(result.stdout)
-    assert report["outcome"] == "done"
+    assert report["outcome"] == "finished"
     assert len(report["cycles"]) == 2
     assert report["accuracy"] > 0.9
     model = folder / "results" / "model.safetensors"
@@ -123,7 +123,7 @@ def test_json_is_the_report_of_the_run(json_run: tuple[Path, Result]) -> None:
 
 def test_output_of_the_users_modules_is_not_in_the_json(json_run: tuple[Path, Result]) -> None:
     _, result = json_run
-    assert json.loads(result.stdout)["outcome"] == "done"
+    assert json.loads(result.stdout)["outcome"] == "finished"
     assert "loading" in result.stderr
 
 

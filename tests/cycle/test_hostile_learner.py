@@ -174,7 +174,7 @@ def test_one_learner_cannot_break_the_machine_in_federated_learning(
 def check_run(trace: list[Step]) -> None:
     """Assert that the run came to its end, and that the honest learners took part in it."""
     (finish,) = commands_in(trace, commands.Finish)
-    assert finish.outcome == "done", finish.reason
+    assert finish.outcome == "finished", finish.reason
     for command in commands_in(trace, commands.Dispatch):
         assert (command.shards.counts > 0).all()
         assert (command.passes > 0).all()
@@ -194,7 +194,7 @@ def test_costs_that_no_plan_can_hold_do_not_stop_the_others(scheme: str, cost: f
     passes = None if SCHEMES[scheme].passes == "chosen" else 2
     trace = run_with(make_task(scheme=scheme, passes=passes, cycles=2), [hostile])
     (finish,) = commands_in(trace, commands.Finish)
-    assert finish.outcome == "done"
+    assert finish.outcome == "finished"
     assert all(
         {0, 1} <= set(command.learners.tolist()) or cost < 1
         for command in commands_in(trace, commands.Dispatch)

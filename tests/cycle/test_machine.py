@@ -47,7 +47,7 @@ def received(trace: list[Step], kind: type) -> list[Any]:
 def test_every_scheme_trains_all_cycles(scheme: str) -> None:
     virtual_run = VirtualRun(task_for(scheme), FLEET)
     trace = virtual_run.run()
-    assert finish(trace).outcome == "done"
+    assert finish(trace).outcome == "finished"
     assert [dispatch.cycle for dispatch in commands_in(trace, commands.Dispatch)] == [1, 2, 3]
     assert [aggregate.cycle for aggregate in commands_in(trace, commands.Aggregate)] == [1, 2, 3]
     assert [evaluate.cycle for evaluate in commands_in(trace, commands.Evaluate)] == [1, 2, 3]
@@ -123,7 +123,7 @@ def test_a_learner_that_never_answers_is_waited_for_once(scheme: str) -> None:
         return [event]
 
     trace = VirtualRun(task_for(scheme, cycles=4), FLEET, drop_answers).run()
-    assert finish(trace).outcome == "done"
+    assert finish(trace).outcome == "finished"
     began = [
         step.event.at_s
         for step in trace
@@ -172,7 +172,7 @@ def test_learners_that_cannot_meet_the_deadline_are_left_out_and_measured_again(
     assert "device-2 cannot meet the deadline" in dispatches[0].reason
     again = commands_in(trace, commands.Benchmark)[1:]
     assert [b.learners.tolist() for b in again] == [[2]] * 3
-    assert finish(trace).outcome == "done"
+    assert finish(trace).outcome == "finished"
 
 
 def test_a_deadline_that_no_learner_can_meet_fails_with_a_feasible_one() -> None:
@@ -183,7 +183,7 @@ def test_a_deadline_that_no_learner_can_meet_fails_with_a_feasible_one() -> None
     assert "use deadline_s >= 0.6" in reason
     assert finish(trace).outcome == "failed"
     trace = VirtualRun(make_task(deadline_s=0.51), FLEET).run()
-    assert finish(trace).outcome == "done"
+    assert finish(trace).outcome == "finished"
 
 
 def test_a_task_without_a_plan_fails_with_a_feasible_deadline() -> None:
@@ -266,7 +266,7 @@ def test_a_late_update_is_dropped_and_withdrawn() -> None:
     withdrawn, late = commands_in(trace, commands.Withdraw)
     assert withdrawn.learners.tolist() == late.learners.tolist() == [2]
     assert "tail" in withdrawn.reason
-    assert finish(trace).outcome == "done"
+    assert finish(trace).outcome == "finished"
 
 
 def test_the_tail_is_bounded_and_shrinks_again() -> None:
@@ -360,7 +360,7 @@ def test_a_plan_that_fails_once_is_tried_again_with_new_measurements() -> None:
 
     trace = VirtualRun(task_for("synchronous", cycles=4), FLEET, report_slow_costs).run()
     assert reported
-    assert finish(trace).outcome == "done"
+    assert finish(trace).outcome == "finished"
     assert [aggregate.learners.size for aggregate in commands_in(trace, commands.Aggregate)] == [
         3,
         0,
@@ -375,7 +375,7 @@ def test_empty_cycles_that_are_not_in_a_row_do_not_end_the_run() -> None:
         return [] if drop else [event]
 
     trace = VirtualRun(make_task(cycles=8), FLEET, drop_updates).run()
-    assert finish(trace).outcome == "done"
+    assert finish(trace).outcome == "finished"
 
 
 def test_a_learner_that_leaves_is_not_waited_for() -> None:
@@ -385,7 +385,7 @@ def test_a_learner_that_leaves_is_not_waited_for() -> None:
         return [event]
 
     trace = VirtualRun(make_task(), FLEET, leave).run()
-    assert finish(trace).outcome == "done"
+    assert finish(trace).outcome == "finished"
     assert [dispatch.learners.tolist() for dispatch in commands_in(trace, commands.Dispatch)] == [
         [0, 1, 2],
         [0, 1],
@@ -429,7 +429,7 @@ def test_a_run_goes_on_when_learners_come_back_that_had_all_left(
         ]
 
     trace = VirtualRun(task_for(scheme), FLEET, leave).run()
-    assert finish(trace).outcome == "done"
+    assert finish(trace).outcome == "finished"
     assert [each.cycle for each in commands_in(trace, commands.Aggregate)] == [1, 2, 3]
     (left,) = received(trace, events.LearnersLeft)
     after = [each for each in received(trace, events.UpdatesReceived) if each.at_s > left.at_s]
@@ -494,7 +494,7 @@ def test_a_run_starts_without_a_learner_that_left_before_joining() -> None:
         return [event]
 
     trace = VirtualRun(make_task(), FLEET, leave).run()
-    assert finish(trace).outcome == "done"
+    assert finish(trace).outcome == "finished"
     assert commands_in(trace, commands.Dispatch)[0].learners.tolist() == [0, 2]
 
 
@@ -536,7 +536,7 @@ def test_cancelling_withdraws_work_and_ends_the_run() -> None:
 @pytest.mark.parametrize("stop", [{"accuracy": 0.7}, {"loss": 1.5}])
 def test_a_run_stops_when_its_stop_setting_is_reached(stop: dict[str, float]) -> None:
     trace = VirtualRun(make_task(cycles=50, stop=StopSettings(**stop)), FLEET).run()
-    assert finish(trace).outcome == "stopped"
+    assert finish(trace).outcome == "reached goal"
     assert len(commands_in(trace, commands.Aggregate)) == 2
 
 
@@ -545,7 +545,7 @@ def test_a_scheme_that_needs_more_than_learners_disclose_is_refused() -> None:
     reason = finish(VirtualRun(task_for("staleness"), private).run()).reason
     assert 'device-1 has discloses = "bounds"' in reason
     assert "use scheme dab with passes" in reason
-    assert finish(VirtualRun(task_for("dab"), private).run()).outcome == "done"
+    assert finish(VirtualRun(task_for("dab"), private).run()).outcome == "finished"
     with_third = [FakeDevice(0.1), FakeDevice(0.3, discloses="bounds"), FakeDevice(0.2)]
 
     def leave(event: events.AnyEvent) -> list[events.AnyEvent]:
@@ -557,7 +557,7 @@ def test_a_scheme_that_needs_more_than_learners_disclose_is_refused() -> None:
     assert 'device-1 has discloses = "bounds"' in reason
     private = [FakeDevice(0.1), FakeDevice(0.3, discloses="nothing")]
     assert "use scheme equal" in finish(VirtualRun(task_for("dab"), private).run()).reason
-    assert finish(VirtualRun(task_for("equal"), private).run()).outcome == "done"
+    assert finish(VirtualRun(task_for("equal"), private).run()).outcome == "finished"
 
 
 @pytest.mark.parametrize(
@@ -580,7 +580,7 @@ def test_a_task_that_cannot_be_run_is_refused_at_once(
 @pytest.mark.parametrize("scheme", ["equal", "proportional"])
 def test_without_passes_each_learner_makes_those_that_fit_by_the_deadline(scheme: str) -> None:
     trace = VirtualRun(make_task(scheme=scheme, passes=None), FLEET).run()
-    assert finish(trace).outcome == "done"
+    assert finish(trace).outcome == "finished"
     assert commands_in(trace, commands.Benchmark)
     for dispatch in commands_in(trace, commands.Dispatch):
         assert dispatch.learners.tolist() == list(range(len(FLEET)))
@@ -598,7 +598,7 @@ def test_equal_shares_without_passes_need_costs_and_with_passes_need_nothing() -
     reason = finish(VirtualRun(make_task(scheme="equal", passes=None), private).run()).reason
     assert reason.startswith("scheme equal needs from each learner: train_s, ship_s")
     assert reason.endswith("use scheme equal with passes")
-    assert finish(VirtualRun(make_task(scheme="equal"), private).run()).outcome == "done"
+    assert finish(VirtualRun(make_task(scheme="equal"), private).run()).outcome == "finished"
 
 
 @pytest.mark.parametrize("scheme", ["equal", "proportional"])
@@ -674,7 +674,7 @@ def test_each_assignment_counts_at_most_once_even_if_messages_are_lost_or_repeat
 
     virtual_run = VirtualRun(task_for(scheme, cycles=4), [FakeDevice(s) for s in speeds], change)
     trace = virtual_run.run()
-    assert finish(trace).outcome in ("done", "failed")
+    assert finish(trace).outcome in ("finished", "failed")
     assigned_samples = {
         (d.cycle, learner): shards.size * SHARD_SAMPLES
         for d in commands_in(trace, commands.Dispatch)
@@ -703,7 +703,7 @@ def test_a_model_that_is_not_finite_is_replaced_by_the_one_before() -> None:
     task = task_for("equal", cycles=4)
     trace = VirtualRun(task, FLEET, lambda event: lose_models(event, range(2, 4))).run()
     assert [command.cycle for command in commands_in(trace, commands.Restore)] == [2, 3]
-    assert finish(trace).outcome == "done"
+    assert finish(trace).outcome == "finished"
     report = Report.from_trace(trace)
     assert [cycle.rejected for cycle in report.cycles] == [False, True, True, False]
     assert report.cycles[1].empty
@@ -732,7 +732,7 @@ def test_a_model_that_is_not_finite_does_not_stop_the_run_by_its_accuracy() -> N
     task = task_for("equal", cycles=3, stop=StopSettings(accuracy=0.05))
     trace = VirtualRun(task, FLEET, lambda event: lose_models(event, range(1, 3))).run()
     assert len(commands_in(trace, commands.Restore)) == 2
-    assert finish(trace).outcome == "stopped"
+    assert finish(trace).outcome == "reached goal"
 
 
 def test_averages_whose_updates_are_all_left_out_end_the_run_as_failed() -> None:

@@ -13,7 +13,8 @@ from melisma.fleet.files.fleet_builder import build_fleet
 from melisma.fleet.files.fleet_file import FleetTable
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import PAPER_RULES, Task
-from melisma.live.training import train
+from melisma.live.preparation import prepare
+from melisma.live.training import run
 from melisma.runs.report import Report
 
 FLEET: dict[str, Any] = {
@@ -49,7 +50,7 @@ def build(task: dict[str, Any], fleet: dict[str, Any]) -> tuple[Task, Fleet]:
 def run_task(folder: Path, fleet: dict[str, Any] | None = None, **task: Any) -> Report:
     """Run a task with these settings in the folder `run`."""
     watch = task.pop("watch", lambda _: None)
-    return train(*build(task, fleet or {}), folder=folder / "run", watch=watch)
+    return run(prepare(*build(task, fleet or {}), folder=folder / "run"), watch=watch)
 
 
 def received(report: Report, kind: type) -> list[Any]:

@@ -151,7 +151,7 @@ def test_devices_with_slow_links_join_by_a_string_and_train(
     run.join(network.host("pi", mbit=20))
     run.join(network.host("laptop", mbit=100))
     report = run.report()
-    assert report["outcome"] == "done"
+    assert report["outcome"] == "finished"
     assert report["accuracy"] > 0.25
     assert visits(report).keys() == {"pi", "laptop"}
     assert min(visits(report).values()) > 0
@@ -173,7 +173,7 @@ def test_a_device_that_changes_its_address_goes_on(network: NetworkLab, fleet: F
     run.wait_for_cycle(1)
     network.move(laptop)
     report = run.report()
-    assert report["outcome"] == "done"
+    assert report["outcome"] == "finished"
     assert len(report["cycles"]) == 6
     assert report["cycles"][-1]["visits_counted"] > 0, device.text
 
@@ -194,7 +194,7 @@ def test_a_proxy_that_cuts_connections_every_two_seconds_is_no_obstacle(
     run.join(pi, string=str(through))
     run.join(network.host("laptop"))
     report = run.report()
-    assert report["outcome"] == "done"
+    assert report["outcome"] == "finished"
     assert report["accuracy"] > 0.9
     assert run.total("pi").left == 0
     assert run.total("pi").counted_visits > 0
@@ -217,7 +217,7 @@ def test_a_device_that_is_cut_off_or_killed_is_replaced_and_can_come_back(
     run.join(pi)
     run.wait_for_return("pi", times=3)
     report = run.report()
-    assert report["outcome"] == "done"
+    assert report["outcome"] == "finished"
     assert visits(report).keys() == {"pi", "laptop"}
     assert run.total("pi").left >= 1
     assert run.total("laptop").left == 0

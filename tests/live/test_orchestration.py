@@ -130,7 +130,7 @@ def test_devices_join_train_and_are_told_that_the_run_has_ended(tmp_path: Path) 
         report = run.result.result(40)
         for process in processes:
             assert process.wait(10) == 0, process.communicate()
-    assert report.outcome == "done"
+    assert report.outcome == "finished"
     assert sorted(report.names) == ["jetson", "pi"]
     assert report.model is not None
     assert (tmp_path / "run" / "trace.jsonl").is_file()
@@ -252,7 +252,7 @@ def test_orchestrate_says_the_score_of_each_cycle_and_the_folder_of_the_results(
             )
             observer.watch(Step(event, []))
         return SimpleNamespace(
-            outcome="done", reason="cycle 3 was the last", folder=prepared.folder
+            outcome="finished", reason="cycle 3 was the last", folder=prepared.folder
         )
 
     monkeypatch.setattr(orchestration, "run_orchestrator", play)
@@ -303,7 +303,7 @@ def test_the_owner_decides_about_each_device(tmp_path: Path) -> None:
         with pytest.raises(RefusedError, match="did not accept stranger"):
             join(tmp_path / "stranger", run.join_string)
         with devices(tmp_path, run.join_string, "pi"):
-            assert run.result.result(40).outcome == "done"
+            assert run.result.result(40).outcome == "finished"
     assert asked == [("stranger", "sha256:", "127.0.0.1"), ("pi", "sha256:", "127.0.0.1")]
 
 

@@ -92,7 +92,7 @@ def test_a_run_does_not_wait_for_a_killed_learner(work_folder: Path) -> None:
             victim.kill()
 
     report = run_task(work_folder, watch=watch)
-    assert report.outcome == "done", report.reason
+    assert report.outcome == "finished", report.reason
     (left,) = received(report, events.LearnersLeft)
     assert "its process was killed (signal 9)" in left.reason
     assert len(report.cycles) == 3
@@ -131,5 +131,5 @@ def test_a_learner_that_was_suspended_for_some_cycles_continues(
             stopped[0].resume()
 
     report = run_task(work_folder, scheme=scheme, cycles=7, deadline_s=1.0, watch=watch)
-    assert report.outcome == "done", report.reason
+    assert report.outcome == "finished", report.reason
     assert not received(report, events.LearnersLeft)

@@ -28,7 +28,7 @@ def test_every_scheme_trains_a_good_model(work_folder: Path, scheme: str, mode: 
     if scheme in ("synchronous", "staleness"):
         settings["passes"] = None
     report = run_task(work_folder, scheme=scheme, mode=mode, **settings)
-    assert report.outcome == "done", report.reason
+    assert report.outcome == "finished", report.reason
     assert report.accuracy > 0.9
     assert len(report.cycles) == report.task.cycles
     assert report.model is not None
@@ -43,7 +43,7 @@ def test_a_run_follows_noise_and_a_bandwidth_trace(work_folder: Path) -> None:
         {"name": "phone", "samples_per_s": 2000, "downlink_bps": 30e6, "uplink_bps": 5e6},
     ]
     report = run_task(work_folder, {"learner": learners, "noise": noise}, scheme="equal", cycles=2)
-    assert report.outcome == "done", report.reason
+    assert report.outcome == "finished", report.reason
     assert [len(cycle.assignments) for cycle in report.cycles] == [2, 2]
 
 
@@ -70,7 +70,7 @@ def test_without_passes_each_learner_makes_those_that_fit(work_folder: Path, sch
     ]
     settings: dict[str, Any] = {"passes": None, "deadline_s": 2.0, "cycles": 2}
     report = run_task(work_folder, {"learner": learners}, scheme=scheme, **settings)
-    assert report.outcome == "done", report.reason
+    assert report.outcome == "finished", report.reason
     assert report.accuracy > 0.9
     first, _ = issued(report, commands.Dispatch)
     assert (first.learners.tolist(), first.passes.min() >= 1) == ([0, 1], True)
@@ -102,7 +102,7 @@ def test_a_picture_that_cannot_be_drawn_costs_neither_model_nor_report(
     message = r"cannot draw .*picture\.svg: ZeroDivisionError: a scale without a span"
     with pytest.warns(MelismaWarning, match=message):
         report = run_task(work_folder, cycles=1)
-    assert report.outcome == "done"
+    assert report.outcome == "finished"
     assert report.model is not None
     assert report.model.is_file()
     assert report.picture_path is None
@@ -138,7 +138,7 @@ def test_the_same_seed_gives_the_same_shards(work_folder: Path) -> None:
 def test_a_run_may_have_more_learners_than_pool_threads(work_folder: Path) -> None:
     many = [FLEET["learner"][1] | {"name": f"hare-{number}"} for number in range(12)]
     report = run_task(work_folder, fleet={"learner": many}, cycles=2)
-    assert report.outcome == "done", report.reason
+    assert report.outcome == "finished", report.reason
     assert len(report.names) == 12
 
 
@@ -146,7 +146,7 @@ def test_installed_modules_come_before_those_in_the_task_folder(work_folder: Pat
     """What is installed comes before what lies in the folder of a task."""
     (work_folder / "safetensors.py").write_text("raise SystemExit('imported')")
     report = run_task(work_folder, cycles=1)
-    assert report.outcome == "done", report.reason
+    assert report.outcome == "finished", report.reason
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_run_can_be_cancelled_and_keeps_its_model(work_folder: Path) -> None:
 
 def test_without_test_data_learners_evaluate_the_model(work_folder: Path) -> None:
     report = run_task(work_folder, mode="federated", data_args={"test": 0})
-    assert report.outcome == "done", report.reason
+    assert report.outcome == "finished", report.reason
     assert report.accuracy > 0.9
     # One sample in ten is held back from training.
     joined = [

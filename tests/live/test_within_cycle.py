@@ -35,7 +35,7 @@ def first_learner() -> psutil.Process:
 
 def test_an_extension_reaches_the_learner_and_one_update_covers_all(work_folder: Path) -> None:
     report = run_task(work_folder, STEADY, **TASK | {"deadline_s": 3.0})
-    assert report.outcome == "done", report.reason
+    assert report.outcome == "finished", report.reason
     assert received(report, events.ShardsRequested)
     extended = issued(report, commands.Extend)
     assert extended
@@ -65,7 +65,7 @@ def test_shards_of_a_killed_learner_are_handed_on_in_the_same_cycle(work_folder:
             victim.kill()
 
     report = run_task(work_folder, STEADY, **TASK | {"deadline_s": 4.0}, watch=watch)
-    assert report.outcome == "done", report.reason
+    assert report.outcome == "finished", report.reason
     (left,) = received(report, events.LearnersLeft)
     lost = {
         int(shard)
@@ -91,7 +91,7 @@ def test_a_learner_that_is_stopped_for_a_while_leaves_and_joins_again(work_folde
             stopped[0].send_signal(signal.SIGCONT)
 
     report = run_task(work_folder, STEADY, **TASK | {"deadline_s": 4.0, "cycles": 3}, watch=watch)
-    assert report.outcome == "done", report.reason
+    assert report.outcome == "finished", report.reason
     (left,) = received(report, events.LearnersLeft)
     assert "no sign of life for 2." in left.reason
     assert [item.learners.tolist() for item in received(report, events.LearnersJoined)][2:] == [[0]]
@@ -148,7 +148,7 @@ def test_a_late_update_counts_once_in_the_next_average_with_a_discount(work_fold
 
     settings = TASK | {"scheme": "equal", "deadline_s": 1.2, "cycles": 2}
     report = run_task(work_folder, STEADY, **settings, watch=watch)
-    assert report.outcome == "done", report.reason
+    assert report.outcome == "finished", report.reason
     first, second = issued(report, commands.Aggregate)
     assert first.learners.tolist() == [1]
     late = second.late
@@ -200,7 +200,7 @@ def test_a_shard_that_was_prefetched_is_not_fetched_again(
     monkeypatch.setattr(Orchestrator, "_score", score_after_fetching)
     fast = {"learner": [STEADY["learner"][0] | {"samples_per_s": 150}]}
     report = run_task(work_folder, fast, **TASK | {"deadline_s": 2.0, "cycles": 2})
-    assert report.outcome == "done", report.reason
+    assert report.outcome == "finished", report.reason
     (command,) = issued(report, commands.Prefetch)
     assert command.shards.values.size >= 2
     dispatch = issued(report, commands.Dispatch)[1]

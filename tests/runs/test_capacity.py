@@ -434,7 +434,7 @@ def test_seconds_outside_cycles_are_a_share_of_the_run() -> None:
     trace.update(10.0, 0, 10, [0.0, 0.0, 0.0, 0.0, 7.0, 0.0])
     trace.close(11.0, {0: 10.0})
     trace.add(events.Aggregated(at_s=12.0, cycle=1, seconds=1.0))
-    finish = commands.Finish(reason="cycle 1 was the last", outcome="done")
+    finish = commands.Finish(reason="cycle 1 was the last", outcome="finished")
     evaluated = events.Evaluated(at_s=20.0, cycle=1, loss=1.0, accuracy=0.5, seconds=8.0)
     trace.add(evaluated, finish)
     assert trace.report.outside_s == pytest.approx(12)

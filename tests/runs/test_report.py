@@ -176,7 +176,7 @@ def test_figures_of_cycles_are_consistent(trace: list[Step]) -> None:
 
 def test_the_figures_of_a_run_follow_from_its_devices() -> None:
     report = report_of("equal")
-    assert (report.outcome, report.satisfaction, report.mean_truancy) == ("done", 1, 0)
+    assert (report.outcome, report.satisfaction, report.mean_truancy) == ("finished", 1, 0)
     first = report.cycles[0]
     assert [assignment.shards for assignment in first.assignments] == [7, 7, 6]
     # fixed_s, then each shard shipped and trained three times
@@ -296,7 +296,7 @@ def test_the_work_of_a_learner_that_leaves_is_lost() -> None:
     )
     assert [assignment.learner for assignment in third.assignments] == [0, 1]
     assert (second.ending, report.learners[2].left) == ("aggregated", 1)
-    assert report.outcome == "done"
+    assert report.outcome == "finished"
 
 
 def test_a_cancelled_cycle_neither_meets_nor_misses_its_deadline() -> None:

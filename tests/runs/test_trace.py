@@ -66,13 +66,13 @@ def test_an_invalid_line_is_named() -> None:
 def test_a_trace_begins_with_the_version_of_its_format(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     write_trace(path, trace())
-    assert path.read_bytes().startswith(b'{"format":"melisma-trace","version":1}\n')
+    assert path.read_bytes().startswith(b'{"format":"melisma-trace","version":2}\n')
 
 
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        (b'{"format":"melisma-trace","version":2}\n', "format version 2, but .* reads 1"),
+        (b'{"format":"melisma-trace","version":1}\n', "format version 1, but .* reads 2"),
         (b"", "is not a trace"),
         (b'{"event":{},"commands":[]}\n', "is not a trace"),
         (b"learner,at_s,event\n", "is not a trace"),

@@ -38,7 +38,7 @@ def events_of(report: Report, kind: type) -> list[Any]:
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_completes_the_run(scheme: str, mode: str) -> None:
     report = run(scheme=scheme, mode=mode, **passes(scheme), **SETTINGS)
-    assert (report.outcome, len(report.cycles)) == ("done", 3)
+    assert (report.outcome, len(report.cycles)) == ("finished", 3)
     assert all(cycle.ending == "aggregated" for cycle in report.cycles)
     if scheme != "equal":
         assert report.satisfaction == 1.0
@@ -145,7 +145,7 @@ def test_the_orchestrator_waits_for_an_unreachable_learner_no_longer_than_the_ta
     assert late
     for cycle in late:
         assert cycle.cycle_s == pytest.approx(cycle.deadline_s + cycle.tail_s)
-    assert report.outcome == "done"
+    assert report.outcome == "finished"
 
 
 @pytest.mark.parametrize("deadline_s", [10.0, 60.0])
@@ -156,7 +156,7 @@ def test_the_silence_of_a_vanished_learner_at_work_is_noticed_within_seconds(
     (left,) = [step.event for step in report.trace if isinstance(step.event, events.LearnersLeft)]
     assert left.reason == "hare sent no sign of life"
     assert left.at_s - 12.0 == pytest.approx(float(silence_limit_s(float("nan"), deadline_s)))
-    assert report.outcome == "done"
+    assert report.outcome == "finished"
 
 
 def test_shards_of_a_vanished_learner_are_handed_on_in_the_same_cycle() -> None:
@@ -168,7 +168,7 @@ def test_shards_of_a_vanished_learner_are_handed_on_in_the_same_cycle() -> None:
 
 def test_the_last_learner_is_awaited_even_if_it_is_silent() -> None:
     report = run("vanish 0 at 12; vanish 1 at 12; vanish 2 at 12 for 5")
-    assert report.outcome == "done"
+    assert report.outcome == "finished"
 
 
 def test_the_work_of_a_learner_that_restarted_unnoticed_is_dropped() -> None:
@@ -302,5 +302,5 @@ def test_a_learner_that_sleeps_for_ever_before_its_benchmark_does_not_delay_the_
 ) -> None:
     (tmp_path / "trace.csv").write_text("learner,at_s,event\nhare,0.001,sleep\n")
     report = run(fleet=make_fleet(trace=str(tmp_path / "trace.csv")), cycles=2)
-    assert report.outcome == "done"
+    assert report.outcome == "finished"
     assert all(1 not in cycle.assignments.learner for cycle in report.cycles)

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from melisma.cycle import events
-from melisma.errors import MelismaWarning, SettingError
+from melisma.errors import MelismaWarning, RunFailedError, SettingError
 from melisma.runs.report import Report
 from melisma.runs.trace import Step, read_trace
 from melisma.simulation import SimulationOptions, simulate
+from melisma.simulation.simulation import prepare, run
 from tests.lanes import cases
 from tests.simulation.scenarios import LEARNERS, make_fleet, make_task
 
@@ -72,7 +73,7 @@ def test_a_picture_that_cannot_be_drawn_costs_neither_model_nor_report(
             SimulationOptions(work="train"),
             folder=tmp_path,
         )
-    assert report.outcome == "done"
+    assert report.outcome == "finished"
     assert report.picture_path is None
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"model.safetensors", "trace.jsonl"}
@@ -101,9 +102,12 @@ def test_a_federated_run_whose_data_has_left_ends_with_that_reason(
     owners = np.flatnonzero(make_fleet().local_shards(federated)).tolist()
     assert len(owners) == shards < len(LEARNERS)
     faults = "; ".join(f"crash {owner} at {12 + owner}" for owner in owners)
-    report = simulate(federated, make_fleet(), SimulationOptions(work="timing", faults=faults))
+    with pytest.raises(RunFailedError) as failed:
+        simulate(federated, make_fleet(), SimulationOptions(work="timing", faults=faults))
+    report = failed.value.report
     assert report.outcome == "failed"
     assert "has any data" in report.reason or "no learner" in report.reason
+    assert str(failed.value) == f"the run of task {report.task.name} failed: {report.reason}"
 
 
 @given(st.data())
@@ -121,10 +125,9 @@ def test_a_federated_run_survives_any_learners_leaving(data: st.DataObject) -> N
     crashes = data.draw(st.dictionaries(st.integers(0, devices - 1), st.integers(0, 20)))
     faults = "; ".join(f"crash {learner} at {at_s}" for learner, at_s in crashes.items())
     learners = [{**LEARNERS[k % 3], "name": f"device-{k}"} for k in range(devices)]
-    report = simulate(
-        federated, make_fleet(learners), SimulationOptions(work="timing", faults=faults)
-    )
-    assert report.outcome in ("done", "failed")
+    options = SimulationOptions(work="timing", faults=faults)
+    report = run(prepare(federated, make_fleet(learners), options))
+    assert report.outcome in ("finished", "failed")
     assert report.reason
 
 
@@ -133,7 +136,7 @@ def test_a_federated_run_survives_any_learners_leaving(data: st.DataObject) -> N
 def test_without_passes_each_learner_makes_those_that_fit(scheme: str, mode: str) -> None:
     task = make_task(scheme=scheme, passes=None, mode=mode, cycles=2)
     report = simulate(task, make_fleet(), TIMING)
-    assert report.outcome == "done", report.reason
+    assert report.outcome == "finished", report.reason
     for cycle in report.cycles:
         assert cycle.met_deadline
         assert len(cycle.assignments) == len(LEARNERS)
@@ -206,13 +209,13 @@ def test_a_scheme_that_plans_no_cycle_is_refused_before_data_is_loaded(scheme: s
 
 def test_the_example_of_twenty_nodes_is_simulated_with_the_sizes_of_its_paper() -> None:
     example = Path(__file__).parents[2] / "examples" / "twenty-nodes"
-    assert simulate(example / "TASK.toml", example / "FLEET.toml").outcome == "done"
+    assert simulate(example / "TASK.toml", example / "FLEET.toml").outcome == "finished"
 
 
 def test_a_run_without_a_plan_names_the_learners_that_are_too_slow() -> None:
     slow = LEARNERS[0] | {"samples_per_s": 0.5}
     fleet = make_fleet([slow, slow | {"name": "snail"}])
-    report = simulate(make_task(scheme="staleness", passes=None), fleet, TIMING)
+    report = run(prepare(make_task(scheme="staleness", passes=None), fleet, TIMING))
     assert report.outcome == "failed"
     assert "2 of 2 learners (tortoise, snail) cannot train one shard once by 10 s" in report.reason
 

@@ -38,7 +38,7 @@ def run(
 def test_a_run_ends_in_time_and_uses_it(scheme: str, total_s: float) -> None:
     passes = {"passes": 2} if scheme == "dab" else {"passes": None}
     report = run(total_s, scheme=scheme, **passes)
-    assert (report.outcome, report.reason) == ("done", "no time is left for another cycle")
+    assert (report.outcome, report.reason) == ("finished", "no time is left for another cycle")
     assert 0.9 * total_s <= report.ended_s <= total_s
     assert report.capacity_used > 0.85
     assert f"{total_s - report.ended_s:.2g} s before its time was up" in report.deadline_summary
@@ -77,7 +77,7 @@ def test_a_run_with_faults_ends_in_time(seed: int) -> None:
         "crash 0 at 5; crash 1 at 6",
     )
     report = run(60.0, faults[seed % len(faults)], seed=seed)
-    assert report.outcome == "done"
+    assert report.outcome == "finished"
     assert report.ended_s <= 60.0
 
 

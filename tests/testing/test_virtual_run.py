@@ -43,7 +43,7 @@ def test_with_extension_devices_train_until_the_deadline_and_request_more(mode: 
     devices = [FakeDevice(0.2, local_shards=local), FakeDevice(0.4, local_shards=local)]
     task = make_task(mode=mode, extension=True, overlap=True, late="carry", max_shards=15)
     trace = VirtualRun(task, devices, drop_most_of_bounds).run()
-    assert commands_in(trace, commands.Finish)[0].outcome == "done"
+    assert commands_in(trace, commands.Finish)[0].outcome == "finished"
     extends = commands_in(trace, commands.Extend)
     assert {each.cycle for each in extends} == {1, 2, 3}
     report = Report.from_trace(trace)

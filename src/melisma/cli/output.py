@@ -11,7 +11,7 @@ from melisma.errors import MelismaError
 # In narrower terminals lines wrap; nothing is cut off.
 MIN_WIDTH, UNLIMITED_WIDTH = 60, 10_000
 # By the outcome of a run; every other outcome is a failure.
-EXIT_CODES = {"done": 0, "stopped": 0, "cancelled": 130}
+EXIT_CODES = {"finished": 0, "reached goal": 0, "cancelled": 130}
 FAILURE_CODE = 1
 
 

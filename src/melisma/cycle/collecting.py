@@ -90,7 +90,7 @@ def dispatch_or_lengthen(state: CycleState, at_s: float) -> Commands:
         return collect(state, at_s)
     problem = "no learner can train a shard in the time that is left"
     if state.cycle > 1:
-        return finish(state, "done", problem)
+        return finish(state, "finished", problem)
     fix = "use a longer one, or smaller shard_samples"
     return finish(
         state, "failed", f"total_s = {state.task.total_s:g} is too short: {problem}; {fix}"

@@ -9,7 +9,7 @@ import numpy as np
 from melisma.cycle.ragged import RaggedArray
 from melisma.fleet.array_types import NO_FLOATS, NO_INTS, Floats, Ints
 
-Outcome = Literal["done", "stopped", "cancelled", "failed"]
+Outcome = Literal["finished", "reached goal", "cancelled", "failed"]
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, eq=False, tag_field="command", tag=True):

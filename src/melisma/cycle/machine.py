@@ -227,7 +227,7 @@ def end_in_time(state: CycleState) -> Commands:
     if state.cycle <= 1:
         problem = "is too short: no cycle began in time; use a longer one"
         return finish(state, "failed", f"total_s = {state.task.total_s:g} {problem}")
-    return finish(state, "done", TIME_IS_UP)
+    return finish(state, "finished", TIME_IS_UP)
 
 
 def on_aggregated(state: CycleState, event: events.Aggregated) -> Commands:
@@ -251,13 +251,13 @@ def on_evaluated(state: CycleState, event: events.Evaluated) -> Commands:
     state.rejected_models = 0
     stop = state.task.stop
     if stop.accuracy is not None and (event.accuracy or 0.0) >= stop.accuracy:
-        return finish(state, "stopped", f"the accuracy reached {stop.accuracy:g}")
+        return finish(state, "reached goal", f"the accuracy reached {stop.accuracy:g}")
     if stop.loss is not None and event.loss is not None and event.loss <= stop.loss:
-        return finish(state, "stopped", f"the loss fell to {stop.loss:g}")
+        return finish(state, "reached goal", f"the loss fell to {stop.loss:g}")
     last = find_last_reason(state, event.at_s)
     if last and state.empty_cycles == state.cycle:
         return finish(state, "failed", f"no cycle had an update: {state.empty_reason}")
-    return finish(state, "done", last) if last else begin_cycle(state, event.at_s)
+    return finish(state, "finished", last) if last else begin_cycle(state, event.at_s)
 
 
 def find_last_reason(state: CycleState, at_s: float) -> str:

@@ -5,15 +5,19 @@ clock or a share of a core). An operating state divides training by its share of
 transfers by its share of bandwidth; latency does not change.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from melisma.disclosure import Disclosure
 from melisma.errors import SettingError
+from melisma.fleet.arguments import describe, to_plain
 from melisma.fleet.array_types import Floats, Ints
 from melisma.fleet.availability import Availability, Changes
+from melisma.fleet.files.toml_file import convert
 from melisma.fleet.states import StateCosts, choose_states, cycle_states
 from melisma.fleet.task import Task
 from melisma.fleet.variation import BandwidthTrace, Noise, Variation
@@ -29,6 +33,7 @@ class Fleet:
     `trace_ids` is the index of each learner's trace in `traces`, -1 without one; its rates are
     then the means of the trace. Model and shards use the downlink, updates the uplink.
     `discloses` is the most that each learner discloses before its update.
+    Fleets are made by `read_fleet`, `from_profiles` and `from_tables`.
     """
 
     names: tuple[str, ...]
@@ -55,6 +60,40 @@ class Fleet:
     noise: Noise
     trace_ids: Ints
     traces: tuple[BandwidthTrace, ...]
+
+    def __new__(cls, *args: Any, **columns: Any) -> "Fleet":
+        """Raise `SettingError` unless all fields are given, as they are by the three makers."""
+        names = [field.name for field in fields(cls)]
+        if {*names[: len(args)], *columns} != set(names) or len(args) > len(names):
+            raise SettingError(
+                "Fleet: its fields are arrays over all learners; use "
+                'Fleet.from_profiles({"kitchen": "raspberry-pi-4"}), Fleet.from_tables(...) with '
+                "the tables of a FLEET.toml, or melisma.fleet.read_fleet(path)"
+            )
+        return super().__new__(cls)
+
+    @classmethod
+    def from_profiles(cls, profiles: Mapping[str, str], seed: int = 1) -> "Fleet":
+        """Return a fleet with a learner for each name, of the profile that it is mapped to."""
+        if not isinstance(profiles, Mapping):
+            raise SettingError(
+                f"Fleet: profiles are {describe(profiles)}; expected names with profiles, such as "
+                '{"kitchen": "raspberry-pi-4"}'
+            )
+        learners = [{"name": name, "profile": profile} for name, profile in profiles.items()]
+        return cls.from_tables(learner=learners, seed=seed)
+
+    @classmethod
+    def from_tables(cls, **tables: Any) -> "Fleet":
+        """Return the fleet of these keys and tables, which are those of `[fleet]` in FLEET.toml.
+
+        `learner` and `group` are lists of dictionaries. A `SettingError` names the key.
+        """
+        # Imported here, as that module uses this one.
+        from melisma.fleet.files.fleet_builder import build_fleet
+        from melisma.fleet.files.fleet_file import FleetTable
+
+        return build_fleet(convert("Fleet", to_plain(tables), FleetTable, top=""))
 
     @property
     def learners(self) -> int:

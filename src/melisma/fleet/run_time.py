@@ -6,6 +6,7 @@ from math import isfinite
 import msgspec
 
 from melisma.errors import SettingError
+from melisma.fleet.arguments import check_arguments
 from melisma.fleet.task import Task
 
 
@@ -19,6 +20,8 @@ class RunTime:
 
     def __post_init__(self) -> None:
         """Raise `SettingError` for times that contradict each other or are out of range."""
+        types = {"deadline_s": float | None, "total_s": float | None, "finish_by": str | None}
+        check_arguments("", types, vars(self))
         for name in ("deadline_s", "total_s"):
             value = getattr(self, name)
             if value is not None and not (value > 0 and isfinite(value)):

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from melisma.errors import SettingError, suggest
+from melisma.fleet.arguments import RecordType, describe
 from melisma.fleet.files.toml_file import read_toml
 from melisma.fleet.finish_time import parse_finish_time
 from melisma.fleet.sizes import DataSize, ModelSize, data_size, model_size
@@ -29,8 +30,10 @@ OpenFraction = Annotated[float, Meta(gt=0, lt=1)]
 Fraction = Annotated[float, Meta(gt=0, le=1)]
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of a TOML file; unknown keys are errors."""
+class Table(
+    msgspec.Struct, metaclass=RecordType, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
+    """A table of a TOML file, or of settings in Python; unknown keys are errors."""
 
 
 def check_name(name: str) -> None:
@@ -120,11 +123,12 @@ class Task(Table, frozen=True, kw_only=True):
     planned weight; `late` says whether later updates join the next average. `guard` says what
     happens to an update that changes the model far more than others: its change is scaled down, it
     is left out, or it counts like any other. `PAPER_RULES` are those of the papers.
+    `model` and `data` may be left out where they are given as Python objects.
     """
 
     name: str
-    model: str
-    data: str
+    model: str = ""
+    data: str = ""
     deadline_s: Positive = 0.0  # 0 until `total_s` is known
     total_s: Positive | None = None
     finish_by: str | None = None
@@ -272,6 +276,15 @@ class Task(Table, frozen=True, kw_only=True):
         key, value = self.shards_setting(shards)
         return f"{key} <= {value}" + (" in [task.sizes]" if key == "samples" else "")
 
+    def check_names(self) -> None:
+        """Raise SettingError if the task names no model or no data."""
+        for key, example in (("model", "twonn"), ("data", "mnist")):
+            if not getattr(self, key):
+                raise SettingError(
+                    f'{key} is missing: name it, such as {key} = "{example}", or in Python pass '
+                    f"an object as the argument {key}"
+                )
+
     def check_shard_samples(self) -> None:
         """Raise SettingError if a single shard would be larger than the data."""
         if self.shard_samples > self.samples:
@@ -341,7 +354,21 @@ def read_task(path: str | Path) -> Task:
 
     Sizes of custom models and data may be missing: they are measured once both are loaded.
     """
-    return read_toml(path, TaskFile).task
+    task = read_toml(path, TaskFile).task
+    with naming_task_file(path):
+        task.check_names()
+    return task
+
+
+def resolve_task(task: Task | str | Path) -> Task:
+    """Return a task, or that of a file; it may lack a model or data, which may be objects."""
+    if isinstance(task, str | Path):
+        return read_toml(task, TaskFile).task
+    if not isinstance(task, Task):
+        raise SettingError(
+            f"task is {describe(task)}; expected a melisma.Task or the path of a TASK.toml"
+        )
+    return task
 
 
 @contextmanager

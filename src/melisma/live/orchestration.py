@@ -234,7 +234,7 @@ def orchestrate(  # noqa: PLR0913 - each is a setting of its own
 
     report = run_orchestrator(prepared, settings, OrchestrationObserver(say, follow))
     say(f"{report.outcome}: {report.reason}; the results are in {report.folder}")
-    return report
+    return report.require_success()
 
 
 def _score_line(event: events.Evaluated, task: Task) -> str:

@@ -69,7 +69,8 @@ def train(  # noqa: PLR0913 - each is a setting of its own
     if fleet is not None:
         _require_no_devices(devices, until_ready_s)
         run_time = RunTime(deadline_s, total_s, finish_by)
-        return run(prepare(task, fleet, scheme, folder, run_time), port or 0, watch)
+        report = run(prepare(task, fleet, scheme, folder, run_time), port or 0, watch)
+        return report.require_success()
     if devices is None and until_ready_s is None:
         raise SettingError(
             "train has neither a fleet nor devices: pass fleet=FILE to emulate devices on this "

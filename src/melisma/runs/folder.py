@@ -16,6 +16,7 @@ data of each device, the updates of the current cycle, and the parameters that l
 from pathlib import Path
 
 from melisma.errors import SettingError
+from melisma.fleet.arguments import describe
 from melisma.private_files import make_private_folder
 
 TRACE_FILE, PICTURE_FILE, MODEL_FILE = "trace.jsonl", "picture.svg", "model.safetensors"
@@ -26,6 +27,8 @@ UPDATES_FOLDER, PARAMETERS_FOLDER = "updates", "parameters"
 
 def check_run_folder(folder: str | Path) -> None:
     """Raise SettingError if the folder exists and is not empty; create nothing."""
+    if not isinstance(folder, str | Path):
+        raise SettingError(f"folder is {describe(folder)}; expected the path of a folder")
     folder = Path(folder)
     try:
         used = folder.is_dir() and any(folder.iterdir())

@@ -69,7 +69,7 @@ def _head(report: PeerReport, drawn: int) -> Iterator[str]:
 
 def _lane(node: NodeReport, index: int, x: Scale) -> Iterator[str]:
     top = TOP + LANE * index
-    color = INK if node.outcome == "done" else RED
+    color = INK if node.outcome == "finished" else RED
     name = replace_unprintable(node.name)
     yield text(LEFT - 8, top + 14, truncate(name, NAME_LETTERS), color, ALIGN_RIGHT, title=name)
     spans = node.compute_spans_s

@@ -191,7 +191,7 @@ class PeerReport:
     def from_nodes(cls, peers: Peers, nodes: list[NodeReport], *, simulated: bool) -> "PeerReport":
         """Create the report of a group whose nodes have ended."""
         settings = peers.settings
-        unfinished = [node.name for node in nodes if node.outcome != "done"]
+        unfinished = [node.name for node in nodes if node.outcome != "finished"]
         return cls(
             str(settings.algorithm.__struct_config__.tag),
             peers.topology_name,
@@ -218,14 +218,14 @@ class PeerReport:
     @property
     def accuracy(self) -> float:
         """The mean accuracy of the nodes that trained to the end, or of all if none did."""
-        done = [node for node in self.nodes if node.outcome == "done"] or self.nodes
+        done = [node for node in self.nodes if node.outcome == "finished"] or self.nodes
         known = [node.accuracy for node in done if node.accuracy is not None]
         return float(np.mean(known)) if known else nan
 
     @property
     def succeeded(self) -> bool:
         """Whether every node trained to the end."""
-        return all(node.outcome == "done" for node in self.nodes)
+        return all(node.outcome == "finished" for node in self.nodes)
 
     def total(self, name: str) -> float:
         """Return the sum of one figure over all nodes."""

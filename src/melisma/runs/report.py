@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from melisma.cycle import commands
+from melisma.errors import RunFailedError
 from melisma.fleet.array_types import Floats
 from melisma.fleet.task import Task
 from melisma.learning import metrics
@@ -57,6 +58,13 @@ class Report:
         for step in trace:
             progress.apply(step)
         return replace(progress.report(), trace=trace)
+
+    def require_success(self) -> "Report":
+        """Return this report; raise `RunFailedError` with it if the run failed."""
+        if self.outcome != "failed":
+            return self
+        saved = "" if self.folder is None else f"; its results so far are in {self.folder}"
+        raise RunFailedError(f"the run of task {self.task.name} failed: {self.reason}{saved}", self)
 
     @property
     def ended_cycles(self) -> tuple[Cycle, ...]:

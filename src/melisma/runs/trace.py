@@ -16,7 +16,7 @@ from melisma.errors import DataError
 from melisma.private_files import open_private
 from melisma.runs.folder import TRACE_FILE
 
-VERSION = 1  # changes when older readers would misread a trace
+VERSION = 2  # changes when older readers would misread a trace
 
 
 class Step(msgspec.Struct, frozen=True, eq=False):

@@ -12,11 +12,13 @@ from melisma.allocation.schemes import with_scheme
 from melisma.atomic import write_atomic
 from melisma.cycle.machine import check_submission
 from melisma.cycle.ragged import RaggedArray
-from melisma.errors import DataError, SettingError, suggest
+from melisma.errors import DataError, RunFailedError, SettingError, suggest
+from melisma.fleet.arguments import check_arguments, describe
 from melisma.fleet.files.fleet_builder import scale_fleet
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.run_time import RunTime
 from melisma.fleet.task import (
+    PositiveInt,
     SimulationSettings,
     Task,
     naming_task_file,
@@ -58,6 +60,13 @@ class SimulationOptions:
 
     def __post_init__(self) -> None:
         """Raise `SettingError` for an unknown level or a number out of range."""
+        types = {"scheme": str | None, "learners": PositiveInt | None, "seed": int | None}
+        check_arguments("SimulationOptions", types, vars(self))
+        if not isinstance(self.faults, str | int | tuple):
+            raise SettingError(
+                f"SimulationOptions: faults: {describe(self.faults)}; expected text such as "
+                "'crash 1 at 9', or a seed"
+            )
         if self.work not in (None, *get_args(ComputeLevel)):
             expected = suggest(str(self.work), get_args(ComputeLevel))
             raise SettingError(f"work is {self.work!r}; {expected}")
@@ -95,7 +104,7 @@ def simulate(
 
     Model, picture and trace are saved in `folder`, if given. `watch` is called with each step.
     """
-    return run(prepare(task, fleet, options), folder, watch)
+    return run(prepare(task, fleet, options), folder, watch).require_success()
 
 
 def prepare(
@@ -199,7 +208,7 @@ def run(
         report = _save(report, path, compute)
     if failure is not None:
         saved = "" if path is None else f"; partial results are in {path}"
-        raise DataError(f"{failure}{saved}") from failure
+        raise RunFailedError(f"{failure}{saved}", report) from failure
     return report
 
 

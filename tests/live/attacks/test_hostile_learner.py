@@ -58,7 +58,7 @@ def check_honest_learners(report: Report, names: tuple[str, ...] = ("a", "b")) -
     for name in names:
         assert totals[name].left == totals[name].refused == totals[name].dropped == 0, name
         assert totals[name].cycles == len(report.ended_cycles)
-    assert report.outcome == "done"
+    assert report.outcome == "finished"
     assert report.accuracy > 0.9
     assert "\x1b" not in reasons(report)
 
@@ -177,7 +177,7 @@ def test_a_forged_evaluation_does_not_decide_the_score(tmp_path: Path) -> None:
                 mallory.evaluate(instruction.cycle, **sums)
         report = fleet.finish()
     totals = {item.name: item for item in report.learners}
-    assert report.outcome == "done"
+    assert report.outcome == "finished"
     assert all(totals[name].counted_visits > 0 for name in "abc")
     honest_parts = (3 / 4, 3 / 4, 3 / 4, 1.0, 1.0)
     for ended, part in zip(report.ended_cycles, honest_parts, strict=True):

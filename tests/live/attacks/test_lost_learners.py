@@ -308,7 +308,7 @@ def test_a_run_goes_on_when_all_learners_were_killed_and_started_again(tmp_path:
         time.sleep(ABSENCE_S)
         start()
         report = fleet.finish()
-    assert report.outcome == "done"
+    assert report.outcome == "finished"
     assert len(report.ended_cycles) == 4
     assert report.accuracy > 0.9
     assert "no sign of life" in reasons(report)

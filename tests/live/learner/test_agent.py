@@ -45,7 +45,7 @@ def test_with_dab_only_a_number_of_shards_leaves_a_learner_before_its_update(
 
         monkeypatch.setattr(LearnerService, name, record)
     report = run_task(work_folder, **DEFAULT_RULES, scheme="dab", deadline_s=2.0)
-    assert report.outcome == "done"
+    assert report.outcome == "finished"
     assert {name for name, _ in calls} - {"release_shards"} == {
         "register",
         "join",

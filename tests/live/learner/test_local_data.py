@@ -221,7 +221,7 @@ def test_nothing_but_updates_and_sums_leaves_a_device(
     assert leaks(encode_shard(marked(3).train)) == ["float32"]
     with watched(monkeypatch, local_data=f"{__name__}:marked") as proxies:
         report = run_task(work_folder, mode="federated", data_args={"test": 0}, cycles=2)
-    assert report.outcome == "done", report.reason
+    assert report.outcome == "finished", report.reason
     check_recording(proxies[0].sent)
 
 
@@ -259,7 +259,7 @@ def test_nothing_but_updates_and_sums_leaves_a_device_that_joins_with_a_folder(
             report = fleet.finish()
             assert process.wait() == 0, process.text
         sent = recorder.sent
-    assert report.outcome == "done", report.reason
+    assert report.outcome == "finished", report.reason
     assert fleet_total(report, "pi").counted_visits > 0
     assert ports == {recorder.join_string.port}
     check_recording(sent)
@@ -281,7 +281,7 @@ def test_an_error_on_local_data_is_not_quoted_to_the_orchestrator(
 ) -> None:
     with watched(monkeypatch, local_data=f"{__name__}:quoting") as proxies:
         report = run_task(work_folder, mode="federated", data_args={"test": 0}, cycles=2)
-    assert report.outcome != "done"
+    assert report.outcome != "finished"
     assert b"DataError on its local data" in proxies[0].sent
     assert leaks(proxies[0].sent) == []
     (log, *_) = sorted((work_folder / "run" / "logs").glob("*.log"))

@@ -29,7 +29,7 @@ from tests.live.orchestrator.served_run import (
 
 ENDS: dict[str, Callable[[ServedRun], Any]] = {
     "finished": lambda run: run.orchestrator.finish(
-        commands.Finish(reason="cycle 2 was the last", outcome="done")
+        commands.Finish(reason="cycle 2 was the last", outcome="finished")
     ),
     "cancelled": lambda run: run.orchestrator.cancel("interrupted"),
     "failed": lambda run: run.orchestrator.finished.set_exception(ZeroDivisionError("broke")),

@@ -140,7 +140,7 @@ def compatibility() -> dict[str, str]:
 def check_complete(reports: list[NodeReport]) -> None:
     """Check that all nodes trained to the end, with each other."""
     for report in reports:
-        assert (report.outcome, report.steps) == ("done", ITERATIONS)
+        assert (report.outcome, report.steps) == ("finished", ITERATIONS)
         assert report.accuracy is not None
         assert report.accuracy > 0.9
         assert report.started_s is not None

@@ -95,7 +95,7 @@ def test_a_neighbour_that_answers_and_sends_nothing_is_not_waited_for(
         )
         assert member.send("a", message) == ""
     report = nodes.report(number)
-    assert (report.outcome, report.steps) == ("done", 200)
+    assert (report.outcome, report.steps) == ("finished", 200)
     assert report.accuracy is not None
     assert report.accuracy > 0.9
     text = "\n".join(report.notices)
@@ -161,7 +161,7 @@ def test_an_impostor_on_the_local_network_is_sent_nothing_but_a_nonce(
     a = nodes.start(
         msgspec.structs.replace(nodes.config("a", "b", **options), addresses={}, discover=True)
     )
-    assert [nodes.report(number).outcome for number in (a, b)] == ["done", "done"]
+    assert [nodes.report(number).outcome for number in (a, b)] == ["finished", "finished"]
     assert impostor.calls
     assert {call[0] for call in impostor.calls} == {"introduce"}
     assert all(len(call[1]) == 32 for call in impostor.calls)
@@ -187,9 +187,9 @@ def test_a_node_whose_clock_was_wrong_returns_with_the_right_one(
     # Otherwise the other node would not have met the one whose clock was wrong.
     assert not [line for line in before.notices if "lost" in line]
     again = nodes.report(nodes.start(nodes.config("b", "a", **options)))
-    assert (again.outcome, again.model_from) == ("done", "a")
+    assert (again.outcome, again.model_from) == ("finished", "a")
     assert any("knows a later incarnation of this node" in line for line in again.notices)
-    assert nodes.report(one).outcome == "done"
+    assert nodes.report(one).outcome == "finished"
 
 
 def test_text_of_other_nodes_is_escaped(nodes: NodeThreads, stack: ExitStack) -> None:
@@ -230,4 +230,4 @@ def test_slow_and_large_bodies_do_not_disturb_training(
     assert b" 413 " in sockets[0].recv(4096).splitlines()[0]
     for number in numbers:
         report = nodes.report(number)
-        assert (report.outcome, report.notices) == ("done", [])
+        assert (report.outcome, report.notices) == ("finished", [])

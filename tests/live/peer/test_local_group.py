@@ -45,7 +45,7 @@ def test_a_run_of_processes_ends_with_models_reports_and_a_picture(folder: Path)
     assert report.accuracy > 0.9
     assert report.parts == [["n0", "n1", "n2"]]
     for node in report.nodes:
-        assert (node.outcome, node.steps, node.updates) == ("done", 300, 8)
+        assert (node.outcome, node.steps, node.updates) == ("finished", 300, 8)
         # 8 updates of 114 numbers to each of 2 neighbours, and the handshake.
         assert node.messages >= 2 * 8 + 4
         assert 16 * 4 * 114 < node.sent_bytes < 32 * 4 * 114
@@ -119,7 +119,7 @@ def test_the_others_train_to_the_end_when_a_node_is_killed(folder: Path) -> None
         task=replace(TASK, model_args={"slow_file": str(hold)}),
     )
     assert not hold.exists()
-    assert [node.outcome for node in report.nodes] == ["done", "left", "done"]
+    assert [node.outcome for node in report.nodes] == ["finished", "left", "finished"]
     assert "its process was killed (signal 9)" in report.nodes[1].reason
     assert report.parts == [["n0"], ["n2"]]
     assert not report.succeeded

@@ -150,7 +150,7 @@ def test_nodes_find_each_other_by_addresses(nodes: NodeThreads, folder: Path) ->
     ]
     for number in numbers:
         report = nodes.report(number)
-        assert (report.outcome, report.steps, report.updates) == ("done", 200, 10)
+        assert (report.outcome, report.steps, report.updates) == ("finished", 200, 10)
         assert report.accuracy is not None
         assert report.accuracy > 0.9
     assert {path.name for path in (folder / "models").iterdir()} == {
@@ -165,7 +165,7 @@ def test_one_address_is_enough_because_a_call_carries_the_address_of_its_sender(
 ) -> None:
     one = nodes.start(nodes.config("a", "b"))
     other = nodes.start(replace(nodes.config("b", "a"), addresses={}))
-    assert [nodes.report(number).outcome for number in (one, other)] == ["done", "done"]
+    assert [nodes.report(number).outcome for number in (one, other)] == ["finished", "finished"]
     assert not [line for line in nodes.log if "lost" in line]
 
 
@@ -187,7 +187,7 @@ def test_nodes_find_each_other_by_a_notice_board_and_lose_unknown_neighbours(
         one = nodes.start(nodes.config("a", "b", "ghost", **options))
         other = nodes.start(nodes.config("b", "a", **options))
         reports = [nodes.report(number) for number in (one, other)]
-    assert [report.outcome for report in reports] == ["done", "done"]
+    assert [report.outcome for report in reports] == ["finished", "finished"]
     assert any(
         "ghost is lost; training continues without it" in line for line in reports[0].notices
     )
@@ -210,7 +210,7 @@ def test_nodes_find_each_other_by_discovery(nodes: NodeThreads) -> None:
         nodes.start(nodes.config(one, other, **options)),
         nodes.start(nodes.config(other, one, **options)),
     ]
-    assert [nodes.report(number).outcome for number in numbers] == ["done", "done"]
+    assert [nodes.report(number).outcome for number in numbers] == ["finished", "finished"]
     assert not [line for line in nodes.log if "lost" in line]
 
 
@@ -224,7 +224,7 @@ def test_the_second_node_of_one_name_is_rejected(nodes: NodeThreads) -> None:
     assert report.outcome == "failed"
     assert report.reason == f"a rejected this node: the name b is in use by the node at {taken}"
     for number in (one, other):
-        assert (nodes.report(number).outcome, nodes.report(number).steps) == ("done", 500)
+        assert (nodes.report(number).outcome, nodes.report(number).steps) == ("finished", 500)
 
 
 def test_the_second_node_of_one_name_is_rejected_with_a_notice_board(nodes: NodeThreads) -> None:
@@ -253,7 +253,7 @@ def test_a_different_model_is_named_and_the_others_continue(nodes: NodeThreads) 
         nodes.start(nodes.config("c", "a", task=wide)),
     ]
     a, b, c = (nodes.report(number) for number in numbers)
-    assert (a.outcome, b.outcome, c.outcome) == ("done", "done", "failed")
+    assert (a.outcome, b.outcome, c.outcome) == ("finished", "finished", "failed")
     assert (a.steps, b.steps) == (200, 200)
     here, there = "net:Net of 114 parameters", "net:Net of 226 parameters"
     assert all(model in c.reason for model in (here, there))
@@ -267,7 +267,7 @@ def test_a_wrong_token_is_rejected_and_the_others_continue(nodes: NodeThreads) -
         nodes.start(nodes.config("c", "a", token="wrong")),
     ]
     a, b, c = (nodes.report(number) for number in numbers)
-    assert (a.outcome, b.outcome, c.outcome) == ("done", "done", "failed")
+    assert (a.outcome, b.outcome, c.outcome) == ("finished", "finished", "failed")
     assert c.reason.startswith("a rejected this node: ")
     assert "token" in c.reason
     assert any("c" in line.partition(" s: ")[2] for line in a.notices)
@@ -285,10 +285,10 @@ def test_a_node_that_returns_adopts_the_model_of_a_neighbour(nodes: NodeThreads)
     before = nodes.stop(first)
     assert (before.outcome, before.reason) == ("cancelled", "interrupted")
     again = nodes.report(nodes.start(nodes.config("b", "a", **options)))
-    assert (again.outcome, again.model_from, again.steps) == ("done", "a", 400)
+    assert (again.outcome, again.model_from, again.steps) == ("finished", "a", 400)
     assert again.samples <= (400 - 5 * 20) * 16
     assert again.incarnation > before.incarnation
-    assert nodes.report(one).outcome == "done"
+    assert nodes.report(one).outcome == "finished"
     assert nodes.report(one).last_update == again.last_update == 20
 
 
@@ -316,7 +316,7 @@ def test_a_node_that_awaits_its_owner_begins_when_it_is_called(nodes: NodeThread
             assert owner.progress()["steps"] == 0
             owner.begin()
     reports = [nodes.report(number) for number in (one, other)]
-    assert [report.outcome for report in reports] == ["done", "done"]
+    assert [report.outcome for report in reports] == ["finished", "finished"]
     assert (reports[0].started_s or 0.0) > 3.0
     waiting = nodes.start(nodes.config("a", "b", **options))
     assert nodes.stop(waiting).outcome == "cancelled"
@@ -372,4 +372,4 @@ def test_hosts_beyond_this_machine_join_an_open_group(nodes: NodeThreads) -> Non
         time.sleep(0.02)
     address = lines[0].split()[2].rstrip(",")
     other = nodes.start(replace(nodes.config("b", "a", **options), addresses={"a": address}))
-    assert [nodes.report(number).outcome for number in (one, other)] == ["done", "done"]
+    assert [nodes.report(number).outcome for number in (one, other)] == ["finished", "finished"]

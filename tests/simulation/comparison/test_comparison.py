@@ -34,7 +34,7 @@ from melisma.simulation.comparison.figures import (
     is_shown,
 )
 from melisma.simulation.comparison.interval import Interval
-from melisma.simulation.simulation import SimulationOptions, simulate
+from melisma.simulation.simulation import SimulationOptions, run, simulate
 from tests.live import tiny_task
 from tests.runs.test_report import report_of
 from tests.simulation import scenarios
@@ -69,7 +69,7 @@ def runs_of(scheme: str, *seconds: float, accuracy: float = 0.9) -> tuple[Compar
         ComparedRun(scheme, seed, "failed", "no learner answered")
         if isnan(each)
         else ComparedRun(
-            *(scheme, seed, "done"),
+            *(scheme, seed, "finished"),
             curve=((each, accuracy),),
             training_s=each,
             run_s=each,
@@ -112,7 +112,7 @@ def test_a_run_has_the_figures_of_its_report(blobs: Task) -> None:
         report.bytes,
     )
     assert run.run_s == report.ended_s - report.began_s
-    assert (run.seed, run.outcome) == (3, "done")
+    assert (run.seed, run.outcome) == (3, "finished")
 
 
 def test_by_default_the_target_is_an_accuracy_that_all_completed_runs_reach(blobs: Task) -> None:
@@ -250,8 +250,8 @@ def test_without_training_but_with_extension_the_visits_per_second_decide() -> N
     assert lead.figure == "visits_per_s"
     means = {scheme: result.interval(scheme, "visits_per_s").mean for scheme in result.schemes}
     assert means[lead.first] == max(means.values())
-    for run in result.runs:
-        assert run.visits_per_s == pytest.approx(run.visits_counted / run.run_s)
+    for each in result.runs:
+        assert each.visits_per_s == pytest.approx(each.visits_counted / each.run_s)
 
 
 def test_without_completed_runs_no_scheme_leads() -> None:
@@ -345,9 +345,9 @@ def test_a_picture_has_curves_only_where_something_is_trained() -> None:
 
 def test_ctrl_c_ends_the_comparison(blobs: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*given: Any) -> Any:
-        return replace(simulate(*given), outcome="cancelled")
+        return replace(run(*given), outcome="cancelled")
 
-    monkeypatch.setattr(comparison, "simulate", interrupted)
+    monkeypatch.setattr(comparison, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compare(blobs, scenarios.make_fleet(), ["dab", "equal"], range(2))
 

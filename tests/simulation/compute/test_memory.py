@@ -105,5 +105,5 @@ def test_a_run_needs_no_more_memory_than_estimated(
     (tmp_path / "fleet.toml").write_text(FLEET.format(learners=learners))
     (tmp_path / "small.toml").write_text(FLEET.format(learners=100))
     outcome, peak, needed = json.loads(run_python(PEAK, tmp_path))
-    assert outcome == "done"
+    assert outcome == "finished"
     assert 0.2 * needed < peak <= needed

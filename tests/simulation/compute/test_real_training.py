@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from torch import Tensor, nn
 
 from melisma.cycle import commands, events
-from melisma.errors import DataError, MelismaWarning
+from melisma.errors import MelismaWarning, RunFailedError
 from melisma.fleet.files.fleet_builder import build_fleet
 from melisma.fleet.files.fleet_file import FleetTable
 from melisma.fleet.rng import Generators
@@ -239,7 +239,7 @@ def test_the_error_of_a_model_names_learner_and_cycle_and_partial_results_are_sa
     # One batch a cycle: it fails in the second.
     one = make_simulation(work, model="failing:Model", passes=1, batch=1000, extension=False)
     says = r"d-1 could not train in cycle 2: ValueError: I have learnt enough \(failing"
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(RunFailedError, match=says):
         run(one, place / "kept")
     assert load_file(place / "kept" / "model.safetensors")
     report = Report.from_trace(read_trace(place / "kept" / "trace.jsonl"))
@@ -250,7 +250,9 @@ def test_the_error_of_a_model_names_learner_and_cycle_and_partial_results_are_sa
 def test_an_error_during_evaluation_is_reported(place: Path) -> None:
     (place / "failing.py").write_text(FAILING)
     one = make_simulation("batched", model="failing:Scored")
-    with pytest.raises(DataError, match="could not be scored: ValueError: I shall not be judged"):
+    with pytest.raises(
+        RunFailedError, match="could not be scored: ValueError: I shall not be judged"
+    ):
         run(one, place / "kept")
     assert load_file(place / "kept" / "model.safetensors")
 
@@ -258,7 +260,9 @@ def test_an_error_during_evaluation_is_reported(place: Path) -> None:
 def test_a_learner_that_fails_in_a_batch_is_named(place: Path) -> None:
     (place / "failing.py").write_text(FAILING)
     one = make_simulation("batched", model="failing:Large", batch=32)
-    with pytest.raises(DataError, match="d-1 could not train in cycle 1: ValueError: they are too"):
+    with pytest.raises(
+        RunFailedError, match="d-1 could not train in cycle 1: ValueError: they are too"
+    ):
         run(one, place / "kept")
     assert Report.from_trace(read_trace(place / "kept" / "trace.jsonl")).outcome == "cancelled"
 
@@ -268,16 +272,16 @@ def test_an_error_of_batched_training_alone_suggests_one_by_one_training(place: 
     says = (
         'cycle 1 could not be trained in one batch: RuntimeError: vmap.*simulation.work = "train"'
     )
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(RunFailedError, match=says):
         run(make_simulation("batched", model="failing:Asking", batch=32))
-    assert run(make_simulation("train", model="failing:Asking", batch=32)).outcome == "done"
+    assert run(make_simulation("train", model="failing:Asking", batch=32)).outcome == "finished"
 
 
 def test_three_cycles_without_finite_updates_end_the_run(place: Path) -> None:
     wild = {"optimizer": {"name": "sgd", "lr": 1e30}, "cycles": 5}
     with (
         pytest.warns(MelismaWarning, match="5 of 5 updates"),
-        pytest.raises(DataError, match="3 cycles in a row no update was finite"),
+        pytest.raises(RunFailedError, match="3 cycles in a row no update was finite"),
     ):
         run(make_simulation("batched", **TORCH, **wild), place / "kept")
     assert len(Report.from_trace(read_trace(place / "kept" / "trace.jsonl")).cycles) == 3
@@ -523,7 +527,7 @@ def test_a_learner_with_huge_updates_does_not_destroy_a_simulated_model(
 ) -> None:
     scale_training(monkeypatch, 3, 1e20)
     report = run(make_simulation(**TORCH, **settings))
-    assert report.outcome == "done"
+    assert report.outcome == "finished"
     assert report.accuracy > 0.8
     assert report.left_out == {"d-4": 3}
     assert report.learners[3].refused == 3

@@ -20,7 +20,7 @@ ALGORITHMS: list[Algorithm] = [AetSgd(), LocalSgd(steps=20), GossipSgd(), EventT
 def test_the_others_finish_beside_a_silent_node(algorithm: Algorithm, at_s: float) -> None:
     peers = create_peers(algorithm, iterations=200, patience_s=0.05)
     report = simulate_peers(peers, PeerOptions(work="timing", faults=f"silence 1 at {at_s}"))
-    assert {node.outcome for node in report.nodes} == {"done"}
+    assert {node.outcome for node in report.nodes} == {"finished"}
     assert {node.steps for node in report.nodes} == {200}
     given_up = [line for line in report.nodes[0].notices if "n1 answers, but" in line]
     assert given_up or any("n1 is lost" in line for line in report.nodes[0].notices)

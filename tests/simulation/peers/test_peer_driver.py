@@ -86,7 +86,7 @@ def test_one_node_is_plain_sgd_bit_for_bit(
     alone = create_peers(algorithm, "ring", 1, 300, task=BLOBS)
     report = simulate_peers(alone, folder=tmp_path / "run")
     (node,) = report.nodes
-    assert (node.outcome, node.steps, node.messages, node.waiting_s) == ("done", 300, 0, 0.0)
+    assert (node.outcome, node.steps, node.messages, node.waiting_s) == ("finished", 300, 0, 0.0)
     assert node.samples == sum(min(16, 600 - 16 * (step % 38)) for step in range(300))
     found = load_file(tmp_path / "run" / "models" / "n0.safetensors")
     expected = sgd(algorithm, 300)
@@ -223,7 +223,7 @@ def test_every_update_counts_exactly_once_under_delays_and_losses(seed: int) -> 
         faults=harmless,
         delays=Delays(seed=seed),
     )
-    assert {each.outcome for each in group.run()} == {"done"}
+    assert {each.outcome for each in group.run()} == {"finished"}
     for name, steps in group.steps.items():
         others = group.peers.topology.neighbours(name)
         expected = INITIAL - sum(group.own_change(each) for each in (name, *others))
@@ -364,7 +364,7 @@ def simulate_with_faults(algorithm: Algorithm, faults: str, **more: Any) -> Peer
 def test_the_others_continue_after_a_crash(name: str) -> None:
     report = simulate_with_faults(ALGORITHMS[name], "crash 2 at 0.1")
     outcomes = [node.outcome for node in report.nodes]
-    assert outcomes == ["done", "done", "left", "done", "done"]
+    assert outcomes == ["finished", "finished", "left", "finished", "finished"]
     assert report.nodes[2].reason == "it crashed"
     assert report.nodes[2].steps < 1000
     for near in (1, 3):
@@ -373,7 +373,7 @@ def test_the_others_continue_after_a_crash(name: str) -> None:
             for line in report.nodes[near].notices
         )
     assert not any("lost" in line for place in (0, 4) for line in report.nodes[place].notices)
-    assert [node.steps for node in report.nodes if node.outcome == "done"] == [1000] * 4
+    assert [node.steps for node in report.nodes if node.outcome == "finished"] == [1000] * 4
     # A ring without one node is a line, which is connected.
     assert report.parts == [["n0", "n1", "n3", "n4"]]
     assert not report.succeeded
@@ -386,7 +386,7 @@ def test_the_report_lists_disconnected_parts() -> None:
     assert star.parts == [["n1"], ["n2"], ["n3"]]
     for node in star.nodes[1:]:
         assert any("no neighbour is left" in line for line in node.notices)
-        assert (node.outcome, node.steps) == ("done", 1000)
+        assert (node.outcome, node.steps) == ("finished", 1000)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -401,7 +401,7 @@ def test_a_node_that_returns_adopts_the_model_of_a_neighbour(name: str) -> None:
     )
     reports = group.run()
     back = reports[1]
-    assert [each.outcome for each in reports] == ["done"] * 4
+    assert [each.outcome for each in reports] == ["finished"] * 4
     assert back.incarnation == 2
     assert back.model_from in ("n0", "n2")
     assert (back.started_s or 0.0) > 0.25
@@ -419,7 +419,7 @@ def test_a_node_that_joins_late_adopts_the_model_of_a_neighbour(name: str) -> No
     scenario = PeerScenario(group.peers.topology, group.create_node, joins_s={"n2": 0.2})
     reports, _ = run_checked(scenario)
     late = reports[2]
-    assert (late.incarnation, late.model_from, late.outcome) == (1, "n1", "done")
+    assert (late.incarnation, late.model_from, late.outcome) == (1, "n1", "finished")
     assert 0.2 < (late.started_s or 0.0) < 0.26
     assert group.steps["n2"].visits < 550
     assert late.steps == 600
@@ -510,8 +510,8 @@ def test_no_fault_schedule_stops_training_or_loses_or_repeats_an_update(first: i
             nodes, _ = run_checked(scenario)
         except Exception as error:
             raise AssertionError(description) from error
-        assert {node.outcome for node in nodes} <= {"done", "left"}, description
-        done = {node.name for node in nodes if node.outcome == "done"}
+        assert {node.outcome for node in nodes} <= {"finished", "left"}, description
+        done = {node.name for node in nodes if node.outcome == "finished"}
         assert all(
             nodes_by_name[name].steps == nodes_by_name[name].identity.iterations for name in done
         ), description

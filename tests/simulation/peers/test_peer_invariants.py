@@ -23,7 +23,7 @@ from tests.peer.tiny_nodes import new_node
 APPLIED = notices.UpdateApplied(sender="b", incarnation=1, number=1)
 JOINED = notices.NeighbourJoined(name="b", incarnation=1, assumed_updates=0)
 READY = notices.NeighbourReady(name="b", incarnation=1, updates_done=0)
-DONE = [NodeReport(name=name, outcome="done", incarnation=1) for name in ("a", "b")]
+DONE = [NodeReport(name=name, outcome="finished", incarnation=1) for name in ("a", "b")]
 
 
 def observe(

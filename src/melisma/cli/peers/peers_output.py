@@ -36,4 +36,4 @@ def finish(report: PeerReport, as_json: bool) -> None:
     """Print the report and exit with its code."""
     write(msgspec.json.encode(report.as_dict()).decode() + "\n" if as_json else peers_view(report))
     cancelled = any(node.outcome == "cancelled" for node in report.nodes)
-    exit_with("cancelled" if cancelled else "done" if report.succeeded else "failed")
+    exit_with("cancelled" if cancelled else "finished" if report.succeeded else "failed")

@@ -53,7 +53,7 @@ def peers_view(report: PeerReport) -> RenderableType:
 
 
 def _heading(report: PeerReport) -> str:
-    finished = sum(node.outcome == "done" for node in report.nodes)
+    finished = sum(node.outcome == "finished" for node in report.nodes)
     heading = f"{finished} of {len(report.nodes)} nodes finished"
     if len(report.nodes) == 1:
         (node,) = report.nodes
@@ -76,7 +76,7 @@ def _row(node: NodeReport) -> tuple[str, ...]:
         f"{node.messages:,}",
         f"{node.sent_bytes / 1e6:.2f}",
         f"{node.waiting_s:.2f}",
-        "" if node.outcome == "done" else node.outcome,
+        "" if node.outcome == "finished" else node.outcome,
     )
 
 

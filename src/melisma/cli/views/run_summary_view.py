@@ -42,7 +42,7 @@ def run_summary_view(report: Report, show: int = MAX_LEARNERS) -> RenderableType
 
 def _ending_lines(report: Report) -> list[str]:
     """Return how the run ended early, and which learners left, were copied or had no work."""
-    ending = [] if report.outcome == "done" else [f"{report.outcome}: {report.reason}"]
+    ending = [] if report.outcome == "finished" else [f"{report.outcome}: {report.reason}"]
     # Learners that left for the same reason share a line.
     left = [f"left: {reason}" for reason in list(dict.fromkeys(report.departures))[:MAX_LEARNERS]]
     idle = np.flatnonzero(report.learners.shards == 0)

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from melisma.disclosure import Disclosure
 from melisma.errors import SettingError
+from melisma.fleet.arguments import describe
 from melisma.fleet.array_types import Floats
 from melisma.fleet.availability import Availability, Changes
 from melisma.fleet.channel import Channel, random_distances_m
@@ -93,6 +94,10 @@ def scale_fleet(
     """
     if isinstance(fleet, str | Path):
         return read_fleet(fleet, learners, seed)
+    if not isinstance(fleet, Fleet):
+        raise SettingError(
+            f"fleet is {describe(fleet)}; expected a melisma.Fleet or the path of a FLEET.toml"
+        )
     if learners not in (None, fleet.learners):
         raise SettingError(
             f"learners = {learners}, but this fleet has {fleet.learners} learners; only a fleet "

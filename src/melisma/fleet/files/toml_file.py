@@ -50,12 +50,16 @@ def _check_kind(source: str, content: dict[str, Any], record: type[msgspec.Struc
         )
 
 
-def convert(source: str, content: Any, record: type[Record]) -> Record:
-    """Convert built-in types to `record`; a `SettingError` names the source and the key."""
+def convert(source: str, content: Any, record: type[Record], top: str = "top level") -> Record:
+    """Convert built-in types to `record`; a `SettingError` names the source and the key.
+
+    `top` stands for the key of an error that concerns the whole record.
+    """
     try:
         return msgspec.convert(content, record)
     except msgspec.ValidationError as error:
-        raise SettingError(f"{source}: {_describe(str(error), record, content)}") from None
+        where, problem = _describe(str(error), record, content)
+        raise SettingError(": ".join(filter(None, (source, where or top, problem)))) from None
 
 
 def read_text(path: str | Path) -> str:
@@ -69,8 +73,8 @@ def read_text(path: str | Path) -> str:
         raise SettingError(f"{path}: not text in UTF-8") from None
 
 
-def _describe(message: str, record: type[msgspec.Struct], content: Any) -> str:
-    """Rewrite a message of `msgspec` as key, value found and value expected."""
+def _describe(message: str, record: type[msgspec.Struct], content: Any) -> tuple[str, str]:
+    """Rewrite a message of `msgspec` as key, and value found and value expected."""
     problem, at, path = message.rpartition(" - at `$")
     problem, path = (problem, path) if at else (message, "")
     types: Sequence[inspect.Type] = [inspect.type_info(record)]
@@ -79,22 +83,26 @@ def _describe(message: str, record: type[msgspec.Struct], content: Any) -> str:
         types = _types_at(types, key)
         value = value[key or int(number)]
         where += f".{key}" if key else f"[{_name_of(value) or number}]"
-    where = where.removeprefix(".") or "top level"
+    where = where.removeprefix(".")
+    return where, _describe_problem(problem, where, types, value)
+
+
+def _describe_problem(problem: str, where: str, types: Sequence[inspect.Type], value: Any) -> str:
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", problem):
-        return f"{where}: unknown key {unknown[1]}; {_suggestion(unknown[1], types)}"
+        return f"unknown key {unknown[1]}; {_suggestion(unknown[1], types)}"
     if missing := re.fullmatch(r"Object missing required field `(.*)`", problem):
-        return f"{where}: {missing[1]} is missing"
+        return f"{missing[1]} is missing"
     if problem.startswith("Invalid enum value"):
         choices = [choice for kind in types for choice in getattr(kind, "values", ())]
-        return f"{where}: {value!r:.60}; {suggest(value, choices)}"
+        return f"{value!r:.60}; {suggest(value, choices)}"
     if expected := re.fullmatch(r"Expected `([\w |]+)`(?:, got .*| ([<>]=?) (.*))", problem):
         if isinstance(value, dict) and _is_table_list(types):
             table = re.sub(r"\[.*?\]", "", where)
-            return f"{where}: a single table; write [[{table}]] with double brackets"
+            return f"a single table; write [[{table}]] with double brackets"
         words = [TYPE_WORDS[kind] for kind in expected[1].split(" | ") if kind in TYPE_WORDS]
         bound = _describe_bound(expected[2], float(expected[3])) if expected[2] else ""
-        return f"{where}: {value!r:.60}; expected {' or '.join(words)}{bound}"
-    return f"{where}: {problem}"
+        return f"{value!r:.60}; expected {' or '.join(words)}{bound}"
+    return problem
 
 
 def _name_of(table: Any) -> str:

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from melisma.errors import SettingError
+from melisma.fleet.arguments import check_arguments
 from melisma.live.orchestrator.mailbox import Mailboxes
 
 DEFAULT_UNTIL_READY_S = 60.0
@@ -21,6 +22,8 @@ class StartCondition:
     until_ready_s: float | None = None
 
     def __post_init__(self) -> None:
+        types = {"learners": int | None, "until_ready_s": float | None}
+        check_arguments("", types, vars(self))
         if self.learners is not None and self.learners < 1:
             raise SettingError(f"learners = {self.learners} is too small: use learners >= 1")
         if self.until_ready_s is not None and not self.until_ready_s >= 0:

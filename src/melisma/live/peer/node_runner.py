@@ -255,7 +255,10 @@ class NodeRunner:
                 case commands.Wake(at_s=at_s):
                     heapq.heappush(self._wakes, at_s)
                 case commands.Finish(reason=reason):
-                    self._outcome, self._reason = "failed" if reason else "done", visible(reason)
+                    self._outcome, self._reason = (
+                        "failed" if reason else "finished",
+                        visible(reason),
+                    )
             if line := describe_notice(output):
                 self.log(f"{self.config.name}: {line}")
 
@@ -290,7 +293,11 @@ class NodeRunner:
     def _report(self) -> NodeReport:
         ended_s = self._now_s()
         neighbours = self._node.neighbours.values()
-        if self._outcome == "done" and neighbours and not any(n.incarnation for n in neighbours):
+        if (
+            self._outcome == "finished"
+            and neighbours
+            and not any(n.incarnation for n in neighbours)
+        ):
             self._outcome, self._reason = "alone", "no neighbour ever answered"
         self._score()
         self._recorder.messages = self._messenger.sent_messages

@@ -25,12 +25,12 @@ from melisma.simulation.simulation import (
     ComputeLevel,
     SimulationOptions,
     prepare,
-    simulate,
+    run,
 )
 
 TargetOrigin = Literal["asked", "task", "lowest", "none"]
 
-COMPLETED = ("done", "stopped")
+COMPLETED = ("finished", "reached goal")
 # Times are sums with rounding errors: relative differences up to this do not count.
 SAME_TIME = 1e-9
 FIGURES = (
@@ -242,7 +242,7 @@ def compare(  # noqa: PLR0913 - task, fleet, schemes, seeds, options, accuracy a
         prepared = prepare(task, fleet, replace(options, scheme=scheme, seed=seeds[0]))
     runs = []
     for seed, scheme in product(seeds, schemes):
-        report = simulate(task, fleet, replace(options, scheme=scheme, seed=seed))
+        report = run(prepare(task, fleet, replace(options, scheme=scheme, seed=seed)))
         if report.outcome == "cancelled":
             raise KeyboardInterrupt
         runs.append(ComparedRun.from_report(report))

@@ -112,7 +112,7 @@ class PeerDriver:
                     self._queue.schedule(at_s / simulated.clock_rate, wake)
                 case commands.Finish(reason=reason):
                     self._score(simulated)
-                    simulated.outcome = "failed" if reason else "done"
+                    simulated.outcome = "failed" if reason else "finished"
                     simulated.reason = reason
 
     def _compute(self, simulated: SimulatedNode, compute: commands.TakeSteps) -> None:

@@ -45,7 +45,7 @@ def find_peer_violation(peers: Peers, options: PeerOptions, faults: tuple[PeerFa
         return str(error)
     except Exception as error:  # noqa: BLE001 - any exception of a state machine is a defect
         return f"{type(error).__name__}: {error}"
-    failed = [node for node in report.nodes if node.outcome not in ("done", "left")]
+    failed = [node for node in report.nodes if node.outcome not in ("finished", "left")]
     return f"{failed[0].name} is {failed[0].outcome}: {failed[0].reason}" if failed else ""
 
 

@@ -129,7 +129,7 @@ class PeerInvariants:
 
     def check_end(self, reports: list[NodeReport]) -> None:
         """Check that no update between incarnations that trained to the end was lost."""
-        done = {(each.name, each.incarnation) for each in reports if each.outcome == "done"}
+        done = {(each.name, each.incarnation) for each in reports if each.outcome == "finished"}
         for (sender, receiver), sent in self._sent.items():
             if {sender, receiver} <= done and not self._gave_up(receiver, sender[0]):
                 received = self._received[receiver, sender]
