@@ -31,7 +31,7 @@ def test_a_learner_that_queues_work_is_measured_halts_and_counts_as_cpu_learners
         report = fleet.finish(120.0)
         log = gpu.log
     totals = {name: total(report, name) for name in ("gpu", "a", "b")}
-    assert report.outcome == "done"
+    assert report.outcome == "finished"
     assert report.accuracy > 0.9
     for item in totals.values():
         assert item.cycles == CYCLES

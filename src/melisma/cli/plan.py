@@ -136,6 +136,8 @@ def _check_schemes(paths: tuple[str, ...], tasks: list[Task], schemes: list[Sche
             raise SettingError(
                 f"{path}: task.max_shards: scheme {name} does not support it; remove it"
             )
+        if task.sample is not None and schemes[0].problem != "cycle":
+            raise SettingError(f"{path}: task.sample: scheme {name} does not support it; remove it")
         if task.total_s is not None and schemes[0].problem != "cycle":
             raise SettingError(
                 f"{path}: task: scheme {name} plans for a deadline; use deadline_s instead of a "

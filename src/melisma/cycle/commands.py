@@ -43,7 +43,7 @@ class Dispatch(Command, frozen=True, kw_only=True, eq=False):
     In federated learning `shards` are numbers on the device itself. `tail_s` is how long after the
     deadline updates are accepted; `predicted_s` how long each assignment should take, NaN if
     unknown. `no_pass` lists learners with planned shards but no time for one pass over them: they
-    get no assignment.
+    get no assignment. `drawn` are the learners of the cycle's sample, if the task has one.
     """
 
     learners: Ints
@@ -55,6 +55,7 @@ class Dispatch(Command, frozen=True, kw_only=True, eq=False):
     tail_s: float
     predicted_s: Floats
     no_pass: Ints = NO_INTS
+    drawn: Ints = NO_INTS
 
 
 class Extend(Command, frozen=True, kw_only=True, eq=False):

@@ -58,13 +58,14 @@ class PlannedCycle:
 
 
 def ready_learners(state: CycleState) -> Ints:
-    """Return the learners that are present and have reported what the scheme needs."""
+    """Return the learners of this cycle's sample that reported what the scheme needs."""
     learners = state.learners
     reported = {
         "costs": ~np.isnan(learners.costs).any(axis=(0, 1)),
         "bounds": learners.bounds >= 0,
     }
-    return np.flatnonzero(learners.present & reported.get(state.needs, learners.present))
+    drawn = learners.present & learners.drawn
+    return np.flatnonzero(drawn & reported.get(state.needs, drawn))
 
 
 def plan_cycle(state: CycleState) -> PlannedCycle:

@@ -16,6 +16,7 @@ from melisma.cycle.late_work import await_late, later_attempts, receive_late
 from melisma.cycle.learner import benchmark_s
 from melisma.cycle.planning import PlannedCycle, deal, dismiss, mark_held, plan_cycle
 from melisma.cycle.ragged import RaggedArray
+from melisma.cycle.sampling import draws_all
 from melisma.cycle.schedule import Schedule
 from melisma.cycle.state import CycleState, Stage, WorkStatus, plausible_visits
 from melisma.errors import InfeasibleError
@@ -85,6 +86,7 @@ def assign(state: CycleState, planned: PlannedCycle) -> commands.Dispatch:
         tail_s=state.tail_s,
         predicted_s=planned.predicted_s[assigned],
         no_pass=planned.no_pass,
+        drawn=NO_INTS if state.task.sample is None else np.flatnonzero(table.drawn),
     )
 
 
@@ -108,8 +110,11 @@ def describe_short_deadline(state: CycleState, count: int) -> str:
 
 
 def reject_plan(state: CycleState, reason: str) -> Commands:
-    """Fail the run in its first cycle; later, record an empty cycle and measure again."""
-    if state.cycle == 1:
+    """Fail the run in its first cycle; later, record an empty cycle and measure again.
+
+    Learners that were not drawn for the first cycle may be able to train.
+    """
+    if state.cycle == 1 and draws_all(state):
         return finish(state, "failed", reason)
     state.learners.costs[:] = np.nan
     return record_empty_cycle(state, reason)
@@ -260,6 +265,8 @@ def prefetch(state: CycleState) -> Commands:
     table, task = state.learners, state.task
     if not task.overlap or state.federated or state.cycle == task.cycles:
         return []
+    if task.sample is not None and not draws_all(state):
+        return []  # Others may be drawn next.
     learners = np.flatnonzero(table.present & (table.shards > 0))
     counts = table.shards[learners]
     if int(counts.sum()) > state.shard_samples.size:

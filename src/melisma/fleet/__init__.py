@@ -4,6 +4,8 @@
 
     task.py            a task, from TASK.toml
     arguments.py       checks of settings that are given in Python
+    server_settings.py the optimiser of the orchestrator, from TASK.toml
+    tables.py          tables of TOML files, and the ranges of their numbers
     run_time.py        the time of a cycle or of a run, instead of the task's
     finish_time.py     the time of day at which a run ends
     sizes.py           known sizes of models and data sets

@@ -11,29 +11,21 @@ import msgspec
 from msgspec import Meta
 
 from melisma.errors import SettingError, suggest
-from melisma.fleet.arguments import RecordType, describe
+from melisma.fleet.arguments import describe
 from melisma.fleet.files.toml_file import read_toml
 from melisma.fleet.finish_time import parse_finish_time
+from melisma.fleet.server_settings import ServerSettings
 from melisma.fleet.sizes import DataSize, ModelSize, data_size, model_size
-
-# Within these limits no product or quotient of a few numbers overflows double precision.
-MIN_POSITIVE, MAX_NUMBER = 1e-30, 1e30
-# Counts stay exact in double precision.
-MAX_COUNT = 2**53
-
-Positive = Annotated[float, Meta(ge=MIN_POSITIVE, le=MAX_NUMBER)]
-NonNegative = Annotated[float, Meta(ge=0, le=MAX_NUMBER)]
-PositiveInt = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
-NonNegativeInt = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
-Seed = Annotated[int, Meta(ge=0)]
-OpenFraction = Annotated[float, Meta(gt=0, lt=1)]
-Fraction = Annotated[float, Meta(gt=0, le=1)]
-
-
-class Table(
-    msgspec.Struct, metaclass=RecordType, frozen=True, kw_only=True, forbid_unknown_fields=True
-):
-    """A table of a TOML file, or of settings in Python; unknown keys are errors."""
+from melisma.fleet.tables import (
+    Fraction,
+    NonNegative,
+    NonNegativeInt,
+    OpenFraction,
+    Positive,
+    PositiveInt,
+    Seed,
+    Table,
+)
 
 
 def check_name(name: str) -> None:
@@ -122,7 +114,9 @@ class Task(Table, frozen=True, kw_only=True):
     `overlap`, they train while they fetch. From the deadline on a cycle closes with `quorum` of the
     planned weight; `late` says whether later updates join the next average. `guard` says what
     happens to an update that changes the model far more than others: its change is scaled down, it
-    is left out, or it counts like any other. `PAPER_RULES` are those of the papers.
+    is left out, or it counts like any other. `PAPER_RULES` are those of the papers. `sample` is the
+    number of learners, or the fraction of them, that each cycle draws at random; by default all
+    take part. `server` is the optimiser that the orchestrator applies to the mean change.
     `model` and `data` may be left out where they are given as Python objects.
     """
 
@@ -140,9 +134,11 @@ class Task(Table, frozen=True, kw_only=True):
     batch: PositiveInt = 32
     loss: str = "cross_entropy"
     optimizer: OptimizerSettings = OptimizerSettings()
+    server: ServerSettings = ServerSettings()
     stop: StopSettings = StopSettings()
     seed: Seed = 1
     caution: OpenFraction = 0.9
+    sample: PositiveInt | Fraction | None = None
     extension: bool = True
     overlap: bool = True
     quorum: Fraction = 0.8

@@ -17,6 +17,7 @@ PyTorch is imported by the package `pytorch` only, and only when training starts
     benchmark.py        measured costs of training and fetching
     parameters.py       parameters as named arrays in one block of bytes
     aggregation.py      the weighted mean of updates
+    server/             optimisers that are applied to the mean change
     update_guard.py     a bound on the change that one update makes
     compression.py      compression of vectors between peers
     metrics.py          the figures of merit of the papers

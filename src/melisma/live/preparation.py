@@ -23,6 +23,7 @@ from melisma.learning.data.partition import shuffle_into_shards
 from melisma.learning.data.shards import ShardFolder
 from melisma.learning.loaded_task import LoadedTask, load_task
 from melisma.learning.parameters import Layout
+from melisma.learning.server.server_optimizer import ServerOptimizer, trainable_arrays
 from melisma.learning.trainer import Trainer
 from melisma.learning.trainer_factory import one_thread
 from melisma.learning.update_guard import UpdateGuard
@@ -54,13 +55,15 @@ class PreparedTask:
 
     def create_store(self) -> RunStore:
         """Create the run's files; unless the data stays on the devices, also the shards."""
-        layout = Layout.from_arrays(self.spec.trainer.initial())
+        trainer = self.spec.trainer
+        layout = Layout.from_arrays(trainer.initial())
         task, shards = self.task, None
         if task.mode == "parallelized":
             rng = generator(task.seed, "samples")
             parts = shuffle_into_shards(len(self.train), task.shard_samples, rng)
             shards = ShardFolder(self.folder / SHARDS_FOLDER, self.train, parts)
-        return RunStore(self.folder, layout, shards, UpdateGuard(task.guard))
+        server = ServerOptimizer(task.server, trainable_arrays(trainer))
+        return RunStore(self.folder, layout, shards, UpdateGuard(task.guard), server)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,8 @@ from melisma.fleet.arguments import check_arguments, describe
 from melisma.fleet.files.fleet_builder import scale_fleet
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.run_time import RunTime
+from melisma.fleet.tables import PositiveInt
 from melisma.fleet.task import (
-    PositiveInt,
     SimulationSettings,
     Task,
     naming_task_file,

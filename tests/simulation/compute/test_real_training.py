@@ -19,12 +19,14 @@ from melisma.errors import MelismaWarning, RunFailedError
 from melisma.fleet.files.fleet_builder import build_fleet
 from melisma.fleet.files.fleet_file import FleetTable
 from melisma.fleet.rng import Generators
+from melisma.fleet.server_settings import ServerSettings
 from melisma.fleet.task import Task
 from melisma.learning import batched
 from melisma.learning.aggregation import RunningMean, SpooledUpdate, UpdateSpool, weighted_mean
 from melisma.learning.batched import TrainingWork, train_one
 from melisma.learning.parameters import Layout
 from melisma.learning.pytorch.torch_trainer import TorchTrainer
+from melisma.learning.server.server_optimizer import ServerOptimizer
 from melisma.runs.report import Report
 from melisma.runs.trace import Step, encode_step, read_trace
 from melisma.simulation.compute.fork_pool import ForkPool
@@ -547,3 +549,27 @@ def test_a_simulated_model_that_is_not_finite_is_not_kept(monkeypatch: pytest.Mo
     assert report.outcome == "failed"
     assert "not finite" in report.reason
     assert [cycle.rejected for cycle in report.cycles] == [True] * 3
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam"])
+def test_the_server_optimiser_steps_once_a_cycle_from_the_mean(name: Any) -> None:
+    """The first step from the same mean; a later one depends on the state, too."""
+    mean = train(make_simulation(cycles=1))
+    stepped = train(make_simulation(cycles=1, server={"name": name}))
+    server = ServerOptimizer(ServerSettings(name=name), ["weight", "bias"])
+    initial = {key: np.zeros_like(array) for key, array in mean.items()}
+    for key, array in server.apply(initial, mean).items():
+        np.testing.assert_allclose(stepped[key], array, rtol=1e-6)
+
+
+def test_restore_returns_the_state_of_the_server_optimiser() -> None:
+    simulation = make_simulation(server={"name": "momentum"})
+    compute = simulation.make_compute()
+    assert isinstance(compute, RealTraining)
+    compute._server.apply(compute.parameters, {**compute.parameters})
+    state = compute._server._state
+    compute._before, compute.parameters = compute.parameters, {**compute.parameters}
+    compute._server.apply(compute._before, {**compute.parameters})
+    assert compute._server._state is not state
+    compute.restore()
+    assert compute._server._state is state

@@ -9,7 +9,8 @@ from melisma.disclosure import Disclosure
 from melisma.errors import suggest
 from melisma.fleet.files.profiles import PROFILES
 from melisma.fleet.files.spread import Distribution, check_spread
-from melisma.fleet.task import NonNegative, NonNegativeInt, Positive, Seed, Table, check_name
+from melisma.fleet.tables import NonNegative, NonNegativeInt, Positive, Seed, Table
+from melisma.fleet.task import check_name
 
 Probability = Annotated[float, Meta(ge=0, le=1)]
 SPEEDS = ("compute", "train_s", "samples_per_s", "clock_hz")

@@ -68,6 +68,11 @@ class TorchTrainer:
         """Return the initial parameters and buffers, such as those of BatchNorm."""
         return {name: array.copy() for name, array in self._initial.items()}
 
+    def trainable(self) -> list[str]:
+        """Return the names of the parameters that training changes; others are averaged."""
+        named = self.model.named_parameters(remove_duplicate=False)
+        return [name for name, weight in named if weight.requires_grad]
+
     def train(
         self,
         parameters: Arrays,

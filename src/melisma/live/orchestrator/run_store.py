@@ -23,6 +23,7 @@ from melisma.atomic import write_atomic
 from melisma.cycle.commands import Aggregate
 from melisma.cycle.late_work import MAX_LATE_CYCLES
 from melisma.fleet.array_types import Floats, Ints
+from melisma.fleet.server_settings import ServerSettings
 from melisma.learning.aggregation import (
     SpooledUpdate,
     StartShares,
@@ -32,6 +33,7 @@ from melisma.learning.aggregation import (
 )
 from melisma.learning.data.shards import ShardFolder
 from melisma.learning.parameters import Arrays, Layout
+from melisma.learning.server.server_optimizer import ServerOptimizer
 from melisma.learning.update_guard import UpdateChanges, UpdateGuard, distance, norm_of
 from melisma.live.code_bundle import CodeBundle
 from melisma.live.protocol import INITIAL_MODEL, ShardRef
@@ -80,6 +82,7 @@ class RunStore:
     layout: Layout
     shards: ShardFolder | None
     guard: UpdateGuard = field(default_factory=lambda: UpdateGuard("off"))
+    server: ServerOptimizer = field(default_factory=lambda: ServerOptimizer(ServerSettings()))
     version: int = 0
     parameters: dict[str, NDArray[Any]] = field(default_factory=dict)
 
@@ -219,7 +222,8 @@ class RunStore:
             )
             for started, (share, scaled) in _shares_by_cycle(updates).items()
         ]
-        self._replace(add_parameters(mean, self.parameters, groups))
+        averaged = add_parameters(mean, self.parameters, groups)
+        self._replace(self.server.apply(self.parameters, averaged))
 
     def _replace(self, parameters: dict[str, NDArray[Any]]) -> None:
         """Save and publish parameters as the next version."""
@@ -236,6 +240,7 @@ class RunStore:
         if before == self.version:
             return
         self.guard.forget_last()
+        self.server.undo()
         self._replace(self._read_parameters(before))
         if before == 0:
             (self.folder / MODEL_FILE).unlink()

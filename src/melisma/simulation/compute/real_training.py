@@ -23,6 +23,7 @@ from melisma.learning.aggregation import RunningMean, StartShares, add_parameter
 from melisma.learning.data.datasets import Split
 from melisma.learning.loaded_task import LoadedTask
 from melisma.learning.parameters import Arrays, Layout
+from melisma.learning.server.server_optimizer import ServerOptimizer, trainable_arrays
 from melisma.learning.trainer import Trainer, TrainingResult
 from melisma.learning.trainer_factory import one_thread, trainer_cores, trainer_for, use_one_thread
 from melisma.learning.update_guard import UpdateChanges, UpdateGuard, distances, norm_of
@@ -76,6 +77,7 @@ class RealTraining:
         self._before: Arrays = self.parameters
         self._layout = Layout.from_arrays(self.parameters)
         self._guard = UpdateGuard(loaded.task.guard)
+        self._server = ServerOptimizer(loaded.task.server, trainable_arrays(loaded.trainer))
         self._starts: dict[int, Arrays] = {}  # the parameters that recent cycles began with
         self._own_trainers: dict[int, Trainer] = {}
         self._cycles_without_update = 0
@@ -109,6 +111,8 @@ class RealTraining:
             if factors.any():
                 self._average(cycle, parts, scales)
         self._guard.record(changes.take(finite), factors[finite])
+        if self.parameters is not self._before:
+            self.parameters = self._server.apply(self._before, dict(self.parameters))
         self._trained.clear()
         return Averaged(losses, scales)
 
@@ -144,6 +148,7 @@ class RealTraining:
         if self.parameters is not self._before:
             self.parameters = self._before
             self._guard.forget_last()
+            self._server.undo()
 
     def _train_weighted(
         self,
