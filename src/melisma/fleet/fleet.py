@@ -5,6 +5,7 @@ clock or a share of a core). An operating state divides training by its share of
 transfers by its share of bandwidth; latency does not change.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +29,8 @@ class Fleet:
     `sample_j` and `byte_j` are joules for a sample trained once and for a byte sent or received.
     `trace_ids` is the index of each learner's trace in `traces`, -1 without one; its rates are
     then the means of the trace. Model and shards use the downlink, updates the uplink.
-    `discloses` is the most that each learner discloses before its update.
+    `discloses` is the most that each learner discloses before its update. `groups` maps the name of
+    each table of the file to its learners.
     """
 
     names: tuple[str, ...]
@@ -55,6 +57,7 @@ class Fleet:
     noise: Noise
     trace_ids: Ints
     traces: tuple[BandwidthTrace, ...]
+    groups: Mapping[str, range]
 
     @property
     def learners(self) -> int:
