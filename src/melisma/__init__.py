@@ -17,6 +17,7 @@ The layout::
     backports.py  names of newer Python versions, for Python 3.10
     private_files.py  folders and files for their owner alone
     text.py      text from other machines, made safe to print, and numbers
+    user_code.py  imports of the user's models, data and schemes by `package.module:name`
     axon/        remote calls over HTTP; can be used alone
     fleet/       devices: profiles, links, states, estimates, emulation, the two TOML files
     allocation/  how much each learner trains: problem -> plan, one scheme a file

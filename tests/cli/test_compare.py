@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from melisma.cli.compare import command
 from melisma.errors import MelismaWarning, SettingError
+from melisma.simulation.fault_targets import FaultTargets
 from melisma.simulation.faults import parse_faults
 from tests.cli.command_line import parse_json
 from tests.live import tiny_task
@@ -81,7 +82,7 @@ def test_faults_are_printed(faults: str) -> None:
     options = ("--schemes", "dab", "--seeds", "1", "--work", "timing", "--faults", faults)
     printed = parse_json(compare(*options, "--json").stdout)["faults"]
     # Faults drawn by a number are listed, so that a run can be repeated with them.
-    assert parse_faults(printed, learners=3)
+    assert parse_faults(printed, FaultTargets(3, ("quick", "slow-1", "slow-2")))
     assert (printed == faults) == (faults != "5")
     text = " ".join(compare(*options).stdout.split())
     assert f"with faults ({printed}) in every run" in text

@@ -15,6 +15,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
+from melisma.allocation.schemes import OWN_SCHEME
 from melisma.cli.options import (
     DEFAULT_FLEET,
     DEFAULT_TASK,
@@ -26,7 +27,7 @@ from melisma.cli.options import (
     learners_option,
 )
 from melisma.cli.output import write
-from melisma.cli.scheme_option import CYCLE_SCHEMES
+from melisma.cli.scheme_option import CYCLE_SCHEMES, format_schemes
 from melisma.cli.suggestions import SuggestingChoice
 from melisma.cli.views.compare_view import compare_view, run_line
 from melisma.errors import SettingError
@@ -44,7 +45,7 @@ from melisma.simulation.simulation import ComputeLevel, SimulationOptions
     "--schemes",
     required=True,
     help="Schemes, separated by commas; the first is the baseline. "
-    f"Known: {', '.join(CYCLE_SCHEMES)}.",
+    f"Known: {format_schemes([*CYCLE_SCHEMES, OWN_SCHEME])}.",
 )
 @click.option(
     "--seeds", type=click.IntRange(1), default=5, show_default=True, help="Number of seeds."

@@ -16,7 +16,6 @@ from melisma.cli.output import write
 from melisma.cli.views.join_view import report_line
 from melisma.disclosure import Disclosure
 from melisma.errors import SettingError, UnreachableError
-from melisma.learning.user_code import is_import_path
 from melisma.live.joining.enrolling import Enroller, default_name, discover_orchestrators
 from melisma.live.joining.supervisor import SupervisedLearner, Supervisor
 from melisma.live.joining.use_limits import Hours, UseLimits
@@ -26,6 +25,7 @@ from melisma.live.learner.learner_settings import LearnerSettings
 from melisma.live.pairing import normalize_code
 from melisma.live.state_folder import restrict_folder
 from melisma.text import visible
+from melisma.user_code import is_import_path
 
 COMPUTE_DEVICES = ("auto", "cpu", "cuda", "mps")
 LOG_NAME = "learner.log"

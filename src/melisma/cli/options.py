@@ -72,7 +72,7 @@ def time_options(command: Callable[..., T]) -> Callable[..., T]:
 
 
 faults_option = click.option(
-    "--faults", default="", help="Faults to inject, or a seed to draw them."
+    "--faults", default="", help="Faults to inject, a seed to draw them, or module:function."
 )
 search_faults_option = click.option(
     "--search-faults", type=COUNT, metavar="N", help="Check N random fault schedules."

@@ -42,6 +42,7 @@ from melisma.runs.trace import Step
 from melisma.simulation import fault_search
 from melisma.simulation.compute.memory import keep_freed_memory
 from melisma.simulation.fault_search import Failure, replay_command
+from melisma.simulation.fault_targets import FaultTargets
 from melisma.simulation.faults import format_faults
 from melisma.simulation.invariants.invariants import Invariants
 from melisma.simulation.scenario import Scenario
@@ -138,8 +139,8 @@ def command(  # noqa: PLR0913 - one argument per option
 
 def _simulate(prepared: PreparedSimulation, out: Path | None, as_json: bool) -> NoReturn:
     invariants, progress, began = Invariants(), RunProgress(), time.monotonic()
-    clock = CycleClock(prepared)
-    faults = format_faults(prepared.scenario.faults)
+    clock, scenario = CycleClock(prepared), prepared.scenario
+    faults = format_faults(scenario.faults, FaultTargets.of_fleet(scenario.fleet))
     if not as_json:
         write(f"{_heading(prepared)}\n")
 

@@ -24,7 +24,7 @@ from melisma.cycle.rounds import (
 )
 from melisma.cycle.sampling import draw_if_none, draw_learners, draws_all
 from melisma.cycle.state import COLLECTING_STAGES, CycleState, Stage, WorkStatus
-from melisma.errors import InfeasibleError
+from melisma.errors import InfeasibleError, SchemeError
 from melisma.fleet.array_types import Ints
 
 # Wait for answers up to this many deadlines, longer while there is no answer at all.
@@ -270,6 +270,8 @@ def can_plan(state: CycleState) -> bool:
         return bool(plan_cycle(state).assigned.any())
     except InfeasibleError:
         return False
+    except SchemeError:
+        return True  # to dispatch, which ends the run with that error
 
 
 def extend_wait(state: CycleState, at_s: float) -> Commands:

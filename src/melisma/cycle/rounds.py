@@ -19,7 +19,7 @@ from melisma.cycle.ragged import RaggedArray
 from melisma.cycle.sampling import draws_all
 from melisma.cycle.schedule import Schedule
 from melisma.cycle.state import CycleState, Stage, WorkStatus, plausible_visits
-from melisma.errors import InfeasibleError
+from melisma.errors import InfeasibleError, SchemeError
 from melisma.fleet.array_types import NO_INTS, Bools, Floats, Ints
 
 # Learners stop in time to arrive by the deadline. Wait for mispredicted updates for this part of
@@ -40,6 +40,8 @@ def dispatch(state: CycleState, at_s: float) -> Commands:
         planned = plan_cycle(state)
     except InfeasibleError as error:
         return reject_plan(state, str(error))
+    except SchemeError as error:
+        return finish(state, "failed", str(error))
     dismissed = dismiss(state, planned.offenders)
     if planned.assigned.any():
         start_round(state, at_s)

@@ -32,7 +32,8 @@ class Fleet:
     `sample_j` and `byte_j` are joules for a sample trained once and for a byte sent or received.
     `trace_ids` is the index of each learner's trace in `traces`, -1 without one; its rates are
     then the means of the trace. Model and shards use the downlink, updates the uplink.
-    `discloses` is the most that each learner discloses before its update.
+    `discloses` is the most that each learner discloses before its update. `groups` maps the name of
+    each table of the file to its learners.
     Fleets are made by `read_fleet`, `from_profiles` and `from_tables`.
     """
 
@@ -60,6 +61,7 @@ class Fleet:
     noise: Noise
     trace_ids: Ints
     traces: tuple[BandwidthTrace, ...]
+    groups: Mapping[str, range]
 
     def __new__(cls, *args: Any, **columns: Any) -> "Fleet":
         """Raise `SettingError` unless all fields are given, as they are by the three makers."""

@@ -26,6 +26,7 @@ from melisma.fleet.tables import (
     Seed,
     Table,
 )
+from melisma.user_code import IMPORT_PATH
 
 
 def check_name(name: str) -> None:
@@ -57,11 +58,23 @@ class OptimizerSettings(Table, frozen=True, kw_only=True):
     keep: bool = False
 
 
-class PartitionSettings(Table, frozen=True, kw_only=True):
-    """The distribution of samples over devices in federated learning."""
+PARTITION_KINDS = ("iid", "sorted", "dirichlet")
 
-    kind: Literal["iid", "sorted", "dirichlet"] = "iid"
+
+class PartitionSettings(Table, frozen=True, kw_only=True):
+    """The distribution of samples over devices in federated learning.
+
+    `kind` is one of `PARTITION_KINDS`, or a function of the user by `package.module:function`.
+    """
+
+    kind: str = "iid"
     alpha: Positive = 0.5
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if the kind is unknown."""
+        if self.kind not in PARTITION_KINDS and IMPORT_PATH.fullmatch(self.kind) is None:
+            expected = suggest(self.kind, PARTITION_KINDS, "package.module:function")
+            raise ValueError(f"kind is {self.kind!r}; {expected}")
 
 
 class StopSettings(Table, frozen=True, kw_only=True):

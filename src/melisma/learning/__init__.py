@@ -7,7 +7,6 @@ PyTorch is imported by the package `pytorch` only, and only when training starts
     data/               data sets, shards and partitions
     loaded_task.py      the data and the trainer of a task
     task_sizes.py       the sizes of a task that trains
-    user_code.py        imports of models and data by `package.module:name`
     trainer.py          the interface of a trainer
     trainer_factory.py  the trainer of a task
     stepper.py          plain SGD step by step, for peers

@@ -1,6 +1,5 @@
 """The data of a task, and a trainer whose model fits it."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from melisma.learning.parameters import Layout
 from melisma.learning.task_sizes import limit_samples, with_actual_sizes
 from melisma.learning.trainer import Trainer
 from melisma.learning.trainer_factory import check_model_fits, trainer_for
-from melisma.learning.user_code import is_import_path
+from melisma.user_code import add_module_path, is_import_path
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ def load_task(task: Task, file: str | Path | None = None) -> LoadedTask:
 
     A `SettingError` names the file.
     """
-    path = add_module_path(task, file)
+    path = add_task_path(task, file)
     with naming_task_file(file):
         data = limit_samples(task, _load_data(task))
         trainer = trainer_for(task)
@@ -41,14 +40,11 @@ def load_task(task: Task, file: str | Path | None = None) -> LoadedTask:
     return LoadedTask(sized, trainer, data, path)
 
 
-def add_module_path(task: Task, file: str | Path | None) -> tuple[str, ...]:
+def add_task_path(task: Task, file: str | Path | None) -> tuple[str, ...]:
     """Add the folders of the user's modules to `sys.path`; empty if the task names none."""
-    if not is_import_path(task.model) and not is_import_path(task.data):
-        return ()
-    folders = [Path(file).resolve().parent] if file is not None else []
-    path = tuple(dict.fromkeys(map(str, [*folders, Path.cwd()])))
-    sys.path += [folder for folder in path if folder not in sys.path]
-    return path
+    partition = task.partition.kind if task.partition else ""
+    names = (task.model, task.data, task.scheme, partition)
+    return add_module_path(file) if any(map(is_import_path, names)) else ()
 
 
 def _load_data(task: Task) -> DataSet:

@@ -16,7 +16,7 @@ from melisma.errors import SettingError
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import DataSet, Split
 from melisma.learning.trainer import Trainer
-from melisma.learning.user_code import call_user_code, describe_error, import_object, is_import_path
+from melisma.user_code import call_user_code, describe_error, import_object, is_import_path
 
 METHODS = ("initial", "train", "score")
 TRIAL_SAMPLES = 32  # samples for the check that a model fits the data

@@ -25,7 +25,6 @@ from melisma.cycle import events
 from melisma.errors import MelismaError, SettingError
 from melisma.fleet.run_time import RunTime
 from melisma.fleet.task import Task
-from melisma.learning.user_code import is_import_path
 from melisma.live.join_string import JoinString
 from melisma.live.local_addresses import local_addresses
 from melisma.live.orchestrator.enrolment import Enrolment
@@ -55,6 +54,7 @@ from melisma.runs.report import Report
 from melisma.runs.svg import save_picture
 from melisma.runs.trace import Step
 from melisma.text import format_speed
+from melisma.user_code import is_import_path
 
 DEFAULT_PORT: Final = 7788
 """A fixed port, so that devices find the next run at the address that they know."""

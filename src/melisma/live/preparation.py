@@ -157,7 +157,7 @@ def _load(
     task = read_task(task) if isinstance(task, str | Path) else task
     with naming_task_file(file):
         task = run_time.apply(task).with_total()
-        loaded = load_task(with_scheme(task, scheme), file)
+        loaded = load_task(with_scheme(task, scheme, file), file)
         loaded.task.check_shard_samples()
     return loaded
 

@@ -9,9 +9,9 @@ from melisma.cycle.learner import MAX_ABSENCE_S
 from melisma.cycle.ragged import NO_ROWS, RaggedArray
 from melisma.fleet.array_types import NO_INTS, Ints
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.rng import generator
 from melisma.fleet.task import Task
-from melisma.simulation.faults import Fault, random_faults
+from melisma.simulation.fault_sources import draw_faults
+from melisma.simulation.faults import Fault
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +70,4 @@ def even_local_shard_samples(task: Task, fleet: Fleet) -> RaggedArray:
 
 def with_random_faults(scenario: Scenario, seed: int) -> Scenario:
     """Return the scenario with faults drawn from a seed."""
-    until_s = 1.2 * scenario.task.expected_s
-    rng = generator(seed, "faults")
-    return replace(scenario, faults=random_faults(rng, scenario.fleet.learners, until_s))
+    return replace(scenario, faults=draw_faults(seed, scenario.task, scenario.fleet))

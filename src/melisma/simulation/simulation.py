@@ -35,8 +35,8 @@ from melisma.simulation.compute.memory import check_memory
 from melisma.simulation.compute.real_training import RealTraining
 from melisma.simulation.compute.sample_index import SampleIndex
 from melisma.simulation.driver import Driver
-from melisma.simulation.faults import Fault, parse_faults
-from melisma.simulation.scenario import Scenario, even_local_shard_samples, with_random_faults
+from melisma.simulation.fault_sources import FaultSource, find_faults
+from melisma.simulation.scenario import Scenario, even_local_shard_samples
 
 ComputeLevel = Literal["timing", "train", "batched"]
 
@@ -46,14 +46,15 @@ class SimulationOptions:
     """Overrides for settings in the task and fleet files.
 
     `learners` scales the fleet of a file in its proportions. `seed` replaces the seeds of task and
-    fleet. `faults` are faults, their text, or a seed from which to draw them.
+    fleet. `faults` are faults, their text, a seed from which to draw them, or a function that
+    returns them for a fleet.
     """
 
     scheme: str | None = None
     learners: int | None = None
     seed: int | None = None
     work: ComputeLevel | None = None
-    faults: str | int | tuple[Fault, ...] = ()
+    faults: FaultSource = ()
     deadline_s: float | None = None
     total_s: float | None = None
     finish_by: str | None = None
@@ -113,14 +114,12 @@ def prepare(
     """Read the files and check all settings; `SettingError` names the file."""
     file = task if isinstance(task, str | Path) else None
     fleet = _load_fleet(fleet, options)
-    faults = options.faults
-    if not isinstance(faults, tuple) and not str(faults).isdecimal():
-        faults = parse_faults(str(faults), fleet.learners, fleet.names)
     with naming_task_file(file):
         task = read_task(task) if isinstance(task, str | Path) else task
-        prepared = _prepare(_override(task, options), file, fleet)
-    if not isinstance(faults, tuple):
-        return replace(prepared, scenario=with_random_faults(prepared.scenario, int(faults)))
+        task = _override(task, options, file)
+    faults = find_faults(options.faults, task, fleet, file)
+    with naming_task_file(file):
+        prepared = _prepare(task, file, fleet)
     return replace(prepared, scenario=replace(prepared.scenario, faults=faults))
 
 
@@ -136,9 +135,9 @@ def _load_fleet(fleet: Fleet | str | Path, options: SimulationOptions) -> Fleet:
     return loaded
 
 
-def _override(task: Task, options: SimulationOptions) -> Task:
+def _override(task: Task, options: SimulationOptions, file: str | Path | None) -> Task:
     """Return the task with the settings of `options`."""
-    task = with_scheme(options.time.apply(task).with_total(), options.scheme)
+    task = with_scheme(options.time.apply(task).with_total(), options.scheme, file)
     work = None if options.work is None else SimulationSettings(work=options.work)
     changes = {"seed": options.seed, "simulation": work}
     return msgspec.structs.replace(task, **{k: v for k, v in changes.items() if v is not None})

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from math import inf, nan
 from pathlib import Path
 
@@ -58,9 +58,10 @@ class TraceError(SettingError):
 
 @dataclass
 class _LearnerBlock:
-    """Learners of one table of the file; `key` is the table's."""
+    """Learners of one table of the file; `key` is the table's, `group` the name of them all."""
 
     key: str
+    group: str
     names: list[str]
     bandwidth_trace: str | None
     discloses: Disclosure
@@ -146,6 +147,7 @@ def build_fleet(table: FleetTable, learners: int | None = None) -> Fleet:
         threshold=threshold,
         trace_ids=trace_ids,
         traces=traces,
+        groups=_group_learners(parts),
         state_probability=states[0],
         state_compute=states[1],
         state_bandwidth=states[2],
@@ -182,6 +184,15 @@ def _unique_names(parts: Sequence[_LearnerBlock]) -> tuple[str, ...]:
     return names
 
 
+def _group_learners(parts: Sequence[_LearnerBlock]) -> dict[str, range]:
+    """Return the learners of each table by its name; equal names stand for the first."""
+    ends = list(accumulate(len(part.names) for part in parts))
+    groups = dict[str, range]()
+    for part, end in zip(parts, ends, strict=True):
+        groups.setdefault(part.group, range(end - len(part.names), end))
+    return groups
+
+
 def _number_names(name: str, count: int) -> list[str]:
     digits = len(str(count))
     return [f"{name}-{number:0{digits}d}" for number in range(1, count + 1)]
@@ -196,7 +207,9 @@ def _build_single(learner: FleetLearner, count: int, table: FleetTable) -> _Lear
     rows = [(s.probability, s.compute, s.bandwidth) for s in learner.state] or [(1.0, 1.0, 1.0)]
     states = [np.tile(np.array(column), (count, 1)) for column in zip(*rows, strict=True)]
     key = f"learner[{learner.name}]"
-    return _LearnerBlock(key, names, learner.bandwidth_trace, learner.discloses, columns, states)
+    return _LearnerBlock(
+        key, learner.name, names, learner.bandwidth_trace, learner.discloses, columns, states
+    )
 
 
 def _build_group(group: FleetGroup, number: int, table: FleetTable) -> _LearnerBlock:
@@ -224,7 +237,7 @@ def _build_group(group: FleetGroup, number: int, table: FleetTable) -> _LearnerB
     states = _draw_states(group, group_rng("states"))
     names = _number_names(name, count)
     key = f"group[{group.name or number}]"
-    return _LearnerBlock(key, names, group.bandwidth_trace, group.discloses, columns, states)
+    return _LearnerBlock(key, name, names, group.bandwidth_trace, group.discloses, columns, states)
 
 
 def _draw_prices(group: FleetGroup, rng: np.random.Generator) -> Floats:

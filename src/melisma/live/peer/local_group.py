@@ -16,7 +16,7 @@ import msgspec
 
 from melisma import axon
 from melisma.errors import MelismaError
-from melisma.learning.loaded_task import add_module_path, load_task
+from melisma.learning.loaded_task import add_task_path, load_task
 from melisma.learning.trainer import Trainer
 from melisma.live.peer.node_runner import NodeConfig, Progress
 from melisma.live.processes import run_processes
@@ -59,7 +59,7 @@ def run_peers(
     Models, reports and a picture are written to `folder`, by default a new one in `runs`. Ctrl-C
     ends the run and keeps partial results.
     """
-    module_folders = add_module_path(peers.settings.task, file)
+    module_folders = add_task_path(peers.settings.task, file)
     # An error that concerns all nodes is raised once, before they start.
     trainer = load_task(peers.settings.task, file).trainer
     default = Path("runs") / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-peers"

@@ -13,13 +13,16 @@ from math import isclose, isfinite, nan
 from pathlib import Path
 from typing import Any, Literal
 
-from melisma.allocation.schemes import SCHEMES
+from melisma.allocation.schemes import OWN_SCHEME, SCHEMES, get_scheme
 from melisma.errors import SettingError, suggest
 from melisma.fleet.fleet import Fleet
 from melisma.fleet.task import Task, read_task
 from melisma.runs.report import Report
 from melisma.simulation.comparison.interval import Interval
+from melisma.simulation.fault_sources import FaultSource
+from melisma.simulation.fault_targets import FaultTargets
 from melisma.simulation.faults import format_faults
+from melisma.simulation.scenario import Scenario
 from melisma.simulation.simulation import (
     NO_OVERRIDES,
     ComputeLevel,
@@ -27,6 +30,7 @@ from melisma.simulation.simulation import (
     prepare,
     run,
 )
+from melisma.user_code import is_import_path
 
 TargetOrigin = Literal["asked", "task", "lowest", "none"]
 
@@ -251,9 +255,18 @@ def compare(  # noqa: PLR0913 - task, fleet, schemes, seeds, options, accuracy a
     scenario = prepared.scenario
     return replace(
         comparison,
-        faults=format_faults(scenario.faults),
+        faults=_describe_faults(options.faults, scenario),
         has_prices=scenario.fleet.has_prices,
     )
+
+
+def _describe_faults(source: FaultSource, scenario: Scenario) -> str:
+    """Return the faults of all runs as text: that of the caller, as a choice differs by seed."""
+    if isinstance(source, str) and not source.isdecimal():
+        return source
+    if callable(source):
+        return f"by {getattr(source, '__qualname__', source)}"
+    return format_faults(scenario.faults, FaultTargets.of_fleet(scenario.fleet))
 
 
 def _check_options(seeds: Sequence[int], options: SimulationOptions) -> None:
@@ -270,16 +283,17 @@ def _check_schemes(schemes: Sequence[str]) -> None:
     if not schemes:
         raise SettingError(f"no scheme to compare; expected some of {', '.join(fit)}")
     for name in schemes:
-        if name not in fit:
+        if name not in fit and not is_import_path(name):
             problem = "cannot run a cycle of one task" if name in SCHEMES else "is unknown"
-            raise SettingError(f"scheme {name!r} {problem}; {suggest(name, fit)}")
+            expected = suggest(name, fit, OWN_SCHEME)
+            raise SettingError(f"scheme {name!r} {problem}; {expected}")
         if schemes.count(name) > 1:
             raise SettingError(f"scheme {name} is named twice; expected each scheme once")
 
 
 def _check_passes(task: Task, schemes: Sequence[str], where: str) -> None:
     for name in schemes:
-        if SCHEMES[name].passes == "fixed" and task.passes is None:
+        if get_scheme(name).passes == "fixed" and task.passes is None:
             raise SettingError(
                 f"{where}task: passes is missing; scheme {name} needs it, such as passes = 1"
             )

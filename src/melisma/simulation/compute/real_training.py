@@ -27,11 +27,11 @@ from melisma.learning.server.server_optimizer import ServerOptimizer, trainable_
 from melisma.learning.trainer import Trainer, TrainingResult
 from melisma.learning.trainer_factory import one_thread, trainer_cores, trainer_for, use_one_thread
 from melisma.learning.update_guard import UpdateChanges, UpdateGuard, distances, norm_of
-from melisma.learning.user_code import describe_error
 from melisma.simulation.compute.compute import Averaged, ScoreValues
 from melisma.simulation.compute.fork_pool import ForkPool, can_fork
 from melisma.simulation.compute.sample_index import SampleIndex
 from melisma.simulation.compute.work_record import CycleWork, WeightedWork
+from melisma.user_code import describe_error
 
 # A cycle is summed in up to this many parts, independent of the number of processes, as
 # floating-point sums depend on the order of addition.
