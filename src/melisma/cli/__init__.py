@@ -16,6 +16,7 @@ is printed as one line.
     data.py               `melisma data`
     doctor.py             `melisma doctor`
     enrolled_learners.py  `melisma learners`
+    init.py               `melisma init`
     join.py               `melisma join`
     options.py            options that several subcommands share
     orchestrate.py        `melisma orchestrate`
@@ -29,6 +30,7 @@ is printed as one line.
     run.py                `melisma run`
     scheme_option.py      the `--scheme` option of several subcommands
     simulate.py           `melisma simulate`
+    starter_files.py      the text of the files that `melisma init` writes
     status.py             `melisma status`
     status_line.py        a line of a terminal that changes while a command computes
     suggestions.py        suggestions for misspelled commands and values
@@ -52,7 +54,18 @@ from melisma.errors import MelismaError, MelismaWarning, SettingError
 from melisma.text import visible_part
 
 SUBCOMMANDS = (
-    *("run", "orchestrate", "join", "doctor", "status", "code", "learners", "revoke", "rename"),
+    *(
+        "init",
+        "run",
+        "orchestrate",
+        "join",
+        "doctor",
+        "status",
+        "code",
+        "learners",
+        "revoke",
+        "rename",
+    ),
     *("simulate", "compare", "peers", "plan", "bench", "data", "axon"),
 )
 

@@ -19,6 +19,7 @@ from melisma.runs import capacity
 from melisma.runs.capacity import LOSSES, TIME_USES
 from melisma.runs.cycle_figures import TIMER_TOLERANCE, Cycle, seconds_between
 from melisma.runs.folder import PICTURE_FILE, TRACE_FILE
+from melisma.runs.idleness import IdleGroup, find_idle
 from melisma.runs.totals import LearnerTotals
 from melisma.runs.trace import Step
 
@@ -217,6 +218,11 @@ class Report:
     def learners(self) -> LearnerTotals:
         """The totals of all learners, by number, of those that never joined, too."""
         return LearnerTotals.from_cycles(self.names, self.cycles)
+
+    @cached_property
+    def idle(self) -> tuple[IdleGroup, ...]:
+        """The learners that idled, by cause, and what to change."""
+        return find_idle(self)
 
     def seconds_to(self, accuracy: float) -> float:
         """Return the seconds until a model reached an accuracy, NaN if none did."""

@@ -10,11 +10,12 @@ from rich.text import Text
 from melisma.cli.views.run_view import format_capacity, format_score
 from melisma.cli.views.table_view import FigureTable, format_count
 from melisma.cycle.events import PHASES
+from melisma.runs.idleness import IdleGroup
 from melisma.runs.report import Report
 from melisma.runs.totals import UNASSIGNED_COUNTS, UNCOUNTED_STATUSES, LearnerTotal
 from melisma.text import visible_part
 
-MAX_LEARNERS, MAX_IDLE = 20, 5
+MAX_LEARNERS, MAX_IDLE, MAX_IDLE_NAMED = 20, 5, 3
 TITLES = (
     *("learner", "shards", "visits", "done", "capacity"),
     *("fetch s", "train s", "upload s"),
@@ -129,6 +130,7 @@ def _result_lines(report: Report) -> list[str]:
         f"{report.fulfilment:.0%} of planned visits done{occupancy}, {staleness}",
         *_late_lines(report),
         *_capacity_lines(report),
+        *_idle_lines(report),
     ]
 
 
@@ -147,6 +149,20 @@ def _capacity_lines(report: Report) -> list[str]:
     first = ", ".join(_cycles_without_work(totals[learner]) for learner in idle[:MAX_IDLE].tolist())
     more = f" and {idle.size - MAX_IDLE:,} more learners" if idle.size > MAX_IDLE else ""
     return [capacity, f"not included: {first}{more}"]
+
+
+def _idle_lines(report: Report) -> list[str]:
+    """Return which learners idled, how much, why, and what to change."""
+    return [visible_part(_idle_line(group)) for group in report.idle]
+
+
+def _idle_line(group: IdleGroup) -> str:
+    """Return the first learners of a group, the number of the others, and the advice."""
+    first = list(zip(group.names, group.shares, strict=True))[:MAX_IDLE_NAMED]
+    names = ", ".join(f"{name} idle {share:.0%}" for name, share in first)
+    if rest := group.count - len(first):
+        names += f" and {format_count(rest, 'more learner')} {group.shares[-1]:.0%} or more"
+    return f"{names}: {group.reason}; {group.change}"
 
 
 def _cycles_without_work(total: LearnerTotal) -> str:
