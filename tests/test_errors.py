@@ -42,7 +42,7 @@ def test_a_long_list_is_cut() -> None:
         ('simulation = { work = "tming" }', "task.simulation.work: 'tming'; did you mean timing?"),
         (
             'mode = "federated"\npartition = { kind = "dirichlt" }',
-            "task.partition.kind: 'dirichlt'; did you mean dirichlet?",
+            "task.partition: kind is 'dirichlt'; did you mean dirichlet?",
         ),
     ],
 )

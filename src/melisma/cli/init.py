@@ -31,7 +31,7 @@ from melisma.learning.batches import batches_of
 from melisma.learning.data.datasets import CATALOG, Split
 from melisma.learning.loaded_task import LoadedTask, load_task
 from melisma.learning.trainer_factory import one_thread
-from melisma.learning.user_code import is_import_path
+from melisma.user_code import is_import_path
 
 TASK_FILE, FLEET_FILE = "TASK.toml", "FLEET.toml"
 OWN = "own"
