@@ -113,7 +113,7 @@ def test_an_unknown_word_in_python() -> None:
             "aet has no setting learning_rat; did you mean learning_rate?",
         ),
         (["simulate", "--scheme", "stalenes"], "no scheme is called 'stalenes'; did you mean stal"),
-        (["xyz"], "unknown command 'xyz'; expected one of run, orchestrate, join, doctor, "),
+        (["xyz"], "unknown command 'xyz'; expected one of init, run, orchestrate, "),
     ],
 )
 def test_an_unknown_word_on_the_command_line(
