@@ -52,7 +52,7 @@ def test_a_run_follows_noise_and_a_bandwidth_trace(work_folder: Path) -> None:
     [
         ({}, "neither a fleet nor devices: pass fleet=FILE .* or devices=N"),
         ({"fleet": "fleet.toml", "devices": 2}, "a fleet and devices = 2: leave out the fleet"),
-        ({"fleet": "fleet.toml", "until_ready_s": 9}, "a fleet and until_ready_s = 9: leave out"),
+        ({"fleet": "fleet.toml", "until_ready": 9}, "a fleet and until_ready = 9: leave out"),
         ({"devices": 0}, "devices = 0 is too small: use devices >= 1"),
     ],
 )

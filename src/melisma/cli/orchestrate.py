@@ -122,16 +122,25 @@ class OrchestratorScreen(OrchestrationObserver):
             live.stop()
 
 
+def _read_until_ready(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> float | str | None:
+    """Return seconds as a number, and a time as it is."""
+    if value is None or ":" in value:
+        return value
+    seconds: float = click.FloatRange(0)(value, parameter, context)
+    return seconds
+
+
 @click.command("orchestrate", short_help="Train a task on devices that join over the network.")
 @default_task_argument
 @click.option("--learners", type=COUNT, metavar="N", help="Begin when N learners are ready.")
 @click.option(
     "--until-ready",
-    "until_ready_s",
-    type=click.FloatRange(0),
-    metavar="SECONDS",
-    help="Begin after this time with the learners that are ready, at least one; "
-    f"default without --learners: {DEFAULT_UNTIL_READY_S:g}.",
+    callback=_read_until_ready,
+    metavar="SECONDS|TIME",
+    help="Begin after this time, or at a time such as 23:00, with the learners that are ready, at "
+    f"least one; default without --learners: {DEFAULT_UNTIL_READY_S:g}.",
 )
 @click.option("--host", default="", metavar="ADDRESS", help="Listen on this address only.")
 @click.option("--port", default=DEFAULT_PORT, show_default=True, type=PORT, help="TCP port.")
@@ -152,7 +161,7 @@ def command(  # noqa: PLR0913 - one argument per option
     *,
     task: Path | None,
     learners: int | None,
-    until_ready_s: float | None,
+    until_ready: float | str | None,
     host: str,
     port: int,
     approve: bool,
@@ -172,7 +181,7 @@ def command(  # noqa: PLR0913 - one argument per option
     """
     screen = OrchestratorScreen(as_json=as_json)
     settings = OrchestratorSettings(
-        start=StartCondition(learners, until_ready_s),
+        start=StartCondition(learners, until_ready),
         host=host,
         port=port,
         approve=screen.decide if approve else None,

@@ -189,7 +189,7 @@ def orchestrate(  # noqa: PLR0913 - each is a setting of its own
     task: Task | str | Path,
     *,
     learners: int | None = None,
-    until_ready_s: float | None = None,
+    until_ready: float | str | None = None,
     scheme: str | None = None,
     deadline_s: float | None = None,
     total_s: float | None = None,
@@ -207,16 +207,17 @@ def orchestrate(  # noqa: PLR0913 - each is a setting of its own
 ) -> Report:
     """Train a task on devices that join over the network, by ``melisma join STRING``.
 
-    The run begins when `learners` are ready, or after `until_ready_s` with at least one; devices
-    may join and leave until its end. `host` is one address of this machine to listen on, instead of
-    all. `approve` decides about a device by its name, fingerprint and host; with `once` the join
-    string is valid for one new device. `name` is announced in the local network, by default that of
-    this machine, if `discovery` is on. `say` receives the join string, the score of each cycle
-    and further lines for the owner. The rest is as in `train`. Ctrl-C ends the run and keeps its
-    results so far; before the run it raises `KeyboardInterrupt`.
+    The run begins when `learners` are ready, or with at least one after `until_ready`, which is a
+    number of seconds or a local time such as ``"23:00"``; devices may join and leave until its end.
+    `host` is one address of this machine to listen on, instead of all. `approve` decides about a
+    device by its name, fingerprint and host; with `once` the join string is valid for one new
+    device. `name` is announced in the local network, by default that of this machine, if
+    `discovery` is on. `say` receives the join string, the score of each cycle and further lines for
+    the owner. The rest is as in `train`. Ctrl-C ends the run and keeps its results so far; before
+    the run it raises `KeyboardInterrupt`.
     """
     settings = OrchestratorSettings(
-        start=StartCondition(learners, until_ready_s),
+        start=StartCondition(learners, until_ready),
         host=host,
         port=port,
         approve=approve,

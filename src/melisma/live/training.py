@@ -43,7 +43,7 @@ def train(  # noqa: PLR0913 - each is a setting of its own
     fleet: Fleet | str | Path | None = None,
     *,
     devices: int | None = None,
-    until_ready_s: float | None = None,
+    until_ready: float | str | None = None,
     scheme: str | None = None,
     deadline_s: float | None = None,
     total_s: float | None = None,
@@ -57,8 +57,9 @@ def train(  # noqa: PLR0913 - each is a setting of its own
     With a `fleet`, each of its devices is a process of this machine, slowed to its speed. With
     `devices`, print the command for devices, wait until that number has joined, and train on them;
     print the score of each cycle, and at the end the folder of the results.
-    With `until_ready_s`, begin after this time with the devices that have joined, at least one;
-    with both, the first decides. `melisma.orchestrate` has further settings for devices that join.
+    With `until_ready`, a number of seconds or a local time such as ``"23:00"``, begin then with the
+    devices that have joined, at least one; with both, the first decides. `melisma.orchestrate` has
+    further settings for devices that join.
 
     `deadline_s` is the time of a cycle, `total_s` that of the whole run, and `finish_by` when it
     ends, instead of what the task says.
@@ -67,11 +68,11 @@ def train(  # noqa: PLR0913 - each is a setting of its own
     another thread. Ctrl-C ends the run and keeps its results so far.
     """
     if fleet is not None:
-        _require_no_devices(devices, until_ready_s)
+        _require_no_devices(devices, until_ready)
         run_time = RunTime(deadline_s, total_s, finish_by)
         report = run(prepare(task, fleet, scheme, folder, run_time), port or 0, watch)
         return report.require_success()
-    if devices is None and until_ready_s is None:
+    if devices is None and until_ready is None:
         raise SettingError(
             "train has neither a fleet nor devices: pass fleet=FILE to emulate devices on this "
             "machine, or devices=N to train on N devices that join over the network"
@@ -84,7 +85,7 @@ def train(  # noqa: PLR0913 - each is a setting of its own
     return orchestrate(
         task,
         learners=devices,
-        until_ready_s=until_ready_s,
+        until_ready=until_ready,
         scheme=scheme,
         deadline_s=deadline_s,
         total_s=total_s,
@@ -95,8 +96,8 @@ def train(  # noqa: PLR0913 - each is a setting of its own
     )
 
 
-def _require_no_devices(devices: int | None, until_ready_s: float | None) -> None:
-    given = {"devices": devices, "until_ready_s": until_ready_s}
+def _require_no_devices(devices: int | None, until_ready: float | str | None) -> None:
+    given = {"devices": devices, "until_ready": until_ready}
     for name, value in given.items():
         if value is not None:
             raise SettingError(

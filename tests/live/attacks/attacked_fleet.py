@@ -355,6 +355,10 @@ class AttackedFleet:
         arguments = ["join", text or self.text, "--name", name, "--allow-module", "tiny_task"]
         return self._lab.melisma(None, f"join-{name}", *arguments, *options, code=code)
 
+    def start(self, name: str, command: list[str]) -> Process:
+        """Start a command on a device."""
+        return self._lab.start(None, f"join-{name}", command)
+
     def home_of(self, name: str) -> Path:
         """Return the folder of the state of a device that was started by `join`."""
         return self.folder / f"home-join-{name}" / "device"
