@@ -1,9 +1,9 @@
 """Accuracy on data that is not alike: each way to aggregate, with its default settings.
 
-50 simulated devices have 120 digits each, of few kinds: two ranges of all digits sorted by label, or
-random proportions of labels (Dirichlet, alpha = 0.1). Half of the devices are four times as fast as
-the others, and all train until the deadline, so that numbers of local steps differ. Runs with the
-same seed have the same data, devices and initial model. Nothing was tuned.
+50 simulated devices have 120 digits each, of few kinds: two ranges of all digits sorted by label,
+or random proportions of labels (Dirichlet, alpha = 0.1). Half of the devices are four times as fast
+as the others, and all train until the deadline, so that numbers of local steps differ. Runs with
+the same seed have the same data, devices and initial model. Nothing was tuned.
 """
 
 from collections.abc import Sequence
