@@ -61,7 +61,7 @@ def test_an_unknown_aggregation_is_an_error_before_a_run(
     for name, problem in {
         "median": "aggregation is 'median'; expected 'mean' or a function",
         "robust:medain": "has no medain; did you mean median",
-        "robust:number": "is a int; expected a function",
+        "robust:number": "is a int; expected something that can be called",
     }.items():
         with pytest.raises(SettingError, match=problem):
             find_aggregation(name)

@@ -254,7 +254,7 @@ def test_all_ways_to_aggregate_work_together_from_a_start(work_folder: Path) -> 
         "cycles": 2,
     }
     report = run_task(work_folder, **settings)
-    assert report.outcome == "done", report.reason
+    assert report.outcome == "finished", report.reason
     assert [len(cycle.assignments) for cycle in report.cycles] == [1, 1]
     assert report.model is not None
     assert report.best_model is not None

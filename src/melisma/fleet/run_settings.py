@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from melisma.fleet.arguments import check_arguments
 from melisma.fleet.run_time import RunTime
 from melisma.fleet.task import Task
 
@@ -18,6 +19,12 @@ class RunSettings(RunTime):
 
     start: str | Path | None = None
     aggregation: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `SettingError` for values of a wrong type, or times that contradict each other."""
+        super().__post_init__()
+        types = {"start": str | None, "aggregation": str | None}
+        check_arguments("", types, vars(self))
 
     def apply(self, task: Task) -> Task:
         """Return the task with these settings; `SettingError` if they are invalid."""

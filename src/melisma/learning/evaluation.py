@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from melisma.errors import SettingError
-from melisma.fleet.task import Task, naming_task_file, read_task
+from melisma.fleet.arguments import check_arguments
+from melisma.fleet.task import Task, naming_task_file, resolve_task
 from melisma.learning.loaded_task import load_task
 from melisma.learning.parameters import Layout
 from melisma.learning.saved_model import read_model
@@ -13,7 +14,8 @@ from melisma.learning.trainer import Score
 def evaluate(model: str | Path, task: Task | str | Path) -> Score:
     """Return the score of a model, such as `report.model`, on the test samples of its task."""
     file = task if isinstance(task, str | Path) else None
-    loaded = load_task(read_task(task) if isinstance(task, str | Path) else task, file)
+    check_arguments("evaluate", {"model": str}, {"model": model})
+    loaded = load_task(resolve_task(task), file)
     if not len(loaded.data.test):
         with naming_task_file(file):
             raise SettingError(f"data {loaded.task.data} has no test samples to evaluate on")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from melisma.errors import DataError, SettingError
 from melisma.fleet.array_types import Floats
 from melisma.learning.parameters import Arrays, Layout
-from melisma.learning.user_code import describe_error, import_object, is_import_path
+from melisma.user_code import describe_error, import_function, is_import_path
 
 Aggregation = Callable[[dict[str, NDArray[Any]], Floats], Mapping[str, NDArray[Any]]]
 
@@ -28,13 +28,7 @@ def find_aggregation(name: str) -> "OwnAggregation | None":
         raise SettingError(
             f"aggregation is {name!r}; expected 'mean' or a function as package.module:name"
         )
-    function = import_object("aggregation", name)
-    if not callable(function):
-        raise SettingError(
-            f"aggregation {name} is a {type(function).__name__}; expected a function of updates "
-            "and weights"
-        )
-    return OwnAggregation(name, function)
+    return OwnAggregation(name, import_function("aggregation", name))
 
 
 class OwnAggregation:

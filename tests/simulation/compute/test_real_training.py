@@ -624,6 +624,6 @@ def test_a_failing_aggregation_ends_the_run_with_its_error(place: Path) -> None:
     (place / "broken_own.py").write_text("def broken(updates, weights):\n    return updates\n")
     simulation = make_simulation(aggregation="broken_own:broken")
     with pytest.raises(
-        DataError, match=r"aggregation broken_own:broken returned weight with shape"
+        RunFailedError, match=r"aggregation broken_own:broken returned weight with shape"
     ):
         run(simulation, place / "out")
