@@ -13,6 +13,7 @@ from benchmarks.allocation import feel, med, staleness
 from benchmarks.axon import http_stack, rpc
 from benchmarks.harness import machine, table, targets
 from benchmarks.harness.parts import Benchmark
+from benchmarks.learning import non_iid
 from benchmarks.live import deadline, guard, live
 from benchmarks.peer import decentralised
 from benchmarks.simulation import simulation
@@ -53,6 +54,7 @@ def main() -> None:
     _write_live()
     _write_parts(simulation.BENCHMARK, "simulation")
     _write_parts(guard.BENCHMARK, "cycle")
+    _write_parts(non_iid.BENCHMARK, "learning")
     _write_parts(decentralised.BENCHMARK, "peer")
 
 

@@ -42,6 +42,7 @@ __all__ = [
     "allocation",
     "axon",
     "errors",
+    "evaluate",
     "fleet",
     "orchestrate",
     "peer",
@@ -58,6 +59,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from melisma import allocation, axon, errors, fleet, peer, runs, simulation, testing
+    from melisma.learning.evaluation import evaluate
     from melisma.live.orchestration import orchestrate
     from melisma.live.peer.local_group import run_peers
     from melisma.live.training import train
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
 else:
     _FROM = {
         "Report": "runs.report",
+        "evaluate": "learning.evaluation",
         "orchestrate": "live.orchestration",
         "run_peers": "live.peer.local_group",
         "simulate": "simulation.simulation",

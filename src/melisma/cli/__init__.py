@@ -16,6 +16,7 @@ is printed as one line.
     data.py               `melisma data`
     doctor.py             `melisma doctor`
     enrolled_learners.py  `melisma learners`
+    evaluate.py           `melisma evaluate`
     init.py               `melisma init`
     join.py               `melisma join`
     options.py            options that several subcommands share
@@ -66,7 +67,7 @@ SUBCOMMANDS = (
         "revoke",
         "rename",
     ),
-    *("simulate", "compare", "peers", "plan", "bench", "data", "axon"),
+    *("simulate", "compare", "evaluate", "peers", "plan", "bench", "data", "axon"),
 )
 
 # Of subcommands whose module has another name.

@@ -18,14 +18,14 @@ from melisma.cli.options import (
     PORT,
     default_task_argument,
     json_option,
-    time_options,
+    run_options,
 )
 from melisma.cli.output import exit_with, write
 from melisma.cli.run import FRAMES_PER_S, RunWatcher
 from melisma.cli.scheme_option import run_scheme_option
 from melisma.cli.views.invitation_view import invitation_lines, qr_code
 from melisma.cli.views.run_summary_view import run_summary_view
-from melisma.fleet.run_time import RunTime
+from melisma.fleet.run_settings import RunSettings
 from melisma.live.orchestration import (
     DEFAULT_PORT,
     MAX_LEARNERS,
@@ -150,7 +150,7 @@ def _read_until_ready(
     "--max-learners", default=MAX_LEARNERS, show_default=True, type=COUNT, help="Refuse more."
 )
 @run_scheme_option
-@time_options
+@run_options
 @click.option(
     "--out", type=FILE, help="Empty or new folder for results; default: a new one in runs/."
 )
@@ -168,7 +168,7 @@ def command(  # noqa: PLR0913 - one argument per option
     once: bool,
     max_learners: int,
     scheme: str | None,
-    run_time: RunTime,
+    run_settings: RunSettings,
     out: Path | None,
     name: str,
     no_discovery: bool,
@@ -192,7 +192,7 @@ def command(  # noqa: PLR0913 - one argument per option
     )
     # Output of the user's modules must not mix with the report.
     with redirect_stdout(sys.stderr):
-        prepared = prepare_task(task or DEFAULT_TASK, scheme, out, run_time)
+        prepared = prepare_task(task or DEFAULT_TASK, scheme, out, run_settings)
     with screen.open():
         report = run_orchestrator(prepared, settings, screen)
     if as_json:

@@ -21,13 +21,13 @@ from melisma.cli.options import (
     default_task_argument,
     json_option,
     learners_option,
-    time_options,
+    run_options,
 )
 from melisma.cli.output import exit_with, write
 from melisma.cli.scheme_option import run_scheme_option
 from melisma.cli.views.run_summary_view import run_summary_view
 from melisma.cli.views.run_view import cycle_line, run_view
-from melisma.fleet.run_time import RunTime
+from melisma.fleet.run_settings import RunSettings
 from melisma.live.orchestrator.orchestrator import Watcher
 from melisma.live.preparation import prepare
 from melisma.live.training import run
@@ -98,7 +98,7 @@ def watch_run(as_json: bool) -> Iterator[Watcher]:
 @default_fleet_option
 @run_scheme_option
 @learners_option
-@time_options
+@run_options
 @click.option(
     "--out", type=FILE, help="Empty or new folder for results; default: a new one in runs/."
 )
@@ -112,7 +112,7 @@ def command(  # noqa: PLR0913 - one argument per option
     fleet: Path | None,
     scheme: str | None,
     learners: int | None,
-    run_time: RunTime,
+    run_settings: RunSettings,
     out: Path | None,
     port: int,
     as_json: bool,
@@ -126,7 +126,7 @@ def command(  # noqa: PLR0913 - one argument per option
     files = task or DEFAULT_TASK, fleet or DEFAULT_FLEET
     # Output of the user's modules must not mix with the report.
     with redirect_stdout(sys.stderr):
-        prepared = prepare(*files, scheme, out, run_time, learners)
+        prepared = prepare(*files, scheme, out, run_settings, learners)
     for note in prepared.notes:
         click.echo(f"note: {note}", err=True)
     with watch_run(as_json) as watch:

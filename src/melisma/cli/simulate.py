@@ -23,8 +23,8 @@ from melisma.cli.options import (
     faults_option,
     json_option,
     learners_option,
+    run_options,
     search_faults_option,
-    time_options,
 )
 from melisma.cli.output import exit_with, write
 from melisma.cli.scheme_option import run_scheme_option
@@ -34,7 +34,7 @@ from melisma.cli.views.run_summary_view import run_summary_view
 from melisma.cli.views.run_view import cycle_line
 from melisma.cli.views.table_view import format_count
 from melisma.errors import SettingError
-from melisma.fleet.run_time import RunTime
+from melisma.fleet.run_settings import RunSettings
 from melisma.runs.folder import check_run_folder
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
@@ -65,7 +65,7 @@ LONG_CYCLE_S = 10.0
 @run_scheme_option
 @learners_option
 @click.option("--seed", type=SEED, help="Seed, instead of those of task and fleet.")
-@time_options
+@run_options
 @click.option(
     "--work",
     type=SuggestingChoice(get_args(ComputeLevel)),
@@ -82,7 +82,7 @@ def command(  # noqa: PLR0913 - one argument per option
     scheme: str | None,
     learners: int | None,
     seed: int | None,
-    run_time: RunTime,
+    run_settings: RunSettings,
     work: ComputeLevel | None,
     faults: str,
     search_faults: int | None,
@@ -109,7 +109,7 @@ def command(  # noqa: PLR0913 - one argument per option
         seed,
         "timing" if search_faults else work,
         faults,
-        **dataclasses.asdict(run_time),
+        **dataclasses.asdict(run_settings),
     )
     # Output of the user's modules must not mix with the report.
     with redirect_stdout(sys.stderr):

@@ -101,6 +101,7 @@ class LateUpdates(msgspec.Struct, frozen=True, eq=False):
     attempts: Ints
     weights: Floats
     visits: Ints
+    steps: Ints = NO_INTS
 
     @classmethod
     def concatenate(cls, parts: "Sequence[LateUpdates]") -> "LateUpdates":
@@ -117,7 +118,8 @@ class Aggregate(Command, frozen=True, kw_only=True, eq=False):
 
     Of `late` updates the change relative to the parameters that they began with is added to the
     present parameters, and joins the average with its own weight. `visits` are those of each
-    update, further passes included: the guard expects a larger change after more visits.
+    update, further passes included: the guard expects a larger change after more visits. `steps`
+    are those of each update if the task normalises changes by them.
     """
 
     cycle: int
@@ -125,6 +127,7 @@ class Aggregate(Command, frozen=True, kw_only=True, eq=False):
     attempts: Ints
     weights: Floats
     visits: Ints
+    steps: Ints = NO_INTS
     late: LateUpdates = NO_LATE_UPDATES
 
 

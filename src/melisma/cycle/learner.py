@@ -279,6 +279,13 @@ def batches_in_time(
     return done
 
 
+def count_steps(visits: Ints, samples: Ints, batch: int) -> Ints:
+    """Return the batches in which these samples were visited, the inverse of `count_visits`."""
+    known = np.maximum(samples, 1)
+    steps: Ints = visits // known * -(-known // batch) + -(-(visits % known) // batch)
+    return steps
+
+
 def count_visits(batches: Ints, samples: Ints, batch: int) -> Ints:
     """Return the samples visited in a number of batches; the last batch of a pass may be short."""
     per_pass = -(-samples // batch)

@@ -13,7 +13,7 @@ from melisma.cycle.cache_index import EMPTY_CACHE
 from melisma.cycle.commands import Commands
 from melisma.cycle.extensions import extend, take_back_work
 from melisma.cycle.late_work import await_late, later_attempts, receive_late
-from melisma.cycle.learner import benchmark_s
+from melisma.cycle.learner import benchmark_s, count_steps
 from melisma.cycle.planning import PlannedCycle, deal, dismiss, mark_held, plan_cycle
 from melisma.cycle.ragged import RaggedArray
 from melisma.cycle.sampling import draws_all
@@ -312,13 +312,17 @@ def aggregate(state: CycleState, received: Ints, reason: str) -> commands.Aggreg
         weights, late_weights = np.minimum(weights, limit), np.minimum(late.weights, limit)
         late = msgspec.structs.replace(late, weights=late_weights)
     state.averaged = int(counted.sum()) + late.learners.size
+    visits, steps = state.learners.all_visits[received][counted], NO_INTS
+    if state.task.normalize:
+        steps = count_steps(visits, state.learners.samples[received][counted], state.task.batch)
     return commands.Aggregate(
         reason=reason,
         cycle=state.cycle,
         learners=received[counted],
         attempts=state.learners.attempts[received][counted],
         weights=weights[counted],
-        visits=state.learners.all_visits[received][counted],
+        visits=visits,
+        steps=steps,
         late=msgspec.structs.replace(late, weights=late.weights / discount),
     )
 

@@ -129,7 +129,11 @@ class Task(Table, frozen=True, kw_only=True):
     happens to an update that changes the model far more than others: its change is scaled down, it
     is left out, or it counts like any other. `PAPER_RULES` are those of the papers. `sample` is the
     number of learners, or the fraction of them, that each cycle draws at random; by default all
-    take part. `server` is the optimiser that the orchestrator applies to the mean change.
+    take part. `prox` is the weight of the proximal term in local training (FedProx); `normalize`
+    divides the change of each update by its steps (FedNova). `server` is the optimiser that the
+    orchestrator applies to the mean change, and `aggregation` a function that takes the place of
+    the mean. `start` is the file of a model to start from, and `checkpoints` says which models
+    besides the last one are kept.
     `model` and `data` may be left out where they are given as Python objects.
     """
 
@@ -147,7 +151,12 @@ class Task(Table, frozen=True, kw_only=True):
     batch: PositiveInt = 32
     loss: str = "cross_entropy"
     optimizer: OptimizerSettings = OptimizerSettings()
+    prox: NonNegative = 0.0
+    normalize: bool = False
     server: ServerSettings = ServerSettings()
+    aggregation: str = "mean"
+    start: str | None = None
+    checkpoints: Literal["none", "best", "all"] = "none"
     stop: StopSettings = StopSettings()
     seed: Seed = 1
     caution: OpenFraction = 0.9

@@ -16,7 +16,11 @@ PyTorch is imported by the package `pytorch` only, and only when training starts
     benchmark.py        measured costs of training and fetching
     parameters.py       parameters as named arrays in one block of bytes
     aggregation.py      the weighted mean of updates
+    own_aggregation.py  aggregation by a function of the user
+    step_normalization.py  normalisation by local steps
     server/             optimisers that are applied to the mean change
+    saved_model.py      models in files
+    evaluation.py       the score of a model in a file
     update_guard.py     a bound on the change that one update makes
     compression.py      compression of vectors between peers
     metrics.py          the figures of merit of the papers

@@ -6,7 +6,9 @@ from pathlib import Path
 from melisma.errors import DataError, SettingError
 from melisma.fleet.task import Task, naming_task_file
 from melisma.learning.data.datasets import DataSet, load_dataset
-from melisma.learning.parameters import Layout
+from melisma.learning.own_aggregation import find_aggregation
+from melisma.learning.parameters import Arrays, Layout
+from melisma.learning.saved_model import read_model
 from melisma.learning.task_sizes import limit_samples, with_actual_sizes
 from melisma.learning.trainer import Trainer
 from melisma.learning.trainer_factory import check_model_fits, trainer_for
@@ -17,13 +19,15 @@ from melisma.user_code import add_module_path, is_import_path
 class LoadedTask:
     """A task with the measured sizes of its data and model, its trainer, and its limited data.
 
-    `path` lists the folders that are searched for modules of the user.
+    `path` lists the folders that are searched for modules of the user. Training starts from
+    `initial`: the parameters of the trainer, or those of the task's `start`.
     """
 
     task: Task
     trainer: Trainer
     data: DataSet
     path: tuple[str, ...]
+    initial: Arrays
 
 
 def load_task(task: Task, file: str | Path | None = None) -> LoadedTask:
@@ -36,14 +40,24 @@ def load_task(task: Task, file: str | Path | None = None) -> LoadedTask:
         data = limit_samples(task, _load_data(task))
         trainer = trainer_for(task)
         check_model_fits(trainer, data)
-        sized = with_actual_sizes(task, data, Layout.from_arrays(trainer.initial()))
-    return LoadedTask(sized, trainer, data, path)
+        find_aggregation(task.aggregation)
+        initial: Arrays = trainer.initial()
+        layout = Layout.from_arrays(initial)
+        if task.start is not None:
+            initial = read_model(_beside(file, task.start), layout)
+        sized = with_actual_sizes(task, data, layout)
+    return LoadedTask(sized, trainer, data, path, initial)
+
+
+def _beside(file: str | Path | None, path: str) -> Path:
+    """Return a path that is relative to the folder of the task file, or to the current one."""
+    return Path("." if file is None else Path(file).parent) / path
 
 
 def add_task_path(task: Task, file: str | Path | None) -> tuple[str, ...]:
     """Add the folders of the user's modules to `sys.path`; empty if the task names none."""
     partition = task.partition.kind if task.partition else ""
-    names = (task.model, task.data, task.scheme, partition)
+    names = (task.model, task.data, task.scheme, partition, task.aggregation)
     return add_module_path(file) if any(map(is_import_path, names)) else ()
 
 

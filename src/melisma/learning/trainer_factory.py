@@ -38,6 +38,11 @@ def trainer_for(task: Task, device: str = "cpu") -> Trainer:
         trainer: Trainer = call_user_code("model", task.model, task, **task.model_args)
         if problem := signature_problem(trainer):
             raise SettingError(f"model {task.model}: {problem}")
+        if task.prox and not getattr(trainer, "supports_prox", False):
+            raise SettingError(
+                f"prox is {task.prox:g}, but model {task.model} is a trainer that does not add the "
+                "proximal term; remove prox, or add it in train() and set supports_prox = True"
+            )
         return trainer
     try:
         from melisma.learning.pytorch.torch_trainer import TorchTrainer

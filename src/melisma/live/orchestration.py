@@ -23,7 +23,7 @@ from melisma.axon.discovery.multicast import announce
 from melisma.backports import timeout
 from melisma.cycle import events
 from melisma.errors import MelismaError, SettingError
-from melisma.fleet.run_time import RunTime
+from melisma.fleet.run_settings import RunSettings
 from melisma.fleet.task import Task
 from melisma.live.join_string import JoinString
 from melisma.live.local_addresses import local_addresses
@@ -194,6 +194,8 @@ def orchestrate(  # noqa: PLR0913 - each is a setting of its own
     deadline_s: float | None = None,
     total_s: float | None = None,
     finish_by: str | None = None,
+    start: str | Path | None = None,
+    aggregation: str | None = None,
     folder: str | Path | None = None,
     host: str = "",
     port: int = DEFAULT_PORT,
@@ -226,7 +228,9 @@ def orchestrate(  # noqa: PLR0913 - each is a setting of its own
         name=name,
         discovery=discovery,
     )
-    prepared = prepare_task(task, scheme, folder, RunTime(deadline_s, total_s, finish_by))
+    prepared = prepare_task(
+        task, scheme, folder, RunSettings(deadline_s, total_s, finish_by, start, aggregation)
+    )
 
     def follow(step: Step) -> None:
         watch(step)

@@ -22,6 +22,7 @@ from melisma.learning.data.datasets import Split
 from melisma.learning.data.partition import shuffle_into_shards
 from melisma.learning.data.shards import ShardFolder
 from melisma.learning.loaded_task import LoadedTask, load_task
+from melisma.learning.own_aggregation import find_aggregation
 from melisma.learning.parameters import Layout
 from melisma.learning.server.server_optimizer import ServerOptimizer, trainable_arrays
 from melisma.learning.trainer import Trainer
@@ -30,6 +31,7 @@ from melisma.learning.update_guard import UpdateGuard
 from melisma.live.code_bundle import collect_bundle
 from melisma.live.orchestrator.run_spec import RunSpec
 from melisma.live.orchestrator.run_store import RunStore
+from melisma.runs.checkpoints import Checkpoints
 from melisma.runs.folder import SHARDS_FOLDER, check_run_folder, create_run_folder
 
 # The number of samples that the speed of this machine is measured on.
@@ -63,7 +65,10 @@ class PreparedTask:
             parts = shuffle_into_shards(len(self.train), task.shard_samples, rng)
             shards = ShardFolder(self.folder / SHARDS_FOLDER, self.train, parts)
         server = ServerOptimizer(task.server, trainable_arrays(trainer))
-        return RunStore(self.folder, layout, shards, UpdateGuard(task.guard), server)
+        checkpoints = Checkpoints(self.folder, task.checkpoints)
+        guard = UpdateGuard(task.guard)
+        aggregation = find_aggregation(task.aggregation)
+        return RunStore(self.folder, layout, shards, guard, server, checkpoints, aggregation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +171,16 @@ def _specify(
     run: str, loaded: LoadedTask, rates: Floats, counts_from: float | None = None
 ) -> RunSpec:
     bundle = collect_bundle(loaded.task.model, loaded.path)
-    return RunSpec(run, loaded.task, loaded.trainer, loaded.data.test, rates, bundle, counts_from)
+    return RunSpec(
+        run=run,
+        task=loaded.task,
+        trainer=loaded.trainer,
+        initial=loaded.initial,
+        test=loaded.data.test,
+        rates=rates,
+        bundle=bundle,
+        counts_from=counts_from,
+    )
 
 
 def _new_run() -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from melisma.errors import SettingError
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.run_time import RunTime
+from melisma.fleet.run_settings import RunSettings
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import Split
 from melisma.learning.data.partition import partition_shards
@@ -48,6 +48,8 @@ def train(  # noqa: PLR0913 - each is a setting of its own
     deadline_s: float | None = None,
     total_s: float | None = None,
     finish_by: str | None = None,
+    start: str | Path | None = None,
+    aggregation: str | None = None,
     folder: str | Path | None = None,
     port: int | None = None,
     watch: Watcher = lambda _: None,
@@ -62,15 +64,16 @@ def train(  # noqa: PLR0913 - each is a setting of its own
     further settings for devices that join.
 
     `deadline_s` is the time of a cycle, `total_s` that of the whole run, and `finish_by` when it
-    ends, instead of what the task says.
+    ends, instead of what the task says. `start` is the file of a model to start from, and
+    `aggregation` a function ``module:name`` that takes the place of the mean.
     Model, picture and trace are written to `folder`, or to a new folder below `runs`. `port` is by
     default a free one, or 7788 for devices that join. `watch` is called with each step, from
     another thread. Ctrl-C ends the run and keeps its results so far.
     """
     if fleet is not None:
         _require_no_devices(devices, until_ready)
-        run_time = RunTime(deadline_s, total_s, finish_by)
-        report = run(prepare(task, fleet, scheme, folder, run_time), port or 0, watch)
+        settings = RunSettings(deadline_s, total_s, finish_by, start, aggregation)
+        report = run(prepare(task, fleet, scheme, folder, settings), port or 0, watch)
         return report.require_success()
     if devices is None and until_ready is None:
         raise SettingError(
@@ -90,6 +93,8 @@ def train(  # noqa: PLR0913 - each is a setting of its own
         deadline_s=deadline_s,
         total_s=total_s,
         finish_by=finish_by,
+        start=start,
+        aggregation=aggregation,
         folder=folder,
         port=DEFAULT_PORT if port is None else port,
         watch=watch,

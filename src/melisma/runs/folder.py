@@ -5,6 +5,8 @@
     trace.jsonl         every event and command; not without an orchestrator
     picture.svg         the picture of the run
     model.safetensors   the model after the last cycle that changed it
+    best.safetensors    the best model, on request
+    checkpoints/        the model after each cycle, on request
     models/             the model of each node, without an orchestrator
     reports/            the report of each node, in live runs without an orchestrator
     logs/               the output of each process that wrote any, in live runs
@@ -20,6 +22,7 @@ from melisma.fleet.arguments import describe
 from melisma.private_files import make_private_folder
 
 TRACE_FILE, PICTURE_FILE, MODEL_FILE = "trace.jsonl", "picture.svg", "model.safetensors"
+BEST_MODEL_FILE, CHECKPOINTS_FOLDER = "best.safetensors", "checkpoints"
 MODELS_FOLDER, REPORTS_FOLDER, LOGS_FOLDER = "models", "reports", "logs"
 SHARDS_FOLDER, DEVICES_FOLDER = "shards", "devices"
 UPDATES_FOLDER, PARAMETERS_FOLDER = "updates", "parameters"

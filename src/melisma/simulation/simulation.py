@@ -10,13 +10,14 @@ from safetensors.numpy import save
 
 from melisma.allocation.schemes import with_scheme
 from melisma.atomic import write_atomic
+from melisma.cycle import events
 from melisma.cycle.machine import check_submission
 from melisma.cycle.ragged import RaggedArray
 from melisma.errors import DataError, RunFailedError, SettingError, suggest
 from melisma.fleet.arguments import check_arguments, describe
 from melisma.fleet.files.fleet_builder import scale_fleet
 from melisma.fleet.fleet import Fleet
-from melisma.fleet.run_time import RunTime
+from melisma.fleet.run_settings import RunSettings
 from melisma.fleet.tables import PositiveInt
 from melisma.fleet.task import (
     SimulationSettings,
@@ -25,6 +26,7 @@ from melisma.fleet.task import (
     read_task,
 )
 from melisma.learning.loaded_task import load_task
+from melisma.runs.checkpoints import Checkpoints
 from melisma.runs.folder import MODEL_FILE, PICTURE_FILE, create_run_folder
 from melisma.runs.progress import RunProgress
 from melisma.runs.report import Report
@@ -58,6 +60,8 @@ class SimulationOptions:
     deadline_s: float | None = None
     total_s: float | None = None
     finish_by: str | None = None
+    start: str | Path | None = None
+    aggregation: str | None = None
 
     def __post_init__(self) -> None:
         """Raise `SettingError` for an unknown level or a number out of range."""
@@ -73,12 +77,13 @@ class SimulationOptions:
             raise SettingError(f"work is {self.work!r}; {expected}")
         if self.seed is not None and not 0 <= self.seed < 2**63:
             raise SettingError(f"seed is {self.seed}; expected 0 to {2**63 - 1}")
-        _ = self.time
+        _ = self.settings
 
     @property
-    def time(self) -> RunTime:
-        """The deadline of a cycle, or the time of the whole run."""
-        return RunTime(self.deadline_s, self.total_s, self.finish_by)
+    def settings(self) -> RunSettings:
+        """The time of a cycle or of the whole run, the start and the aggregation."""
+        times = self.deadline_s, self.total_s, self.finish_by
+        return RunSettings(*times, self.start, self.aggregation)
 
 
 NO_OVERRIDES = SimulationOptions()
@@ -137,7 +142,7 @@ def _load_fleet(fleet: Fleet | str | Path, options: SimulationOptions) -> Fleet:
 
 def _override(task: Task, options: SimulationOptions, file: str | Path | None) -> Task:
     """Return the task with the settings of `options`."""
-    task = with_scheme(options.time.apply(task).with_total(), options.scheme, file)
+    task = with_scheme(options.settings.apply(task).with_total(), options.scheme, file)
     work = None if options.work is None else SimulationSettings(work=options.work)
     changes = {"seed": options.seed, "simulation": work}
     return msgspec.structs.replace(task, **{k: v for k, v in changes.items() if v is not None})
@@ -189,11 +194,13 @@ def run(
     path = create_run_folder(folder) if folder is not None else None
     trace = TraceFile(path) if path is not None else None
     progress, compute = progress or RunProgress(), prepared.make_compute()
+    keep = _keep_checkpoints(path, prepared.scenario.task, compute)
 
     def record(step: Step) -> None:
         if trace is not None:
             trace.write(step)
         progress.apply(step)
+        keep(step)
         watch(step)
 
     try:
@@ -209,6 +216,22 @@ def run(
         saved = "" if path is None else f"; partial results are in {path}"
         raise RunFailedError(f"{failure}{saved}", report) from failure
     return report
+
+
+def _keep_checkpoints(
+    folder: Path | None, task: Task, compute: ComputeBackend
+) -> Callable[[Step], None]:
+    """Return a function that keeps the model of each step that evaluates one."""
+    if folder is None or not isinstance(compute, RealTraining):
+        return lambda _: None
+    checkpoints = Checkpoints(folder, task.checkpoints)
+
+    def keep(step: Step) -> None:
+        event = step.event
+        if isinstance(event, events.Evaluated) and event.finite:
+            checkpoints.keep(event.cycle, compute.parameters, event.accuracy, event.loss)
+
+    return keep
 
 
 def _drive(driver: Driver) -> DataError | None:

@@ -53,7 +53,7 @@ class Orchestrator:
         # Also when the run ends with an error: no poll waits for its timeout.
         self.finished.add_done_callback(lambda _: mailboxes.close())
         self.started = False
-        store.save_initial(spec.trainer.initial())
+        store.save_initial(spec.initial)
 
     def start(self, learner_count: int | None = None) -> None:
         """Submit the task; the first cycle begins when `learner_count` learners have joined.
@@ -236,6 +236,7 @@ class Orchestrator:
         async def work() -> None:
             began = self._loop.time()
             score = await self._score(command.cycle)
+            await asyncio.to_thread(self._store.keep_checkpoint, command.cycle, score)
             self.handle(
                 events.Evaluated(
                     at_s=self.now(),

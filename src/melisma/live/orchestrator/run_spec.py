@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from melisma.fleet.array_types import NO_FLOATS, Floats
 from melisma.fleet.task import Task
 from melisma.learning.data.datasets import Split
+from melisma.learning.parameters import Arrays
 from melisma.learning.trainer import Trainer
 from melisma.live.code_bundle import CodeBundle
 
@@ -13,15 +14,16 @@ from melisma.live.code_bundle import CodeBundle
 class RunSpec:
     """A task with its trainer and the samples that models are evaluated on.
 
-    `test` is empty in federated learning without central data. `rates` are the usage rates of the
-    learners, as in `TaskSubmitted`. `bundle` is the source of the task's own model. `counts_from`
-    is the monotonic time from which the total time of the task counts, None for the start of the
-    run.
+    Training starts from `initial`. `test` is empty in federated learning without central data.
+    `rates` are the usage rates of the learners, as in `TaskSubmitted`. `bundle` is the source of
+    the task's own model. `counts_from` is the monotonic time from which the total time of the task
+    counts, None for the start of the run.
     """
 
     run: str
     task: Task
     trainer: Trainer
+    initial: Arrays
     test: Split
     rates: Floats = field(default_factory=lambda: NO_FLOATS)
     bundle: CodeBundle | None = None
