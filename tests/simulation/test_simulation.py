@@ -1,5 +1,6 @@
 """`simulate`: options, interruption and invalid settings."""
 
+import errno
 import re
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from melisma.cycle import events
-from melisma.errors import MelismaWarning, SettingError
+from melisma.errors import DataError, MelismaWarning, SettingError
+from melisma.runs import trace
 from melisma.runs.report import Report
-from melisma.runs.trace import Step, read_trace
+from melisma.runs.trace import Step, encode_step, read_trace
 from melisma.simulation import SimulationOptions, simulate
 from tests.lanes import cases
 from tests.simulation.scenarios import LEARNERS, make_fleet, make_task
@@ -47,7 +49,7 @@ def test_a_model_that_cannot_be_written_leaves_no_part_of_itself(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(step, fail)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(DataError, match=r"no space is left .*; kept in .*: trace.jsonl;"):
         simulate(
             make_task(**TINY, cycles=1, batch=10),
             make_fleet(),
@@ -55,6 +57,33 @@ def test_a_model_that_cannot_be_written_leaves_no_part_of_itself(
             folder=tmp_path,
         )
     assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
+
+
+def test_a_full_disk_ends_the_run_and_the_model_so_far_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluated: list[Step] = []
+
+    def fill(step: Step) -> bytes:
+        evaluated.extend([step] * isinstance(step.event, events.Evaluated))
+        if len(evaluated) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return encode_step(step)
+
+    monkeypatch.setattr(trace, "encode_step", fill)
+    with pytest.raises(
+        DataError, match=r"no space is left on .*; kept in .*: model.safetensors, trace.jsonl"
+    ):
+        simulate(
+            make_task(**TINY, cycles=5, batch=10),
+            make_fleet(),
+            SimulationOptions(work="train"),
+            folder=tmp_path,
+        )
+    kept = Report.from_trace(read_trace(tmp_path / "trace.jsonl"))
+    assert len(kept.ended_cycles) == 2
+    assert len(evaluated) == 2
+    assert (tmp_path / "model.safetensors").stat().st_size > 0
 
 
 def no_picture(*_: object) -> Any:

@@ -31,7 +31,13 @@ from melisma.live.orchestrator.orchestrator import Orchestrator, Watcher
 from melisma.live.preparation import PreparedRun, prepare
 from melisma.live.processes import run_processes
 from melisma.private_files import make_private_folder, write_private
-from melisma.runs.folder import DEVICES_FOLDER, LOGS_FOLDER, PICTURE_FILE, SHARDS_FOLDER
+from melisma.runs.folder import (
+    DEVICES_FOLDER,
+    LOGS_FOLDER,
+    PICTURE_FILE,
+    SHARDS_FOLDER,
+    naming_kept_files,
+)
 from melisma.runs.interruption import Cancellation, run_in_thread
 from melisma.runs.report import Report
 from melisma.runs.svg import save_picture
@@ -118,7 +124,8 @@ def run(
         watch(step)
 
     def work() -> Report:
-        model = asyncio.run(_run_orchestrator(prepared, port, record, cancellation))
+        with naming_kept_files(prepared.folder):
+            model = asyncio.run(_run_orchestrator(prepared, port, record, cancellation))
         report = replace(Report.from_trace(steps), model=model, folder=prepared.folder)
         save_picture(report.plot, prepared.folder / PICTURE_FILE)
         return report
