@@ -267,3 +267,14 @@ def test_a_learner_that_sleeps_at_the_start_joins_when_it_wakes(tmp_path: Path) 
         {"phone-1", "phone-3"},
         {"phone-1", "phone-3"},
     ]
+
+
+def test_devices_train_on_their_own_samples_simulated_with_and_without_training() -> None:
+    sizes = (40, 130, 300)
+    learners = [each | {"own_samples": own} for each, own in zip(LEARNERS, sizes, strict=True)]
+    task = make_task(**TINY, mode="federated", cycles=1, batch=10, shard_samples=50, late="drop")
+    for work in ("timing", "train"):
+        report = simulate(task, make_fleet(learners), SimulationOptions(work=work))
+        assert report.learners.shards.tolist() == [1, 3, 6]
+        samples = [assignment.samples for assignment in report.cycles[0].assignments]
+        assert samples == list(sizes)

@@ -175,7 +175,7 @@ async def _run_orchestrator(
 def _write_local_data(prepared: PreparedRun) -> None:
     """Write each device's shards for federated learning, before the run begins."""
     task, data = prepared.task, prepared.train
-    devices = partition_shards(task, data.labels, prepared.fleet.local_shards(task))
+    devices = partition_shards(task, data.labels, prepared.fleet.local_samples(task))
     for number, shards in enumerate(devices):
         folder = _local_data_folder(prepared, number)
         make_private_folder(folder)
